@@ -401,6 +401,24 @@ class JudgeState(Reply):
     objection: str | None
 
 
+class FeedbackState(Reply):
+    """How long feedback takes, and what still waits for it."""
+
+    complete: Annotated[str, among("any", "all", "deadline")]
+    wait_time: str
+    waiting: int = Field(description="Explored decisions that may still get feedback.")
+    settled_before: Time | None = Field(
+        description="Decisions since then are in no estimate yet; null where none waits."
+    )
+    values: int = Field(description="Values on the newest settled decisions, of which the following is said.")
+    median_s: float | None
+    p99_s: float | None
+    late: float = Field(description="Share of them that came after the wait time, and count for nothing.")
+    suggested_wait_time: str | None = Field(
+        description="The shortest usual wait time in which 99 % of them came; null for too few."
+    )
+
+
 class AlarmState(Reply):
     """A detected change."""
 
@@ -455,6 +473,7 @@ class Policy(Summary):
     newest: Summary | None
     apprentice: Apprentice | None
     judge: JudgeState | None
+    feedback: FeedbackState
     drift: DriftState | None
     reward: Annotated[RewardRule, BeforeValidator(_known_fields)]
     router: RouterState | None

@@ -269,14 +269,18 @@ class RewardRule(BaseModel):
         default=Complete.ANY,
         description="When a decision is learned: at its first value (`any`); once all metrics have one, or "
         "the wait time has passed (`all`, the default for several metrics); when the wait time has passed "
-        "(`deadline`).",
+        "(`deadline`, the only one where `default` or `failed` is set).",
     )
     default: float | None = Field(
-        default=None, description="Quality of a decision without feedback; null leaves it out of learning."
+        default=None,
+        description="Quality of a decision without feedback; null leaves it out of learning. With one, each "
+        "decision is learned when the wait time has passed: silence is known no sooner, and values that were "
+        "learned before it would come first.",
     )
     failed: float | None = Field(
         default=None,
-        description="Quality of a decision whose drawn arm failed; null leaves it out of learning.",
+        description="Quality of a decision whose drawn arm failed; null leaves it out of learning. With one, "
+        "each decision is learned when the wait time has passed, as with `default`.",
     )
     clip: tuple[float, float] = Field(
         default=(-1.0, 1.0), description="Smallest and largest reward; others are clipped."
@@ -284,14 +288,27 @@ class RewardRule(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _waits_for_several(cls, fields: Any) -> Any:
-        """Wait for all metrics where several are declared: not the first to arrive alone is to count."""
-        if isinstance(fields, dict) and "complete" not in fields and len(fields.get("metrics") or ()) > 1:
-            return fields | {"complete": Complete.ALL}
-        return fields
+    def _complete_by_the_rest(cls, fields: Any) -> Any:
+        """Set when a decision is learned, where that is not said.
+
+        Where silence or a failure has a value, it waits as long as silence does. Where several metrics are
+        declared, it waits for all of them: not the first to arrive alone is to count.
+        """
+        if not isinstance(fields, dict) or "complete" in fields:
+            return fields
+        if fields.get("default") is not None or fields.get("failed") is not None:
+            return fields | {"complete": Complete.DEADLINE}
+        return fields | {"complete": Complete.ALL} if len(fields.get("metrics") or ()) > 1 else fields
 
     @model_validator(mode="after")
     def _sound(self) -> "RewardRule":
+        for name in ("default", "failed"):
+            if (value := getattr(self, name)) is not None and self.complete is not Complete.DEADLINE:
+                raise ValueError(
+                    f"complete {self.complete.value!r} with {name} {value:g} would learn good and bad "
+                    "rewards at different times: leave `complete` out, which waits for the deadline of each "
+                    "decision, and shorten `wait_time` where that is too late"
+                )
         if not self.clip[0] < self.clip[1]:
             raise ValueError(f"clip {self.clip} is empty: the first must be below the second")
         if self.wait_s <= 0:
@@ -304,6 +321,17 @@ class RewardRule(BaseModel):
         return seconds_of(self.wait_time, "wait_time", "PT30M")
 
     @property
+    def learns_at_deadline(self) -> bool:
+        """Whether each decision is learned when its wait time has passed, and none before.
+
+        When a reward is learned must not depend on its value. Where silence or a failure has one, a value
+        that is there at once would be learned before it, and an arm that gains traffic would show its good
+        rewards alone for as long as the wait.
+        """
+        declared = self.default is not None or self.failed is not None
+        return declared or Complete(self.complete) is Complete.DEADLINE
+
+    @property
     def join(self) -> str:
         """Digest of what decides which decisions are learned, when, and with which values.
 
@@ -311,7 +339,7 @@ class RewardRule(BaseModel):
         """
         document = {
             "metrics": {name: metric.aggregation.value for name, metric in self.metrics.items()},
-            "complete": Complete(self.complete).value,
+            "complete": (Complete.DEADLINE if self.learns_at_deadline else Complete(self.complete)).value,
             "wait_s": self.wait_s,
             "silent": self.default is not None,
             "failed": self.failed is not None,
@@ -348,13 +376,9 @@ class RewardRule(BaseModel):
 
     def is_complete(self, values: Mapping[str, float]) -> bool:
         """Whether a decision with these aggregated values can be learned before its deadline."""
-        match self.complete:
-            case Complete.ANY:
-                return bool(values)
-            case Complete.ALL:
-                return bool(values) and values.keys() >= self.metrics.keys()
-            case Complete.DEADLINE:
-                return False
+        if self.learns_at_deadline:
+            return False
+        return bool(values) and (self.complete is Complete.ANY or values.keys() >= self.metrics.keys())
 
     def quality(self, values: Mapping[str, float]) -> float | None:
         """Return the weighted mean of the metrics that have a value; `default` when none has.

@@ -44,7 +44,8 @@ from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.texts import value_of
-from armwise.feedback.training_log import lag, read_examples
+from armwise.feedback.training_log import read_examples
+from armwise.feedback.training_log.settled import Settled, Waiting, settled_at, waiting
 
 _REPORTED = 4096
 """Examples between two calls of the progress callback."""
@@ -60,12 +61,18 @@ class Source(Protocol):
 
         Args:
             rule: The rule of their rewards.
-            selection: Which decisions are selected.
+            selection: Which decisions are selected; those whose rewards may still change are among them,
+                unless it leaves out what is not settled.
             on_progress: Called with the progress.
 
         Raises:
             EmptyLogError: No decision is left.
         """
+        ...
+
+    @property
+    def settled(self) -> Settled:
+        """Which part of it is settled; positions are of no use where it is a file."""
         ...
 
     def examples(self, after: int = 0) -> Iterator[Example]:
@@ -76,7 +83,7 @@ class Source(Protocol):
         """
         ...
 
-    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> lag.Waiting:
+    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> Waiting:
         """Return the decisions that still wait for feedback.
 
         Args:
@@ -124,16 +131,27 @@ class LogSource(Source):
         return read_examples(self._store, self._join, after, self._upto)
 
     @override
-    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> lag.Waiting:
-        return lag.waiting(self._store, self._rule, self._upto, since, most, canaries)
+    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> Waiting:
+        return waiting(self._store, self._rule, self._upto, since, most, canaries)
 
     @override
     def remarks(self, rule: RewardRule) -> list[str]:
         return []
 
-    @cached_property
+    @property
+    @override
+    def settled(self) -> Settled:
+        """As it was when this was first read. Raises LogUnavailableError."""
+        return self._ends[1]
+
+    @property
     def _upto(self) -> int:
-        return length(self._store, self._join)
+        return self._ends[0]
+
+    @cached_property
+    def _ends(self) -> tuple[int, Settled]:
+        with self._store.reading() as connection:
+            return _length(connection, self._join), settled_at(connection, self._rule)
 
 
 class ExportSource(Source):
@@ -171,11 +189,15 @@ class ExportSource(Source):
         return (example for example in read_export(self._path) if example.seq > after)
 
     @override
-    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> lag.Waiting:
-        """Returns none: a file has only decisions that are settled, until a time that it records."""
-        return lag.Waiting(
-            settled=min(inf if header.settled is None else header.settled for header in self._headers)
-        )
+    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> Waiting:
+        """Returns none: which ones wait after the time that a file records is not on record."""
+        return Waiting(settled=self.settled.before)
+
+    @property
+    @override
+    def settled(self) -> Settled:
+        """Raises ExchangeError."""
+        return Settled(min(inf if header.settled is None else header.settled for header in self._headers))
 
     @override
     def remarks(self, rule: RewardRule) -> list[str]:
@@ -276,8 +298,12 @@ def read_log(
 def length(store: Store, join: str) -> int:
     """Return the last position of a training log; 0 for none."""
     with store.reading() as connection:
-        last = connection.scalar(sa.select(sa.func.max(t.examples.c.seq)).where(t.examples.c.join == join))
-    return last or 0
+        return _length(connection, join)
+
+
+def _length(connection: sa.Connection, join: str) -> int:
+    last = sa.select(sa.func.max(t.examples.c.seq)).where(t.examples.c.join == join)
+    return int(connection.scalar(last) or 0)
 
 
 def _batches(

@@ -26,6 +26,7 @@ from armwise.agent.serving import DecisionPoint, PointState
 from armwise.agent.serving import ask as asking
 from armwise.feedback.training_log import lag as training_log_lag
 from armwise.feedback.training_log import rollups
+from armwise.feedback.training_log.settled import settled
 
 router = APIRouter(tags=["service"])
 
@@ -173,7 +174,8 @@ def _state(point: DecisionPoint) -> PointState:
     with suppress(*LOG_UNUSABLE):
         store, reward = point.store, point.config.reward
         learned = None if point.versions.version is None else point.versions.version.examples_seq
-        until = (int(point.service.clock()) // rollups.MINUTE + 1) * rollups.MINUTE
+        now = min(point.service.clock(), settled(store, reward).before)  # of later ones, rewards may change
+        until = (int(now) // rollups.MINUTE + 1) * rollups.MINUTE
         sums = rollups.read(store, until - rollups.HOUR, until, rollups.MINUTE)
         rewards = {arm: sums.where(sums.arm == arm).total() for arm in sorted(set(sums.arm.tolist()))}
         return replace(

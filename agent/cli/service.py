@@ -195,6 +195,8 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
             about.add_row("canary", Text(_canary(candidate, len(policy["canaries"]))))
         if policy["apprentice"]:
             about.add_row("apprentice", _agreement(policy["apprentice"]))
+        if policy.get("feedback"):
+            about.add_row("feedback", Text(_feedback(policy["feedback"])))
         if policy.get("judge"):
             about.add_row("judge", Text(_judge(policy["judge"])))
         console.print(about)
@@ -385,6 +387,32 @@ def _agreement(apprentice: Mapping[str, Any]) -> str:
     mass, arm = f"{apprentice['agreement']:.1%}", f"{apprentice['same_best']:.1%}"
     number = apprentice["decisions"]
     return f"shares {mass} of the mass, and in {arm} the best arm, over the newest {number} decisions"
+
+
+def _feedback(state: Mapping[str, Any]) -> str:
+    """Describe when decisions are learned, what waits, and how long feedback takes.
+
+    >>> state = {"complete": "deadline", "wait_time": "PT30M", "waiting": 12, "values": 0}
+    >>> _feedback(state)
+    'each decision is learned PT30M after it was made; 12 decisions may still get feedback'
+    >>> state |= {"values": 900, "median_s": 2.0, "p99_s": 41.5, "late": 0.001, "suggested_wait_time": "PT1M"}
+    >>> _feedback(state).partition("; 900")[2]
+    ' values took 2.0 s in the median, 99 % of them at most 41.5 s: wait_time PT1M would do'
+    """
+    later = f"{state['wait_time']} after it was made"
+    when = {
+        "any": "a decision is learned at its first value",
+        "all": f"a decision is learned once all metrics have a value, or {later}",
+        "deadline": f"each decision is learned {later}",
+    }[state["complete"]]
+    parts = [when, f"{state['waiting']:,} decisions may still get feedback"]
+    if state["values"]:
+        took = f"{state['median_s']:.1f} s in the median, 99 % of them at most {state['p99_s']:.1f} s"
+        late = f", {state['late']:.1%} too late to count" if state["late"] >= 0.005 else ""
+        parts.append(f"{state['values']:,} values took {took}{late}")
+        if state["suggested_wait_time"] not in (None, state["wait_time"]):
+            parts[-1] += f": wait_time {state['suggested_wait_time']} would do"
+    return "; ".join(parts)
 
 
 def _judge(judge: Mapping[str, Any]) -> str:

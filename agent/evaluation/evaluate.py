@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import islice, takewhile
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import orjson
@@ -52,7 +52,7 @@ from armwise.agent.policies import Policy, PolicyError
 from armwise.agent.reporting import counted
 from armwise.agent.routers import dataset
 from armwise.arms.base import Progress
-from armwise.feedback.dataset import EmptyLogError, Log, Selection
+from armwise.feedback.dataset import UNSETTLED, EmptyLogError, Log, Selection, shown
 from armwise.feedback.events import OBSERVED, Cost, Decision, Example
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.ope import (
@@ -68,10 +68,12 @@ from armwise.feedback.ope import (
 )
 from armwise.feedback.registry import arm_sets
 from armwise.feedback.registry import versions as registry_versions
+from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import Source
 from armwise.feedback.texts import value_of
 from armwise.feedback.training_log import examples as training_log_examples
 from armwise.feedback.training_log import read_examples
+from armwise.feedback.training_log.settled import Settled
 
 BLOCK = 256
 """Rows of the training log that are read at a time."""
@@ -112,6 +114,17 @@ class Target:
     make_waiting: Callable[[], dataset.Floats] = lambda: np.zeros((0, 0))
     settled: float = math.inf
     share: float = 0.0
+
+    def where(self, rows: NDArray[np.bool_], log: Log) -> "Target":
+        """Return the target on some rows, of which `log` is the log; `rows` has shape (n,)."""
+        make = self.make
+        is_served = self.name == CandidateKind.SERVED and log.p_log is not None
+        on_record = log.p_log
+        return replace(
+            self,
+            make=(lambda: cast(dataset.Floats, on_record)) if is_served else (lambda: make()[rows]),
+            kept=self.kept[rows],
+        )
 
     @property
     def p(self) -> dataset.Floats:
@@ -526,6 +539,8 @@ class GateInputs:
     """The inputs of verdicts and warnings.
 
     Attributes:
+        log: All decisions that have a reward, those too that are not settled.
+        targets: The candidates there, by name.
         gate: The conditions of a promotion, which are thresholds of warnings too.
         reward_range: Smallest and largest possible reward.
         checked: Result of the check of propensities; None where no verdict is requested.
@@ -535,6 +550,8 @@ class GateInputs:
         known: How many examples each version had learned, by number; None where that is not on record.
     """
 
+    log: Log
+    targets: Mapping[str, Target]
     gate: GateSpec
     reward_range: tuple[float, float]
     checked: Recomputed | None
@@ -542,37 +559,36 @@ class GateInputs:
     waiting: WaitingRows | None = None
     known: Mapping[int, int] | None = None
 
-    def verdict(self, target: Target, one: evaluation.Evaluation | None) -> dict[str, Any] | None:
+    def verdict(self, name: str) -> dict[str, Any] | None:
         """Return the verdict on a candidate as JSON; None where none is requested."""
         if self.checked is None:
             return None
-        reason = None
+        reason, target = None, self.targets[name]
         if target.unsupported:
             reason = (
                 f"It brings {', '.join(target.unsupported)}, which no decision of the log could have drawn: "
                 "nothing is known of what it earns. Make it live first (`armwise apply`), or use --force."
             )
-        elif one is None:
+        elif not target.kept.any():
             reason = f"No decision is left to judge it by: {counted(target.excluded)}."
-        if one is None or reason is not None:
+        if reason is not None:
             # a share of the traffic would show what arms earn that the log could draw
-            verdict = Verdict(False, (str(reason),), None, (), undecided=not target.unsupported)
+            verdict = Verdict(False, (reason,), None, (), undecided=not target.unsupported)
         else:
-            verdict = self._judged(target, one)
+            verdict = self._judged(target)
         document: dict[str, Any] = orjson.loads(orjson.dumps(verdict.document()))
         return {**document, "canary_share": target.share} if target.share else document
 
-    def _judged(self, target: Target, target_evaluation: evaluation.Evaluation) -> Verdict:
+    def _judged(self, target: Target) -> Verdict:
+        log = self.log if target.kept.all() else self.log.where(target.kept)
         positions = waiting = None
         if self.known is not None:
-            positions = np.array(
-                [self.known.get(number, 0) for number in target_evaluation.log.version.tolist()]
-            )
+            positions = np.array([self.known.get(number, 0) for number in log.version.tolist()])
             if self.waiting is not None:
-                waiting = self.waiting.for_gate(target.make_waiting(), target_evaluation.log, self.known)
+                waiting = self.waiting.for_gate(target.make_waiting(), log, self.known)
         return judge(
             self._gate_of(target),
-            target_evaluation.log,
+            log,
             target.p[target.kept],
             reward_range=self.reward_range,
             settled=min(self.settled, target.settled),
@@ -624,7 +640,7 @@ def _candidate_result(
         rows=0 if target_evaluation is None else len(target_evaluation.log),
         excluded=dict(target.excluded),
         notes=target.notes,
-        verdict=None if served else inputs.verdict(target, target_evaluation),
+        verdict=None if served else inputs.verdict(target.name),
     )
     if target_evaluation is None:
         return result
@@ -810,43 +826,65 @@ def evaluate_log(
     rule = request.changed(config.reward)
     setting = Setting.of(config, rule, store, request.ceiling)
     selection = replace(selection_of(request), after=_first_position(request, setting))
+    settled = source.settled
     try:
-        log = source.log(rule, selection, progress)
+        # the gate counts decisions that wait as the worst that they may be, so it reads all
+        judged = source.log(
+            rule, selection if request.gate else replace(selection, settled=settled.before), progress
+        )
+        final = judged.at < settled.before
+        log = judged.where(final) if final.any() and not final.all() else judged
     except EmptyLogError as error:
-        raise EvaluationError(str(error)) from None
+        raise EvaluationError(f"{error}{_settles(settled, rule)}") from None
     request = _possible(request, log)
     candidates = _candidates(request, log)
-    waiting, settled, positions = None, math.inf, None
+    waiting, first_left_out, positions = None, math.inf, None
     if request.gate:
-        waiting, settled = _waiting_rows(source, selection, log, _canaries_alone(request))
+        waiting, first_left_out = _waiting_rows(source, selection, judged, _canaries_alone(request))
         if store is not None:
-            numbers = {*log.version.tolist(), *(decision.version for decision in waiting.decisions)}
+            numbers = {*judged.version.tolist(), *(decision.version for decision in waiting.decisions)}
             positions = registry_versions.positions(store, rule.join, numbers)
-    target_policies = targets(log, candidates, setting, source, progress, waiting)
+    judged_targets = targets(judged, candidates, setting, source, progress, waiting)
+    target_policies = judged_targets if log is judged else [each.where(final, log) for each in judged_targets]
     if candidates[0].kind is not CandidateKind.SERVED and not target_policies[0].kept.any():
         reasons = counted(target_policies[0].excluded)
         raise EvaluationError(f"no decision can judge the baseline {request.baseline!r}: {reasons}")
     checked = None
     if request.gate:
         rng = np.random.default_rng(request.seed)
-        checked = Recomputed() if store is None else recompute(store, config, log, rng, progress)
-    evaluations = evaluate(
-        log,
-        Distributions(target_policies),
-        np.random.default_rng(request.seed),
-        kept={target.name: target.kept for target in target_policies},
-        baseline=None if candidates[0].kind is CandidateKind.SERVED else request.baseline,
-        estimators=request.estimators,
-        interval=request.interval,
-        reward_range=rule.clip,
-        reward_model=request.reward_model,
-        cluster=None if request.cluster == "none" else request.cluster,
-        progress=progress,
+        checked = Recomputed() if store is None else recompute(store, config, judged, rng, progress)
+    evaluations = (
+        evaluate(
+            log,
+            Distributions(target_policies),
+            np.random.default_rng(request.seed),
+            kept={target.name: target.kept for target in target_policies},
+            baseline=None if candidates[0].kind is CandidateKind.SERVED else request.baseline,
+            estimators=request.estimators,
+            interval=request.interval,
+            reward_range=rule.clip,
+            reward_model=request.reward_model,
+            cluster=None if request.cluster == "none" else request.cluster,
+            progress=progress,
+        )
+        if final.any()
+        else {}
     )
     excluded = Counter(log.excluded)
+    if left := int((~final).sum()):
+        excluded[UNSETTLED] += left
     if store is not None and not request.selects:
         excluded.update(store.unlearned())  # of the whole log, whatever its time
-    inputs = GateInputs(config.judging_gate, rule.clip, checked, settled, waiting, positions)
+    inputs = GateInputs(
+        judged,
+        {target.name: target for target in judged_targets},
+        config.judging_gate,
+        rule.clip,
+        checked,
+        first_left_out,
+        waiting,
+        positions,
+    )
     results = candidate_results(target_policies, evaluations, inputs)
     return Report(
         request=request,
@@ -855,14 +893,14 @@ def evaluate_log(
         armwise=version("armwise"),
         reward=rule.model_dump(mode="json"),
         floor=config.floor,
-        rows=len(log),
+        rows=int(final.sum()),
         questions=log.n_questions,
         first_at=float(log.at.min()),
         last_at=float(log.at.max()),
         positions=(int(log.seq[0]), int(log.seq[-1])),
         digest=_digest(log),
         excluded=dict(excluded.most_common()),
-        earned=float(log.reward.mean()),
+        earned=float(log.reward.mean()) if final.any() else None,
         drawn=dict(
             zip(log.arms, (np.bincount(log.drawn, minlength=len(log.arms)) / len(log)).tolist(), strict=True)
         ),
@@ -873,7 +911,8 @@ def evaluate_log(
             *_provenance(log),
             *_remarks_on_cluster(request, log),
             *_assumptions(candidates, checked, log),
-            *_waiting(log, settled, waiting),
+            *_unsettled(settled, int(final.sum())),
+            *(_waiting(judged, first_left_out, waiting) if request.gate else ()),
             *_intervals(request, results),
             *([BEST] if len(candidates) > 2 else []),
         ),
@@ -1045,6 +1084,31 @@ def _propensities(log: Log, source: Source) -> Iterator[str]:
     # rows after the first decision that waits were chosen by how soon feedback came
     if (note := propensity_note(log, source.waiting(None, 0).settled)) is not None:
         yield note
+
+
+def _settles(settled: Settled, rule: RewardRule) -> str:
+    """Return when decisions count that do not yet, to end a sentence with; empty where all do."""
+    if settled.is_whole:
+        return ""
+    return (
+        f"; decisions since {shown(settled.before)} may still get feedback, and count once "
+        f"`reward.wait_time`, {rule.wait_time}, has passed"
+    )
+
+
+def _unsettled(settled: Settled, rows: int) -> Iterator[str]:
+    """Yield which decisions may still get feedback and are in no estimate, if any."""
+    if settled.n_open:
+        share = settled.n_open / (settled.n_open + rows)
+        yield (
+            f"{settled.n_open:,} decisions since {shown(settled.before)} ({share:.0%} of all) may still get "
+            "feedback and are in no estimate, whatever they have earned so far."
+        )
+    elif not settled.is_whole:
+        yield (
+            f"Decisions since {shown(settled.before)} could still get feedback when the log was written, and "
+            "are in no estimate."
+        )
 
 
 def _waiting(log: Log, settled: float, waiting: WaitingRows | None) -> Iterator[str]:

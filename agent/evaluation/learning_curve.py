@@ -20,6 +20,7 @@ from armwise.feedback.ope import Interval, Weighted, intervals
 from armwise.feedback.registry import LiveArms, Run, arm_sets, promotions, runs
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import rollups
+from armwise.feedback.training_log.settled import settled
 
 MOST_STRETCHES = 40
 """Points of a curve at most."""
@@ -134,7 +135,7 @@ def read_curve(
     *positions, promised, last = listing.positions_at(store, [*times, *later])
     since = [0, *positions[1 : len(live)]] if live else []
     sums = PositionSums(rows, [arm_set.arms for arm_set in live], since, last, rule.clip, floor)
-    whole = sums.comparison()
+    whole = sums.comparison(settled(store, rule).n_open)
     best = None if whole.best is None else whole.best.name
     marks = tuple(
         Mark(at, sums.decisions_until(position), what)
@@ -276,8 +277,12 @@ class PositionSums:
         holding = np.array([arm in arms for arms in self._live] + [False])  # -1 is the last one
         return holding[self._whole_sets]
 
-    def comparison(self) -> Comparison:
-        """Compare what was served with a uniform choice and every arm that is live now."""
+    def comparison(self, n_open: int = 0) -> Comparison:
+        """Compare what was served with a uniform choice and every arm that is live now.
+
+        Args:
+            n_open: Explored decisions that may still get feedback.
+        """
         rows = self._rows
         total = rows.total()
         several = rows.n_arms[rows.n_arms > 1]
@@ -291,6 +296,7 @@ class PositionSums:
                 for arm in sorted(self._live[-1] if self._live else ())
                 for some in [rows.where(self.with_arm(arm))]
             },
+            n_open=n_open,
             fewest_arms=int(several.min(initial=rows.n_arms.max(initial=2))) if len(several) else 2,
             floor=self._floor,
             rewards=self._rewards,

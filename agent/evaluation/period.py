@@ -351,6 +351,7 @@ class Turns:
 
     Attributes:
         n: How many there are.
+        n_open: How many explored ones may still get feedback.
         names: Every arm that was drawn or could be.
         usd: Dollars of each answer, shape (n,); nan where there is none.
         reward: Reward of each explored turn, shape (n,); nan where there is none.
@@ -359,7 +360,7 @@ class Turns:
     def __init__(self, turns: Iterator[served_turns.ServedTurn], on_progress: Progress) -> None:
         pools: dict[tuple[str, ...], int] = {}
         columns: list[tuple[Any, ...]] = []
-        positions = array("q")
+        positions, self.n_open = array("q"), 0
         for turn in turns:
             code = pools.setdefault(turn.arms, len(pools))
             cost = turn.cost
@@ -367,6 +368,7 @@ class Turns:
             earned = np.nan if turn.reward is None or not turn.explored else turn.reward
             made = turn.decided_at, turn.propensity, turn.explored, turn.failed
             columns.append((code, turn.drawn, *made, earned, *paid))
+            self.n_open += turn.explored and not turn.settled
             positions.append(turn.seq)
             if len(columns) % REPORT_EVERY == 0:
                 on_progress("decisions", len(columns), None)
@@ -442,6 +444,7 @@ class Turns:
             int(self._n_arms.max()),
             self.sums(self.every, self.reward, self.alike),
             {arm: self.sums(self.having(arm), self.reward, self.always(arm)) for arm in names},
+            n_open=self.n_open,
             fewest_arms=int(several.min()) if len(several) else 2,
             floor=floor,
             rewards=rewards,

@@ -15,6 +15,7 @@ from armwise.feedback.clock import utc
 from armwise.feedback.events import FOREIGN, LABELS, Example, Mode
 from armwise.feedback.exchange import read_export, read_headers
 from armwise.feedback.reward import RewardRule
+from armwise.feedback.sources import ExportSource
 from armwise.feedback.training_log import rollups, served_turns
 
 FLOOR = 0.05
@@ -96,6 +97,7 @@ class _Rows:
 
     def __init__(self, path: Path, rule: RewardRule, since: float, until: float) -> None:
         self._path, self._rule, self._since, self._until = path, rule, since, until
+        self._settled = ExportSource(path).settled.before
         self.least, self.ours = FLOOR, False
         self.draws: deque[rollups.NewestDraw] = deque(maxlen=KINDS_OF)
 
@@ -118,6 +120,7 @@ class _Rows:
         arms = d.arms
         if len(d.probabilities) == len(arms):
             arms = tuple(arm for arm, p in zip(arms, d.probabilities, strict=True) if p > 0.0)
+        final = d.decided_at < self._settled
         return served_turns.ServedTurn(
             example.seq,
             d.decided_at,
@@ -127,5 +130,6 @@ class _Rows:
             d.mode is Mode.EXPLORE,
             example.failed,
             example.cost,
-            self._rule.reward_of(example),
+            self._rule.reward_of(example) if final else None,
+            settled=final,
         )

@@ -258,14 +258,14 @@ class Report(ReportSection):
         armwise: Version of the program.
         reward: The reward rule.
         floor: Exploration floor of the candidates that a service would serve.
-        rows: Decisions that were selected and can be evaluated.
+        rows: Decisions that were selected, can be evaluated, and are settled.
         questions: Different questions among them.
         first_at: When the first of them was made, seconds since the epoch.
         last_at: When the last one was.
         positions: Positions of the first and last row in the training log.
         digest: Digest of the rows' positions, draws, propensities and rewards.
         excluded: Decisions that were left out, by reason, most frequent first.
-        earned: Mean reward of the decisions.
+        earned: Mean reward of the decisions; None where none is settled.
         drawn: How often each arm was drawn; they sum to 1.
         candidates: In the order of the request, the baseline first.
         assumptions: Assumptions of the estimates; a sentence each.
@@ -285,7 +285,7 @@ class Report(ReportSection):
     positions: tuple[int, int]
     digest: str
     excluded: dict[str, int]
-    earned: float
+    earned: float | None
     drawn: dict[str, float]
     candidates: tuple[CandidateResult, ...]
     assumptions: tuple[str, ...]
@@ -308,7 +308,8 @@ class Report(ReportSection):
 
         Where a line is narrow, the widest cells are folded first: no name is left out.
         """
-        title = f"value of a policy on {self.rows:,} logged decisions (earned: {self.earned:+.4f})"
+        earned = "" if self.earned is None else f" (earned: {self.earned:+.4f})"
+        title = f"value of a policy on {self.rows:,} logged decisions{earned}"
         table = Table(
             title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0
         )
@@ -393,7 +394,8 @@ def values(report: Report) -> "Figure":
             style = "-" if estimate.covers else ":"
             _interval(value, at, estimate.value, colours[estimate.estimator], style, estimate.estimator)
             _interval(difference, at, estimate.difference, colours[estimate.estimator], style)
-    value.axvline(report.earned, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
+    if report.earned is not None:
+        value.axvline(report.earned, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
     difference.axvline(0.0, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
     value.set_title("Mean reward of a decision", loc="left", fontsize=10, color=INK)
     difference.set_title(f"Gain over {short(report.request.baseline)}", loc="left", fontsize=10, color=INK)
@@ -623,6 +625,8 @@ def more_decisions(gain: Interval, n: int) -> int:
 def summary(report: Report) -> str:
     """Return the result in two sentences."""
     baseline, others = report.request.baseline, report.candidates[1:]
+    if report.earned is None:
+        return "No decision is settled yet: each may still get feedback, so nothing is estimated."
     begin = f"On {report.rows:,} decisions that earned {report.earned:+.3f} each"
     estimates = [
         (candidate.name, headline, headline.value, headline.difference, candidate.rows)

@@ -77,6 +77,7 @@ class Comparison:
         earned: Mean reward with its interval; None without a reward.
         uniform: A uniform choice; None without a reward, or with a single arm.
         arms: The live arms that can be compared, the best estimate first.
+        n_open: Explored decisions that may still get feedback, and are in no figure.
     """
 
     decisions: int
@@ -86,6 +87,7 @@ class Comparison:
     earned: tuple[float, Interval] | None
     uniform: Alternative | None
     arms: tuple[Alternative, ...]
+    n_open: int = 0
 
     @property
     def best(self) -> Alternative | None:
@@ -100,6 +102,7 @@ def compare(
     uniform: Weighted,
     arms: Mapping[str, Weighted],
     *,
+    n_open: int = 0,
     fewest_arms: int = 2,
     floor: float,
     rewards: Interval,
@@ -112,6 +115,7 @@ def compare(
         most_arms: Number of arms that could be drawn at most.
         uniform: Sums over all rewarded decisions, with the weights of a uniform choice.
         arms: For each arm that is an alternative, sums over those for which it could be drawn.
+        n_open: Explored decisions that may still get feedback.
         fewest_arms: Number of arms that could be drawn at least, where it was not a single one.
         floor: Least probability of an arm that could be drawn.
         rewards: Smallest and largest possible reward.
@@ -135,7 +139,7 @@ def compare(
             uniform.r2,
         )
         earned = mean, _interval(sums, 1.0, rewards, error)
-    return Comparison(decisions, explored, rewarded, most_arms, earned, chance, ranked)
+    return Comparison(decisions, explored, rewarded, most_arms, earned, chance, ranked, n_open)
 
 
 def alternative(
@@ -202,6 +206,16 @@ def summary_of(found: Comparison, subject: str = "It") -> str:
     if not found.explored:
         reason = "callers named the arm, or asked for the most probable one"
         return f"The policy has not drawn yet: in all of {_counted(found.decisions)}, {reason}."
+    sentence = _known(found, subject)
+    if not found.n_open:
+        return sentence
+    share = found.n_open / found.explored
+    still = f"{_counted(found.n_open)} ({share:.0%} of the explored ones) may still get feedback"
+    return f"{sentence} {still}, and count once their wait time has passed."
+
+
+def _known(found: Comparison, subject: str) -> str:
+    """Return what the settled decisions show."""
     if found.earned is None:
         return f"Too early to say: of {_counted(found.decisions)} none has a reward yet; feedback gives one."
     earned = f"{found.earned[0]:.3f} a decision"

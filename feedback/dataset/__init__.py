@@ -4,6 +4,7 @@ from .features import arm_categories, described
 from .log import (
     CLUSTERS,
     EVERYTHING,
+    UNSETTLED,
     Batch,
     Categorical,
     Describe,
@@ -14,11 +15,13 @@ from .log import (
     Selection,
     priced,
     rewards,
+    shown,
 )
 
 __all__ = [
     "CLUSTERS",
     "EVERYTHING",
+    "UNSETTLED",
     "Batch",
     "Categorical",
     "Describe",
@@ -31,4 +34,5 @@ __all__ = [
     "described",
     "priced",
     "rewards",
+    "shown",
 ]

@@ -19,15 +19,15 @@ import gzip
 import math
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal, cast
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.clock import require_date
@@ -63,9 +63,17 @@ class Header(BaseModel):
     reward: RewardRule = Field(description="How rewards were made of what follows.")
     settled: float | None = Field(
         default=None,
-        description="When the first decision was made that still waited for feedback, seconds since the "
+        description="When the first decision was made that could still get feedback, seconds since the "
         "epoch; null for none.",
     )
+
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _learned_at_the_deadline(cls, given: Any) -> Any:
+        """Read a rule of a file of before, which could learn values sooner than silence."""
+        if isinstance(given, Mapping) and (given.get("default"), given.get("failed")) != (None, None):
+            return {name: value for name, value in given.items() if name != "complete"}
+        return given
 
 
 _EXAMPLE = TypeAdapter(Example)

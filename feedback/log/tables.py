@@ -48,7 +48,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 19
+SCHEMA = 20
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -261,6 +261,7 @@ progress = Table(
     Column("log_seq", _SEQ, nullable=False),
     Column("log_at", Double, nullable=False),
     Column("examples_seq", _SEQ, nullable=False),
+    Column("idle_seq", _SEQ, nullable=False, server_default="0"),
 )
 
 epochs = Table(
@@ -527,5 +528,5 @@ rollup_positions = Table(
     metadata,
     Column("rule", String(64), primary_key=True),
     Column("log_seq", BigInteger, nullable=False),
-    Column("examples_seq", BigInteger, nullable=False),
+    Column("rewarded_seq", BigInteger, nullable=False),
 )

@@ -2,6 +2,7 @@
 
 from . import (
     archive,
+    delays,
     drawn_turns,
     examples,
     imported_turns,
@@ -11,6 +12,7 @@ from . import (
     rollups,
     router_contexts,
     served_turns,
+    settled,
     traffic,
 )
 from .examples import StartingPoint, learned_examples
@@ -38,6 +40,7 @@ __all__ = [
     "StartingPoint",
     "archive",
     "confirm_epoch",
+    "delays",
     "drawn_turns",
     "examples",
     "imported_turns",
@@ -51,6 +54,7 @@ __all__ = [
     "rollups",
     "router_contexts",
     "served_turns",
+    "settled",
     "take_epoch",
     "traffic",
 ]

@@ -23,6 +23,7 @@ from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -37,6 +38,12 @@ from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.texts import pseudonym
+
+TOGETHER = 50
+"""Decisions after which a moment in which none is open settles them all.
+
+Of a few, none may be open because all had quick feedback, and what is quick may be good or bad alone.
+"""
 
 SPARE = 1000
 """Closed decisions that the heap of deadlines may hold beyond the number of open ones."""
@@ -194,11 +201,19 @@ class Fold:
         rule: Declares when feedback is complete, and how values are aggregated.
         seq: The position; 0 before the first fact.
         at: The log's time there, seconds since the epoch.
+        idle_seq: The last position at which no decision was open, of those with `TOGETHER` decisions between.
+        since_idle: Decisions that were opened since then.
+        last_closing: Time of the log after which the last decision so far is settled, learned or not.
     """
 
-    def __init__(self, rule: RewardRule, seq: int = 0, at: float = 0.0) -> None:
+    def __init__(
+        self, rule: RewardRule, seq: int = 0, at: float = 0.0, idle_seq: int = 0, since_idle: int = 0
+    ) -> None:
         self.seq = seq
         self.at = at
+        self.idle_seq = idle_seq
+        self.since_idle = since_idle
+        self.last_closing = -inf
         self._rule = rule
         self._wait_s = rule.wait_s
         self._open: dict[str, PendingDecision] = {}
@@ -245,6 +260,9 @@ class Fold:
                     pending.apply_feedback(fact.feedback)
                 if not fact.more:
                     joined += self._settle(affected)
+        self.since_idle += isinstance(fact, DecisionFact) and fact.id in self._open
+        if not self._open and self.since_idle >= TOGETHER:
+            self.idle_seq, self.since_idle = self.seq, 0
         return joined
 
     def reopen(self, fact: DecisionFact, status: Status | None) -> None:
@@ -312,6 +330,8 @@ class Fold:
         )
         for feedback in fact.earlier:
             pending.apply_feedback(feedback)
+        if not fact.past:
+            self.last_closing = max(self.last_closing, pending.closing)
         return pending
 
     def _deadline(self, fact: DecisionFact) -> float:
@@ -362,9 +382,9 @@ class Fold:
                 self._forget(pending)
             elif pending.active:
                 metrics = self._metrics(pending)
-                complete = bool(metrics) if pending.past else self._rule.is_complete(metrics)
-                complete = complete and not pending.is_kept  # its last turn is still to come
-                if complete or pending.status is not Status.OK:
+                known = bool(metrics) or pending.status is not Status.OK
+                complete = known if pending.past else self._rule.is_complete(metrics)
+                if complete and not pending.is_kept:  # its last turn is still to come
                     self._forget(pending)
                     yield Joined(pending.id, metrics, self.seq)
 
@@ -619,11 +639,13 @@ class Position:
         log_seq: Facts up to this position are folded.
         log_at: The log's time there, seconds since the epoch.
         examples_seq: Length of the training log.
+        idle_seq: That of the fold there. It is no part of a comparison: a join of before may not have it.
     """
 
     log_seq: int
     log_at: float
     examples_seq: int
+    idle_seq: int = field(default=0, compare=False, repr=False)
 
 
 class Joiner:
@@ -652,7 +674,7 @@ class Joiner:
     def advance(self, now: float) -> Position:
         """Fold the next facts, write the examples they complete, and return the position reached.
 
-        At the end of the log, a tick is written if the time closes a decision.
+        At the end of the log, a tick is written if the time closes a decision, or settles the last one.
 
         Args:
             now: Seconds since the epoch.
@@ -675,14 +697,15 @@ class Joiner:
         joined = [ready for fact in facts for ready in fold.apply(fact)]
         if fold.seq != end:
             raise LogGapError(f"the log ends at {end}, and rows after {fold.seq} are missing")
-        position = Position(end, fold.at, self._length + len(joined))
+        position = Position(end, fold.at, self._length + len(joined), fold.idle_seq)
         if end != start:
             with self._store.reading() as connection:
                 turns = read_turns_of(connection, joined)
             self._write(joined, position, turns)
         self._fold, self._length, self.left = fold, position.examples_seq, head - end
         closing = fold.next_closing
-        if end == head and closing is not None and closing < now:
+        waits = (closing is not None and closing < now) or fold.at <= fold.last_closing < now
+        if end == head and waits:
             self._store.append([Tick(now)])
             return self.advance(now)
         return position
@@ -727,7 +750,7 @@ def read_turns_of(connection: sa.Connection, joined: Sequence[Joined]) -> dict[s
 def position_of(connection: sa.Connection, join: str) -> Position:
     """Return how far a join has read."""
     row = connection.execute(sa.select(t.progress).where(t.progress.c.join == join)).first()
-    return Position(row.log_seq, row.log_at, row.examples_seq) if row else Position(0, 0.0, 0)
+    return Position(row.log_seq, row.log_at, row.examples_seq, row.idle_seq) if row else Position(0, 0.0, 0)
 
 
 def write_position(connection: sa.Connection, join: str, position: Position) -> None:
@@ -755,10 +778,27 @@ def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int]:
         raise LogGapError(
             f"the training log ends at {recorded} and not at {position.examples_seq}: run `armwise rebuild`"
         )
-    fold = Fold(rule, position.log_seq, position.log_at)
+    since_idle = sa.select(t.decisions.c.seq).where(
+        t.decisions.c.seq.between(position.idle_seq + 1, position.log_seq),
+        t.decisions.c.mode.in_((Mode.EXPLORE, Mode.CONTINUED)),
+    )
+    some = sa.select(sa.func.count()).select_from(since_idle.limit(TOGETHER).subquery())
+    fold = Fold(
+        *(rule, position.log_seq, position.log_at, position.idle_seq), int(connection.scalar(some) or 0)
+    )
     # No open decision was committed earlier: `logged_at` or the deadline closes it, and the deadline is at
     # most `logged_at` plus the wait time. Twice the grace, since sums are rounded.
     since = position.log_at - rule.wait_s - 2 * GRACE_S
+    d = t.decisions.c
+    newest = sa.select(sa.func.max(d.decided_at), sa.func.max(d.logged_at)).where(
+        d.logged_at >= since,
+        d.seq <= position.log_seq,
+        d.mode.in_((Mode.EXPLORE, Mode.CONTINUED)),
+        d.policy != LABELS,
+    )
+    decided_at, logged_at = connection.execute(newest).one()
+    if decided_at is not None:
+        fold.last_closing = max(decided_at + rule.wait_s, logged_at) + GRACE_S
     conversations: defaultdict[str, list[tuple[DecisionFact, Status | None]]] = defaultdict(list)
     for decided, status in read_unlearned(connection, rule.join, since, position.log_seq):
         if decided.draw_id is not None:

@@ -5,19 +5,14 @@ reward, so they count as applied.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
-from typing import Any
 
 import sqlalchemy as sa
 
-from armwise.feedback.clock import GRACE_S
 from armwise.feedback.errors import LogUnavailableError, SupersededError
-from armwise.feedback.events import LABELS, Decision, Mode, Status
-from armwise.feedback.log import Store, rows
+from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
-from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.join import head_of, newest_epoch, position_of
 
 ABANDONED_S = 60.0
@@ -160,96 +155,3 @@ _DANGLING = sa.select(sa.func.count()).where(
     t.feedback.c.received_at + sa.bindparam("wait_s", type_=sa.Double) < t.log_head.c.at,
     ~sa.exists().where(t.decisions.c.id == t.feedback.c.decision_id),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Decisions that wait for feedback.
-
-    Attributes:
-        decisions: In the order in which they were made.
-        settled: When the first one was made that waits and is not among them, seconds since the epoch;
-            infinite where there is none.
-    """
-
-    decisions: tuple[Decision, ...] = ()
-    settled: float = inf
-
-
-def waiting(
-    store: Store,
-    rule: RewardRule,
-    upto: int,
-    since: float | None,
-    most: int,
-    canaries: Collection[int] = (),
-) -> Waiting:
-    """Return the decisions that still wait for feedback, as `first_waiting` finds them.
-
-    Args:
-        store: The log, which may be written meanwhile.
-        rule: Defines when feedback is complete, and the wait time.
-        upto: Position of the training log of the rule that was read last.
-        since: Only decisions since this time, seconds since the epoch; None for all.
-        most: Number of decisions to return at most, the first ones.
-        canaries: Only decisions in which one of these versions took part; empty for all.
-    """
-    decision_by_id = dict[str, Decision]()
-    with store.reading() as connection:
-        for query in _waiting(connection, rule, upto, since):
-            if canaries:
-                query = query.where(t.decisions.c.candidate.in_(canaries))
-            first = connection.execute(query.order_by(t.decisions.c.decided_at).limit(most + 1))
-            decision_by_id |= {row[0]: rows.decision_of(row) for row in first}
-    decisions = sorted(decision_by_id.values(), key=lambda decision: decision.decided_at)
-    if len(decisions) <= most:
-        return Waiting(tuple(decisions))
-    settled = decisions[most].decided_at
-    return Waiting(tuple(decision for decision in decisions[:most] if decision.decided_at < settled), settled)
-
-
-def first_waiting(store: Store, rule: RewardRule, upto: int, since: float | None = None) -> float:
-    """Return when the first decision was made that still waits for feedback; infinity if none does.
-
-    A decision waits until it is learned, its arm has failed, or the log is past its deadline. One that was
-    learned after `upto` was waiting there.
-
-    Args:
-        store: The log, which may be written meanwhile.
-        rule: Defines when feedback is complete, and the wait time.
-        upto: Position of the training log of the rule that was read last.
-        since: Only decisions since this time, seconds since the epoch.
-    """
-    return waiting(store, rule, upto, since, most=0).settled
-
-
-def _waiting(
-    connection: sa.Connection, rule: RewardRule, upto: int, since: float | None
-) -> tuple[sa.Select[Any], ...]:
-    """Return queries of decisions that were learned after a position, and of those not learned yet.
-
-    The last one is of draws that a turn continues which can still get feedback.
-    """
-    d, e, x = t.decisions.c, t.executions.c, t.examples.c
-    some = sa.select(*rows.DECISION).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
-    if since is not None:
-        some = some.where(d.decided_at >= since)
-    learned = sa.exists().where(x.decision_id == d.id, x.join == rule.join)
-    teaching = [Status.OK] if rule.failed is None else [Status.OK, Status.ARM_FAILED, Status.FELL_BACK]
-    now = position_of(connection, rule.join).log_at - GRACE_S
-    later = some.join_from(t.decisions, t.examples, x.decision_id == d.id)
-    never = some.outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
-    never = never.where(~learned, sa.or_(e.status.is_(None), e.status.in_(teaching)))
-
-    def is_open(c: Any) -> Sequence[sa.ColumnElement[bool]]:
-        # The first is implied by the second, but this column has an index.
-        in_time = sa.or_(c.decided_at + rule.wait_s >= now, c.logged_at >= now)
-        return c.logged_at >= now - rule.wait_s - GRACE_S, in_time
-
-    turn = t.decisions.alias("turn").c
-    continued = sa.select(turn.draw_id).where(turn.mode == Mode.CONTINUED, *is_open(turn))
-    return (
-        later.where(x.join == rule.join, x.seq > upto),
-        never.where(*is_open(d)),
-        never.where(d.draw_id == d.id, d.id.in_(continued)),
-    )

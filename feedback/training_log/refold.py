@@ -83,7 +83,7 @@ class Refold:
     @property
     def position(self) -> Position:
         """The position of the fold; at its end, the expected position of the join."""
-        return Position(self._fold.seq, self._fold.at, self._length)
+        return Position(self._fold.seq, self._fold.at, self._length, self._fold.idle_seq)
 
     @property
     def digests(self) -> tuple[str, str]:

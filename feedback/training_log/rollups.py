@@ -2,7 +2,8 @@
 
 A fact is added to the stretch of time in which its decision was made, once: sums and positions are written
 together, and only where no other process has moved the positions meanwhile. Sums of another reward rule are
-dropped. Minutes are kept for two days, hours for ever.
+dropped. Minutes are kept for two days, hours for ever. Rewards are added once decisions are settled
+(`settled`), in the order in which these were made: no sum has the quick feedback of a time alone.
 
 It is also added to the stretch of the log in which its decision stands. These are short where the log begins
 and grow with it, so that a curve from the first decision on has few points however long the log is.
@@ -27,6 +28,7 @@ from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.join import head_of, position_of
+from armwise.feedback.training_log.settled import settled_at
 
 rollups, rollup_positions = t.rollups, t.rollup_positions
 
@@ -75,12 +77,12 @@ class Read:
 
     Attributes:
         log_seq: Facts up to this position are counted.
-        examples_seq: Rewards up to this position of the training log are.
-        left: Facts and examples that are not.
+        rewarded_seq: Rewards of decisions up to this position are; further ones may still change.
+        left: Facts and settled positions that are not.
     """
 
     log_seq: int
-    examples_seq: int
+    rewarded_seq: int
     left: int
 
 
@@ -92,8 +94,9 @@ def digest_of(rule: RewardRule) -> str:
 def progress(store: Store, rule: RewardRule) -> Read:
     """Return how far the sums have read. Raises LogUnavailableError."""
     with store.reading() as connection:
-        position = _position(connection, rule)
-        return Read(*position, _left(connection, rule, *position))
+        log_seq, rewarded_seq = _position(connection, rule)
+        settled = settled_at(connection, rule).position
+        return Read(log_seq, rewarded_seq, _left(connection, settled, log_seq, rewarded_seq))
 
 
 def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
@@ -109,29 +112,30 @@ def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
     """
     sums: dict[Key, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     with store.reading() as connection:
-        log_seq, examples_seq = _position(connection, rule)
+        log_seq, rewarded_seq = _position(connection, rule)
         upto = min(head_of(connection), log_seq + batch)
-        learned = min(position_of(connection, rule.join).examples_seq, examples_seq + batch)
+        settled = settled_at(connection, rule).position
+        final = max(rewarded_seq, min(settled, rewarded_seq + batch))
         oldest = (connection.scalar(sa.select(t.log_head.c.at)) or 0.0) - MINUTES_FOR_S
         _add(sums, _decisions(connection, log_seq, upto))
         _add(sums, _executions(connection, log_seq, upto))
-        _add(sums, _rewards(connection, rule, examples_seq, learned))
-        left = _left(connection, rule, upto, learned)
-    if (upto, learned) == (log_seq, examples_seq):
-        return Read(upto, learned, left)
+        _add(sums, _rewards(connection, rule, rewarded_seq, final))
+        left = _left(connection, settled, upto, final)
+    if (upto, final) == (log_seq, rewarded_seq):
+        return Read(upto, final, left)
     p, digest = rollup_positions.c, digest_of(rule)
-    there = (p.rule == digest) & (p.log_seq == log_seq) & (p.examples_seq == examples_seq)
-    moved = sa.update(rollup_positions).where(there).values(log_seq=upto, examples_seq=learned)
+    there = (p.rule == digest) & (p.log_seq == log_seq) & (p.rewarded_seq == rewarded_seq)
+    moved = sa.update(rollup_positions).where(there).values(log_seq=upto, rewarded_seq=final)
     with store.writing() as connection:
-        if _position(connection, rule) == (0, 0) == (log_seq, examples_seq):
+        if _position(connection, rule) == (0, 0) == (log_seq, rewarded_seq):
             _clear(connection)
-            connection.execute(sa.insert(rollup_positions), {"rule": digest, "log_seq": 0, "examples_seq": 0})
+            connection.execute(sa.insert(rollup_positions), {"rule": digest, "log_seq": 0, "rewarded_seq": 0})
         if connection.execute(moved).rowcount:  # else another process has counted these
             rows = [*_rows(sums, MINUTE, oldest), *_rows(sums, HOUR, -math.inf), *_rows(sums, LOG, -math.inf)]
             if rows:
                 connection.execute(_UPSERT, rows)
             connection.execute(sa.delete(rollups).where(rollups.c.width == MINUTE, rollups.c.start < oldest))
-    return Read(upto, learned, left)
+    return Read(upto, final, left)
 
 
 def clear(store: Store) -> None:
@@ -274,7 +278,7 @@ class Rewarded:
 def newest_rewards(
     store: Store, rule: RewardRule, limit: int, criteria: listing.DecisionFilter
 ) -> list[Rewarded]:
-    """Return those of the newest examples that meet criteria.
+    """Return those of the newest examples that are settled and meet criteria.
 
     Args:
         store: The log.
@@ -288,7 +292,12 @@ def newest_rewards(
     features = sa.cast(t.decisions.c.features, sa.Text)
     with store.reading() as connection:
         after = position_of(connection, rule.join).examples_seq - limit
-        where = t.examples.c.seq > after, t.decisions.c.policy.not_in(NOT_SERVED), *criteria.conditions()
+        where = (
+            t.examples.c.seq > after,
+            t.decisions.c.seq <= settled_at(connection, rule).position,
+            t.decisions.c.policy.not_in(NOT_SERVED),
+            *criteria.conditions(),
+        )
         return [
             Rewarded(arm, sums, orjson.loads(context)["sparse"])
             for (_, _, arm, _), sums, (context,) in _rewarded(connection, rule, where, features)
@@ -357,13 +366,14 @@ _DRAW = (
 
 def _position(connection: sa.Connection, rule: RewardRule) -> tuple[int, int]:
     p = rollup_positions.c
-    query = sa.select(p.log_seq, p.examples_seq).where(p.rule == digest_of(rule))
+    query = sa.select(p.log_seq, p.rewarded_seq).where(p.rule == digest_of(rule))
     row = connection.execute(query).first()
-    return (0, 0) if row is None else (row.log_seq, row.examples_seq)
+    return (0, 0) if row is None else (row.log_seq, row.rewarded_seq)
 
 
-def _left(connection: sa.Connection, rule: RewardRule, log_seq: int, examples_seq: int) -> int:
-    return head_of(connection) - log_seq + position_of(connection, rule.join).examples_seq - examples_seq
+def _left(connection: sa.Connection, settled: int, log_seq: int, rewarded_seq: int) -> int:
+    """Return how many facts, and positions up to which decisions are settled, are not counted."""
+    return head_of(connection) - log_seq + max(0, settled - rewarded_seq)
 
 
 def _clear(connection: sa.Connection) -> None:
@@ -419,8 +429,8 @@ def _executions(connection: sa.Connection, after: int, upto: int) -> Iterator[Ad
 
 
 def _rewards(connection: sa.Connection, rule: RewardRule, after: int, upto: int) -> Iterator[Addition]:
-    x, d = t.examples.c, t.decisions.c
-    where = x.seq > after, x.seq <= upto, d.policy.not_in(NOT_SERVED)
+    d = t.decisions.c
+    where = d.seq > after, d.seq <= upto, d.policy.not_in(NOT_SERVED)
     for draw, added, _ in _rewarded(connection, rule, where):
         yield draw, added
 

@@ -13,6 +13,7 @@ from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.rollups import NOT_SERVED
+from armwise.feedback.training_log.settled import settled
 
 BATCH = 2000
 """Turns that are read at a time."""
@@ -34,7 +35,8 @@ class ServedTurn:
         explored: Whether it was drawn from the policy's distribution.
         failed: Whether the arm or the language model failed.
         cost: What the answer cost; None where there is none yet.
-        reward: Reward by the rule; None without one.
+        reward: Reward by the rule; None without one, and where it may still change.
+        settled: Whether it can change no more.
     """
 
     seq: int
@@ -46,6 +48,7 @@ class ServedTurn:
     failed: bool
     cost: Cost | None
     reward: float | None
+    settled: bool = True
 
 
 def between(store: Store, rule: RewardRule, since: float, until: float) -> Iterator[ServedTurn]:
@@ -74,7 +77,8 @@ def between(store: Store, rule: RewardRule, since: float, until: float) -> Itera
         .order_by(d.seq)
         .limit(BATCH)
     )
-    return (_turn_of(row, rule) for row in pages(store, query, *_positions(store, since, until)))
+    final = settled(store, rule).position
+    return (_turn_of(row, rule, final) for row in pages(store, query, *_positions(store, since, until)))
 
 
 def any_elsewhere(store: Store, since: float, until: float) -> bool:
@@ -119,15 +123,16 @@ def pages(store: Store, query: sa.Select[Any], after: int, last: int) -> Iterato
         after = rows[-1].seq
 
 
-def _turn_of(row: sa.Row[Any], rule: RewardRule) -> ServedTurn:
+def _turn_of(row: sa.Row[Any], rule: RewardRule, final: int) -> ServedTurn:
     seq, at, arms, drawn, propensity, mode, weight, status, tokens, metrics, turns, *raw = tuple(row)
     cost = None if status is None else Cost(*raw)
     reward = None
-    if cost is not None and metrics is not None:
+    if cost is not None and metrics is not None and seq <= final:
         failed = status != Status.OK
         reward = log_rows.reward_of(rule, turns, cost, tokens, metrics, weight, failed=failed)
     explored = mode == Mode.EXPLORE
     failed = status in (Status.ARM_FAILED, Status.LLM_FAILED, Status.LLM_TIMEOUT)
     return ServedTurn(
-        *(seq, at, tuple(orjson.loads(arms)), drawn, propensity, explored, failed, cost, reward)
+        *(seq, at, tuple(orjson.loads(arms)), drawn, propensity, explored, failed, cost, reward),
+        settled=seq <= final,
     )

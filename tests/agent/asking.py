@@ -80,7 +80,10 @@ def events(response: httpx.Response) -> list[Any]:
 
 def join(store: Store, config: AppConfig) -> None:
     """Join all that the log holds into its training log."""
-    Joiner(store, config.reward, take_epoch(store, "test", 0.0)).advance(2.0)
+    joiner = Joiner(store, config.reward, take_epoch(store, "test", 0.0))
+    joiner.advance(2.0)
+    while joiner.left:
+        joiner.advance(2.0)
 
 
 def late_once_decided(service: Service, seconds: float) -> None:

@@ -135,20 +135,13 @@ def _join_conversation(
     draw: Turn, turns: Sequence[Turn], times: Sequence[float], rule: RewardRule
 ) -> list[tuple[tuple[int, bool, float, int], str, Mapping[str, float], tuple[str, ...]]]:
     """Return how the draw of a conversation is joined, if it is: at its end, with the means of its turns."""
-    decision, seq, own = draw
+    decision, seq, _ = draw
     members, closing = [draw], closing_of(decision, seq, times, rule)
     for turn in turns:
         if turn[1] > seq and times[turn[1] - 1] <= closing:
             members.append(turn)
             closing = max(closing, closing_of(turn[0], turn[1], times, rule))
     end = bisect_right(times, closing) + 1
-    status = state_at(len(times), decision, seq, own, rule).status
-    if status not in (None, Status.OK):
-        for one in own:
-            if seq < one.seq < end and not one.more:
-                state = state_at(one.seq, decision, seq, own, rule)
-                if state.status is not None and _teaches(state, rule):
-                    return [((one.seq, True, 0.0, seq), decision.id, state.metrics, ())]
     if end > len(times):
         return []
     states = [(one.id, state_at(end - 1, one, at, about, rule)) for one, at, about in members]
@@ -178,7 +171,7 @@ def _join(
     for one in own:
         if seq < one.seq < end and not one.more:
             state = state_at(one.seq, decision, seq, own, rule)
-            if _teaches(state, rule) and (state.status is not Status.OK or _complete(state, decision, rule)):
+            if _teaches(state, rule) and _complete(state, decision, rule):
                 return [((one.seq, True, 0.0, seq), decision.id, state.metrics)]
     if end > len(times):
         return []
@@ -226,6 +219,8 @@ def _teaches(state: State, rule: RewardRule) -> bool:
 
 def _complete(state: State, decision: Decision, rule: RewardRule) -> bool:
     """Whether it is learned before its window ends."""
-    if decision.policy == LABELS or rule.complete is Complete.ANY:
-        return bool(state.metrics)
-    return rule.complete is Complete.ALL and bool(state.metrics) and set(state.metrics) == set(rule.metrics)
+    if decision.policy == LABELS:
+        return bool(state.metrics) or state.status is not Status.OK
+    if rule.default is not None or rule.failed is not None or rule.complete is Complete.DEADLINE:
+        return False
+    return bool(state.metrics) and (rule.complete is Complete.ANY or set(state.metrics) == set(rule.metrics))

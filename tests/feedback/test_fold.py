@@ -2,11 +2,14 @@
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
 
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import Feedback, Kind, Mode, Status
@@ -37,16 +40,17 @@ NEVER = [Status.LLM_FAILED, Status.LLM_TIMEOUT, Status.CANCELLED]
 
 
 def rule(
-    complete: Complete = Complete.ANY,
+    complete: Complete | None = None,
     default: float | None = None,
     failed: float | None = None,
     wait_time: str = "PT1M",
     **aggregations: Aggregation,
 ) -> RewardRule:
     metrics = {name: Metric(aggregation=how) for name, how in aggregations.items()}
+    at_deadline = default is not None or failed is not None
     return RewardRule(
         metrics=metrics or {"right": Metric(), "thumb": Metric()},
-        complete=complete,
+        complete=complete or (Complete.DEADLINE if at_deadline else Complete.ANY),
         default=default,
         failed=failed,
         wait_time=wait_time,
@@ -166,7 +170,7 @@ def test_without_feedback_the_default_is_taken_after_the_deadline_and_its_grace_
     start = [decided(), executed(), TickFact(0, DEADLINE), TickFact(0, CLOSING)]
     assert learned(rule(default=0.0), *start) == []
     assert learned(rule(default=0.0), *start, TickFact(0, CLOSING + 0.001)) == [(5, "d1", {})]
-    assert learned(rule(default=0.0), *start, said(at=DEADLINE), AFTER) == [(5, "d1", {"right": 1.0})]
+    assert learned(rule(default=0.0), *start, said(at=DEADLINE), AFTER) == [(6, "d1", {"right": 1.0})]
 
 
 def test_values_that_are_sent_together_are_learned_together() -> None:
@@ -184,7 +188,7 @@ def test_values_of_a_metric_that_is_not_declared_teach_nothing() -> None:
 
 
 def test_a_decision_is_learned_once_however_often_it_is_judged() -> None:
-    found = learned(rule(default=0.0), decided(), executed(), said(1.0), said(0.5), said(0.25), AFTER)
+    found = learned(rule(), decided(), executed(), said(1.0), said(0.5), said(0.25), AFTER)
     assert found == [(3, "d1", {"right": 1.0})]
 
 
@@ -211,7 +215,7 @@ def test_a_key_that_was_taken_back_stays_so_and_another_key_counts() -> None:
 
 def test_what_was_learned_is_not_unlearned_when_a_value_is_taken_back() -> None:
     facts = [decided(), executed(), said(key="a"), retracted("a"), AFTER]
-    assert learned(rule(default=0.0), *facts) == [(3, "d1", {"right": 1.0})]
+    assert learned(rule(), *facts) == [(3, "d1", {"right": 1.0})]
 
 
 def test_taking_back_after_the_deadline_comes_too_late() -> None:
@@ -288,12 +292,12 @@ def test_what_was_not_drawn_from_the_policy_is_never_learned(mode: Mode) -> None
 def test_an_arm_that_failed_is_left_out_unless_that_is_declared(status: Status) -> None:
     facts = [decided(), executed(status=status), said(), AFTER]
     assert learned(rule(default=0.0), *facts) == []
-    assert learned(rule(failed=0.0), *facts) == [(2, "d1", {})]
+    assert learned(rule(failed=0.0), *facts) == [(4, "d1", {})]
 
 
 @pytest.mark.parametrize("status", FAILURES)
 def test_what_is_said_of_another_arm_is_not_learned_of_the_one_that_failed(status: Status) -> None:
-    assert learned(rule(failed=0.0), decided(), said(), executed(status=status)) == [(3, "d1", {})]
+    assert learned(rule(failed=0.0), decided(), said(), executed(status=status), AFTER) == [(4, "d1", {})]
 
 
 @pytest.mark.parametrize("status", NEVER)
@@ -303,7 +307,7 @@ def test_what_failed_by_no_fault_of_the_arm_is_never_learned(status: Status) -> 
 
 def test_a_decision_without_an_end_is_left_out_when_it_is_closed() -> None:
     facts = [decided(), said(), TickFact(0, CLOSING)]
-    assert learned(rule(default=0.0), *facts, executed()) == [(4, "d1", {"right": 1.0})]
+    assert learned(rule(default=0.0), *facts, executed(), AFTER) == [(5, "d1", {"right": 1.0})]
     assert learned(rule(default=0.0), *facts, AFTER, executed()) == []
 
 
@@ -324,7 +328,7 @@ def test_activation_does_not_move_the_deadline_and_counts_until_it() -> None:
 def test_a_failed_arm_whose_answer_was_deferred_counts_once_it_is_activated() -> None:
     facts = [decided(deferred=True), executed(status=Status.FELL_BACK)]
     assert learned(rule(failed=0.0), *facts, AFTER) == []
-    assert learned(rule(failed=0.0), *facts, shown()) == [(3, "d1", {})]
+    assert learned(rule(failed=0.0), *facts, shown(), AFTER) == [(4, "d1", {})]
 
 
 @pytest.mark.parametrize("complete", Complete)
@@ -350,16 +354,74 @@ FIRST, SECOND = said(1.0), said(0.5, metric="thumb")
         (Complete.DEADLINE, [FIRST, SECOND], (5, {"right": 1.0, "thumb": 0.5})),
         (Complete.ALL, [FIRST], (4, {"right": 1.0})),
         (Complete.DEADLINE, [FIRST], (4, {"right": 1.0})),
-        (Complete.ANY, [], (3, {})),
-        (Complete.ALL, [], (3, {})),
-        (Complete.DEADLINE, [], (3, {})),
     ],
 )
 def test_complete_says_when_a_decision_is_learned(
     complete: Complete, values: list[FeedbackFact], expected: tuple[int, dict[str, float]]
 ) -> None:
-    found = learned(rule(complete, default=0.0), decided(), executed(), *values, AFTER)
+    found = learned(rule(complete), decided(), executed(), *values, AFTER)
     assert found == [(expected[0], "d1", expected[1])]
+
+
+@pytest.mark.parametrize("values", [[], [FIRST], [FIRST, SECOND]])
+@pytest.mark.parametrize("status", [Status.OK, *FAILURES])
+def test_where_silence_and_failures_have_a_value_all_are_learned_at_their_deadline(
+    status: Status, values: list[FeedbackFact]
+) -> None:
+    how = rule(default=0.0, failed=0.0)
+    facts = [decided(), executed(status=status), *values]
+    assert learned(how, *facts, TickFact(0, CLOSING)) == []
+    assert [(at, name) for at, name, _ in learned(how, *facts, AFTER)] == [(3 + len(values), "d1")]
+
+
+SAID = st.fixed_dictionaries({name: st.sampled_from([0.0, 0.25, 1.0]) for name in ("right", "thumb")})
+"""Values of a decision; it has those of the metrics that are reported on it."""
+
+TURN = st.fixed_dictionaries(
+    {
+        "gap_s": st.sampled_from([0.0, 1.0, 10.0, 45.0]),
+        "delays": st.dictionaries(st.sampled_from(["right", "thumb"]), st.sampled_from([1.0, 30.0, 61.0])),
+        "values": st.tuples(SAID, SAID),
+        "silent": st.tuples(st.booleans(), st.booleans()),
+        "failed": st.tuples(st.booleans(), st.booleans()),
+    }
+)
+"""A decision in two worlds, which differ in what its reward is and in nothing else."""
+
+
+@given(
+    complete=st.sampled_from([None, *Complete]),
+    default=st.sampled_from([None, 0.0, 0.5]),
+    failed=st.sampled_from([None, 0.0]),
+    turns=st.lists(TURN, min_size=2, max_size=8),
+)
+def test_when_a_decision_is_learned_does_not_depend_on_the_value_of_its_reward(
+    complete: Complete | None, default: float | None, failed: float | None, turns: list[dict[str, Any]]
+) -> None:
+    declared = {"default": default, "failed": failed, **({} if complete is None else {"complete": complete})}
+    try:
+        how = RewardRule.model_validate(
+            {"metrics": {"right": {}, "thumb": {}}, "wait_time": "PT1M", **declared}
+        )
+    except ValueError:
+        reject()
+    one, other = ([name for _, name, _ in learned(how, *_world(how, turns, world))] for world in (0, 1))
+    assert [name for name in one if name in other] == [name for name in other if name in one]
+
+
+def _world(how: RewardRule, turns: list[dict[str, Any]], world: int) -> Iterator[Fact]:
+    """Yield the facts of one of two worlds; silence and failures differ where they have a value."""
+    at, happens = 100.0, list[tuple[float, Fact]]()
+    for number, turn in enumerate(turns):
+        at, name = at + turn["gap_s"], f"d{number}"
+        status = Status.ARM_FAILED if how.failed is not None and turn["failed"][world] else Status.OK
+        happens += [(at, decided(name, at)), (at, executed(name, status, at=at))]
+        if how.default is None or not turn["silent"][world]:
+            for metric, delay in turn["delays"].items():
+                value = said(turn["values"][world][metric], at + delay, metric, on=name)
+                happens.append((at + delay, value))
+    yield from (fact for _, fact in sorted(happens, key=lambda each: each[0]))
+    yield TickFact(0, at + 1000.0)
 
 
 @pytest.mark.parametrize(
@@ -403,9 +465,10 @@ def test_what_is_closed_at_once_is_learned_in_the_order_in_which_it_was_due() ->
 
 
 def test_what_is_due_is_closed_before_the_fact_that_is_later_is_looked_at() -> None:
-    facts = [decided(), executed(), decided("d2", 120.0, episode_id="e"), executed("d2")]
-    found = learned(rule(default=0.0), *facts, said(at=CLOSING + 1.0, on="e"))
-    assert found == [(5, "d1", {}), (5, "d2", {"right": 1.0})]
+    facts = [decided(), executed(), said(), decided("d2", 120.0, episode_id="e"), executed("d2")]
+    facts += [said(0.5, 121.0, "thumb", on="d2"), said(at=CLOSING + 1.0, on="e")]
+    both = {"right": 1.0, "thumb": 0.5}
+    assert learned(rule(Complete.ALL), *facts) == [(7, "d1", {"right": 1.0}), (7, "d2", both)]
 
 
 # -- the rule -----------------------------------------------------------------------------------------

@@ -142,6 +142,16 @@ def test_several_metrics_are_waited_for_unless_the_rule_says_otherwise() -> None
         assert RewardRule.model_validate(rule.model_dump(mode="json")) == rule, "what is stored says it"
 
 
+@pytest.mark.parametrize("declared", ["default", "failed"])
+def test_where_silence_or_a_failure_has_a_value_each_decision_waits_for_its_deadline(declared: str) -> None:
+    rule = RewardRule.model_validate({"metrics": {"right": {}}, declared: 0.0})
+    assert rule.complete is Complete.DEADLINE
+    assert not rule.is_complete({"right": 1.0})
+    for refused in ("any", "all"):
+        with pytest.raises(ValueError, match=f"complete '{refused}' with {declared} 0"):
+            RewardRule.model_validate({"metrics": {"right": {}}, declared: 0.0, "complete": refused})
+
+
 @pytest.mark.parametrize(
     ("values", "quality"),
     [

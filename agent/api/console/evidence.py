@@ -148,10 +148,9 @@ async def compare(request: Request, point: RequestPoint, of: Numbers = []) -> Re
         if headline is not None and headline.value is not None
         for end in (headline.value.low, headline.value.high)
     ]
-    ends += [report.earned for _, report in reports]
-    return page(
-        request, "compare.html", found=reports, names=names, headlines=headlines, span=(min(ends), max(ends))
-    )
+    ends += [report.earned for _, report in reports if report.earned is not None]
+    span = min(ends, default=0.0), max(ends, default=1.0)
+    return page(request, "compare.html", found=reports, names=names, headlines=headlines, span=span)
 
 
 async def _reports(point: DecisionPoint, numbers: Sequence[int]) -> list[tuple[int, Report]]:

@@ -5,7 +5,6 @@ replica runs one export at a time, beside its event loop.
 """
 
 import asyncio
-import math
 import shutil
 import tempfile
 import time
@@ -27,11 +26,12 @@ from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestPoint
 from armwise.agent.evaluation import Moment
 from armwise.arms.base import Progress
+from armwise.feedback.dataset import UNSETTLED
 from armwise.feedback.events import Example
 from armwise.feedback.exchange import ExchangeError, Header, export_lines, write_dsjson, write_obp
 from armwise.feedback.log import Store
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import lag, position_of, read_examples
+from armwise.feedback.training_log import position_of, read_examples, settled
 
 Format = Literal["jsonl", "dsjson", "obp", "feedback"]
 
@@ -85,12 +85,12 @@ class Export:
         self._store, self._rule, self._window = store, rule, window
         with store.reading() as connection:
             self.length = position_of(connection, rule.join).examples_seq
-        settled = lag.first_waiting(store, rule, self.length)
+            self._settled = settled.settled_at(connection, rule)
         self._header = Header(
             written_at=time.time(),
             arms=tuple(arms),
             reward=rule,
-            settled=settled if math.isfinite(settled) else None,
+            settled=None if self._settled.is_whole else self._settled.before,
         )
         self.count = 0
         self.left_out: Counter[str] = Counter()
@@ -120,7 +120,18 @@ class Export:
             return self.feedback()
         if form == "jsonl":
             return export_lines(self.examples(on_progress), self._header)
-        return write_dsjson(self.examples(on_progress), self._rule.reward_of, self.left_out)
+        return write_dsjson(self._final(on_progress), self._rule.reward_of, self.left_out)
+
+    def _final(self, on_progress: Progress | None = None) -> Iterator[Example]:
+        """Yield the settled examples of the window: layouts of others do not say which ones are."""
+        unsettled = 0
+        for example in self.examples(on_progress):
+            if example.decision.decided_at < self._settled.before:
+                yield example
+            else:
+                unsettled += 1
+        if unsettled:  # some layouts read it twice
+            self.left_out[UNSETTLED] = unsettled
 
     def fill(self, folder: Path, on_progress: Progress | None = None) -> int:
         """Write obp's layout into a folder; return how many named features have no column.
@@ -128,9 +139,7 @@ class Export:
         Raises:
             ExchangeError: Nothing is left to write.
         """
-        return write_obp(
-            folder, partial(self.examples, on_progress), self._rule.reward_of, self.left_out
-        ).lost
+        return write_obp(folder, partial(self._final, on_progress), self._rule.reward_of, self.left_out).lost
 
     def zipped(self) -> Iterator[bytes]:
         """Yield obp's layout as the bytes of a .zip. Raises ExchangeError."""

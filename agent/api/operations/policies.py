@@ -32,6 +32,7 @@ from armwise.agent.replies import (
     Apprentice,
     CanaryState,
     DriftState,
+    FeedbackState,
     JudgeState,
     Policy,
     PromotionState,
@@ -49,8 +50,10 @@ from armwise.feedback.errors import ChangedMeanwhileError, ConflictError, QueueF
 from armwise.feedback.ope import prediction_powered
 from armwise.feedback.registry import ActivePolicy, Version, active_policy, promotions
 from armwise.feedback.registry import versions as registry_versions
+from armwise.feedback.reward import Complete
+from armwise.feedback.training_log import delays, observed
 from armwise.feedback.training_log import lag as training_log_lag
-from armwise.feedback.training_log import observed
+from armwise.feedback.training_log.settled import settled
 
 router = APIRouter(tags=["policies"])
 
@@ -162,6 +165,7 @@ async def policy(point: RequestPoint, agreement: Agreement) -> StdlibJson[Policy
     lag = await asyncio.to_thread(training_log_lag.lag_of, point.store, point.config.reward.join, learned)
     newest = await asyncio.to_thread(registry_versions.latest, point.store, active.recipe)
     compared, judged = await agreement.of(point), await asyncio.to_thread(_judge, point)
+    feedback = await asyncio.to_thread(_feedback, point)
     config, floor = point.config, point.decider.floor
     router_info = None if point.versions.scorer is None else point.versions.scorer.about
     configured = config.policy.model_dump(mode="json")
@@ -214,6 +218,7 @@ async def policy(point: RequestPoint, agreement: Agreement) -> StdlibJson[Policy
             same_best=compared.same_arm if compared.decisions else None,
         ),
         judge=judged,
+        feedback=feedback,
         drift=None
         if config.drift is None
         else _drift(config.drift, point.versions.alarms, floor, raised=floor > config.floor),
@@ -269,6 +274,24 @@ def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> Dr
     )
 
 
+def _feedback(point: DecisionPoint) -> FeedbackState:
+    """Return how long feedback takes, and what waits for it."""
+    rule = point.config.reward
+    found, taken = settled(point.store, rule), delays.read(point.store, rule)
+    return construct(
+        FeedbackState,
+        complete=Complete.DEADLINE.value if rule.learns_at_deadline else rule.complete.value,
+        wait_time=rule.wait_time,
+        waiting=found.n_open,
+        settled_before=None if found.is_whole else found.before,
+        values=taken.n,
+        median_s=taken.median_s if taken.n else None,
+        p99_s=taken.p99_s if taken.n else None,
+        late=taken.late,
+        suggested_wait_time=taken.suggested,
+    )
+
+
 def _judge(point: DecisionPoint) -> JudgeState | None:
     """Return how well the grades of the judge agree with feedback; None where neither is asked for."""
     config, also = point.config, point.config.learning.also
@@ -283,6 +306,7 @@ def _judge(point: DecisionPoint) -> JudgeState | None:
     calibration = observed.Calibration.of(pairs)
     means = prediction_powered.by_arm([graded.arm for graded in judged], grades, values)
     return construct(
+        FeedbackState,
         JudgeState,
         graded=len(judged),
         audits=calibration.audits,

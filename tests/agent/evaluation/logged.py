@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
+from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from armwise.feedback.training_log import Joiner, rollups, take_epoch
@@ -69,7 +69,7 @@ def fill(store: Store, world: World, n: int, seed: int, first: int = 0, prefix: 
         prefix: Of their ids.
     """
     rng = np.random.default_rng(seed)
-    facts: list[Decision | Execution | Feedback] = []
+    facts: list[Decision | Execution | Feedback | Tick] = []
     made = []
     for i in range(n):
         arms = tuple(world.right)
@@ -93,6 +93,8 @@ def fill(store: Store, world: World, n: int, seed: int, first: int = 0, prefix: 
         if rated:
             facts.append(Feedback(f"f{name}", name, "right", right, at + 0.2))
         made.append(decision)
+    if made and world.rated < 1.0:  # what waits for feedback gets none any more
+        facts.append(Tick(made[-1].decided_at + RULE.wait_s + 60.0))
     for begin in range(0, len(facts), 1000):
         store.append(facts[begin : begin + 1000])
     add_up(store)

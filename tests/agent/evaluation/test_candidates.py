@@ -30,8 +30,9 @@ from armwise.feedback.events import LABELS, Context, Cost, Decision, Example, Ex
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, versions
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import StartingPoint, imported_turns, lag, take_epoch
+from armwise.feedback.training_log import StartingPoint, imported_turns, take_epoch
 from armwise.feedback.training_log import examples as training_log_examples
+from armwise.feedback.training_log.settled import Settled, Waiting
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import TEXTS, kept
@@ -54,9 +55,13 @@ class Examples:
     def examples(self, after: int = 0) -> Iterator[Example]:
         return (example for example in self._examples if example.seq > after)
 
-    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> lag.Waiting:
+    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> Waiting:
         del since, most, canaries
-        return lag.Waiting()
+        return Waiting()
+
+    @property
+    def settled(self) -> Settled:
+        return Settled()
 
     def remarks(self, rule: RewardRule) -> list[str]:
         del rule

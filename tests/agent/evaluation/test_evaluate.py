@@ -26,7 +26,7 @@ from armwise.agent.evaluation.report import CandidateResult, Interval, Report
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.learning import Learner, Recipe, publish_candidate
 from armwise.agent.policies import PolicySpec, choose, sampling, served_distribution
-from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Mode, Status
+from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Mode, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.ope import GateSpec, judge
 from armwise.feedback.registry import versions
@@ -230,6 +230,8 @@ def test_what_was_not_learned_is_counted_by_reason(filled: AppConfig, store: Sto
     failed, quiet = turn(1000, "bm25"), turn(1001, "bm25")
     failed[1] = replace(failed[1], status=Status.ARM_FAILED)
     store.append([*failed, *quiet[:2], *turn(1002, "none", Mode.GREEDY)])
+    store.append([Tick(5000.0)])
+    join(store, filled)
     report = evaluated(filled, store, "uniform")
     assert report.rows == N
     assert report.excluded == {"forced": 5, "arm failed": 1, "greedy": 1, "not judged": 1}

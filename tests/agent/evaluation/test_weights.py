@@ -108,7 +108,7 @@ def test_a_parameter_without_a_limit_is_left_out(parameter: float | None, shown:
     estimates = (Estimated("clipped_ips", None, parameter=parameter),)
     found = Evaluation(one.log, estimates, one.diagnostics, one.weight)
     target = Target("one", "About.", lambda: np.full((30, 2), 0.5), np.ones(30, dtype=np.bool_))
-    inputs: Any = GateInputs(QUIET, (0.0, 1.0), None)
+    inputs: Any = GateInputs(one.log, {"one": target}, QUIET, (0.0, 1.0), None)
     (result,) = candidate_results([target], {"one": found}, inputs)
     assert [estimate.parameter for estimate in result.estimates] == [shown]
     assert result.shares == {"a": 0.5, "b": 0.5}

@@ -7,6 +7,7 @@ import re
 import tempfile
 from importlib import import_module
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ from tests.agent.proxy.conftest import SETTINGS
 REVIEWED = Path(__file__).with_name("haproxy.cfg")
 
 Sections = dict[str, list[str]]
+
+
+@pytest.fixture(autouse=True)
+def _as_many_files_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a process open any number of files, however many it may here."""
+    monkeypatch.setattr("armwise.agent.proxy.configuration.most_connections", lambda: inf)
 
 
 def everything(folder: Path) -> str:

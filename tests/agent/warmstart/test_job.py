@@ -247,11 +247,12 @@ def _gives_way(pid: int) -> bool:
     return os.getpriority(os.PRIO_PROCESS, pid) == 19
 
 
+@pytest.mark.timeout(600)  # of low priority, it waits for everything else
 def test_a_child_whose_parent_is_no_more_ends_before_its_run_does(world: World) -> None:
     child = begin_child(world.config, taken(world))
     assert child.stdin is not None
     child.stdin.close()
-    assert child.wait(100) == -signal.SIGKILL
+    assert child.wait(500) == -signal.SIGKILL
     assert [run.status for run in runs.page(world.store, 2)] == [runs.State.RUNNING]
 
 

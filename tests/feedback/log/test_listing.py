@@ -198,7 +198,7 @@ def joined(store: Store) -> Store:
     )
     store.append([about("d4", "Wer heilt?"), execution("d4", Status.LLM_FAILED)])
     store.append([replace(value("d2", "thumb", at=130.0), key="k1"), about("d5", "x" * 400)])
-    Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(131.0)
+    Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(9000.0)
     return store
 
 
@@ -235,12 +235,12 @@ def test_a_page_that_is_not_full_says_how_far_it_has_looked(
 ) -> None:
     monkeypatch.setattr(listing, "WINDOW", 6)
     monkeypatch.setattr(listing, "WINDOW_BY_REWARD", 2)
-    assert page_of(joined, DecisionFilter(action="p 7")) == Page([], 7, 6)
-    assert page_of(joined, DecisionFilter(least=0.0)) == Page([], 11, 2)
+    assert page_of(joined, DecisionFilter(action="p 7")) == Page([], 8, 6)
+    assert page_of(joined, DecisionFilter(least=0.0)) == Page([], 12, 2)
     last = page_of(joined, ANY, before=4)
     assert ([one.decision.id for one in last.decisions], last.following) == (["d1"], None)
     since = page_of(joined, DecisionFilter(logged_since=120.0))
-    assert (since.following, since.looked_through) == (7, 6)
+    assert (since.following, since.looked_through) == (8, 6)
     since = page_of(joined, DecisionFilter(logged_since=130.0))
     assert (since.following, since.looked_through) == (None, None), "what is below was committed before"
 

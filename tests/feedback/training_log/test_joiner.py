@@ -26,7 +26,7 @@ GRACE_S = 2.0
 def rule(complete: Complete = Complete.ANY, default: float | None = None) -> RewardRule:
     return RewardRule(
         metrics={"right": Metric(), "thumb": Metric(range=(-1, 1))},
-        complete=complete,
+        complete=complete if default is None else Complete.DEADLINE,
         default=default,
         wait_time="PT1M",
     )
@@ -88,7 +88,7 @@ def test_each_rule_has_a_training_log_of_its_own(store: Store, turn: Turn) -> No
     turn("d1"), turn("d2", at=101.0)
     for said in (value("d1"), value("d2", "thumb", 0.5), value("d2", at=150.0), value("other", at=900.0)):
         store.append([said])
-    any_, all_ = rule(), rule(Complete.ALL, default=0.0)
+    any_, all_ = rule(), rule(Complete.ALL)
     joiner(store, any_).advance(now=900.0)
     joiner(store, all_).advance(now=900.0)
     assert learned(store, any_) == [(1, "d1", {"right": 1.0}), (2, "d2", {"thumb": 0.5})]
@@ -193,7 +193,8 @@ def test_a_restart_takes_up_what_is_open_until_this_very_moment(store: Store, tu
 def test_a_restart_does_not_take_up_what_will_never_be_learned(store: Store, turn: Turn) -> None:
     turn("d1", status=Status.LLM_FAILED)
     joiner(store).advance(now=110.0)
-    assert joiner(store).advance(now=500.0).log_seq == 2, "no time is written down for it"
+    assert joiner(store).advance(now=500.0) == Position(3, 500.0, 0), "it is settled by its age like any"
+    assert joiner(store).advance(now=900.0).log_seq == 3, "and time is written down for it once"
 
 
 def test_a_step_that_fails_is_taken_again_as_a_whole(

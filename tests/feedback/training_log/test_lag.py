@@ -18,7 +18,6 @@ ABANDONED_S = 60.0
 
 RULE = RewardRule(
     metrics={"right": Metric(), "thumb": Metric(range=(-1, 1))},
-    default=0.0,
     wait_time="PT1M",
     complete=Complete.ANY,
 )
@@ -93,8 +92,10 @@ def test_a_decision_that_time_closed_is_applied_with_the_fact_that_brought_the_t
     store: Store, turn: Turn
 ) -> None:
     turn("d1")
-    assert joined(store, now=500.0) == 1, "with the default, by a tick"
-    assert [applied(store, learned) for learned in (0, 1)] == [2, 3]
+    silent = RULE.model_copy(update={"default": 0.0})
+    position = Joiner(store, silent, take_epoch(store, "test", 0.0)).advance(500.0)
+    assert position.examples_seq == 1, "with the default, by a tick"
+    assert [lag_of(store, silent.join, learned).applied_seq for learned in (0, 1)] == [2, 3]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The training log equals a plain reference, over random histories on a real log."""
 
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,13 +28,15 @@ steps = st.lists(
     max_size=80,
 )
 metrics = st.builds(Metric, aggregation=st.sampled_from(Aggregation))
+OF_SILENCE = st.sampled_from(
+    [{"complete": one} for one in Complete]
+    + [{"default": 0.0}, {"failed": 0.0}, {"default": 0.0, "failed": 0.0}]
+)
 rules = st.builds(
-    RewardRule,
+    lambda silence, **fields: RewardRule.model_validate({**fields, **silence}),
+    OF_SILENCE,
     metrics=st.fixed_dictionaries({"right": metrics}, optional={"thumb": metrics}),
     wait_time=st.sampled_from(["PT10S", "PT3S", "PT10.1S", "PT1M"]),
-    complete=st.sampled_from(Complete),
-    default=st.sampled_from([None, 0.0]),
-    failed=st.sampled_from([None, 0.0]),
 )
 histories = given(rules=st.tuples(rules, rules), batch=st.integers(1, 12), steps=steps)
 
@@ -80,7 +83,11 @@ def test_it_is_the_same_on_postgresql(
         history.run(steps)
 
 
-COMPLETE = [Complete.ANY, Complete.ALL, Complete.DEADLINE]
+SILENCE: list[dict[str, Any]] = [
+    {"complete": Complete.ANY},
+    {"complete": Complete.ALL},
+    {"failed": 0.0, "complete": Complete.DEADLINE},
+]
 
 
 @pytest.mark.parametrize(("seed", "decisions"), [(0, 1200), (1, 300), (2, 300)])
@@ -92,11 +99,12 @@ def test_a_long_history_of_delays_and_clocks_that_disagree_is_learned_as_the_doc
         RewardRule(
             metrics={name: Metric(aggregation=rng.choice(list(Aggregation))) for name in ("right", "thumb")},
             wait_time=wait_time,
-            complete=COMPLETE[(seed + shift) % 3],
-            default=0.0 if shift else None,
-            failed=None if shift else 0.0,
+            **silence,
         )
-        for shift, wait_time in enumerate(["PT10.1S", "PT4S"])
+        for silence, wait_time in [
+            (SILENCE[seed], "PT10.1S"),
+            ({"default": 0.0, "complete": Complete.DEADLINE}, "PT4S"),
+        ]
     )
     with closing(History("sqlite://", (one, other), batch=500, thorough=False)) as history:
         history.run(traffic(rng, decisions))

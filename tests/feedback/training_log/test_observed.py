@@ -378,15 +378,16 @@ def test_a_learner_that_continues_knows_the_audits_up_to_where_it_stopped_and_no
     audits(store, 4)
     store.append([*turn("silent"), grade("silent", 0.5), Tick(5000.0)])
     store.append([*turn("late"), value("late"), grade("late", 1.0)])
+    seq = store.log_seq()
+    store.append([Tick(9000.0)])
     rule = RULE.model_copy(update={"default": 0.5})
-    Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(5000.0)
+    Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(9000.0)
 
     def known(first: int, after: int, upto: int, limit: int = 9) -> list[str]:
         with store.reading() as connection:
             found = audited(connection, rule, first, after, upto, limit)
         return [one.what.decision_id for one in found]
 
-    seq = store.log_seq()
     assert known(0, 9, seq) == ["late", "a3", "a2", "a1", "a0"], (
         "newest first, those without feedback left out"
     )

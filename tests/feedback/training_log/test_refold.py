@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.feedback.errors import LogGapError, SupersededError
-from armwise.feedback.events import Example, Status
+from armwise.feedback.events import Example, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
@@ -263,10 +263,11 @@ def test_an_example_is_folded_with_the_decision_its_cost_and_whether_its_arm_fai
     with closing(Store(url)) as log:
         log.append([decision("d1"), execution("d1", Status.ARM_FAILED), decision("d2"), execution("d2")])
         log.append([value("d2", number=0.5)])
-        Joiner(log, rule, take_epoch(log, "test", 0.0)).advance(110.0)
+        log.append([Tick(5000.0)])
+        Joiner(log, rule, take_epoch(log, "test", 0.0)).advance(5000.0)
         assert list(Refold(log, rule).examples()) == [
-            Example(1, decision("d1"), execution("d1").cost, {}, failed=True, by=2),
-            Example(2, decision("d2"), execution("d2").cost, {"right": 0.5}, by=5),
+            Example(1, decision("d1"), execution("d1").cost, {}, failed=True, by=6),
+            Example(2, decision("d2"), execution("d2").cost, {"right": 0.5}, by=6),
         ]
 
 
@@ -276,7 +277,7 @@ def test_expected_examples_have_all_that_those_of_the_training_log_have(tmp_path
     with closing(Store(f"sqlite:///{tmp_path / 'fresh.db'}")) as store:
         store.append([decision("a"), replace(execution("a", steps=3), **told), value("a")])  # type: ignore[arg-type]
         store.append([decision("b"), execution("b", Status.ARM_FAILED), value("b")])
-        Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(106.0)
+        Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(5000.0)
         learned = list(read_examples(store, rule.join))
         expected = list(Refold(store, rule).examples())
     assert [(one.failed, one.tokens_by_model) for one in learned] == [(False, {"m": (7, 5, 3)}), (True, {})]

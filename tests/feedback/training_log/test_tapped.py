@@ -15,7 +15,7 @@ from armwise.feedback.log.append import Fact
 from armwise.feedback.registry import prices
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import read_log
-from armwise.feedback.training_log import Joiner, lag, read_examples, rollups, served_turns, take_epoch
+from armwise.feedback.training_log import Joiner, read_examples, rollups, served_turns, settled, take_epoch
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
@@ -88,7 +88,7 @@ def test_they_are_listed_and_found_by_the_version_that_looked_on(filled: Store) 
 def test_one_that_waits_for_feedback_waits_as_any_other(store: Store) -> None:
     store.append([UNKNOWN, execution(UNKNOWN.id)])
     Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(101.0)
-    assert lag.waiting(store, RULE, 0, None, 10).decisions == (UNKNOWN,)
+    assert settled.waiting(store, RULE, 0, None, 10).decisions == (UNKNOWN,)
 
 
 def test_drift_is_looked_for_in_their_rewards_too() -> None:

@@ -13,7 +13,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import LogSource
-from armwise.feedback.training_log import lag
+from armwise.feedback.training_log import settled
 from armwise.feedback.training_log.join import Joiner, take_epoch
 from tests.feedback.conftest import decision, execution
 
@@ -95,7 +95,7 @@ def test_only_decisions_in_which_a_canary_took_part_are_returned_where_it_is_nam
     source = LogSource(store, RULE)
     assert [one.id for one in source.waiting(None, 2, [1]).decisions] == ["d-1", "d-3"]
     assert source.waiting(None, 2, [1]).settled == inf, "another decision does not end its log"
-    assert source.waiting(None, 2, [7]) == lag.Waiting()
+    assert source.waiting(None, 2, [7]) == settled.Waiting()
 
 
 def test_of_decisions_made_at_once_all_or_none_are_returned(store: Store) -> None:
@@ -103,7 +103,7 @@ def test_of_decisions_made_at_once_all_or_none_are_returned(store: Store) -> Non
     waiting(store, facts)
     found = LogSource(store, RULE).waiting(None, 2)
     assert ([one.id for one in found.decisions], found.settled) == (["d-1"], 20.0)
-    assert LogSource(store, RULE).waiting(None, 0) == lag.Waiting((), 10.0)
+    assert LogSource(store, RULE).waiting(None, 0) == settled.Waiting((), 10.0)
 
 
 def test_one_that_was_learned_since_the_log_was_read_is_returned_as_well(store: Store) -> None:
@@ -112,7 +112,7 @@ def test_one_that_was_learned_since_the_log_was_read_is_returned_as_well(store: 
     assert [one.id for one in source.waiting(None, 5).decisions] == ["d-2"]
     waiting(store, [said(2, 30.0)])
     assert [one.id for one in source.waiting(None, 5).decisions] == ["d-2"], "it waited there"
-    assert LogSource(store, RULE).waiting(None, 5) == lag.Waiting()
+    assert LogSource(store, RULE).waiting(None, 5) == settled.Waiting()
 
 
 def test_a_decision_at_the_beginning_of_the_window_is_waited_for(store: Store) -> None:
@@ -148,8 +148,10 @@ def test_what_is_answered_still_is_waited_for(store: Store) -> None:
     assert waiting(store, [asked(1, 10.0)]) == 10.0
 
 
-@pytest.mark.parametrize(("failed", "until"), [(None, inf), (-1.0, inf)])
-def test_a_failed_arm_is_not_waited_for(store: Store, failed: float | None, until: float) -> None:
+@pytest.mark.parametrize(("failed", "until"), [(None, inf), (-1.0, 10.0)])
+def test_a_failed_arm_is_waited_for_where_a_failure_has_a_value(
+    store: Store, failed: float | None, until: float
+) -> None:
     rule = RULE.model_copy(update={"failed": failed})
     assert waiting(store, [asked(1, 10.0), ended(1, Status.ARM_FAILED)], rule) == until
 
@@ -182,4 +184,4 @@ def test_a_draw_waits_as_long_as_a_turn_that_continues_it(store: Store, at: floa
     turn = replace(decision("d2", at=150.0, mode=Mode.CONTINUED), episode_id="talk", draw_id="d1")
     store.append([drawn, execution("d1"), turn, execution("d2"), Tick(at)])
     Joiner(store, how, take_epoch(store, "test", 0.0)).advance(0.0)
-    assert lag.first_waiting(store, how, 0) == (100.0 if waits else inf)
+    assert settled.first_waiting(store, how, 0) == (100.0 if waits else inf)

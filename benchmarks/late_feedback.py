@@ -1,0 +1,284 @@
+"""What is learned and estimated where feedback is late, and silence is a reward.
+
+    python benchmarks/late_feedback.py learning [--decisions 9000] [--seeds 2]
+    python benchmarks/late_feedback.py looks [--seeds 200]
+
+`learning`: two arms earn .30 and .25, one decision in 10 s, clicks after a minute in the mean, and nothing
+changes. Decisions are learned in the order of a training log: each with a value at once, which nobody has; or
+under a rule by which silence is 0 after 30 minutes. The figures are restarts, the share of the better arm in
+the second half, and the mean reward.
+
+`looks`: two arms earn .30 and .35, one decision a minute for a day, drawn with .7 and .3, in a real log. At
+each look the settled part is evaluated as a replay does (ips, 95 % intervals), for always the first arm and
+always the second. A cell is the share of the intervals that hold the truth, and the mean estimate of the
+first arm. `by value`: half of the failures are never reported, and no rule makes them known: it cannot cover.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.box import MARKDOWN
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from armwise.agent.policies import Policy, PolicySpec, build_policy
+from armwise.agent.policies.sampling import mix_floor
+from armwise.feedback.dataset import EmptyLogError, Selection
+from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Kind, Status, Tick
+from armwise.feedback.log import Store
+from armwise.feedback.ope import evaluate
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.sources import LogSource
+from armwise.feedback.training_log import Fold, Joiner, take_epoch
+from armwise.feedback.training_log.join import DecisionFact, Executed, FeedbackFact
+
+CLICKS = RewardRule(metrics={"click": Metric(type="boolean")}, cost_weight=0.0, clip=(0.0, 1.0))
+SILENT = RewardRule(metrics=CLICKS.metrics, cost_weight=0.0, clip=(0.0, 1.0), default=0.0)
+
+ARMS = ("a", "b")
+POLICIES = {"adaptive": PolicySpec(kind="adaptive"), "vowpal": PolicySpec(kind="vowpal")}
+FLOOR = 0.02
+TRUTH = np.array([0.30, 0.25])
+
+app = typer.Typer(help=__doc__, rich_markup_mode=None)
+console = Console(width=110)
+
+
+# -- learning ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What came of one run."""
+
+    restarts: int
+    share: float
+    reward: float
+
+
+def learn(policy: Policy, n: int, seed: int, *, silent: bool) -> Learned:
+    """Serve and learn, by the fold that a learner has; a click is known after a minute in the mean."""
+    rng = np.random.default_rng(seed)
+    clicks, delays = rng.random((n, 2)) < TRUTH, rng.exponential(60.0, n)
+    fold, made, at_once = Fold(SILENT), dict[str, Decision](), list[tuple[float, FeedbackFact]]()
+    drawn = np.zeros(n, dtype=np.int64)
+    for i in range(n):
+        at, name = 10.0 * i, f"d{i}"
+        while silent and at_once and at_once[0][0] <= at:
+            _learn(policy, fold, made, at_once.pop(0)[1])
+        context = Context("", {})
+        p = mix_floor(policy.probabilities(context, ARMS), FLOOR)
+        drawn[i] = arm = int(rng.random() >= p[0])
+        fact = Decision(name, context, ARMS, tuple(p.tolist()), ARMS[arm], policy.kind, 1, decided_at=at)
+        clicked = bool(clicks[i, arm])
+        if not silent:
+            policy.learn(fact, float(clicked))
+            continue
+        made[name] = fact
+        _learn(policy, fold, made, DecisionFact(0, name, at, at))
+        _learn(policy, fold, made, Executed(0, name, at, Status.OK))
+        if clicked:
+            said = Feedback(f"f{i}", name, "click", 1.0, at + delays[i])
+            at_once.append((at + delays[i], FeedbackFact(0, said)))
+            at_once.sort(key=lambda each: each[0])
+    second = drawn[n // 2 :]
+    return Learned(
+        len(getattr(policy, "restarts", ())),
+        float((second == 0).mean()),
+        float(clicks[np.arange(n), drawn].mean()),
+    )
+
+
+def _learn(policy: Policy, fold: Fold, made: dict[str, Decision], fact: Any) -> None:
+    """Fold a fact at the next position, and learn what it completes."""
+    numbered = type(fact)(fold.seq + 1, *(getattr(fact, name) for name in fact.__slots__[1:]))
+    for joined in fold.apply(numbered):
+        policy.learn(made.pop(joined.decision_id), joined.metrics.get("click", 0.0))
+
+
+@app.command()
+def learning(
+    decisions: Annotated[int, typer.Option(min=100)] = 9000, seeds: Annotated[int, typer.Option(min=1)] = 2
+) -> None:
+    """Learn from clicks and silence."""
+    table = Table("policy", "feedback", "restarts", "better arm, second half", "mean reward", box=MARKDOWN)
+    runs = [(name, silent) for name in POLICIES for silent in (False, True)]
+    for name, silent in track(runs, "learning", console=Console(stderr=True)):
+        found = [
+            learn(build_policy(POLICIES[name], ARMS), decisions, seed, silent=silent) for seed in range(seeds)
+        ]
+        table.add_row(
+            name,
+            "silence is 0 after 30 minutes" if silent else "all known at once",
+            ", ".join(f"{one.restarts}" for one in found),
+            ", ".join(f"{one.share:.2f}" for one in found),
+            ", ".join(f"{one.reward:.3f}" for one in found),
+        )
+    console.print(table)
+
+
+# -- looks -------------------------------------------------------------------------------------------
+
+
+DAY_S, LOOKS_H = 24 * 3600.0, (1 / 6, 1.0, 2.0, 6.0, 24.0)
+SERVED = np.array([0.7, 0.3])
+RIGHT = np.array([0.30, 0.35])
+
+Delays = Callable[[np.random.Generator, bool], float | None]
+"""Draws after how many seconds an outcome is reported; None for never."""
+
+
+def _early(rng: np.random.Generator, right: bool) -> float:
+    return float(rng.exponential(30.0) if right else rng.uniform(600.0, 1700.0))
+
+
+def _late(rng: np.random.Generator, right: bool) -> float:
+    return _early(rng, not right)
+
+
+def _random(rng: np.random.Generator, right: bool) -> float:
+    del right
+    return float(rng.uniform(0.0, 1700.0))
+
+
+def _silent(rng: np.random.Generator, right: bool) -> float | None:
+    return float(rng.exponential(60.0)) if right else None
+
+
+def _by_value(rng: np.random.Generator, right: bool) -> float | None:
+    return None if not right and rng.random() < 0.5 else float(rng.exponential(60.0))
+
+
+@dataclass(frozen=True)
+class World:
+    """How outcomes are reported.
+
+    Attributes:
+        rule: The reward rule.
+        delay: When.
+        changes: Whether a third of the values is the other one at first, and corrected or taken back later.
+        episodes: Whether one value counts for the three decisions of an episode.
+    """
+
+    rule: RewardRule
+    delay: Delays
+    changes: bool = False
+    episodes: bool = False
+
+
+WORLDS = {
+    "successes come first": World(CLICKS, _early),
+    "failures come first": World(CLICKS, _late),
+    "random delays": World(CLICKS, _random),
+    "silence is 0": World(SILENT, _silent),
+    "silence is 0, values are corrected": World(SILENT, _silent, changes=True),
+    "episodes of three, successes first": World(CLICKS, _early, episodes=True),
+    "failures missing by value": World(CLICKS, _by_value),
+}
+
+
+def facts_of(world: World, rng: np.random.Generator) -> Iterator[tuple[float, list[Any]]]:
+    """Yield what is written to the log in a day, with its time."""
+    episode_right = np.zeros(2, dtype=bool)
+    for i in range(int(DAY_S / 60)):
+        at, name, arm = 60.0 * i, f"d{i}", int(rng.random() >= SERVED[0])
+        right = bool(rng.random() < RIGHT[arm])
+        episode = None
+        if world.episodes:
+            episode = f"e{i // 3}"
+            if i % 3 == 0:  # all decisions of an episode have its outcome, by the arm
+                episode_right = rng.random(2) < RIGHT
+            right = bool(episode_right[arm])
+        decision = Decision(
+            *(name, Context(f"q{i}"), ARMS, tuple(SERVED.tolist()), ARMS[arm], "fixed", 1),
+            decided_at=at,
+            deadline=at + world.rule.wait_s,
+            episode_id=episode,
+        )
+        yield at, [decision, Execution(name, ARMS[arm], Status.OK, Cost(), finished_at=at)]
+        delay = world.delay(rng, right)
+        if world.changes and rng.random() < 1 / 3:
+            first = 5.0 if delay is None else delay / 2
+            wrong = Feedback(f"w{i}", name, "click", 1.0 - float(right), at + first)
+            yield at + first, [wrong]
+            if not right:
+                taken_back = Feedback(f"w{i}", name, "click", None, at + first + 60.0, kind=Kind.RETRACTION)
+                yield at + first + 60.0, [taken_back]
+        if delay is not None:
+            yield at + delay, [Feedback(f"f{i}", name, "click", float(right), at + delay)]
+
+
+Figures = dict[str, tuple[float, float, float]]
+"""Estimate and interval by arm; without those that cannot be estimated."""
+
+
+def looked(world: World, seed: int) -> list[Figures]:
+    """Return what is estimated at each look; empty where nothing is settled."""
+    rng = np.random.default_rng(seed)
+    events = sorted(facts_of(world, rng), key=lambda each: each[0])
+    found: list[Figures] = []
+    with closing(Store("sqlite://")) as store:
+        joiner, begin = Joiner(store, world.rule, take_epoch(store, "benchmark", 0.0)), 0
+        for look in LOOKS_H:
+            until = 3600.0 * look
+            end = next((i for i, (at, _) in enumerate(events) if at > until), len(events))
+            facts = [fact for _, some in events[begin:end] for fact in some]
+            store.append([*facts, Tick(until)])
+            begin = end
+            while joiner.advance(until) and joiner.left:
+                pass
+            found.append(_estimates(store, world.rule, seed))
+    return found
+
+
+def _estimates(store: Store, rule: RewardRule, seed: int) -> Figures:
+    source = LogSource(store, rule)
+    try:
+        log = source.log(rule, Selection(settled=source.settled.before))
+    except EmptyLogError:
+        return {}
+    known = [arm for arm in ARMS if arm in log.arms]
+    targets = {arm: np.tile(np.eye(2)[log.arms.index(arm)], (len(log), 1)) for arm in known}
+    found = evaluate(
+        log,
+        targets,
+        np.random.default_rng(seed),
+        estimators=("ips",),
+        reward_range=(0.0, 1.0),
+        reward_model="means",
+        cluster="episode",
+    )
+    values = {arm: found[arm].estimates[0].value for arm in known}
+    return {arm: (value.value, value.low, value.high) for arm, value in values.items() if value is not None}
+
+
+def _beside_truth(figures: Figures) -> Iterator[tuple[tuple[float, float, float], float]]:
+    for arm, truth in zip(ARMS, RIGHT.tolist(), strict=True):
+        if arm in figures:
+            yield figures[arm], truth
+
+
+@app.command()
+def looks(seeds: Annotated[int, typer.Option(min=1)] = 200) -> None:
+    """Look at a log after 10 minutes, 1, 2, 6 and 24 hours."""
+    heads = [f"{60 * hours:.0f} min" if hours < 1 else f"{hours:.0f} h" for hours in LOOKS_H]
+    table = Table("feedback", *heads, box=MARKDOWN)
+    for name, world in WORLDS.items():
+        runs = [looked(world, seed) for seed in track(range(seeds), name, console=Console(stderr=True))]
+        cells = []
+        for at in range(len(LOOKS_H)):
+            found = [(figure, truth) for run in runs for figure, truth in _beside_truth(run[at])]
+            holds = [low <= truth <= high for (_, low, high), truth in found]
+            first = [run[at][ARMS[0]][0] for run in runs if ARMS[0] in run[at]]
+            cells.append(f"{np.mean(holds):.1%}, {np.mean(first):.3f}" if first else "nothing is settled")
+        table.add_row(name, *cells)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,112 @@
+"""How long feedback takes, from the values in a log, and the wait time that this suggests."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import sqlalchemy as sa
+
+from armwise.feedback.arrays import Floats
+from armwise.feedback.events import LABELS, Kind
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log.settled import settled_at
+
+NEWEST = 5000
+"""Settled decisions whose values are looked at."""
+
+ENOUGH = 100
+"""Values below which no wait time is suggested."""
+
+COVERED = 0.99
+"""Share of the values that come within the suggested wait time."""
+
+WAIT_TIMES = {
+    60.0: "PT1M",
+    120.0: "PT2M",
+    300.0: "PT5M",
+    600.0: "PT10M",
+    1800.0: "PT30M",
+    3600.0: "PT1H",
+    7200.0: "PT2H",
+    21600.0: "PT6H",
+    86400.0: "P1D",
+    259200.0: "P3D",
+    604800.0: "P7D",
+    2592000.0: "P30D",
+}
+"""Wait times that are suggested, by seconds, as ISO 8601 durations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """How long after its decision feedback was received.
+
+    Attributes:
+        n: Values that were looked at.
+        median_s: Half of them took no longer, in seconds; NaN for none.
+        p99_s: 99 % of them took no longer, in seconds; NaN for none.
+        late: Share of them that came after the wait time, in [0, 1], and count for nothing.
+    """
+
+    n: int
+    median_s: float
+    p99_s: float
+    late: float
+
+    @classmethod
+    def of(cls, delays_s: Floats, wait_s: float) -> "Delays":
+        """Return what some delays are, in seconds, shape (n,).
+
+        >>> Delays.of(np.array([1.0, 2.0, 90.0]), wait_s=60.0)
+        Delays(n=3, median_s=2.0, p99_s=90.0, late=0.3333333333333333)
+        """
+        if not len(delays_s):
+            return cls(0, np.nan, np.nan, 0.0)
+        median, most = np.quantile(delays_s, (0.5, COVERED), method="inverted_cdf").tolist()
+        return cls(len(delays_s), median, most, float((delays_s > wait_s).mean()))
+
+    @property
+    def suggested(self) -> str | None:
+        """The shortest usual wait time in which 99 % come, an ISO 8601 duration; None for too few values.
+
+        >>> Delays(n=200, median_s=4.0, p99_s=61.0, late=0.0).suggested
+        'PT2M'
+        """
+        if self.n < ENOUGH:
+            return None
+        seconds: Sequence[float] = tuple(WAIT_TIMES)
+        at = bisect_left(seconds, self.p99_s)
+        return WAIT_TIMES[seconds[min(at, len(seconds) - 1)]]
+
+
+def read(store: Store, rule: RewardRule, newest: int = NEWEST) -> Delays:
+    """Return how long values on the newest settled decisions took; of a younger one only the quick are there.
+
+    Args:
+        store: The log.
+        rule: Declares the metrics, and the wait time.
+        newest: Decisions whose values are looked at.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    d, f = t.decisions.c, t.feedback.c
+    with store.reading() as connection:
+        final = settled_at(connection, rule).position
+        some = (
+            sa.select(d.id, d.decided_at)
+            .where(d.seq <= final, d.policy != LABELS)
+            .order_by(d.seq.desc())
+            .limit(newest)
+            .subquery()
+        )
+        query = (
+            sa.select(f.received_at - some.c.decided_at)
+            .join_from(some, t.feedback, f.decision_id == some.c.id)
+            .where(f.kind == Kind.VALUE, f.metric.in_(rule.metrics))
+        )
+        delays = np.array(connection.scalars(query).all(), dtype=np.float64)
+    return Delays.of(np.maximum(delays, 0.0), rule.wait_s)

@@ -1,0 +1,176 @@
+"""Which decisions of a log are settled: their rewards can change no more.
+
+An estimate must not depend on when it is made. Soon after a decision only feedback that is quick is there:
+where good feedback is quicker than bad, or silence is a reward, the decisions that have a reward are a choice
+by what they earned. So what is estimated counts decisions by their age, whatever they have earned: those
+whose wait time has passed. Where nothing waits after many decisions, as after a simulation, all of them are
+settled at once, and stay so when more is decided.
+
+The gate counts what waits as the worst that it could be (`armwise.feedback.ope.gate`): it asks for `waiting`.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import sqlalchemy as sa
+
+from armwise.feedback.clock import GRACE_S
+from armwise.feedback.events import LABELS, Decision, Mode, Status
+from armwise.feedback.log import Store, rows
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log.join import head_of, position_of
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The part of a log that is settled, by the time of the log.
+
+    Attributes:
+        before: Decisions that were made before this time are; seconds since the epoch, infinite for all.
+        position: Decisions up to this position of the log are.
+        n_open: Number of explored decisions that are not.
+    """
+
+    before: float = inf
+    position: int = 0
+    n_open: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the log is."""
+        return self.before == inf
+
+
+def settled(store: Store, rule: RewardRule) -> Settled:
+    """Return which part of a log is settled under a rule. Raises LogUnavailableError."""
+    with store.reading() as connection:
+        return settled_at(connection, rule)
+
+
+def settled_at(connection: sa.Connection, rule: RewardRule) -> Settled:
+    """Return which part of a log is settled under a rule, as its join has read it."""
+    position, d = position_of(connection, rule.join), t.decisions.c
+    some = sa.select(d.decided_at, d.seq).where(
+        d.mode == Mode.EXPLORE, d.policy != LABELS, d.seq > position.idle_seq
+    )
+    now = position.log_at - GRACE_S
+    still_open = sa.union(
+        some.where(*_is_open(d, rule, now)),
+        some.where(d.draw_id == d.id, d.id.in_(_continued(rule, now))),
+    ).subquery()
+    earliest = sa.select(sa.func.min(still_open.c.decided_at), sa.func.min(still_open.c.seq), sa.func.count())
+    before, first, n_open = connection.execute(earliest).one()
+    return Settled(before, first - 1, n_open) if n_open else Settled(position=head_of(connection))
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Decisions that wait for feedback.
+
+    Attributes:
+        decisions: In the order in which they were made.
+        settled: When the first one was made that waits and is not among them, seconds since the epoch;
+            infinite where there is none.
+    """
+
+    decisions: tuple[Decision, ...] = ()
+    settled: float = inf
+
+
+def waiting(
+    store: Store,
+    rule: RewardRule,
+    upto: int,
+    since: float | None,
+    most: int,
+    canaries: Collection[int] = (),
+) -> Waiting:
+    """Return the decisions that still wait for feedback, as `first_waiting` finds them.
+
+    Args:
+        store: The log, which may be written meanwhile.
+        rule: Defines when feedback is complete, and the wait time.
+        upto: Position of the training log of the rule that was read last.
+        since: Only decisions since this time, seconds since the epoch; None for all.
+        most: Number of decisions to return at most, the first ones.
+        canaries: Only decisions in which one of these versions took part; empty for all.
+    """
+    decision_by_id = dict[str, Decision]()
+    with store.reading() as connection:
+        for query in _waiting(connection, rule, upto, since):
+            if canaries:
+                query = query.where(t.decisions.c.candidate.in_(canaries))
+            first = connection.execute(query.order_by(t.decisions.c.decided_at).limit(most + 1))
+            decision_by_id |= {row[0]: rows.decision_of(row) for row in first}
+    decisions = sorted(decision_by_id.values(), key=lambda decision: decision.decided_at)
+    if len(decisions) <= most:
+        return Waiting(tuple(decisions))
+    settled = decisions[most].decided_at
+    return Waiting(tuple(decision for decision in decisions[:most] if decision.decided_at < settled), settled)
+
+
+def first_waiting(store: Store, rule: RewardRule, upto: int, since: float | None = None) -> float:
+    """Return when the first decision was made that still waits for feedback; infinity if none does.
+
+    A decision waits until it is learned, its arm has failed, or the log is past its deadline. One that was
+    learned after `upto` was waiting there.
+
+    Args:
+        store: The log, which may be written meanwhile.
+        rule: Defines when feedback is complete, and the wait time.
+        upto: Position of the training log of the rule that was read last.
+        since: Only decisions since this time, seconds since the epoch.
+    """
+    with store.reading() as connection:
+        return _first_waiting(connection, rule, upto, since)
+
+
+def _first_waiting(
+    connection: sa.Connection, rule: RewardRule, upto: int, since: float | None = None
+) -> float:
+    first = sa.func.min(t.decisions.c.decided_at)
+    queries = _waiting(connection, rule, upto, since)
+    earliest = (
+        connection.scalar(query.with_only_columns(first, maintain_column_froms=True)) for query in queries
+    )
+    return min((at for at in earliest if at is not None), default=inf)
+
+
+def _waiting(
+    connection: sa.Connection, rule: RewardRule, upto: int, since: float | None
+) -> tuple[sa.Select[Any], ...]:
+    """Return queries of decisions that were learned after a position, and of those not learned yet.
+
+    The last one is of draws that a turn continues which can still get feedback.
+    """
+    d, e, x = t.decisions.c, t.executions.c, t.examples.c
+    some = sa.select(*rows.DECISION).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
+    if since is not None:
+        some = some.where(d.decided_at >= since)
+    learned = sa.exists().where(x.decision_id == d.id, x.join == rule.join)
+    teaching = [Status.OK] if rule.failed is None else [Status.OK, Status.ARM_FAILED, Status.FELL_BACK]
+    now = position_of(connection, rule.join).log_at - GRACE_S
+    later = some.join_from(t.decisions, t.examples, x.decision_id == d.id)
+    never = some.outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
+    never = never.where(~learned, sa.or_(e.status.is_(None), e.status.in_(teaching)))
+    return (
+        later.where(x.join == rule.join, x.seq > upto),
+        never.where(*_is_open(d, rule, now)),
+        never.where(d.draw_id == d.id, d.id.in_(_continued(rule, now))),
+    )
+
+
+def _is_open(c: Any, rule: RewardRule, now: float) -> Sequence[sa.ColumnElement[bool]]:
+    """Return conditions on a decision, from its columns, that its own time is not over."""
+    # The first is implied by the second, but this column has an index.
+    in_time = sa.or_(c.decided_at + rule.wait_s >= now, c.logged_at >= now)
+    return c.logged_at >= now - rule.wait_s - GRACE_S, in_time
+
+
+def _continued(rule: RewardRule, now: float) -> sa.Select[Any]:
+    """Return a query of the draws of which a turn can still get feedback."""
+    turn = t.decisions.alias("turn").c
+    return sa.select(turn.draw_id).where(turn.mode == Mode.CONTINUED, *_is_open(turn, rule, now))

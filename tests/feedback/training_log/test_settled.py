@@ -1,0 +1,189 @@
+"""Which decisions of a log are settled: by their age, whatever came of them."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from armwise.feedback.dataset import EmptyLogError, Selection
+from armwise.feedback.events import (
+    LABELS,
+    Context,
+    Cost,
+    Decision,
+    Execution,
+    Feedback,
+    Kind,
+    Mode,
+    Status,
+    Tick,
+)
+from armwise.feedback.log import Store, listing
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.sources import LogSource
+from armwise.feedback.training_log import Joiner, rollups, served_turns, take_epoch
+from armwise.feedback.training_log.join import TOGETHER
+from armwise.feedback.training_log.settled import Settled, settled
+
+WAIT_S, GRACE_S = 100.0, 2.0
+RULE = RewardRule(metrics={"click": Metric()}, cost_weight=0.0, wait_time="PT100S")
+SILENT = RULE.model_copy(update={"default": 0.0})
+
+
+def asked(number: int, at: float, policy: str = "uniform", **fields: Any) -> list[Any]:
+    """A decision that was answered."""
+    known = {"mode": Mode.EXPLORE, "decided_at": at, "deadline": at + WAIT_S, **fields}
+    decision = Decision(f"d-{number}", Context("?"), ("a", "b"), (0.5, 0.5), "a", policy, 1, **known)
+    return [decision, Execution(f"d-{number}", "a", Status.OK, Cost(), finished_at=at)]
+
+
+def clicked(number: int, at: float, value: float | None = 1.0, key: str = "") -> Feedback:
+    return Feedback(key or f"f-{number}", f"d-{number}", "click", value, at)
+
+
+def looked(store: Store, facts: Sequence[Any], rule: RewardRule = RULE) -> Settled:
+    store.append(facts)
+    joiner = Joiner(store, rule, take_epoch(store, "test", 0.0))
+    joiner.advance(0.0)
+    while joiner.left:
+        joiner.advance(0.0)
+    return settled(store, rule)
+
+
+def test_a_decision_is_settled_once_its_wait_time_and_its_grace_are_over(store: Store) -> None:
+    facts = [*asked(1, 10.0), *asked(2, 20.0), *asked(3, 30.0)]
+    assert looked(store, facts) == Settled(10.0, 0, 3)
+    assert looked(store, [Tick(110.0 + GRACE_S)]) == Settled(10.0, 0, 3)
+    assert looked(store, [Tick(110.0 + GRACE_S + 0.5)]) == Settled(20.0, 2, 2)
+    whole = looked(store, [Tick(130.0 + GRACE_S + 0.5)])
+    assert whole == Settled(position=9)
+    assert whole.is_whole
+
+
+def test_what_was_learned_already_is_open_as_long_as_what_still_waits(store: Store) -> None:
+    facts = [*asked(1, 10.0), *asked(2, 20.0), clicked(1, 12.0)]
+    assert looked(store, facts) == Settled(10.0, 0, 2)
+    assert looked(store, [clicked(2, 30.0)]) == Settled(10.0, 0, 2), "of two, both may be quick by chance"
+
+
+def test_many_decisions_are_settled_together_once_none_of_them_waits_and_stay_so(store: Store) -> None:
+    facts = [fact for number in range(TOGETHER) for fact in asked(number, 10.0)]
+    values = [clicked(number, 11.0) for number in range(TOGETHER)]
+    assert looked(store, [*facts, *values[1:]]) == Settled(10.0, 0, TOGETHER)
+    assert looked(store, values[:1]).is_whole
+    later = looked(store, asked(TOGETHER, 20.0))
+    assert later == Settled(20.0, 3 * TOGETHER, 1)
+    assert looked(store, [clicked(TOGETHER, 21.0)]) == later, "and one alone is not"
+
+
+def test_time_is_written_down_once_the_last_decision_is_settled_although_it_was_learned(store: Store) -> None:
+    looked(store, [*asked(1, 10.0), clicked(1, 12.0)])
+    for learner in range(2):
+        joiner = Joiner(store, RULE, take_epoch(store, f"learner {learner}", 0.0))
+        assert joiner.advance(10.0 + WAIT_S + GRACE_S).log_at == (12.0 if learner == 0 else 113.0)
+        assert joiner.advance(113.0).log_at == 113.0
+        assert joiner.advance(999.0).log_at == 113.0, "nothing changes any more"
+    assert settled(store, RULE).is_whole
+
+
+def test_a_turn_that_can_get_feedback_keeps_its_draw_open(store: Store) -> None:
+    draw = asked(1, 10.0, draw_id="d-1", episode_id="e")
+    turn = asked(2, 100.0, draw_id="d-1", episode_id="e", mode=Mode.CONTINUED)
+    later = asked(3, 105.0)
+    assert looked(store, [*draw, *turn, *later, Tick(150.0)]) == Settled(10.0, 0, 2)
+    assert looked(store, [Tick(203.0)]).before == 105.0
+
+
+def test_labels_and_decisions_that_nothing_drew_keep_nothing_open(store: Store) -> None:
+    facts = [*asked(1, 10.0, policy=LABELS), *asked(2, 20.0, mode=Mode.FORCED)]
+    assert looked(store, facts).is_whole
+    assert looked(store, asked(3, 30.0)).before == 30.0
+
+
+def test_a_decision_that_is_committed_late_is_open_although_its_deadline_is_over(store: Store) -> None:
+    assert looked(store, [Tick(500.0), *asked(1, 10.0), Tick(501.0)]).before == 10.0
+    assert looked(store, [Tick(503.0)]).is_whole
+
+
+@pytest.mark.parametrize("rule", [RULE, SILENT])
+def test_what_is_read_of_a_log_is_what_is_settled(store: Store, rule: RewardRule) -> None:
+    """Of two decisions of each age one was clicked: neither counts before both may."""
+    facts = [
+        fact
+        for number in range(0, 20, 2)
+        for fact in (
+            *(*asked(number, 10.0 * number), *asked(number + 1, 10.0 * number)),
+            clicked(number, 10.0 * number + 1.0),
+        )
+    ]
+    looked(store, [*facts, Tick(195.0)], rule)
+    source = LogSource(store, rule)
+    assert (source.settled.before, source.settled.n_open) == (100.0, 10)
+    log = source.log(rule, Selection(settled=source.settled.before))
+    assert log.at.max() < 100.0
+    assert log.excluded.get("may still get feedback", 0) == (5 if rule is RULE else 0)
+    turns = list(served_turns.between(store, rule, 0.0, 1000.0))
+    assert [turn.settled for turn in turns] == [number < 10 for number in range(20)]
+    assert all(turn.reward is None for turn in turns[10:])
+    while rollups.advance(store, rule).left:
+        pass
+    n = sum(turn.reward is not None for turn in turns[:10])
+    assert rollups.by_position(store).total()["rewarded"] == len(log) == n
+    assert rollups.by_position(store).total()["decisions"] == 20
+    assert len(rollups.newest_rewards(store, rule, 99, listing.DecisionFilter())) == n
+
+
+def test_where_nothing_is_settled_the_log_is_empty_and_says_why(store: Store) -> None:
+    looked(store, [*asked(1, 10.0), *asked(2, 11.0), clicked(1, 12.0)])
+    source = LogSource(store, RULE)
+    with pytest.raises(EmptyLogError, match="1 may still get feedback"):
+        source.log(RULE, Selection(settled=source.settled.before))
+
+
+delays = st.one_of(st.none(), st.sampled_from([1.0, 40.0, 99.0, 150.0]))
+
+
+@settings(max_examples=25)
+@given(
+    turns=st.lists(
+        st.tuples(st.sampled_from([0.0, 5.0, 60.0]), delays, st.booleans()), min_size=1, max_size=9
+    ),
+    looks=st.lists(st.sampled_from([0.0, 30.0, 101.0, 103.0, 170.0, 400.0]), min_size=1, max_size=3),
+    silent=st.booleans(),
+)
+def test_an_estimate_of_what_is_settled_stays_as_it_is(
+    turns: list[tuple[float, float | None, bool]], looks: list[float], silent: bool
+) -> None:
+    """What counts at one look counts at each later one with the same reward; nothing is put among it."""
+    rule = SILENT if silent else RULE
+    at, happens = 0.0, list[tuple[float, list[Any]]]()
+    for number, (gap, delay, taken_back) in enumerate(turns):
+        at += gap
+        happens.append((at, asked(number, at)))
+        if delay is not None:
+            happens.append((at + delay, [clicked(number, at + delay)]))
+        if delay is not None and taken_back:
+            gone = replace(clicked(number, at + delay + 1.0, None), kind=Kind.RETRACTION)
+            happens.append((at + delay + 1.0, [gone]))
+    happens += [(at + look, [Tick(at + look)]) for look in looks]
+    found, until = list[tuple[float, float]](), -inf
+    with closing(Store("sqlite://")) as store:
+        for at, facts in sorted(happens, key=lambda each: each[0]):
+            now = looked(store, facts, rule)
+            before, found = found, rewarded(store, rule, now)
+            assert [each for each in found if each[0] < until] == [each for each in before if each[0] < until]
+            until = min(now.before, at)
+
+
+def rewarded(store: Store, rule: RewardRule, now: Settled) -> list[tuple[float, float]]:
+    """Return when the settled decisions were made, and what they earned."""
+    try:
+        log = LogSource(store, rule).log(rule, Selection(settled=now.before))
+    except EmptyLogError:
+        return []
+    return sorted(zip(log.at.tolist(), log.reward.tolist(), strict=True))
