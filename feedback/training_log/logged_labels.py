@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armwise.feedback.events import Example, Mode
-from armwise.feedback.reward import RewardRule
+from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log.examples import run_of
 
 REWARD = "reward"
@@ -54,9 +54,7 @@ class LoggedLabels:
 
 
 def value_of(rule: RewardRule, name: str) -> Value:
-    """Return a function that scales a metric, or `reward`, to [0, 1] by its declared range; 1 is best.
-
-    A sum of several values outside the range is clipped.
+    """Return a function that scales a metric, or `reward`, to [0, 1] by its range; see `Metric.scaled`.
 
     Raises:
         UnknownMetricError: No metric has this name.
@@ -68,22 +66,14 @@ def value_of(rule: RewardRule, name: str) -> Value:
     0.75
     """
     if name == REWARD and REWARD not in rule.metrics:
-        return lambda example: _scaled(rule.reward_of(example), rule.clip)
+        possible = Metric(range=rule.clip)
+        return lambda example: _scaled(possible, rule.reward_of(example))
     metric = rule.metric(name)
-    low, high = metric.range if metric.optimize == "max" else metric.range[::-1]
-    return lambda example: _scaled(example.metrics.get(name), (low, high))
+    return lambda example: _scaled(metric, example.metrics.get(name))
 
 
-def _scaled(value: float | None, ends: tuple[float, float]) -> float | None:
-    """Return the relative position of a value between the worst and the best, clipped to [0, 1].
-
-    >>> _scaled(2.0, (5.0, 1.0)), _scaled(9.0, (0.0, 1.0))
-    (0.75, 1.0)
-    """
-    if value is None:
-        return None
-    worst, best = ends
-    return min(1.0, max(0.0, (value - worst) / (best - worst)))
+def _scaled(metric: Metric, value: float | None) -> float | None:
+    return None if value is None else metric.scaled(value)
 
 
 def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> LoggedLabels:

@@ -27,7 +27,7 @@ NEWS = {
         "metrics": {"reward": {"range": [-1, 1], "aggregation": "first"}},
         "cost_weight": 0.0,
         "wait_time": "PT10M",
-        "default": 0.0,
+        "default": 0.5,
     },
 }
 CONTEXT = [{"user": {"tier": "free"}}, {"device": {"os": "linux", "mobile": False}}]

@@ -203,7 +203,7 @@ async def test_a_request_names_its_cost_weight_which_is_a_feature_and_makes_its_
         for one, weight in ((ours, 0.25), (plain, 0.1)):
             await tell(service, one["decision_id"], 0.5)
             body = (await service.client.get(f"/v1/decisions/{one['decision_id']}")).json()
-            quality = 0.5
+            quality = 0.75  # of 0.5 in [-1, 1]
             assert body["reward"] == pytest.approx(max(-1.0, quality - weight * one["cost"]["steps"]))
             assert body["cost_weight"] == (weight if one is ours else None)
         await service.learn()
