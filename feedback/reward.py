@@ -294,7 +294,9 @@ class RewardRule(BaseModel):
         default_factory=dict, description="Metrics that feedback can report about an answer, by name."
     )
     cost_weight: float = Field(
-        default=0.1, ge=0, description="Quality that one unit of priced cost is worth."
+        default=0.1,
+        ge=0,
+        description="Quality that one unit of priced cost is worth; with 0, cost counts in no reward.",
     )
     cost: Prices = Prices()
     token_prices: dict[str, tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat]] = Field(
@@ -321,7 +323,9 @@ class RewardRule(BaseModel):
         description="Quality of a decision whose drawn arm failed; null leaves it out of learning.",
     )
     clip: tuple[float, float] = Field(
-        default=(-1.0, 1.0), description="Smallest and largest reward; others are clipped."
+        default=(-1.0, 1.0),
+        description="Smallest and largest reward; others are clipped. The narrower they are, the sooner the "
+        "gate decides.",
     )
 
     @model_validator(mode="before")
@@ -359,6 +363,29 @@ class RewardRule(BaseModel):
             "failed": self.failed is not None,
         }
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """Smallest and largest reward that the rule can give, whatever feedback, cost and request are.
+
+        Quality lies in [0, 1], or is `default` or `failed`. Cost only takes off, and the clip alone bounds
+        it, since a log keeps turns of arms that there are no longer; without a price or a weight it takes
+        off nothing.
+
+        >>> RewardRule(metrics={"right": Metric()}, cost_weight=0.0).reward_range
+        (0.0, 1.0)
+        >>> RewardRule(metrics={"stars": Metric(range=(1, 5))}, clip=(-0.25, 2.0)).reward_range
+        (-0.25, 1.0)
+        """
+        low, high = self.clip
+        qualities = [each for each in (self.default, self.failed) if each is not None]
+        qualities += [0.0, 1.0] if self.metrics else []
+        if not qualities:
+            return self.clip
+        is_free = self.cost_weight == 0.0 or not any(price for _, price in self.cost)
+        least, most = (NUMBERS.clip(end(qualities), low, high) for end in (min, max))
+        least = least if is_free else low
+        return (least, most) if least < most else self.clip
 
     @property
     def document(self) -> dict[str, Any]:
@@ -481,7 +508,8 @@ class RewardRule(BaseModel):
         Args:
             values: Aggregated value of each metric that has one.
             priced_cost: What `Prices.total` returns.
-            cost_weight: That of the requests; None for that of the rule.
+            cost_weight: That of the requests; None for that of the rule. A rule of weight 0 counts no cost,
+                whatever a request named.
             failed: Whether the drawn arm failed.
             arithmetic: Arithmetic of numbers, or of columns.
 
@@ -489,7 +517,7 @@ class RewardRule(BaseModel):
             None where the rule declares no reward.
         """
         quality = self.failed if failed else self._quality(values, arithmetic)
-        weight = self.cost_weight if cost_weight is None else cost_weight
+        weight = self.cost_weight if cost_weight is None or self.cost_weight == 0.0 else cost_weight
         return None if quality is None else self._net(quality, priced_cost, weight, arithmetic)
 
     def _quality(self, values: Mapping[str, N], arithmetic: Arithmetic[N]) -> N | float | None:

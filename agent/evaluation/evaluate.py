@@ -838,7 +838,7 @@ def evaluate_log(
         baseline=None if candidates[0].kind is CandidateKind.SERVED else request.baseline,
         estimators=request.estimators,
         interval=request.interval,
-        reward_range=rule.clip,
+        reward_range=rule.reward_range,
         reward_model=request.reward_model,
         cluster=None if request.cluster == "none" else request.cluster,
         progress=progress,
@@ -846,7 +846,7 @@ def evaluate_log(
     excluded = Counter(log.excluded)
     if store is not None and not request.selects:
         excluded.update(store.unlearned())  # of the whole log, whatever its time
-    inputs = GateInputs(config.judging_gate, rule.clip, checked, settled, waiting, positions)
+    inputs = GateInputs(config.judging_gate, rule.reward_range, checked, settled, waiting, positions)
     results = candidate_results(target_policies, evaluations, inputs)
     return Report(
         request=request,

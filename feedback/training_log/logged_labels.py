@@ -66,7 +66,7 @@ def value_of(rule: RewardRule, name: str) -> Value:
     0.75
     """
     if name == REWARD and REWARD not in rule.metrics:
-        possible = Metric(range=rule.clip)
+        possible = Metric(range=rule.reward_range)
         return lambda example: _scaled(possible, rule.reward_of(example))
     metric = rule.metric(name)
     return lambda example: _scaled(metric, example.metrics.get(name))

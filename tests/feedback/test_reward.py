@@ -1,6 +1,7 @@
 """Reward: raw values and a raw cost vector become one number, by a rule that is declared."""
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from armwise.feedback.reward import (
     UnknownMetricError,
 )
 from tests.feedback.conftest import value
-from tests.feedback.examples import example
+from tests.feedback.examples import example, some_examples, some_rule
 
 RULE = RewardRule(
     metrics={
@@ -285,6 +286,13 @@ def test_the_reward_is_quality_minus_weighted_cost() -> None:
     assert RULE.reward({"right": 1.0}, Cost(steps=3)) == pytest.approx(0.7)
     free = RULE.model_copy(update={"cost_weight": 0.0})
     assert free.reward({"right": 1.0}, Cost(steps=3)) == 1.0
+    asked = example(metrics={"right": 1.0}, cost=Cost(steps=3))
+    asked = replace(asked, decision=replace(asked.decision, cost_weight=0.25))
+    assert RULE.reward_of(asked) == pytest.approx(0.25)
+    assert free.reward_of(asked) == 1.0, "with a weight of 0, cost counts in no reward"
+    columns = {"right": np.ones(1), "thumb": np.full(1, np.nan), "seconds": np.full(1, np.nan)}
+    weight, fine = np.full(1, 0.25), np.array([False])
+    assert rewards(free, columns, {"steps": np.full(1, 3.0)}, weight, fine).tolist() == [1.0]
 
 
 @pytest.mark.parametrize(("steps", "reward"), [(0, 0.5), (1, 0.5), (4, -0.5), (9, -0.5)])
@@ -304,6 +312,44 @@ def test_a_reward_stays_in_its_range_and_never_rises_with_the_weight_of_cost(
     assert reward is not None
     assert dearer is not None
     assert low <= dearer <= reward <= high
+
+
+@pytest.mark.parametrize(
+    ("change", "ends"),
+    [
+        ({}, (-1.0, 1.0)),
+        ({"cost_weight": 0.0}, (0.0, 1.0)),
+        ({"cost": {"steps": 0.0}}, (0.0, 1.0)),
+        ({"cost": {"steps": 0.0, "usd": 1.0}}, (-1.0, 1.0)),
+        ({"clip": (-0.05, 1.0)}, (-0.05, 1.0)),
+        ({"clip": (-3.0, 3.0)}, (-3.0, 1.0)),
+        ({"clip": (0.25, 0.5), "cost_weight": 0.0}, (0.25, 0.5)),
+        ({"default": -0.5, "cost_weight": 0.0}, (-0.5, 1.0)),
+        ({"default": 0.5, "cost_weight": 0.0}, (0.0, 1.0)),
+        ({"failed": -0.25, "cost_weight": 0.0}, (-0.25, 1.0)),
+        ({"failed": -2.0, "cost_weight": 0.0}, (-1.0, 1.0)),
+        ({"default": 2.0, "clip": (-1.0, 3.0), "cost_weight": 0.0}, (0.0, 2.0)),
+        ({"metrics": {"stars": {"range": (1, 5)}}, "cost_weight": 0.0}, (0.0, 1.0)),
+        ({"metrics": {}}, (-1.0, 1.0)),
+        ({"metrics": {}, "default": 0.25, "failed": 0.5, "cost_weight": 0.0}, (0.25, 0.5)),
+        ({"metrics": {}, "default": 0.25, "cost_weight": 0.0}, (-1.0, 1.0)),
+    ],
+)
+def test_the_range_of_rewards_is_that_of_the_rule_and_not_the_clip(
+    change: dict[str, object], ends: tuple[float, float]
+) -> None:
+    rule = RewardRule.model_validate({"metrics": {"right": {}}, **change})
+    assert rule.reward_range == ends
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_no_reward_lies_outside_of_its_range(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rule = some_rule(rng)
+    low, high = rule.reward_range
+    assert rule.clip[0] <= low < high <= rule.clip[1]
+    earned = [reward for each in some_examples(rng, 30) if (reward := rule.reward_of(each)) is not None]
+    assert all(low <= reward <= high for reward in earned)
 
 
 def test_the_digest_of_a_rule_tells_the_scale_where_it_has_an_effect() -> None:
