@@ -210,7 +210,7 @@ def _beside(
 
     def leads(values: Floats, possible: Interval) -> tuple[int, list[float]] | None:
         """Return the compared turns, and the lead of what was served with the ends of its interval."""
-        n, parts = 0, []
+        n, parts = 0, list[Floats]()
         for arm, share in shares:
             is_whole = bool((rows == turns.having(arm)).all())
             sums = turns.sums(rows, values, turns.always(arm))

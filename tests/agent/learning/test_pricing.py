@@ -210,7 +210,7 @@ async def test_a_request_names_its_cost_weight_which_is_a_feature_and_makes_its_
         store, rule = service.point.store, service.config.reward
         rewards = [rule.reward_of(example) for example in read_examples(store, rule.join)]
         steps = [one["cost"]["steps"] for one in (ours, plain)]
-        assert rewards == pytest.approx([0.5 - 0.25 * steps[0], 0.5 - 0.1 * steps[1]])
+        assert rewards == pytest.approx([0.75 - 0.25 * steps[0], 0.75 - 0.1 * steps[1]])
 
 
 @pytest.mark.parametrize(

@@ -435,7 +435,9 @@ async def test_drawing_at_random_and_each_arm_alone_are_the_estimates_of_the_eva
         found = random if name == "random" else by_arm[name]["alone"]
         assert found is not None
         reach = target.max() / linear.config.floor
-        expected = np.clip(intervals.normal(intervals.hedged(terms, reach, *rule.clip)), *rule.clip)
+        expected = np.clip(
+            intervals.normal(intervals.hedged(terms, reach, *rule.reward_range)), *rule.reward_range
+        )
         assert np.allclose((found[0], *found[1]), (terms.value, *expected)), name
 
 
