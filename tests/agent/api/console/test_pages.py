@@ -486,7 +486,7 @@ async def test_each_field_of_the_form_finds_what_it_names(linear: Service) -> No
     assert len(await found(since="2020-01-01", until="2120-01-01")) == 15
     assert await found(until="2020-01-01") == []
     assert await found(since="2120-01-01") == []
-    good, bad = await found(least="0"), await found(most="0")
+    good, bad = await found(least="0.3"), await found(most="0.3")
     assert "question 12 of twelve" in good
     assert "question 13 of twelve" in bad
     assert sorted([*good, *bad]) == sorted(f"question {i} of twelve" for i in range(14))
