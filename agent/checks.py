@@ -248,8 +248,7 @@ def _remote(name: str, url: str) -> Iterator[Finding]:
 def _unpriced(where: str, config: AppConfig) -> Iterator[Finding]:
     """Yield arms with a price where a dollar counts in no reward and in no budget."""
     rule, budget = config.reward, config.budget
-    weighed = rule.cost_weight or config.features.cost_weights
-    if (rule.cost.usd and weighed) or (budget is not None and budget.unit == "usd"):
+    if (rule.cost.usd and rule.cost_weight) or (budget is not None and budget.unit == "usd"):
         return
     if paid := ", ".join(repr(name) for name, spec in config.arms.items() if spec.usd):
         zero = "reward.cost_weight" if rule.cost.usd else "reward.cost.usd"

@@ -1,6 +1,7 @@
 """Does the gate promote what is no better, and how soon does it promote what is?
 
-    python benchmarks/gate.py [--runs 2000] [--power-runs 400] [--delayed-runs 100] [--plot gate_power.png]
+    python benchmarks/gate.py [--runs 2000] [--power-runs 400] [--range-runs 400] [--delayed-runs 100]
+        [--plot gate_power.png]
 
 A/A: the candidate earns exactly what is served, by other choices, and the gate is asked after every decision.
 `bound` is how often the lower bound alone was above 0 at some time; `z-test` is how often that of a one-sided
@@ -8,6 +9,9 @@ A/A: the candidate earns exactly what is served, by other choices, and the gate 
 
 Power: the candidate answers some of the questions with an arm that is right more often by 0.3, on so many of
 them that the gain is what the table says. The gate is asked 300 times on the way.
+
+Range: how soon a gain of .05 is promoted by the range of rewards that the gate is told of, where rewards are
+0 or 1: those two, what the shipped configuration allows, and from -1 to 1.
 
 Delays: two arms of the same value. Of one, good news come at once and bad news after a minute; of the other
 it is the other way round. The gate is asked 20 times, with decisions in the order in which they were learned;
@@ -25,6 +29,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+import yaml
 from matplotlib.figure import Figure
 from rich.progress import track
 
@@ -32,6 +37,12 @@ from armwise.feedback.arrays import Floats, Integers, drawn_of
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import GateSpec, gate, judge
 from armwise.feedback.ope import confidence_sequences as sequences
+from armwise.feedback.reward import RewardRule
+
+Range = tuple[float, float]
+"""Smallest and largest possible reward."""
+
+SHIPPED = Path(__file__).parents[1] / "serve_config.yaml"
 
 SPEC = GateSpec()
 LENGTH = 10_000
@@ -48,6 +59,15 @@ LIFT = 0.3
 
 LOOKS = 300
 
+RANGES: dict[str, Range] = {
+    "[0, 1]: no cost": (0.0, 1.0),
+    "[-0.05, 1]: the shipped configuration": RewardRule.model_validate(
+        yaml.safe_load(SHIPPED.read_text())["applications"][0]["args"]["reward"]
+    ).reward_range,
+    "[-1, 1]": (-1.0, 1.0),
+}
+"""Ranges of rewards that the gate is told of."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Course:
@@ -59,6 +79,7 @@ class Course:
         drawn: Column of the drawn arm, shape (n,).
         reward: What it earned, shape (n,), in [0, 1].
         told: Whether the gate is told all of `p_log`, or of the drawn arms alone.
+        possible: Range of rewards that it is told of.
     """
 
     p_log: Floats
@@ -66,12 +87,13 @@ class Course:
     drawn: Integers
     reward: Floats
     told: bool = True
+    possible: Range = (0.0, 1.0)
 
     def bounds(self, rows: Integers | None = None) -> sequences.Bounds:
         """Return the sequence that the gate goes by."""
         weight = drawn_of(self.p_target, self.drawn) / drawn_of(self.p_log, self.drawn)
         reach = (self.p_target / self.p_log).max(axis=1) if self.told else None
-        evidence = sequences.Evidence(weight, self.reward, (0.0, 1.0), reach)
+        evidence = sequences.Evidence(weight, self.reward, self.possible, reach)
         return sequences.difference(evidence, SPEC.level, rows=rows, one_sided=True)
 
     def promoted(self, bounds: sequences.Bounds) -> int | None:
@@ -84,7 +106,8 @@ class Course:
                 p_log=self.p_log[:n] if self.told else None,
                 propensity=None if self.told else drawn_of(self.p_log, self.drawn)[:n],
             )
-            verdict = judge(SPEC, log, self.p_target[:n], reward_range=(0.0, 1.0), checked=SPEC.least_checked)
+            told = {"reward_range": self.possible, "checked": SPEC.least_checked}
+            verdict = judge(SPEC, log, self.p_target[:n], **told)
             if verdict.promote:
                 return int(n)
         return None
@@ -277,6 +300,25 @@ def same(runs: int, seed: int) -> Iterator[str]:
         yield f"| {name} | " + " | ".join(shares) + " |"
 
 
+def ranges(runs: int, seed: int) -> Iterator[str]:
+    """Yield the lines of the table of ranges."""
+    looks = np.unique(np.geomspace(50, SIZES[-1], LOOKS).astype(np.int64))
+    yield f"| range of rewards | {' | '.join(f'floor {floor}' for floor in FLOORS)} |"
+    yield "| --- |" + " --- |" * len(FLOORS)
+    for name, possible in RANGES.items():
+        medians = []
+        for floor in FLOORS:
+            first = []
+            for rng in track(
+                np.random.default_rng([seed, int(1e4 * floor), 500]).spawn(runs), description=name
+            ):
+                course = replace(better(0.05, floor, SIZES[-1], rng), possible=possible)
+                promoted = course.promoted(course.bounds(looks))
+                first.append(np.inf if promoted is None else float(promoted))
+            medians.append(float(np.median(first)))
+        yield f"| {name} | {' | '.join(f'{median:,.0f}' for median in medians)} |"
+
+
 def power(runs: int, seed: int) -> dict[tuple[float, float], list[float]]:
     """Return after how many decisions each run was promoted, by floor and gain; inf for never."""
     looks = np.unique(np.geomspace(50, SIZES[-1], LOOKS).astype(np.int64))
@@ -322,6 +364,7 @@ def draw(found: dict[tuple[float, float], list[float]], path: Path) -> None:
 def main(
     runs: Annotated[int, typer.Option(help="A/A runs of each situation.", min=1)] = 2_000,
     power_runs: Annotated[int, typer.Option(help="Runs of each gain.", min=1)] = 400,
+    range_runs: Annotated[int, typer.Option(help="Runs of each range of rewards.", min=1)] = 400,
     delayed_runs: Annotated[int, typer.Option(help="Runs with delays.", min=1)] = 100,
     seed: Annotated[int, typer.Option(help="Draws the worlds.", min=0)] = 0,
     plot: Annotated[Path | None, typer.Option(help="Where the plot goes.")] = None,
@@ -329,6 +372,8 @@ def main(
     """Measure, and print tables."""
     table = list(same(runs, seed))
     print(f"\nA/A: share of {runs} runs of {LENGTH:,} decisions, watched all the time\n", *table, sep="\n")
+    table = list(ranges(range_runs, seed))
+    print(f"\nranges: median decisions of {range_runs} runs until a gain of 0.05\n", *table, sep="\n")
     table = list(delays(delayed_runs, seed))
     print(f"\ndelays: share of {delayed_runs} runs of 20,000 decisions, asked 20 times\n", *table, sep="\n")
     promotions = power(power_runs, seed)

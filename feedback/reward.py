@@ -60,7 +60,8 @@ class Metric(BaseModel):
     )
     range: tuple[float, float] = Field(
         default=(0.0, 1.0),
-        description="Smallest and largest value. Of a boolean always [0, 1]; of a categorical metric, "
+        description="Smallest and largest value: in quality the worst of the two counts as 0, the best as 1, "
+        "and a value by its place between them. Of a boolean always [0, 1]; of a categorical metric, "
         "those of its labels.",
     )
     values: dict[str, float] | None = Field(
@@ -102,6 +103,8 @@ class Metric(BaseModel):
         low, high = self.range
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(f"range [{low}, {high}] is empty: the first must be below the second")
+        if not math.isfinite(high - low):
+            raise ValueError(f"range [{low}, {high}] is wider than a number can be: declare a narrower one")
         if self.type == "boolean" and self.range != (0.0, 1.0):
             raise ValueError(f"a boolean takes no range, got [{low}, {high}]")
         return self
@@ -128,6 +131,45 @@ class Metric(BaseModel):
         if not low <= number <= high:
             raise RewardError(f"metric {name!r} takes values in [{low:g}, {high:g}], got {value!r}")
         return number
+
+    def scaled(self, value: N, arithmetic: "Arithmetic[N] | None" = None) -> N:
+        """Return what a value counts in quality: its place from the worst of the range, 0, to the best, 1.
+
+        A sum of several values may lie outside the range; it counts as the end that is nearer.
+
+        Args:
+            value: An aggregated value, or a column of them.
+            arithmetic: Arithmetic of a column; None for that of numbers.
+
+        >>> [Metric(range=(1, 5)).scaled(stars) for stars in (1.0, 3.0, 5.0, 7.0)]
+        [0.0, 0.5, 1.0, 1.0]
+        >>> Metric(range=(0, 5000), optimize="min").scaled(1000.0)
+        0.8
+        """
+        low, high = self.range
+        place: N = (value - low if self.optimize == "max" else high - value) / (high - low)
+        return (arithmetic or NUMBERS).clip(place, 0.0, 1.0)  # type: ignore[arg-type, return-value]
+
+    def value_at(self, place: float) -> float:
+        """Return the value at a place from the worst of the range, 0, to the best, 1.
+
+        >>> Metric(range=(0, 5000), optimize="min").value_at(0.75)
+        1250.0
+        """
+        worst, best = self.range if self.optimize == "max" else self.range[::-1]
+        return (1.0 - place) * worst + place * best
+
+    def moved(self, value: float, share: float) -> float:
+        """Return a value moved by a share of the range, towards the best where the share is positive.
+
+        It is not moved beyond the range, nor is one that lies outside moved further away.
+
+        >>> Metric(range=(0, 10), optimize="min").moved(4.0, 0.25)
+        1.5
+        """
+        low, high = self.range
+        step = share * (high - low) * (1 if self.optimize == "max" else -1)
+        return min(max(high, value), max(min(low, value), value + step))
 
     def aggregate(self, values: list[float]) -> float:
         """Fold the values, in the order in which they were recorded, into one."""
@@ -252,7 +294,9 @@ class RewardRule(BaseModel):
         default_factory=dict, description="Metrics that feedback can report about an answer, by name."
     )
     cost_weight: float = Field(
-        default=0.1, ge=0, description="Quality that one unit of priced cost is worth."
+        default=0.1,
+        ge=0,
+        description="Quality that one unit of priced cost is worth; with 0, cost counts in no reward.",
     )
     cost: Prices = Prices()
     token_prices: dict[str, tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat]] = Field(
@@ -283,7 +327,9 @@ class RewardRule(BaseModel):
         "each decision is learned when the wait time has passed, as with `default`.",
     )
     clip: tuple[float, float] = Field(
-        default=(-1.0, 1.0), description="Smallest and largest reward; others are clipped."
+        default=(-1.0, 1.0),
+        description="Smallest and largest reward; others are clipped. The narrower they are, the sooner the "
+        "gate decides.",
     )
 
     @model_validator(mode="before")
@@ -346,6 +392,41 @@ class RewardRule(BaseModel):
         }
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """Smallest and largest reward that the rule can give, whatever feedback, cost and request are.
+
+        Quality lies in [0, 1], or is `default` or `failed`. Cost only takes off, and the clip alone bounds
+        it, since a log keeps turns of arms that there are no longer; without a price or a weight it takes
+        off nothing.
+
+        >>> RewardRule(metrics={"right": Metric()}, cost_weight=0.0).reward_range
+        (0.0, 1.0)
+        >>> RewardRule(metrics={"stars": Metric(range=(1, 5))}, clip=(-0.25, 2.0)).reward_range
+        (-0.25, 1.0)
+        """
+        low, high = self.clip
+        qualities = [each for each in (self.default, self.failed) if each is not None]
+        qualities += [0.0, 1.0] if self.metrics else []
+        if not qualities:
+            return self.clip
+        is_free = self.cost_weight == 0.0 or not any(price for _, price in self.cost)
+        least, most = (NUMBERS.clip(end(qualities), low, high) for end in (min, max))
+        least = least if is_free else low
+        return (least, most) if least < most else self.clip
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The rule as JSON, for digests.
+
+        It names the scale of values where that has an effect: such rules once gave other rewards.
+        """
+        document = self.model_dump(mode="json")
+        every = self.metrics.values()
+        if any(m.range != (0.0, 1.0) or m.aggregation is Aggregation.SUM for m in every):
+            document["scale"] = [0.0, 1.0]
+        return document
+
     def metric(self, name: str) -> Metric:
         """Return a declared metric. Raises UnknownMetricError, naming those declared."""
         try:
@@ -383,11 +464,11 @@ class RewardRule(BaseModel):
     def quality(self, values: Mapping[str, float]) -> float | None:
         """Return the weighted mean of the metrics that have a value; `default` when none has.
 
-        A metric to be minimised counts as the mirror image of its value in its range.
+        Each value counts by its place in the range of its metric, see `Metric.scaled`.
 
-        >>> rule = RewardRule(metrics={"right": Metric(weight=3), "thumb": Metric(range=(-1, 1))})
-        >>> rule.quality({"right": 1.0, "thumb": -1.0})
-        0.5
+        >>> rule = RewardRule(metrics={"right": Metric(weight=3), "stars": Metric(range=(1, 5))})
+        >>> rule.quality({"right": 1.0, "stars": 1.0})
+        0.75
         """
         return self._quality(values, NUMBERS)
 
@@ -451,7 +532,8 @@ class RewardRule(BaseModel):
         Args:
             values: Aggregated value of each metric that has one.
             priced_cost: What `Prices.total` returns.
-            cost_weight: That of the requests; None for that of the rule.
+            cost_weight: That of the requests; None for that of the rule. A rule of weight 0 counts no cost,
+                whatever a request named.
             failed: Whether the drawn arm failed.
             arithmetic: Arithmetic of numbers, or of columns.
 
@@ -459,16 +541,14 @@ class RewardRule(BaseModel):
             None where the rule declares no reward.
         """
         quality = self.failed if failed else self._quality(values, arithmetic)
-        weight = self.cost_weight if cost_weight is None else cost_weight
+        weight = self.cost_weight if cost_weight is None or self.cost_weight == 0.0 else cost_weight
         return None if quality is None else self._net(quality, priced_cost, weight, arithmetic)
 
     def _quality(self, values: Mapping[str, N], arithmetic: Arithmetic[N]) -> N | float | None:
         declared = [(self.metrics[name], value) for name, value in values.items() if name in self.metrics]
         if not declared:
             return self.default
-        weighted = [
-            m.weight * (value if m.optimize == "max" else sum(m.range) - value) for m, value in declared
-        ]
+        weighted = [m.weight * m.scaled(value, arithmetic) for m, value in declared]
         return arithmetic.total(weighted) / math.fsum(m.weight for m, _ in declared)
 
     def _net(self, quality: N | float, priced_cost: N, weight: N | float, arithmetic: Arithmetic[N]) -> N:

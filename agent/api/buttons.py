@@ -128,8 +128,7 @@ def _changes(decision_id: str, value: Value | None, change: int) -> list[tuple[V
 
 def _value(metric: Metric, pressed: Literal["up", "down"]) -> Value:
     """Return the best value of a metric, or its worst."""
-    low, high = metric.range
-    number = high if (pressed == "up") == (metric.optimize == "max") else low
+    number = metric.value_at(1.0 if pressed == "up" else 0.0)
     if metric.values is not None:
         return next(label for label, each in metric.values.items() if each == number)
     return bool(number) if metric.type == "boolean" else number

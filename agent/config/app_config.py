@@ -433,6 +433,11 @@ class AppConfig(BaseModel):
                 f"reward.wait_time {self.reward.wait_time} is shorter than a turn: up to {least:g} s"
             )
         self.sticky.check(self.reward.wait_s)
+        if self.features.cost_weights is not None and self.reward.cost_weight == 0.0:
+            raise ValueError(
+                f"features.cost_weights {list(self.features.cost_weights)}: with reward.cost_weight 0, cost "
+                "counts in no reward; declare the weight of a request that names none, above 0"
+            )
         if not self.reward.metrics:
             raise ValueError("reward.metrics declares no metric: nothing could be learned")
         return self

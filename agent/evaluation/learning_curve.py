@@ -134,7 +134,7 @@ def read_curve(
     later = [0.0 if promise is None else promise.at, inf]
     *positions, promised, last = listing.positions_at(store, [*times, *later])
     since = [0, *positions[1 : len(live)]] if live else []
-    sums = PositionSums(rows, [arm_set.arms for arm_set in live], since, last, rule.clip, floor)
+    sums = PositionSums(rows, [arm_set.arms for arm_set in live], since, last, rule.reward_range, floor)
     whole = sums.comparison(settled(store, rule).n_open)
     best = None if whole.best is None else whole.best.name
     marks = tuple(

@@ -244,7 +244,7 @@ def read_period(
         turns,
         names,
         floor,
-        config.reward.clip,
+        config.reward.reward_range,
         (since, until),
         Kinds.of(draws),
         changes=tuple(change for change in changes if since <= change[0] < until),

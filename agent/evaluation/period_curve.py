@@ -6,7 +6,8 @@ would have earned as much as what was served says what learning saved at equal q
 
 Arms are compared as in `armwise.agent.evaluation.served`, and costs as rewards: an alternative is not worse
 where the interval of its lead leaves no loss beyond `EQUAL` of the range of rewards. All these intervals hold
-together (Bonferroni), and at every look.
+together (Bonferroni), and at every look. The mix is chosen after looking, among all pairs and shares, so its
+interval is the mean of those of its arms, weighted by their shares: where these hold, it holds for every mix.
 """
 
 from collections.abc import Sequence
@@ -161,7 +162,8 @@ def at_equal_quality(
     if (mix := cheapest_mix(points[0], arms)) is not None:
         alternatives.append(mix)
     level = 1.0 - ERROR / (FIGURES * (len(alternatives) + 1))
-    comparisons = [_beside(turns, shares, floor, rewards, level) for shares in alternatives]
+    pairs = len(arms) * (len(arms) - 1)
+    comparisons = [_beside(turns, shares, floor, rewards, level, pairs) for shares in alternatives]
     return tuple(comparison for comparison in comparisons if comparison is not None)
 
 
@@ -188,28 +190,45 @@ def cheapest_mix(
 
 
 def _beside(
-    turns: "Turns", shares: tuple[tuple[str, float], ...], floor: float, rewards: Interval, level: float
+    turns: "Turns",
+    shares: tuple[tuple[str, float], ...],
+    floor: float,
+    rewards: Interval,
+    level: float,
+    pairs: int,
 ) -> AtEqualQuality | None:
+    """Compare what was served with an arm, or a mix of two, on the turns for which each could be drawn.
+
+    An interval of an arm on all turns that had it is one of those that hold at `level`. On fewer turns it is
+    another one for each of the `pairs`, which share the error of one.
+    """
     costs = turns.costs
     assert costs is not None
-    rows = turns.every
-    target: Floats = np.zeros(turns.n)
-    for arm, share in shares:
+    dearest, rows = float(np.nanmax(costs)), turns.every
+    for arm, _ in shares:
         rows = rows & turns.having(arm)
-        target = target + share * turns.always(arm)
-    reach = max(share for _, share in shares) / floor
-    both = []
-    for values, possible in ((turns.reward, rewards), (costs, (0.0, float(np.nanmax(costs))))):
-        sums = turns.sums(rows, values, target)
-        errors = confidence_sequences.asymptotic_errors(max(1, sums.n), level)
-        both.append((sums.n, intervals.lead_from_sums(sums, reach=reach, rewards=possible, errors=errors)))
-    (n, reward), (_, cost) = both
+
+    def leads(values: Floats, possible: Interval) -> tuple[int, list[float]] | None:
+        """Return the compared turns, and the lead of what was served with the ends of its interval."""
+        n, parts = 0, list[Floats]()
+        for arm, share in shares:
+            is_whole = bool((rows == turns.having(arm)).all())
+            sums = turns.sums(rows, values, turns.always(arm))
+            chance = 1.0 - (1.0 - level) / (1 if is_whole else pairs)
+            errors = confidence_sequences.asymptotic_errors(max(1, sums.n), chance)
+            found = intervals.lead_from_sums(sums, reach=1.0 / floor, rewards=possible, errors=errors)
+            if found is None:
+                return None
+            n, parts = sums.n, [*parts, share * np.array([found[0], *found[1]])]
+        return n, np.sum(parts, axis=0).tolist()
+
+    reward, cost = leads(turns.reward, rewards), leads(costs, (0.0, dearest))
     if reward is None or cost is None:
         return None
-    lead, (low, high) = reward
+    n, (lead, low, high) = reward
+    saved, saved_high, saved_low = (-each for each in cost[1])
     span = rewards[1] - rewards[0]
     low, high = max(-span, low), min(span, high)
-    saved, saved_low, saved_high = -cost[0], -cost[1][1], -cost[1][0]
     margin = EQUAL * span
     comparison = AtEqualQuality(shares, n, lead, low, high, saved, saved_low, saved_high, margin, None)
     if comparison.verdict != "not known":

@@ -72,7 +72,7 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
         turns,
         names,
         min(rows.least, 1.0 / max(2, len(turns.names))),
-        rule.clip,
+        rule.reward_range,
         (since, until),
         Kinds.of(rows.draws),
         source=str(path),

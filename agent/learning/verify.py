@@ -236,4 +236,4 @@ def _distributions(
             )
         theirs = decision.candidate_context, decision.arms, decision.floor
         p = sampling.mixed(p, served_distribution(candidate, *theirs, decision.penalty), decision.share)
-    return p, sampling.shadow_distribution(policy, *arguments)
+    return p, sampling.shadow_distribution(policy, *arguments, decision.penalty)

@@ -104,6 +104,8 @@ class Pool:
     Attributes:
         arms: Names, in the order of the rows.
         scores: NaN where unknown, shape (n_arms, n_questions).
+        chances: Probability that each would be known, of the same shape; None where that was not left to
+            chance.
         groups: Data set of each question, as a place in `datasets`, shape (n_questions,).
         datasets: Their names.
         cost: Name of the cost that budgets are in.
@@ -115,6 +117,7 @@ class Pool:
 
     arms: tuple[str, ...]
     scores: Scores
+    chances: Scores | None
     groups: Codes
     datasets: tuple[str, ...]
     cost: str | None
@@ -139,7 +142,7 @@ class Pool:
         Raises:
             ValueError: There is no such cost, or no score is known.
         """
-        scores = matrix.scores
+        scores, chances = matrix.scores, matrix.chances
         if cost is None and matrix.table.costs:
             cost = USUAL_COST if USUAL_COST in matrix.table.costs else next(iter(matrix.table.costs))
         costs = None if cost is None else matrix.costs(cost)
@@ -150,12 +153,14 @@ class Pool:
             raise ValueError(f"no arm of {', '.join(matrix.arms)} has a known score")
         if (len(arms), len(questions)) != scores.shape:
             scores = scores[np.ix_(arms, questions)]
+            chances = None if chances is None else chances[np.ix_(arms, questions)]
             costs = None if costs is None else costs[arms]
         labels = [matrix.questions[question].dataset or UNNAMED for question in questions]
         datasets = {name: place for place, name in enumerate(sorted(set(labels)))}
         return cls(
             arms=tuple(matrix.arms[arm] for arm in arms),
             scores=scores,
+            chances=chances,
             groups=np.array([datasets[label] for label in labels]),
             datasets=tuple(datasets),
             cost=cost,
@@ -178,7 +183,7 @@ class Pool:
             raise ValueError(f"{n} questions cannot be split so that a part of {share:g} is held out")
         order = np.concatenate([by_group[~held], by_group[held]])
         self.groups = self.groups[order]
-        for row in self.scores:
+        for row in (*self.scores, *(() if self.chances is None else self.chances)):
             row[:] = row[order]
         return int((~held).sum())
 
@@ -188,9 +193,10 @@ class Pool:
         An arm of which the first part knows nothing scores 0 there: it cannot be chosen by it.
         """
         first, second = self.scores[:, :cut], self.scores[:, cut:]
+        known = (None, None) if self.chances is None else (self.chances[:, :cut], self.chances[:, cut:])
         chosen, held_out = (
-            imputation.complete(first, self.groups[:cut]),
-            imputation.complete(second, self.groups[cut:]),
+            imputation.complete(first, self.groups[:cut], chances=known[0]),
+            imputation.complete(second, self.groups[cut:], chances=known[1]),
         )
         unscored = [arm for arm, row in enumerate(first) if np.isnan(row).all()]
         if unscored:  # then scores are missing, and what was completed is a copy

@@ -223,6 +223,7 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
         specs |= closure(arm, arms)
     silent = len(specs) - len(labels.arms)  # parts that were never drawn themselves come last
     scores = np.pad(labels.scores, ((0, 0), (0, silent)), constant_values=np.nan)
+    chances = None if labels.chances is None else np.pad(labels.chances, ((0, 0), (0, silent)))
     table = ArmTable(
         specs,
         config.backbones,
@@ -234,7 +235,7 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
         {"source": "log", "examples": str(total), "measure": settings.measure},
     )
     questions = [Question(_id(text), text) for text in labels.questions]
-    write_matrix(settings.output, table, [(questions, scores)])
+    write_matrix(settings.output, table, [(questions, scores)], chances)
     left_out = ", ".join(f"{n:,} {reason}" for reason, n in excluded.most_common()) or "none"
     console.print(f"{labels.used:,} decisions used; left out: {left_out}", markup=False, highlight=False)
     unknown = np.isnan(scores).sum(axis=0).tolist()

@@ -97,10 +97,11 @@ def restarts_of(policy: Policy) -> Sequence[Restart]:
 
 
 class Shadowing(Protocol):
-    """A policy that also computes the distribution of another one, which does not serve."""
+    """A policy beside which another one learns, which does not serve."""
 
-    def shadow(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return the other policy's distribution, one probability per arm, shape (n_arms,), summing to 1."""
+    @property
+    def in_shadow(self) -> "Policy":
+        """The other policy."""
         ...
 
 

@@ -291,7 +291,7 @@ class HeadNet:
     def _begin(self, n_inputs: int) -> None:
         """Draw the hidden layer as PyTorch does; the outputs start at the prior for every input."""
         if self.hidden:
-            bound = 1.0 / math.sqrt(n_inputs - 1)
+            bound = 1.0 / math.sqrt(n_inputs - 1) if n_inputs > 1 else 0.0
             self._layer = np.zeros((3, self.hidden, n_inputs))
             rng = np.random.default_rng(self.seed)
             self._layer[0] = rng.uniform(-bound, bound, size=self._layer[0].shape)

@@ -112,22 +112,27 @@ def tilted(probabilities: NDArray[np.float64], penalty: NDArray[np.float64]) -> 
 
 
 def shadow_distribution(
-    policy: Policy | Shadowing, context: Context, arms: Sequence[str], floor: float
+    policy: Policy | Shadowing,
+    context: Context,
+    arms: Sequence[str],
+    floor: float,
+    penalty: Sequence[float] = (),
 ) -> NDArray[np.float64]:
-    """Return the distribution of the shadow policy with the floor mixed in, shape (n_arms,).
+    """Return what the shadow policy would be drawn from if it served, shape (n_arms,).
 
     Args:
         policy: The policy that serves; if it has no shadow policy, the result has shape (0,).
         context: Context of the question.
         arms: The eligible arms, at least one.
         floor: As for `served_distribution`.
+        penalty: Likewise.
 
     Raises:
         PolicyError: The shadow policy returned no distribution over the arms.
     """
-    if not hasattr(policy, "shadow"):
+    if not hasattr(policy, "in_shadow"):
         return np.zeros(0)
-    return _floored(policy.shadow(context, arms), len(arms), floor)
+    return served_distribution(policy.in_shadow, context, arms, floor, penalty)
 
 
 def _floored(probabilities: NDArray[np.float64], n_arms: int, floor: float) -> NDArray[np.float64]:

@@ -52,9 +52,10 @@ class ShadowPolicy:
         """Return the baseline's distribution."""
         return self._baseline.probabilities(context, arms)
 
-    def shadow(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return the learning policy's distribution."""
-        return self._policy.probabilities(context, arms)
+    @property
+    def in_shadow(self) -> Policy:
+        """The learning policy."""
+        return self._policy
 
     def learn(self, decision: Decision, reward: float) -> None:
         """Update the learning policy: the propensity is the decision's, whichever policy made it."""

@@ -60,18 +60,25 @@ class RidgeRouter(Parametrised[RidgeParameters]):
         elif self.chosen.sees == "features":
             self._preparation = Preparation.of(features, self.chosen.dims)
         inputs = self._inputs(features)
-        if self.chosen.sees == "neighbors":
-            self._neighbors = Neighbors.of(inputs, utility, self.chosen.neighbors, self._passages(features))
-            inputs = self._neighbors.inputs(inputs, training=True)
         strengths = sorted(self.chosen.strengths, reverse=True)
 
+        def neighbors(rows: Rows | slice) -> Neighbors:
+            return Neighbors.of(inputs[rows], utility[rows], self.chosen.neighbors, self._passages(features))
+
         def fit_and_score(training: Rows, held_out: Rows) -> Iterator[Floats]:
+            seen, unseen = inputs[training], inputs[held_out]
+            if self.chosen.sees == "neighbors":  # of the training questions alone, as in service
+                near = neighbors(training)
+                seen, unseen = near.inputs(seen, training=True), near.inputs(unseen)
             for strength in strengths:
-                coefficients, means = solve(inputs[training], utility[training], strength)
-                yield inputs[held_out] @ coefficients + means
+                coefficients, means = solve(seen, utility[training], strength)
+                yield unseen @ coefficients + means
 
         at = best_candidate(len(strengths), fit_and_score, labels, self.chosen.folds, self.chosen.seed)
         self.strength = strengths[at]
+        if self.chosen.sees == "neighbors":
+            self._neighbors = neighbors(slice(None))
+            inputs = self._neighbors.inputs(inputs, training=True)
         self._coefficients, self._means = solve(inputs, utility, self.strength)
 
     def _scores(self, features: Features) -> Floats:

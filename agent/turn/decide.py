@@ -851,7 +851,7 @@ class Decider:
             p = served_distribution(serving.policy, context, names, floor, penalty)
             if of_candidate.size:
                 p = sampling.mixed(p, of_candidate, share)
-            shadow = sampling.shadow_distribution(serving.policy, context, names, floor)
+            shadow = sampling.shadow_distribution(serving.policy, context, names, floor, penalty)
         if mode is Mode.EXPLORE:
             drawn = choose(p, sampling.uniform_from(ask.decision_id, self.salt, names))
         else:

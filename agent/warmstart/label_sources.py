@@ -324,7 +324,10 @@ class LabelSources:
                 f"source {lot.source!r}: {len(kept)} of {len(matrix.questions)} made questions are left, and "
                 f"{FEWEST} are needed: make more, or set `balanced: false`"
             )
-        write_matrix(lot.path, matrix.table, [(kept, np.ascontiguousarray(matrix.scores[:, rows].T))])
+        chances = None if matrix.chances is None else matrix.chances[:, rows].T
+        write_matrix(
+            lot.path, matrix.table, [(kept, np.ascontiguousarray(matrix.scores[:, rows].T))], chances
+        )
         if len(kept) < len(matrix.questions):
             console.print(
                 f"{len(kept):,} of {len(matrix.questions):,} questions are kept, on which lexical and dense "

@@ -2,6 +2,7 @@
 
     blocks of questions --write_matrix--> scores.parquet   a row per question, a column per arm
                                           arms.json        the arms, their costs, the measure
+                                          chances.npy      of a log: how likely it knew each score
                                           manifest.json    the identity of the scores, the files' digests
                         <--read_matrix---
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 Scores = NDArray[np.float32]
 
-SCORES, ARMS = "scores.parquet", "arms.json"
+SCORES, ARMS, CHANCES = "scores.parquet", "arms.json", "chances.npy"
 
 ABOUT = ("query_id", "question", "dataset")
 
@@ -113,6 +114,8 @@ class ScoreMatrix:
         questions: Their ids, texts and data sets.
         table: The arms.
         scores: In [0, 1], NaN where unknown, shape (n_arms, n_questions), C-contiguous.
+        chances: Probability that each score would be known, in [0, 1], of the same shape; None where that
+            was not left to chance.
 
     Raises:
         MatrixError: A wrong shape, a duplicate id, or a score outside of [0, 1].
@@ -121,9 +124,12 @@ class ScoreMatrix:
     questions: tuple[Question, ...]
     table: ArmTable
     scores: Scores
+    chances: Scores | None = None
 
     def __post_init__(self) -> None:
         expected = (len(self.table.specs), len(self.questions))
+        if self.chances is not None and self.chances.shape != expected:
+            raise MatrixError(f"chances of shape {expected} were expected, got {self.chances.shape}")
         if self.scores.shape != expected or not self.scores.flags.c_contiguous:
             raise MatrixError(f"scores of shape {expected} in C order were expected, got {self.scores.shape}")
         if not self.questions:
@@ -144,18 +150,22 @@ class ScoreMatrix:
         return np.array([self.table.costs[name][arm] for arm in self.arms])
 
 
-def write_matrix(folder: Path, arms: ArmTable, blocks: Blocks) -> None:
+def write_matrix(folder: Path, arms: ArmTable, blocks: Blocks, chances: Scores | None = None) -> None:
     """Write a score matrix into a folder, whole or not at all.
 
     Args:
         folder: Must not exist.
         arms: In the order of the columns of the blocks.
         blocks: Questions with their scores, each of shape (n_block, n_arms), NaN where unknown.
+        chances: Probability that each score would be known, shape (n_questions, n_arms); None where it was
+            not left to chance.
 
     Raises:
         MatrixError: The folder exists, there is no question, or a block does not fit.
     """
-    if not build_once.publish(folder, arms.manifest, partial(_write, arms=arms, blocks=blocks)):
+    if not build_once.publish(
+        folder, arms.manifest, partial(_write, arms=arms, blocks=blocks, chances=chances)
+    ):
         raise MatrixError(f"{folder} exists already; scores are never overwritten")
 
 
@@ -201,7 +211,11 @@ def read_matrix(folder: Path, arms: Collection[str] | None = None) -> ScoreMatri
             questions = tuple(_fill(scores, file, table))
     except (OSError, pa.ArrowException) as error:
         raise MatrixError(f"cannot read {folder / SCORES}: {error}") from error
-    return ScoreMatrix(questions, table, scores)
+    if not (folder / CHANCES).exists():
+        return ScoreMatrix(questions, table, scores)
+    at = [place for place, name in enumerate(whole.specs) if name in table.specs]
+    chances = np.load(folder / CHANCES, allow_pickle=False)[:, at].T
+    return ScoreMatrix(questions, table, scores, np.ascontiguousarray(chances, dtype=np.float32))
 
 
 def _fill(scores: Scores, file: "ParquetFile", table: ArmTable) -> Iterator[Question]:
@@ -216,12 +230,14 @@ def _fill(scores: Scores, file: "ParquetFile", table: ArmTable) -> Iterator[Ques
             yield Question(id_, text, dataset=sys.intern(dataset))
 
 
-def _write(folder: Path, arms: ArmTable, blocks: Blocks) -> None:
+def _write(folder: Path, arms: ArmTable, blocks: Blocks, chances: Scores | None) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     document = TypeAdapter(ArmTable).dump_python(arms, mode="json", exclude={"manifest"})
     (folder / ARMS).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    if chances is not None:
+        np.save(folder / CHANCES, np.asarray(chances, dtype=np.float32))
     schema = pa.schema([(name, pa.string()) for name in ABOUT] + [(arm, pa.float32()) for arm in arms.specs])
     try:
         with pq.ParquetWriter(folder / SCORES, schema, compression="zstd", write_statistics=False) as file:

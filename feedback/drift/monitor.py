@@ -203,7 +203,7 @@ class Monitor:
 
     def __init__(self, spec: DriftSpec, rule: RewardRule) -> None:
         self._spec = spec
-        self._span, self._possible = span(rule), rule.clip
+        self._span, self._possible = span(rule), rule.reward_range
         self._block = -1
         self._arms: dict[str, _Arm] = {}
         self._questions = _Questions(spec)
@@ -243,11 +243,10 @@ def span(rule: RewardRule) -> float:
 
     >>> from armwise.feedback.reward import Metric
     >>> span(RewardRule(metrics={"right": Metric(), "thumb": Metric(range=(-1, 1))}))
-    2.0
+    1.0
     """
-    low, high = rule.clip
-    widest = max((m.range[1] - m.range[0] for m in rule.metrics.values()), default=math.inf)
-    return min(high - low, widest)
+    low, high = rule.reward_range
+    return min(high - low, 1.0) if rule.metrics else high - low
 
 
 class _Arm:

@@ -1,7 +1,7 @@
 """Logs of other systems: one reward a decision, and rows that cannot be used.
 
-Such a log has no metrics and no costs. Its reward becomes a metric, under a rule that returns it
-unchanged; a row that no evaluation can use is left out and counted.
+Such a log has no metrics and no costs. Its reward becomes a metric, under a rule that returns its place in
+the declared range; a row that no evaluation can use is left out and counted.
 """
 
 from collections import Counter
@@ -48,12 +48,12 @@ class LeftOut(Exception):  # noqa: N818 - it is counted, and no error
 
 
 def rule_of(metric: str, scale: tuple[float, float]) -> RewardRule:
-    """Return the rule under which an imported reward is unchanged.
+    """Return the rule of an imported reward: it earns its place in the scale, 0 to 1, and costs nothing.
 
     >>> rule_of("click", (0.0, 2.0)).quality({"click": 1.5})
-    1.5
+    0.75
     """
-    return RewardRule(metrics={metric: Metric(range=scale)}, cost_weight=0.0, clip=scale)
+    return RewardRule(metrics={metric: Metric(range=scale)}, cost_weight=0.0, clip=(0.0, 1.0))
 
 
 def worth(reward: float, scale: tuple[float, float]) -> float:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.feedback.events import Example, Mode
-from armwise.feedback.reward import RewardRule
+from armwise.feedback.events import Decision, Example, Mode
+from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log.examples import run_of
 
 REWARD = "reward"
@@ -38,6 +38,9 @@ class LoggedLabels:
         arms: Names of the arms that were drawn, in the requested order.
         scores: Mean score of all decisions with this question and arm, in [0, 1], NaN if there are none,
             shape (n_questions, n_arms), float32.
+        chances: Probability that the log would know each score, which is that any of the decisions with
+            this question drew the arm, in [0, 1], shape (n_questions, n_arms), float32; None where a
+            decision has no distribution on record.
         costs: Name of a cost to its mean for each arm over all its decisions, each of shape (n_arms,):
             `steps` and `seconds` of the arm, and `total_tokens` and `usd` of the arm and the answer, which
             the log does not separate.
@@ -48,15 +51,14 @@ class LoggedLabels:
     questions: tuple[str, ...]
     arms: tuple[str, ...]
     scores: NDArray[np.float32]
+    chances: NDArray[np.float32] | None
     costs: Mapping[str, NDArray[np.float64]]
     used: int
     excluded: Mapping[str, int]
 
 
 def value_of(rule: RewardRule, name: str) -> Value:
-    """Return a function that scales a metric, or `reward`, to [0, 1] by its declared range; 1 is best.
-
-    A sum of several values outside the range is clipped.
+    """Return a function that scales a metric, or `reward`, to [0, 1] by its range; see `Metric.scaled`.
 
     Raises:
         UnknownMetricError: No metric has this name.
@@ -68,22 +70,14 @@ def value_of(rule: RewardRule, name: str) -> Value:
     0.75
     """
     if name == REWARD and REWARD not in rule.metrics:
-        return lambda example: _scaled(rule.reward_of(example), rule.clip)
+        possible = Metric(range=rule.reward_range)
+        return lambda example: _scaled(possible, rule.reward_of(example))
     metric = rule.metric(name)
-    low, high = metric.range if metric.optimize == "max" else metric.range[::-1]
-    return lambda example: _scaled(example.metrics.get(name), (low, high))
+    return lambda example: _scaled(metric, example.metrics.get(name))
 
 
-def _scaled(value: float | None, ends: tuple[float, float]) -> float | None:
-    """Return the relative position of a value between the worst and the best, clipped to [0, 1].
-
-    >>> _scaled(2.0, (5.0, 1.0)), _scaled(9.0, (0.0, 1.0))
-    (0.75, 1.0)
-    """
-    if value is None:
-        return None
-    worst, best = ends
-    return min(1.0, max(0.0, (value - worst) / (best - worst)))
+def _scaled(metric: Metric, value: float | None) -> float | None:
+    return None if value is None else metric.scaled(value)
 
 
 def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> LoggedLabels:
@@ -100,6 +94,7 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
     excluded: Counter[str] = Counter()
     rows: dict[str, int] = {}
     cells: dict[tuple[int, str], list[float]] = {}
+    chances = _Chances()
     took: dict[str, NDArray[np.float64]] = {}
     for example in examples:
         decision, cost = example.decision, example.cost
@@ -116,6 +111,7 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
         else:
             row = rows.setdefault(decision.context.question, len(rows))
             cells.setdefault((row, decision.drawn), []).append(score)
+            chances.add(row, decision)
             tokens = cost.prompt_tokens + cost.completion_tokens
             spent = np.array([1.0, cost.steps, tokens, cost.retrieval_s, cost.usd])
             took[decision.drawn] = took.get(decision.drawn, 0.0) + spent
@@ -132,4 +128,27 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
     costs = {name: total / n for name, total in zip(names, sums, strict=True)}
     if not costs["usd"].any():
         del costs["usd"]
-    return LoggedLabels(tuple(rows), drawn, scores, costs, int(n.sum()), dict(excluded))
+    known = chances.table(len(rows), column)
+    return LoggedLabels(tuple(rows), drawn, scores, known, costs, int(n.sum()), dict(excluded))
+
+
+class _Chances:
+    """Probabilities that arms are drawn by any of the decisions with a question."""
+
+    def __init__(self) -> None:
+        self._none: dict[tuple[int, str], float] = {}  # that no decision draws the arm
+        self._are_known = True
+
+    def add(self, row: int, decision: Decision) -> None:
+        """Add a decision with the question of a row."""
+        self._are_known = self._are_known and len(decision.probabilities) == len(decision.arms)
+        for arm, p in zip(decision.arms, decision.probabilities, strict=False):
+            self._none[row, arm] = self._none.get((row, arm), 1.0) * (1.0 - p)
+
+    def table(self, n: int, column: Mapping[str, int]) -> NDArray[np.float32] | None:
+        """Return the probabilities, shape (n, n_arms); None where some distribution is not on record."""
+        table = np.zeros((n, len(column)), dtype=np.float32)
+        for (row, arm), none in self._none.items():
+            if arm in column:
+                table[row, column[arm]] = 1.0 - none
+        return table if self._are_known else None

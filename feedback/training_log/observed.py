@@ -89,7 +89,7 @@ class Calibration:
         agreement: Correlation of both; 0 where one of them does not vary.
         slope: Change of the value for a unit of the grade, by least squares.
         grade: Mean grade.
-        value: Mean value, as a fraction of its range.
+        value: Mean quality.
     """
 
     audits: int
@@ -136,21 +136,6 @@ class Calibration:
         return ""
 
 
-def fraction(rule: RewardRule, metrics: Mapping[str, float]) -> float:
-    """Return the weighted mean of metrics as fractions of their ranges, 1 the best.
-
-    >>> from armwise.feedback.reward import Metric
-    >>> fraction(RewardRule(metrics={"stars": Metric(range=(1, 5))}), {"stars": 4.0})
-    0.75
-    """
-    declared = [(rule.metrics[name], value) for name, value in metrics.items() if name in rule.metrics]
-    parts = [
-        (m.weight, (value - m.range[0]) / (m.range[1] - m.range[0]), m.optimize) for m, value in declared
-    ]
-    total = sum(weight * (part if aim == "max" else 1.0 - part) for weight, part, aim in parts)
-    return total / sum(weight for weight, _, _ in parts)
-
-
 def moved(rule: RewardRule, metrics: Mapping[str, float], share: float) -> dict[str, float]:
     """Return metrics moved by a share of their ranges, up for better, and cut to them.
 
@@ -159,19 +144,8 @@ def moved(rule: RewardRule, metrics: Mapping[str, float], share: float) -> dict[
     >>> moved(rule, {"right": 0.75, "errors": 4.0}, 0.5)
     {'right': 1.0, 'errors': 0.0}
     """
-    shifted = {}
-    for name, value in metrics.items():
-        if metric := rule.metrics.get(name):
-            low, high = metric.range
-            step = share * (high - low) * (1 if metric.optimize == "max" else -1)
-            shifted[name] = min(max(high, value), max(min(low, value), value + step))
-    return shifted
-
-
-def _at(rule: RewardRule, part: float) -> dict[str, float]:
-    """Return every metric at a fraction of its range."""
-    worst = {name: m.range[m.optimize == "min"] for name, m in rule.metrics.items()}
-    return moved(rule, worst, part)
+    declared = ((name, value) for name, value in metrics.items() if name in rule.metrics)
+    return {name: rule.metrics[name].moved(value, share) for name, value in declared}
 
 
 def source_of(decision: Decision) -> Source | None:
@@ -303,7 +277,8 @@ class Beside:
         """Yield a decision without feedback by its grade, if the judge may be believed so far."""
         calibration = Calibration.of([(grade, value) for _, grade, value in self._audits])
         if what.value is not None and not calibration.objection(self._also):
-            metrics = _at(self._rule, calibration.predict(what.value))
+            place = calibration.predict(what.value)
+            metrics = {name: metric.value_at(place) for name, metric in self._rule.metrics.items()}
             yield Example(example.seq, _label(decision, what), cost, metrics, by=example.by)
 
 
@@ -314,7 +289,7 @@ class Graded:
     Attributes:
         arm: Arm that answered.
         grade: In [0, 1].
-        value: Feedback as a fraction of its range; None without any.
+        value: Quality by its feedback, in [0, 1]; None without any.
     """
 
     arm: str
@@ -331,7 +306,7 @@ def graded(store: Store, rule: RewardRule, limit: int) -> list[Graded]:
         Graded(
             observed.what.arm,
             observed.what.value,
-            fraction(rule, observed.metrics) if observed.metrics else None,
+            rule.quality(observed.metrics) if observed.metrics else None,
         )
         for observed in grades
         if observed.what.value is not None
@@ -385,9 +360,11 @@ def _observed(
 
 
 def _pair(rule: RewardRule, audit: _Observed) -> tuple[float, float]:
-    """Return the grade and the value of an audit."""
+    """Return the grade and the quality of an audit."""
+    quality = rule.quality(audit.metrics)
     assert audit.what.value is not None
-    return audit.what.value, fraction(rule, audit.metrics)
+    assert quality is not None
+    return audit.what.value, quality
 
 
 def _label(decision: Decision, what: Observation) -> Decision:

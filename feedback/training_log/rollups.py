@@ -10,6 +10,7 @@ and grow with it, so that a curve from the first decision on has few points howe
 """
 
 import hashlib
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -88,7 +89,7 @@ class Read:
 
 def digest_of(rule: RewardRule) -> str:
     """Return the digest of all that decides the sums."""
-    return hashlib.sha256(rule.model_dump_json().encode()).hexdigest()
+    return hashlib.sha256(json.dumps(rule.document).encode()).hexdigest()
 
 
 def progress(store: Store, rule: RewardRule) -> Read:

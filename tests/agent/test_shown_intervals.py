@@ -109,7 +109,7 @@ def of_the_console(log: Logged) -> Iterator[Figure]:
         for name in ("reward_mean", "alone"):
             yield Figure(f"{name} of {arm}", *figures[name], RANGE)
     newest = rollups.newest_rewards(log.store, rule, 2000, listing.DecisionFilter())
-    for kind in worth.grouped(newest, "tier", rule.clip, floor):
+    for kind in worth.grouped(newest, "tier", rule.reward_range, floor):
         for arm, found in kind.worth.items():
             assert found is not None
             yield Figure(f"{arm} for {kind.name}", *found, RANGE)

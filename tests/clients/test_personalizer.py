@@ -27,7 +27,7 @@ NEWS = {
         "metrics": {"reward": {"range": [-1, 1], "aggregation": "first"}},
         "cost_weight": 0.0,
         "wait_time": "PT10M",
-        "default": 0.0,
+        "default": 0.5,
     },
 }
 CONTEXT = [{"user": {"tier": "free"}}, {"device": {"os": "linux", "mobile": False}}]
@@ -103,7 +103,7 @@ def test_the_client_of_version_1_ranks_activates_and_rewards(running: Listening)
     client.events.activate(event_id="e-1")
     client.events.reward(event_id="e-1", value=0.5)
     kept = record(running, "e-1")
-    assert (kept["activated"], kept["reward"], kept["verified"]) == (True, 0.5, True)
+    assert (kept["activated"], kept["reward"], kept["verified"]) == (True, 0.75, True)
     assert kept["features"] == {"user.tier=free": 1.0, "device.os=linux": 1.0, "device.mobile=false": 1.0}
     assert kept["arm_features"]["pasta"].keys() == {"id=pasta", "meal.taste=pasta", "calories"}
     with pytest.raises(v1.models.ErrorResponseException) as refused:
@@ -144,7 +144,7 @@ def test_each_slot_gets_an_action_of_its_own(running: Listening, client: Persona
     )
     top, side = record(running, "m-1:top"), record(running, "m-1:side")
     assert (top["arm_drawn"], top["reward"], top["activated"]) == (chosen["top"], 1.0, True)
-    assert (side["arm_drawn"], side["reward"], side["verified"]) == (chosen["side"], 0.0, True)
+    assert (side["arm_drawn"], side["reward"], side["verified"]) == (chosen["side"], 0.5, True)
     assert top["episode_id"] == side["episode_id"] == "news:m-1"
     assert "size" in str(top["features"])
 

@@ -1,6 +1,8 @@
 """Reward: raw values and a raw cost vector become one number, by a rule that is declared."""
 
 import math
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from armwise.feedback.reward import (
     UnknownMetricError,
 )
 from tests.feedback.conftest import value
-from tests.feedback.examples import example
+from tests.feedback.examples import example, some_examples, some_rule
 
 RULE = RewardRule(
     metrics={
@@ -158,11 +160,13 @@ def test_where_silence_or_a_failure_has_a_value_each_decision_waits_for_its_dead
         ({}, None),
         ({"gone": 1.0}, None),
         ({"right": 1.0}, 1.0),
-        ({"thumb": -1.0}, -1.0),
-        ({"right": 1.0, "thumb": -1.0}, 0.5),
-        ({"seconds": 0.0}, 60.0),
+        ({"thumb": -1.0}, 0.0),
+        ({"thumb": 0.5}, 0.75),
+        ({"right": 1.0, "thumb": -1.0}, 0.75),
+        ({"right": 1.0, "thumb": 0.0}, 0.875),
+        ({"seconds": 0.0}, 1.0),
         ({"seconds": 60.0}, 0.0),
-        ({"right": 0.0, "thumb": 1.0, "seconds": 59.0}, 0.4),
+        ({"right": 0.0, "thumb": 1.0, "seconds": 15.0}, 0.35),
     ],
 )
 def test_quality_is_the_weighted_mean_of_the_metrics_that_have_a_value(
@@ -177,22 +181,53 @@ def test_without_feedback_quality_is_the_default() -> None:
     assert RewardRule().reward({}, Cost(steps=1)) is None
 
 
-@pytest.mark.parametrize(("value", "quality"), [(10.0, 60.0), (20.0, 50.0), (60.0, 10.0)])
-def test_a_metric_to_minimise_is_mirrored_inside_of_its_range(value: float, quality: float) -> None:
-    rule = RewardRule(
-        metrics={"seconds": Metric(range=(10, 60), optimize="min")}, cost_weight=0.0, clip=(0, 60)
-    )
-    assert rule.quality({"seconds": value}) == quality
-    assert rewards(
-        rule, {"seconds": np.array([value])}, {}, np.full(1, np.nan), np.array([False])
-    ).tolist() == [quality]
+@pytest.mark.parametrize(
+    ("metric", "places"),
+    [
+        (Metric(range=(1, 5)), {1.0: 0.0, 2.0: 0.25, 3.0: 0.5, 5.0: 1.0}),
+        (Metric(range=(1, 5), aggregation=Aggregation.SUM), {0.0: 0.0, 5.0: 1.0, 12.0: 1.0}),
+        (Metric(range=(0, 5000), optimize="min"), {0.0: 1.0, 1250.0: 0.75, 5000.0: 0.0, 9000.0: 0.0}),
+        (Metric(range=(10, 60), optimize="min"), {10.0: 1.0, 20.0: 0.8, 60.0: 0.0}),
+        (Metric(range=(-1, 1)), {-1.0: 0.0, 0.0: 0.5, 1.0: 1.0}),
+        (
+            Metric(type="categorical", values={"good": 2, "bad": -2, "so": 1}),
+            {2.0: 1.0, -2.0: 0.0, 1.0: 0.75},
+        ),
+        (Metric(), {0.0: 0.0, 0.3: 0.3, 1.0: 1.0}),
+    ],
+)
+def test_a_value_counts_by_its_place_in_the_declared_range(
+    metric: Metric, places: dict[float, float]
+) -> None:
+    rule, n = RewardRule(metrics={"m": metric}, cost_weight=0.0), len(places)
+    assert {value: rule.quality({"m": value}) for value in places} == pytest.approx(places)
+    columns = rewards(rule, {"m": np.array([*places])}, {}, np.full(n, np.nan), np.full(n, False))
+    assert columns.tolist() == [rule.reward({"m": value}, Cost()) for value in places]
+
+
+def test_metrics_of_other_units_mix_by_their_weights() -> None:
+    stars, right = Metric(range=(1, 5)), Metric(type="boolean")
+    rule = RewardRule(metrics={"stars": stars, "right": right}, cost_weight=0.0)
+    found = [rule.reward({"stars": n, "right": 0.0}, Cost()) for n in (1.0, 3.0, 5.0)]
+    assert found == [0.0, 0.25, 0.5]
+
+
+@given(st.floats(-9, 9), st.floats(0.125, 9), st.sampled_from(["max", "min"]), st.floats(0, 1))
+def test_the_value_at_a_place_has_this_place(
+    low: float, width: float, optimize: Literal["max", "min"], place: float
+) -> None:
+    metric = Metric(range=(low, low + width), optimize=optimize)
+    assert metric.scaled(metric.value_at(place)) == pytest.approx(place, abs=1e-12)
+    worst, best = metric.value_at(0.0), metric.value_at(1.0)
+    assert (worst, best) == (metric.range if optimize == "max" else metric.range[::-1]), "exactly"
+    assert metric.scaled(metric.moved(worst, place)) == pytest.approx(place, abs=1e-12)
+    assert metric.moved(best, place) == best
 
 
 @given(st.floats(-30, 60))
 def test_a_metric_to_minimise_counts_as_its_mirror_image(seconds: float) -> None:
-    mirrored = RewardRule(metrics={"seconds": Metric(range=(-30, 60))})
-    rule = RewardRule(metrics={"seconds": Metric(range=(-30, 60), optimize="min")})
-    assert rule.quality({"seconds": seconds}) == mirrored.quality({"seconds": 30 - seconds})
+    mirrored, metric = Metric(range=(-30, 60)), Metric(range=(-30, 60), optimize="min")
+    assert metric.scaled(seconds) == pytest.approx(mirrored.scaled(30 - seconds), abs=1e-12)
 
 
 @pytest.mark.parametrize(("failed", "reward"), [(-0.5, -0.75), (None, None)])
@@ -210,9 +245,9 @@ def test_a_failed_arm_earns_what_is_declared_for_it_and_never_the_default(
 
 @given(VALUES)
 def test_quality_lies_between_the_worst_and_the_best_metric(values: dict[str, float]) -> None:
-    quality = RULE.quality(values)
+    quality, places = RULE.quality(values), [RULE.metrics[name].scaled(v) for name, v in values.items()]
     assert quality is not None
-    assert min(values.values()) - 1e-12 <= quality <= max(values.values()) + 1e-12
+    assert min(places) - 1e-12 <= quality <= max(places) + 1e-12
 
 
 @pytest.mark.parametrize(
@@ -261,6 +296,13 @@ def test_the_reward_is_quality_minus_weighted_cost() -> None:
     assert RULE.reward({"right": 1.0}, Cost(steps=3)) == pytest.approx(0.7)
     free = RULE.model_copy(update={"cost_weight": 0.0})
     assert free.reward({"right": 1.0}, Cost(steps=3)) == 1.0
+    asked = example(metrics={"right": 1.0}, cost=Cost(steps=3))
+    asked = replace(asked, decision=replace(asked.decision, cost_weight=0.25))
+    assert RULE.reward_of(asked) == pytest.approx(0.25)
+    assert free.reward_of(asked) == 1.0, "with a weight of 0, cost counts in no reward"
+    columns = {"right": np.ones(1), "thumb": np.full(1, np.nan), "seconds": np.full(1, np.nan)}
+    weight, fine = np.full(1, 0.25), np.array([False])
+    assert rewards(free, columns, {"steps": np.full(1, 3.0)}, weight, fine).tolist() == [1.0]
 
 
 @pytest.mark.parametrize(("steps", "reward"), [(0, 0.5), (1, 0.5), (4, -0.5), (9, -0.5)])
@@ -282,6 +324,52 @@ def test_a_reward_stays_in_its_range_and_never_rises_with_the_weight_of_cost(
     assert low <= dearer <= reward <= high
 
 
+@pytest.mark.parametrize(
+    ("change", "ends"),
+    [
+        ({}, (-1.0, 1.0)),
+        ({"cost_weight": 0.0}, (0.0, 1.0)),
+        ({"cost": {"steps": 0.0}}, (0.0, 1.0)),
+        ({"cost": {"steps": 0.0, "usd": 1.0}}, (-1.0, 1.0)),
+        ({"clip": (-0.05, 1.0)}, (-0.05, 1.0)),
+        ({"clip": (-3.0, 3.0)}, (-3.0, 1.0)),
+        ({"clip": (0.25, 0.5), "cost_weight": 0.0}, (0.25, 0.5)),
+        ({"default": -0.5, "cost_weight": 0.0}, (-0.5, 1.0)),
+        ({"default": 0.5, "cost_weight": 0.0}, (0.0, 1.0)),
+        ({"failed": -0.25, "cost_weight": 0.0}, (-0.25, 1.0)),
+        ({"failed": -2.0, "cost_weight": 0.0}, (-1.0, 1.0)),
+        ({"default": 2.0, "clip": (-1.0, 3.0), "cost_weight": 0.0}, (0.0, 2.0)),
+        ({"metrics": {"stars": {"range": (1, 5)}}, "cost_weight": 0.0}, (0.0, 1.0)),
+        ({"metrics": {}}, (-1.0, 1.0)),
+        ({"metrics": {}, "default": 0.25, "failed": 0.5, "cost_weight": 0.0}, (0.25, 0.5)),
+        ({"metrics": {}, "default": 0.25, "cost_weight": 0.0}, (-1.0, 1.0)),
+    ],
+)
+def test_the_range_of_rewards_is_that_of_the_rule_and_not_the_clip(
+    change: dict[str, object], ends: tuple[float, float]
+) -> None:
+    rule = RewardRule.model_validate({"metrics": {"right": {}}, **change})
+    assert rule.reward_range == ends
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_no_reward_lies_outside_of_its_range(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rule = some_rule(rng)
+    low, high = rule.reward_range
+    assert rule.clip[0] <= low < high <= rule.clip[1]
+    earned = [reward for each in some_examples(rng, 30) if (reward := rule.reward_of(each)) is not None]
+    assert all(low <= reward <= high for reward in earned)
+
+
+def test_the_digest_of_a_rule_tells_the_scale_where_it_has_an_effect() -> None:
+    plain, stars = RewardRule(metrics={"right": Metric()}), RewardRule(metrics={"s": Metric(range=(1, 5))})
+    summed = RewardRule(metrics={"clicks": Metric(aggregation=Aggregation.SUM)})
+    assert plain.document == plain.model_dump(mode="json")
+    for rule in (stars, summed):
+        assert rule.document == rule.model_dump(mode="json") | {"scale": [0.0, 1.0]}
+
+
 # -- declarations ----------------------------------------------------------------------------------------
 
 
@@ -301,6 +389,10 @@ def test_the_wait_time_is_an_iso_duration(duration: str, seconds: float) -> None
         ({"cost_weight": -1}, "greater than or equal to 0"),
         ({"metrics": {"m": {"range": (1, 1)}}}, r"range \[1\.0, 1\.0\] is empty"),
         ({"metrics": {"m": {"range": (0, math.inf)}}}, "is empty"),
+        (
+            {"metrics": {"m": {"range": (-1e308, 1e308)}}},
+            r"range \[-1e\+308, 1e\+308\] is wider than a number",
+        ),
         ({"metrics": {"m": {"type": "boolean", "range": (-1, 1)}}}, "a boolean takes no range"),
         ({"metrics": {"m": {"weight": 0}}}, "greater than 0"),
         ({"cost": {"steps": -1}}, "greater than or equal to 0"),

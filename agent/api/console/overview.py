@@ -185,10 +185,10 @@ def figures(some: rollups.Sums, n: float, rule: RewardRule, floor: float) -> dic
     return {
         **total,
         "reward_mean": intervals.from_sums(
-            int(rewarded), rewarded, total["reward"], *squares, reach=1.0, rewards=rule.clip
+            int(rewarded), rewarded, total["reward"], *squares, reach=1.0, rewards=rule.reward_range
         ),
         "alone": intervals.from_sums(
-            int(n), *(total[name] for name in WEIGHTED), reach=1.0 / floor, rewards=rule.clip
+            int(n), *(total[name] for name in WEIGHTED), reach=1.0 / floor, rewards=rule.reward_range
         ),
         "cost_mean": cost / finished,
         "retrieval_ms": 1000 * total["retrieval_s"] / finished,
@@ -208,7 +208,7 @@ def at_random(rows: rollups.Sums, rule: RewardRule, floor: float) -> tuple[float
     once = (float(rows.columns[name] @ p) for name in ("w", "wr"))
     twice = (float(rows.columns[name] @ (p * p)) for name in ("w2", "w2r", "w2r2"))
     rewarded, reach = int(rows.columns["rewarded"].sum()), float(p.max(initial=0.0)) / floor
-    return intervals.from_sums(rewarded, *once, *twice, reach=reach, rewards=rule.clip)
+    return intervals.from_sums(rewarded, *once, *twice, reach=reach, rewards=rule.reward_range)
 
 
 def latencies(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

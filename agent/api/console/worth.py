@@ -72,7 +72,11 @@ def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, A
         there = ", ".join(families) or "none"
         raise ApiError("invalid_value", f"no question has a feature {by!r}=...; there are: {there}", "by")
     by = by or next(iter(families), None)
-    kinds = grouped(rows, by, point.config.reward.clip, least_floor(point.store, point.config)) if by else []
+    kinds = (
+        grouped(rows, by, point.config.reward.reward_range, least_floor(point.store, point.config))
+        if by
+        else []
+    )
     return {"rewarded": len(rows), "families": families, "by": by, "kinds": kinds}
 
 

@@ -237,7 +237,7 @@ def _configuration(point: DecisionPoint) -> ServiceSettings:
     metric = next(iter(rule.metrics.values()))
     return ServiceSettings(
         reward_wait_time=rule.wait_time,
-        default_reward=0.0 if rule.default is None else rule.default,
+        default_reward=0.0 if rule.default is None else metric.value_at(rule.default),
         reward_aggregation=AGGREGATIONS.get(metric.aggregation.value, metric.aggregation.value),
         exploration_percentage=_exploration(spec, config.floor),
         model_export_frequency=f"PT{config.learning.poll_s:g}S",

@@ -250,7 +250,7 @@ async def test_the_draw_is_learned_once_with_the_means_of_its_turns(tmp_path: Pa
         steps = [done.cost.steps for done in executions if done]
         assert example.cost.steps == sum(steps)
         assert steps == [1, 4, 1]
-        expected = 0.25 - 0.1 * sum(steps) / 3
+        expected = 0.625 - 0.1 * sum(steps) / 3  # 0.25 in [-1, 1]
         assert rule.reward_of(example) == pytest.approx(expected)
         (batched,) = LogSource(store, rule).log(rule).reward
         (row,) = [

@@ -302,7 +302,7 @@ async def test_the_first_metric_takes_the_rewards_and_the_default_is_that_of_the
     own = {**NEWS, "reward": {"metrics": metrics, "cost_weight": 0.0, "default": 0.25}}
     async with Service(tmp_path, points={"news": own}, personalizer="news").running() as service:
         found = await sent(service, "GET", "/configurations/service")
-        assert (found["defaultReward"], found["rewardAggregation"]) == (0.25, theirs)
+        assert (found["defaultReward"], found["rewardAggregation"]) == (-0.5, theirs)
         await sent(service, "POST", "/rank", {"actions": ACTIONS, "eventId": "e-1"}, 201)
         await sent(service, "POST", "/events/e-1/reward", {"value": 0.5}, 204)
         (kept,) = logged(service, "e-1").feedback

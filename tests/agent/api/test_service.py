@@ -293,7 +293,7 @@ async def test_a_decision_is_read_back_in_full(service: Service) -> None:
     time = "2026-01-02T03:04:05+01:00"
     await tell(service, decision_id, 0.5, feedback_id="f-1", tags={"who": "ada"}, event_time=time)
     found = (await service.client.get(path)).json()
-    assert found["reward"] == pytest.approx(0.5 - 0.1 * ours["cost"]["steps"])
+    assert found["reward"] == pytest.approx(0.75 - 0.1 * ours["cost"]["steps"])
     await service.learn()
     found = (await service.client.get(path)).json()
     assert (found["state"], found["example_seq"], found["metrics"]) == ("learned", 1, {"thumb": 0.5})

@@ -64,7 +64,6 @@ PAID = {"none": {"kind": "none"}, "web": {"kind": "bm25", "usd": 0.002}, "free":
         ({"cost_weight": 0, "cost": {"usd": 1}}, {}, "reward.cost_weight"),
         ({"cost_weight": 0.1}, {"budget": {"steps_per_request": 1}}, "reward.cost.usd"),
         ({"cost_weight": 0.1, "cost": {"usd": 1}}, {}, None),
-        ({"cost_weight": 0, "cost": {"usd": 1}}, {"features": {"cost_weights": [0, 1]}}, None),
         ({"cost_weight": 0.1}, {"budget": {"usd_per_request": 0.001}}, None),
     ],
 )

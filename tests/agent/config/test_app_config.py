@@ -12,6 +12,8 @@ from armwise.agent.checks import file_findings
 from armwise.agent.config import AppConfig, ConfigError, configured, load, make_home, parse
 from armwise.agent.turn import TurnLoop
 from armwise.arms.base import checked_name
+from armwise.arms.retrievers import catalog
+from armwise.feedback.reward import Prices
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG
 
@@ -516,3 +518,19 @@ def test_a_decision_point_has_the_corpora_of_the_service() -> None:
     points = {"support": {"arms": {"words": {"kind": "bm25", "corpus": "tickets"}}}}
     config = parse(of_several(points=points, home="/srv/home", log_url="sqlite:////srv/home/log.db"))
     assert config.of("support").corpus_names == ("docs", "tickets")
+
+
+def test_requests_cannot_weigh_a_cost_that_counts_in_no_reward() -> None:
+    document = changed("reward/cost_weight", 0.0) | {"features": {"cost_weights": [0.0, 0.5]}}
+    said = complaint(document)
+    assert "features.cost_weights [0.0, 0.5]: with reward.cost_weight 0, cost counts in no reward" in said
+    document["reward"]["cost_weight"] = 0.1
+    assert parse(document).reward.cost_weight == 0.1
+
+
+def test_the_shipped_configuration_clips_no_reward_and_no_wider_than_its_arms_cost() -> None:
+    config = load(SHIPPED)
+    rule, actions = config.reward, config.actions
+    steps = [catalog.arm_features(name, spec)["steps"] for name, spec in actions.items()]
+    assert rule.cost == Prices(steps=1.0)
+    assert rule.reward_range == (-rule.cost_weight * max(steps), 1.0) == (-0.05, 1.0)

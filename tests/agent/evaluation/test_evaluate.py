@@ -39,7 +39,7 @@ from tests.agent.fakes import CONFIG
 ARMS = tuple(CONFIG["arms"])
 TRUTH = {"none": -1.0, "bm25": 0.0, "dense": 1.0}
 STEPS = {"none": 0, "bm25": 1, "dense": 2}
-NET = {arm: TRUTH[arm] - 0.1 * STEPS[arm] for arm in ARMS}
+NET = {arm: (TRUTH[arm] + 1.0) / 2.0 - 0.1 * STEPS[arm] for arm in ARMS}
 N = 240
 ESTIMATORS = ["ips", "snips", "dr"]
 

@@ -449,8 +449,8 @@ def test_intervals_of_gains_hold_for_all_kinds_together(store: Store) -> None:
     fill(store, WORLD, 600, seed=2)
     turns = Turns(served_turns.between(store, RULE, BEGIN, BEGIN + 1000.0), nothing)
     whole = np.arange(1, 5000)
-    (alone,) = turns.gains({"all": whole}, "large", FLOOR, RULE.clip)
-    beside, _ = turns.gains({"all": whole, "none": whole}, "large", FLOOR, RULE.clip)
+    (alone,) = turns.gains({"all": whole}, "large", FLOOR, RULE.reward_range)
+    beside, _ = turns.gains({"all": whole, "none": whole}, "large", FLOOR, RULE.reward_range)
     widths = [one.beside.high - one.beside.low for one in (alone, beside)]
     assert widths[1] > 1.02 * widths[0]
     assert alone.beside.lead == beside.beside.lead

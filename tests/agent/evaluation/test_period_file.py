@@ -126,6 +126,29 @@ def test_the_curve_holds_the_truth_and_a_better_cheaper_arm_is_found(written: Ca
     mix = next(one for one in period.equal if len(one.shares) == 2)
     assert mix.name.endswith(", at random")
     assert abs(mix.lead) < 0.01, "the mix was chosen to earn as much"
+    parts = [(share, beside[f"always {arm}"]) for arm, share in mix.shares]
+    for name in ("lead", "low", "high", "saved", "saved_low", "saved_high"):
+        weighted = sum(share * getattr(one, name) for share, one in parts)
+        assert getattr(mix, name) == pytest.approx(weighted), "it was chosen after looking"
+
+
+def test_a_mix_of_arms_that_were_not_always_there_is_compared_on_the_turns_that_had_both(
+    written: Callable[..., Path],
+) -> None:
+    rows = simulated(3000, seed=2)
+    for at in range(0, 3000, 3):
+        one = rows[at].decision
+        if one.drawn != "mid":
+            without = replace(one, arms=("cheap", "dear"), probabilities=(0.5, 0.5))
+            rows[at] = replace(rows[at], decision=without)
+    beside = {one.name: one for one in whole(written(rows)).equal}
+    mix = next(one for one in beside.values() if len(one.shares) == 2)
+    assert [arm for arm, _ in mix.shares] == ["cheap", "mid"]
+    assert mix.n == beside["always mid"].n < beside["always cheap"].n
+    width = sum(
+        share * (beside[f"always {arm}"].high - beside[f"always {arm}"].low) for arm, share in mix.shares
+    )
+    assert mix.high - mix.low > width, "cheap is compared on fewer turns, with an error of their own"
 
 
 def test_the_least_propensity_on_record_bounds_the_weights(written: Callable[..., Path]) -> None:

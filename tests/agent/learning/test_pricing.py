@@ -203,14 +203,14 @@ async def test_a_request_names_its_cost_weight_which_is_a_feature_and_makes_its_
         for one, weight in ((ours, 0.25), (plain, 0.1)):
             await tell(service, one["decision_id"], 0.5)
             body = (await service.client.get(f"/v1/decisions/{one['decision_id']}")).json()
-            quality = 0.5
+            quality = 0.75  # of 0.5 in [-1, 1]
             assert body["reward"] == pytest.approx(max(-1.0, quality - weight * one["cost"]["steps"]))
             assert body["cost_weight"] == (weight if one is ours else None)
         await service.learn()
         store, rule = service.point.store, service.config.reward
         rewards = [rule.reward_of(example) for example in read_examples(store, rule.join)]
         steps = [one["cost"]["steps"] for one in (ours, plain)]
-        assert rewards == pytest.approx([0.5 - 0.25 * steps[0], 0.5 - 0.1 * steps[1]])
+        assert rewards == pytest.approx([0.75 - 0.25 * steps[0], 0.75 - 0.1 * steps[1]])
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,13 @@ def test_a_policy_chooses_among_the_arms_of_its_recipe_that_are_actions() -> Non
 
 
 def test_the_digest_of_a_recipe_without_a_start_is_that_of_policy_and_reward() -> None:
-    document = {"policy": SPEC.model_dump(mode="json"), "reward": RULE.model_dump(mode="json")}
+    rule = RewardRule(metrics={"right": Metric()})
+    document = {"policy": SPEC.model_dump(mode="json"), "reward": rule.model_dump(mode="json")}
     expected = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-    assert Recipe(SPEC, RULE).digest == expected, "versions of earlier releases are of it"
+    assert Recipe(SPEC, rule).digest == expected, "versions of earlier releases are of it"
+    document["reward"] = RULE.model_dump(mode="json")
+    unscaled = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    assert Recipe(SPEC, RULE).digest != unscaled, "they were learned by values that were not scaled"
 
 
 @pytest.mark.parametrize(

@@ -483,3 +483,43 @@ def test_the_smaller_of_two_sets_stands_for_its_larger_ones() -> None:
     assert outcomes.average.tolist() == [[1, 0, 0], [1, 1, 0]]
     assert outcomes.single.tolist() == [0, 1, 0]
     assert outcomes.oracle.tolist() == [1, 1, 1]
+
+
+def test_the_chances_of_scores_stay_with_their_questions() -> None:
+    rng = np.random.default_rng(0)
+    known = rng.random((5, 40), dtype=np.float32)
+    scores = np.where(rng.random(known.shape) < 0.5, known, np.float32(np.nan))
+    scores[4] = np.nan
+    scores[:, 7] = np.nan
+    questions = tuple(Question(f"q{i}", "?", dataset=(NQ, SQUAD)[i % 2]) for i in range(40))
+    backbones = {name: Backbone(model=f"hashing:{n}") for n, name in enumerate(("mini", "large"), 8)}
+    table = ArmTable(SPECS, backbones, {}, "thumb", {})
+    pool = Pool.of(ScoreMatrix(questions, table, scores, known), None)
+    pool.split(0.5, rng)
+    assert pool.chances is not None
+    assert pool.chances.shape == pool.scores.shape < (5, 40)
+    some = ~np.isnan(pool.scores)
+    np.testing.assert_array_equal(pool.chances[some], pool.scores[some])
+
+
+def test_a_portfolio_of_a_log_goes_by_the_chances_of_its_scores() -> None:
+    rng, n = np.random.default_rng(0), 8000
+    kind = rng.integers(3, size=n)
+    worth = np.array([[0.9, 0.3, 0.3], [0.3, 0.9, 0.3], [0.6, 0.6, 0.6]])[:, kind]
+    chances = np.array([[0.8, 0.1, 0.3], [0.1, 0.8, 0.3], [0.1, 0.1, 0.4]], dtype=np.float32)[:, kind]
+    drawn = (rng.random(n) > chances.cumsum(axis=0)).sum(axis=0).clip(max=2)
+    log, asked = np.full(worth.shape, np.nan, dtype=np.float32), np.arange(n)
+    log[drawn, asked] = rng.random(n) < worth[drawn, asked]
+    table = ArmTable(
+        {name: SPECS[name] for name in ("words", "none")} | {"other": SPECS["words"]}, {}, {}, "thumb", {}
+    )
+    questions = tuple(Question(f"q{i}", "?") for i in range(n))
+    best = []
+    for known in (chances, None):
+        pool = Pool.of(
+            ScoreMatrix(questions, table, log.copy(), None if known is None else known.copy()), None
+        )
+        chosen, held_out = pool.halves(pool.split(0.5, np.random.default_rng(1)))
+        best.append([int(part.mean(axis=1).argmax()) for part in (chosen, held_out)])
+    assert best[0] == [2, 2]
+    assert 2 not in best[1]

@@ -291,6 +291,8 @@ def test_the_log_is_a_matrix_whose_other_cells_are_unknown(
     assert matrix.arms == ("bm25", "dense"), "no other arm was drawn and judged"
     assert [question.text for question in matrix.questions] == ["the sea?", "the moon?"]
     np.testing.assert_array_equal(matrix.scores, [[0.75, np.nan], [np.nan, 0.0]])
+    assert matrix.chances is not None
+    np.testing.assert_allclose(matrix.chances, [[1 - 0.75**2, 0.25]] * 2)
     assert matrix.table.measure == "thumb of the log"
     assert dict(matrix.table.specs) == {name: config.arms[name] for name in ("bm25", "dense")}
     assert matrix.table.costs == {

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +243,16 @@ def test_an_encoder_that_cannot_be_loaded_is_named_when_it_is_needed(tmp_path: P
     assert policy.probabilities(Context("?"), ARMS).tolist() == pytest.approx([1 / 3] * 3)
     with pytest.raises(PolicyError, match=r"encoder '.*' cannot be loaded"):
         policy.learn(decision("bm25", Context("?")), 1.0)
+
+
+@pytest.mark.parametrize("hidden", [0, 8])
+def test_without_features_and_an_embedding_an_arm_is_predicted_by_its_rewards(hidden: int) -> None:
+    policy = NeuralGreedy(dims=0, hidden=hidden, learning_rate=0.05)
+    rows = history(policy, 200, seed=2)
+    for row, _ in rows:
+        seen = replace(row, context=Context("why?"))
+        policy.learn(seen, 1.0 if row.drawn == ARMS[0] else 0.0)
+    found = policy.predictions(Context("who?"), ARMS)
+    assert found[0] == pytest.approx(1.0, abs=0.1)
+    assert found[1:] == pytest.approx(0.0, abs=0.3)
+    assert policy.load(policy.save()).predictions(Context("who?"), ARMS).tolist() == found.tolist()

@@ -172,9 +172,9 @@ def test_it_answers_for_what_its_policy_is_asked_besides() -> None:
         {"kind": "apprentice", "params": {"baseline": {"kind": "uniform"}, "policy": {"kind": "linucb"}}}
     )
     context = decision(np.random.default_rng(1), "rrf").context
-    assert shadowing.shadow(context, ARMS).sum() == pytest.approx(1.0)
+    assert shadowing.in_shadow.probabilities(context, ARMS).sum() == pytest.approx(1.0)
     assert set(made({"kind": "linucb"}).contributions(context, ARMS)) == {"prior"}
-    assert not hasattr(made({"kind": "vowpal"}), "shadow")
+    assert not hasattr(made({"kind": "vowpal"}), "in_shadow")
 
 
 def test_it_does_not_decide_among_actions_of_a_request_as_each_would_be_watched() -> None:

@@ -56,7 +56,7 @@ class Shadow:
         self.learn, self.save = apprentice.learn, apprentice.save
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        return self._apprentice.shadow(context, arms)
+        return self._apprentice.in_shadow.probabilities(context, arms)
 
     def load(self, state: bytes) -> Self:
         return type(self)(self._apprentice.load(state))

@@ -220,3 +220,17 @@ def test_parameters_are_told_with_their_defaults() -> None:
         "folds": 3,
         "seed": 0,
     }
+
+
+def test_the_penalty_is_chosen_on_questions_that_are_no_neighbors_of_the_fit() -> None:
+    """Each question is asked twice, and what is best on it is chance: only its own answer would tell."""
+    rng, n = np.random.default_rng(0), 150
+    asked = world(n, seed=1).features
+    embedding = rng.normal(size=(n, 16)).astype(np.float32)
+    embedding /= np.linalg.norm(embedding, axis=1, keepdims=True)
+    twice = np.repeat(np.arange(n), 2)
+    texts = tuple(f"question {row}" for row in twice)
+    features = Features(asked.arms, texts, asked.names, asked.question[twice], embedding[twice])
+    utility = np.eye(4)[rng.choice(4, p=[0.55, 0.15, 0.15, 0.15], size=n)][twice]
+    router = RidgeRouter(sees="neighbors", neighbors=1, strengths=[0.1, 1e6])
+    assert router.fit(RoutingDataset(features, utility)).strength == 1e6

@@ -271,7 +271,7 @@ def test_a_share_grows_with_the_evidence_and_the_evaluation_is_on_record(beside:
     version = beside.canary()
     beside.traffic(50)
     beside.look(held(0.0225, low=-0.5))  # of rewards from -1 to 1
-    low, high = beside.config.reward.clip
+    low, high = beside.config.reward.reward_range
     first = first_share(beside.config.floor, len(beside.config.actions))
     assert beside.shares == {version: pytest.approx(first * (high - low) / 0.5)}
     assert (beside.last.evaluation, beside.last.automatic, beside.last.forced) == (1, True, False)

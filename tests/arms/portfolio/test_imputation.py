@@ -135,3 +135,51 @@ def test_without_a_ridge_an_effect_is_shrunk_by_one_score() -> None:
     scores = np.array([[0.5, 0.75, np.nan], [0.25, np.nan, 1.0]], np.float32)
     np.testing.assert_array_equal(complete(scores), complete(scores, ridge=1.0))
     assert (complete(scores) != complete(scores, ridge=2.0)).any()
+
+
+def learned(n: int, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return chances and qualities of a policy that has learned, shape (3, n) each.
+
+    The first two arms are good for a third of the questions each and mostly drawn there; the last one is as
+    good for all, and the best one by its mean.
+    """
+    kind = rng.integers(3, size=n)
+    worth = np.array([[0.9, 0.3, 0.3], [0.3, 0.9, 0.3], [0.6, 0.6, 0.6]])[:, kind]
+    chances = np.array([[0.8, 0.1, 0.3], [0.1, 0.8, 0.3], [0.1, 0.1, 0.4]])[:, kind]
+    return chances, worth
+
+
+def test_the_means_of_the_arms_are_right_from_the_log_of_a_policy_that_has_learned() -> None:
+    rng = np.random.default_rng(0)
+    chances, worth = learned(20_000, rng)
+    drawn = (rng.random(20_000) > chances.cumsum(axis=0)).sum(axis=0)
+    log = np.full(worth.shape, np.nan, dtype=np.float32)
+    asked = np.arange(20_000)
+    log[drawn, asked] = rng.random(20_000) < worth[drawn, asked]
+    blind, weighted = complete(log), complete(log, chances=chances.astype(np.float32))
+    np.testing.assert_allclose(weighted.mean(axis=1), worth.mean(axis=1), atol=0.02)
+    assert np.abs(blind.mean(axis=1) - worth.mean(axis=1)).max() > 0.1
+    assert greedy(weighted, 1).arms == (2,)
+    assert greedy(blind, 1).arms != (2,), "without chances, arms are taken for what they are served on"
+    known = ~np.isnan(log)
+    np.testing.assert_array_equal(weighted[known], log[known])
+
+
+def test_a_chance_that_is_the_same_everywhere_leaves_the_means_of_the_arms() -> None:
+    rng = np.random.default_rng(0)
+    log = a_log(np.full((3, 900), [[0.2], [0.5], [0.8]]), rng)
+    means = [complete(log, chances=np.full(log.shape, p, np.float32)).mean(axis=1) for p in (1 / 3, 0.5, 1.0)]
+    np.testing.assert_allclose(means[1], means[0], atol=1e-6)
+    np.testing.assert_allclose(means[2], means[0], atol=1e-6)
+    np.testing.assert_allclose(means[0], complete(log).mean(axis=1), atol=0.01)
+
+
+def test_with_chances_an_arm_is_expected_by_the_groups_as_well() -> None:
+    rng = np.random.default_rng(0)
+    groups = rng.integers(0, 2, 4000)
+    truth = np.array([[0.2, 0.9], [0.8, 0.3]])[:, groups]
+    log = a_log(truth, rng)
+    completed = complete(log, groups, chances=np.full(log.shape, 0.5, np.float32))
+    for group in (0, 1):
+        found = completed[:, groups == group].mean(axis=1)
+        np.testing.assert_allclose(found, truth[:, groups == group].mean(axis=1), atol=0.05)

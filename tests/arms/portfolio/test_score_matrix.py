@@ -104,6 +104,23 @@ def test_small_blocks_are_gathered_and_large_ones_cut_into_row_groups(tmp_path: 
     assert rows == [ROW_GROUP, 1, ROW_GROUP, ROW_GROUP, 5, 3]
 
 
+def test_the_chances_of_a_log_come_back_with_the_arms_that_are_read(tmp_path: Path) -> None:
+    chances = np.array([[0.25, 0.5], [0.75, 1.0], [0.125, 0.0]], dtype=np.float32)
+    write_matrix(
+        tmp_path / "m", table_of("a", "b"), [(questions(3), scores([0, 1], [1, 0], [1, 1]))], chances
+    )
+    whole, part = read_matrix(tmp_path / "m"), read_matrix(tmp_path / "m", ["b"])
+    assert whole.chances is not None
+    assert part.chances is not None
+    np.testing.assert_array_equal(whole.chances, chances.T)
+    np.testing.assert_array_equal(part.chances, chances.T[1:])
+    (tmp_path / "m" / "chances.npy").unlink()
+    with pytest.raises(MatrixError, match=r"chances\.npy is missing"):
+        read_matrix(tmp_path / "m")
+    with pytest.raises(MatrixError, match=r"chances of shape \(1, 1\) were expected, got \(2, 1\)"):
+        ScoreMatrix(tuple(questions(1)), table_of("a"), scores([1]), np.ones((2, 1), np.float32))
+
+
 MEASURE = """
 import sys, tracemalloc
 from pathlib import Path

@@ -173,11 +173,11 @@ def test_statistics_restart_with_each_hundred_thousand_examples(streams: Streams
 
 
 def test_an_expected_mean_is_cut_to_the_range_of_its_values(streams: Streams) -> None:
-    rule = replace_clip(RULE, (-0.5, 0.75))
+    rule = replace_clip(RULE, (0.25, 0.75))
     watched = Monitor(DriftSpec(), rule)
     watched.see(example(1, Context("which river is it?", {"w=river": 1.0})), 0.5)
     of_questions = [(0.0, monitor.LONGEST), (0.0, 1.0), (-inf, inf)]
-    assert streams.possible[QUESTIONS[0] : ARM + 1] == [*of_questions, (-0.5, 0.75)]
+    assert streams.possible[QUESTIONS[0] : ARM + 1] == [*of_questions, (0.25, 0.75)]
 
 
 def replace_clip(rule: RewardRule, clip: tuple[float, float]) -> RewardRule:

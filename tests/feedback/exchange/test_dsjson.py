@@ -22,7 +22,7 @@ from armwise.feedback.exchange.jsonl import ExchangeError
 from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.exported import ARMS, any_example, example
 
-RULE = RewardRule(metrics={"right": Metric(range=(-1, 1))}, cost_weight=0.125)
+RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.125)
 
 EVENT: dict[str, Any] = {
     "_label_cost": -1,
@@ -135,7 +135,7 @@ def test_what_was_not_drawn_or_has_no_reward_is_counted() -> None:
 
 def test_vw_reads_the_cost_the_probability_and_the_action_that_we_wrote() -> None:
     vw = Workspace("--dsjson --cb_explore_adf --quiet")
-    for drawn, reward in (("bm25", 1.0), ("dense", -0.5), ("none", 0.125)):
+    for drawn, reward in (("bm25", 1.0), ("dense", 0.0), ("none", 0.125)):
         sent = example(1, drawn, reward)
         (line,) = written([sent])
         shared, *actions = vw.parse(line.decode().strip())

@@ -20,8 +20,8 @@ from armwise.feedback.exchange.obp import ARRAYS, FOLDER, read_obp, survey, writ
 from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.exported import ARMS, any_example, example
 
-RULE = RewardRule(metrics={"right": Metric(range=(-1, 1))}, cost_weight=0.125)
-FOREIGN = RewardRule(metrics={"click": Metric(range=(-1, 1))}, cost_weight=0.0)
+RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.125)
+FOREIGN = RewardRule(metrics={"click": Metric()}, cost_weight=0.0)
 
 HEADER = (
     ",timestamp,item_id,position,click,propensity_score,user_feature_0,user_feature_1,"
@@ -151,7 +151,7 @@ drawn = any_example().map(
 def test_what_an_evaluation_needs_comes_back_from_either(
     tmp_path_factory: pytest.TempPathFactory, found: list[Example], data: st.DataObject
 ) -> None:
-    rewards = data.draw(st.lists(st.floats(-1, 1), min_size=len(found), max_size=len(found)))
+    rewards = data.draw(st.lists(st.floats(0, 1), min_size=len(found), max_size=len(found)))
     examples = [
         replace(one, seq=seq, failed=False, metrics={"click": earned})
         for seq, (one, earned) in enumerate(zip(found, rewards, strict=True), start=1)

@@ -165,3 +165,23 @@ def test_scores_stay_in_range_and_no_decision_is_lost(turns: list[tuple[str, str
     assert np.all((known >= 0.0) & (known <= 1.0))
     assert len(known) == len({(question, arm) for question, arm, _ in turns})
     assert found.used == len(turns)
+
+
+def test_the_chance_of_a_score_is_that_any_decision_with_its_question_drew_the_arm() -> None:
+    def drawn(question: str, arm: str, p: tuple[float, ...], arms: tuple[str, ...] = ARMS) -> Example:
+        one = example(question, arm, 1.0)
+        return replace(one, decision=replace(one.decision, arms=arms, probabilities=p))
+
+    once = drawn("q1", "a", (0.5, 0.25, 0.25))
+    again = drawn("q2", "b", (0.5, 0.25, 0.25)), drawn("q2", "a", (0.2, 0.8), ("a", "b"))
+    found = labels([once, *again], value_of(RULE, "thumb"), ARMS)
+    assert found.arms == ("a", "b")
+    assert found.chances is not None
+    np.testing.assert_allclose(found.chances, [[0.5, 0.25], [1 - 0.5 * 0.8, 1 - 0.75 * 0.2]], rtol=1e-6)
+    unknown = replace(once, decision=replace(once.decision, probabilities=()))
+    assert labels([once, unknown], value_of(RULE, "thumb"), ARMS).chances is None
+
+
+def test_the_reward_is_scaled_by_its_range_where_nothing_costs() -> None:
+    worth = value_of(RULE.model_copy(update={"cost_weight": 0.0}), "reward")
+    assert worth(example("q1", "a", 0.0, metric="thumb")) == 0.5

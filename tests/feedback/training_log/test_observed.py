@@ -22,7 +22,6 @@ from armwise.feedback.training_log.observed import (
     Calibration,
     Graded,
     audited,
-    fraction,
     graded,
     moved,
     source_of,
@@ -201,9 +200,7 @@ def test_metrics_count_by_their_weights_and_ends() -> None:
             "stars": Metric(range=(1.0, 5.0)),
         }
     )
-    assert fraction(rule, {"right": 0.5, "errors": 2.5, "another": 9.0}) == pytest.approx(
-        (3 * 0.5 + 0.75) / 4
-    )
+    assert rule.quality({"right": 0.5, "errors": 2.5, "another": 9.0}) == pytest.approx((3 * 0.5 + 0.75) / 4)
     assert moved(rule, {"errors": 9.0, "stars": 2.0, "another": 9.0}, -0.25) == {"errors": 10.0, "stars": 1.0}
 
 

@@ -435,7 +435,9 @@ async def test_drawing_at_random_and_each_arm_alone_are_the_estimates_of_the_eva
         found = random if name == "random" else by_arm[name]["alone"]
         assert found is not None
         reach = target.max() / linear.config.floor
-        expected = np.clip(intervals.normal(intervals.hedged(terms, reach, *rule.clip)), *rule.clip)
+        expected = np.clip(
+            intervals.normal(intervals.hedged(terms, reach, *rule.reward_range)), *rule.reward_range
+        )
         assert np.allclose((found[0], *found[1]), (terms.value, *expected)), name
 
 
@@ -484,7 +486,7 @@ async def test_each_field_of_the_form_finds_what_it_names(linear: Service) -> No
     assert len(await found(since="2020-01-01", until="2120-01-01")) == 15
     assert await found(until="2020-01-01") == []
     assert await found(since="2120-01-01") == []
-    good, bad = await found(least="0"), await found(most="0")
+    good, bad = await found(least="0.3"), await found(most="0.3")
     assert "question 12 of twelve" in good
     assert "question 13 of twelve" in bad
     assert sorted([*good, *bad]) == sorted(f"question {i} of twelve" for i in range(14))
