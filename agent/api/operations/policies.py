@@ -306,7 +306,6 @@ def _judge(point: DecisionPoint) -> JudgeState | None:
     calibration = observed.Calibration.of(pairs)
     means = prediction_powered.by_arm([graded.arm for graded in judged], grades, values)
     return construct(
-        FeedbackState,
         JudgeState,
         graded=len(judged),
         audits=calibration.audits,
