@@ -105,7 +105,7 @@ class _Arm:
         evidence: Worth of the bets on a rise, then of those on a fall, one of each stake.
         begun: Sum of the same, each times the number of the reward with which it began.
         level: Mean reward less what is predicted, of late.
-        weights: Of the columns, shape (d,).
+        weights: Weights of the columns, shape (d,).
         squares: 1 plus the sum of the squares of each column, shape (d,).
     """
 
@@ -134,9 +134,9 @@ class _Arm:
 
 
 class ChangeDetector:
-    """Tell from rewards, in their order, that the mean reward of an arm has changed.
+    """Find from rewards, in their order, that the mean reward of an arm has changed.
 
-    An arm that gets other questions than before has not changed, as far as they tell what it earns.
+    An arm that gets other questions than before has not changed, as far as they show what it earns.
 
     Args:
         run_length: Expected number of rewards, of all arms together, between two changes that are found where
@@ -166,7 +166,7 @@ class ChangeDetector:
         After a change, all arms begin anew.
 
         Args:
-            arm: Its name.
+            arm: Name of the arm.
             reward: A finite number.
             x: Columns of the question without a constant one, as many as before, shape (d,).
         """
