@@ -12,11 +12,11 @@ ridges are for rewards as noisy as single ratings; where they are calmer, fewer 
 The mean residual of all drawn arms, the level of a prior, is added to every arm: labels that promise too much
 promise it of arms that nobody draws, too. Weights follow the likelihood of each reward under each member.
 
-Where the residuals of an arm say that its reward has changed, everything is forgotten but the rewards since
-then, and the router is left: scores of the time before say nothing of the time after. An arm that is hardly
-drawn could not say so: where its few rewards are higher than expected, it gets half of the draws until they
-are not, or until it is known to have risen. All of it is a function of the rewards in their order, so a
-replay of the log restarts at the same places.
+Where the rewards of an arm say that they have changed (`armwise.agent.policies.change_detector`),
+everything is forgotten but the latest rewards. The router stays a member, with the weight that `own` had at
+the start: where it is still right, the likelihood gives its weight back. An arm that is hardly drawn could
+not show a change: where its few rewards are higher than expected, it gets half of the draws until they are
+not. All of it is a function of the rewards in their order, so a replay restarts at the same places.
 """
 
 import copy
@@ -25,12 +25,20 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from threading import Lock
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from armwise.agent.policies.base import PolicyError, Restart
+from armwise.agent.policies.change_detector import (
+    MOST,
+    REMOVED,
+    RUN_LENGTH,
+    Change,
+    ChangeDetector,
+    restart_after,
+)
 from armwise.agent.policies.encoding import (
     check_context,
     check_reward,
@@ -53,6 +61,9 @@ RIDGES = np.array([1000.0, 100.0, 30.0])
 WEIGHTS = np.array([0.7, 0.15, 0.15])
 """Weights of the members at the start, towards which they are drawn all the time."""
 
+RESTARTED = np.array([0.15, 0.15, 0.7])
+"""Weights of the members after a restart: the router promised what has changed, but may still be right."""
+
 FIXED_SHARE = 0.001
 """How much of the weights is redistributed with each reward (Herbster and Warmuth's fixed share)."""
 
@@ -68,11 +79,17 @@ CALM = 0.1
 LEAST_VARIANCE = 0.0004
 """Least variance: where all rewards are equal, the next one that differs is no miracle."""
 
-LEARNED = 30
-"""Rewards of an arm after which its residuals may restart: those before show that it was unknown."""
+BEFORE = 0.25
+"""What a reward from before the change counts for that a restart keeps."""
 
-REST = 100
-"""Rewards after a restart without another."""
+LEARNED = 30
+"""Rewards of an arm by which it is known: higher ones before that count as `notice` at most."""
+
+UNEXPLAINED = 0.25
+"""By how much a mean may be higher than expected without being noticed, in standard deviations."""
+
+ONE, ALL = 8.0, 16.0
+"""What one reward adds to the noticed rise of an arm at most, and all of them together."""
 
 LOOK = 0.5
 """Probability with which an arm is drawn because its rewards were higher than expected.
@@ -84,11 +101,7 @@ rewards are late, all draws of that time would be lost.
 SUBSETS = 8
 """Sets of arms whose statistics are kept ready for decisions: requests may allow any."""
 
-LEAST, MOST = 20, 500
-"""Rewards that a restart keeps, at least and at most."""
-
-
-LAYOUT = 3
+LAYOUT = 4
 """How a state is to be read: one of another number is learned anew."""
 
 
@@ -104,11 +117,11 @@ class _Model:
         weights: Weights of the members, shape (3,).
         noise: Mean square of the errors, and the rewards that it is worth, shape (2,).
         spread: Mean and variance of the rewards of all arms together, shape (2,).
-        sums: Evidence that the reward of each arm has risen, and fallen, shape (n + 1, 2).
-        since: Number of the reward at which each sum was last 0, shape (n + 1, 2).
+        rise: Sum by which the rewards of each arm are higher than expected, shape (n + 1,).
         drawn: Rewards of each arm since the start or the last restart, shape (n + 1,).
         residual: Sum of the errors at these rewards, not discounted, shape (n + 1,).
-        memory: Row of the arm, reward and x of the latest rewards, oldest first, each of shape (2 + d,).
+        memory: Row of the arm, reward, each prior, whether the arm had a score, and x, of the latest rewards,
+            oldest first, each of shape (5 + d,).
         decomposed: Eigenvalues and eigenvectors of `gram` by the row of an arm, until its next reward. Not
             part of the state.
         together: What decisions among some rows read, until the next reward of any arm. Not part of it.
@@ -121,8 +134,7 @@ class _Model:
     weights: Array = field(default_factory=WEIGHTS.copy)
     noise: Array = field(default_factory=lambda: np.array([NOISE, NOISE_COUNT]))
     spread: Array = field(default_factory=lambda: np.array([0.0, NOISE]))
-    sums: Array = field(default_factory=lambda: np.zeros((1, 2)))
-    since: Array = field(default_factory=lambda: np.zeros((1, 2)))
+    rise: Array = field(default_factory=lambda: np.zeros(1))
     drawn: Array = field(default_factory=lambda: np.zeros(1))
     residual: Array = field(default_factory=lambda: np.zeros(1))
     memory: deque[Array] = field(default_factory=lambda: deque(maxlen=MOST))
@@ -144,21 +156,22 @@ class _Model:
         return min(float(self.noise[0]) / CALM, 1.0)
 
     def add_arm(self) -> None:
-        for name in ("gram", "target", "scale", "sums", "since", "drawn", "residual"):
+        for name in ("gram", "target", "scale", "rise", "drawn", "residual"):
             rows: Array = getattr(self, name)
             setattr(self, name, np.concatenate([rows, rows[-1:]]))
         self.together.clear()
 
-    def forget(self, now: int) -> None:
+    def forget(self) -> None:
         """Clear what is learned of rewards, but for their noise."""
         self.gram[:], self.target[:], self.level[:] = 0.0, 0.0, 0.0
-        self.sums[:], self.since[:], self.drawn[:], self.residual[:] = 0.0, now, 0.0, 0.0
+        self.rise[:], self.drawn[:], self.residual[:] = 0.0, 0.0, 0.0
+        self.weights = RESTARTED.copy()
         self.decomposed.clear()
         self.together.clear()
 
     def arrays(self) -> dict[str, Array]:
         found = {array.name: getattr(self, array.name) for array in fields(self) if array.init}
-        width = 2 + self.gram.shape[1]
+        width = 5 + self.gram.shape[1]
         return {**found, "memory": np.array(self.memory, dtype=np.float64).reshape(-1, width)}
 
     def along(self, rows: NDArray[np.intp]) -> "_Rotated":
@@ -232,19 +245,17 @@ class Adaptive:
         newcomer: By how much an arm without a score is expected to be better than the best score, in
             standard deviations of a reward. Its own rewards outweigh that, and are not forgotten in this:
             an arm that was bad is not taken for unknown once its rewards are old.
-        threshold: Evidence at which the reward of an arm counts as changed, in standard deviations of a
-            reward, of which a single one gives half at most; None to restart never. A lower one notices
-            sooner, and restarts in calm worlds, too.
-        slack: By how much the mean of a reward may move without being evidence, in its standard deviations.
-        notice: Evidence of a rise beyond which an arm is looked at: what exceeds it is added to its bound, in
-            standard deviations of a reward, for half of the probability. With a lower one, an arm that nobody
-            draws and that becomes the best is found sooner, and bad ones are drawn more often. None to add
-            nothing.
+        run_length: Expected number of rewards, of all arms together, between two restarts where nothing
+            changes; None to restart never. A shorter one follows a change sooner.
+        notice: Sum of rewards higher than expected beyond which an arm is looked at: what exceeds it is added
+            to its bound, in standard deviations of a reward, for half of the probability. With a lower one,
+            an arm that nobody draws and that becomes the best is found sooner, and bad ones are drawn more
+            often. None to add nothing.
 
     Source: the members as upper confidence bounds of ridge regressions: Li et al. 2010, arXiv:1003.0146;
     discounted: Russac et al. 2019, arXiv:1909.09146; their weights: Herbster and Warmuth 1998, Tracking the
     best expert; restarts: Liu et al. 2018, A change-detection based framework for piecewise-stationary
-    multi-armed bandit problem, arXiv:1711.03539, with the sums of Page 1954.
+    multi-armed bandit problem, arXiv:1711.03539; noticed rises: Page 1954.
 
     Raises:
         PolicyError: A value out of its range.
@@ -252,6 +263,7 @@ class Adaptive:
 
     kind = "adaptive"
     resumes_exactly = True
+    removed: ClassVar = REMOVED
 
     def __init__(
         self,
@@ -262,18 +274,15 @@ class Adaptive:
         prior: float = 0.5,
         prior_feature: str | None = ROUTER,
         newcomer: float = 0.2,
-        threshold: float | None = 16.0,
-        slack: float = 0.25,
+        run_length: float | None = RUN_LENGTH,
         notice: float | None = 3.5,
     ) -> None:
-        for name, value in {"alpha": alpha, "slack": slack}.items():
-            if not 0.0 <= value < np.inf:
-                raise PolicyError(f"{name} {value} is not a finite number of at least 0")
+        if not 0.0 <= alpha < np.inf:
+            raise PolicyError(f"alpha {alpha} is not a finite number of at least 0")
         if not half_life > 0.0:
             raise PolicyError(f"half_life {half_life} is not a positive number")
-        for name, limit in {"threshold": threshold, "notice": notice}.items():
-            if limit is not None and not limit > 0.0:
-                raise PolicyError(f"{name} {limit} is neither a positive number nor None")
+        if notice is not None and not notice > 0.0:
+            raise PolicyError(f"notice {notice} is neither a positive number nor None")
         for name, value in {"prior": prior, "newcomer": newcomer}.items():
             if not np.isfinite(value):
                 raise PolicyError(f"{name} {value} is not finite")
@@ -285,10 +294,10 @@ class Adaptive:
             "prior": prior,
             "prior_feature": prior_feature,
             "newcomer": newcomer,
-            "threshold": threshold,
-            "slack": slack,
+            "run_length": run_length,
             "notice": notice,
         }
+        self._detector = None if run_length is None else ChangeDetector(run_length)
         self._discount = 0.5 ** (1.0 / half_life)
         self._rows: dict[str, int] = {}
         self._model: _Model | None = None
@@ -381,8 +390,12 @@ class Adaptive:
             _measure(model, reward, error)
             self._add(model, row, x, reward, priors.scores[:, at], scored=bool(priors.scored[at]))
             model.residual[row] += error
-            model.memory.append(np.array([row, reward, *x]))
-            self._watch(model, row, decision.drawn, error / deviation)
+            model.memory.append(np.array([row, reward, *priors.scores[:, at], priors.scored[at], *x]))
+            self._notice(model, row, error / deviation)
+            if self._detector is not None:
+                change = self._detector.see(decision.drawn, reward, x[1:])
+                if change is not None:
+                    self._restart(model, change)
 
     def save(self) -> bytes:
         """Return the settings and a digest on one line, then the names of the arms and the model."""
@@ -392,8 +405,13 @@ class Adaptive:
                 "rewards": self._rewards,
                 "base": self._base,
                 "restarts": [asdict(one) for one in self._restarts],
+                "watched": [] if self._detector is None else self._detector.arms,
             }
-            return seal(self._made_by, pack(facts, self._model.arrays() if self._model else {}))
+            arrays = self._model.arrays() if self._model else {}
+            return seal(
+                self._made_by,
+                pack(facts, arrays | ({} if self._detector is None else self._detector.arrays())),
+            )
 
     def load(self, state: bytes) -> Self:
         """Return a policy with the given state.
@@ -402,12 +420,15 @@ class Adaptive:
             PolicyError: The state is damaged, or of another kind or other settings.
         """
         facts, arrays = unpack(unseal(state, self._made_by))
-        loaded = copy.copy(self)
+        loaded, detector = copy.copy(self), self._detector
+        if detector is not None:
+            detector = detector.load(facts["watched"], arrays.pop("watched"), arrays.pop("seen"))
         vars(loaded).update(
             _rows={arm: row for row, arm in enumerate(facts["arms"])},
             _model=_Model.of(arrays) if arrays else None,
             _rewards=facts["rewards"],
             _base=facts["base"],
+            _detector=detector,
             _restarts=[Restart(**one) for one in facts["restarts"]],
             _lock=Lock(),
         )
@@ -439,9 +460,7 @@ class Adaptive:
     def _priors(
         self, model: _Model, context: Context, arms: Sequence[str], rows: NDArray[np.intp]
     ) -> _Priors:
-        scores = np.full(len(arms), math.nan)
-        if self._base is None:
-            scores = prior_scores(context, arms, self._settings["prior_feature"])
+        scores = prior_scores(context, arms, self._settings["prior_feature"])
         scored = ~np.isnan(scores)
         bonus = self._bonus(model, rows)
         expected = self._settings["prior"] if self._base is None else self._base
@@ -469,7 +488,7 @@ class Adaptive:
         """Return what is added to the bounds of arms whose rewards were higher than expected."""
         if (notice := self._settings["notice"]) is None:
             return np.zeros(len(rows))
-        return np.asarray(math.sqrt(model.spread[1]) * np.maximum(model.sums[rows, 0] - notice, 0.0))
+        return np.asarray(math.sqrt(model.spread[1]) * np.maximum(model.rise[rows] - notice, 0.0))
 
     def _reweigh(self, model: _Model, error: Array, variance: Array) -> None:
         """Move the weights of the members by the likelihood of a reward, shapes (3,)."""
@@ -489,39 +508,26 @@ class Adaptive:
         model.level += np.array([reward - scores, np.ones(2)]) * [scored, True]
         model.drawn[row] += 1.0
 
-    def _watch(self, model: _Model, row: int, arm: str, residual: float) -> None:
-        """Sum the residual of an arm up, in standard deviations, and restart where it has changed."""
-        sums, threshold = model.sums[row], self._settings["threshold"]
-        if threshold is not None:  # a single reward shows no change
-            residual = max(-threshold / 2.0, min(residual, threshold / 2.0))
-        sums += np.array([residual, -residual]) - self._settings["slack"]
-        np.maximum(sums, 0.0, out=sums)
-        if model.drawn[row] == LEARNED:
-            sums[:] = min(sums[0], self._settings["notice"] or 0.0), 0.0
-        model.since[row, sums == 0.0] = self._rewards
-        known = model.drawn[row] > LEARNED
-        rested = not self._restarts or self._rewards - self._restarts[-1].reward >= REST
-        if threshold is not None and known and rested and sums.max() > threshold:
-            direction = int(sums.argmax())
-            since = int(self._rewards - model.since[row, direction])
-            kept = min(max(since, LEAST), MOST, len(model.memory))
-            memory = np.array(model.memory)
-            before, after = memory[:-kept], memory[-kept:]
-            levels = (
-                _mean_of(before, row, float(model.spread[0])),
-                _mean_of(after, row, float(model.spread[0])),
-            )
-            self._restarts.append(Restart(self._rewards, arm, direction == 0, kept, *levels))
-            self._restart(model, after)
+    def _notice(self, model: _Model, row: int, error: float) -> None:
+        """Add the error of an arm, in standard deviations, to the sum by which it is higher than expected."""
+        rise = model.rise[row] + max(-ONE, min(error, ONE)) - UNEXPLAINED
+        most = (self._settings["notice"] or 0.0) if model.drawn[row] == LEARNED else ALL
+        model.rise[row] = min(max(rise, 0.0), most)
 
-    def _restart(self, model: _Model, kept: Array) -> None:
-        """Forget all but some rewards, and the router."""
-        model.forget(self._rewards)
-        self._base = float(kept[:, 1].mean())
-        for at, reward, *x in kept:
-            row = int(at)
-            bonus = np.repeat(self._bonus(model, np.array([row])), 2)
-            self._add(model, row, np.array(x), reward, bonus, scored=False)
+    def _restart(self, model: _Model, change: Change) -> None:
+        """Forget all but the latest rewards."""
+        names = [*self._rows]
+        rewards = [(names[int(one[0])], float(one[1])) for one in model.memory]
+        restart = restart_after(change, self._rewards, rewards)
+        self._restarts.append(restart)
+        kept = [*model.memory][-restart.kept :]
+        model.forget()
+        self._base = float(np.mean([one[1] for one in kept]))
+        for left, one in zip(range(len(kept), 0, -1), kept, strict=True):
+            if left == change.since:
+                model.scale *= BEFORE
+                model.level *= BEFORE
+            self._add(model, int(one[0]), one[5:], one[1], one[2:4], scored=bool(one[4]))
 
 
 def _share(bounds: Array, noticed: Array) -> Array:
@@ -529,12 +535,6 @@ def _share(bounds: Array, noticed: Array) -> Array:
     if not noticed.any():
         return greedy(bounds)
     return (1.0 - LOOK) * greedy(bounds) + LOOK * greedy(bounds + noticed)
-
-
-def _mean_of(memory: Array, row: int, otherwise: float) -> float:
-    """Return the mean reward of an arm in some of the memory."""
-    rewards = memory[memory[:, 0] == row, 1]
-    return float(rewards.mean()) if len(rewards) else otherwise
 
 
 def _measure(model: _Model, reward: float, error: float) -> None:

@@ -1,12 +1,12 @@
 """Any policy that learns, made to start anew where the world has changed.
 
-    reward -> watch (adaptive) -> restart? -> a policy that has learned the latest rewards alone
-           -> policy
+    reward -> change detector -> restart?
+           -> policy, or a fresh one that has learned the latest rewards alone
 
-A policy that has learned much unlearns it slowly. Beside it, a linear model of the rewards follows the
-world (`armwise.agent.policies.adaptive`); where the errors of that say that the reward of an arm has
-changed, the policy is replaced by one that knows only the decisions since. All of it is a function of the
-rewards in their order, so a replay of the log restarts at the same places.
+A policy that has learned much unlearns it slowly. Beside it, a detector follows the rewards of each arm
+(`armwise.agent.policies.change_detector`); where it finds a change, the policy is replaced by one that knows
+only the latest decisions. All of it is a function of the rewards in their order, so a replay of the log
+restarts at the same places.
 """
 
 import copy
@@ -14,13 +14,21 @@ import json
 import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.agent.policies.adaptive import MOST, Adaptive
 from armwise.agent.policies.base import Policy, PolicyError, Restart
+from armwise.agent.policies.change_detector import (
+    MOST,
+    REMOVED,
+    RUN_LENGTH,
+    ChangeDetector,
+    restart_after,
+)
+from armwise.agent.policies.encoding import check_reward, check_whole, question_columns
 from armwise.agent.policies.serialization import pack, seal, unpack, unseal
 from armwise.feedback.events import Context, Decision
 from armwise.feedback.texts import by_pseudonym
@@ -28,22 +36,24 @@ from armwise.feedback.texts import by_pseudonym
 _COMPRESSION = 1
 """Level of zlib: the latest decisions are saved with each version, so it has to be quick."""
 
+LAYOUT = 2
+"""How a state is to be read: one of another number is learned anew."""
+
 
 class Restarting:
     """A policy that is replaced by a fresh one where the rewards say that the world has changed.
 
-    The fresh one learns the decisions since the change, 20 to 500 of them. What it had learned of labels of
+    The fresh one learns the decisions since the change, 100 to 500 of them. What it had learned of labels of
     a warm start is gone with the rest: the next run brings new ones.
 
     Args:
         policy: Policy that decides and learns.
-        threshold: Evidence at which the reward of an arm counts as changed, in standard deviations of a
-            reward. A lower one notices sooner, and restarts in calm worlds, too.
-        slack: By how much the mean of a reward may move without being evidence, in its standard deviations.
-        dims: Columns that the named features of the question are hashed into, for the watch.
+        run_length: Expected number of rewards, of all arms together, between two restarts where nothing
+            changes. A shorter one follows a change sooner.
+        dims: Columns that the named features of the question are hashed into, for the detector.
 
     Source: Liu et al. 2018, A change-detection based framework for piecewise-stationary multi-armed bandit
-    problem, arXiv:1711.03539; the sums are those of Page 1954.
+    problem, arXiv:1711.03539.
 
     Raises:
         PolicyError: A value out of its range, or a policy that reads the texts of questions: the decisions
@@ -52,30 +62,34 @@ class Restarting:
 
     kind = "restarting"
     parts = ("policy",)
-    learns_names = True  # the watch does
+    learns_names = True  # the detector does
+    removed: ClassVar = REMOVED
     example: ClassVar = {"policy": {"kind": "vowpal"}}
 
     @staticmethod
     def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
         """Accept: its part is checked by itself."""
 
-    def __init__(
-        self, policy: Policy, *, threshold: float = 16.0, slack: float = 0.25, dims: int = 32
-    ) -> None:
+    def __init__(self, policy: Policy, *, run_length: float = RUN_LENGTH, dims: int = 32) -> None:
         if getattr(policy, "reads_question", False):
             raise PolicyError(
                 f"policy {policy.kind!r} reads the texts of questions, which are not kept for a restart: "
                 "take one that reads features"
             )
-        self._watch = Adaptive(threshold=threshold, slack=slack, dims=dims)
+        check_whole(0, dims=dims)
+        self._made_by = {"kind": self.kind, "layout": LAYOUT, "run_length": run_length, "dims": dims}
+        self._dims = dims
+        self._detector = ChangeDetector(run_length)
+        self._n_columns: int | None = None
         self._policy, self._blank = policy, policy.save()
         self._latest = deque[tuple[Decision, float]](maxlen=MOST)
+        self._rewards, self._restarts = 0, list[Restart]()
         self.resumes_exactly = policy.resumes_exactly
 
     @property
     def restarts(self) -> tuple[Restart, ...]:
         """When it forgot what it had learned, the oldest first."""
-        return self._watch.restarts
+        return tuple(self._restarts)
 
     def __getattr__(self, name: str) -> Any:
         """Return what the policy has besides the contract: `penalised`, `contributions`, `shadow`, ..."""
@@ -89,36 +103,51 @@ class Restarting:
 
     def learn(self, decision: Decision, reward: float) -> None:
         """Update the policy from one reward, and restart it where that completes the evidence of a change."""
+        check_reward(decision, reward)
+        x = np.array(question_columns(decision.context, self._dims, self._n_columns), dtype=np.float64)
+        self._n_columns = len(x)
         self._policy.learn(decision, reward)
         self._latest.append((decision, reward))
-        n_restarts = len(self._watch.restarts)
-        self._watch.learn(decision, reward)
-        if len(self._watch.restarts) > n_restarts:
+        self._rewards += 1
+        change = self._detector.see(decision.drawn, reward, x)
+        if change is not None:
+            rewards = [(one.drawn, earned) for one, earned in self._latest]
+            self._restarts.append(restart_after(change, self._rewards, rewards))
             self._policy = self._policy.load(self._blank)
-            for kept in [*self._latest][-self._watch.restarts[-1].kept :]:
+            for kept in [*self._latest][-self._restarts[-1].kept :]:
                 self._policy.learn(*kept)
 
     def save(self) -> bytes:
-        """Return a digest on one line, then the policy, the watch and the latest decisions."""
+        """Return the settings and a digest, then the policy, the detector and the latest decisions."""
+        facts = {
+            "rewards": self._rewards,
+            "restarts": [asdict(one) for one in self._restarts],
+            "columns": self._n_columns,
+            "watched": self._detector.arms,
+        }
         rows = json.dumps([_row(decision, reward) for decision, reward in self._latest])
         embeddings = np.array([decision.context.embedding for decision, _ in self._latest], dtype=np.float64)
         arrays: dict[str, NDArray[Any]] = {
             "policy": _bytes(self._policy.save()),
-            "watch": _bytes(self._watch.save()),
             "latest": _bytes(zlib.compress(rows.encode(), _COMPRESSION)),
             "embeddings": embeddings,
         }
-        return seal({"kind": self.kind}, pack({}, arrays))
+        return seal(self._made_by, pack(facts, arrays | self._detector.arrays()))
 
     def load(self, state: bytes) -> Self:
         """Return a policy with the given state. Raises PolicyError."""
-        _, arrays = unpack(unseal(state, {"kind": self.kind}))
-        loaded = copy.copy(self)
-        loaded._policy = self._policy.load(arrays["policy"].tobytes())  # noqa: SLF001
-        loaded._watch = self._watch.load(arrays["watch"].tobytes())  # noqa: SLF001
+        facts, arrays = unpack(unseal(state, self._made_by))
         rows = json.loads(zlib.decompress(arrays["latest"].tobytes()))
         latest = map(_decision, rows, arrays["embeddings"].tolist())
-        loaded._latest = deque(latest, maxlen=MOST)  # noqa: SLF001
+        loaded = copy.copy(self)
+        vars(loaded).update(
+            _policy=self._policy.load(arrays["policy"].tobytes()),
+            _detector=self._detector.load(facts["watched"], arrays["watched"], arrays["seen"]),
+            _n_columns=facts["columns"],
+            _latest=deque(latest, maxlen=MOST),
+            _rewards=facts["rewards"],
+            _restarts=[Restart(**one) for one in facts["restarts"]],
+        )
         return loaded
 
 

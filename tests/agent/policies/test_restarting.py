@@ -14,6 +14,7 @@ from armwise.agent.policies import (
     PolicySpec,
     build_policy,
     require_action_features,
+    restarting,
     served_distribution,
 )
 from armwise.agent.policies.restarting import Restarting
@@ -99,7 +100,7 @@ def test_after_a_restart_it_is_a_policy_that_has_learned_the_kept_decisions_alon
     rows, policy = fallen(), made({"kind": kind})
     taught(policy, rows)
     (restart,) = policy.restarts
-    assert 20 <= restart.kept < restart.reward
+    assert 100 <= restart.kept < restart.reward
     since = rows[restart.reward - restart.kept :]
     fresh = taught(build_policy(PolicySpec(kind=kind), ARMS), since)
     for seed in range(5):
@@ -139,14 +140,18 @@ def test_it_keeps_500_decisions() -> None:
     assert len(json.loads(zlib.decompress(arrays["latest"].tobytes()))) == 500
 
 
-def test_a_state_of_another_policy_or_threshold_is_refused() -> None:
+def test_a_state_of_another_policy_run_length_or_layout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     state = made({"kind": "linucb"}).save()
     for other in (
         made({"kind": "linucb", "params": {"alpha": 0.3}}),
-        made({"kind": "linucb"}, threshold=9.0),
+        made({"kind": "linucb"}, run_length=9000.0),
+        made({"kind": "linucb"}, dims=8),
     ):
         with pytest.raises(PolicyError, match="is damaged, or not of"):
             other.load(state)
+    monkeypatch.setattr(restarting, "LAYOUT", 1)
+    with pytest.raises(PolicyError, match=r'"layout": 2.* is damaged, or not of .*"layout": 1'):
+        made({"kind": "linucb"}).load(state)
 
 
 def test_a_price_reaches_a_policy_that_predicts_rewards() -> None:
@@ -199,9 +204,48 @@ def test_a_policy_that_reads_the_text_of_a_question_is_refused() -> None:
         Restarting(Reader())
 
 
-def test_a_threshold_and_a_slack_are_those_of_the_watch() -> None:
-    for params, found in (({"threshold": 1000.0}, 0), ({"slack": 3.0}, 0), ({"threshold": 16.0}, 1)):
-        policy = taught(made({"kind": "epsilon_greedy"}, **params), fallen())
-        assert len(policy.restarts) == found, params
-    with pytest.raises(PolicyError, match="threshold 0 is neither a positive number nor None"):
-        made({"kind": "linucb"}, threshold=0)
+def test_a_longer_run_length_restarts_later() -> None:
+    at = []
+    for run_length in (100.0, 1e5, 1e300):
+        policy = taught(made({"kind": "epsilon_greedy"}, run_length=run_length), fallen())
+        at.append([restart.reward for restart in policy.restarts if restart.reward > 400][:1])
+    assert at[0] < at[1]
+    assert at[2] == []
+    with pytest.raises(PolicyError, match="run_length 0 is not a finite number above 1"):
+        made({"kind": "linucb"}, run_length=0)
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "restarting"])
+def test_a_parameter_that_is_gone_is_refused_with_what_takes_its_place(kind: str) -> None:
+    params = {"policy": {"kind": "linucb"}} if kind == "restarting" else {}
+    for name, instead in {"threshold": "set run_length", "slack": "run_length alone"}.items():
+        spec = PolicySpec(kind=kind, params={**params, name: 1.0})
+        with pytest.raises(PolicyError, match=f"{kind!r} no longer has a parameter {name!r}: {instead}"):
+            build_policy(spec, ARMS)
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.98])
+def test_rare_and_nearly_certain_rewards_restart_nothing(rate: float) -> None:
+    rng, policy = np.random.default_rng(int(100 * rate)), made({"kind": "epsilon_greedy"}, dims=0)
+    drawn = decision(rng, "bm25")
+    for reward in (rng.random(8000) < rate).astype(float).tolist():
+        policy.learn(drawn, reward)
+    assert policy.restarts == ()
+
+
+def test_an_arm_that_gets_other_questions_is_no_change_where_features_tell_them() -> None:
+    rng, policy = np.random.default_rng(3), made({"kind": "epsilon_greedy"}, dims=8)
+    for t in range(2400):
+        easy = rng.random() < (0.2 if t < 1200 else 0.8)
+        seen = Context("?", {"easy" if easy else "hard": 1.0})
+        row = Decision("d", seen, ARMS, (1 / 3, 1 / 3, 1 / 3), "bm25", "x", 1)
+        policy.learn(row, float(rng.random() < (0.9 if easy else 0.3)))
+    assert policy.restarts == ()
+
+
+def test_a_reward_that_is_not_finite_is_refused_before_anything_is_learned() -> None:
+    policy = made({"kind": "linucb"})
+    before = policy.save()
+    with pytest.raises(PolicyError, match="reward nan"):
+        policy.learn(decision(np.random.default_rng(1), "rrf"), float("nan"))
+    assert policy.save() == before
