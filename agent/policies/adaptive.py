@@ -1,7 +1,7 @@
 """A linear bandit for a world that changes: it forgets, weighs its trust in a router, and starts anew.
 
 Every arm has a ridge regression of its own of the reward less a prior, discounted with each reward. Three
-members read the same statistics; a decision is the arm with the highest weighted upper confidence bound. The
+members read the same statistics; an arm is drawn with the probability that it is the best. The
 ridges are for rewards as noisy as single ratings; where they are calmer, fewer of them outweigh a prior:
 
     member      prior             ridge   follows
@@ -47,7 +47,7 @@ from armwise.agent.policies.encoding import (
     question_columns,
     question_contributions,
 )
-from armwise.agent.policies.sampling import greedy
+from armwise.agent.policies.sampling import best_probabilities, greedy
 from armwise.agent.policies.serialization import pack, seal, unpack, unseal
 from armwise.feedback.events import ROUTER, Context, Decision
 
@@ -232,10 +232,14 @@ class _Priors:
 
 
 class Adaptive:
-    """The arm with the highest upper confidence bound, in a world that may change.
+    """Each arm with the probability that it is the best, in a world that may change.
+
+    The largest of upper bounds would jump from arm to arm: here, one reward moves the distribution of other
+    questions by some .2 at first, and by less with each further one.
 
     Args:
-        alpha: Standard deviations of the mean in the bound, in those of a reward; 0 explores nothing.
+        alpha: Share of the standard deviation of a mean that counts: 1 draws as Thompson's sampling does, and 0
+            draws the largest mean.
         half_life: Rewards, of all arms together, after which a reward counts half.
         dims: Columns that the named features of the question are hashed into; 0 leaves them out.
         prior: Expected reward of arms before any is known, where no arm has a score.
@@ -322,19 +326,20 @@ class Adaptive:
         Raises:
             PolicyError: A feature is not finite, or the embedding is not as long as those before.
         """
-        return _share(*self._bounds(context, arms))
+        return self.penalised(context, arms, np.zeros(len(arms)))
 
     def penalised(self, context: Context, arms: Sequence[str], penalty: Array) -> Array:
         """Return the distribution for means of the rewards that are less by a penalty, shape (n,)."""
-        bounds, noticed = self._bounds(context, arms)
-        return _share(bounds - penalty, noticed)
+        mean, width, noticed = self._bounds(context, arms)
+        return _share(mean - penalty, width, noticed)
 
     def bounds(self, context: Context, arms: Sequence[str]) -> Array:
         """Return the upper confidence bound of the reward of each arm, without a noticed rise, shape (n,)."""
-        return self._bounds(context, arms)[0]
+        mean, width, _ = self._bounds(context, arms)
+        return mean + width
 
-    def _bounds(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array]:
-        """Return the bound of the reward of each arm, and what a noticed rise adds to it, shapes (n,)."""
+    def _bounds(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array, Array]:
+        """Return the mean of the reward of each arm, its width, and what a rise adds to it, shapes (n,)."""
         check_context(context)
         x = self._columns(context)
         with self._lock:
@@ -342,8 +347,8 @@ class Adaptive:
             rows = self._rows_of(arms)
             mean, variance = self._predict(model, x, rows, self._priors(model, context, arms, rows))
             width = self._settings["alpha"] * math.sqrt(model.noise[0])
-            bounds = np.asarray(model.weights @ (mean + width * np.sqrt(variance)))
-            return bounds, self._noticed(model, rows)
+            widths = np.asarray(width * (model.weights @ np.sqrt(variance)))
+            return np.asarray(model.weights @ mean), widths, self._noticed(model, rows)
 
     def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:
         """Return what each feature adds to the mean of each arm's reward, shape (n,), by its name.
@@ -530,11 +535,12 @@ class Adaptive:
             self._add(model, int(one[0]), one[5:], one[1], one[2:4], scored=bool(one[4]))
 
 
-def _share(bounds: Array, noticed: Array) -> Array:
+def _share(mean: Array, width: Array, noticed: Array) -> Array:
     """Return the distribution of which a share goes to an arm whose rewards have risen, shape (n,)."""
+    best = best_probabilities(mean, width)
     if not noticed.any():
-        return greedy(bounds)
-    return (1.0 - LOOK) * greedy(bounds) + LOOK * greedy(bounds + noticed)
+        return best
+    return (1.0 - LOOK) * best + LOOK * greedy(mean + width + noticed)
 
 
 def _measure(model: _Model, reward: float, error: float) -> None:

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtr
 
 from armwise.agent.policies.base import Policy, PolicyError, Shadowing
 from armwise.feedback.events import Context
@@ -60,6 +61,42 @@ def mix_floor(probabilities: NDArray[np.float64], floor: float) -> NDArray[np.fl
     if not 0.0 <= floor * n <= 1.0:
         raise PolicyError(f"floor {floor} is too large for {n} arms: at most {1 / n:.4g}")
     return (1.0 - floor * n) * probabilities + floor
+
+
+CELLS = 256
+"""Cells in which the largest of normal variables is looked for, and the standard deviations that they span."""
+
+SPAN = 5.0
+
+
+def best_probabilities(mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return with which probability each of independent normal variables is the largest, shape (n,).
+
+    The integral of the density of one times the distribution functions of all others, as a sum over cells:
+    a function of its arguments alone, which changes as little as they do, where the largest mean jumps.
+    Where no variable varies, the largest ones share it.
+
+    Args:
+        mean: Means, shape (n,).
+        deviation: Standard deviations, shape (n,), not negative.
+
+    >>> best_probabilities(np.array([0.5, 0.5, 0.0]), np.array([0.1, 0.1, 0.1])).round(3).tolist()
+    [0.5, 0.5, 0.0]
+    >>> best_probabilities(np.array([0.6, 0.5]), np.array([0.1, 0.0])).round(2).tolist()
+    [0.84, 0.16]
+    """
+    if not deviation.any():
+        return greedy(mean)
+    low, high = float((mean - SPAN * deviation).max()), float((mean + SPAN * deviation).max())
+    edges = np.linspace(low, high, CELLS + 1)
+    middles = (edges[1:] + edges[:-1]) / 2.0
+    scale = np.maximum(deviation, (high - low) * 1e-6)[:, None]
+    below = ndtr((edges - mean[:, None]) / scale)
+    mass = np.diff(below, axis=1, prepend=0.0)  # what is below the first cell is of none that is the largest
+    reached = log_ndtr((np.concatenate([[low], middles]) - mean[:, None]) / scale)
+    others = np.exp(reached.sum(axis=0) - reached)
+    p = (mass * others).sum(axis=1)
+    return np.asarray(p / p.sum())
 
 
 TEMPERATURE = 0.1
