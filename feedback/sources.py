@@ -44,8 +44,7 @@ from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.texts import value_of
-from armwise.feedback.training_log import read_examples
-from armwise.feedback.training_log.settled import Settled, Waiting, settled_at, waiting
+from armwise.feedback.training_log import Settled, Waiting, read_examples, settled_at, waiting
 
 _REPORTED = 4096
 """Examples between two calls of the progress callback."""

@@ -25,8 +25,7 @@ from armwise.agent.run_folder import Building
 from armwise.agent.serving import DecisionPoint, PointState
 from armwise.agent.serving import ask as asking
 from armwise.feedback.training_log import lag as training_log_lag
-from armwise.feedback.training_log import rollups
-from armwise.feedback.training_log.settled import settled
+from armwise.feedback.training_log import rollups, settled
 
 router = APIRouter(tags=["service"])
 
@@ -174,7 +173,7 @@ def _state(point: DecisionPoint) -> PointState:
     with suppress(*LOG_UNUSABLE):
         store, reward = point.store, point.config.reward
         learned = None if point.versions.version is None else point.versions.version.examples_seq
-        now = min(point.service.clock(), settled(store, reward).before)  # of later ones, rewards may change
+        now = min(point.service.clock(), settled.read(store, reward).before)  # later rewards may change
         until = (int(now) // rollups.MINUTE + 1) * rollups.MINUTE
         sums = rollups.read(store, until - rollups.HOUR, until, rollups.MINUTE)
         rewards = {arm: sums.where(sums.arm == arm).total() for arm in sorted(set(sums.arm.tolist()))}

@@ -71,9 +71,8 @@ from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import Source
 from armwise.feedback.texts import value_of
+from armwise.feedback.training_log import Settled, read_examples
 from armwise.feedback.training_log import examples as training_log_examples
-from armwise.feedback.training_log import read_examples
-from armwise.feedback.training_log.settled import Settled
 
 BLOCK = 256
 """Rows of the training log that are read at a time."""

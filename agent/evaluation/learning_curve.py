@@ -19,8 +19,7 @@ from armwise.feedback.log import Store, listing
 from armwise.feedback.ope import Interval, Weighted, intervals
 from armwise.feedback.registry import LiveArms, Run, arm_sets, promotions, runs
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import rollups
-from armwise.feedback.training_log.settled import settled
+from armwise.feedback.training_log import rollups, settled
 
 MOST_STRETCHES = 40
 """Points of a curve at most."""
@@ -135,7 +134,7 @@ def read_curve(
     *positions, promised, last = listing.positions_at(store, [*times, *later])
     since = [0, *positions[1 : len(live)]] if live else []
     sums = PositionSums(rows, [arm_set.arms for arm_set in live], since, last, rule.reward_range, floor)
-    whole = sums.comparison(settled(store, rule).n_open)
+    whole = sums.comparison(settled.read(store, rule).n_open)
     best = None if whole.best is None else whole.best.name
     marks = tuple(
         Mark(at, sums.decisions_until(position), what)

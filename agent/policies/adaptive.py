@@ -234,12 +234,12 @@ class _Priors:
 class Adaptive:
     """Each arm with the probability that it is the best, in a world that may change.
 
-    The largest of upper bounds would jump from arm to arm: here, one reward moves the distribution of other
-    questions by some .2 at first, and by less with each further one.
+    The largest of upper bounds would jump from arm to arm: here, one of the first rewards moves the
+    distribution of other questions by some .2 to .3, and later ones by less.
 
     Args:
-        alpha: Share of the standard deviation of a mean that counts: 1 draws as Thompson's sampling does, and 0
-            draws the largest mean.
+        alpha: Share of the standard deviation of a mean that counts: 1 draws as Thompson's sampling does,
+            and 0 draws the largest mean.
         half_life: Rewards, of all arms together, after which a reward counts half.
         dims: Columns that the named features of the question are hashed into; 0 leaves them out.
         prior: Expected reward of arms before any is known, where no arm has a score.

@@ -63,10 +63,8 @@ def mix_floor(probabilities: NDArray[np.float64], floor: float) -> NDArray[np.fl
     return (1.0 - floor * n) * probabilities + floor
 
 
-CELLS = 256
-"""Cells in which the largest of normal variables is looked for, and the standard deviations that they span."""
-
-SPAN = 5.0
+CELLS, SPAN = 256, 5.0
+"""Cells in which the largest of normal variables is looked for, and standard deviations that they reach."""
 
 
 def best_probabilities(mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -29,6 +29,7 @@ from .join import (
     take_epoch,
 )
 from .refold import Refold
+from .settled import Settled, Waiting, settled_at, waiting
 
 __all__ = [
     "REBUILD",
@@ -37,7 +38,9 @@ __all__ = [
     "Joiner",
     "Position",
     "Refold",
+    "Settled",
     "StartingPoint",
+    "Waiting",
     "archive",
     "confirm_epoch",
     "delays",
@@ -55,6 +58,8 @@ __all__ = [
     "router_contexts",
     "served_turns",
     "settled",
+    "settled_at",
     "take_epoch",
     "traffic",
+    "waiting",
 ]

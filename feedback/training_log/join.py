@@ -20,7 +20,7 @@ the training log in between, and the write detects that.
 
 import heapq
 from bisect import insort
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf
@@ -40,7 +40,7 @@ from armwise.feedback.reward import RewardRule
 from armwise.feedback.texts import pseudonym
 
 TOGETHER = 50
-"""Decisions after which a moment in which none is open settles them all.
+"""Decisions within one wait time after which a moment in which none is open settles them all.
 
 Of a few, none may be open because all had quick feedback, and what is quick may be good or bad alone.
 """
@@ -201,19 +201,15 @@ class Fold:
         rule: Declares when feedback is complete, and how values are aggregated.
         seq: The position; 0 before the first fact.
         at: The log's time there, seconds since the epoch.
-        idle_seq: The last position at which no decision was open, of those with `TOGETHER` decisions between.
-        since_idle: Decisions that were opened since then.
-        last_closing: Time of the log after which the last decision so far is settled, learned or not.
+        idle_seq: The last position at which no decision was open, and `TOGETHER` were within their time.
+        closings: Times of the log after which the newest `TOGETHER` decisions are settled, learned or not.
     """
 
-    def __init__(
-        self, rule: RewardRule, seq: int = 0, at: float = 0.0, idle_seq: int = 0, since_idle: int = 0
-    ) -> None:
+    def __init__(self, rule: RewardRule, seq: int = 0, at: float = 0.0, idle_seq: int = 0) -> None:
         self.seq = seq
         self.at = at
         self.idle_seq = idle_seq
-        self.since_idle = since_idle
-        self.last_closing = -inf
+        self.closings = deque[float](maxlen=TOGETHER)
         self._rule = rule
         self._wait_s = rule.wait_s
         self._open: dict[str, PendingDecision] = {}
@@ -250,6 +246,8 @@ class Fold:
         match fact:
             case DecisionFact():
                 self.reopen(fact, None)
+                if fact.mode in (Mode.EXPLORE, Mode.CONTINUED) and not fact.past:
+                    self.closings.append(self.closing(fact))
             case Executed():
                 if pending := self._open.get(fact.decision_id):
                     pending.status = fact.status
@@ -260,10 +258,13 @@ class Fold:
                     pending.apply_feedback(fact.feedback)
                 if not fact.more:
                     joined += self._settle(affected)
-        self.since_idle += isinstance(fact, DecisionFact) and fact.id in self._open
-        if not self._open and self.since_idle >= TOGETHER:
-            self.idle_seq, self.since_idle = self.seq, 0
+        if not self._open and self._are_many_in_time:
+            self.idle_seq = self.seq
         return joined
+
+    @property
+    def _are_many_in_time(self) -> bool:
+        return len(self.closings) == TOGETHER and min(self.closings) >= self.at
 
     def reopen(self, fact: DecisionFact, status: Status | None) -> None:
         """Restore a decision that was open at this position.
@@ -330,8 +331,6 @@ class Fold:
         )
         for feedback in fact.earlier:
             pending.apply_feedback(feedback)
-        if not fact.past:
-            self.last_closing = max(self.last_closing, pending.closing)
         return pending
 
     def _deadline(self, fact: DecisionFact) -> float:
@@ -704,7 +703,8 @@ class Joiner:
             self._write(joined, position, turns)
         self._fold, self._length, self.left = fold, position.examples_seq, head - end
         closing = fold.next_closing
-        waits = (closing is not None and closing < now) or fold.at <= fold.last_closing < now
+        last = max(fold.closings, default=-inf)
+        waits = (closing is not None and closing < now) or fold.at <= last < now
         if end == head and waits:
             self._store.append([Tick(now)])
             return self.advance(now)
@@ -778,27 +778,24 @@ def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int]:
         raise LogGapError(
             f"the training log ends at {recorded} and not at {position.examples_seq}: run `armwise rebuild`"
         )
-    since_idle = sa.select(t.decisions.c.seq).where(
-        t.decisions.c.seq.between(position.idle_seq + 1, position.log_seq),
-        t.decisions.c.mode.in_((Mode.EXPLORE, Mode.CONTINUED)),
-    )
-    some = sa.select(sa.func.count()).select_from(since_idle.limit(TOGETHER).subquery())
-    fold = Fold(
-        *(rule, position.log_seq, position.log_at, position.idle_seq), int(connection.scalar(some) or 0)
-    )
+    fold = Fold(rule, position.log_seq, position.log_at, position.idle_seq)
     # No open decision was committed earlier: `logged_at` or the deadline closes it, and the deadline is at
     # most `logged_at` plus the wait time. Twice the grace, since sums are rounded.
     since = position.log_at - rule.wait_s - 2 * GRACE_S
     d = t.decisions.c
-    newest = sa.select(sa.func.max(d.decided_at), sa.func.max(d.logged_at)).where(
-        d.logged_at >= since,
-        d.seq <= position.log_seq,
-        d.mode.in_((Mode.EXPLORE, Mode.CONTINUED)),
-        d.policy != LABELS,
+    newest = (
+        sa.select(d.decided_at, d.logged_at)
+        .where(
+            d.logged_at >= since,
+            d.seq <= position.log_seq,
+            d.mode.in_((Mode.EXPLORE, Mode.CONTINUED)),
+            d.policy != LABELS,
+        )
+        .order_by(d.seq.desc())
+        .limit(TOGETHER)
     )
-    decided_at, logged_at = connection.execute(newest).one()
-    if decided_at is not None:
-        fold.last_closing = max(decided_at + rule.wait_s, logged_at) + GRACE_S
+    for decided_at, logged_at in reversed(connection.execute(newest).all()):
+        fold.closings.append(max(decided_at + rule.wait_s, logged_at) + GRACE_S)
     conversations: defaultdict[str, list[tuple[DecisionFact, Status | None]]] = defaultdict(list)
     for decided, status in read_unlearned(connection, rule.join, since, position.log_seq):
         if decided.draw_id is not None:

@@ -12,8 +12,8 @@ from armwise.feedback.log import Store, listing
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import settled
 from armwise.feedback.training_log.rollups import NOT_SERVED
-from armwise.feedback.training_log.settled import settled
 
 BATCH = 2000
 """Turns that are read at a time."""
@@ -77,7 +77,7 @@ def between(store: Store, rule: RewardRule, since: float, until: float) -> Itera
         .order_by(d.seq)
         .limit(BATCH)
     )
-    final = settled(store, rule).position
+    final = settled.read(store, rule).position
     return (_turn_of(row, rule, final) for row in pages(store, query, *_positions(store, since, until)))
 
 

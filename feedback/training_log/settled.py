@@ -44,7 +44,7 @@ class Settled:
         return self.before == inf
 
 
-def settled(store: Store, rule: RewardRule) -> Settled:
+def read(store: Store, rule: RewardRule) -> Settled:
     """Return which part of a log is settled under a rule. Raises LogUnavailableError."""
     with store.reading() as connection:
         return settled_at(connection, rule)

@@ -51,9 +51,8 @@ from armwise.feedback.ope import prediction_powered
 from armwise.feedback.registry import ActivePolicy, Version, active_policy, promotions
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.reward import Complete
-from armwise.feedback.training_log import delays, observed
+from armwise.feedback.training_log import delays, observed, settled
 from armwise.feedback.training_log import lag as training_log_lag
-from armwise.feedback.training_log.settled import settled
 
 router = APIRouter(tags=["policies"])
 
@@ -277,7 +276,7 @@ def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> Dr
 def _feedback(point: DecisionPoint) -> FeedbackState:
     """Return how long feedback takes, and what waits for it."""
     rule = point.config.reward
-    found, taken = settled(point.store, rule), delays.read(point.store, rule)
+    found, taken = settled.read(point.store, rule), delays.read(point.store, rule)
     return construct(
         FeedbackState,
         complete=Complete.DEADLINE.value if rule.learns_at_deadline else rule.complete.value,

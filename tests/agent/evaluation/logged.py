@@ -12,6 +12,7 @@ from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from armwise.feedback.training_log import Joiner, rollups, take_epoch
+from armwise.feedback.training_log.join import TOGETHER
 from tests.agent.fakes import CONFIG
 
 RULE = RewardRule(
@@ -57,7 +58,16 @@ class World:
         return floored
 
 
-def fill(store: Store, world: World, n: int, seed: int, first: int = 0, prefix: str = "d") -> list[Decision]:
+def fill(
+    store: Store,
+    world: World,
+    n: int,
+    seed: int,
+    first: int = 0,
+    prefix: str = "d",
+    *,
+    settled: bool | None = None,
+) -> list[Decision]:
     """Write decisions, executions and feedback, join them and add them up; return the decisions.
 
     Args:
@@ -67,6 +77,7 @@ def fill(store: Store, world: World, n: int, seed: int, first: int = 0, prefix: 
         seed: Of all draws.
         first: Number of the first one, which decides its time.
         prefix: Of their ids.
+        settled: Whether time passes until none of them can get feedback; None where some wait for it.
     """
     rng = np.random.default_rng(seed)
     facts: list[Decision | Execution | Feedback | Tick] = []
@@ -93,7 +104,9 @@ def fill(store: Store, world: World, n: int, seed: int, first: int = 0, prefix: 
         if rated:
             facts.append(Feedback(f"f{name}", name, "right", right, at + 0.2))
         made.append(decision)
-    if made and world.rated < 1.0:  # what waits for feedback gets none any more
+    if settled is None:
+        settled = world.rated < 1.0 or n < TOGETHER
+    if made and settled:
         facts.append(Tick(made[-1].decided_at + RULE.wait_s + 60.0))
     for begin in range(0, len(facts), 1000):
         store.append(facts[begin : begin + 1000])

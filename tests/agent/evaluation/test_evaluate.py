@@ -230,7 +230,7 @@ def test_what_was_not_learned_is_counted_by_reason(filled: AppConfig, store: Sto
     failed, quiet = turn(1000, "bm25"), turn(1001, "bm25")
     failed[1] = replace(failed[1], status=Status.ARM_FAILED)
     store.append([*failed, *quiet[:2], *turn(1002, "none", Mode.GREEDY)])
-    store.append([Tick(5000.0)])
+    store.append([Tick(30_000.0)])
     join(store, filled)
     report = evaluated(filled, store, "uniform")
     assert report.rows == N

@@ -24,7 +24,17 @@ from armwise.agent.evaluation.period import Turns
 from armwise.agent.evaluation.period_file import read_file_period
 from armwise.agent.evaluation.period_report import gain_in_words, savings_in_words, unknowns
 from armwise.agent.evaluation.served import Alternative
-from armwise.feedback.events import INCUMBENT, OBSERVED, Context, Cost, Execution, Feedback, Mode, Status
+from armwise.feedback.events import (
+    INCUMBENT,
+    OBSERVED,
+    Context,
+    Cost,
+    Execution,
+    Feedback,
+    Mode,
+    Status,
+    Tick,
+)
 from armwise.feedback.exchange import Header, appearing, write_export
 from armwise.feedback.log import Store, listing
 from armwise.feedback.registry import arm_sets, promotions, runs
@@ -164,6 +174,7 @@ def test_turns_have_the_rewards_of_their_own_training_log(store: Store) -> None:
     """A log that is joined by two rules has each turn once, with the reward by the rule that is asked for."""
     made = fill(store, replace(WORLD, rated=1.0, forced=0.0), 30, seed=4)
     other = RULE.model_copy(update={"wait_time": "PT1H"})
+    store.append([Tick(BEGIN + 9000.0)])
     add_up(store, other)
     for rule in (RULE, other):
         turns = list(served_turns.between(store, rule, BEGIN, BEGIN + 1e6))
@@ -398,7 +409,7 @@ def test_kinds_that_gain_and_that_lose_are_told_apart(tmp_path: Path) -> None:
     """Feedback of every second kind favours the arm that is not the best one; the policy draws both alike."""
     store = Store(f"sqlite:///{tmp_path / 'log.db'}")
     began(store, world := World({"a": 0.5, "b": 0.5}, greedy=0.0))
-    made = fill(store, world, 1, seed=1)
+    made = fill(store, world, 1, seed=1, settled=False)
     rng, facts = np.random.default_rng(5), list[Any]()
     for i in range(3000):
         kind, arm = ("good", "bad", "odd")[i % 3], "ab"[int(rng.random() < 0.5)]

@@ -28,7 +28,7 @@ from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import LogSource
 from armwise.feedback.training_log import Joiner, rollups, served_turns, take_epoch
 from armwise.feedback.training_log.join import TOGETHER
-from armwise.feedback.training_log.settled import Settled, settled
+from armwise.feedback.training_log.settled import Settled, read
 
 WAIT_S, GRACE_S = 100.0, 2.0
 RULE = RewardRule(metrics={"click": Metric()}, cost_weight=0.0, wait_time="PT100S")
@@ -52,7 +52,7 @@ def looked(store: Store, facts: Sequence[Any], rule: RewardRule = RULE) -> Settl
     joiner.advance(0.0)
     while joiner.left:
         joiner.advance(0.0)
-    return settled(store, rule)
+    return read(store, rule)
 
 
 def test_a_decision_is_settled_once_its_wait_time_and_its_grace_are_over(store: Store) -> None:
@@ -78,7 +78,14 @@ def test_many_decisions_are_settled_together_once_none_of_them_waits_and_stay_so
     assert looked(store, values[:1]).is_whole
     later = looked(store, asked(TOGETHER, 20.0))
     assert later == Settled(20.0, 3 * TOGETHER, 1)
-    assert looked(store, [clicked(TOGETHER, 21.0)]) == later, "and one alone is not"
+    assert looked(store, [clicked(TOGETHER, 21.0)]).is_whole, "of the newest that many, none waits again"
+
+
+def test_decisions_that_are_further_apart_are_not_settled_together(store: Store) -> None:
+    """Of as many, the first is past its time when the last is learned."""
+    apart = WAIT_S / (TOGETHER - 2)
+    facts = [fact for n in range(TOGETHER) for fact in (*asked(n, n * apart), clicked(n, n * apart + 0.5))]
+    assert not looked(store, facts).is_whole
 
 
 def test_time_is_written_down_once_the_last_decision_is_settled_although_it_was_learned(store: Store) -> None:
@@ -88,7 +95,7 @@ def test_time_is_written_down_once_the_last_decision_is_settled_although_it_was_
         assert joiner.advance(10.0 + WAIT_S + GRACE_S).log_at == (12.0 if learner == 0 else 113.0)
         assert joiner.advance(113.0).log_at == 113.0
         assert joiner.advance(999.0).log_at == 113.0, "nothing changes any more"
-    assert settled(store, RULE).is_whole
+    assert read(store, RULE).is_whole
 
 
 def test_a_turn_that_can_get_feedback_keeps_its_draw_open(store: Store) -> None:
