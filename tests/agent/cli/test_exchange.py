@@ -8,6 +8,7 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,9 +26,11 @@ from armwise.agent.config import AppConfig, load
 from armwise.feedback.events import Example
 from armwise.feedback.exchange import read_dsjson, read_export, read_headers, read_obp, rule_of
 from armwise.feedback.log import Store
+from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import Joiner, read_examples, take_epoch
 from tests.agent.asking import refused
 from tests.agent.cli.test_cli import said
+from tests.agent.evaluation.test_evaluate import turn
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.judged import ARMS, judged_log
 from tests.feedback.exchange.test_dsjson import EVENT
@@ -106,6 +109,31 @@ def test_dsjson_is_written_with_the_rewards_of_the_configuration(
     assert "300 decisions written" in run("export", "-o", path, "--format", "dsjson", "-c", config)
     found = [one.metrics["reward"] for one in read_dsjson(path, "reward", (-2.0, 2.0), Counter())]
     assert found == [settings.reward.reward_of(one) for one in logged]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "dsjson", "obp"])
+def test_what_may_still_get_feedback_is_left_out_of_layouts_that_cannot_say_so(
+    tmp_path: Path, form: str
+) -> None:
+    rule = RewardRule(metrics={"thumb": Metric()}, cost_weight=0.0, wait_time="PT1M")
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}", rule.join)) as store:
+        for number, at in enumerate((10.0, 20.0, 90.0, 90.0)):
+            decision, execution, value = turn(number, "dense")
+            store.append(
+                [replace(decision, decided_at=at), replace(execution, finished_at=at + 1.0)]
+                + [replace(value, received_at=at + 2.0)] * (number != 3)
+            )
+        Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(0.0)
+        export = Export(store, rule, ARMS, Window())
+        if form == "obp":
+            export.fill(tmp_path)
+        lines = [] if form == "obp" else list(export.lines(form))  # type: ignore[arg-type]
+    left_out = {} if form == "jsonl" else {"may still get feedback": 1}
+    assert (export.count, dict(export.left_out)) == (3, left_out)
+    if form == "jsonl":
+        assert json.loads(lines[0])["settled"] == 90.0
+    elif form == "dsjson":
+        assert len(lines) == 2
 
 
 def test_the_layout_of_obp_is_written_into_a_folder(

@@ -747,3 +747,38 @@ def test_the_verb_says_what_is_wrong_and_exits_with_2(file: Path, words: list[st
     result = CliRunner().invoke(app, ["replay", "-c", str(file), *words])
     assert result.exit_code == 2, result.output
     assert said in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_what_may_still_get_feedback_is_in_no_estimate_whatever_it_has_earned(
+    filled: AppConfig, store: Store, gate: bool
+) -> None:
+    before = evaluated(filled, store, "fixed:dense", gate=gate)
+    facts = []
+    for number in range(1000, 1060):
+        made, execution, value = turn(number, "dense")
+        facts += [replace(made, decided_at=9_990.0), replace(execution, finished_at=9_991.0)]
+        facts += [replace(value, received_at=9_992.0)] * (number % 2)
+    store.append(facts)
+    join(store, filled)
+    after = evaluated(filled, store, "fixed:dense", gate=gate)
+    assert (after.rows, after.earned) == (before.rows, before.earned) == (N, before.earned)
+    assert after.excluded["may still get feedback"] == 30
+    assert [one.estimates for one in after.candidates] == [one.estimates for one in before.candidates]
+    assert any("60 decisions since" in said and "(20% of all)" in said for said in after.assumptions)
+
+
+def test_where_nothing_is_settled_the_gate_still_judges_and_nothing_is_estimated(
+    config: AppConfig, store: Store
+) -> None:
+    store.append([Tick(10_000.0)])
+    facts = [replace(one, decided_at=9_990.0) for one, _, _ in (turn(n, "dense") for n in range(8))]
+    rest = [fact for n in range(7) for fact in turn(n, "dense")[1:]]
+    store.append([*facts, *rest, turn(7, "dense")[1]])
+    join(store, config)
+    with pytest.raises(EvaluationError, match=r"7 may still get feedback; .* `reward.wait_time`, PT30M"):
+        evaluated(config, store, "uniform")
+    report = evaluated(config, store, "uniform", gate=True)
+    assert (report.rows, report.earned, of(report, "uniform").estimates) == (0, None, ())
+    assert of(report, "uniform").verdict is not None
+    assert "No decision is settled yet" in report.html()

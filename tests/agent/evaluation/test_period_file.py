@@ -268,3 +268,12 @@ def test_a_file_is_read_packed_or_not_and_its_texts_are_escaped(written: Callabl
     assert "&lt;b&gt;.jsonl" in page
     assert "<b>.jsonl" not in page
     assert "A file does not have it." in page
+
+
+def test_what_could_still_get_feedback_when_a_file_was_written_earns_nothing_yet(tmp_path: Path) -> None:
+    decided = [row(seq, seq % 3, (0.2, 0.6, 0.2), 1.0) for seq in range(1, 11)]
+    path, rule = tmp_path / "log.jsonl", rule_of("reward", (0.0, 1.0))
+    with appearing(path) as file:
+        write_export(decided, file, Header(written_at=0.0, reward=rule, settled=BEGIN + 60.0 * 7))
+    period = read_file_period(path, BEGIN, BEGIN + 1000.0, nothing)
+    assert (period.whole.decisions, period.whole.rewarded, period.whole.n_open) == (10, 6, 4)
