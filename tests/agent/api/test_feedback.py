@@ -284,3 +284,16 @@ async def test_feedback_and_activation_of_an_id_that_is_not_in_the_log_say_that_
         assert receipt["status"] == "pending_decision"
         assert "no such decision is in the log" in receipt["hint"]
     assert "of this episode" in (await on_episode(service, "e-1", 1.0)).json()["hint"]
+
+
+async def test_the_policy_says_what_waits_for_feedback_and_how_long_it_takes(service: Service) -> None:
+    asked = [await turn(service) for _ in range(3)]
+    await tell(service, asked[0], 1.0)
+    await service.learn()
+    state = (await service.client.get("/v1/policy")).json()["feedback"]
+    record = service.point.store.record(asked[0])
+    assert record is not None
+    first = record.decision.decided_at
+    assert (state["waiting"], state["settled_before"], state["values"]) == (3, first, 0)
+    assert state["median_s"] is state["p99_s"] is state["suggested_wait_time"] is None
+    assert (state["complete"], state["wait_time"], state["late"]) == ("any", "PT30M", 0.0)

@@ -260,3 +260,20 @@ def test_a_warm_start_promised_what_its_evaluation_of_the_candidate_expected() -
     assert (promise.value, promise.low, promise.run, promise.at) == (0.75, 0.625, 3, 5.0)
     assert promise_of(replace(RUN, steps=RUN.steps[:1])) is None
     assert promise_of(replace(RUN, candidate=8)) is None
+
+
+def test_decisions_that_may_still_get_feedback_are_counted_beside_the_figures(store: Store) -> None:
+    fill(store, replace(WORLD, rated=1.0), 200, seed=4)
+    before = curve(store).whole
+    assert (before.n_open, "may still" in summary_of(before)) == (0, False)
+    made = fill(
+        store, replace(WORLD, rated=0.0, forced=0.0), 40, seed=5, first=200, prefix="w", settled=False
+    )
+    after = curve(store).whole
+    assert (after.decisions, after.n_open, after.rewarded) == (
+        before.decisions + 40,
+        len(made),
+        before.rewarded,
+    )
+    assert "40 decisions" in summary_of(after)
+    assert "may still get feedback" in summary_of(after)
