@@ -28,7 +28,7 @@ from rich.table import Table
 
 from armwise.agent.policies import Policy, PolicySpec, build_policy
 from armwise.agent.policies.sampling import mix_floor
-from armwise.feedback.dataset import EmptyLogError, Selection
+from armwise.feedback.dataset import EmptyLogError
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Kind, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.ope import evaluate
@@ -239,9 +239,12 @@ def looked(world: World, seed: int) -> list[Figures]:
 def _estimates(store: Store, rule: RewardRule, seed: int) -> Figures:
     source = LogSource(store, rule)
     try:
-        log = source.log(rule, Selection(settled=source.settled.before))
+        log = source.log(rule)
     except EmptyLogError:
         return {}
+    if not (final := log.at < source.settled.before).any():
+        return {}
+    log = log.where(final)
     known = [arm for arm in ARMS if arm in log.arms]
     targets = {arm: np.tile(np.eye(2)[log.arms.index(arm)], (len(log), 1)) for arm in known}
     found = evaluate(

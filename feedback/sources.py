@@ -60,8 +60,7 @@ class Source(Protocol):
 
         Args:
             rule: The rule of their rewards.
-            selection: Which decisions are selected; those whose rewards may still change are among them,
-                unless it leaves out what is not settled.
+            selection: Which decisions are selected; those whose rewards may still change are among them.
             on_progress: Called with the progress.
 
         Raises:

@@ -68,7 +68,6 @@ from armwise.feedback.ope import (
 )
 from armwise.feedback.registry import arm_sets
 from armwise.feedback.registry import versions as registry_versions
-from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import Source
 from armwise.feedback.texts import value_of
 from armwise.feedback.training_log import Settled, read_examples
@@ -827,14 +826,11 @@ def evaluate_log(
     selection = replace(selection_of(request), after=_first_position(request, setting))
     settled = source.settled
     try:
-        # the gate counts decisions that wait as the worst that they may be, so it reads all
-        judged = source.log(
-            rule, selection if request.gate else replace(selection, settled=settled.before), progress
-        )
-        final = judged.at < settled.before
+        judged = source.log(rule, selection, progress)
+        final = judged.at < settled.before  # what waits is in no estimate, and the gate's worst case
         log = judged.where(final) if final.any() and not final.all() else judged
     except EmptyLogError as error:
-        raise EvaluationError(f"{error}{_settles(settled, rule)}") from None
+        raise EvaluationError(str(error)) from None
     request = _possible(request, log)
     candidates = _candidates(request, log)
     waiting, first_left_out, positions = None, math.inf, None
@@ -910,7 +906,7 @@ def evaluate_log(
             *_provenance(log),
             *_remarks_on_cluster(request, log),
             *_assumptions(candidates, checked, log),
-            *_unsettled(settled, int(final.sum())),
+            *_unsettled(settled, int(final.sum()), rule.wait_time),
             *(_waiting(judged, first_left_out, waiting) if request.gate else ()),
             *_intervals(request, results),
             *([BEST] if len(candidates) > 2 else []),
@@ -1085,28 +1081,21 @@ def _propensities(log: Log, source: Source) -> Iterator[str]:
         yield note
 
 
-def _settles(settled: Settled, rule: RewardRule) -> str:
-    """Return when decisions count that do not yet, to end a sentence with; empty where all do."""
-    if settled.is_whole:
-        return ""
-    return (
-        f"; decisions since {shown(settled.before)} may still get feedback, and count once "
-        f"`reward.wait_time`, {rule.wait_time}, has passed"
-    )
-
-
-def _unsettled(settled: Settled, rows: int) -> Iterator[str]:
+def _unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str]:
     """Yield which decisions may still get feedback and are in no estimate, if any."""
+    if settled.is_whole:
+        return
+    later = f"Each counts once `reward.wait_time`, {wait_time}, has passed, whatever it has earned so far."
     if settled.n_open:
         share = settled.n_open / (settled.n_open + rows)
         yield (
             f"{settled.n_open:,} decisions since {shown(settled.before)} ({share:.0%} of all) may still get "
-            "feedback and are in no estimate, whatever they have earned so far."
+            f"feedback and are in no estimate. {later}"
         )
-    elif not settled.is_whole:
+    else:
         yield (
             f"Decisions since {shown(settled.before)} could still get feedback when the log was written, and "
-            "are in no estimate."
+            f"are in no estimate. {later}"
         )
 
 

@@ -48,7 +48,6 @@ class Selection:
         policies: Drawn by one of these kinds of policy; empty for any.
         features: Named features that the context has with these values; one it lacks counts as 0.
         after: Position of the training log up to which examples are not even read.
-        settled: Decided before this time, from which on rewards may still change; seconds since the epoch.
     """
 
     since: float | None = None
@@ -57,7 +56,6 @@ class Selection:
     policies: tuple[str, ...] = ()
     features: Mapping[str, float] = field(default_factory=dict)
     after: int = 0
-    settled: float = np.inf
 
     def __post_init__(self) -> None:
         if self.since is not None and self.until is not None and self.since >= self.until:
@@ -76,7 +74,6 @@ class Selection:
             *([f"policies {', '.join(self.policies)}"] if self.policies else []),
             *(f"{name} is {value:g}" for name, value in self.features.items()),
             *([f"after example {self.after:,}"] if self.after else []),
-            *([f"settled at {shown(self.settled)}"] if self.settled < np.inf else []),
         ]
         return ", ".join(parts) or "all decisions"
 
@@ -528,7 +525,6 @@ def _reasons(
     for mode in (Mode.GREEDY, Mode.FORCED, Mode.CONTINUED):
         yield str(mode), batch.draw.each(partial(_has_mode, mode))
     yield LABELS, batch.draw.each(lambda key: key.policy == LABELS)
-    yield UNSETTLED, batch.at >= selection.settled
     yield NO_DISTRIBUTION, ~(whole | alone | none)
     yield NOT_ELIGIBLE, place < 0
     row = np.repeat(np.arange(len(batch.seq)), batch.n_p)

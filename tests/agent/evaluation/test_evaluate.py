@@ -768,7 +768,7 @@ def test_what_may_still_get_feedback_is_in_no_estimate_whatever_it_has_earned(
     assert any("60 decisions since" in said and "(20% of all)" in said for said in after.assumptions)
 
 
-def test_where_nothing_is_settled_the_gate_still_judges_and_nothing_is_estimated(
+def test_where_nothing_is_settled_nothing_is_estimated_and_the_gate_still_judges(
     config: AppConfig, store: Store
 ) -> None:
     store.append([Tick(10_000.0)])
@@ -776,9 +776,9 @@ def test_where_nothing_is_settled_the_gate_still_judges_and_nothing_is_estimated
     rest = [fact for n in range(7) for fact in turn(n, "dense")[1:]]
     store.append([*facts, *rest, turn(7, "dense")[1]])
     join(store, config)
-    with pytest.raises(EvaluationError, match=r"7 may still get feedback; .* `reward.wait_time`, PT30M"):
-        evaluated(config, store, "uniform")
-    report = evaluated(config, store, "uniform", gate=True)
-    assert (report.rows, report.earned, of(report, "uniform").estimates) == (0, None, ())
-    assert of(report, "uniform").verdict is not None
-    assert "No decision is settled yet" in report.html()
+    for gate in (False, True):
+        report = evaluated(config, store, "uniform", gate=gate)
+        assert (report.rows, report.earned, of(report, "uniform").estimates) == (0, None, ())
+        assert (of(report, "uniform").verdict is not None) is gate
+        assert "No decision is settled yet" in report.html()
+        assert any("`reward.wait_time`, PT30M, has passed" in said for said in report.assumptions)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from armwise.feedback.dataset import EmptyLogError, Selection
+from armwise.feedback.dataset import EmptyLogError
 from armwise.feedback.events import (
     LABELS,
     Context,
@@ -131,9 +131,9 @@ def test_what_is_read_of_a_log_is_what_is_settled(store: Store, rule: RewardRule
     looked(store, [*facts, Tick(195.0)], rule)
     source = LogSource(store, rule)
     assert (source.settled.before, source.settled.n_open) == (100.0, 10)
-    log = source.log(rule, Selection(settled=source.settled.before))
+    log = source.log(rule)
+    log = log.where(log.at < source.settled.before)
     assert log.at.max() < 100.0
-    assert log.excluded.get("may still get feedback", 0) == (5 if rule is RULE else 0)
     turns = list(served_turns.between(store, rule, 0.0, 1000.0))
     assert [turn.settled for turn in turns] == [number < 10 for number in range(20)]
     assert all(turn.reward is None for turn in turns[10:])
@@ -143,13 +143,6 @@ def test_what_is_read_of_a_log_is_what_is_settled(store: Store, rule: RewardRule
     assert rollups.by_position(store).total()["rewarded"] == len(log) == n
     assert rollups.by_position(store).total()["decisions"] == 20
     assert len(rollups.newest_rewards(store, rule, 99, listing.DecisionFilter())) == n
-
-
-def test_where_nothing_is_settled_the_log_is_empty_and_says_why(store: Store) -> None:
-    looked(store, [*asked(1, 10.0), *asked(2, 11.0), clicked(1, 12.0)])
-    source = LogSource(store, RULE)
-    with pytest.raises(EmptyLogError, match="1 may still get feedback"):
-        source.log(RULE, Selection(settled=source.settled.before))
 
 
 delays = st.one_of(st.none(), st.sampled_from([1.0, 40.0, 99.0, 150.0]))
@@ -190,7 +183,8 @@ def test_an_estimate_of_what_is_settled_stays_as_it_is(
 def rewarded(store: Store, rule: RewardRule, now: Settled) -> list[tuple[float, float]]:
     """Return when the settled decisions were made, and what they earned."""
     try:
-        log = LogSource(store, rule).log(rule, Selection(settled=now.before))
+        log = LogSource(store, rule).log(rule)
     except EmptyLogError:
         return []
-    return sorted(zip(log.at.tolist(), log.reward.tolist(), strict=True))
+    rows = zip(log.at.tolist(), log.reward.tolist(), strict=True)
+    return sorted(row for row in rows if row[0] < now.before)
