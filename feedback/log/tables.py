@@ -528,5 +528,6 @@ rollup_positions = Table(
     metadata,
     Column("rule", String(64), primary_key=True),
     Column("log_seq", BigInteger, nullable=False),
-    Column("rewarded_seq", BigInteger, nullable=False),
+    Column("examples_seq", BigInteger, nullable=False),
+    Column("rewarded_seq", BigInteger, nullable=False, server_default="0"),
 )

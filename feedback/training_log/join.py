@@ -39,10 +39,11 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.texts import pseudonym
 
-TOGETHER = 50
-"""Decisions within one wait time after which a moment in which none is open settles them all.
+TOGETHER, STRAGGLERS = 50, 0.01
+"""Decisions within one wait time that are settled together, once no larger share of them is open.
 
-Of a few, none may be open because all had quick feedback, and what is quick may be good or bad alone.
+Of a few, none may be open because all had quick feedback, and what is quick may be good or bad alone. Of
+many, those that are open move no estimate by more than their share.
 """
 
 SPARE = 1000
@@ -201,15 +202,16 @@ class Fold:
         rule: Declares when feedback is complete, and how values are aggregated.
         seq: The position; 0 before the first fact.
         at: The log's time there, seconds since the epoch.
-        idle_seq: The last position at which no decision was open, and `TOGETHER` were within their time.
-        closings: Times of the log after which the newest `TOGETHER` decisions are settled, learned or not.
+        idle_seq: The last position at which `TOGETHER` decisions or more were within their wait time, and
+            at most `STRAGGLERS` of them were open.
+        closings: Times of the log after which the decisions within their time are settled, learned or not.
     """
 
     def __init__(self, rule: RewardRule, seq: int = 0, at: float = 0.0, idle_seq: int = 0) -> None:
         self.seq = seq
         self.at = at
         self.idle_seq = idle_seq
-        self.closings = deque[float](maxlen=TOGETHER)
+        self.closings = deque[float]()
         self._rule = rule
         self._wait_s = rule.wait_s
         self._open: dict[str, PendingDecision] = {}
@@ -258,13 +260,11 @@ class Fold:
                     pending.apply_feedback(fact.feedback)
                 if not fact.more:
                     joined += self._settle(affected)
-        if not self._open and self._are_many_in_time:
+        while self.closings and self.closings[0] < self.at:
+            self.closings.popleft()
+        if len(self.closings) >= TOGETHER and len(self._open) <= STRAGGLERS * len(self.closings):
             self.idle_seq = self.seq
         return joined
-
-    @property
-    def _are_many_in_time(self) -> bool:
-        return len(self.closings) == TOGETHER and min(self.closings) >= self.at
 
     def reopen(self, fact: DecisionFact, status: Status | None) -> None:
         """Restore a decision that was open at this position.
@@ -703,7 +703,7 @@ class Joiner:
             self._write(joined, position, turns)
         self._fold, self._length, self.left = fold, position.examples_seq, head - end
         closing = fold.next_closing
-        last = max(fold.closings, default=-inf)
+        last = fold.closings[-1] if fold.closings else -inf
         waits = (closing is not None and closing < now) or fold.at <= last < now
         if end == head and waits:
             self._store.append([Tick(now)])
@@ -791,10 +791,9 @@ def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int]:
             d.mode.in_((Mode.EXPLORE, Mode.CONTINUED)),
             d.policy != LABELS,
         )
-        .order_by(d.seq.desc())
-        .limit(TOGETHER)
+        .order_by(d.seq)
     )
-    for decided_at, logged_at in reversed(connection.execute(newest).all()):
+    for decided_at, logged_at in connection.execute(newest):
         fold.closings.append(max(decided_at + rule.wait_s, logged_at) + GRACE_S)
     conversations: defaultdict[str, list[tuple[DecisionFact, Status | None]]] = defaultdict(list)
     for decided, status in read_unlearned(connection, rule.join, since, position.log_seq):

@@ -78,11 +78,13 @@ class Read:
 
     Attributes:
         log_seq: Facts up to this position are counted.
-        rewarded_seq: Rewards of decisions up to this position are; further ones may still change.
-        left: Facts and settled positions that are not.
+        examples_seq: Rewards up to this position of the training log are,
+        rewarded_seq: of decisions up to this one of the log; those of further ones may still change.
+        left: Facts, examples and settled positions that are not.
     """
 
     log_seq: int
+    examples_seq: int
     rewarded_seq: int
     left: int
 
@@ -95,9 +97,8 @@ def digest_of(rule: RewardRule) -> str:
 def progress(store: Store, rule: RewardRule) -> Read:
     """Return how far the sums have read. Raises LogUnavailableError."""
     with store.reading() as connection:
-        log_seq, rewarded_seq = _position(connection, rule)
-        settled = settled_at(connection, rule).position
-        return Read(log_seq, rewarded_seq, _left(connection, settled, log_seq, rewarded_seq))
+        position = _position(connection, rule)
+        return Read(*position, _left(connection, rule, position, settled_at(connection, rule).position))
 
 
 def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
@@ -113,30 +114,35 @@ def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
     """
     sums: dict[Key, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     with store.reading() as connection:
-        log_seq, rewarded_seq = _position(connection, rule)
-        upto = min(head_of(connection), log_seq + batch)
+        before = log_seq, examples_seq, rewarded_seq = _position(connection, rule)
         settled = settled_at(connection, rule).position
-        final = max(rewarded_seq, min(settled, rewarded_seq + batch))
+        after = (
+            min(head_of(connection), log_seq + batch),
+            min(position_of(connection, rule.join).examples_seq, examples_seq + batch),
+            max(rewarded_seq, min(settled, rewarded_seq + batch)),
+        )
         oldest = (connection.scalar(sa.select(t.log_head.c.at)) or 0.0) - MINUTES_FOR_S
-        _add(sums, _decisions(connection, log_seq, upto))
-        _add(sums, _executions(connection, log_seq, upto))
-        _add(sums, _rewards(connection, rule, rewarded_seq, final))
-        left = _left(connection, settled, upto, final)
-    if (upto, final) == (log_seq, rewarded_seq):
-        return Read(upto, final, left)
+        _add(sums, _decisions(connection, log_seq, after[0]))
+        _add(sums, _executions(connection, log_seq, after[0]))
+        _add(sums, _rewards(connection, rule, before, after))
+        left = _left(connection, rule, after, settled)
+    if after == before:
+        return Read(*after, left)
     p, digest = rollup_positions.c, digest_of(rule)
-    there = (p.rule == digest) & (p.log_seq == log_seq) & (p.rewarded_seq == rewarded_seq)
-    moved = sa.update(rollup_positions).where(there).values(log_seq=upto, rewarded_seq=final)
+    there = (p.rule == digest) & (p.log_seq == log_seq)
+    there &= (p.examples_seq == examples_seq) & (p.rewarded_seq == rewarded_seq)
+    moved = sa.update(rollup_positions).where(there).values(dict(zip(_POSITION, after, strict=True)))
     with store.writing() as connection:
-        if _position(connection, rule) == (0, 0) == (log_seq, rewarded_seq):
+        if _position(connection, rule) == (0, 0, 0) == before:
             _clear(connection)
-            connection.execute(sa.insert(rollup_positions), {"rule": digest, "log_seq": 0, "rewarded_seq": 0})
+            begin = {"rule": digest, **dict.fromkeys(_POSITION, 0)}
+            connection.execute(sa.insert(rollup_positions), begin)
         if connection.execute(moved).rowcount:  # else another process has counted these
             rows = [*_rows(sums, MINUTE, oldest), *_rows(sums, HOUR, -math.inf), *_rows(sums, LOG, -math.inf)]
             if rows:
                 connection.execute(_UPSERT, rows)
             connection.execute(sa.delete(rollups).where(rollups.c.width == MINUTE, rollups.c.start < oldest))
-    return Read(upto, final, left)
+    return Read(*after, left)
 
 
 def clear(store: Store) -> None:
@@ -365,16 +371,24 @@ _DRAW = (
 )
 
 
-def _position(connection: sa.Connection, rule: RewardRule) -> tuple[int, int]:
+_POSITION = ("log_seq", "examples_seq", "rewarded_seq")
+
+Positions = tuple[int, int, int]
+"""Facts that are counted, and rewards: of which examples, of which decisions."""
+
+
+def _position(connection: sa.Connection, rule: RewardRule) -> Positions:
     p = rollup_positions.c
-    query = sa.select(p.log_seq, p.rewarded_seq).where(p.rule == digest_of(rule))
+    query = sa.select(*(p[name] for name in _POSITION)).where(p.rule == digest_of(rule))
     row = connection.execute(query).first()
-    return (0, 0) if row is None else (row.log_seq, row.rewarded_seq)
+    return (0, 0, 0) if row is None else (row.log_seq, row.examples_seq, row.rewarded_seq)
 
 
-def _left(connection: sa.Connection, settled: int, log_seq: int, rewarded_seq: int) -> int:
-    """Return how many facts, and positions up to which decisions are settled, are not counted."""
-    return head_of(connection) - log_seq + max(0, settled - rewarded_seq)
+def _left(connection: sa.Connection, rule: RewardRule, position: Positions, settled: int) -> int:
+    """Return how many facts, examples, and positions up to which decisions are settled, are not counted."""
+    log_seq, examples_seq, rewarded_seq = position
+    examples = position_of(connection, rule.join).examples_seq - examples_seq
+    return head_of(connection) - log_seq + examples + max(0, settled - rewarded_seq)
 
 
 def _clear(connection: sa.Connection) -> None:
@@ -429,11 +443,16 @@ def _executions(connection: sa.Connection, after: int, upto: int) -> Iterator[Ad
         )
 
 
-def _rewards(connection: sa.Connection, rule: RewardRule, after: int, upto: int) -> Iterator[Addition]:
-    d = t.decisions.c
-    where = d.seq > after, d.seq <= upto, d.policy.not_in(NOT_SERVED)
-    for draw, added, _ in _rewarded(connection, rule, where):
-        yield draw, added
+def _rewards(
+    connection: sa.Connection, rule: RewardRule, before: Positions, after: Positions
+) -> Iterator[Addition]:
+    """Yield the rewards between two positions: examples of decisions that are settled now, and late ones."""
+    x, d = t.examples.c, t.decisions.c
+    now_settled = x.seq <= after[1], d.seq > before[2], d.seq <= after[2]
+    late = x.seq > before[1], x.seq <= after[1], d.seq <= before[2]
+    for where in (now_settled, late):
+        for draw, added, _ in _rewarded(connection, rule, (*where, d.policy.not_in(NOT_SERVED))):
+            yield draw, added
 
 
 def _rewarded(

@@ -3,8 +3,8 @@
 An estimate must not depend on when it is made. Soon after a decision only feedback that is quick is there:
 where good feedback is quicker than bad, or silence is a reward, the decisions that have a reward are a choice
 by what they earned. So what is estimated counts decisions by their age, whatever they have earned: those
-whose wait time has passed. Where nothing waits after many decisions, as after a simulation, all of them are
-settled at once, and stay so when more is decided.
+whose wait time has passed. Where hardly any waits of many, as after a simulation, all of them are settled at
+once, and stay so when more is decided.
 
 The gate counts what waits as the worst that it could be (`armwise.feedback.ope.gate`): it asks for `waiting`.
 """

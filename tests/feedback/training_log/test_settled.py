@@ -78,7 +78,26 @@ def test_many_decisions_are_settled_together_once_none_of_them_waits_and_stay_so
     assert looked(store, values[:1]).is_whole
     later = looked(store, asked(TOGETHER, 20.0))
     assert later == Settled(20.0, 3 * TOGETHER, 1)
-    assert looked(store, [clicked(TOGETHER, 21.0)]).is_whole, "of the newest that many, none waits again"
+    assert looked(store, [clicked(TOGETHER, 21.0)]).is_whole
+
+
+def test_one_in_a_hundred_that_waits_holds_up_nothing_and_is_counted_when_it_is_known(store: Store) -> None:
+    facts = [fact for number in range(99) for fact in asked(number, 10.0)]
+    values = [clicked(number, 11.0) for number in range(1, 99)]
+    assert looked(store, [*facts, *values]) == Settled(10.0, 0, 99), "one of 99 is more"
+    assert looked(store, [*asked(99, 12.0), clicked(99, 13.0)]).is_whole
+    while rollups.advance(store, RULE).left:
+        pass
+    assert rollups.by_position(store).total()["rewarded"] == 99
+    assert looked(store, [clicked(0, 14.0)]).is_whole
+    while rollups.advance(store, RULE, 1).left:
+        pass
+    assert rollups.by_position(store).total()["rewarded"] == 100
+    by_two = rollups.by_position(store).total()
+    rollups.clear(store)
+    while rollups.advance(store, RULE).left:
+        pass
+    assert rollups.by_position(store).total() == by_two
 
 
 def test_decisions_that_are_further_apart_are_not_settled_together(store: Store) -> None:

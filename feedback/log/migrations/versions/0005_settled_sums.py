@@ -18,4 +18,5 @@ def upgrade() -> None:
     op.add_column("progress", sa.Column("idle_seq", position, server_default="0", nullable=False))
     op.execute(sa.text("DELETE FROM rollups"))
     op.execute(sa.text("DELETE FROM rollup_positions"))
-    op.execute(sa.text("ALTER TABLE rollup_positions RENAME COLUMN examples_seq TO rewarded_seq"))
+    rewarded = sa.Column("rewarded_seq", sa.BigInteger, server_default="0", nullable=False)
+    op.add_column("rollup_positions", rewarded)
