@@ -260,11 +260,15 @@ class Fold:
                     pending.apply_feedback(fact.feedback)
                 if not fact.more:
                     joined += self._settle(affected)
+        self._settle_together()
+        return joined
+
+    def _settle_together(self) -> None:
+        """Note this position, if hardly any decision within its wait time is open."""
         while self.closings and self.closings[0] < self.at:
             self.closings.popleft()
         if len(self.closings) >= TOGETHER and len(self._open) <= STRAGGLERS * len(self.closings):
             self.idle_seq = self.seq
-        return joined
 
     def reopen(self, fact: DecisionFact, status: Status | None) -> None:
         """Restore a decision that was open at this position.
