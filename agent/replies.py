@@ -473,7 +473,7 @@ class Policy(Summary):
     newest: Summary | None
     apprentice: Apprentice | None
     judge: JudgeState | None
-    feedback: FeedbackState
+    feedback: FeedbackState | None = Field(default=None, description="Null from a service of before.")
     drift: DriftState | None
     reward: Annotated[RewardRule, BeforeValidator(_known_fields)]
     router: RouterState | None

@@ -459,7 +459,8 @@ class RewardRule(BaseModel):
         """Whether a decision with these aggregated values can be learned before its deadline."""
         if self.learns_at_deadline:
             return False
-        return bool(values) and (self.complete is Complete.ANY or values.keys() >= self.metrics.keys())
+        any_value = Complete(self.complete) is Complete.ANY
+        return bool(values) and (any_value or values.keys() >= self.metrics.keys())
 
     def quality(self, values: Mapping[str, float]) -> float | None:
         """Return the weighted mean of the metrics that have a value; `default` when none has.

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import httpx
 import numpy as np
+import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from armwise.agent.api import code_of, create_app
@@ -29,8 +30,9 @@ from armwise.feedback.clock import SteadyClock
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.events import Context, Decision, Execution
 from armwise.feedback.log import Receipt, Store
+from armwise.feedback.log import tables as t
 from armwise.feedback.registry import ActivePolicy
-from armwise.feedback.training_log import take_epoch
+from armwise.feedback.training_log import rollups, take_epoch
 
 DIM = 16
 """Of every fake backbone."""
@@ -374,6 +376,22 @@ class Service:
         """Learn what is new, as the recipe says that is active now, and serve it."""
         await asyncio.to_thread(self.step)
         await self.point.refresh()
+
+    async def settle(self, point: str = DEFAULT_POINT) -> None:
+        """Learn what is new at a point, and let the wait time of all of its decisions pass."""
+        await (self.learn() if point == DEFAULT_POINT else self.learn_at(point))
+        await asyncio.to_thread(self.settled, point)
+        config = self.config.of(point)
+        while rollups.advance(self.points[point].store, config.reward).left:
+            pass
+
+    def settled(self, point: str) -> None:
+        """Have a point read its log as if the wait time had passed: time itself cannot be moved."""
+        rule, store = self.config.of(point).reward, self.points[point].store
+        with store.writing() as connection:
+            passed = t.progress.c.log_at + rule.wait_s + 60.0
+            moved = sa.update(t.progress).where(t.progress.c.join == rule.join)
+            connection.execute(moved.values(log_at=passed))
 
     def step(self) -> None:
         """Learn what is new, as the recipe says that is active now; the replica follows by itself."""

@@ -27,7 +27,6 @@ NEWS = {
         "metrics": {"reward": {"range": [-1, 1], "aggregation": "first"}},
         "cost_weight": 0.0,
         "wait_time": "PT10M",
-        "default": 0.5,
     },
 }
 CONTEXT = [{"user": {"tier": "free"}}, {"device": {"os": "linux", "mobile": False}}]
@@ -238,6 +237,7 @@ def test_learning_settings_are_evaluated_on_the_log_and_applied(
         chosen = client.rank({"actions": actions("a", "b"), "eventId": f"v-{n}"})["rewardActionId"]
         client.reward(f"v-{n}", {"value": float(chosen == "b")})
     running.service.step_at("news")
+    running.service.settled("news")
     window = {"start_time": datetime.now(UTC) - timedelta(days=1), "end_time": datetime.now(UTC)}
     contract = {
         "name": "which settings",

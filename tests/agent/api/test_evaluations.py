@@ -348,7 +348,7 @@ async def test_a_project_with_its_share_of_the_queue_is_refused_while_another_ma
 async def test_turns_of_the_service_are_evaluated_once_they_are_learned(service: Service) -> None:
     for _ in range(3):
         await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
-    await service.learn()
+    await service.settle()
     number = (await submitted(service, candidates=["uniform", "configured", "recipe:1"])).json()["id"]
     with service.working():
         found = await ended(service, number)

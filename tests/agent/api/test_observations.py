@@ -628,6 +628,7 @@ async def test_decisions_of_others_are_not_counted_as_served(on_each: Service) -
 @pytest.mark.parametrize("form", ["jsonl", "dsjson", "obp"])
 async def test_a_tapped_log_is_exported(on_each: Service, form: str) -> None:
     await filled(on_each)
+    await on_each.settle()
     answer = await on_each.client.get("/v1/export", params={"format": form})
     assert answer.status_code == 200, answer.text
     assert "NaN" not in answer.text
@@ -638,6 +639,7 @@ async def test_a_tapped_log_is_exported(on_each: Service, form: str) -> None:
 
 async def test_an_evaluation_says_what_the_shadow_would_have_earned(on_each: Service) -> None:
     await filled(on_each)
+    await on_each.settle()
     with on_each.working():
         body = {"candidates": ["shadow", "configured", "fixed:small"], "gate": True}
         answer = await on_each.client.post("/v1/evaluations", json=body)

@@ -492,6 +492,7 @@ async def test_learning_settings_are_evaluated_on_the_log_and_applied(news: Serv
         value = float(found["rewardActionId"] == "b")
         await sent(news, "POST", f"/events/v-{n}/reward", {"value": value}, 204)
     await news.learn_at("news")
+    await news.settle("news")
     contract = {**CONTRACT, "policies": [{"name": "mine", "arguments": SETTINGS}]}
     submitted = await sent(news, "PUT", "/evaluations/e-1", contract)
     creation = datetime.fromisoformat(submitted.pop("creationTime"))

@@ -105,7 +105,7 @@ def fill(
             facts.append(Feedback(f"f{name}", name, "right", right, at + 0.2))
         made.append(decision)
     if settled is None:
-        settled = world.rated < 1.0 or n < TOGETHER
+        settled = world.rated < 1.0 or n < 2 * TOGETHER
     if made and settled:
         facts.append(Tick(made[-1].decided_at + RULE.wait_s + 60.0))
     for begin in range(0, len(facts), 1000):

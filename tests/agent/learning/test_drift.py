@@ -273,8 +273,8 @@ def test_a_policy_that_restarts_raises_an_alarm_in_one_step_or_many_and_whoever_
     ((_, subject, _, before, after, seq, seen_at),) = [row for row in found if row[2] == "policy"]
     assert (subject, seen_at) == ("restart, reward of a", 102.0)
     assert TURNS // 2 < seq < TURNS // 2 + 60
-    assert before == pytest.approx(0.9, abs=0.05)
-    assert after < 0.4, "some of the 20 that are kept at least came before"
+    assert before == pytest.approx(0.9, abs=0.1)
+    assert after < before, "some of the 100 that are kept at least came before"
 
     in_steps = make_store("b")
     for start in range(0, TURNS, 60):

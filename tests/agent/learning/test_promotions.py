@@ -96,7 +96,7 @@ async def test_after_a_rollback_exactly_that_version_decides_while_learning_goes
     assert await deciding(on_each) == after["version"] == chosen
     assert after["newest"]["version"] == later > newest
     assert after["applied_seq"] == body["applied_seq"] < body["log_seq"], "it never learns what came later"
-    assert after == body | {"newest": after["newest"], "log_seq": after["log_seq"]}
+    assert after == body | {name: after[name] for name in ("newest", "log_seq", "feedback")}
 
 
 async def test_after_a_promotion_the_newest_version_decides_and_those_after_it(service: Service) -> None:

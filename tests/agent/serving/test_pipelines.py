@@ -238,5 +238,5 @@ async def test_a_model_at_a_tenth_of_its_price_is_chosen_by_the_next_version(
             assert record(service, answer).decision.version > 1
             last = (await service.client.get(f"/v1/decisions/{told}")).json()
             rewards.append(last["reward"])
-    assert chosen == [*arms], "at .02 an answer large earns .3, at .002 .66"
-    assert rewards == pytest.approx([0.3, 0.66])
+    assert chosen == [*arms], "at .02 an answer large earns .45, at .002 .81"
+    assert rewards == pytest.approx([0.45, 0.81])

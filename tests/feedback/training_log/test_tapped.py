@@ -9,7 +9,7 @@ import pytest
 from armwise.feedback.budget import Budget
 from armwise.feedback.dataset import Selection
 from armwise.feedback.drift import DriftSpec, Monitor
-from armwise.feedback.events import INCUMBENT, OBSERVED, Decision, Example
+from armwise.feedback.events import INCUMBENT, OBSERVED, Decision, Example, Tick
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log.append import Fact
 from armwise.feedback.registry import prices
@@ -63,6 +63,8 @@ def test_each_is_an_example_and_one_without_a_propensity_is_not_evaluated(filled
 
 
 def test_what_was_served_is_without_them(filled: Store) -> None:
+    filled.append([Tick(2500.0)])
+    Joiner(filled, RULE, take_epoch(filled, "test", 0.0)).advance(2500.0)
     while rollups.advance(filled, RULE, 4).left:
         pass
     total = rollups.read(filled, 0, 200, 60).total()

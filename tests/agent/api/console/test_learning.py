@@ -49,7 +49,7 @@ async def rated(tmp_path: Path) -> AsyncIterator[Service]:
             if i % 5:
                 await tell(service, found["decision_id"], 1.0 if found["arm_served"] == "bm25" else -1.0)
         await look_up(service, model="arm/dense", query="how is one forced?")
-        await service.learn()
+        await service.settle()
         yield service
 
 
@@ -107,7 +107,7 @@ async def test_a_change_is_a_mark_with_its_sentence_which_only_a_reader_sees(
         for name in ("ACME", "MAIN"):
             for tier in ("free", f"of-{name}"):
                 await asked(service, tier, 3, **bearer[name])
-        await service.learn()
+        await service.settle()
         store, version = service.point.store, service.point.versions.version
         assert version is not None
         promotion = promotions.Promotion(0, version.version, promotions.Action.ROLLBACK, HARM, 1e12)
@@ -138,7 +138,7 @@ async def test_a_point_whose_actions_come_with_the_request_has_no_single_arm(tmp
         for i in range(12):
             one = await ranked(service, actions=actions("a", "b", "c")[: 2 + i % 2])
             await fed(service, click(one["decision_id"], float(i % 2)))
-        await service.learn_at("news")
+        await service.settle("news")
         rewards, shares = charts_of(await panel_of(service, "?point=news"))
     assert [one["label"] for one in rewards["series"]] == ["what was served", "a uniform choice"]
     assert {one["label"] for one in shares["series"]} <= {"action-1", "action-2", "action-3"}

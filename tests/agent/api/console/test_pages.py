@@ -50,7 +50,7 @@ async def linear(tmp_path: Path) -> AsyncIterator[Service]:
         for i in range(12):
             found = (await look_up(service, query=f"question {i} of twelve")).json()["agent"]
             await tell(service, found["decision_id"], 1.0 if found["arm_served"] == "bm25" else -1.0)
-        await service.learn()
+        await service.settle()
         yield service
 
 

@@ -44,7 +44,7 @@ async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_o
     assert "No feedback so far." in plain(await seen(service, "/arms"))
     for tier in ("free", "paid<b>"):
         await asked(service, tier, 9)
-    await service.learn()
+    await service.settle()
     store, rule = service.point.store, service.config.reward
     rows = rollups.newest_rewards(store, rule, 100, listing.DecisionFilter())
     assert len(rows) == 18
@@ -82,7 +82,7 @@ async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_o
 async def test_the_kinds_are_by_the_feature_that_most_questions_have(service: Service) -> None:
     for tier, n, feature in (("here", 1, "place"), ("free", 3, "tier"), ("there", 1, "place")):
         await asked(service, tier, n, feature)
-    await service.learn()
+    await service.settle()
     found = worth.by_kind(service.point, OPEN, None)
     assert [head for head in found["families"] if head in ("tier", "place")] == ["tier", "place"]
     assert (found["rewarded"], found["by"]) == (5, found["families"][0])
@@ -145,7 +145,7 @@ async def test_a_key_sees_the_kinds_of_its_project_alone(
         bearer = {name: {"authorization": f"Bearer {name}"} for name in ("ACME", "MAIN", "ASK")}
         for name in ("ACME", "MAIN"):
             await asked(service, f"of-{name}", 3, **bearer[name])
-        await service.learn()
+        await service.settle()
 
         async def arms(name: str) -> httpx.Response:
             return await service.client.get(f"{CONSOLE}/arms?by=tier", headers=bearer[name])
