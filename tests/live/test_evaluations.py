@@ -10,7 +10,7 @@ from tests.neighbours import SUBJECTS
 
 pytestmark = pytest.mark.slow
 
-TURNS = 30
+TURNS = 60
 
 
 def test_an_evaluation_is_answered_beside_the_service(live: Live) -> None:
