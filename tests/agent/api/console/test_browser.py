@@ -21,6 +21,7 @@ from armwise.agent.policies import PolicySpec
 from armwise.arms.llm import base
 from armwise.feedback.log import Store
 from armwise.feedback.registry import arm_sets
+from armwise.feedback.training_log import rollups
 from tests.agent.browsing import CHROMIUM, Visit, browsing, listening, traffic
 from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, fill
 from tests.agent.fakes import Service
@@ -308,6 +309,9 @@ def test_the_line_of_learning_is_drawn_with_what_changed(served: tuple[Service, 
     service, address = served
     arm_sets.switch(service.point.store, "bm25", False, time.time())
     arm_sets.switch(service.point.store, "bm25", True, time.time())
+    service.settled("default")
+    while rollups.advance(service.point.store, service.config.reward).left:
+        pass
     page = chrome(390, "light")
     page.goto(f"{address}{CONSOLE}")
     panel = page.get_by_role("region", name="Is it learning?")
