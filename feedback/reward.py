@@ -367,15 +367,15 @@ class RewardRule(BaseModel):
         return seconds_of(self.wait_time, "wait_time", "PT30M")
 
     @property
-    def learns_at_deadline(self) -> bool:
-        """Whether each decision is learned when its wait time has passed, and none before.
+    def learned_at(self) -> Complete:
+        """When a decision is learned, and `deadline` where silence or a failure has a value.
 
-        When a reward is learned must not depend on its value. Where silence or a failure has one, a value
-        that is there at once would be learned before it, and an arm that gains traffic would show its good
-        rewards alone for as long as the wait.
+        When a reward is learned must not depend on its value: a value that is there at once would be learned
+        before silence is, and an arm that gains traffic would show its good rewards alone for as long as the
+        wait.
         """
         declared = self.default is not None or self.failed is not None
-        return declared or Complete(self.complete) is Complete.DEADLINE
+        return Complete.DEADLINE if declared else Complete(self.complete)
 
     @property
     def join(self) -> str:
@@ -385,7 +385,7 @@ class RewardRule(BaseModel):
         """
         document = {
             "metrics": {name: metric.aggregation.value for name, metric in self.metrics.items()},
-            "complete": (Complete.DEADLINE if self.learns_at_deadline else Complete(self.complete)).value,
+            "complete": self.learned_at.value,
             "wait_s": self.wait_s,
             "silent": self.default is not None,
             "failed": self.failed is not None,
@@ -457,10 +457,13 @@ class RewardRule(BaseModel):
 
     def is_complete(self, values: Mapping[str, float]) -> bool:
         """Whether a decision with these aggregated values can be learned before its deadline."""
-        if self.learns_at_deadline:
-            return False
-        any_value = Complete(self.complete) is Complete.ANY
-        return bool(values) and (any_value or values.keys() >= self.metrics.keys())
+        match self.learned_at:
+            case Complete.ANY:
+                return bool(values)
+            case Complete.ALL:
+                return bool(values) and values.keys() >= self.metrics.keys()
+            case Complete.DEADLINE:
+                return False
 
     def quality(self, values: Mapping[str, float]) -> float | None:
         """Return the weighted mean of the metrics that have a value; `default` when none has.

@@ -44,7 +44,7 @@ from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.texts import value_of
-from armwise.feedback.training_log import Settled, Waiting, read_examples, settled_at, waiting
+from armwise.feedback.training_log import Settled, WaitingDecisions, read_examples, settled_at, waiting
 
 _REPORTED = 4096
 """Examples between two calls of the progress callback."""
@@ -81,7 +81,7 @@ class Source(Protocol):
         """
         ...
 
-    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> Waiting:
+    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> WaitingDecisions:
         """Return the decisions that still wait for feedback.
 
         Args:
@@ -129,7 +129,7 @@ class LogSource(Source):
         return read_examples(self._store, self._join, after, self._upto)
 
     @override
-    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> Waiting:
+    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> WaitingDecisions:
         return waiting(self._store, self._rule, self._upto, since, most, canaries)
 
     @override
@@ -187,9 +187,9 @@ class ExportSource(Source):
         return (example for example in read_export(self._path) if example.seq > after)
 
     @override
-    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> Waiting:
+    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> WaitingDecisions:
         """Returns none: which ones wait after the time that a file records is not on record."""
-        return Waiting(settled=self.settled.before)
+        return WaitingDecisions(settled=self.settled.before)
 
     @property
     @override

@@ -35,7 +35,7 @@ from armwise.agent.policies.change_detector import (
     MOST,
     REMOVED,
     RUN_LENGTH,
-    Change,
+    ArmChange,
     ChangeDetector,
     restart_after,
 )
@@ -519,7 +519,7 @@ class Adaptive:
         most = (self._settings["notice"] or 0.0) if model.drawn[row] == LEARNED else ALL
         model.rise[row] = min(max(rise, 0.0), most)
 
-    def _restart(self, model: _Model, change: Change) -> None:
+    def _restart(self, model: _Model, change: ArmChange) -> None:
         """Forget all but the latest rewards."""
         names = [*self._rows]
         rewards = [(names[int(one[0])], float(one[1])) for one in model.memory]

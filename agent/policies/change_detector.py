@@ -78,7 +78,7 @@ REMOVED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ArmChange:
     """A change that the rewards of an arm show.
 
     Attributes:
@@ -93,7 +93,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class _Arm:
+class _ArmEvidence:
     """What is known of an arm.
 
     Attributes:
@@ -150,17 +150,17 @@ class ChangeDetector:
     >>> [detector.see("a", float(t % 2)) for t in range(400)].count(None)
     400
     >>> next(filter(None, (detector.see("a", 0.0) for _ in range(100))))
-    Change(arm='a', rise=False, since=22)
+    ArmChange(arm='a', rise=False, since=22)
     """
 
     def __init__(self, run_length: float = RUN_LENGTH) -> None:
         if not 1.0 < run_length < math.inf:
             raise PolicyError(f"run_length {run_length} is not a finite number above 1")
         self._limit = 2.0 * len(BETS) * run_length
-        self._arms: dict[str, _Arm] = {}
+        self._arms: dict[str, _ArmEvidence] = {}
         self._now = 0
 
-    def see(self, arm: str, reward: float, x: Array = NO_COLUMNS) -> Change | None:
+    def see(self, arm: str, reward: float, x: Array = NO_COLUMNS) -> ArmChange | None:
         """Add the next reward of an arm; return the change that it completes the evidence of.
 
         After a change, all arms begin anew.
@@ -172,7 +172,7 @@ class ChangeDetector:
         """
         one = self._arms.get(arm)
         if one is None:
-            one = self._arms[arm] = _Arm(weights=np.zeros(len(x)), squares=np.ones(len(x)))
+            one = self._arms[arm] = _ArmEvidence(weights=np.zeros(len(x)), squares=np.ones(len(x)))
         self._now += 1
         one.low, one.high = min(one.low, reward), max(one.high, reward)
         predicted = one.predict(x, reward)
@@ -189,7 +189,7 @@ class ChangeDetector:
         one.variance += (apart * apart * (1.0 - 1.0 / one.n) - one.variance) / one.n
         return None
 
-    def _bet(self, arm: str, one: _Arm, predicted: float, reward: float) -> Change | None:
+    def _bet(self, arm: str, one: _ArmEvidence, predicted: float, reward: float) -> ArmChange | None:
         """Settle the bets on a reward, which is part of the range of its arm already."""
         n, low, high = one.n, one.low, one.high
         deviation = math.sqrt(one.variance + (high - low) ** 2 / (2.0 * n))
@@ -210,7 +210,7 @@ class ChangeDetector:
             worth = one.evidence[at - len(BETS) : at]
             if sum(worth) >= self._limit:
                 begun = sum(one.begun[at - len(BETS) : at]) / sum(worth)
-                return Change(arm, at == len(BETS), max(round(self._now - begun) + 1, 1))
+                return ArmChange(arm, at == len(BETS), max(round(self._now - begun) + 1, 1))
         return None
 
     def arrays(self) -> dict[str, Array]:
@@ -233,15 +233,15 @@ class ChangeDetector:
         return loaded
 
 
-def _read(row: Array) -> _Arm:
+def _read(row: Array) -> _ArmEvidence:
     """Return the arm of a row of the state."""
     n, mean, error, variance, low, high, level = row[:7].tolist()
     evidence, begun = row[7 : 7 + 4 * len(BETS)].reshape(2, -1).tolist()
     weights, squares = row[7 + 4 * len(BETS) :].reshape(2, -1).copy()
-    return _Arm(n, mean, error, variance, low, high, evidence, begun, level, weights, squares)
+    return _ArmEvidence(n, mean, error, variance, low, high, evidence, begun, level, weights, squares)
 
 
-def restart_after(change: Change, now: int, rewards: Sequence[tuple[str, float]]) -> Restart:
+def restart_after(change: ArmChange, now: int, rewards: Sequence[tuple[str, float]]) -> Restart:
     """Return what a restart after a change keeps.
 
     Args:

@@ -29,7 +29,7 @@ from .join import (
     take_epoch,
 )
 from .refold import Refold
-from .settled import Settled, Waiting, settled_at, waiting
+from .settled import Settled, WaitingDecisions, settled_at, waiting
 
 __all__ = [
     "REBUILD",
@@ -40,7 +40,7 @@ __all__ = [
     "Refold",
     "Settled",
     "StartingPoint",
-    "Waiting",
+    "WaitingDecisions",
     "archive",
     "confirm_epoch",
     "delays",

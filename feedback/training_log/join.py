@@ -204,14 +204,14 @@ class Fold:
         at: The log's time there, seconds since the epoch.
         idle_seq: The last position at which `TOGETHER` decisions or more were within their wait time, and
             at most `STRAGGLERS` of them were open.
-        closings: Times of the log after which the decisions within their time are settled, learned or not.
+        in_time: Times of the log after which the decisions within their time are settled, learned or not.
     """
 
     def __init__(self, rule: RewardRule, seq: int = 0, at: float = 0.0, idle_seq: int = 0) -> None:
         self.seq = seq
         self.at = at
         self.idle_seq = idle_seq
-        self.closings = deque[float]()
+        self.in_time = deque[float]()
         self._rule = rule
         self._wait_s = rule.wait_s
         self._open: dict[str, PendingDecision] = {}
@@ -249,7 +249,7 @@ class Fold:
             case DecisionFact():
                 self.reopen(fact, None)
                 if fact.mode in (Mode.EXPLORE, Mode.CONTINUED) and not fact.past:
-                    self.closings.append(self.closing(fact))
+                    self.in_time.append(self.closing(fact))
             case Executed():
                 if pending := self._open.get(fact.decision_id):
                     pending.status = fact.status
@@ -265,9 +265,9 @@ class Fold:
 
     def _settle_together(self) -> None:
         """Note this position, if hardly any decision within its wait time is open."""
-        while self.closings and self.closings[0] < self.at:
-            self.closings.popleft()
-        if len(self.closings) >= TOGETHER and len(self._open) <= STRAGGLERS * len(self.closings):
+        while self.in_time and self.in_time[0] < self.at:
+            self.in_time.popleft()
+        if len(self.in_time) >= TOGETHER and len(self._open) <= STRAGGLERS * len(self.in_time):
             self.idle_seq = self.seq
 
     def reopen(self, fact: DecisionFact, status: Status | None) -> None:
@@ -707,7 +707,7 @@ class Joiner:
             self._write(joined, position, turns)
         self._fold, self._length, self.left = fold, position.examples_seq, head - end
         closing = fold.next_closing
-        last = fold.closings[-1] if fold.closings else -inf
+        last = fold.in_time[-1] if fold.in_time else -inf
         waits = (closing is not None and closing < now) or fold.at <= last < now
         if end == head and waits:
             self._store.append([Tick(now)])
@@ -798,7 +798,7 @@ def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int]:
         .order_by(d.seq)
     )
     for decided_at, logged_at in connection.execute(newest):
-        fold.closings.append(max(decided_at + rule.wait_s, logged_at) + GRACE_S)
+        fold.in_time.append(max(decided_at + rule.wait_s, logged_at) + GRACE_S)
     conversations: defaultdict[str, list[tuple[DecisionFact, Status | None]]] = defaultdict(list)
     for decided, status in read_unlearned(connection, rule.join, since, position.log_seq):
         if decided.draw_id is not None:

@@ -78,7 +78,7 @@ def between(store: Store, rule: RewardRule, since: float, until: float) -> Itera
         .limit(BATCH)
     )
     final = settled.read(store, rule).position
-    return (_turn_of(row, rule, final) for row in pages(store, query, *_positions(store, since, until)))
+    return (_served_turn(row, rule, final) for row in pages(store, query, *_positions(store, since, until)))
 
 
 def any_elsewhere(store: Store, since: float, until: float) -> bool:
@@ -123,7 +123,7 @@ def pages(store: Store, query: sa.Select[Any], after: int, last: int) -> Iterato
         after = rows[-1].seq
 
 
-def _turn_of(row: sa.Row[Any], rule: RewardRule, final: int) -> ServedTurn:
+def _served_turn(row: sa.Row[Any], rule: RewardRule, final: int) -> ServedTurn:
     seq, at, arms, drawn, propensity, mode, weight, status, tokens, metrics, turns, *raw = tuple(row)
     cost = None if status is None else Cost(*raw)
     reward = None

@@ -67,7 +67,7 @@ def settled_at(connection: sa.Connection, rule: RewardRule) -> Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingDecisions:
     """Decisions that wait for feedback.
 
     Attributes:
@@ -87,7 +87,7 @@ def waiting(
     since: float | None,
     most: int,
     canaries: Collection[int] = (),
-) -> Waiting:
+) -> WaitingDecisions:
     """Return the decisions that still wait for feedback, as `first_waiting` finds them.
 
     Args:
@@ -107,9 +107,11 @@ def waiting(
             decision_by_id |= {row[0]: rows.decision_of(row) for row in first}
     decisions = sorted(decision_by_id.values(), key=lambda decision: decision.decided_at)
     if len(decisions) <= most:
-        return Waiting(tuple(decisions))
+        return WaitingDecisions(tuple(decisions))
     settled = decisions[most].decided_at
-    return Waiting(tuple(decision for decision in decisions[:most] if decision.decided_at < settled), settled)
+    return WaitingDecisions(
+        tuple(decision for decision in decisions[:most] if decision.decided_at < settled), settled
+    )
 
 
 def first_waiting(store: Store, rule: RewardRule, upto: int, since: float | None = None) -> float:

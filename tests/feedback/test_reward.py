@@ -150,7 +150,7 @@ def test_where_silence_or_a_failure_has_a_value_each_decision_waits_for_its_dead
     assert rule.complete is Complete.DEADLINE
     assert not rule.is_complete({"right": 1.0})
     changed = RewardRule.model_validate({"metrics": {"right": {}}}).model_copy(update={declared: 0.0})
-    assert changed.learns_at_deadline, "also where it is declared by a copy"
+    assert changed.learned_at is Complete.DEADLINE, "also where it is declared by a copy"
     assert not changed.is_complete({"right": 1.0})
     for refused in ("any", "all"):
         with pytest.raises(ValueError, match=f"complete '{refused}' with {declared} 0"):

@@ -50,7 +50,6 @@ from armwise.feedback.errors import ChangedMeanwhileError, ConflictError, QueueF
 from armwise.feedback.ope import prediction_powered
 from armwise.feedback.registry import ActivePolicy, Version, active_policy, promotions
 from armwise.feedback.registry import versions as registry_versions
-from armwise.feedback.reward import Complete
 from armwise.feedback.training_log import delays, observed, settled
 from armwise.feedback.training_log import lag as training_log_lag
 
@@ -279,7 +278,7 @@ def _feedback(point: DecisionPoint) -> FeedbackState:
     found, taken = settled.read(point.store, rule), delays.read(point.store, rule)
     return construct(
         FeedbackState,
-        complete=Complete.DEADLINE.value if rule.learns_at_deadline else rule.complete.value,
+        complete=rule.learned_at.value,
         wait_time=rule.wait_time,
         waiting=found.n_open,
         settled_before=None if found.is_whole else found.before,

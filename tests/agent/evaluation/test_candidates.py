@@ -32,7 +32,7 @@ from armwise.feedback.registry import Version, versions
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import StartingPoint, imported_turns, take_epoch
 from armwise.feedback.training_log import examples as training_log_examples
-from armwise.feedback.training_log.settled import Settled, Waiting
+from armwise.feedback.training_log.settled import Settled, WaitingDecisions
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import TEXTS, kept
@@ -55,9 +55,9 @@ class Examples:
     def examples(self, after: int = 0) -> Iterator[Example]:
         return (example for example in self._examples if example.seq > after)
 
-    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> Waiting:
+    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> WaitingDecisions:
         del since, most, canaries
-        return Waiting()
+        return WaitingDecisions()
 
     @property
     def settled(self) -> Settled:

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from armwise.agent.policies import PolicyError
-from armwise.agent.policies.change_detector import Change, ChangeDetector, restart_after
+from armwise.agent.policies.change_detector import ArmChange, ChangeDetector, restart_after
 
 Array = NDArray[np.float64]
 
@@ -18,7 +18,7 @@ def rated(rate: float, n: int, seed: int) -> list[float]:
     return (np.random.default_rng(seed).random(n) < rate).astype(float).tolist()
 
 
-def found(detector: ChangeDetector, rewards: list[float], arm: str = "a") -> list[tuple[int, Change]]:
+def found(detector: ChangeDetector, rewards: list[float], arm: str = "a") -> list[tuple[int, ArmChange]]:
     """Return the changes of an arm, each with the number of the reward that shows it, from 1."""
     changes = [(i, detector.see(arm, reward)) for i, reward in enumerate(rewards, start=1)]
     return [(i, change) for i, change in changes if change is not None]
@@ -193,11 +193,11 @@ def test_a_loaded_detector_goes_on_as_the_saved_one() -> None:
 def test_a_restart_keeps_100_to_500_rewards() -> None:
     rewards = [("a", 1.0), ("b", 0.25)] * 250 + [("a", 0.0), ("b", 0.25)] * 150
     for since, kept in ((7, 100), (300, 300), (4000, 500)):
-        restart = restart_after(Change("a", rise=False, since=since), 900, rewards[-500:])
+        restart = restart_after(ArmChange("a", rise=False, since=since), 900, rewards[-500:])
         assert (restart.reward, restart.arm, restart.rise, restart.kept) == (900, "a", False, kept)
-    restart = restart_after(Change("a", rise=False, since=300), 900, rewards)
+    restart = restart_after(ArmChange("a", rise=False, since=300), 900, rewards)
     assert (restart.before, restart.after) == (1.0, 0.0)
-    nothing_before = restart_after(Change("a", rise=False, since=300), 300, rewards[-300:])
+    nothing_before = restart_after(ArmChange("a", rise=False, since=300), 300, rewards[-300:])
     assert (nothing_before.kept, nothing_before.before) == (300, 0.125), "the mean of all, where it had none"
 
 

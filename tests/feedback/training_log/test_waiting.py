@@ -95,7 +95,7 @@ def test_only_decisions_in_which_a_canary_took_part_are_returned_where_it_is_nam
     source = LogSource(store, RULE)
     assert [one.id for one in source.waiting(None, 2, [1]).decisions] == ["d-1", "d-3"]
     assert source.waiting(None, 2, [1]).settled == inf, "another decision does not end its log"
-    assert source.waiting(None, 2, [7]) == settled.Waiting()
+    assert source.waiting(None, 2, [7]) == settled.WaitingDecisions()
 
 
 def test_of_decisions_made_at_once_all_or_none_are_returned(store: Store) -> None:
@@ -103,7 +103,7 @@ def test_of_decisions_made_at_once_all_or_none_are_returned(store: Store) -> Non
     waiting(store, facts)
     found = LogSource(store, RULE).waiting(None, 2)
     assert ([one.id for one in found.decisions], found.settled) == (["d-1"], 20.0)
-    assert LogSource(store, RULE).waiting(None, 0) == settled.Waiting((), 10.0)
+    assert LogSource(store, RULE).waiting(None, 0) == settled.WaitingDecisions((), 10.0)
 
 
 def test_one_that_was_learned_since_the_log_was_read_is_returned_as_well(store: Store) -> None:
@@ -112,7 +112,7 @@ def test_one_that_was_learned_since_the_log_was_read_is_returned_as_well(store: 
     assert [one.id for one in source.waiting(None, 5).decisions] == ["d-2"]
     waiting(store, [said(2, 30.0)])
     assert [one.id for one in source.waiting(None, 5).decisions] == ["d-2"], "it waited there"
-    assert LogSource(store, RULE).waiting(None, 5) == settled.Waiting()
+    assert LogSource(store, RULE).waiting(None, 5) == settled.WaitingDecisions()
 
 
 def test_a_decision_at_the_beginning_of_the_window_is_waited_for(store: Store) -> None:
