@@ -368,9 +368,9 @@ class Service:
     def step_at(self, point: str) -> None:
         """Learn what is new at a decision point; its replica follows."""
         config = self.config.of(point)
-        with closing(Store(config.database_url, config.reward.join)) as store:
+        with closing(Store(config.database_url, config.reward.join, clock=self.clock)) as store:
             recipe, epoch = active_recipe(store, config), take_epoch(store, "test", 0.0)
-            Learner(store, recipe, list(config.actions), epoch).step()
+            Learner(store, recipe, list(config.actions), epoch, self.clock).step()
 
     async def learn(self) -> None:
         """Learn what is new, as the recipe says that is active now, and serve it."""
