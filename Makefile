@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo dist test test-wheel test-slow test-kernel test-pythons test-anywhere test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures demo-picture bench models lock sbom audit vllm-ask test-vllm release-check clean
+.PHONY: help serve demo dist test test-wheel test-slow test-kernel test-properties test-pythons test-anywhere test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures demo-picture bench models lock sbom audit vllm-ask test-vllm release-check clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,10 @@ test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traff
 
 test-kernel: $(VENV)/ready-dev  ## run the tests of numbers with another kernel of BLAS
 	$(BIN)/python -m tests.anywhere --numeric nehalem
+
+test-properties: $(VENV)/ready-dev  ## run the property tests with ten times as many examples; an hour
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --hypothesis-profile=many --timeout 1200 \
+		$$(grep -rl '@given' tests --include='test_*.py' --exclude-dir=clients)
 
 PYTHONS ?= python3.12 python3.13
 test-pythons: check  ## run the quick tests with other versions of Python, PYTHONS="python3.12 python3.13", each installed anew

@@ -34,13 +34,15 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 
-settings.register_profile(
-    "armwise",
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],  # how long examples take to draw is the machine's
-)
+for name, examples in {"armwise": 50, "few": 10, "many": 500}.items():  # `--hypothesis-profile=many`
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],  # how long examples take to draw is the machine's
+    )
 settings.load_profile("armwise")
 
 os.environ["TZ"] = "Asia/Kathmandu"  # UTC+5:45, without daylight saving time
