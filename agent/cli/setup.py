@@ -233,15 +233,15 @@ def _asked_engine() -> Engine:
 
 def _sound_corpus(source: str) -> None:
     """Read the first passage. Raises ValueError."""
-    from armwise.arms.corpus import BUILT_IN, CorpusError, located, open_source
+    from armwise.arms.corpus import BUILT_IN, CorpusError, listed, located, open_source
 
     if source not in BUILT_IN:
-        corpus = open_source(located(source))
-        first = next((record for record in corpus.records() if record.passages or record.problem), None)
-        if first is None or first.problem:
-            raise CorpusError(
-                f"{source}: {first.where}: {first.problem}" if first else f"{source} has no passage"
-            )
+        unread = []
+        for record in open_source(located(source)).records():
+            if record.passages:
+                return
+            unread += [f"{record.where}: {record.problem}"] if record.problem else []
+        raise CorpusError("; ".join([f"{source} holds no passages", *listed(unread)]))
 
 
 def _language_model(

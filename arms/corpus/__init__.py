@@ -1,7 +1,7 @@
 """Documents become passages."""
 
 from .corpora import Corpora, CorpusSource, ingest_all
-from .corpus import Corpus, ingest, problems
+from .corpus import Corpus, ingest, listed, problems
 from .permissions import Permitted
 from .readers import BUILT_IN, located, open_source
 from .records import CorpusError
@@ -15,6 +15,7 @@ __all__ = [
     "Permitted",
     "ingest",
     "ingest_all",
+    "listed",
     "located",
     "open_source",
     "problems",

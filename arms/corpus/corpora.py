@@ -142,7 +142,7 @@ class Corpora(Corpus):
 
     @override
     def skipped(self) -> list[str]:
-        return [f"{part.prefix}{line}" for part in self._parts.values() for line in part.skipped()]
+        return [line for part in self._parts.values() for line in part.skipped()]
 
     @override
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[Any, ...]]:

@@ -217,8 +217,7 @@ class Corpus:
 
     def skipped(self) -> list[str]:
         """Return the skipped records and the reasons, such as `corpus.jsonl:17: not JSON: ...`."""
-        rows = self._database.execute("SELECT place, problem FROM skipped ORDER BY rowid")
-        return [f"{place}: {problem}" for place, problem in rows]
+        return [f"{self.prefix}{line}" for line in _skipped(self._database)]
 
     @property
     def _select(self) -> str:
@@ -256,7 +255,7 @@ def ingest(
     source: str | Path,
     target: Path,
     *,
-    skip_bad: bool = False,
+    skip_bad: bool = True,
     compare: bool = False,
     prefix: str = "",
     progress: Progress | None = None,
@@ -270,15 +269,15 @@ def ingest(
         source: A `.jsonl` or `.jsonl.gz` file, a BEIR folder, a folder of documents, one of
             them, `stdlib` or `language`.
         target: The folder of the corpus; created if missing.
-        skip_bad: Skip records that cannot be read, and list them in `Corpus.skipped`. A file that is never
-            read, such as a link to outside of a folder, is listed there in any case.
+        skip_bad: Whether to leave out what cannot be read, and list it in `Corpus.skipped`; a file that is
+            never read, such as a picture or a link to outside of a folder, is listed there in any case.
         compare: Whether to compare a corpus that is there with its digest, too, which reads its file.
         prefix: What ids are to begin with; the file is the same with any.
         progress: Called after every commit.
 
     Raises:
-        CorpusError: The source is missing or empty, has a bad record, or changed while it
-            was read. Nothing is published then.
+        CorpusError: The source is missing, holds nothing that can be read, or changed while it was read; or
+            something of it cannot be read and is not to be skipped. Nothing is published then.
     """
     from filelock import FileLock  # here: what only evaluates has no need of it
 
@@ -288,12 +287,15 @@ def ingest(
         fingerprint = reader.fingerprint()
         if faults := problems(target, contents=compare):
             logger.warning("corpus %s is read again: %s", target.name, ", ".join(faults))
-        elif (target / PUBLISHED).exists() and Corpus.open(target).manifest.fingerprint == fingerprint:
-            return Corpus.open(target, prefix)
+        elif (target / PUBLISHED).exists():
+            corpus = Corpus.open(target, prefix)
+            if corpus.manifest.fingerprint == fingerprint and (skip_bad or not corpus.skipped()):
+                return corpus
         with contextlib.closing(_continue_or_begin(target / UNFINISHED, reader, fingerprint)) as database:
             _fill(database, reader, skip_bad=skip_bad, progress=progress)
             if _manifest(database).count == 0:
-                raise CorpusError(f"{reader.place} holds no passages")
+                reasons = listed(_skipped(database))
+                raise CorpusError("; ".join([f"{reader.place} holds no passages", *reasons]))
         if reader.fingerprint() != fingerprint:
             raise CorpusError(f"{reader.place} changed while it was read: run ingest again")
         _publish(target)
@@ -361,7 +363,7 @@ def _write(
             else:
                 problem = f"another passage has the id {passage.id!r}"
         if problem and not (skip_bad or record.left_out):
-            raise CorpusError(f"{record.where}: {problem}; correct it, or skip bad records")
+            raise CorpusError(f"{record.where}: {problem}; correct it, or have it left out")
         if problem:
             database.execute("INSERT INTO skipped VALUES (?, ?)", (record.where, problem))
         records, done = records + 1, record.done
@@ -406,6 +408,21 @@ def _continue_or_begin(path: Path, source: Source, fingerprint: str) -> sqlite3.
     database.execute("INSERT INTO manifest VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(manifest))
     database.commit()
     return database
+
+
+def _skipped(database: sqlite3.Connection) -> list[str]:
+    rows = database.execute("SELECT place, problem FROM skipped ORDER BY rowid")
+    return [f"{place}: {problem}" for place, problem in rows]
+
+
+def listed(skipped: Sequence[str], most: int = 20) -> list[str]:
+    """Return the first of some skipped records, and how many more there are.
+
+    >>> listed(["a.pdf: is empty", "b.pdf: is empty", "c.pdf: is empty"], most=1)
+    ['a.pdf: is empty', 'and 2 more']
+    """
+    more = len(skipped) - most
+    return [*skipped[:most], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def _manifest(database: sqlite3.Connection) -> Manifest:

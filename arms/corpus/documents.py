@@ -6,15 +6,22 @@ given no variable of the environment that it does not need. It reads one request
 and writes one reply a line to standard output, in JSON:
 
     {"path": "/data/report.pdf", "pages": 10000, ...}
-    {"title": "Report", "parts": [{"page": 1, "text": "Sales\n\nThey grew.", "headings": [[0, "Sales"]]}]}
+    {"title": "Report", "missing": "",
+     "parts": [{"page": 1, "text": "Sales\n\nThey grew.", "headings": [[0, "Sales"]]}]}
     {"problem": "needs a password"}
+
+Weighed against it: mammoth and docx2python read DOCX without its pages and with its hidden text; MarkItDown
+calls mammoth, installs 29 packages (onnxruntime among them, 230 MB) and has no pages; Docling and
+Unstructured install PyTorch (122 and 144 packages).
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import re
 import sys
+import textwrap
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -85,7 +92,16 @@ BLOCKS = HEADINGS | frozenset(
 )
 """Elements that begin a paragraph."""
 
-CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+CHARSET = re.compile(
+    rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)"
+    rb"|\A<\?xml[^>]{0,200}?\sencoding\s*=\s*[\"']([\w.:-]+)",
+    re.IGNORECASE,
+)
+
+DECODED_AS = {"utf-16le": "utf-8", "utf-16be": "utf-8", "x-user-defined": "windows-1252", "gbk": "gb18030"}
+"""How a page is decoded whose label means an encoding on the left."""
+
+COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
 
 HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 
@@ -95,6 +111,21 @@ HYPHENATED = re.compile("[\x02\ufffe\xad]\n?")
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
 
 BLANK_LINES = re.compile(r"\n[ \t]*\n\s*")
+
+OCR = "if scanned, `ocrmypdf --skip-text SCAN.pdf READ.pdf` adds the text by OCR"
+
+W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+"""The namespace of WordprocessingML."""
+
+FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
+
+TEXT_TAGS = (f"{W}t", "{http://schemas.openxmlformats.org/officeDocument/2006/math}t")
+
+CHARACTERS = {f"{W}tab": "\t", f"{W}ptab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-"}
+"""Elements that stand for a character."""
+
+UNSEEN = frozenset(f"{W}{name}" for name in ("del", "moveFrom", "pPr", "rt"))
+"""Elements without text that Word shows: what is deleted, settings of a paragraph, the reading of a ruby."""
 
 Limits = dict[str, Any]
 
@@ -110,11 +141,17 @@ class Text:
 
     Args:
         limit: Characters of all parts, at most.
+
+    Attributes:
+        parts: The parts.
+        heading: The heading that what is added next is under.
+        missing: What of the document could not be read; empty for nothing.
     """
 
     def __init__(self, limit: int) -> None:
         self.parts: list[Part] = []
         self.heading: str | None = None
+        self.missing = ""
         self._limit = self._left = limit
 
     def add(self, text: str, page: int | None = None, *, heading: bool = False, line: bool = False) -> None:
@@ -167,17 +204,67 @@ def read_pdf(path: Path, limits: Limits, text: Text) -> str:
         n_pages = len(document)
         if n_pages > limits["pages"]:
             raise UnreadableError(f"has {n_pages:,} pages: at most {limits['pages']:,} are read")
+        document.init_forms()
         headings = dict(_outline(document, limits["pages"]))
+        scanned = []
         for number in range(n_pages):
             text.heading = headings.get(number, text.heading)
-            page = document[number]
-            text_page = page.get_textpage()
-            text.add(text_page.get_text_bounded(), number + 1)
-            text_page.close()
-            page.close()
+            with contextlib.closing(document[number]) as page:
+                with contextlib.closing(page.get_textpage()) as text_page:
+                    words = cleaned("\n".join([text_page.get_text_bounded(), *_fields(document, page)]))
+                text.add(words, number + 1)
+                if not words and any(page.get_objects(filter=[pypdfium2.raw.FPDF_PAGEOBJ_IMAGE])):
+                    scanned.append(number + 1)
         if n_pages and not text.parts:
-            raise UnreadableError("has pages and no text: a scanned document must first go through OCR")
+            raise UnreadableError(f"has no text on any of its pages ({n_pages:,}); {OCR}")
+        if scanned:
+            pages = textwrap.shorten(_ranges(scanned), MAX_HEADING, placeholder=" and more")
+            text.missing = f"has no text but pictures on pages {pages} of {n_pages:,}; {OCR}"
         return str(document.get_metadata_value("Title"))
+
+
+def _fields(document: Any, page: Any) -> Iterator[str]:
+    """Yield the filled fields of the form on a page, each as a line `name: value`."""
+    from pypdfium2 import raw
+
+    form, toggles = document.formenv, (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
+    texts = (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
+    unseen = raw.FPDF_ANNOT_FLAG_HIDDEN | raw.FPDF_ANNOT_FLAG_NOVIEW
+    for n in range(raw.FPDFPage_GetAnnotCount(page) if form else 0):
+        field = raw.FPDFPage_GetAnnot(page, n)
+        kind, value = raw.FPDFAnnot_GetFormFieldType(form, field), ""
+        secret = raw.FPDFAnnot_GetFormFieldFlags(form, field) & raw.FPDF_FORMFLAG_TEXT_PASSWORD
+        if kind in toggles and raw.FPDFAnnot_IsChecked(form, field):
+            value = _field_text(raw.FPDFAnnot_GetFormFieldExportValue, form, field)
+        elif kind in texts and not secret:
+            value = _field_text(raw.FPDFAnnot_GetFormFieldValue, form, field)
+        if value and not raw.FPDFAnnot_GetFlags(field) & unseen:
+            label = _field_text(raw.FPDFAnnot_GetFormFieldAlternateName, form, field)
+            yield f"{label or _field_text(raw.FPDFAnnot_GetFormFieldName, form, field)}: {value}"
+        raw.FPDFPage_CloseAnnot(field)
+
+
+def _field_text(get: Callable[..., int], form: Any, field: Any) -> str:
+    """Return a text that a function of PDFium has of a field of a form."""
+    n_bytes = get(form, field, None, 0)
+    buffer = (ctypes.c_ushort * (n_bytes // 2))()
+    get(form, field, buffer, n_bytes)
+    return bytes(buffer).decode("utf-16-le", errors="replace").rstrip("\0").strip()
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Return rising numbers in words.
+
+    >>> _ranges([1, 3, 4, 5, 9])
+    '1, 3-5, 9'
+    """
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def _outline(document: Any, limit: int) -> Iterator[tuple[int, str]]:
@@ -195,10 +282,9 @@ def _outline(document: Any, limit: int) -> Iterator[tuple[int, str]]:
 
 
 def read_docx(path: Path, limits: Limits, text: Text) -> str:
-    """Read paragraphs and tables, with the pages that Word has laid out last. Returns the title."""
+    """Read what Word shows of a document, with the pages that it has laid out last. Returns the title."""
     import docx
     from docx.opc.exceptions import PackageNotFoundError
-    from docx.table import Table
 
     try:
         with zipfile.ZipFile(path) as packed:
@@ -213,39 +299,186 @@ def read_docx(path: Path, limits: Limits, text: Text) -> str:
         document = docx.Document(os.fspath(path))
     except (PackageNotFoundError, KeyError, ValueError) as error:
         raise UnreadableError(f"is not a DOCX: {error}") from error
-    # what a page is, is known only where Word has laid the document out
-    page = 1 if document.element.xpath("boolean(.//w:lastRenderedPageBreak)") else None
-    title, styles = "", dict[str | None, str]()
-    for block in document.iter_inner_content():
-        if isinstance(block, Table):
-            text.add("\n".join(_rows(block, 0)), page)
-            within = int(block._tbl.xpath("count(.//w:lastRenderedPageBreak)"))  # noqa: SLF001 (no other way)
-            page = None if page is None else page + within
-            continue
-        breaks = [] if page is None else block.rendered_page_breaks
-        early = bool(breaks) and breaks[0].preceding_paragraph_fragment is None
-        style_id = block._p.style  # noqa: SLF001 (the library would look for its name in every paragraph)
-        if style_id not in styles:
-            styles[style_id] = (block.style.name if block.style is not None else None) or ""
-        style = styles[style_id]
-        heading = style == "Title" or style.startswith("Heading")
-        title = title or (block.text.strip() if heading else "")
-        text.add(block.text, None if page is None else page + early, heading=heading)
-        page = None if page is None else page + len(breaks)
+    word = WordText(document, text)
+    for body in document.element.iterchildren(f"{W}body"):
+        word.read(body)
     # without this member, the library has a title of its own
     named = any(member.filename == "docProps/core.xml" for member in members)
-    return str((named and document.core_properties.title) or title)
+    return str((named and document.core_properties.title) or word.title)
 
 
-def _rows(table: Any, depth: int) -> Iterator[str]:
-    """Yield the rows of a table, with those of the tables in its cells."""
-    for row in table.rows:
-        cells = list(dict.fromkeys(row.cells))  # a merged cell is there once for each column
-        yield " | ".join(cell.text.strip().replace("\n", " ") for cell in cells)
-        if depth < MAX_NESTED:
+class WordText:
+    """What Word shows of a document: insertions, content controls, results of fields, text boxes and notes.
+
+    Text boxes and notes come after the paragraph that has them. What is deleted or hidden is left out.
+
+    Args:
+        document: The document, of python-docx.
+        text: Where its text is added.
+    """
+
+    def __init__(self, document: Any, text: Text) -> None:
+        self.title = ""
+        self._text = text
+        self._styles = {
+            style.get(f"{W}styleId"): style for style in document.styles.element.iter(f"{W}style")
+        }
+        self._notes = dict(_notes(document))
+        # what a page is, is known only where Word has laid the document out
+        self._page = 1 if next(document.element.iter(f"{W}lastRenderedPageBreak"), None) is not None else None
+
+    def read(self, container: Any) -> None:
+        """Add the paragraphs and tables of a body, a text box or a note. Raises UnreadableError."""
+        for block in _shown(container, f"{W}p", f"{W}tbl"):
+            if block.tag == f"{W}p":
+                self._paragraph(block)
+            else:
+                apart: list[Any] = []
+                self._text.add("\n".join(self._rows(block, 0, apart)), self._page)
+                self._turn(sum(1 for _ in block.iter(f"{W}lastRenderedPageBreak")))
+                self._read_each(apart)
+
+    def _paragraph(self, paragraph: Any) -> None:
+        apart: list[Any] = []
+        words, breaks, begins_after_one = self._words(paragraph, apart)
+        style = self._name(_value(paragraph, "pPr", "pStyle"))
+        heading = style == "title" or style.startswith("heading")
+        self.title = self.title or (words.strip() if heading else "")
+        page = None if self._page is None else self._page + begins_after_one
+        self._text.add(words, page, heading=heading)
+        self._turn(breaks)
+        self._read_each(apart)
+
+    def _read_each(self, apart: Iterable[Any]) -> None:
+        for container in apart:
+            self.read(container)
+
+    def _turn(self, pages: int) -> None:
+        self._page = None if self._page is None else self._page + pages
+
+    def _words(self, paragraph: Any, apart: list[Any]) -> tuple[str, int, bool]:
+        """Return the text of a paragraph, its page breaks, and whether the first one is before all text.
+
+        Args:
+            paragraph: The paragraph.
+            apart: Gets its text boxes and notes.
+        """
+        words, breaks, begins_after_one = "", 0, False
+        kinds = (*TEXT_TAGS, *CHARACTERS, f"{W}lastRenderedPageBreak", f"{W}txbxContent")
+        notes = (f"{W}footnoteReference", f"{W}endnoteReference")
+        for element in _shown(paragraph, *kinds, *notes, hidden=self._is_hidden):
+            if element.tag in TEXT_TAGS:
+                words += element.text or ""
+            elif element.tag == f"{W}lastRenderedPageBreak":
+                begins_after_one |= not words.strip()
+                breaks += 1
+            elif element.tag == f"{W}txbxContent":
+                apart.append(element)
+            elif element.tag in notes:  # once: a note may refer to itself
+                note = self._notes.pop((element.tag, element.get(f"{W}id")), None)
+                apart += [] if note is None else [note]
+            else:
+                words += CHARACTERS[element.tag]
+        return words, breaks, begins_after_one
+
+    def _rows(self, table: Any, depth: int, apart: list[Any]) -> Iterator[str]:
+        """Yield the rows of a table, with those of the tables in its cells.
+
+        A cell that continues the one above has its text; one over several columns is there once.
+        """
+        above: dict[int, str] = {}
+        for row in _shown(table, f"{W}tr"):
+            if any(row.find(f"{W}trPr/{W}{name}") is not None for name in ("del", "hidden")):
+                continue
+            cells, column = list(_shown(row, f"{W}tc")), _number(_value(row, "trPr", "gridBefore"), 0)
+            texts, inner = [], []
             for cell in cells:
-                for inner in cell.tables:
-                    yield from _rows(inner, depth + 1)
+                blocks = list(_shown(cell, f"{W}p", f"{W}tbl"))
+                lines = [self._words(block, apart)[0] for block in blocks if block.tag == f"{W}p"]
+                inner += [block for block in blocks if block.tag == f"{W}tbl"]
+                words = "\n".join(lines).strip().replace("\n", " ")
+                if cell.find(f"{W}tcPr/{W}vMerge") is not None and not words:
+                    words = "" if _value(cell, "tcPr", "vMerge") == "restart" else above.get(column, "")
+                above[column] = words
+                texts.append(words)
+                column += _number(_value(cell, "tcPr", "gridSpan"), 1)
+            yield " | ".join(texts)
+            for nested in inner if depth < MAX_NESTED else ():
+                yield from self._rows(nested, depth + 1, apart)
+
+    def _name(self, style: str) -> str:
+        """Return the name of a style in small letters, which is English in any language of Word."""
+        return _value(self._styles[style], "name").lower() if style in self._styles else ""
+
+    def _is_hidden(self, run: Any) -> bool:
+        """Return whether Word hides a run: by itself, by its style, or by that of its paragraph."""
+        vanish = run.find(f"{W}rPr/{W}vanish")
+        if vanish is not None:
+            return _is_on(vanish)
+        paragraph = next(run.iterancestors(f"{W}p"), None)
+        style = _value(run, "rPr", "rStyle")
+        return self._hides(style) or (
+            paragraph is not None and self._hides(_value(paragraph, "pPr", "pStyle"))
+        )
+
+    def _hides(self, style: str) -> bool:
+        """Return whether a style hides text, or one that it is based on."""
+        passed = set()
+        while style in self._styles and style not in passed:
+            passed.add(style)
+            vanish = self._styles[style].find(f"{W}rPr/{W}vanish")
+            if vanish is not None:
+                return _is_on(vanish)
+            style = _value(self._styles[style], "basedOn")
+        return False
+
+
+def _shown(container: Any, *tags: str, hidden: Callable[[Any], bool] = lambda _: False) -> Iterator[Any]:
+    """Yield the elements below another that have one of some tags, and are not within each other or unseen.
+
+    Args:
+        container: The element.
+        tags: The tags.
+        hidden: Returns whether a run is hidden.
+    """
+    from lxml import etree
+
+    walk = etree.iterwalk(container, events=("start",))
+    next(walk)  # the container
+    for _, element in walk:
+        again = element.tag == FALLBACK and element.getprevious() is not None
+        if again or element.tag in UNSEEN or (element.tag == f"{W}r" and hidden(element)):
+            walk.skip_subtree()
+        elif element.tag in tags:
+            walk.skip_subtree()
+            yield element
+
+
+def _notes(document: Any) -> Iterator[tuple[tuple[str, str], Any]]:
+    """Yield the footnotes and endnotes of a document, each with the tag and the id of its reference."""
+    from docx.oxml import parse_xml
+
+    for relationship in document.part.rels.values():
+        kind = relationship.reltype.rpartition("/")[2]
+        if kind in ("footnotes", "endnotes") and not relationship.is_external:
+            kind = kind.removesuffix("s")
+            for note in parse_xml(relationship.target_part.blob).iterchildren(f"{W}{kind}"):
+                yield (f"{W}{kind}Reference", note.get(f"{W}id")), note
+
+
+def _value(element: Any, *path: str) -> str:
+    """Return the value of a setting of an element; empty where it has none."""
+    setting = element.find("/".join(f"{W}{name}" for name in path))
+    return "" if setting is None else setting.get(f"{W}val", "")
+
+
+def _number(value: str, default: int) -> int:
+    """Return a count of columns; the default for what is none."""
+    return int(value) if value.isdecimal() and len(value) < 5 else default
+
+
+def _is_on(switch: Any) -> bool:
+    return switch.get(f"{W}val") not in ("0", "false", "off")
 
 
 def read_html(path: Path, limits: Limits, text: Text) -> str:
@@ -270,18 +503,29 @@ def read_html(path: Path, limits: Limits, text: Text) -> str:
 
 
 def decoded(content: bytes) -> str:
-    r"""Return a page of HTML as text: by its byte order mark, its own words, or as the Web does.
+    r"""Return a page of HTML as text: by its byte order mark, as UTF-8, by its label, or as the Web does.
 
-    >>> decoded(b"caf\xe9"), decoded("\ufeffcaf\xe9".encode("utf-16")), decoded("caf\xe9".encode())
+    UTF-8 comes before the label, which saved pages often have of another time.
+
+    Source: WHATWG, Encoding, 4.2 Names and labels; HTML, 13.2.3.2 Determining the character encoding.
+
+    >>> decoded(b"caf\xe9"), decoded("caf\xe9".encode("utf-16")), decoded("caf\xe9".encode())
     ('caf\xe9', 'caf\xe9', 'caf\xe9')
+
+    Raises:
+        UnreadableError: Browsers do not read its encoding either.
     """
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return content.decode("utf-16", errors="replace").lstrip("\ufeff")
-    named = CHARSET.search(content[:SNIFFED_BYTES])
-    for encoding in ("utf-8-sig", named[1].decode() if named else "", "cp1252"):
-        with contextlib.suppress(UnicodeDecodeError, LookupError):
-            return content.decode(encoding)
-    return content.decode("latin-1")
+    import webencodings
+
+    with contextlib.suppress(UnicodeDecodeError):
+        if not content.isascii():
+            return content.decode("utf-8-sig")
+    named = CHARSET.search(COMMENT.sub(b"", content[:SNIFFED_BYTES]))
+    label = "" if named is None else (named[1] or named[2]).decode("latin-1")
+    encoding = webencodings.lookup(label) or webencodings.lookup("windows-1252")
+    if encoding.name == "replacement":
+        raise UnreadableError(f"is in {label}, which browsers do not read either: save it as UTF-8")
+    return str(webencodings.decode(content, DECODED_AS.get(encoding.name, encoding))[0])
 
 
 def _paragraphs(events: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -318,6 +562,7 @@ READERS: dict[str, Callable[[Path, Limits, Text], str]] = {
     ".docx": read_docx,
     ".html": read_html,
     ".htm": read_html,
+    ".xhtml": read_html,
 }
 
 
@@ -327,16 +572,16 @@ def read(path: Path, limits: Limits) -> dict[str, Any]:
     try:
         title = READERS[path.suffix.lower()](path, limits, text)
     except UnreadableError as error:
-        return {"problem": str(error)}
+        return {"problem": cleaned(str(error))}
     except ImportError as error:
         return {"problem": f"needs a library ({error.name}): pip install 'armwise[documents]'"}
     except MemoryError:
         return {"problem": f"needs more than {limits['memory_bytes'] >> 20:,} MiB of memory"}
     except Exception as error:  # noqa: BLE001 (of parsers that are not ours, about files of others)
-        return {
-            "problem": f"cannot be read: {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
-        }
-    return {"title": " ".join(cleaned(title).split())[:MAX_HEADING], "parts": text.joined()}
+        reason = cleaned(str(error)).partition("\n")[0][:200]
+        return {"problem": f"cannot be read: {type(error).__name__}: {reason}"}
+    title = " ".join(cleaned(title).split())[:MAX_HEADING]
+    return {"title": title, "parts": text.joined(), "missing": text.missing}
 
 
 def limit_memory(n_bytes: int) -> None:

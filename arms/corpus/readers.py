@@ -1,20 +1,22 @@
 """Sources of passages: JSON lines, BEIR folders, folders of documents, what the interpreter has of its own.
 
 A source yields records, lazily and always in the same order: a line, a file, a row, a
-documented name or a topic. A record holds passages, or a problem. Reading resumes after `n` records
-with `records(n)`.
+documented name or a topic. A record holds passages, or a problem, or both where a part of a file cannot be
+read. Reading resumes after `n` records with `records(n)`.
 
 PDF, HTML and DOCX files are parsed by another process, `armwise.arms.corpus.documents`, and CSV files by
-`armwise.arms.corpus.tables`.
+`armwise.arms.corpus.tables`. Source code and data are text: what Pygments has a lexer for.
 """
 
 import codecs
 import contextlib
+import functools
 import gzip
 import importlib.util
 import io
 import itertools
 import json
+import mimetypes
 import os
 import re
 import select
@@ -24,22 +26,31 @@ import time
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import orjson
+from pygments.lexers import get_all_lexers
 
 from armwise.arms.base import Passage
 from armwise.arms.corpus import documents, language, stdlib, tables
 from armwise.arms.corpus.chunking import WORD, chunks, spans_of
-from armwise.arms.corpus.records import MAX_TEXT, CorpusError, Record, checked, fingerprint_of, front_matter
+from armwise.arms.corpus.records import (
+    MAX_TEXT,
+    CorpusError,
+    Record,
+    checked,
+    fingerprint_of,
+    front_matter,
+    short,
+)
 from armwise.arms.filters import Metadata
 from armwise.arms.own_processes import python
 
 DOCUMENT_SUFFIXES = tuple(documents.READERS)
 
-LIBRARIES = ("docx", "lxml", "pypdfium2")
+LIBRARIES = ("docx", "lxml", "pypdfium2", "webencodings")
 
 GIVEN = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Variables of the environment that a parser gets: none with a key."""
@@ -98,22 +109,26 @@ class Parser:
         self._limits = limits
         self._process: subprocess.Popen[bytes] | None = None
 
-    def passages(self, path: Path, where: str, about: Metadata) -> Iterator[Passage]:
-        """Yield the passages of a file.
+    def record(self, path: Path, where: str, about: Metadata, done: int) -> Record:
+        """Return the passages of a file, and what of it cannot be parsed within the limits.
 
         Args:
             path: The file.
             where: Name from which ids are made: `report.pdf#p3-1` is the first passage of page 3, and
                 `notes.html#0` that of a document without pages.
             about: Metadata of all passages; those of page and heading are added.
-
-        Raises:
-            CorpusError: It cannot be parsed within the limits.
+            done: Progress after it.
         """
-        if path.stat().st_size > self._limits.file_bytes:
-            raise CorpusError(f"has more than {self._limits.file_bytes:,} bytes")
-        document = self._reply(path)
-        title = document["title"] or path.stem
+        try:
+            document = self._reply(path)
+        except CorpusError as error:
+            return Record(where, done, problem=str(error))
+        passages = tuple(self._passages(document, document["title"] or path.stem, where, about))
+        return Record(where, done, passages, problem=document["missing"])
+
+    def _passages(
+        self, document: dict[str, Any], title: str, where: str, about: Metadata
+    ) -> Iterator[Passage]:
         for part in document["parts"]:
             page, text, end = part["page"], part["text"], 0
             places = [place for place, _ in part["headings"]]
@@ -136,6 +151,8 @@ class Parser:
 
     def _reply(self, path: Path) -> dict[str, Any]:
         """Return what the process makes of a file. Raises CorpusError."""
+        if path.stat().st_size > self._limits.file_bytes:
+            raise CorpusError(f"has more than {self._limits.file_bytes:,} bytes")
         request = json.dumps({"path": os.fspath(path), **asdict(self._limits)})
         process = self._running()
         assert process.stdin is not None
@@ -185,12 +202,23 @@ class Parser:
         return self._process
 
 
-TEXT_SUFFIXES = (".md", ".markdown", ".txt")
+MARKDOWN_SUFFIXES = (".md", ".markdown")
 
-SUFFIXES = (*TEXT_SUFFIXES, *tables.SUFFIXES, *DOCUMENT_SUFFIXES)
+TEXTS = ("*.md", "*.markdown", "*.txt", "*.text", "*.adoc", "*.asciidoc", "*.srt", "*.vtt", "readme")
+"""Names and endings of texts, besides those that Pygments has a lexer for."""
 
-IGNORED = (".", "~$")
-"""How names of hidden files begin, and of those with which Word marks a document that is open."""
+FORMATS = (*tables.SUFFIXES, *DOCUMENT_SUFFIXES)
+"""Endings of the files that are not read as they stand."""
+
+SNIFFED_BYTES = 1 << 16
+"""Where a text shows that it is none, before all of it is in memory."""
+
+IGNORED = (".", "~$", "armwise.yaml", "serve_config.yaml")
+"""How names begin of hidden files, of the marks of documents that are open in Word, and of configurations."""
+
+MEDIA = re.compile("image|audio|video|font")
+
+PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY")
 
 FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 
@@ -200,8 +228,9 @@ HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)
 class Folder:
     """The files of known formats below a folder, or one of them; hidden files are ignored.
 
-    A link is read if it leads to a file of the folder that is not hidden. Other links, pipes and devices are
-    left out, and listed. What a hard link shares with a file elsewhere cannot be known.
+    A link is read if it leads to a file of the folder that is not hidden. Other links, pipes and devices, and
+    files of other formats, are left out, and listed. What a hard link shares with a file elsewhere cannot be
+    known.
 
     Args:
         path: The folder, or the file.
@@ -217,7 +246,8 @@ class Folder:
         """Hash path, size and time of change of every file, what is left out, and what is missing to read."""
         files, left_out = self._files()
         lacks = missing() if any(path.suffix.lower() in DOCUMENT_SUFFIXES for path in files) else []
-        links = [f"{printable(path)} {reason}" for path, reason in left_out]
+        # a file of no known format may be one that is written meanwhile, such as the log of the service
+        links = [f"{printable(path)} {reason}" for path, reason in left_out if is_readable(path)]
         return fingerprint_of(" ".join([self.place, *lacks, *links]), files)
 
     def total(self) -> int | None:
@@ -227,33 +257,36 @@ class Folder:
     def records(self, start: int = 0) -> Iterator[Record]:
         """Yield one record per file, and per row of a table, then one per file that is left out.
 
-        An empty file has no passages and no problem.
+        A file without any passage has a problem.
         """
         done = 0
         files, left_out = self._files()
         with contextlib.closing(Parser()) as parser:
             for path in files:
                 before, done = done, done + path.stat().st_size
-                if path.suffix.lower() in tables.SUFFIXES:
-                    for record in tables.read_table(path, *self._about(path), before):
-                        if start == 0:
-                            yield record
-                        start = max(0, start - 1)
-                elif start:
+                if start and path.suffix.lower() not in tables.SUFFIXES:
                     start -= 1
-                else:
-                    yield self._record(path, done, parser)
+                    continue
+                for record in self._read(path, before, done, parser):
+                    if start == 0:
+                        yield record
+                    start = max(0, start - 1)
         for path, reason in left_out[start:]:
             yield Record(self._about(path)[0], done, problem=reason, left_out=True)
 
-    def _record(self, path: Path, done: int, parser: Parser) -> Record:
+    def _read(self, path: Path, before: int, done: int, parser: Parser) -> Iterator[Record]:
+        """Yield the records of a file: at least one."""
         where, about = self._about(path)
-        if path.suffix.lower() in TEXT_SUFFIXES:
-            return read_text(path, where, about, done)
-        try:
-            return Record(where, done, tuple(parser.passages(path, where, about)))
-        except CorpusError as error:
-            return Record(where, done, problem=str(error))
+        if before == done:
+            yield Record(where, done, problem="is empty", left_out=True)
+        elif path.suffix.lower() in tables.SUFFIXES:
+            rows = tables.read_table(path, where, about, before)
+            yield next(rows, Record(where, done, problem="has no rows"))
+            yield from rows
+        else:
+            read = parser.record if path.suffix.lower() in DOCUMENT_SUFFIXES else read_text
+            record = read(path, where, about, done)
+            yield record if record.passages or record.problem else replace(record, problem="has no text")
 
     def _about(self, path: Path) -> tuple[str, Metadata]:
         """Return the name of a file and the metadata of its passages."""
@@ -269,13 +302,12 @@ class Folder:
         for path in sorted(self._path.rglob("*")):
             if _is_hidden(path.relative_to(self._path)):
                 continue
-            readable = path.suffix.lower() in SUFFIXES
-            if path.is_symlink() and (readable or path.is_dir()) and (reason := self._leaves(path)):
+            if path.is_symlink() and (reason := self._leaves(path)):
                 left_out.append((path, reason))
-            elif readable and path.is_file():
+            elif path.is_file() and is_readable(path):
                 files.append(path)
-            elif readable and not path.is_dir():
-                left_out.append((path, "is not a regular file, and is not read"))
+            elif not path.is_dir():
+                left_out.append((path, _unread(path)))
         return files, left_out
 
     def _leaves(self, link: Path) -> str:
@@ -290,30 +322,82 @@ class Folder:
         return "is a link to a hidden file, and is not read" if _is_hidden(target.relative_to(root)) else ""
 
 
+def is_readable(path: Path) -> bool:
+    """Return whether a file of this name is read: a document, a table, a text, source code or data.
+
+    >>> [is_readable(Path(name)) for name in ("a.PDF", "a.rst", "a.json", "a.yaml", "a.py", "a.png", "a.zip")]
+    [True, True, True, True, True, False, False]
+    """
+    name = path.name.lower()
+    endings = (f"*{name[at:]}" for at, character in enumerate(name) if character == ".")
+    is_text = not _texts().isdisjoint((name, *endings)) and not _medium(path)
+    return path.suffix.lower() in FORMATS or is_text
+
+
+@functools.cache
+def _texts() -> frozenset[str]:
+    """Return the names and the endings, each after a star, of texts, source code and data."""
+    lexers = get_all_lexers(plugins=False)
+    return frozenset((*TEXTS, *(pattern.lower() for lexer in lexers for pattern in lexer[2])))
+
+
+def _medium(path: Path) -> str:
+    """Return the type of a picture, a sound or a film, such as `image/png`; empty for other files."""
+    # not the types that the files of a system add, which would make it a matter of the machine
+    kind = mimetypes.MimeTypes().types_map[True].get(path.suffix.lower(), "")
+    return kind if MEDIA.match(kind) else ""
+
+
+def _unread(path: Path) -> str:
+    """Return why what is no readable file is left out."""
+    if not path.is_file():
+        return "is not a regular file, and is not read"
+    if medium := _medium(path):
+        return f"is {medium}, of which no text is read"
+    return f"is of no format that is read ({', '.join(FORMATS)}, text, source code; JSON lines by themselves)"
+
+
 def _is_hidden(path: Path) -> bool:
     """Return whether a path below a folder is that of a hidden file, or within a hidden folder."""
     return any(part.startswith(IGNORED) for part in path.parts)
 
 
 def read_text(path: Path, where: str, about: Metadata, done: int) -> Record:
-    """Return the passages of a Markdown or text file."""
+    """Return the passages of a text file: UTF-8, or UTF-16 with a byte order mark."""
     try:
-        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+        text = _text(path)
+        markdown = path.suffix.lower() in MARKDOWN_SUFFIXES
+        metadata, text = front_matter(where, text) if markdown else ({}, text)
     except UnicodeDecodeError as error:
         line = bytes(error.object[: error.start]).count(b"\n") + 1
-        return Record(f"{where}:{line}", done, problem=f"not UTF-8: {error.reason}")
-    plain = path.suffix.lower() == ".txt"
-    if not plain:
-        try:
-            metadata, text = front_matter(where, text)
-        except CorpusError as error:
-            return Record(where, done, problem=str(error))
-        about = {**metadata, **about}
-    title = path.stem if plain else markdown_title(text) or path.stem
+        problem = f"not {error.encoding.upper()}: {error.reason}; save it as UTF-8"
+        return Record(f"{where}:{line}", done, problem=problem)
+    except CorpusError as error:
+        return Record(where, done, problem=str(error))
+    title = (markdown_title(text) if markdown else "") or path.stem
     pieces = enumerate(chunks(text))
-    return Record(
-        where, done, tuple(Passage(f"{where}#{n}", title, piece, metadata=about) for n, piece in pieces)
-    )
+    passages = (Passage(f"{where}#{n}", title, piece, metadata={**metadata, **about}) for n, piece in pieces)
+    return Record(where, done, tuple(passages))
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file. Raises CorpusError, UnicodeDecodeError."""
+    if path.stat().st_size > LIMITS.file_bytes:
+        raise CorpusError(f"has more than {LIMITS.file_bytes:,} bytes")
+    with path.open("rb") as stored:
+        content = stored.read(SNIFFED_BYTES)
+        wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        if PRIVATE_KEY.match(content):
+            raise CorpusError("is a private key, and is not read")
+        if b"\0" not in content or wide:
+            content += stored.read()
+    encoding, refused = "utf-16" if wide else "utf-8-sig", b"\0" in content and not wide
+    text = content.decode(encoding, errors="replace" if refused else "strict")
+    before, nul, _ = text.partition("\0")
+    if nul:
+        line = before.count("\n") + 1
+        raise CorpusError(f"is no text: it has a NUL in line {line}")
+    return text.replace("\r\n", "\n")
 
 
 def printable(path: Path) -> str:
@@ -400,9 +484,8 @@ def open_source(source: str | Path) -> Source:
         raise CorpusError(f"no corpus at {path}: expected a file, a folder, {names}")
     if path.name.endswith(JSONL_SUFFIXES):
         return JsonLines(path, name=path.name.partition(".")[0])
-    if path.suffix.lower() not in SUFFIXES:
-        endings = ", ".join((*JSONL_SUFFIXES, *SUFFIXES))
-        raise CorpusError(f"cannot read {path}: a file must end with one of {endings}")
+    if not is_readable(path):
+        raise CorpusError(f"cannot read {path}: it {_unread(path)}")
     return Folder(path)
 
 
@@ -492,11 +575,13 @@ def _parse(line: bytes) -> tuple[Passage, ...]:
     if type(name) is int:
         name = str(name)
     if not isinstance(name, str) or not name:
-        raise CorpusError(f"needs a non-empty 'id' or '_id', got {name!r}")
+        raise CorpusError(f"needs a non-empty 'id' or '_id', got {short(name)}")
     if not isinstance(text, str) or not text.strip():
-        raise CorpusError(f"passage {name!r} needs a non-empty 'text', got {text!r}")
+        raise CorpusError(f"passage {name!r} needs a non-empty 'text', got {short(text)}")
     if not isinstance(title, str | None):
-        raise CorpusError(f"the title of passage {name!r} is not text: {title!r}")
+        raise CorpusError(f"the title of passage {name!r} is not text: {short(title)}")
+    if "\0" in f"{name}{title}{text}":
+        raise CorpusError(f"passage {name!r} has a NUL in its id, title or text")
     return (Passage(name, title or "", text, metadata=checked(name, row.get("metadata"))),)
 
 

@@ -13,7 +13,7 @@ import yaml
 from armwise.arms.base import Passage
 from armwise.arms.filters import GROUPS, Metadata
 
-READER_VERSION = 3
+READER_VERSION = 4
 """Part of every fingerprint: raise it when the same source would read differently."""
 
 MAX_NAMES, MAX_NAME, MAX_LISTED, MAX_TEXT = 64, 64, 256, 512
@@ -36,8 +36,8 @@ class Record:
         where: Place for messages: `corpus.jsonl:17`, `notes/plan.md`, `heapq.merge`.
         done: Progress after it, in the unit of the source's `total`.
         passages: Passages; none when it is blank or bad.
-        problem: Why it is bad; empty otherwise.
-        left_out: Whether the problem is listed and does not end the ingest: a file that is never read.
+        problem: Why it is bad, or what of it could not be read; empty otherwise.
+        left_out: Whether the problem is listed even where others end the ingest: a file that is never read.
     """
 
     where: str

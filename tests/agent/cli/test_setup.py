@@ -227,11 +227,12 @@ def test_in_a_terminal_one_problem_among_what_is_fine_is_asked_about(
     ("files", "problem"),
     [
         ({"a.md": "", "b.md": "# Rivers\n\nThe Danube meets the sea."}, None),
-        ({"a.md": ""}, "has no passage"),
-        ({"a.jsonl": '{"id": "a"}\n{"id": "b", "text": "The sea."}\n'}, "text"),
+        ({"a.md": ""}, r"manuals holds no passages; a\.md: is empty"),
+        ({"a.jsonl": '{"id": "a"}\n\n{"id": "b", "text": "The sea."}\n'}, None),
+        ({"a.jsonl": "\n{oops\n"}, r"a\.jsonl holds no passages; a\.jsonl:2: not JSON"),
     ],
 )
-def test_a_corpus_is_sound_if_its_first_passage_can_be_read(
+def test_a_corpus_is_sound_if_a_passage_of_it_can_be_read(
     tmp_path: Path, files: dict[str, str], problem: str | None
 ) -> None:
     folder = tmp_path / "manuals"

@@ -7,17 +7,16 @@ from pathlib import Path
 CONTENT_TYPES = """<?xml version="1.0"?>
 <Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">
 <Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>
+<Default Extension="xml" ContentType="application/xml"/>
 <Override PartName="/word/document.xml"
  ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/>
 <Override PartName="/word/styles.xml"
  ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.styles+xml"/>
 </Types>"""
 
-RELATIONSHIPS = """<?xml version="1.0"?>
-<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">
-<Relationship Id="r1" Target="{target}"
- Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/{kind}"/>
-</Relationships>"""
+OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006"
+
+COMPATIBILITY = "http://schemas.openxmlformats.org/markup-compatibility/2006"
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 
@@ -25,6 +24,11 @@ STYLES = f"""<w:styles xmlns:w="{WORD}">
 <w:style w:type="paragraph" w:default="1" w:styleId="Normal"><w:name w:val="Normal"/></w:style>
 <w:style w:type="paragraph" w:styleId="Heading1"><w:name w:val="heading 1"/></w:style>
 <w:style w:type="paragraph" w:styleId="Title"><w:name w:val="Title"/></w:style>
+<w:style w:type="character" w:styleId="Secret"><w:name w:val="Secret"/><w:rPr><w:vanish/></w:rPr></w:style>
+<w:style w:type="character" w:styleId="Child"><w:name w:val="Child"/><w:basedOn w:val="Secret"/></w:style>
+<w:style w:type="character" w:styleId="Open"><w:name w:val="Open"/><w:basedOn w:val="Child"/>
+ <w:rPr><w:vanish w:val="false"/></w:rPr></w:style>
+<w:style w:type="character" w:styleId="Loop"><w:name w:val="Loop"/><w:basedOn w:val="Loop"/></w:style>
 </w:styles>"""
 
 BREAK = "<w:r><w:lastRenderedPageBreak/></w:r>"
@@ -34,6 +38,16 @@ def paragraph(text: str, style: str = "Normal", *, breaks: str = "") -> str:
     """Return a paragraph of WordprocessingML."""
     own = f'<w:pPr><w:pStyle w:val="{style}"/></w:pPr>'
     return f"<w:p>{own}{breaks}<w:r><w:t>{text}</w:t></w:r></w:p>"
+
+
+def relationships(**targets: str) -> str:
+    """Return the relationships of a part: kinds, each with its target."""
+    lines = (
+        f'<Relationship Id="r{n}" Target="{target}" Type="{OFFICE}/relationships/{kind}"/>'
+        for n, (kind, target) in enumerate(targets.items())
+    )
+    namespace = "http://schemas.openxmlformats.org/package/2006/relationships"
+    return f'<?xml version="1.0"?><Relationships xmlns="{namespace}">{"".join(lines)}</Relationships>'
 
 
 def table(*rows: Sequence[str]) -> str:
@@ -49,21 +63,64 @@ def write_docx(
     prologue: str = "",
     extra: dict[str, bytes] | None = None,
     content_types: str = CONTENT_TYPES,
+    footnotes: str = "",
+    endnotes: str = "",
 ) -> None:
-    """Write a DOCX file with a body of WordprocessingML, and other members."""
-    document = f'{prologue}<w:document xmlns:w="{WORD}"><w:body>{"".join(body)}</w:body></w:document>'
+    """Write a DOCX file with a body and notes of WordprocessingML, and other members."""
+    namespaces = f'xmlns:w="{WORD}" xmlns:m="{OFFICE}/math" xmlns:mc="{COMPATIBILITY}"'
+    document = f"{prologue}<w:document {namespaces}><w:body>{''.join(body)}</w:body></w:document>"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("[Content_Types].xml", content_types)
-        packed.writestr(
-            "_rels/.rels", RELATIONSHIPS.format(target="word/document.xml", kind="officeDocument")
-        )
-        packed.writestr(
-            "word/_rels/document.xml.rels", RELATIONSHIPS.format(target="styles.xml", kind="styles")
-        )
+        packed.writestr("_rels/.rels", relationships(officeDocument="word/document.xml"))
+        parts = {"styles": "styles.xml", "footnotes": "footnotes.xml", "endnotes": "endnotes.xml"}
+        packed.writestr("word/_rels/document.xml.rels", relationships(**parts))
+        for name, notes in (("footnotes", footnotes), ("endnotes", endnotes)):
+            packed.writestr(f"word/{name}.xml", f"<w:{name} {namespaces}>{notes}</w:{name}>")
         packed.writestr("word/styles.xml", STYLES)
         packed.writestr("word/document.xml", document)
         for name, content in (extra or {}).items():
             packed.writestr(name, content)
+
+
+PICTURE = "<< /Type /XObject /Subtype /Image /Width 1 /Height 1 /ColorSpace /DeviceGray /BitsPerComponent 8 "
+
+
+def scan(*pages: str) -> bytes:
+    """Return a PDF whose pages have a text, or a picture where that is empty."""
+    n = len(pages)
+    kids = " ".join(f"{6 + 2 * i} 0 R" for i in range(n))
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Count {n} /Kids [{kids}] >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        "<< >>",
+        f"{PICTURE} /Length 1 >>\nstream\nx\nendstream",
+    ]
+    for i, text in enumerate(pages):
+        content = f"BT /F1 4 Tf 50 780 Td ({text}) Tj ET" if text else "q 500 0 0 700 50 50 cm /P Do Q"
+        objects += [
+            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents {7 + 2 * i} 0 R "
+            "/Resources << /Font << /F1 3 0 R >> /XObject << /P 5 0 R >> >> >>",
+            f"<< /Length {len(content)} >>\nstream\n{content}\nendstream",
+        ]
+    return assembled(objects)
+
+
+def form(*fields: str) -> bytes:
+    """Return a PDF of one page with fields, each of which has what it is more than a place on the page."""
+    numbers = " ".join(f"{7 + n} 0 R" for n in range(len(fields)))
+    content = "BT /F1 12 Tf 50 780 Td (Application) Tj ET"
+    objects = [
+        f"<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [{numbers}] /DA (/F1 12 Tf) >> >>",
+        "<< /Type /Pages /Count 1 /Kids [5 0 R] >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        "<< >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents 6 0 R "
+        f"/Annots [{numbers}] /Resources << /Font << /F1 3 0 R >> >> >>",
+        f"<< /Length {len(content)} >>\nstream\n{content}\nendstream",
+    ]
+    place = "/Type /Annot /Subtype /Widget /P 5 0 R /Rect [120 700 300 720]"
+    return assembled([*objects, *(f"<< {place} {field} >>" for field in fields)])
 
 
 def pdf(pages: Sequence[Sequence[str]], *, title: str = "", outline: Sequence[tuple[str, int]] = ()) -> bytes:

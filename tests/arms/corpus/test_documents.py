@@ -1,27 +1,40 @@
 """PDF, HTML and DOCX files become passages with pages and headings, and a bad one harms nothing else."""
 
+import io
+import json
 import os
 import signal
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from armwise.arms.base import Passage
 from armwise.arms.corpus import documents, readers
 from armwise.arms.corpus.corpus import ingest
 from armwise.arms.corpus.readers import LIMITS, Limits, Parser, open_source
-from armwise.arms.corpus.records import CorpusError
-from tests.arms.corpus.files import BREAK, CONTENT_TYPES, assembled, paragraph, pdf, table, write_docx
+from armwise.arms.corpus.records import CorpusError, Record
+from tests.arms.corpus.files import (
+    BREAK,
+    CONTENT_TYPES,
+    assembled,
+    form,
+    paragraph,
+    pdf,
+    scan,
+    table,
+    write_docx,
+)
 
-for library in ("pypdfium2", "docx", "lxml"):
+for library in ("pypdfium2", "docx", "lxml", "webencodings"):
     pytest.importorskip(library, reason="the extra is not installed: pip install 'armwise[documents]'")
 
 PARSER = Parser()
@@ -33,11 +46,15 @@ def _closed() -> Iterator[None]:
     PARSER.close()
 
 
-def passages(path: Path, limits: Limits | None = None) -> list[Passage]:
+def record(path: Path, limits: Limits | None = None) -> Record:
     if limits is None:
-        return list(PARSER.passages(path, path.name, {"path": path.name}))
+        return PARSER.record(path, path.name, {"path": path.name}, 0)
     with closing(Parser(limits)) as parser:
-        return list(parser.passages(path, path.name, {}))
+        return parser.record(path, path.name, {}, 0)
+
+
+def passages(path: Path, limits: Limits | None = None) -> list[Passage]:
+    return list(record(path, limits).passages)
 
 
 def html(path: Path, content: str | bytes) -> Path:
@@ -173,6 +190,45 @@ def test_a_passage_has_the_heading_that_its_first_new_word_is_under(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("label", "encoding", "text"),
+    [
+        ("gb2312", "gbk", "\u6731\u9555\u57fa"),
+        ("gbk", "gb18030", "\u20ac\u1e3f"),
+        ("Shift_JIS", "cp932", "\u7b2c\u2460\u7ae0 \u3231 \u9ad9\u6a4b"),
+        ("iso-8859-1", "cp1252", "\u201cquoted\u201d \u2013 5 \u20ac"),
+        ("ascii", "cp1252", "\u201csmart\u201d caf\xe9"),
+        ("ks_c_5601-1987", "cp949", "\ud55c\uae00 \ub620"),
+        ("windows-1251", "cp1251", "\u041f\u0440\u0438\u0432\u0435\u0442"),
+        ("iso-8859-9", "cp1254", "\u201c\u0130stanbul\u201d"),
+        ("iso-8859-8-i", "iso8859-8", "\u05e9\u05dc\u05d5\u05dd"),
+        ("iso-2022-jp", "iso-2022-jp", "\u65e5\u672c\u8a9e"),
+        ("big5", "big5hkscs", "\u7e41\u9ad4"),
+        ("unicode", "utf-8", "caf\xe9 na\xefve"),
+        ("utf-16", "utf-8", "caf\xe9"),
+        ("utf-16be", "ascii", "plain"),
+        ("x-user-defined", "cp1252", "caf\xe9"),
+        ("no-such", "cp1252", "caf\xe9"),
+    ],
+)
+def test_html_is_decoded_by_the_encoding_that_the_standard_gives_its_label(
+    tmp_path: Path, label: str, encoding: str, text: str
+) -> None:
+    for head in (
+        f'<meta charset="{label}">',
+        f"<META content='text/html; charset={label.upper()}' http-equiv=content-type>",
+        f'<!-- <meta charset="koi8-r"> --><meta charset={label} >',
+        f'<?xml version="1.0" encoding="{label}"?>',
+    ):
+        page = html(tmp_path, f"{head}<p>{text}".encode(encoding))
+        assert [one.text for one in passages(page)] == [text], head
+
+
+def test_html_in_an_encoding_that_browsers_refuse_is_refused_by_its_name(tmp_path: Path) -> None:
+    page = html(tmp_path, b'<meta charset="iso-2022-kr"><p>x')
+    assert problem_of(page) == "is in iso-2022-kr, which browsers do not read either: save it as UTF-8"
+
+
+@pytest.mark.parametrize(
     "content",
     [
         "\ufeff<p>Caf\xe9</p>".encode(),
@@ -246,6 +302,145 @@ def test_a_cell_over_several_columns_is_read_once(tmp_path: Path) -> None:
     assert [one.text for one in passages(tmp_path / "a.docx")] == ["wide | narrow"]
 
 
+def run(text: str, settings: str = "") -> str:
+    """Return a run of WordprocessingML."""
+    return f'<w:r><w:rPr>{settings}</w:rPr><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+
+def setting(name: str, value: str | None = None) -> str:
+    """Return a setting of WordprocessingML."""
+    return f"<w:{name}/>" if value is None else f'<w:{name} w:val="{value}"/>'
+
+
+def cell(text: str, settings: str = "") -> str:
+    """Return a cell of WordprocessingML."""
+    return f"<w:tc><w:tcPr>{settings}</w:tcPr>{paragraph(text)}</w:tc>"
+
+
+BOX = "<w:txbxContent>{}</w:txbxContent>"
+
+SHOWN_BY_WORD = {
+    "an insertion, no deletion": (
+        f"<w:p>{run('The fee is ')}<w:del><w:r><w:delText>40</w:delText></w:r></w:del>"
+        f"<w:del>{run('41')}</w:del><w:ins>{run('75')}</w:ins></w:p>",
+        "The fee is 75",
+    ),
+    "what was moved, where it is now": (
+        f"<w:p><w:moveFrom>{run('old')}</w:moveFrom>{run('a ')}<w:moveTo>{run('b')}</w:moveTo></w:p>",
+        "a b",
+    ),
+    "a content control in a paragraph": (
+        f"<w:p>{run('Customer: ')}<w:sdt><w:sdtPr><w:text/></w:sdtPr><w:sdtContent>{run('Example Ltd')}"
+        "</w:sdtContent></w:sdt></w:p>",
+        "Customer: Example Ltd",
+    ),
+    "paragraphs in content controls": (
+        f"<w:sdt><w:sdtContent>{paragraph('one')}<w:sdt><w:sdtContent>{paragraph('two')}</w:sdtContent>"
+        f"</w:sdt></w:sdtContent></w:sdt>{paragraph('three')}",
+        "one\n\ntwo\n\nthree",
+    ),
+    "a row and a cell in content controls": (
+        f"<w:tbl><w:sdt><w:sdtContent><w:tr>{cell('a')}<w:sdt><w:sdtContent>{cell('b')}</w:sdtContent></w:sdt>"
+        "</w:tr></w:sdtContent></w:sdt></w:tbl>",
+        "a | b",
+    ),
+    "a smart tag": (
+        f"<w:p>{run('in ')}<w:smartTag w:element='City'>{run('Graz')}</w:smartTag></w:p>",
+        "in Graz",
+    ),
+    "a hyperlink": (f"<w:p>{run('see ')}<w:hyperlink>{run('there')}</w:hyperlink></w:p>", "see there"),
+    "custom XML": (
+        f"<w:customXml><w:p><w:customXml>{run('one')}</w:customXml></w:p></w:customXml>",
+        "one",
+    ),
+    "results of fields, not their codes": (
+        f"<w:p><w:fldSimple w:instr='DATE'>{run('May ')}</w:fldSimple><w:r><w:fldChar w:fldCharType='begin'/>"
+        "</w:r><w:r><w:instrText>PAGE</w:instrText></w:r><w:r><w:fldChar w:fldCharType='separate'/></w:r>"
+        f"{run('7')}<w:r><w:fldChar w:fldCharType='end'/></w:r></w:p>",
+        "May 7",
+    ),
+    "no hidden text": (
+        f"<w:p>{run('a', setting('vanish'))}{run('b', setting('vanish', 'true'))}"
+        f"{run('c', setting('vanish', '0'))}{run('d', setting('rStyle', 'Secret'))}"
+        f"{run('e', setting('rStyle', 'Child'))}{run('f', setting('rStyle', 'Open'))}"
+        f"{run('g', setting('rStyle', 'Loop'))}</w:p>{paragraph('h', 'Child')}",
+        "cfg",
+    ),
+    "characters that have an element": (
+        "<w:p><w:pPr><w:tabs><w:tab/></w:tabs></w:pPr><w:r><w:t>a</w:t><w:tab/><w:t>b</w:t><w:br/><w:t>c</w:t>"
+        "<w:noBreakHyphen/><w:t>d</w:t></w:r></w:p>",
+        "a\tb\nc-d",
+    ),
+    "a formula": (f"<w:p>{run('if ')}<m:oMath><m:r><m:t>x=1</m:t></m:r></m:oMath></w:p>", "if x=1"),
+    "a ruby without its reading": (
+        f"<w:p><w:r><w:ruby><w:rt>{run('kan')}</w:rt><w:rubyBase>{run('ji')}</w:rubyBase></w:ruby></w:r></w:p>",
+        "ji",
+    ),
+    "a text box once": (
+        f"<w:p>{run('before')}<w:r><mc:AlternateContent><mc:Choice>{BOX.format(paragraph('boxed'))}</mc:Choice>"
+        f"<mc:Fallback>{BOX.format(paragraph('boxed'))}</mc:Fallback></mc:AlternateContent></w:r>"
+        f"{run(' and after')}</w:p>{paragraph('next')}",
+        "before and after\n\nboxed\n\nnext",
+    ),
+    "a text box that has but one form": (
+        f"<w:p><w:r><mc:AlternateContent><mc:Fallback>{BOX.format(table(('a', 'b')))}</mc:Fallback>"
+        "</mc:AlternateContent></w:r></w:p>",
+        "a | b",
+    ),
+    "a text box in a table": (
+        f"<w:tbl><w:tr><w:tc><w:p>{run('cell')}<w:r>{BOX.format(paragraph('boxed'))}</w:r></w:p></w:tc></w:tr>"
+        "</w:tbl>",
+        "cell\n\nboxed",
+    ),
+    "a cell that continues one above": (
+        f"<w:tbl><w:tr>{cell('wide', setting('gridSpan', '2'))}{cell('tall', setting('vMerge', 'restart'))}"
+        "</w:tr>"
+        f"<w:tr>{cell('a')}{cell('b')}{cell('', setting('vMerge'))}</w:tr>"
+        f"<w:tr><w:trPr>{setting('gridBefore', '2')}</w:trPr>{cell('', setting('vMerge', 'continue'))}</w:tr>"
+        f"<w:tr><w:trPr>{setting('gridBefore', '2')}</w:trPr>{cell('', setting('vMerge', 'restart'))}</w:tr>"
+        f"<w:tr>{cell('c')}{cell('d')}{cell('', setting('vMerge'))}</w:tr></w:tbl>",
+        "wide | tall\na | b | tall\ntall\n\nc | d |",
+    ),
+    "a cell that continues none, and odd settings": (
+        f"{paragraph('before')}<w:tbl>"
+        f"<w:tr>{cell('', setting('vMerge'))}{cell('odd', setting('vMerge', 'odd'))}</w:tr>"
+        f"<w:tr>{cell('a', setting('gridSpan', '-2'))}{cell('b', setting('gridSpan', '9' * 11))}"
+        f"{cell('c', setting('gridSpan'))}</w:tr></w:tbl>{paragraph('after')}",
+        "before\n\n| odd\na | b | c\n\nafter",
+    ),
+    "no row that is deleted or hidden": (
+        f"<w:tbl><w:tr><w:trPr>{setting('del')}</w:trPr>{cell('a')}</w:tr>"
+        f"<w:tr><w:trPr>{setting('hidden')}</w:trPr>{cell('b')}</w:tr><w:tr>{cell('c')}</w:tr></w:tbl>",
+        "c",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "text"), SHOWN_BY_WORD.values(), ids=SHOWN_BY_WORD)
+def test_what_word_shows_of_a_docx_is_read_and_what_it_hides_is_not(
+    tmp_path: Path, body: str, text: str
+) -> None:
+    write_docx(tmp_path / "a.docx", body)
+    assert ["\n\n".join(one.text for one in passages(tmp_path / "a.docx"))] == [text]
+
+
+def test_a_note_of_a_docx_comes_once_after_the_paragraph_that_refers_to_it(tmp_path: Path) -> None:
+    def reference(kind: str, number: int) -> str:
+        return f'<w:r><w:{kind}Reference w:id="{number}"/></w:r>'
+
+    write_docx(
+        tmp_path / "a.docx",
+        f"<w:p>{run('Sales grew.')}{reference('footnote', 2)}{reference('endnote', 2)}</w:p>",
+        f"<w:p>{run('Again.')}{reference('footnote', 2)}{reference('footnote', 9)}</w:p>",
+        footnotes=f'<w:footnote w:id="1">{paragraph("unused")}</w:footnote>'
+        f'<w:footnote w:id="2"><w:p>{run("In euros.")}{reference("footnote", 2)}</w:p></w:footnote>',
+        endnotes=f'<w:endnote w:id="2">{paragraph("By the auditor.")}</w:endnote>',
+    )
+    assert [one.text for one in passages(tmp_path / "a.docx")] == [
+        "Sales grew.\n\nIn euros.\n\nBy the auditor.\n\nAgain."
+    ]
+
+
 def test_the_first_title_or_heading_of_a_docx_is_its_title(tmp_path: Path) -> None:
     for first, second in (("Title", "Heading1"), ("Heading1", "Title")):
         write_docx(tmp_path / "a.docx", paragraph("x"), paragraph("One", first), paragraph("Two", second))
@@ -300,9 +495,9 @@ def test_a_folder_may_mix_formats_and_reading_goes_on_after_any_record(tmp_path:
 
 
 def problem_of(path: Path, limits: Limits | None = None) -> str:
-    with pytest.raises(CorpusError) as found:
-        passages(path, limits)
-    return str(found.value)
+    refused = record(path, limits)
+    assert not refused.passages
+    return refused.problem
 
 
 def test_a_bad_file_is_refused_by_name_or_left_out_and_listed(tmp_path: Path) -> None:
@@ -310,9 +505,9 @@ def test_a_bad_file_is_refused_by_name_or_left_out_and_listed(tmp_path: Path) ->
     source.mkdir()
     (source / "a.pdf").write_bytes(b"%PDF-1.7 nonsense")
     (source / "b.html").write_text("<p>Fine.")
-    with pytest.raises(CorpusError, match=r"a\.pdf: is not a PDF: .*; correct it, or skip bad records"):
-        ingest(source, tmp_path / "out")
-    corpus = ingest(source, tmp_path / "out", skip_bad=True)
+    with pytest.raises(CorpusError, match=r"a\.pdf: is not a PDF: .*; correct it, or have it left out"):
+        ingest(source, tmp_path / "out", skip_bad=False)
+    corpus = ingest(source, tmp_path / "out")
     assert [one.id for one in corpus] == ["b.html#0"]
     assert [one.partition(": ")[0] for one in corpus.skipped()] == ["a.pdf"]
 
@@ -379,7 +574,50 @@ def test_a_pdf_whose_pages_are_their_own_parents_ends(tmp_path: Path) -> None:
 def test_a_scanned_pdf_is_not_empty_but_bad(tmp_path: Path) -> None:
     path = tmp_path / "scan.pdf"
     path.write_bytes(pdf([[], []]))
-    assert "must first go through OCR" in problem_of(path)
+    assert problem_of(path) == (
+        "has no text on any of its pages (2); "
+        "if scanned, `ocrmypdf --skip-text SCAN.pdf READ.pdf` adds the text by OCR"
+    )
+
+
+def test_scanned_pages_are_named_beside_the_text_of_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "mixed.pdf"
+    path.write_bytes(scan("One.", "", "Three.", "", "", " "))
+    mixed = record(path)
+    assert [(one.id, one.text) for one in mixed.passages] == [
+        ("mixed.pdf#p1-1", "One."),
+        ("mixed.pdf#p3-1", "Three."),
+    ]
+    assert mixed.problem == (
+        "has no text but pictures on pages 2, 4-5 of 6; "
+        "if scanned, `ocrmypdf --skip-text SCAN.pdf READ.pdf` adds the text by OCR"
+    )
+    corpus = ingest(path, tmp_path / "corpus")
+    assert (len(corpus), len(corpus.skipped())) == (2, 1)
+    path.write_bytes(scan(*["One.", ""] * 100))
+    named = record(path).problem.partition("; ")[0]
+    assert named.endswith("and more of 200")
+    assert len(named) < 300
+
+
+def test_values_of_the_form_of_a_pdf_are_read_with_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "form.pdf"
+    path.write_bytes(
+        form(
+            "/FT /Tx /T (f1) /TU (Full name) /V (J\\344ger)",
+            "/FT /Btn /T (agree) /V /Yes /AS /Yes",
+            "/FT /Btn /T (refuse) /V /Off /AS /Off",
+            "/FT /Ch /Ff 131072 /T (country) /V (Austria) /Opt [(Austria) (Spain)]",
+            "/FT /Tx /T (empty)",
+            "/FT /Tx /Ff 8192 /T (password) /V (secret)",
+            "/FT /Tx /F 2 /T (hidden) /V (secret)",
+            "/FT /Tx /F 32 /T (unseen) /V (secret)",
+            "/FT /Tx /T (many) /Ff 4096 /V (one\ntwo)",
+        )
+    )
+    assert [one.text for one in passages(path)] == [
+        "Application\nFull name: J\xe4ger\nagree: Yes\ncountry: Austria\nmany: one\ntwo"
+    ]
 
 
 def test_a_docx_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
@@ -391,9 +629,9 @@ def test_a_docx_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
 
 def test_a_docx_of_more_than_ten_thousand_files_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "many.docx"
-    write_docx(path, paragraph("x"), extra={f"word/media/{n}": b"" for n in range(9_995)})
+    write_docx(path, paragraph("x"), extra={f"word/media/{n}": b"" for n in range(9_993)})
     assert [one.text for one in passages(path)] == ["x"]
-    write_docx(path, paragraph("x"), extra={f"word/media/{n}": b"" for n in range(9_996)})
+    write_docx(path, paragraph("x"), extra={f"word/media/{n}": b"" for n in range(9_994)})
     assert "holds more than 10,000 files" in problem_of(path)
 
 
@@ -461,8 +699,7 @@ def test_a_parser_that_takes_too_long_is_killed_and_the_next_file_is_read(
     page = html(tmp_path, "<p>Fine.")
     with closing(Parser(replace(LIMITS, seconds=1))) as parser:
         monkeypatch.setattr(documents, "__file__", str(slow))
-        with pytest.raises(CorpusError, match="was not parsed within 1 s"):
-            list(parser.passages(page, "page.html", {}))
+        assert parser.record(page, "page.html", {}, 0).problem == "was not parsed within 1 s"
         monkeypatch.undo()
     assert [one.text for one in passages(page)] == ["Fine."]
 
@@ -475,10 +712,9 @@ def test_a_parser_that_dies_is_a_bad_file_and_the_next_one_is_read(
     page = html(tmp_path, "<p>Fine.")
     with closing(Parser()) as parser:
         monkeypatch.setattr(documents, "__file__", str(dying))
-        with pytest.raises(CorpusError, match="its parser crashed"):
-            list(parser.passages(page, "page.html", {}))
+        assert parser.record(page, "page.html", {}, 0).problem.startswith("its parser crashed")
         monkeypatch.undo()
-        assert [one.text for one in parser.passages(page, "page.html", {})] == ["Fine."]
+        assert [one.text for one in parser.record(page, "page.html", {}, 0).passages] == ["Fine."]
 
 
 @pytest.fixture
@@ -547,7 +783,7 @@ def test_keys_of_the_environment_do_not_reach_the_parser(
     stand_in = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
     with monkeypatch.context() as patch, closing(Parser()) as parser:
         patch.setattr(readers, "subprocess", stand_in)
-        assert list(parser.passages(html(tmp_path, "<p>Fine."), "page.html", {}))
+        assert parser.record(html(tmp_path, "<p>Fine."), "page.html", {}, 0).passages
     (one,) = given
     assert one["arguments"] == [sys.executable, "-P", documents.__file__]
     assert one["env"].keys() <= {"PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH"}
@@ -571,8 +807,7 @@ def test_a_process_that_could_not_read_a_file_is_not_given_another(
     with monkeypatch.context() as patch, closing(Parser()) as parser:
         patch.setattr(readers, "subprocess", stand_in)
         for path in (page, page, bad, page):
-            with suppress(CorpusError):
-                list(parser.passages(path, path.name, {}))
+            parser.record(path, path.name, {}, 0)
     assert len(started) == 2
 
 
@@ -613,6 +848,100 @@ def test_html_of_very_many_attributes_is_killed_and_the_rest_of_a_mixed_folder_i
     (folder / "d.csv").write_text("id,text\n1,Also fine.\n")
     quick = replace(LIMITS, base_seconds=5.0, html_seconds_per_mib=0.0)
     monkeypatch.setattr(readers.Parser.__init__, "__defaults__", (quick,))
-    corpus = ingest(folder, tmp_path / "corpus", skip_bad=True)
+    corpus = ingest(folder, tmp_path / "corpus")
     assert [one.id for one in corpus] == ["b.html#0", "c.md#0", "d.csv#1"]
     assert corpus.skipped() == ["a.html: was not parsed within 5 s"]
+
+
+# -- damaged files -----------------------------------------------------------------------------------
+
+
+def damaged(content: bytes, rng: np.random.Generator) -> bytes:
+    """Return a file with bytes cut off, left out or changed, or with another encoding."""
+    begin, end = sorted(map(int, rng.integers(len(content) + 1, size=2)))
+    noise, encoding = rng.bytes(4), ("utf-16", "utf-8", "utf-32", "cp037")[rng.integers(4)]
+    return [
+        content[:begin],
+        content[begin:],
+        content[:begin] + content[end:],
+        content[:begin] + noise + content[begin + len(noise) :],
+        content[:begin] + content[begin:end] * 2 + content[end:],
+        content.decode("latin-1").encode(encoding),
+    ][rng.integers(6)]
+
+
+def repacked(content: bytes, rng: np.random.Generator) -> bytes:
+    """Return an archive of which one member is damaged or dropped, with sound check sums."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as before, zipfile.ZipFile(packed, "w") as after:
+        members = before.infolist()
+        victim = members[rng.integers(len(members))]
+        for member in members:
+            if member != victim:
+                after.writestr(member.filename, before.read(member))
+            elif rng.random() < 0.7:
+                after.writestr(member.filename, damaged(before.read(member), rng))
+    return packed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """A file of each format, by its ending."""
+    path = tmp_path_factory.mktemp("sound") / "a.docx"
+    bodies = (body for body, _ in SHOWN_BY_WORD.values())
+    notes = f'<w:footnote w:id="2">{paragraph("note")}</w:footnote>'
+    write_docx(path, *bodies, '<w:p><w:r><w:footnoteReference w:id="2"/></w:r></w:p>', footnotes=notes)
+    page = (
+        '<meta charset="shift_jis"><title>T</title><main><h1>A</h1><p>caf\xe9<table><tr><td>b</table></main>'
+    )
+    return {
+        ".docx": path.read_bytes(),
+        ".pdf": pdf([["One."], ["Two."]], title="T", outline=[("First", 0)]),
+        ".form.pdf": form("/FT /Tx /T (name) /V (Example)", "/FT /Btn /T (agree) /V /Yes /AS /Yes"),
+        ".scan.pdf": scan("One.", ""),
+        ".html": page.encode(),
+        ".txt": "caf\xe9\n".encode() * 9,
+        ".csv": "id,text\n1,caf\xe9\n".encode(),
+        ".json": b'{"name": "caf"}',
+    }
+
+
+def test_each_of_some_hundred_damaged_documents_is_read_or_refused_with_a_reason(
+    tmp_path: Path, sound: dict[str, bytes]
+) -> None:
+    paths, parsed = [], [name for name in sound if name.endswith((".docx", ".pdf", ".html"))]
+    for seed in range(400):
+        rng, suffix = np.random.default_rng(seed), parsed[seed % len(parsed)]
+        change = repacked if suffix == ".docx" and rng.random() < 0.8 else damaged
+        paths.append(tmp_path / f"{seed}{suffix}")
+        paths[-1].write_bytes(change(sound[suffix], rng))
+    requests = "".join(f"{json.dumps({'path': str(path), **asdict(LIMITS)})}\n" for path in paths)
+    parser = subprocess.run(
+        [sys.executable, documents.__file__], input=requests.encode(), capture_output=True, check=True
+    )
+    replies = [json.loads(line) for line in parser.stdout.splitlines()]
+    assert len(replies) == len(paths), "none has ended the process"
+    refused = [reply["problem"] for reply in replies if "problem" in reply]
+    assert all(refused)
+    assert len(refused) > 100
+    assert len(replies) - len(refused) > 100
+    texts = [part["text"] for reply in replies for part in reply.get("parts", ())]
+    assert all(texts)
+    assert not any("\0" in text for text in texts)
+
+
+def test_a_folder_of_damaged_files_is_ingested_and_lists_what_it_could_not_read(
+    tmp_path: Path, sound: dict[str, bytes]
+) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "sound.md").write_text("Fine.")
+    names = []
+    for seed in range(24):
+        rng, suffix = np.random.default_rng(seed), [*sound][seed % len(sound)]
+        names.append(f"{seed}{suffix}")
+        (folder / names[-1]).write_bytes(damaged(sound[suffix], rng))
+    corpus = ingest(folder, tmp_path / "corpus")
+    read = {str(one.metadata["path"]) for one in corpus}
+    skipped = [line.partition(":")[0] for line in corpus.skipped()]
+    assert {*read, *skipped} == {"sound.md", *names}

@@ -50,7 +50,7 @@ def record(name: str, **metadata: Any) -> bytes:
     return orjson.dumps({"id": name, "text": f"about {name}", "metadata": metadata})
 
 
-def kept(folder: Path, *lines: bytes, skip_bad: bool = False) -> Corpus:
+def kept(folder: Path, *lines: bytes, skip_bad: bool = True) -> Corpus:
     source = folder / "source.jsonl"
     source.write_bytes(b"\n".join(lines))
     return ingest(source, folder / "corpus", skip_bad=skip_bad)
@@ -209,8 +209,8 @@ def test_bad_metadata_names_its_place_and_is_never_read_as_public(
 ) -> None:
     bad = orjson.dumps({"id": "1", "text": "about 1", "metadata": metadata})
     with pytest.raises(CorpusError, match=r"source\.jsonl:1: "):
-        kept(tmp_path, bad, record("2"))
-    corpus = kept(tmp_path, bad, record("2"), skip_bad=True)
+        kept(tmp_path, bad, record("2"), skip_bad=False)
+    corpus = kept(tmp_path, bad, record("2"))
     (skipped,) = corpus.skipped()
     assert problem in skipped
     assert corpus.ids() == ["2"]

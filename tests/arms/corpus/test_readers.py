@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from armwise.arms.base import Passage
 from armwise.arms.corpus import documents, ingest, readers
 from armwise.arms.corpus.chunking import chunks
-from armwise.arms.corpus.readers import CorpusError, Record, open_source
+from armwise.arms.corpus.readers import CorpusError, Limits, Record, open_source
 
 
 def read(source: Path | str, start: int = 0) -> list[Record]:
@@ -56,6 +56,15 @@ def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path: Path) -> None
         (b'{"id": "a"}', "passage 'a' needs a non-empty 'text', got None"),
         (b'{"id": "a", "text": " \\n"}', "passage 'a' needs a non-empty 'text'"),
         (b'{"id": "a", "text": "words", "title": 3}', "title of passage 'a' is not text: 3"),
+        (b'{"id": "a", "text": "wor\\u0000ds"}', "passage 'a' has a NUL in its id, title or text"),
+        (
+            b'{"id": "a", "text": "words", "title": "\\u0000"}',
+            "passage 'a' has a NUL in its id, title or text",
+        ),
+        (b'{"id": "\\u0000", "text": "words"}', "has a NUL in its id, title or text"),
+        (b'{"id": "a", "text": ["one", "two"]}', "non-empty 'text', got ['one', 'two']"),
+        (b'{"id": "a", "text": {"en": "one"}}', "non-empty 'text', got {'en': 'one'}"),
+        (b'{"id": "a", "text": [' + b"1, " * 99 + b"1]}", "got " + repr([1] * 100)[:77] + "..."),
     ],
 )
 def test_a_bad_line_is_named_and_the_next_is_read(tmp_path: Path, line: bytes, problem: str) -> None:
@@ -116,7 +125,10 @@ def test_a_folder_of_texts_is_read_in_order_with_titles_and_without_hidden_files
         ("plain.md#0", "plain"),
     ]
     assert found[1].text == "```\n# a comment\n```\n## The heading ##\n\nBody."
-    assert len(read(tmp_path)) == 4
+    assert [(one.where, one.problem) for one in read(tmp_path) if one.problem] == [
+        ("empty.md", "has no text"),
+        ("picture.png", "is image/png, of which no text is read"),
+    ]
     assert open_source(tmp_path).total() == read(tmp_path)[-1].done == 75
 
 
@@ -132,6 +144,95 @@ def test_a_text_file_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> 
     (bad,) = read(tmp_path)
     assert bad.where == "latin.txt:3"
     assert "not UTF-8" in bad.problem
+
+
+def test_source_code_data_and_other_texts_are_read(tmp_path: Path) -> None:
+    names = [
+        "README",
+        "a.JSON",
+        "a.adoc",
+        "a.py",
+        "a.rst",
+        "a.ts",
+        "a.yaml",
+        "a.yml",
+        "b.min.js",
+        "b.toml",
+        "c.jsonl",
+        "c.sql",
+    ]
+    for name in names:
+        (tmp_path / name).write_text(f'{{"name": "{name}"}}\n')
+    found = passages(tmp_path)
+    assert [(one.id, one.text) for one in found] == [(f"{name}#0", f'{{"name": "{name}"}}') for name in names]
+    assert [one.title for one in passages(tmp_path / "a.rst")] == ["a"]
+
+
+def test_what_is_not_read_of_a_folder_is_listed_with_its_reason(tmp_path: Path) -> None:
+    for name, content in {
+        "drawing.svg": b"<svg><text>words</text></svg>",
+        "empty.pdf": b"",
+        "empty.csv": b"",
+        "names.csv": b"id,text\n",
+        "latin.rst": "caf\xe9".encode("latin-1"),
+        "half.txt": "\u20ac".encode("utf-16")[:-1],
+        "id_rsa": b"-----BEGIN OPENSSH PRIVATE KEY-----\n",
+        "late.txt": b"a\n" * 40_000 + b"b\0\n",
+        "noise.py": b"x = 1\n\0\xff",
+        "song.mp3": b"ID3",
+        "sheet.xlsx": b"PK",
+        "void.txt": b"",
+    }.items():
+        (tmp_path / name).write_bytes(content)
+    found = read(tmp_path)
+    assert not any(one.passages for one in found)
+    formats = ".csv, .tsv, .pdf, .docx, .html, .htm, .xhtml, text, source code; JSON lines by themselves"
+    assert {one.where: one.problem for one in found} == {
+        "drawing.svg": "is image/svg+xml, of which no text is read",
+        "empty.pdf": "is empty",
+        "empty.csv": "is empty",
+        "names.csv": "has no rows",
+        "latin.rst:1": "not UTF-8: unexpected end of data; save it as UTF-8",
+        "half.txt:1": "not UTF-16-LE: truncated data; save it as UTF-8",
+        "id_rsa": "is a private key, and is not read",
+        "late.txt": "is no text: it has a NUL in line 40001",
+        "noise.py": "is no text: it has a NUL in line 2",
+        "song.mp3": "is audio/mpeg, of which no text is read",
+        "void.txt": "is empty",
+        "sheet.xlsx": f"is of no format that is read ({formats})",
+    }
+    assert sorted(one.where for one in found if one.left_out) == [
+        "drawing.svg", "empty.csv", "empty.pdf", "sheet.xlsx", "song.mp3", "void.txt",
+    ]  # fmt: skip
+
+
+def test_a_text_in_utf16_is_read_by_its_byte_order_mark(tmp_path: Path) -> None:
+    for encoding in ("utf-16-le", "utf-16-be"):
+        (tmp_path / "a.txt").write_bytes("\ufeffGr\xfc\xdfe\r\nan alle".encode(encoding))
+        assert [one.text for one in passages(tmp_path)] == ["Gr\xfc\xdfe\nan alle"]
+
+
+def test_a_text_of_more_bytes_than_a_document_may_have_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "LIMITS", Limits(file_bytes=9))
+    (tmp_path / "a.txt").write_text("ten bytes.")
+    (tmp_path / "b.txt").write_text("two lines")
+    assert [(one.problem, len(one.passages)) for one in read(tmp_path)] == [
+        ("has more than 9 bytes", 0),
+        ("", 1),
+    ]
+
+
+def test_a_file_of_no_known_format_that_is_written_meanwhile_changes_no_fingerprint(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("one")
+    before = open_source(tmp_path).fingerprint()
+    (tmp_path / "passages.db.part").write_bytes(b"SQLite")
+    for name in ("armwise.yaml", "armwise.yaml.part", "serve_config.yaml"):
+        (tmp_path / name).write_text("applications: []")
+    assert open_source(tmp_path).fingerprint() == before
+    (tmp_path / "b.png").symlink_to("nowhere.png")
+    assert [one.where for one in read(tmp_path)] == ["a.md", "b.png", "passages.db.part"]
 
 
 def test_reading_goes_on_after_any_record(tmp_path: Path) -> None:
@@ -189,9 +290,13 @@ def test_a_source_that_is_missing_or_of_no_known_kind_is_refused(tmp_path: Path)
         CorpusError, match=r"no corpus at .*nowhere: expected a file, a folder, 'stdlib' or 'language'"
     ):
         open_source(tmp_path / "nowhere")
-    (tmp_path / "docs.xlsx").write_text("a,b")
-    with pytest.raises(CorpusError, match=r"must end with one of \.jsonl, \.jsonl\.gz, \.md, .*\.pdf"):
-        open_source(tmp_path / "docs.xlsx")
+    for name, problem in (
+        ("docs.xlsx", r"is of no format that is read \(\.csv, .*\.pdf"),
+        ("a.png", "is image/png"),
+    ):
+        (tmp_path / name).write_text("a,b")
+        with pytest.raises(CorpusError, match=rf"cannot read .*{name}: it {problem}"):
+            open_source(tmp_path / name)
 
 
 def test_chunks_end_and_begin_with_paragraphs_where_these_are_near() -> None:
@@ -310,9 +415,9 @@ def test_a_document_whose_library_is_missing_names_the_command_and_is_read_once_
 ) -> None:
     (tmp_path / "a.md").write_text("one")
     before = open_source(tmp_path).fingerprint()
-    without_any = tmp_path / "documents.py"
+    without_any = tmp_path / ".documents.py"
     without_any.write_text(
-        "import sys\nsys.modules.update(docx=None, lxml=None, pypdfium2=None)\n"
+        "import sys\nsys.modules.update(docx=None, lxml=None, pypdfium2=None, webencodings=None)\n"
         f"exec(open({documents.__file__!r}).read())\n"
     )
     monkeypatch.setattr(documents, "__file__", str(without_any))
@@ -388,12 +493,13 @@ def test_a_pipe_a_device_a_loop_and_a_link_to_nothing_are_listed_and_end_nothing
     (guarded / "zeros.txt").symlink_to("/dev/zero")
     (guarded / "loop.html").symlink_to("loop.html")
     (guarded / "lost.pdf").symlink_to("nowhere.pdf")
-    (guarded / "lost.bin").symlink_to("nowhere.bin")  # of no known format: it is none of the corpus
+    (guarded / "lost.bin").symlink_to("nowhere.bin")
     assert {one.where: one.problem for one in read(guarded) if one.left_out} == {
         "pipe.md": "is not a regular file, and is not read",
         "zeros.txt": "is a link that leaves the folder, and is not read",
         "loop.html": "is a link to nothing",
         "lost.pdf": "is a link to nothing",
+        "lost.bin": "is a link to nothing",
     }
 
 
