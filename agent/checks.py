@@ -577,7 +577,9 @@ def _corpus(source: CorpusSource) -> tuple[Finding, Corpus | None]:
         corpus = source.open()
     except CorpusError:
         return Finding(f"corpus {name!r} is read from {place} at the first start"), None
-    return Finding(f"corpus {name!r} has {len(corpus):,} passages, digest {corpus.digest[:12]}"), corpus
+    unread = f"; {len(skipped):,} files or records left out" if (skipped := corpus.skipped()) else ""
+    size = f"{len(corpus):,} passages, digest {corpus.digest[:12]}{unread}"
+    return Finding(f"corpus {name!r} has {size}"), corpus
 
 
 def _restricted(config: AppConfig, n: int) -> Finding:

@@ -1,7 +1,7 @@
 """The terminal: errors in one line, progress as bars, and as lines where there is no terminal."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,6 +65,14 @@ def _lines(error: Exception) -> Iterator[str]:
     for problem in problems:
         where, message = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
         yield f"{where}: {message}, got {problem['input']!r}" if where else message
+
+
+def print_left_out(skipped: Sequence[str]) -> None:
+    """Print what of a corpus could not be read."""
+    from armwise.arms.corpus import listed
+
+    for line in listed(skipped):
+        errors.print(f"left out: {line}", style="yellow", **PLAIN)
 
 
 @contextmanager

@@ -23,7 +23,15 @@ import typer
 import yaml
 from rich.console import Console
 
-from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
+from armwise.agent.cli.console import (
+    PLAIN,
+    ProgressCallback,
+    console,
+    errors,
+    explained,
+    print_left_out,
+    progress,
+)
 from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point, open_home, opened
 from armwise.agent.cli.service import print_answer
 from armwise.agent.proxy import (
@@ -157,6 +165,8 @@ def _prepare(config: Path, *, cold: bool) -> None:
             prepare(settings, on_progress)
             if not cold:
                 _warm_start(settings, on_progress)
+    sources = settings.settled().corpus_sources
+    print_left_out([line for source in sources for line in source.open().skipped()])
     if folder is not None:
         if settings.http.connections > (most := most_connections()):
             errors.print(
@@ -532,13 +542,14 @@ def ingest_corpus(
     point: Point = POINT,
     config: ConfigPath = CONFIG,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out what cannot be read, and list it.")
-    ] = False,
+        bool,
+        typer.Option("--skip-bad/--strict", help="Leave out what cannot be read, and list it; or end there."),
+    ] = True,
 ) -> None:
     """Read passages into a corpus, or a corpus into a search engine; an interrupted run continues."""
     with explained():
         if into is not None:
-            if source is not None or name is not None or skip_bad:
+            if source is not None or name is not None or not skip_bad:
                 raise ValueError("--into puts the corpus of the configuration there: it takes no source")
             _fill(config, point, into)
             return
@@ -553,8 +564,7 @@ def ingest_corpus(
         with progress() as on_progress:
             corpus = ingest(source, target, skip_bad=skip_bad, progress=on_progress)
         console.print(f"{len(corpus):,} passages in corpus {name!r}, digest {corpus.digest[:12]}", **PLAIN)
-        for line in corpus.skipped():
-            errors.print(f"skipped {line}", markup=False)
+        print_left_out(corpus.skipped())
         place = located(source)
         single = f"corpus: {{name: {name}, source: {place}}}"
         several = f"corpora: {{{name}: {{source: {place}}}}}"

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import typer
 import yaml
 
-from armwise.agent.cli.console import PLAIN, console, errors, explained, progress
+from armwise.agent.cli.console import PLAIN, console, errors, explained, print_left_out, progress
 from armwise.agent.cli.options import CONFIG, ConfigPath, opened
 from armwise.agent.cli.serve import SOURCES, LaunchError, address_of, is_open
 
@@ -204,6 +204,7 @@ def init(
             raise
         unfinished.replace(output)
         console.print(f"{len(passages):,} passages in corpus {corpus.name!r}; written to {output}", **PLAIN)
+        print_left_out(passages.skipped())
         console.print(f"check:   armwise doctor -c {output}", **PLAIN)
         console.print(f"next:    armwise serve -c {output}", **PLAIN)
 

@@ -375,6 +375,26 @@ def test_serve_builds_what_is_missing_and_then_finds_it_there(config: Path, tmp_
     assert files(home) == built
 
 
+def test_serve_lists_at_each_start_what_of_a_folder_is_left_out(config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "plan.md").write_text("The Danube meets the sea.")
+    (folder / "latin.txt").write_bytes(b"fine\ncaf\xe9\n")
+    (folder / "broken.csv").write_bytes(b"\xff\n")
+    for n in range(19):
+        (folder / f"photo{n:02}.png").write_bytes(b"\x89PNG")
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"]["corpus"]["source"] = str(folder)
+    config.write_text(yaml.safe_dump(document))
+    for _ in range(2):
+        output = said(run("serve", "-c", config, "--prepare-only"), 0)
+        assert "left out: latin.txt:2: not UTF-8: invalid continuation byte; save it as UTF-8" in output
+        assert "left out: broken.csv:1: not UTF-8" in output
+        assert "left out: photo17.png: is image/png, of which no text is read left out: and 1 more" in output
+    assert "corpus 'small' has 1 passages" in (checked := said(run("doctor", "-c", config), 0))
+    assert "; 21 files or records left out" in checked
+
+
 def test_serve_prints_the_problems_that_doctor_finds(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -480,7 +500,7 @@ def test_ingest_puts_the_corpus_into_the_engine_of_an_arm(config: Path, tmp_path
     [
         *((words, "armwise ingest SOURCE --name NAME") for words in ("", "x", "--name x")),
         *((words, "it takes no source") for words in ("x --into a", "--name x --into a")),
-        ("--skip-bad --into a", "it takes no source"),
+        ("--strict --into a", "it takes no source"),
     ],
 )
 def test_ingest_needs_a_corpus_or_an_arm(config: Path, words: str, message: str) -> None:
@@ -517,13 +537,16 @@ def test_init_of_a_corpus_that_is_not_there_writes_nothing(
     assert not [*tmp_path.glob("ours*")]
 
 
-def test_ingest_stops_at_a_bad_line_or_skips_and_lists_it(config: Path, tmp_path: Path) -> None:
+def test_ingest_leaves_a_bad_line_out_and_lists_it_or_stops_there(config: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text(corpus.read_text() + "{not json\n")
-    assert "13" in said(run("ingest", corpus, "--name", "rivers", "-c", config), 2)
-    output = said(run("ingest", corpus, "--name", "rivers", "-c", config, "--skip-bad"), 0)
-    assert "12 passages" in output
-    assert "skipped" in output
+    assert "corpus.jsonl:13: not JSON" in said(
+        run("ingest", corpus, "--name", "rivers", "-c", config, "--strict"), 2
+    )
+    for words in ((), ("--skip-bad",)):
+        output = said(run("ingest", corpus, "--name", "rivers", "-c", config, *words), 0)
+        assert "12 passages" in output
+        assert "left out: corpus.jsonl:13: not JSON" in output
 
 
 # -- migrate ------------------------------------------------------------------------------------------

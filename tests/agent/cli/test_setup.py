@@ -118,6 +118,22 @@ def test_flags_answer_without_a_terminal(tmp_path: Path, endpoint: str) -> None:
     assert text.startswith(f"# yaml-language-server: $schema={SCHEMA}\n")
 
 
+def test_a_folder_is_read_without_its_bad_files_which_are_listed(tmp_path: Path) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "bad.txt").write_bytes(b"caf\xe9")
+    refused = init("docs")
+    assert refused.exit_code == 2
+    said = " ".join(refused.output.split())
+    assert "docs holds no passages; bad.txt:1: not UTF-8: unexpected end of data; save it as UTF-8" in said
+    assert not [*tmp_path.glob("armwise*")]
+    (folder / "good.md").write_text("The Danube meets the sea.")
+    result = init("docs")
+    assert result.exit_code == 0, result.output
+    assert "1 passages in corpus 'docs'" in result.output
+    assert "left out: bad.txt:1: not UTF-8" in " ".join(result.output.split())
+
+
 def test_a_long_path_with_spaces_stands_in_one_line() -> None:
     source = "/" + "our manuals/" * 40 + "größe.jsonl"
     text = setup.render_config(CorpusSpec.of(source, "ours"))
