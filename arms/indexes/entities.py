@@ -10,7 +10,6 @@ text, capitals distinguish a name from common words. The title of a passage is o
 
 import hashlib
 import itertools
-import re
 import threading
 import unicodedata
 from collections import defaultdict
@@ -22,8 +21,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import orjson
+import regex
 from numpy.typing import NDArray
 
+from armwise.arms import tokenizer
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes.vectors import embedded_text
@@ -39,7 +40,7 @@ from armwise.arms.llm import (
     quotation,
 )
 from armwise.arms.models import ModelNotFoundError, digest_of, locate
-from armwise.arms.tokenizer import ENGLISH
+from armwise.arms.tokenizer import ENGLISH, PAIRED
 
 LONGEST = 12
 """Most words of a name that is found in a text."""
@@ -47,7 +48,9 @@ LONGEST = 12
 Known = Callable[[Sequence[str]], NDArray[np.bool_]]
 """Normalised names -> which of them are known, shape (n_names,)."""
 
-_WORD = re.compile(r"\w+")
+_ACCENT = regex.compile(r"(?<=[\p{Latin}\p{Greek}\p{Cyrillic}\p{Arabic}\p{Hebrew}])\p{M}+")
+
+_CHARACTER = regex.compile(PAIRED)
 
 
 def written_words(text: str) -> list[str]:
@@ -57,9 +60,8 @@ def written_words(text: str) -> list[str]:
     ['The', 'Chateau', 'd', 'If']
     """
     if not text.isascii():
-        marks = unicodedata.normalize("NFKD", text)
-        text = "".join(mark for mark in marks if not unicodedata.combining(mark))
-    return _WORD.findall(text)
+        text = unicodedata.normalize("NFKC", _ACCENT.sub("", unicodedata.normalize("NFKD", text)))
+    return tokenizer.written_words(text)
 
 
 def normalised(name: str) -> str:
@@ -103,7 +105,7 @@ class Dictionary:
 
     A name in small letters is often a common word. So a name counts only if its first content
     word has a capital letter or no letter case; a name of function words only if it has
-    several, each with a capital; a number alone never.
+    several, each with a capital; a number alone never, nor a character of a script without blanks.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -168,7 +170,8 @@ def _stands_out(written: Sequence[str]) -> bool:
     content = _content(written)
     if not content:
         return len(written) > 1 and not any(word.islower() for word in written)
-    return not content[0].islower() and not (len(written) == 1 and content[0].isdecimal())
+    common = len(written) == 1 and (content[0].isdecimal() or _CHARACTER.match(content[0]) is not None)
+    return not content[0].islower() and not common
 
 
 def _has_two_content_words(written: Sequence[str]) -> bool:

@@ -23,7 +23,7 @@ from armwise.arms.indexes.build_once import build, check, folder
 from armwise.arms.indexes.entities import Extractor, title_names
 from armwise.arms.manifest import Identity
 
-FORMAT = 1
+FORMAT = 2
 """Format of the files below; raised when their contents or the extraction change."""
 
 NAMES = "entities.jsonl"

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.models.files import digest_weights, hub_commit, locate
 from armwise.arms.models.onnx_graph import Export, NotExportableError, fall_back_on_torch, has_gpu, open_graph
-from armwise.arms.tokenizer import words
+from armwise.arms.tokenizer import VERSION, words
 
 
 def compute_cores() -> list[int]:
@@ -105,7 +105,7 @@ def digest_backbone(backbone: Backbone) -> str:
         ModelNotFoundError: The model cannot be found.
     """
     if backbone.model.startswith(HASHING):
-        return f"hashing-{_hashing_dim(backbone.model)}"
+        return _hashing_digest(_hashing_dim(backbone.model))
     weights = digest_weights(locate(backbone.model))
     precision = "" if backbone.precision == "float32" else f"\0{backbone.precision}"
     return hashlib.sha256(f"{weights}\0{backbone.passage_prefix}{precision}".encode()).hexdigest()
@@ -123,7 +123,7 @@ class HashingEmbedder:
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
-        self.digest = f"hashing-{dim}"
+        self.digest = _hashing_digest(dim)
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return unit rows, as for passages."""
@@ -226,6 +226,10 @@ def _threads() -> int:
 @lru_cache(maxsize=100_000)
 def _hash(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "big")
+
+
+def _hashing_digest(dim: int) -> str:
+    return f"{HASHING.rstrip(':')}-{dim}-{VERSION}"
 
 
 def _hashing_dim(model: str) -> int:

@@ -19,7 +19,7 @@ from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import build_once
 from armwise.arms.manifest import Identity
 from armwise.arms.retrievers.kind import Kind, Members, Resources, of_corpus
-from armwise.arms.tokenizer import StopWords, words
+from armwise.arms.tokenizer import VERSION, StopWords, words
 from armwise.arms.top_k import best
 
 FORMAT = 1
@@ -221,7 +221,7 @@ def _documents(corpus: Corpus, params: BM25Params, progress: Progress | None) ->
 
 
 def _identity(corpus: Corpus, params: BM25Params) -> Identity:
-    return {"format": FORMAT, "corpus": corpus.digest, **params.model_dump()}
+    return {"format": FORMAT, "words": VERSION, "corpus": corpus.digest, **params.model_dump()}
 
 
 def _prepare(params: BM25Params, have: Resources, progress: Progress | None) -> None:

@@ -232,9 +232,11 @@ def sampled(
                 raise
         passages |= {passage.id: passage for passage in new}
         texts = [embedded_text(passage)[:CHARACTERS] for passage in new]
-        fresh = {word for text in texts for word in words(text, "english") if len(word) > 2}
+        fresh = {word for text in texts for word in words(text, "english")} - searched_words
         passage_words += sorted(
-            word for word in fresh - searched_words - {*passage_words} if not word.isdigit()
+            word
+            for word in fresh - {*passage_words}
+            if not word.isdigit() and (len(word) > 2 or not word.isascii())
         )
         if progress is not None:
             progress(f"sampling {arm.name}", done, spec.searches)

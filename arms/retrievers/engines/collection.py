@@ -14,6 +14,7 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from armwise.arms import tokenizer
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
 from armwise.arms.retrievers.engines.conditions import facts_of, loaded_metadata, stored
 from armwise.arms.retrievers.fusion import fuse
@@ -37,6 +38,12 @@ PLACES = 5
 
 BETWEEN = ".."
 """Stands between the version that a collection had and the one that it will have."""
+
+FORMAT = 1
+"""Version of the stored form of a passage: a higher one writes every passage again."""
+
+FORMAT_WITH_WORDS = f"{FORMAT}.{tokenizer.VERSION}"
+"""The same of a collection whose words are split here."""
 
 VERSION_S = 10.0
 """Seconds for which the version of a collection is taken for the present one."""
@@ -131,8 +138,9 @@ def passage_of(document: Mapping[str, Any], score: float, name: str = "id") -> P
 class Collection(Protocol):
     """A collection of an engine; thread-safe. What it raises besides ArmError is of its client.
 
-    One whose every write makes a file may have an attribute `batch`, for passages of one write. One that is a
-    folder may have the methods of `Folder`.
+    One whose every write makes a file may have an attribute `batch`, for passages of one write. One whose
+    words are split here has an attribute `row_format`, which is `FORMAT_WITH_WORDS`. One that is a folder may
+    have the methods of `Folder`.
     """
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
@@ -329,7 +337,7 @@ class EngineArm:
         rankings: list[tuple[Passage, ...]] = []
         if params.mode != "dense":
             has_words = any(character.isalnum() for character in query.text)
-            passages = self.asked(lambda: self.collection.lexical(query, n)) if has_words else []
+            passages = self.asked(lambda: self._lexical(query, n)) if has_words else []
             rankings.append(_ranked(passages, n))
         if params.mode != "lexical":
             vector = query.embedding(params.backbone or "", arm=self.name)
@@ -338,6 +346,17 @@ class EngineArm:
             passages = self.asked(lambda: self.collection.dense(vector, query, n)) if vector.any() else []
             rankings.append(_ranked(passages, n))
         return Retrieval(rankings[0] if len(rankings) == 1 else fuse(rankings, CONSTANT)[:k])
+
+    def _lexical(self, query: Query, n: int) -> list[Passage]:
+        """Search by words, which are to be those of the collection. Raises ArmError."""
+        wanted = getattr(self.collection, "row_format", None)
+        version = None if wanted is None else self._version(False)
+        if version is not None and not version.endswith(f"-{wanted}"):
+            raise ArmError(
+                f"the collection has the words of another version, {version}: "
+                "`armwise ingest --into` this arm writes them again"
+            )
+        return self.collection.lexical(query, n)
 
     def asked(self, ask: Callable[[], T]) -> T:
         """Ask the collection. Raises ArmError."""

@@ -20,15 +20,12 @@ from numpy.typing import NDArray
 from armwise.arms.base import ArmError, Passage, Progress
 from armwise.arms.indexes import Vectors
 from armwise.arms.models import digest_backbone
-from armwise.arms.retrievers.engines.collection import Collection, EngineArm, Folder, Row, State
+from armwise.arms.retrievers.engines.collection import FORMAT, Collection, EngineArm, Folder, Row, State
 from armwise.arms.retrievers.kind import Resources, contents_of, vectors_of
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-FORMAT = 1
-"""Version of the stored form of a passage: a higher one writes every passage again."""
 
 BATCH = 500
 """Passages between two stored positions, unless the collection has a `batch` of its own."""
@@ -105,7 +102,7 @@ def ingest(
             was not put there by this function.
     """
     model = "" if embedded is None else embedded.model
-    version = version_of(corpus, model)
+    version = version_of(corpus, model, row_format(collection))
     state = collection.state()
     empty = state is None
     if state is None and (n := collection.count()):
@@ -159,13 +156,13 @@ def current_version(arm: EngineArm, have: Resources) -> str:
     """Return the version that the collection of an arm has once it holds the corpus."""
     backbone = arm.params.backbone
     model = "" if backbone is None else digest_backbone(have.backbones[backbone])
-    return version_of(have.corpus, model)
+    return version_of(have.corpus, model, row_format(arm.collection))
 
 
-def version_of(corpus: Passages, model: str) -> str:
+def version_of(corpus: Passages, model: str, stored_as: int | str = FORMAT) -> str:
     """Return the version of a collection that holds a corpus with the vectors of a model."""
     vectors = vectors_of(model) if model else "words"
-    return f"{contents_of(corpus)}-{vectors}-{FORMAT}"
+    return f"{contents_of(corpus)}-{vectors}-{stored_as}"
 
 
 def _check(state: State, corpus: str, model: str) -> None:
@@ -189,9 +186,10 @@ def _put(
     empty: bool,
 ) -> int:
     """Write what is new or has changed, all where the collection was empty; return how much that was."""
+    stored_as = row_format(collection)
     model, vectors = ("", None) if embedded is None else (embedded.model, embedded.vectors)
     rows = [
-        Row(passage, digest_of(passage, model), None if vectors is None else vectors[position])
+        Row(passage, digest_of(passage, model, stored_as), None if vectors is None else vectors[position])
         for position, passage in zip(positions, corpus.passages(positions), strict=True)
     ]
     there = {} if empty else collection.digests([row.passage.id for row in rows])
@@ -201,10 +199,15 @@ def _put(
     return len(changed)
 
 
-def digest_of(passage: Passage, model: str) -> str:
+def digest_of(passage: Passage, model: str, stored_as: int | str = FORMAT) -> str:
     """Return the digest of a passage with its vector."""
-    parts = [FORMAT, model, passage.id, passage.title, passage.text, dict(passage.metadata)]
+    parts = [stored_as, model, passage.id, passage.title, passage.text, dict(passage.metadata)]
     return hashlib.blake2b(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+
+
+def row_format(collection: Collection) -> int | str:
+    """Return the version of the stored form of a passage in a collection."""
+    return getattr(collection, "row_format", FORMAT)
 
 
 def _delete_others(corpus: Passages, collection: Collection) -> int:

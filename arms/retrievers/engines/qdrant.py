@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from armwise.arms.base import ArmBuildError, Passage, Query, QuestionRefusedError
 from armwise.arms.filters import GROUPS, Scalar
 from armwise.arms.retrievers.engines.collection import (
+    FORMAT_WITH_WORDS,
     NetworkParams,
     Row,
     State,
@@ -141,6 +142,8 @@ class Filters:
 
 class QdrantCollection:
     """A collection of Qdrant."""
+
+    row_format = FORMAT_WITH_WORDS
 
     def __init__(self, params: QdrantParams) -> None:
         module = client("qdrant_client", "qdrant")

@@ -15,6 +15,7 @@ from armwise.arms.base import ArmError, Passage, Query
 from armwise.arms.filters import GROUPS
 from armwise.arms.retrievers.engines.collection import (
     FIELDS,
+    FORMAT_WITH_WORDS,
     EngineParams,
     Row,
     State,
@@ -23,12 +24,16 @@ from armwise.arms.retrievers.engines.collection import (
     passage_of,
 )
 from armwise.arms.retrievers.engines.conditions import FactsDialect, filtered, presence_of
+from armwise.arms.tokenizer import words
 
 STATE = "armwise.json"
 
 ANALYZER = "armwise"
 
 LONGEST_WORD = 40
+
+SPLIT_WORD = r"[^\s_]+"
+"""A word of a text that was split: a stemmer knows the parts of `open_file`."""
 
 HEAP_BYTES = 128 << 20
 """Memory of the writer."""
@@ -96,15 +101,15 @@ class TantivyIndex:
     """An index of Tantivy in a folder."""
 
     batch = 10_000
+    row_format = FORMAT_WITH_WORDS
 
     def __init__(self, params: TantivyParams) -> None:
         self._module: Any = client("tantivy", "tantivy")
         self._folder = Path(params.path).expanduser() / params.collection
         module = self._module
         self._analyzer = (
-            module.TextAnalyzerBuilder(module.Tokenizer.simple())
+            module.TextAnalyzerBuilder(module.Tokenizer.regex(SPLIT_WORD))
             .filter(module.Filter.remove_long(LONGEST_WORD))
-            .filter(module.Filter.lowercase())
             .filter(module.Filter.stemmer(params.language))
             .build()
         )
@@ -116,12 +121,12 @@ class TantivyIndex:
     def lexical(self, query: Query, k: int) -> list[Passage]:
         """Return passages with at least one word, by BM25."""
         module, index = self._module, self._index()
-        words = list(dict.fromkeys(self._analyzer.analyze(query.text)))
-        if not words:
+        stems = list(dict.fromkeys(self._analyzer.analyze(_split(query.text))))
+        if not stems:
             return []
         term = module.Query.term_query
         any_word = self._clauses.some(
-            [term(self._schema, "search", word, index_option="freq") for word in words]
+            [term(self._schema, "search", stem, index_option="freq") for stem in stems]
         )
         searcher = index.searcher()
         hits = searcher.search(self._clauses.allowed(any_word, query, searcher), k, count=False).hits
@@ -211,7 +216,7 @@ class TantivyIndex:
 
     def write(self, rows: Sequence[Row]) -> None:
         """Add documents in place of those of the same ids, and commit."""
-        documents = [{**row.document, "search": row.search, "facts": row.facts} for row in rows]
+        documents = [{**row.document, "search": _split(row.search), "facts": row.facts} for row in rows]
         self._change([row.passage.id for row in rows], documents)
 
     def delete(self, ids: Sequence[str]) -> None:
@@ -230,6 +235,11 @@ class TantivyIndex:
     def finish(self) -> None:
         """Let this process see what was written."""
         self._index().reload()
+
+
+def _split(text: str) -> str:
+    """Return the words of a text between blanks."""
+    return " ".join(words(text))
 
 
 def _schema(module: Any) -> Any:

@@ -116,12 +116,16 @@ def test_the_longest_title_wins_and_none_is_found_inside_another() -> None:
         ("1917", "born in 1917", False),
         ("1917 film", "the 1917 film", True),
         ("東京", "東京 is large", True),
+        ("東京", "彼は東京に住んでいる", True),
+        ("京", "彼は東京に住んでいる", False),
+        ("हिन्दी", "हिन्दी में", True),
+        ("हिन्", "हिन्दी में", False),
         ("red fox", "A Red\nFox!", True),
         ("red fox", "A Red Foxglove", False),
     ],
 )
 def test_what_counts_as_a_name_in_running_text(name: str, text: str, found: bool) -> None:
-    assert (Dictionary([name]).find(text) == [name]) is found
+    assert (Dictionary([normalised(name)]).find(text) == [normalised(name)]) is found
 
 
 @pytest.mark.parametrize(

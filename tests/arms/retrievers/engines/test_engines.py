@@ -15,7 +15,7 @@ from armwise.arms.retrievers.engines import ingest as ingesting
 from armwise.arms.retrievers.engines import milvus, opensearch, postgres, qdrant
 from armwise.arms.retrievers.engines.collection import Collection, Row, State
 from armwise.arms.retrievers.engines.conditions import FactsDialect, condition_of, facts_of
-from armwise.arms.retrievers.engines.ingest import Embedded, ingest, version_of
+from armwise.arms.retrievers.engines.ingest import Embedded, ingest, row_format, version_of
 from tests.arms.contract import ask, check_arm
 from tests.arms.retrievers.engines.conftest import Engine
 from tests.arms.retrievers.engines.passages import InMemory, embedded
@@ -184,7 +184,7 @@ def test_a_passage_of_a_group_is_found_by_its_members_alone(engine: Engine, fill
 
 def test_filling_again_writes_nothing(engine: Engine, filled: Collection, encyclopedia: InMemory) -> None:
     assert engine.fill(filled, encyclopedia) == 0
-    version = version_of(encyclopedia, "hashed" if engine.backbone else "")
+    version = version_of(encyclopedia, "hashed" if engine.backbone else "", row_format(filled))
     assert engine.arm(filled, "lexical").version == version
 
 
@@ -262,7 +262,7 @@ def test_a_killed_run_goes_on_where_it_was(engine: Engine, monkeypatch: pytest.M
     kept = collection.state()
     assert kept is not None
     assert kept.done == 2 * BATCH
-    assert kept.shown == f"..{version_of(corpus, kept.model)}"
+    assert kept.shown == f"..{version_of(corpus, kept.model, row_format(collection))}"
     looked_at.clear()
     again = ingest(corpus, collection, vectors)
     assert again.written == 7

@@ -6,6 +6,7 @@ import pytest
 
 from armwise.arms.base import ArmError, Passage, Query
 from armwise.arms.filters import Comparison
+from armwise.arms.retrievers.engines.collection import EngineArm
 from armwise.arms.retrievers.engines.ingest import ingest
 from armwise.arms.retrievers.engines.tantivy import TantivyIndex, TantivyParams
 from tests.arms.retrievers.engines.passages import InMemory
@@ -88,3 +89,32 @@ def test_what_another_index_has_written_is_seen_by_its_ids(folder: Path) -> None
     assert list(index.ids()) == ["p"]
     ingest(InMemory([Passage("q", "", "The Rhine.")]), opened(folder.parent), None)
     assert (list(index.ids()), index.count()) == (["q"], 1)
+
+
+def test_words_of_scripts_without_blanks_are_found_and_parts_of_a_name_in_code(tmp_path: Path) -> None:
+    texts = {
+        "zh": "\u957f\u6c5f\u662f\u4e9a\u6d32\u6700\u957f\u7684\u6cb3\u6d41",
+        "hi": "\u0915\u094d\u0937\u0924\u094d\u0930\u093f\u092f",
+        "py": "open_file(name)",
+    }
+    index = opened(tmp_path)
+    ingest(InMemory([Passage(name, "", text) for name, text in texts.items()]), index, None)
+    queries = ("\u4e9a\u6d32", "\u0915\u094d\u0937\u0924\u094d\u0930\u093f\u092f", "file")
+    assert [found(index, query) for query in queries] == [["zh"], ["hi"], ["py"]]
+    assert found(index, "\u0915") == []
+
+
+def test_an_index_with_the_words_of_another_version_is_refused_until_it_is_filled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TantivyIndex, "row_format", 1)
+    ingest(RIVERS, opened(tmp_path), None)
+    monkeypatch.undo()
+    arm = EngineArm("words", TantivyParams(path=str(tmp_path), collection="c"), opened(tmp_path))
+    with pytest.raises(
+        ArmError, match=r"arm 'words': .* words of another version, \S+-words-1: `armwise ingest"
+    ):
+        arm.search(Query("rivers"), 3)
+    assert ingest(RIVERS, opened(tmp_path), None).written == 1
+    again = EngineArm("words", TantivyParams(path=str(tmp_path), collection="c"), opened(tmp_path))
+    assert [passage.id for passage in again.search(Query("rivers"), 3).passages] == ["p"]
