@@ -247,17 +247,17 @@ class Finished:
 
 Event = Decided | Chunk | Finished
 
-CHARACTERS_A_TOKEN = 4
-"""Characters per token in most texts; a text of shorter words has a token for each."""
+BYTES_A_TOKEN = 4
+"""Bytes per token in most texts of any script; a text of shorter words has a token for each."""
 
 
 def tokens_in(text: str) -> int:
     """Estimate the number of tokens of a text.
 
-    >>> tokens_in("a b c"), tokens_in("x" * 400), tokens_in("")
-    (3, 100, 0)
+    >>> tokens_in("a b c"), tokens_in("x" * 400), tokens_in("\u4e2d" * 400), tokens_in("")
+    (3, 100, 300, 0)
     """
-    return max(len(text.split()), len(text) // CHARACTERS_A_TOKEN)
+    return max(len(text.split()), len(text.encode(errors="replace")) // BYTES_A_TOKEN)
 
 
 @dataclass(slots=True)

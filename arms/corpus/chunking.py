@@ -1,7 +1,13 @@
-"""Chunking: long texts become overlapping pieces that fit a model."""
+"""Chunking: long texts become overlapping pieces that fit a model.
+
+Lengths are counted in words of `armwise.arms.tokenizer.word_spans`: the passages of a corpus are the same for
+all models, so no tokenizer of one is asked.
+"""
 
 import re
 from bisect import bisect_left, bisect_right
+
+from armwise.arms.tokenizer import word_spans
 
 CHUNK_WORDS = 200
 
@@ -30,7 +36,7 @@ def spans_of(text: str) -> list[tuple[int, int]]:
     """Cut a text into overlapping pieces that begin and end with a paragraph where they can.
 
     Args:
-        text: The text; its line breaks are kept.
+        text: The text; its line breaks are kept. Blanks count where many follow one another.
 
     Returns:
         Where pieces begin and end, of about `CHUNK_WORDS` words and at most `SLACK_WORDS` more, each
@@ -39,7 +45,7 @@ def spans_of(text: str) -> list[tuple[int, int]]:
     >>> spans_of("One. ")
     [(0, 4)]
     """
-    spans = [match.span() for match in WORD.finditer(text)]
+    spans = word_spans(text)
     openings = _openings(text, [begin for begin, _ in spans])
     pieces = []
     start, end = 0, 0
@@ -49,7 +55,9 @@ def spans_of(text: str) -> list[tuple[int, int]]:
             end = len(spans)
         else:
             end = _snapped(openings, end, start + CHUNK_WORDS // 2, end + SLACK_WORDS)
-        pieces.append((spans[start][0], spans[end - 1][1]))
+        begin, till = spans[start][0], spans[end - 1][1]
+        if (first := WORD.search(text, begin, till)) is not None:
+            pieces.append((first.start(), begin + len(text[begin:till].rstrip())))
         start = end - OVERLAP_WORDS
         start = _snapped(openings, start, start - OVERLAP_WORDS // 2, start + OVERLAP_WORDS // 2)
     return pieces

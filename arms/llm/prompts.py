@@ -25,6 +25,7 @@ from armwise.arms.base import Passage
 from armwise.arms.llm.base import Chunk, Message, Prompt, Write
 from armwise.arms.llm.pricing import MESSAGE_TOKENS, Bound, most_tokens
 from armwise.arms.llm.quotation import one_line, quoted
+from armwise.arms.tokenizer import count_words, word_spans
 
 
 class Form(StrEnum):
@@ -289,16 +290,16 @@ def numbered(passages: Sequence[Passage], word_budget: int) -> Iterator[str]:
     left = word_budget
     for number, passage in enumerate(passages, start=1):
         title = one_line(passage.cited)
-        left -= len(title.split())
+        left -= count_words(title)
         text = cut(passage.text, left)
         if not text:
             return
         yield f"[{number}] {title}".rstrip() + f"\n{quoted(text)}"
-        left -= len(text.split())
+        left -= count_words(text)
 
 
 def cut(text: str, n_words: int) -> str:
-    """Return the first `n_words` words of a text with their white space.
+    """Return the first `n_words` words of a text with their white space, as `word_spans` counts them.
 
     >>> cut("one  two three", 2)
     'one  two'
@@ -307,8 +308,8 @@ def cut(text: str, n_words: int) -> str:
     """
     if n_words <= 0:
         return ""
-    rest = text.split(maxsplit=n_words)[n_words:]
-    return text[: len(text) - len(rest[0])].rstrip() if rest else text
+    spans = word_spans(text)
+    return text if len(spans) <= n_words else text[: spans[n_words - 1][1]].rstrip()
 
 
 @dataclass(frozen=True, slots=True)

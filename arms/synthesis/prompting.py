@@ -17,7 +17,7 @@ from armwise.arms.corpus import Corpus
 from armwise.arms.llm import Prompt, Write, prompts, quotation, structured_output
 from armwise.arms.synthesis.extraction import Extraction
 from armwise.arms.synthesis.job import Made
-from armwise.arms.tokenizer import normalised, words
+from armwise.arms.tokenizer import count_words, normalised, words
 
 TASKS: Mapping[str, str] = {
     "keywords": "Write what a person who needs this passage would type into a search box: two to six words, "
@@ -159,7 +159,7 @@ def estimated_tokens(corpus: Corpus, styles: Sequence[str], n: int) -> tuple[int
     a small model has as many again, cost in proportion.
     """
     at = np.linspace(0, len(corpus) - 1, min(len(corpus), 200)).round().astype(int).tolist()
-    lengths = [len(passage.text.split()) for passage in corpus.passages(at)]
+    lengths = [count_words(passage.text) for passage in corpus.passages(at)]
     mean = float(np.minimum(lengths, WORD_BUDGET).mean())
     calls, read, written = 0.0, 0.0, 0.0
     for style in styles:

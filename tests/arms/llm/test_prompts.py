@@ -17,8 +17,10 @@ from armwise.arms.llm.prompts import (
     answer_prompt,
     cut,
     fallback_prompt,
+    passage_block,
     prompt_name,
 )
+from armwise.arms.tokenizer import count_words
 
 CONVERSATION: list[Message] = [
     {"role": "user", "content": "Hello."},
@@ -155,8 +157,36 @@ def test_braces_in_a_passage_are_only_text() -> None:
 
 @given(st.text(max_size=60), st.integers(0, 12))
 def test_a_cut_text_is_a_prefix_with_the_first_words(text: str, n_words: int) -> None:
-    assert text.startswith(cut(text, n_words))
+    kept = cut(text, n_words)
+    assert text.startswith(kept)
+    assert count_words(kept) <= n_words
+    assert kept == text or kept == kept.rstrip()
+
+
+@given(st.lists(st.sampled_from(["one", "it's", "(x)", "\n"]), max_size=8), st.integers(0, 9))
+def test_a_word_of_a_budget_is_what_stands_between_blanks(parts: list[str], n_words: int) -> None:
+    text = " ".join(parts)
     assert cut(text, n_words).split() == text.split()[:n_words]
+
+
+@pytest.mark.parametrize(
+    ("text", "n_words", "kept"),
+    [
+        ("\u9577\u6c5f\u662f\u6cb3\u3002", 3, "\u9577\u6c5f\u662f"),
+        ("\u0e01\u0e33\u0e25\u0e31\u0e07", 2, "\u0e01\u0e33\u0e25\u0e31"),
+        ("\u0939\u093f\u0928\u094d\u0926\u0940 a", 2, "\u0939\u093f\u0928\u094d\u0926\u0940"),
+        ("x" * 100, 2, "x" * 32),
+        ("a" + " " * 20 + "b c", 4, "a" + " " * 20 + "b"),
+    ],
+)
+def test_a_text_without_blanks_is_cut_at_the_budget(text: str, n_words: int, kept: str) -> None:
+    assert cut(text, n_words) == kept
+
+
+def test_a_passage_without_blanks_stays_within_the_budget_of_a_prompt() -> None:
+    shown = passage_block([Passage("1", "\u6cb3", "\u9577" * 50_000), MERGE], 100)
+    assert shown.count("\u9577") == 99
+    assert "[2]" not in shown
 
 
 def test_an_answer_cites_where_there_are_passages_after_all_other_instructions() -> None:
