@@ -43,6 +43,8 @@ _NO_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 def normalised(answer: str) -> str:
     """Return an answer without case, punctuation, articles and repeated spaces.
 
+    Characters of scripts without blanks are words, as for XQuAD and MLQA.
+
     Source: Rajpurkar et al. 2016, SQuAD: 100,000+ Questions for Machine Comprehension
     of Text, arXiv:1606.05250; here punctuation and symbols are those of Unicode.
 
@@ -52,6 +54,7 @@ def normalised(answer: str) -> str:
     folded = unicodedata.normalize("NFKC", answer).casefold().translate(_NO_ASCII_PUNCTUATION)
     if not folded.isascii():
         folded = "".join(c for c in folded if unicodedata.category(c)[0] not in "PS")
+        folded = _UNSPACED_CHARACTER.sub(r" \g<0> ", folded)
     every = folded.split()
     return " ".join([word for word in every if word not in ARTICLES] or every)
 
@@ -62,7 +65,7 @@ StopWords = Literal["english", "none"]
 PAIRED = rf"(?:{UNSPACED}|\p{{Hangul}})"
 """Characters of which two neighbours are a word: Korean has blanks, but its words end with particles."""
 
-_UNSPACED_CHARACTER = regex.compile(UNSPACED)
+_UNSPACED_CHARACTER = regex.compile(rf"{UNSPACED}\p{{M}}*")
 
 _CHARACTER = regex.compile(r"\X")
 

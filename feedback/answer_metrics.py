@@ -5,7 +5,8 @@ articles, single spaces. An answer is scored against each right answer and
 keeps the best score. Every score is in [0, 1], higher is better.
 
 Source: Rajpurkar et al. 2016 (SQuAD 1.1) for exact match and F1; Yang et al.
-2018 (HotpotQA) for yes and no; Mallen et al. 2023 for accuracy.
+2018 (HotpotQA) for yes and no; Mallen et al. 2023 for accuracy; Lewis et al. 2020 (MLQA)
+for characters as words.
 """
 
 import string
@@ -14,6 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
+import regex
+
 ARTICLES = frozenset({"a", "an", "the"})
 
 VERDICTS = frozenset({"yes", "no", "noanswer"})
@@ -21,13 +24,19 @@ VERDICTS = frozenset({"yes", "no", "noanswer"})
 
 _NO_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
+_UNSPACED_CHARACTER = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Line_Break=SA}\u3006\u3031-\u3035\u30fc]\p{M}*"
+)
+"""As `armwise.arms.tokenizer.UNSPACED`; neither package imports the other."""
+
 
 def words(text: str) -> list[str]:
     """Return the words that count: lower case, without punctuation and articles.
 
     Compatibility forms are folded first (NFKC), so that a composed and a
     decomposed accent are the same letter; punctuation is that of Unicode. A text
-    of nothing but articles keeps them: "A" may be the answer.
+    of nothing but articles keeps them: "A" may be the answer. Where a script has no
+    blanks between words, each character is a word.
 
     >>> words("The “Café”,  an U.S. landmark!")
     ['café', 'us', 'landmark']
@@ -35,6 +44,7 @@ def words(text: str) -> list[str]:
     kept = unicodedata.normalize("NFKC", text).lower().translate(_NO_ASCII_PUNCTUATION)
     if not kept.isascii():
         kept = "".join(c for c in kept if not unicodedata.category(c).startswith("P"))
+        kept = _UNSPACED_CHARACTER.sub(r" \g<0> ", kept)
     every = kept.split()
     return [word for word in every if word not in ARTICLES] or every
 

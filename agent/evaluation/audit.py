@@ -27,6 +27,7 @@ from rich.text import Text
 from armwise.agent.config import AppConfig
 from armwise.agent.reporting import counted, filled, moment
 from armwise.arms.base import Progress
+from armwise.arms.tokenizer import words
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.dataset import Log
 from armwise.feedback.events import FOREIGN, LABELS, Example
@@ -473,8 +474,8 @@ class _Features:
             value = value_of(context.features, name, 0.0)
             self._values.append(value)
             self._codes.append(sum(value > edge for edge in edges))
-        words = {crc32(word.encode()) % WORD_BUCKETS for word in context.question.lower().split()}
-        self._codes.extend(bucket in words for bucket in range(WORD_BUCKETS))
+        buckets = {crc32(word.encode()) % WORD_BUCKETS for word in words(context.question)}
+        self._codes.extend(bucket in buckets for bucket in range(WORD_BUCKETS))
         vector = context.embedding
         self._codes.extend(at < len(vector) and vector[at] > middle for at, middle in enumerate(self._middle))
 

@@ -27,6 +27,7 @@ from armwise.agent.routers import features as router_features
 from armwise.agent.simulation import SHAPE, Question, load_questions
 from armwise.arms.base import Progress
 from armwise.arms.portfolio import ScoreMatrix, read_matrix
+from armwise.arms.tokenizer import written_words
 from armwise.feedback.events import LABELS, Mode
 from armwise.feedback.log import Store
 from armwise.feedback.training_log import read_examples
@@ -166,7 +167,9 @@ def align(made: Sequence[str], real: Sequence[str], seed: int = 0) -> Alignment:
 
     texts = np.array([*made, *real], dtype=object)
     is_real = np.repeat([0, 1], [len(made), len(real)])
-    by_words = TfidfVectorizer(ngram_range=(1, 2), min_df=2, max_features=20_000, sublinear_tf=True)
+    by_words = TfidfVectorizer(
+        analyzer=router_features.terms, min_df=2, max_features=20_000, sublinear_tf=True
+    )
     by_form = make_pipeline(FunctionTransformer(router_features.question_table), StandardScaler())
     classifier = make_pipeline(
         make_union(by_words, by_form), LogisticRegression(max_iter=1000, class_weight="balanced")
@@ -286,7 +289,9 @@ def _aligned(made: Sequence[Question], real: Sequence[str], settings: Comparing,
     means = [router_features.question_table(some).mean(axis=0) for some in (texts, real)]
     spread = router_features.question_table([*texts, *real]).std(axis=0)
     table = Table("", "made", "real", title=f"{len(made):,} made and {len(real):,} real questions")
-    table.add_row("words", *(f"{np.mean([len(t.split()) for t in some]):.1f}" for some in (texts, real)))
+    table.add_row(
+        "words", *(f"{np.mean([len(written_words(t)) for t in some]):.1f}" for some in (texts, real))
+    )
     table.add_row(
         "in small letters", *(f"{np.mean([t == t.lower() for t in some]):.0%}" for some in (texts, real))
     )

@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.arms.profile import ProfileSpec
+from armwise.arms.tokenizer import written_words
 from armwise.feedback.events import ROUTER, Context
 from armwise.feedback.texts import FORM as FORM
 from armwise.feedback.texts import QUESTION_WORDS, compressed
 
-WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
+APOSTROPHES = "'\u2019"
+"""Characters that may stand within a word."""
 
 DIGIT = re.compile(r"\d")
 
@@ -35,7 +37,7 @@ MAX_CAPITALS = 8
 """Number of capitalised words at which the feature `capitals` is 1."""
 
 STOP_WORDS = frozenset(
-    WORD.findall("""
+    written_words("""
     a an and are as at be been but by can could did do does for from had has have he her him his i if in
     into is it its many may me more most much my no not of on or our s she should so some such than that
     the their them then there these they this those to under up upon us was we were will with would you your
@@ -138,11 +140,9 @@ def describe(
     {'w=who': 1.0, 'w=wrote': 1.0, 'w=emma': 1.0, 'shape=question': 1.0, 'ask=who': 1.0, 'has_mark': 1.0,
      'length': 0.09375, 'capitals': 0.125, 'tier=free': 1.0}
     """
-    words = WORD.findall(question)
-    lower = [word.lower() for word in words]
-    features = _words(lower, spec) if spec.words else {}
+    features = _words(_lower(question, pairs=True), spec) if spec.words else {}
     if spec.shape:
-        features |= _shape(question, words, lower)
+        features |= form(question)
     if extra:
         features |= dict(_named(key, value) for key, value in extra.items())
     if spec.cost_weights is not None and cost_weight is not None:
@@ -204,8 +204,11 @@ def form(question: str) -> dict[str, float]:
     >>> form("Who wrote Emma?")["length"]
     0.09375
     """
-    words = WORD.findall(question)
-    return _shape(question, words, [word.lower() for word in words])
+    return _shape(question, written_words(question, inner=APOSTROPHES), _lower(question))
+
+
+def _lower(question: str, *, pairs: bool = False) -> list[str]:
+    return [word.lower() for word in written_words(question, inner=APOSTROPHES, pairs=pairs)]
 
 
 def _words(lower: list[str], spec: FeatureSpec) -> dict[str, float]:

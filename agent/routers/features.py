@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from armwise.agent.routers.dataset import SAME_AS, ArmTable, Features, Floats
 from armwise.arms.base import Passage
 from armwise.arms.relevance import RelevanceModel
 from armwise.arms.scoring import signals as scoring_signals
-from armwise.arms.tokenizer import normalised
+from armwise.arms.tokenizer import normalised, words
 
 Vectors = NDArray[np.float32]
 
@@ -53,6 +54,16 @@ passages of all arms.
 
 SUPPORT = tuple(f"relevance.{name}" for name in ("support", "support_max", "support_own"))
 """Features of an answer: the relevance of all passages that contain it, its maximum, that of its own."""
+
+
+def terms(text: str) -> list[str]:
+    """Return the words of a question, without single letters of English, and each two in a row.
+
+    >>> terms("Who wrote a book?")
+    ['who', 'wrote', 'book', 'who wrote', 'wrote book']
+    """
+    every = [word for word in words(text) if len(word) > 1 or not word.isascii()]
+    return [*every, *map(" ".join, pairwise(every))]
 
 
 def question_table(texts: Sequence[str]) -> Floats:

@@ -10,6 +10,7 @@ from pydantic import Field
 from armwise.agent.routers.base import Parameters, Parametrised, Schema, State, Strengths
 from armwise.agent.routers.cross_validation import Rows, best_candidate
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
+from armwise.agent.routers.features import terms
 from armwise.agent.routers.neighbors import Neighbors
 from armwise.agent.routers.preprocessing import Preparation
 
@@ -150,7 +151,7 @@ def fit_words(texts: Sequence[str], least: int) -> Any:
 def _vectorizer(**params: Any) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    return TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, **params)
+    return TfidfVectorizer(analyzer=terms, sublinear_tf=True, **params)
 
 
 def solve(inputs: Any, utility: Floats, strength: float) -> tuple[Floats, Floats]:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from armwise.arms.tokenizer import normalised
 from armwise.feedback.answer_metrics import METRICS, accuracy, exact_match, recall_at_k, token_f1, words
 
 TEXTS = st.text(max_size=30)
@@ -33,6 +34,28 @@ ASCII_WORDS = st.lists(
 )
 def test_words_drops_case_punctuation_articles_and_spaces(text: str, expected: list[str]) -> None:
     assert words(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "f1", "contained"),
+    [
+        ("\u7b54\u6848\u662f\u5317\u4eac\u3002", "\u5317\u4eac", 4 / 7, 1.0),
+        ("\u5317\u4eac", "\u5317\u4eac\u5e02", 4 / 5, 0.0),
+        ("\u30cf\u309a\u30f3", "\u30d1\u30f3", 1.0, 1.0),
+        ("\u0e01\u0e33\u0e25\u0e31\u0e07\u0e01\u0e34\u0e19", "\u0e01\u0e34\u0e19", 4 / 8, 1.0),
+        ("\ud55c\uad6d\uc758", "\ud55c\uad6d", 0.0, 0.0),
+    ],
+)
+def test_characters_of_scripts_without_blanks_are_words(
+    answer: str, gold: str, f1: float, contained: float
+) -> None:
+    assert token_f1(answer, [gold]) == pytest.approx(f1)
+    assert accuracy(answer, [gold]) == contained
+
+
+@given(st.text(st.sampled_from("x \u5317\u4eac\u30ac\u3042\u30fc\u0e01\u0e33\u1019\ud55c\u0928\u3002")))
+def test_retrievers_and_metrics_split_answers_alike(answer: str) -> None:
+    assert " ".join(words(answer)) == normalised(answer)
 
 
 def test_composed_and_decomposed_accents_are_the_same_letter() -> None:

@@ -51,6 +51,23 @@ def test_words_are_bounded_distinct_lower_case_and_without_stop_words() -> None:
     }
 
 
+def test_words_of_any_script_are_features_in_one_spelling() -> None:
+    asked = {
+        "\u6771\u4eac\u306f\uff1f": {"\u6771", "\u6771\u4eac", "\u4eac", "\u4eac\u306f", "\u306f"},
+        "\u0939\u093f\u0928\u094d\u0926\u0940 \u092e\u0947\u0902": {
+            "\u0939\u093f\u0928\u094d\u0926\u0940",
+            "\u092e\u0947\u0902",
+        },
+        "Cafe\u0301 d\u2019Or": {"caf\u00e9", "d\u2019or"},
+    }
+    for question, expected in asked.items():
+        assert set(describe(question, WORDS_ONLY).features) == {f"w={word}" for word in expected}
+
+
+def test_the_length_of_a_question_without_blanks_is_of_its_characters() -> None:
+    assert describe("\u6771\u4eac\u306f\u3069\u3053", SHAPE_ONLY).features["length"] == 5 / 32
+
+
 def test_stop_words_can_be_kept() -> None:
     spec = FeatureSpec(words=2, stop_words=True, shape=False)
     assert describe("Of the sea", spec).features == {"w=of": 1.0, "w=the": 1.0}
