@@ -15,7 +15,6 @@ import re
 import string
 import unicodedata
 from collections.abc import Iterator, Set
-from functools import lru_cache
 from typing import Literal
 
 import regex
@@ -26,11 +25,11 @@ VERSION = 2
 UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Line_Break=SA}\u3006\u3031-\u3035\u30fc]"
 """Characters of scripts without blanks between words, such as Chinese, Japanese, Thai, Khmer and Burmese."""
 
-WORD_CHARACTERS = 16
-"""Most ASCII characters of a word whose length is counted; a longer run without blanks is several."""
+LONGEST_WORD = 40
+"""Most characters of a run without blanks that is one word where a length is counted, in Latin letters."""
 
-WORD_BYTES = 8
-"""Most bytes of one with other characters, of which a token of a language model has fewer."""
+WORD_CHARACTERS, WORD_BYTES = 16, 8
+"""Most ASCII characters, or bytes of others, of a word in a run that is several: of one or two tokens."""
 
 CLUSTER_CHARACTERS = 32
 """Most code points that are one character here; a stream-safe text has at most 30 marks on a letter."""
@@ -69,7 +68,19 @@ _UNSPACED_CHARACTER = regex.compile(rf"{UNSPACED}\p{{M}}*")
 
 _CHARACTER = regex.compile(r"\X")
 
-_COUNTED = re.compile(rf"\S+|\s{{{WORD_CHARACTERS + 1},}}")
+_COUNTED = re.compile(r"\S+|\s{41,}")
+"""What has a length: a run without blanks, and blanks, more than `LONGEST_WORD` of them."""
+
+_PLAIN_WORD = re.compile(r"\w+")
+
+_PLAIN_CONTRACTION = re.compile(r"\w+(?:['\u2019]\w+)*")
+
+_LETTERS = rf"(?:(?!{PAIRED})[\p{{L}}\p{{N}}_]\p{{M}}*)+"
+
+_WORD = regex.compile(rf"((?:{PAIRED}\p{{M}}*)+)|{_LETTERS}")
+"""A word of any script; of one of `PAIRED`, group 1 is a run of its characters."""
+
+_CONTRACTION = regex.compile(rf"((?:{PAIRED}\p{{M}}*)+)|{_LETTERS}(?:['\u2019]{_LETTERS})*")
 
 _ANY_SCRIPT = re.compile(
     "[\u00ad\u0300-\u1fff\u200b-\u200f\u202a-\u202e\u2060-\u206f\u20d0-\u20ff\u2ce0-\U0010ffff]"
@@ -137,41 +148,29 @@ def folded(text: str) -> str:
     return unicodedata.normalize("NFKC", decimal.casefold())
 
 
-def written_words(text: str, *, inner: str = "", pairs: bool = False) -> list[str]:
+def written_words(text: str, *, contractions: bool = False, pairs: bool = False) -> list[str]:
     """Return the words of a text as it writes them; where they have no blanks, each character.
 
     Args:
         text: The text.
-        inner: Characters that may stand within a word, such as an apostrophe.
+        contractions: Whether an apostrophe may stand within a word.
         pairs: Whether two neighbours are a word, too, where words have no blanks.
 
-    >>> written_words("Don't", inner="'"), written_words("Don't")
+    >>> written_words("Don't", contractions=True), written_words("Don't")
     (["Don't"], ['Don', 't'])
     """
-    plain, any_script = _patterns(inner)
     if _is_plain(text):
-        return plain.findall(text)
+        return (_PLAIN_CONTRACTION if contractions else _PLAIN_WORD).findall(text)
     text = unicodedata.normalize("NFC", _LEFT_OUT.sub("", text))
     return [
         word
-        for run in any_script.finditer(text)
+        for run in (_CONTRACTION if contractions else _WORD).finditer(text)
         for word in (_characters(run[0], pairs) if run[1] else (run[0],))
     ]
 
 
 def _is_plain(text: str) -> bool:
     return text.isascii() or _ANY_SCRIPT.search(text) is None
-
-
-@lru_cache(maxsize=8)
-def _patterns(inner: str) -> tuple[re.Pattern[str], "regex.Pattern[str]"]:
-    """Return what splits a text without marks and pairs, and what splits any; a run of pairs is group 1."""
-    joined = rf"(?:[{re.escape(inner)}]{{word}}+)*" if inner else ""
-    letter = rf"(?:(?!{PAIRED})[\p{{L}}\p{{N}}_]\p{{M}}*)"
-    return (
-        re.compile(r"\w+" + joined.format(word=r"\w")),
-        regex.compile(rf"((?:{PAIRED}\p{{M}}*)+)|{letter}+" + joined.format(word=letter)),
-    )
 
 
 def _characters(run: str, pairs: bool) -> Iterator[str]:
@@ -187,16 +186,17 @@ def _characters(run: str, pairs: bool) -> Iterator[str]:
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Return where the words of a text begin and end, as its length for a model is counted.
 
-    A word is what stands between blanks, in parts of at most `WORD_CHARACTERS` or `WORD_BYTES`, or each
-    character of a script without blanks. Many blanks in a row are words, too. So a word is one or
-    two tokens of most models. No part ends within what a reader takes for one character.
+    A word is what stands between blanks: in Latin letters up to `LONGEST_WORD`, else in parts of at most
+    `WORD_CHARACTERS` or `WORD_BYTES`, or each character of a script without blanks. Many blanks in a row are
+    words, too. So a word is one or two tokens of most models. No part ends within what a reader takes for
+    one character.
 
     >>> word_spans("One or\u6771\u4eac.")
     [(0, 3), (4, 6), (6, 7), (7, 8), (8, 9)]
     """
     spans = []
     for run in _COUNTED.finditer(text):
-        if run.end() - run.start() <= WORD_CHARACTERS and run[0].isascii():
+        if run.end() - run.start() <= LONGEST_WORD and _is_plain(run[0]):
             spans.append(run.span())
         else:
             spans += _parts(run[0], run.start())

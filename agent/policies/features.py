@@ -23,9 +23,6 @@ from armwise.feedback.events import ROUTER, Context
 from armwise.feedback.texts import FORM as FORM
 from armwise.feedback.texts import QUESTION_WORDS, compressed
 
-APOSTROPHES = "'\u2019"
-"""Characters that may stand within a word."""
-
 DIGIT = re.compile(r"\d")
 
 QUOTE = re.compile(r"[\"\u201c\u201d\u201e\u00ab\u00bb]")
@@ -204,11 +201,11 @@ def form(question: str) -> dict[str, float]:
     >>> form("Who wrote Emma?")["length"]
     0.09375
     """
-    return _shape(question, written_words(question, inner=APOSTROPHES), _lower(question))
+    return _shape(question, written_words(question, contractions=True), _lower(question))
 
 
 def _lower(question: str, *, pairs: bool = False) -> list[str]:
-    return [word.lower() for word in written_words(question, inner=APOSTROPHES, pairs=pairs)]
+    return [word.lower() for word in written_words(question, contractions=True, pairs=pairs)]
 
 
 def _words(lower: list[str], spec: FeatureSpec) -> dict[str, float]:

@@ -1,13 +1,14 @@
 """Words of texts in all scripts: which spellings are one word, and where words begin and end."""
 
 import itertools
+import time
 import unicodedata
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from armwise.arms.tokenizer import folded, words, written_words
+from armwise.arms.tokenizer import count_words, folded, words, written_words
 
 NO_TEXT = {"Cn", "Cs", "Co"}
 """Categories without characters that text has; a library may have given some of the first a meaning."""
@@ -108,14 +109,27 @@ def test_words_begin_and_end_as_their_script_has_it(text: str, expected: list[st
     assert words(text) == expected
 
 
-def test_written_words_keep_case_and_accents_and_join_at_inner_characters() -> None:
-    assert written_words("L'E\u0301te\u0301 \u6771\u4eac", inner="'\u2019") == [
+def test_written_words_keep_case_and_accents_and_join_at_apostrophes_where_asked() -> None:
+    assert written_words("L'E\u0301te\u0301 \u6771\u4eac", contractions=True) == [
         "L'\u00c9t\u00e9",
         "\u6771",
         "\u4eac",
     ]
-    assert written_words("\u0915\u094d\u2019\u0916 it\u2019s", inner="'\u2019") == [
+    assert written_words("\u0915\u094d\u2019\u0916 it\u2019s", contractions=True) == [
         "\u0915\u094d\u2019\u0916",
         "it\u2019s",
     ]
     assert written_words("\u6771\u4eac", pairs=True) == ["\u6771", "\u6771\u4eac", "\u4eac"]
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["a'", "\u0301", "\u0643\u064e", "\u4e2d", "\u0e01\u0e33", "\u00ad", "\u2122", "a\u0301\u200d", "\u1100"],
+)
+def test_the_words_of_a_long_text_take_time_in_proportion_to_it(piece: str) -> None:
+    text = piece * (50_000 // len(piece))
+    began = time.process_time()
+    words(text)
+    written_words(text, contractions=True, pairs=True)
+    count_words(text)
+    assert time.process_time() - began < 2.0

@@ -176,7 +176,10 @@ def test_a_word_of_a_budget_is_what_stands_between_blanks(parts: list[str], n_wo
         ("\u0e01\u0e33\u0e25\u0e31\u0e07", 2, "\u0e01\u0e33\u0e25\u0e31"),
         ("\u0939\u093f\u0928\u094d\u0926\u0940 a", 2, "\u0939\u093f\u0928\u094d\u0926\u0940"),
         ("x" * 100, 2, "x" * 32),
-        ("a" + " " * 20 + "b c", 4, "a" + " " * 20 + "b"),
+        ("x" * 40 + " y", 1, "x" * 40),
+        ("x" * 41, 1, "x" * 16),
+        ("a" + " " * 40 + "b c", 2, "a" + " " * 40 + "b"),
+        ("a" + " " * 48 + "b c", 5, "a" + " " * 48 + "b"),
     ],
 )
 def test_a_text_without_blanks_is_cut_at_the_budget(text: str, n_words: int, kept: str) -> None:
