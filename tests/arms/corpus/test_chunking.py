@@ -59,3 +59,10 @@ def test_many_blanks_between_two_words_are_in_no_piece() -> None:
     spans = spans_of("a" + " " * 100_000 + "b")
     assert max(end - begin for begin, end in spans) <= 240 * 16
     assert (spans[0], spans[-1]) == ((0, 1), (100_001, 100_002))
+
+
+def test_a_letter_with_thousands_of_marks_is_cut_as_no_reader_sees_it_as_a_character() -> None:
+    text = "e" + "\u0301" * 30_000
+    spans = spans_of(text)
+    assert (spans[0][0], spans[-1][1]) == (0, len(text))
+    assert max(end - begin for begin, end in spans) <= 240 * 32

@@ -190,6 +190,8 @@ def test_a_passage_without_blanks_stays_within_the_budget_of_a_prompt() -> None:
     shown = passage_block([Passage("1", "\u6cb3", "\u9577" * 50_000), MERGE], 100)
     assert shown.count("\u9577") == 99
     assert "[2]" not in shown
+    titled = passage_block([Passage("1", "\u6cb3" * 60, "\u9577" * 50_000)], 100)
+    assert titled.count("\u9577") == 40
 
 
 def test_an_answer_cites_where_there_are_passages_after_all_other_instructions() -> None:
