@@ -250,7 +250,10 @@ def test_a_router_that_compares_no_answers_is_refused(
         ),
         ({"arms": (*ARMS, "bm25")}, "and the members are none, bm25, dense, bm25: train one on just these"),
         ({"backbone": "teeny"}, "it was trained on backbone 'tiny', not on 'teeny'"),
-        ({"encoder": Backbone(model="hashing:32")}, "its model is 'hashing-32' here and was 'hashing-16'"),
+        (
+            {"encoder": Backbone(model="hashing:32")},
+            "its model is 'hashing-32-2' here and was 'hashing-16-2'",
+        ),
         (
             {"writing": replace(SHORT, form=prompts.Form.DIRECT)},
             "it learned from answers of form short, and the members' have direct",

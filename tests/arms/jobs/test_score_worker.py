@@ -226,7 +226,7 @@ def test_the_identity_names_corpus_and_measure_and_not_what_is_only_measured(
     job = make_job(corpus, tmp_path)
     identity = job.identity(RECALL)
     assert (identity["corpus"], identity["measure"]) == (corpus.digest, "R@3")
-    assert identity["model tiny"] == f"hashing-{DIM}"
+    assert identity["model tiny"] == f"hashing-{DIM}-2"
     assert replace(job, timed=9).identity(RECALL) == identity
 
 

@@ -196,7 +196,7 @@ def test_an_index_of_another_model_or_corpus_is_refused_and_both_are_named(
     mine = Vectors.of(corpus, tmp_path, BACKBONE)
     mine.prepare(corpus, BACKBONE)
     other_model = Vectors.of(corpus, tmp_path, Backbone(model="hashing:32"))
-    with pytest.raises(IndexMismatchError, match="built with model 'hashing-64', but model 'hashing-32'"):
+    with pytest.raises(IndexMismatchError, match="built with model 'hashing-64-2', but model 'hashing-32-2'"):
         indexe_build_once.check(mine.target, other_model.identity)
     other = keep(tmp_path, (Passage("1", "", "another corpus"),))
     with pytest.raises(IndexMismatchError, match=f"corpus '{corpus.digest}', but corpus '{other.digest}'"):
