@@ -11,7 +11,6 @@ to minute. What it would have drawn from at another moment is recovered from the
 each position by itself: an item's share is its weighted number of draws, over the weighted sum of 1/p.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ import typer
 
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.dataset import Log
-from armwise.feedback.exchange import read_obp, rule_of
+from armwise.feedback.exchange import Faults, read_obp, rule_of
 from armwise.feedback.ope import ESTIMATORS, EstimateWithInterval, Sample, Terms, evaluate
 from armwise.feedback.ope.diagnostics import diagnose
 from armwise.feedback.ope.estimators import snips
@@ -62,11 +61,11 @@ class Shown:
 
 def load(folder: Path) -> Shown:
     """Read the tables of a campaign that one policy showed; columns are sorted by item."""
-    left_out: Counter[str] = Counter()
-    examples = list(read_obp(folder, "click", (0.0, 1.0), left_out))
+    faults = Faults()
+    examples = list(read_obp(folder, "click", (0.0, 1.0), faults))
     log = Log.from_examples(examples, rule_of("click", (0.0, 1.0)))
-    if left_out or log.excluded:
-        print(f"{folder}: left out {dict(left_out)} {dict(log.excluded)}")
+    if faults.counts or log.excluded:
+        print(f"{folder}: left out {dict(faults.counts)} {dict(log.excluded)}")
     by_name = sorted(log.arms, key=lambda arm: (len(arm), arm))
     column = np.array([by_name.index(arm) for arm in log.arms])
     place = {example.seq: example.decision.context.features["position"] for example in examples}

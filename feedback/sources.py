@@ -162,6 +162,18 @@ class ExportSource(Source):
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def applicable_rule(self, configured: RewardRule) -> RewardRule:
+        """Return the configured rule, or that of the file where none of its metrics is configured.
+
+        Raises:
+            ExchangeError: It cannot be read.
+        """
+        rules = {header.reward.model_dump_json(): header.reward for header in self._headers}
+        metrics = {name for rule in rules.values() for name in rule.metrics}
+        if len(rules) > 1 or not metrics or metrics & configured.metrics.keys():
+            return configured
+        return self._headers[0].reward
+
     @override
     def log(
         self, rule: RewardRule, selection: Selection = EVERYTHING, on_progress: ProgressCallback | None = None

@@ -97,8 +97,17 @@ def replay(
                     source = LogSource(store, settings.reward)
                     report = evaluate_log(settings, request, source, store, on_progress)
             else:
-                evaluation = evaluate_log(settings, request, ExportSource(export), None, on_progress)
-                report = evaluation.model_copy(update={"source": str(export)})
+                exported = ExportSource(export)
+                rule, notes = exported.applicable_rule(settings.reward), list[str]()
+                if rule is not settings.reward:
+                    settings = settings.model_copy(update={"reward": rule})
+                    notes.append(
+                        f"Rewards are those that {export} declares, {', '.join(rule.metrics)}: {config} has "
+                        "none of these metrics."
+                    )
+                report = evaluate_log(settings, request, exported, None, on_progress)
+                update = {"source": str(export), "assumptions": (*notes, *report.assumptions)}
+                report = report.model_copy(update=update)
         report = report.model_copy(update={"config": str(config)})
         console.print(report.table())
         for note in report.footnotes():

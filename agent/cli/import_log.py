@@ -1,7 +1,7 @@
 """The verb that converts the log of another system to a file for `armwise replay --from`."""
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,6 @@ from armwise.feedback.exchange import (
     appearing,
     read_dsjson,
     read_obp,
-    remedy_of,
     rule_of,
     write_export,
 )
@@ -45,7 +44,7 @@ Format = Literal[
 SHOWN = 3
 """Rows that a dry run shows, as they would be read."""
 
-Reads = Callable[[Path, str, tuple[float, float], Counter[str]], Iterator[Example]]
+Reads = Callable[[Path, str, tuple[float, float], Faults], Iterator[Example]]
 
 FACTS: Mapping[str, Reads] = {"dsjson": read_dsjson, "obp": read_obp}
 """Formats that have their propensities, and columns of their own."""
@@ -164,7 +163,7 @@ def import_log(
         if form in FACTS:
             if dry_run or output is None:
                 raise ValueError(f"--dry-run is for formats with columns, not for {form}")
-            _convert(source, FACTS[form], output, metric, scale)
+            _convert(source, FACTS[form], output, metric, scale, Faults(strict=strict))
             _print_declaration(metric, scale)
             return
         request = Request(
@@ -295,24 +294,17 @@ def _shares(text: str) -> dict[str, float]:
     return probabilities
 
 
-def _convert(source: Path, read: Reads, output: Path, metric: str, scale: tuple[float, float]) -> None:
+def _convert(
+    source: Path, read: Reads, output: Path, metric: str, scale: tuple[float, float], faults: Faults
+) -> None:
     """Convert a log that has its propensities. Raises ExchangeError."""
-    left_out: Counter[str] = Counter()
     with progress() as on_progress, appearing(output) as file:
-        rows = _Counted(read(source, metric, scale, left_out), on_progress)
+        rows = _Counted(read(source, metric, scale, faults), on_progress)
         write_export(rows, file, Header(written_at=time.time(), reward=rule_of(metric, scale)))
         if not rows.count:
-            reasons = "; ".join(f"{n:,} {_remedied(reason)}" for reason, n in left_out.most_common())
-            raise ExchangeError(f"{source}: no row can be used; left out: {reasons or 'none, it is empty'}")
+            raise ExchangeError(f"{source}: no row can be used; {_left_out(faults)}")
     say(f"{rows.count:,} decisions written to {output}")
-    for reason, n in left_out.most_common():
-        say(f"left out {n:,}: {_remedied(reason)}")
-
-
-def _remedied(reason: str) -> str:
-    """Return a reason with what it means and what to do."""
-    remedy = remedy_of(reason)
-    return f"{reason} ({remedy})" if remedy else reason
+    _print_faults(faults)
 
 
 class _Counted:
@@ -446,4 +438,4 @@ def _print_possible(log: ProductionLog, request: Request) -> None:
 
 def _print_declaration(metric: str, scale: tuple[float, float]) -> None:
     low, high = scale
-    say(f"to replay it, declare the metric: {{{metric}: {{range: [{low:g}, {high:g}]}}}}")
+    say(f"its reward, which a replay takes from the file: {{{metric}: {{range: [{low:g}, {high:g}]}}}}")

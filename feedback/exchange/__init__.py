@@ -1,7 +1,7 @@
 """Carry a log to and from JSON lines, VW dsjson and OBP's layout, and from the logs of production."""
 
 from .dsjson import read_dsjson, write_dsjson
-from .imported import REWARD, remedy_of, rule_of
+from .imported import REWARD, Faults, rule_of
 from .jsonl import (
     ExchangeError,
     Header,
@@ -15,7 +15,7 @@ from .jsonl import (
 from .obp import read_obp, write_obp
 from .production import FORMATS, FULL, ProductionLog, Request, Summary
 from .propensities import LEAST_DRAWS, LEAST_ROWS
-from .table import COSTS, Columns, Faults
+from .table import COSTS, Columns
 
 __all__ = [
     "COSTS",
@@ -38,7 +38,6 @@ __all__ = [
     "read_export",
     "read_headers",
     "read_obp",
-    "remedy_of",
     "rule_of",
     "write_dsjson",
     "write_export",

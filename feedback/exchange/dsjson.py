@@ -8,21 +8,32 @@ VW minimises costs: the cost of a line is minus its reward, under the rule that 
 An imported line has nothing else, so it becomes one metric without a cost.
 """
 
-import math
 import re
+from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.events import IMPORTED, Context, Cost, Decision, Example
-from armwise.feedback.exchange.imported import LeftOut, drawn_first, possible, rewarded, sound, worth
-from armwise.feedback.exchange.jsonl import ExchangeError, explain, read_lines
+from armwise.feedback.exchange.imported import (
+    BadValue,
+    Faults,
+    agreed,
+    distribution,
+    drawn_first,
+    possible,
+    require_new,
+    rewarded,
+    sound,
+    worth,
+)
+from armwise.feedback.exchange.jsonl import explain, read_lines
+from armwise.feedback.exchange.table import seconds
 
 
 def write_dsjson(
@@ -80,13 +91,6 @@ def _stamp(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _seconds(stamp: object) -> object:
-    if not isinstance(stamp, str):
-        return stamp
-    moment = datetime.fromisoformat(stamp)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
 VERSION = re.compile(r"[0-9]{1,18}")
 """A number of a version, which fits into 64 bits."""
 
@@ -100,97 +104,102 @@ class _Event(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    ident: str | None = Field(default=None, alias="EventId", min_length=1)
-    at: Annotated[float, BeforeValidator(_seconds)] = Field(default=0.0, alias="Timestamp")
+    ident: str | None = Field(default=None, alias="EventId")
+    at: Annotated[float, BeforeValidator(seconds)] = Field(default=0.0, alias="Timestamp")
     context: dict[str, Any] | None = Field(default=None, alias="c")
-    actions: tuple[int, ...] | None = Field(default=None, alias="a")
-    probabilities: tuple[float, ...] | None = Field(default=None, alias="p")
+    actions: tuple[int, ...] | None = Field(default=None, validation_alias=AliasChoices("a", "_a"))
+    probabilities: tuple[float, ...] | None = Field(default=None, validation_alias=AliasChoices("p", "_p"))
     cost: float | None = Field(default=None, alias="_label_cost")
     propensity: float | None = Field(default=None, alias="_label_probability")
     drawn: int | None = Field(default=None, alias="_label_Action")
+    place: int | None = Field(default=None, alias="_labelIndex")
     skipped: bool = Field(default=False, alias="_skipLearn")
     dropped: float = Field(default=0.0, alias="pdrop")
     state: _State = Field(default=_State(), alias="VWState")
 
 
-def read_dsjson(
-    path: Path, metric: str, scale: tuple[float, float], left_out: Counter[str]
-) -> Iterator[Example]:
+def read_dsjson(path: Path, metric: str, scale: tuple[float, float], faults: Faults) -> Iterator[Example]:
     """Yield the decisions of a file in order, numbered from 1, one in memory at a time.
 
-    A decision asks a question of its own, unless the file says which. Nothing is weighted, so all
-    lines must have been kept with the same chance.
+    A decision asks a question of its own, unless the file says which. Nothing is weighted, so lines count
+    that were kept with the same chance as the first. Of lines with the same id the first one counts.
 
     Args:
         path: The file; it is unpacked when its name ends in .gz.
         metric: Name of the metric that holds the reward, minus the cost.
         scale: Smallest and largest reward.
-        left_out: Counts by reason the lines that no evaluation can use.
+        faults: Notes the lines that no evaluation can use.
 
     Raises:
-        ExchangeError: The file cannot be read, a line has another format, or `pdrop` changes.
+        ExchangeError: The file cannot be read, or a line is wrong and that is strict.
     """
-    seq = 0
-    dropped: float | None = None
+    seq, ids = 0, set[str]()
+    kept: float | None = None
     for number, line in read_lines(path):
-        where = f"{path}, line {number}"
         try:
-            event = _Event.model_validate_json(line)
-        except ValidationError as error:
-            raise ExchangeError(f"{where}: {explain(error)}") from None
-        if event.context is not None:
-            if dropped not in (None, event.dropped):
-                raise ExchangeError(
-                    f"{where}: pdrop is {event.dropped} after {dropped}: "
-                    "lines that were kept with different chances cannot be one log"
-                )
-            dropped = event.dropped
-        try:
-            decision, earned = _decision(event, where), worth(_earned(event), scale)
-        except LeftOut as reason:
-            left_out[str(reason)] += 1
+            event = _event_in(line, kept)
+            decision, earned = _decision(event), _earned(event, scale)
+            example = sound(Example(seq + 1, decision, Cost(), {metric: earned}))
+            require_new(decision.id, ids)
+        except BadValue as bad:
+            faults.add(f"{path}, line {number}", bad)
             continue
-        seq += 1
-        yield sound(Example(seq, decision, Cost(), {metric: earned}), where)
+        seq, kept = seq + 1, event.dropped
+        yield example
 
 
-def _earned(event: _Event) -> float:
+def _event_in(line: bytes, kept: float | None) -> _Event:
+    """Return what is read of a line. Raises BadValue.
+
+    Args:
+        line: The line.
+        kept: What `pdrop` is in the lines above; None in the first one.
+    """
+    try:
+        event = _Event.model_validate_json(line.removeprefix(BOM_UTF8))
+    except ValidationError as error:
+        raise BadValue("line cannot be read", explain(error)) from None
+    if event.context is not None and kept not in (None, event.dropped):
+        raise BadValue(
+            "another pdrop",
+            f"pdrop is {event.dropped} after {kept}: lines that were kept with different chances cannot be "
+            "one log",
+        )
+    return event
+
+
+def _earned(event: _Event, scale: tuple[float, float]) -> float:
+    """Return the reward of a line. Raises BadValue."""
     if event.cost is None:
-        raise LeftOut("no label")
-    return 0.0 - event.cost
+        raise BadValue("no label", "there is no _label_cost: join the decision with its reward first")
+    return worth("minus _label_cost", 0.0 - event.cost, scale)
 
 
-def _decision(event: _Event, where: str) -> Decision:
-    """Return the decision of a line. Raises LeftOut, or ExchangeError where the line contradicts itself."""
-    context = event.context
-    if context is None:
-        raise LeftOut("dangling observation")
-    if event.skipped:
-        raise LeftOut("not learned: _skipLearn")
-    shown = context.get("_multi")
-    if event.ident is None or not isinstance(shown, list) or not shown:
-        missing = "EventId" if event.ident is None else "c._multi"
-        raise ExchangeError(f"{where}: {missing} is missing")
-    if not all(isinstance(action, dict) for action in shown):
-        raise ExchangeError(f"{where}: c._multi has an action that is not an object")
-    if "_slots" in context:
-        raise LeftOut("several slots")
-    if event.probabilities is None or len(event.probabilities) != len(shown):
-        raise LeftOut("no distribution")
-    actions = event.actions or tuple(range(1, len(shown) + 1))
-    if sorted(actions) != list(range(1, len(shown) + 1)):
-        raise ExchangeError(f"{where}: a is {list(actions)}, which is not an order of {len(shown)} actions")
-    drawn = actions[0] if event.drawn is None else event.drawn
-    if drawn not in actions:
-        raise ExchangeError(f"{where}: _label_Action is {drawn}; there are {len(shown)} actions")
-    chance = dict(zip(actions, event.probabilities, strict=True))
-    _confirm(chance, drawn, event.propensity)
+def _decision(event: _Event) -> Decision:
+    """Return the decision of a line. Raises BadValue."""
+    ident, context, shown = event.ident, event.context, _shown(event)
+    if not ident or context is None:
+        raise BadValue("no EventId", "EventId is missing; the id of the decision was expected")
+    actions = _order(event, len(shown))
+    drawn = _drawn(event, actions)
+    printed = event.probabilities
+    if printed is None or len(printed) != len(shown):
+        raise BadValue(
+            "no distribution",
+            f"p has {len(printed or ())} numbers for {len(shown)} actions; the probability of each was "
+            "expected, as only what was drawn with known ones can be weighed",
+        )
+    chance = dict(zip(actions, printed, strict=True))
+    drawn_with = possible("p of the drawn action", chance[drawn])
+    chance = dict(zip(actions, distribution("p", printed), strict=True))
+    if event.propensity is not None:
+        agreed("_label_probability", possible("_label_probability", event.propensity), drawn_with, printed)
     arms = _names(shown)
     policy, version = _policy(event.state.m)
     return Decision(
-        id=event.ident,
+        id=ident,
         context=Context(
-            question=str(context.get("_question", event.ident)),
+            question=str(context.get("_question", ident)),
             features=dict(_features(_without(context, "e"), "s")),
             embedding=_embedding(context.get("e")),
             arms={
@@ -209,14 +218,52 @@ def _decision(event: _Event, where: str) -> Decision:
     )
 
 
-def _confirm(chance: Mapping[int, float], drawn: int, propensity: float | None) -> None:
-    """Raise LeftOut where the probabilities of a line, by action, cannot have been drawn from."""
-    drawn_with = possible(chance[drawn])
-    total = math.fsum(chance.values())
-    if not all(0.0 <= p <= 1.0 for p in chance.values()) or abs(total - 1.0) > TOLERANCE:
-        raise LeftOut("no distribution")
-    if propensity is not None and abs(possible(propensity) - drawn_with) > TOLERANCE:
-        raise LeftOut("propensity not that of the distribution")
+def _shown(event: _Event) -> list[dict[str, Any]]:
+    """Return the actions of a line that was seen, one drawn of them. Raises BadValue."""
+    if event.context is None:
+        raise BadValue(
+            "dangling observation",
+            "there is no c: a reward whose decision is not in the file; join both before, or export both",
+        )
+    if event.skipped:
+        raise BadValue(
+            "not learned: _skipLearn", "_skipLearn is true: nobody saw it, as it was never activated"
+        )
+    shown = event.context.get("_multi")
+    if "_slots" in event.context:
+        raise BadValue(
+            "several slots", "c has _slots: one drawn action was expected; write a line for each slot"
+        )
+    if not isinstance(shown, list) or not shown:
+        raise BadValue("no actions", "c._multi is missing; the list of the actions was expected")
+    if not all(isinstance(action, dict) for action in shown):
+        raise BadValue("no actions", "c._multi has an action that is not an object")
+    return shown
+
+
+def _order(event: _Event, n: int) -> Sequence[int]:
+    """Return the numbers of the actions, from 1, in the order of their probabilities. Raises BadValue."""
+    actions = event.actions or tuple(range(1, n + 1))
+    if sorted(actions) != list(range(1, n + 1)):
+        raise BadValue(
+            "no order of the actions", f"a is {list(actions)}, which is not an order of {n} actions"
+        )
+    return actions
+
+
+def _drawn(event: _Event, actions: Sequence[int]) -> int:
+    """Return the number of the drawn action. Raises BadValue."""
+    drawn, place = event.drawn, event.place
+    if drawn is None:
+        drawn = actions[0] if place is None else place + 1
+    if place not in (None, drawn - 1):
+        raise BadValue(
+            "two drawn actions",
+            f"_label_Action is {drawn} and _labelIndex is {place}; {drawn - 1} was expected, counted from 0",
+        )
+    if drawn not in actions:
+        raise BadValue("no drawn action", f"_label_Action is {drawn}; there are {len(actions)} actions")
+    return drawn
 
 
 def _names(shown: list[Any]) -> tuple[str, ...]:

@@ -1,12 +1,16 @@
 """Logs of other systems: one reward a decision, and rows that cannot be used.
 
 Such a log has no metrics and no costs. Its reward becomes a metric, under a rule that returns its place in
-the declared range; a row that no evaluation can use is left out and counted.
+the declared range; a row that no evaluation can use is left out, counted and named.
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
 
+from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.events import LABELS, Decision, Example, Mode
 from armwise.feedback.exchange.jsonl import ExchangeError, problems, unlikely
 from armwise.feedback.reward import Metric, RewardRule
@@ -14,37 +18,44 @@ from armwise.feedback.reward import Metric, RewardRule
 REWARD = "reward"
 """Default name of the metric that holds the reward of an imported log."""
 
-
-REMEDIES: Mapping[str, str] = {
-    "dangling observation": (
-        "a reward whose decision is not in the file: an evaluation needs the line with c, a and p of the "
-        "same EventId too, so join the decisions with their rewards, or export both"
-    ),
-    "no distribution": (
-        "the probabilities of the arms are missing, do not fit the arms, or do not sum to 1; only what was "
-        "drawn with known probabilities can be weighed, so log them with each decision"
-    ),
-    "no label": "a decision without _label_cost: join it with its reward first",
-    "not learned: _skipLearn": "its activation never came, so nobody saw it",
-    "several slots": "more than one action was drawn at once; write a line for each slot",
-    "propensity not in (0, 1]": "no arm can be drawn with it: log the probability at the time of the draw",
-    "propensity not that of the distribution": "the two probabilities of the drawn arm differ",
-    "reward not in": "widen --range where these rewards are right",
-}
-"""What a reason means and what to do, by the beginning of the reason."""
+SHOWN = 3
+"""Rows that are named for each reason."""
 
 
-def remedy_of(reason: str) -> str:
-    """Return what a reason means and what to do; empty where the reason says it.
+class BadValue(Exception):  # noqa: N818 - it is counted, and no error
+    """A row that no evaluation can use; the message is the reason that is counted.
 
-    >>> remedy_of("reward not in [0, 1]")
-    'widen --range where these rewards are right'
+    Attributes:
+        detail: The column, the value, and what would be right.
     """
-    return next((text for begins, text in REMEDIES.items() if reason.startswith(begins)), "")
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason)
+        self.detail = detail
 
 
-class LeftOut(Exception):  # noqa: N818 - it is counted, and no error
-    """A row that no evaluation can use; the message is the reason that is counted."""
+@dataclass(slots=True)
+class Faults:
+    """Rows that were left out: counted by reason, the first of each named.
+
+    Attributes:
+        strict: Whether the first one is an error.
+        counts: How many, by reason.
+        shown: The first rows, by reason: the place, the value and what would be right.
+    """
+
+    strict: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+    shown: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, where: str, bad: BadValue) -> None:
+        """Note a row. Raises ExchangeError where that is strict."""
+        if self.strict:
+            raise ExchangeError(f"{where}: {bad.detail}")
+        self.counts[str(bad)] += 1
+        named = self.shown.setdefault(str(bad), [])
+        if len(named) < SHOWN:
+            named.append(f"{where}: {bad.detail}")
 
 
 def rule_of(metric: str, scale: tuple[float, float]) -> RewardRule:
@@ -56,31 +67,107 @@ def rule_of(metric: str, scale: tuple[float, float]) -> RewardRule:
     return RewardRule(metrics={metric: Metric(range=scale)}, cost_weight=0.0, clip=(0.0, 1.0))
 
 
-def worth(reward: float, scale: tuple[float, float]) -> float:
-    """Return a reward within the scale. Raises LeftOut.
+def worth(name: str, reward: float, scale: tuple[float, float]) -> float:
+    """Return the reward in a column within the scale. Raises BadValue.
 
-    >>> worth(2.0, (0.0, 1.0))
+    >>> worth("click", 2.0, (0.0, 1.0))
     Traceback (most recent call last):
-    armwise.feedback.exchange.imported.LeftOut: reward not in [0, 1]
+    armwise.feedback.exchange.imported.BadValue: reward not in [0, 1]
     """
     low, high = scale
+    if not math.isfinite(reward):
+        raise BadValue("reward is no number", f"{name} is {reward}; a number was expected")
     if not low <= reward <= high:
-        raise LeftOut(f"reward not in [{low:g}, {high:g}]")
+        raise BadValue(
+            f"reward not in [{low:g}, {high:g}]",
+            f"{name} is {reward:g}; a reward in [{low:g}, {high:g}] was expected, or another --range",
+        )
     return reward
 
 
-def possible(propensity: float) -> float:
-    """Return a probability that an arm can have been drawn with. Raises LeftOut."""
+def possible(name: str, propensity: float) -> float:
+    """Return the probability in a column that an arm can have been drawn with. Raises BadValue."""
     if not 0.0 < propensity <= 1.0:
-        raise LeftOut("propensity not in (0, 1]")
+        raise BadValue(
+            "propensity not in (0, 1]", f"{name} is {propensity:g}; a probability in (0, 1] was expected"
+        )
     return propensity
 
 
-def sound(example: Example, where: str) -> Example:
-    """Return an example that can be written and read back. Raises ExchangeError."""
+LEAST_DIGITS = 3
+"""Digits of the longest number below which a sum of printed probabilities must be 1."""
+
+
+def rounding(printed: Sequence[float]) -> float:
+    """Return how far the sum of printed probabilities may be from 1: half a unit of the last digit of each.
+
+    The longest number tells how many digits were printed, significant ones or decimals: not every program
+    prints zeros at the end.
+
+    >>> rounding([0.333, 0.333, 0.333]), rounding([0.5, 0.4])
+    (0.0015, 1e-06)
+    """
+    numbers = [Decimal(repr(p)) for p in printed]
+    digits = max(len(p.normalize().as_tuple().digits) for p in numbers)
+    if digits < LEAST_DIGITS:
+        return TOLERANCE
+    decimals = max(-int(p.normalize().as_tuple().exponent) for p in numbers)
+    significant = math.fsum(10.0 ** (p.adjusted() - digits + 1) for p in numbers if p)
+    return max(TOLERANCE, significant / 2, len(numbers) * 10.0**-decimals / 2)
+
+
+def distribution(name: str, printed: Sequence[float]) -> tuple[float, ...]:
+    """Return the probabilities in a column, scaled to sum to 1 where their digits are too few for that.
+
+    Raises:
+        BadValue: They are not a distribution.
+
+    >>> distribution("p", [0.3333, 0.3333, 0.3333])
+    (0.3333333333333333, 0.3333333333333333, 0.3333333333333333)
+    """
+    total = math.fsum(printed)
+    if not all(0.0 <= p <= 1.0 for p in printed) or _differ(total, 1.0, printed):
+        raise BadValue(
+            "no distribution",
+            f"{name} is {cut(list(printed))}; probabilities of the arms that sum to 1 were expected",
+        )
+    return tuple(printed) if abs(total - 1.0) <= TOLERANCE else tuple(p / total for p in printed)
+
+
+def agreed(name: str, propensity: float, drawn: float, printed: Sequence[float]) -> None:
+    """Raise BadValue unless the propensity in a column is the printed probability of the drawn arm."""
+    if _differ(propensity, drawn, printed):
+        raise BadValue(
+            "propensity not that of the distribution",
+            f"{name} is {propensity:g}, and the distribution has {drawn:g} for the drawn arm; equal numbers "
+            "were expected",
+        )
+
+
+def _differ(a: float, b: float, printed: Sequence[float]) -> bool:
+    """Return whether two numbers differ by more than the digits of a distribution explain."""
+    away = abs(a - b)
+    return away > TOLERANCE and away - rounding(printed) > 1e-12  # 1e-12: the rounding of doubles
+
+
+def cut(value: object) -> str:
+    """Return a value as a message shows it."""
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def sound(example: Example) -> Example:
+    """Return an example that can be written and read back. Raises BadValue."""
     for wrong in problems(example):
-        raise ExchangeError(f"{where}: {wrong}")
+        raise BadValue("row cannot be written", wrong)
     return example
+
+
+def require_new(ident: str, ids: set[str]) -> None:
+    """Note an id. Raises BadValue where it has occurred."""
+    if ident in ids:
+        raise BadValue("duplicate", f"id {ident!r} occurred above; ids that occur once were expected")
+    ids.add(ident)
 
 
 def rewarded(

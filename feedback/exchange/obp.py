@@ -15,28 +15,39 @@ Source: what `OpenBanditDataset` of obp 0.5 reads; the columns of the Open Bandi
 """
 
 import csv
-import gzip
 import json
 import math
 import tempfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TextIO, cast
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.events import IMPORTED, Context, Cost, Decision, Example
-from armwise.feedback.exchange.imported import LeftOut, possible, rewarded, sound, worth
+from armwise.feedback.exchange.delimited import Cells, read_rows
+from armwise.feedback.exchange.imported import (
+    BadValue,
+    Faults,
+    agreed,
+    cut,
+    distribution,
+    possible,
+    require_new,
+    rewarded,
+    sound,
+    worth,
+)
 from armwise.feedback.exchange.jsonl import ExchangeError, explain
+from armwise.feedback.exchange.table import UNDECODED, seconds, writable
 
 POSITION = "position"
 """The feature with the position of an arm in a list, from 1."""
@@ -150,9 +161,6 @@ NAMES = "armwise.json"
 
 USER, AFFINITY = "user_feature_", "user-item_affinity_"
 
-LONGEST = 64 << 20
-"""Characters of a field and of a line, where csv stops at 131,072: a question may be a document."""
-
 LARGEST_VERSION = 2**53
 """Above, a number of a table is not exact."""
 
@@ -191,7 +199,11 @@ class Table:
         names = _names(folder / NAMES) if (folder / NAMES).exists() else {}
         column = _header(path, FIRST[1:])
         item = _header(folder / ITEMS, ("item_id",))["item_id"]
-        ids = [row[item] for _, row in _rows(folder / ITEMS)]
+        ids = []
+        for row in _rows(folder / ITEMS):
+            if row.fault:
+                raise ExchangeError(f"{folder / ITEMS}, line {row.number}: {row.fault}")
+            ids.append(row.cells[item])
         if len(set(ids)) != len(ids):
             raise ExchangeError(f"{folder / ITEMS} has an item twice")
         if len(arms := names.get("arms", ids)) != len(ids):
@@ -200,67 +212,63 @@ class Table:
         texts = frozenset() if names else _texts(path, users)
         return cls(path, column, dict(zip(ids, arms, strict=True)), names, texts)
 
-    def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the rows with the numbers of their lines. Raises ExchangeError."""
-        for line, row in _rows(self.path):
-            if len(row) != len(self.column):
-                raise self._error(line, f"{len(row)} columns instead of {len(self.column)}: it was cut off")
-            yield line, row
-
-    def number(self, line: int, row: list[str], name: str) -> float:
-        """Return the number in a column. Raises ExchangeError."""
+    def number(self, row: Sequence[str], name: str) -> float:
+        """Return the number in a column. Raises BadValue."""
         value = row[self.column[name]]
         try:
             return float(value)
         except ValueError:
-            raise self._error(line, f"{name} is {value!r}, which is not a number") from None
+            raise BadValue(f"{name} is no number", f"{name} is {cut(value)}; a number was expected") from None
 
-    def decision(self, line: int, row: list[str]) -> Decision:
-        """Return the decision of a row. Raises LeftOut, ExchangeError."""
+    def decision(self, line: Cells) -> Decision:
+        """Return the decision of a row. Raises BadValue."""
+        if line.fault:
+            raise BadValue("row cannot be read", line.fault)
+        row = line.cells
         item = row[self.column["item_id"]]
         if item not in self.arms:
-            raise self._error(line, f"item_id {item!r} is not one of {ITEMS}")
+            raise BadValue("no arm", f"item_id {cut(item)} is not one of {ITEMS}")
         value = row[self.column["timestamp"]]
         try:
-            moment = datetime.fromisoformat(value)
+            at = seconds(value)
         except ValueError:
-            raise self._error(line, f"timestamp is {value!r}; a date and a time were expected") from None
-        at = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-        p = possible(self.number(line, row, "propensity_score"))
+            raise BadValue("no time", f"timestamp is {cut(value)}; a date and a time were expected") from None
+        p = possible("propensity_score", self.number(row, "propensity_score"))
         drawn = self.arms[item]
         folder = self.path.parent
-        name = self._text(row, "decision_id") or f"{folder.parent.name}/{folder.name}/{row[0]}"
+        place = line.number if next(iter(self.column)) in FIRST[1:] else row[0]
+        name = self._text(row, "decision_id") or f"{folder.parent.name}/{folder.name}/{place}"
         return Decision(
             id=name,
-            context=self._context(line, row, self._text(row, "question") or name),
+            context=self._context(row, self._text(row, "question") or name),
             arms=(drawn, *(arm for arm in self.arms.values() if arm != drawn)),
             probabilities=(p,),
             drawn=drawn,
             policy=IMPORTED,
-            version=self._version(line, row) if "version" in self.column else 0,
+            version=self._version(row) if "version" in self.column else 0,
             decided_at=at,
             deadline=at,
             floor=None,
         )
 
-    def _version(self, line: int, row: list[str]) -> int:
-        """Return the number of a version. Raises ExchangeError."""
-        number = self.number(line, row, "version")
+    def _version(self, row: Sequence[str]) -> int:
+        """Return the number of a version. Raises BadValue."""
+        number = self.number(row, "version")
         if not 0 <= number <= LARGEST_VERSION:
-            raise self._error(line, f"version is {number:g}, which is the number of none")
+            raise BadValue("no version", f"version is {number:g}, which is the number of none")
         return int(number)
 
-    def _text(self, row: list[str], name: str) -> str:
-        return row[self.column[name]] if name in self.column else ""
+    def _text(self, row: Sequence[str], name: str) -> str:
+        return writable(name, row[self.column[name]], UNDECODED) if name in self.column else ""
 
-    def _context(self, line: int, row: list[str], question: str) -> Context:
+    def _context(self, row: Sequence[str], question: str) -> Context:
         users = [name for name in self.column if name.startswith(USER)]
         features: dict[str, float] = {}
         for name in users:
             if name in self.texts:
-                features[f"{name}={row[self.column[name]]}"] = 1.0
+                features[f"{name}={self._text(row, name)}"] = 1.0
             else:
-                features[name] = self.number(line, row, name)
+                features[name] = self.number(row, name)
         embedding: tuple[float, ...] = ()
         if self.names:
             values = [features[name] for name in users]
@@ -268,60 +276,31 @@ class Table:
             features = dict(zip(names, values, strict=False))
             embedding = tuple(values[len(names) :])
         if self.names.get("positions", True):
-            features[POSITION] = self.number(line, row, "position")
+            features[POSITION] = self.number(row, "position")
         features = {name: value for name, value in features.items() if value}
-        return Context(question, features, embedding, self._affinities(line, row))
+        return Context(question, features, embedding, self._affinities(row))
 
-    def _affinities(self, line: int, row: list[str]) -> dict[str, dict[str, float]]:
+    def _affinities(self, row: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return the affinity of each arm, where it is given and not 0."""
         affinities = {
-            arm: self.number(line, row, name)
+            arm: self.number(row, name)
             for item, arm in self.arms.items()
             if (name := f"{AFFINITY}{item}") in self.column
         }
         return {arm: {"affinity": value} for arm, value in affinities.items() if value}
 
-    def _error(self, line: int, message: str) -> ExchangeError:
-        return ExchangeError(f"{self.path}, line {line}: {message}")
-
 
 def _header(path: Path, needed: tuple[str, ...]) -> dict[str, int]:
     """Return the place of each column. Raises ExchangeError where one is missing."""
-    first = next(_read(path), (1, []))[1]
-    if missing := [name for name in needed if name not in first]:
+    names = next(read_rows(path)).cells
+    if missing := [name for name in needed if name not in names]:
         raise ExchangeError(f"{path}: there is no column {', '.join(missing)}")
-    return {name: at for at, name in enumerate(first)}
+    return {name: at for at, name in enumerate(names)}
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows below the first with the numbers of their lines. Raises ExchangeError."""
-    lines = _read(path)
-    next(lines, None)
-    yield from lines
-
-
-def _read(path: Path) -> Iterator[tuple[int, list[str]]]:
-    try:
-        packed = path.suffix == ".gz"
-        with (
-            gzip.open(path, "rt", encoding="utf-8", newline="")
-            if packed
-            else path.open(encoding="utf-8", newline="") as file
-        ):
-            csv.field_size_limit(LONGEST)
-            table = csv.reader(_lines(cast(TextIO, file), path))
-            for row in table:
-                yield table.line_num, row
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
-        raise ExchangeError(f"{path} cannot be read: {error}") from error
-
-
-def _lines(file: TextIO, path: Path) -> Iterator[str]:
-    """Yield the lines of a file. Raises ExchangeError where one is too long."""
-    for line in iter(partial(file.readline, LONGEST + 1), ""):
-        if len(line) > LONGEST:
-            raise ExchangeError(f"{path} cannot be read: a line has more than {LONGEST:,} characters")
-        yield line
+def _rows(path: Path) -> Iterator[Cells]:
+    """Yield the rows below the first. Raises ExchangeError."""
+    return islice(read_rows(path), 1, None)
 
 
 class _Names(BaseModel):
@@ -345,9 +324,9 @@ def _names(path: Path) -> Mapping[str, Any]:
 def _texts(path: Path, columns: Mapping[str, int]) -> frozenset[str]:
     """Return the columns that hold something else than numbers in some row."""
     numbers = dict(columns)
-    for _, row in _rows(path):
+    for row in _rows(path):
         for name, at in list(numbers.items()):
-            if at < len(row) and not _is_number(row[at]):
+            if row.cells and not _is_number(row.cells[at]):
                 del numbers[name]
         if not numbers:
             break
@@ -452,9 +431,7 @@ class ArrayWriter:
                     np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
 
 
-def read_arrays(
-    path: Path, metric: str, scale: tuple[float, float], left_out: Counter[str]
-) -> Iterator[Example]:
+def read_arrays(path: Path, metric: str, scale: tuple[float, float], faults: Faults) -> Iterator[Example]:
     """Yield the decisions of bandit feedback in order, numbered from 1.
 
     The context becomes the embedding of a question that no other decision asks.
@@ -463,12 +440,14 @@ def read_arrays(
         path: An .npz file.
         metric: Name of the metric that holds the reward.
         scale: Smallest and largest reward.
-        left_out: Counts by reason the rows that no evaluation can use.
+        faults: Notes the rows that no evaluation can use.
 
     Raises:
         ExchangeError: The file cannot be read, or its arrays do not fit each other.
     """
     arrays = _load(path)
+    if "pi_b" in arrays and arrays["pi_b"].ndim == 2:
+        arrays["pi_b"] = arrays["pi_b"][:, :, np.newaxis]
     arms, n = _arms(arrays, path), arrays["action"].size
     _confirm(arrays, n, len(arms), path)
     context = arrays.get("context", np.zeros((n, 0)))
@@ -476,44 +455,46 @@ def read_arrays(
     for row in range(n):
         try:
             drawn, p, whole = _draw(arrays, arms, row)
-            earned = worth(float(arrays["reward"][row]), scale)
-        except LeftOut as reason:
-            left_out[str(reason)] += 1
+            earned = worth("reward", float(arrays["reward"][row]), scale)
+            name = f"{path.stem}/{row}"
+            decision = Decision(
+                id=name,
+                context=Context(name, embedding=tuple(context[row].tolist())),
+                arms=arms if whole else (drawn, *(arm for arm in arms if arm != drawn)),
+                probabilities=whole or (p,),
+                drawn=drawn,
+                policy=IMPORTED,
+                version=0,
+                floor=None,
+            )
+            example = sound(Example(seq + 1, decision, Cost(), {metric: earned}))
+        except BadValue as bad:
+            faults.add(f"{path}, row {row}", bad)
             continue
         seq += 1
-        name = f"{path.stem}/{row}"
-        decision = Decision(
-            id=name,
-            context=Context(name, embedding=tuple(context[row].tolist())),
-            arms=arms if whole else (drawn, *(arm for arm in arms if arm != drawn)),
-            probabilities=whole or (p,),
-            drawn=drawn,
-            policy=IMPORTED,
-            version=0,
-            floor=None,
-        )
-        yield sound(Example(seq, decision, Cost(), {metric: earned}), f"{path}, row {row}")
+        yield example
 
 
 def _draw(arrays: dict[str, Array], arms: tuple[str, ...], row: int) -> tuple[str, float, tuple[float, ...]]:
     """Return the arm that a row drew, its probability, and the whole distribution where that is known.
 
     Raises:
-        LeftOut: It cannot have been drawn so.
+        BadValue: It cannot have been drawn so.
     """
-    action, p = int(arrays["action"][row]), possible(float(arrays["pscore"][row]))
+    action, p = int(arrays["action"][row]), possible("pscore", float(arrays["pscore"][row]))
+    if not 0 <= action < len(arms):
+        raise BadValue("no arm", f"action is {action}; there are {len(arms)} arms, from 0")
     if "pi_b" not in arrays:
         return arms[action], p, ()
     pi_b = arrays["pi_b"]
-    place = int(arrays["position"][row]) if pi_b.shape[2] > 1 and "position" in arrays else 0
-    if not 0 <= place < pi_b.shape[2]:
-        raise LeftOut("no distribution")
-    whole = pi_b[row, :, place]
-    if not ((whole >= 0.0).all() and abs(whole.sum() - 1.0) <= TOLERANCE):
-        raise LeftOut("no distribution")
-    if abs(whole[action] - p) > TOLERANCE:
-        raise LeftOut("propensity not that of the distribution")
-    return arms[action], p, tuple(whole.tolist())
+    places = pi_b.shape[2]
+    place = int(arrays["position"][row]) if places > 1 and "position" in arrays else 0
+    if not 0 <= place < places:
+        raise BadValue("no distribution", f"position is {place}; pi_b has {places}, from 0")
+    printed = tuple(pi_b[row, :, place].tolist())
+    whole = distribution("pi_b", printed)
+    agreed("pscore", p, printed[action], printed)
+    return arms[action], p, whole
 
 
 def _load(path: Path) -> dict[str, Array]:
@@ -594,9 +575,6 @@ def _confirm(arrays: dict[str, Array], n: int, n_arms: int, path: Path) -> None:
         if name in arrays and (arrays[name].ndim != ndim or arrays[name].shape[: len(begins)] != begins):
             right = ", ".join([*map(str, begins), *["k"] * (ndim - len(begins))])
             raise ExchangeError(f"{path}: {name} has the shape {arrays[name].shape}; ({right}) was expected")
-    action = arrays["action"]
-    if n and not 0 <= action.min() <= action.max() < n_arms:
-        raise ExchangeError(f"{path}: action is in [{action.min()}, {action.max()}]; there are {n_arms} arms")
 
 
 # -- the folder ------------------------------------------------------------------------------------
@@ -667,9 +645,7 @@ def _write_items(path: Path, columns: Columns) -> None:
             table.writerow([item, item, *(features or (0.0,))])
 
 
-def read_obp(
-    path: Path, metric: str, scale: tuple[float, float], left_out: Counter[str]
-) -> Iterator[Example]:
+def read_obp(path: Path, metric: str, scale: tuple[float, float], faults: Faults) -> Iterator[Example]:
     """Yield the decisions of a folder of tables, or of a file of arrays, in order, numbered from 1.
 
     In tables no more is known of a distribution than the probability of the drawn arm. A decision
@@ -680,25 +656,27 @@ def read_obp(
             or an .npz file.
         metric: Name of the metric that holds the reward.
         scale: Smallest and largest reward.
-        left_out: Counts by reason the rows that no evaluation can use.
+        faults: Notes the rows that no evaluation can use.
 
     Raises:
-        ExchangeError: Something cannot be read, is missing, or is not a number.
+        ExchangeError: Something cannot be read or is missing, or a row is wrong and that is strict.
     """
     if path.suffix == ".npz":
-        yield from read_arrays(path, metric, scale, left_out)
+        yield from read_arrays(path, metric, scale, faults)
         return
     table = Table.open(_folder(path))
-    seq = 0
-    for line, row in table.rows():
+    seq, ids = 0, set[str]()
+    for row in _rows(table.path):
         try:
-            decision = table.decision(line, row)
-            earned = worth(table.number(line, row, "click"), scale)
-        except LeftOut as reason:
-            left_out[str(reason)] += 1
+            decision = table.decision(row)
+            earned = worth("click", table.number(row.cells, "click"), scale)
+            example = sound(Example(seq + 1, decision, Cost(), {metric: earned}))
+            require_new(decision.id, ids)
+        except BadValue as bad:
+            faults.add(f"{table.path}, line {row.number}", bad)
             continue
         seq += 1
-        yield sound(Example(seq, decision, Cost(), {metric: earned}), f"{table.path}, line {line}")
+        yield example
 
 
 def _folder(path: Path) -> Path:
@@ -708,5 +686,10 @@ def _folder(path: Path) -> Path:
     folders = sorted(items.parent for items in path.glob(f"**/{ITEMS}"))
     if len(folders) == 1:
         return folders[0]
+    if path.suffix == ".npy":
+        raise ExchangeError(
+            f"{path}: a dictionary in an .npy file is a pickle, which runs code when it is loaded, so it is "
+            "never read; write numpy.savez('feedback.npz', **bandit_feedback)"
+        )
     places = ", ".join(map(str, folders)) or "none is there"
     raise ExchangeError(f"{path}: one folder with {ITEMS} was expected, or an .npz file; found: {places}")

@@ -20,12 +20,11 @@ from typing import Any
 
 import orjson
 
+from armwise.feedback.exchange.imported import BadValue, Faults
 from armwise.feedback.exchange.jsonl import ExchangeError
 from armwise.feedback.exchange.records import Record
 from armwise.feedback.exchange.table import (
-    BadValue,
     Columns,
-    Faults,
     Layout,
     is_missing,
     nearest,

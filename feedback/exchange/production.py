@@ -18,7 +18,7 @@ from typing import Any
 
 from armwise.feedback.events import ESTIMATED, Example
 from armwise.feedback.exchange.feedback_files import Scores
-from armwise.feedback.exchange.imported import REWARD
+from armwise.feedback.exchange.imported import REWARD, BadValue, Faults
 from armwise.feedback.exchange.jsonl import ExchangeError
 from armwise.feedback.exchange.outcomes import (
     WIDE,
@@ -30,15 +30,13 @@ from armwise.feedback.exchange.outcomes import (
     wide,
 )
 from armwise.feedback.exchange.propensities import LEAST_DRAWS, LEAST_ROWS, Frequencies
-from armwise.feedback.exchange.records import Record, names_in, read_records, value_at
+from armwise.feedback.exchange.records import Record, names_in, occurs, read_records, value_at
 from armwise.feedback.exchange.systems import READERS, Reader
 from armwise.feedback.exchange.table import (
     MOST_ARMS,
     SAMPLE,
     TABLE,
-    BadValue,
     Columns,
-    Faults,
     Ids,
     Row,
     RowReader,
@@ -369,6 +367,7 @@ class ProductionLog:
         names: set[str] = set()
         for record in islice(_rows_of(self._reader, self._source), SAMPLE):
             names.update(names_in(record.values))
+            names.update(name for name in self._request.only if occurs(record.values, name))
         if missing := [name for name in self._request.only if name not in names]:
             raise ExchangeError(f"--only {missing[0]}: no such column; there are: {', '.join(sorted(names))}")
 

@@ -6,19 +6,21 @@
 A record that cannot be read has a `fault`, so that the reader of a log can leave it out and name it.
 """
 
-import csv
 import gzip
+import json
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+from uuid import UUID
 
 import orjson
 
-from armwise.feedback.exchange.jsonl import LONGEST_LINE, ExchangeError, read_lines
+from armwise.feedback.exchange.delimited import read_rows
+from armwise.feedback.exchange.jsonl import ExchangeError, read_lines
 
 TABLES = (".csv", ".tsv")
 
@@ -33,6 +35,9 @@ PICKLES = (".pkl", ".pickle", ".p")
 
 LARGEST_DOCUMENT = 1 << 30
 """Bytes of a file that is one JSON document, unpacked: it is read as a whole."""
+
+NULL = r"\N"
+"""Cell of a table without a value, as MySQL and PostgreSQL write it."""
 
 BATCH = 1024
 """Rows of a Parquet file that are read at a time."""
@@ -92,7 +97,7 @@ def read_records(path: Path) -> Iterator[Record]:
                 f".to_parquet('{file.stem}.parquet')\""
             )
         if kind in TABLES:
-            yield from _table(file, "," if kind == ".csv" else "\t")
+            yield from _table(file)
         elif kind == PARQUET:
             yield from _parquet(file)
         elif kind in DOCUMENTS:
@@ -111,39 +116,12 @@ def _kind(file: Path) -> str:
     return Path(name).suffix
 
 
-def _opened(file: Path) -> IO[str]:
-    if file.name.lower().endswith(".gz"):
-        return gzip.open(file, "rt", encoding="utf-8-sig", newline="")
-    return file.open(encoding="utf-8-sig", newline="")
-
-
-def _table(file: Path, delimiter: str) -> Iterator[Record]:
-    line = 0
-    try:
-        csv.field_size_limit(LONGEST_LINE)
-        with closing(_opened(file)) as text:
-            rows = csv.reader(text, delimiter=delimiter, strict=True)
-            header = next(rows, None)
-            if not header:
-                raise ExchangeError(f"{file} is empty: a first line with the names of columns was expected")
-            if twice := [name for at, name in enumerate(header) if name in header[:at]]:
-                raise ExchangeError(f"{file}: column {twice[0]!r} occurs twice in the first line")
-            while True:
-                line = rows.line_num + 1
-                row = next(rows, None)
-                if row is None:
-                    return
-                if not row:
-                    continue
-                where = f"{file}, line {line}"
-                if len(row) != len(header):
-                    yield Record(
-                        where, fault=f"it has {len(row)} cells, and the first line has {len(header)}"
-                    )
-                else:
-                    yield Record(where, dict(zip(header, row, strict=True)))
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
-        raise ExchangeError(f"{file} cannot be read after line {line}: {error}") from error
+def _table(file: Path) -> Iterator[Record]:
+    rows = read_rows(file)
+    names = next(rows).cells
+    for row in rows:
+        values = (None if cell == NULL else cell for cell in row.cells)
+        yield Record(f"{file}, line {row.number}", dict(zip(names, values, strict=False)), row.fault)
 
 
 def _parquet(file: Path) -> Iterator[Record]:
@@ -154,11 +132,61 @@ def _parquet(file: Path) -> Iterator[Record]:
     try:
         with parquet.ParquetFile(file) as table:
             for batch in table.iter_batches(batch_size=BATCH):
-                for values in batch.to_pylist():
+                columns = [_column_values(column) for column in batch.columns]
+                for cells in zip(*columns, strict=True):
                     row += 1
-                    yield Record(f"{file}, row {row}", values)
+                    yield Record(f"{file}, row {row}", dict(zip(batch.schema.names, cells, strict=True)))
     except (pa.ArrowException, OSError) as error:
         raise ExchangeError(f"{file} cannot be read after row {row}: {error}") from error
+
+
+def _column_values(column: Any) -> list[Any]:
+    """Return the values of a column of Parquet; of one that Python has no type for, a text that says so."""
+    try:
+        values = column.cast(_python_type(column.type), safe=False).to_pylist(maps_as_pydicts="lossy")
+    except (ArithmeticError, TypeError, ValueError, NotImplementedError, LookupError):
+        values = [_scalar_value(scalar) for scalar in column]
+    return [_without_bytes(value) for value in values] if "binary" in str(column.type) else values
+
+
+def _scalar_value(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except (ArithmeticError, TypeError, ValueError, NotImplementedError, LookupError):
+        return f"a {scalar.type} that cannot be read"
+
+
+def _python_type(kind: Any) -> Any:
+    """Return the type of a column whose values Python has: microseconds for nanoseconds, UTC for a zone."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_timestamp(kind):
+        return pa.timestamp("us" if kind.unit == "ns" else kind.unit, kind.tz and "UTC")
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_python_type(field.type)) for field in kind])
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_python_type(kind.value_type)))
+    return kind
+
+
+def _without_bytes(value: Any) -> Any:
+    r"""Return bytes as text: as they are, where they can be printed; else 16 as a UUID, others as digits.
+
+    >>> _without_bytes([b"small", bytes(15) + b"\1", b"\xff\0"])
+    ['small', '00000000-0000-0000-0000-000000000001', 'ff00']
+    """
+    match value:
+        case bytes():
+            text = value.decode(errors="replace")
+            if "\ufffd" not in text and "".join(text.split()).isprintable():
+                return text
+            return str(UUID(bytes=value)) if len(value) == 16 else value.hex()
+        case list():
+            return [_without_bytes(item) for item in value]
+        case dict():
+            return {_without_bytes(name): _without_bytes(item) for name, item in value.items()}
+    return value
 
 
 def _documents(file: Path) -> Iterator[Record]:
@@ -190,17 +218,31 @@ def _line(file: Path, number: int, line: bytes) -> Record:
 def _parsed(line: bytes) -> Any:
     """Return parsed JSON; a text that says why it is none."""
     try:
-        document = orjson.loads(line.removeprefix(b"\xef\xbb\xbf"))
-    except orjson.JSONDecodeError as error:
+        document = _loaded(line)
+    except ValueError as error:
         return f"no JSON: {error}"
     return "a JSON object was expected" if isinstance(document, str) else document
+
+
+def _loaded(content: bytes) -> Any:
+    """Return parsed JSON, also with NaN, as Python writes it. Raises ValueError."""
+    content = content.removeprefix(BOM_UTF8)
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        if b"NaN" not in content and b"Infinity" not in content:
+            raise
+        try:
+            return json.loads(content)
+        except RecursionError as error:
+            raise ValueError(str(error)) from None
 
 
 def _items(file: Path) -> Iterator[Record]:
     content = b"".join(_chunks(file))
     try:
-        document = orjson.loads(content.removeprefix(b"\xef\xbb\xbf"))
-    except orjson.JSONDecodeError as error:
+        document = _loaded(content)
+    except ValueError as error:
         raise ExchangeError(f"{file}: no JSON: {error}") from None
     rows = document.get(ITEMS, [document]) if isinstance(document, dict) else document
     for number, row in enumerate(rows, start=1):
@@ -242,17 +284,23 @@ def value_at(values: Mapping[str, Any], path: str) -> Any:
     end = len(path)
     while (end := path.rfind(".", 0, end)) > 0:
         if path[:end] in values:
-            inner = opened_up(values[path[:end]])
-            if isinstance(inner, Mapping):
-                return value_at(inner, path[end + 1 :])
-            name, _, rest = path[end + 1 :].partition(".")
-            if isinstance(inner, list) and name.isdecimal() and int(name) < len(inner):
-                item = opened_up(inner[int(name)])
-                if not rest:
-                    return item
-                return value_at(item, rest) if isinstance(item, Mapping) else None
-            return None
+            return _value_within(opened_up(values[path[:end]]), path[end + 1 :])
     return None
+
+
+def occurs(values: Mapping[str, Any], path: str) -> bool:
+    """Return whether a record has a column, though it may be null."""
+    return path in values or value_at(values, path) is not None
+
+
+def _value_within(value: Any, path: str) -> Any:
+    if isinstance(value, Mapping):
+        return value_at(value, path)
+    name, _, rest = path.partition(".")
+    if not isinstance(value, list) or not name.isdecimal() or int(name) >= len(value):
+        return None
+    item = opened_up(value[int(name)])
+    return _value_within(item, rest) if rest else item
 
 
 def opened_up(value: Any) -> Any:

@@ -14,7 +14,7 @@ wrote the file.
 import difflib
 import hashlib
 import math
-from collections import Counter
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
@@ -23,12 +23,11 @@ from typing import Any
 
 import orjson
 
-from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.clock import require_date
 from armwise.feedback.events import ESTIMATED, IMPORTED, Context, Cost, Decision, Example
-from armwise.feedback.exchange.imported import LeftOut
-from armwise.feedback.exchange.jsonl import ExchangeError, problems
-from armwise.feedback.exchange.records import Record, names_in, opened_up, value_at
+from armwise.feedback.exchange.imported import BadValue, agreed, cut, distribution, possible, sound, worth
+from armwise.feedback.exchange.jsonl import ExchangeError
+from armwise.feedback.exchange.records import Record, names_in, occurs, opened_up, value_at
 from armwise.feedback.texts import compressed
 
 FIELDS = ("question", "arm", "propensity", "reward", "time", "id", "episode", "user", "distribution")
@@ -47,10 +46,10 @@ COSTS: Mapping[str, tuple[str, float]] = {
 
 WHOLE_NUMBERS = ("prompt_tokens", "completion_tokens", "steps")
 
-TRUE, FALSE = frozenset(("true", "yes", "pass")), frozenset(("false", "no", "fail"))
+TRUE, FALSE = frozenset(("true", "t", "yes", "pass")), frozenset(("false", "f", "no", "fail"))
 """Texts that are read as the rewards 1 and 0, in any case."""
 
-MISSING = frozenset(("", "null", "none", "nan", "na", "n/a"))
+MISSING = frozenset(("", "null", "none", "nan", "na", "n/a", "<na>", "\\n"))
 """Texts that stand for no value where a number is expected, in any case."""
 
 SAMPLE = 1000
@@ -195,21 +194,23 @@ def understand(layout: Layout, given: Columns, rows: Iterable[Record], source: o
         ExchangeError: A named column does not occur, or none holds the arm.
     """
     names: dict[str, None] = {}
+    inner: dict[str, None] = {}  # columns that were named, as far as they are within a value
     for row in rows:
         names.update(dict.fromkeys(names_in(row.values)))
+        inner.update(dict.fromkeys(name for _, name in given.named() if occurs(row.values, name)))
     if not names:
         raise ExchangeError(f"{source}: no row of the format {layout.name} is in it")
-    _confirm(given, names, source)
+    _confirm(given, names | inner, source)
     free = [name for name in names if name not in {column for _, column in given.named()}]
     understood: dict[str, Any] = {}
     for what in FIELDS:
         taken = getattr(given, what) is not None or (what == "distribution" and given.prefix is not None)
-        if not taken and (free_column := _first_free(layout.fields.get(what, ()), free)) is not None:
+        if not taken and (free_column := _first_free(layout.fields.get(what, ()), free, source)) is not None:
             understood[what] = free_column
     costs = dict(given.costs)
     for cost, tried in layout.costs.items():
         spent = {COSTS[name][0] for name in costs}
-        if COSTS[cost][0] not in spent and (amount := _first_free(tried, free)) is not None:
+        if COSTS[cost][0] not in spent and (amount := _first_free(tried, free, source)) is not None:
             costs[cost] = amount
     columns = replace(given, **understood, costs=costs)
     if columns.arm is None:
@@ -220,12 +221,18 @@ def understand(layout: Layout, given: Columns, rows: Iterable[Record], source: o
     return columns
 
 
-def _first_free(tried: Iterable[str], free: list[str]) -> str | None:
-    """Return the first column that occurs, and take it; None for none."""
-    first = next((name for name in tried if name in free), None)
-    if first is not None:
-        free.remove(first)
-    return first
+def _first_free(tried: Iterable[str], free: list[str], source: object) -> str | None:
+    """Return the first column that occurs, and take it; None for none. Raises ExchangeError for two."""
+    for name in tried:
+        if name in free:
+            free.remove(name)
+            return name
+        if twice := [column for column in free if column.startswith(f"{name} (column ")]:
+            raise ExchangeError(
+                f"{source}: column {name!r} occurs twice in the first line; name the right one by its "
+                f"option, such as {twice[0]!r}"
+            )
+    return None
 
 
 def _confirm(given: Columns, names: Mapping[str, None], source: object) -> None:
@@ -242,18 +249,6 @@ def _confirm(given: Columns, names: Mapping[str, None], source: object) -> None:
 # -- values ----------------------------------------------------------------------------------------
 
 
-class BadValue(LeftOut):
-    """A value that cannot be right; the message is the reason that is counted.
-
-    Attributes:
-        detail: The column, the value, and what would be right.
-    """
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(reason)
-        self.detail = detail
-
-
 def is_missing(value: Any) -> bool:
     """Return whether a value stands for none.
 
@@ -265,30 +260,47 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
+DECIMAL_COMMA = re.compile(r"[+-]?(?!\d{1,3},\d{3}$)\d+,\d+|[+-]?0,\d+")
+"""A number with a decimal comma that cannot be one with a comma between thousands."""
+
+
 def number(value: Any) -> float:
     """Return a number; booleans and the texts for them as 1 and 0. Raises ValueError, TypeError.
 
-    >>> number("0.5"), number(True), number("No"), number(3)
-    (0.5, 1.0, 0.0, 3.0)
+    >>> number("0.5"), number("0,5"), number(True), number("No"), number(3)
+    (0.5, 0.5, 1.0, 0.0, 3.0)
     """
-    if isinstance(value, str):
-        text = value.strip().lower()
-        parsed = 1.0 if text in TRUE else 0.0 if text in FALSE else float(text)
-    else:
-        parsed = float(value)
+    try:
+        if isinstance(value, str):
+            text = value.strip().lower()
+            if DECIMAL_COMMA.fullmatch(text):
+                text = text.replace(",", ".")
+            parsed = 1.0 if text in TRUE else 0.0 if text in FALSE else float(text)
+        else:
+            parsed = float(value)
+    except OverflowError:
+        parsed = math.inf
     if not math.isfinite(parsed):
-        raise ValueError(f"{value!r} is not finite")
+        raise ValueError(f"{value!r:.80} is not finite")
     return parsed
+
+
+ZONE = re.compile(r"(?<=\d) ?(?:utc|gmt|z)$|(?<=\d) (?=[+-]\d)", re.IGNORECASE)
+"""UTC by name at the end of a time, or the space before an offset."""
 
 
 def seconds(value: Any) -> float:
     """Return seconds since the epoch: of s, ms, us or ns by their size, of ISO 8601, UTC without a zone.
+
+    Databases write ISO 8601 with a space before the time, and UTC by its name or as `+00`.
 
     Raises:
         ValueError: It is none of these.
 
     >>> seconds(1767225600), seconds("1767225600250"), seconds("2026-01-01T00:00:00Z")
     (1767225600.0, 1767225600.25, 1767225600.0)
+    >>> seconds("2026-01-01 00:00:00 UTC"), seconds("2026-01-01 05:45:00.5+05:45")
+    (1767225600.0, 1767225600.5)
     """
     if isinstance(value, datetime | date):
         moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
@@ -297,17 +309,26 @@ def seconds(value: Any) -> float:
     try:
         at = number(text or value)
     except (ValueError, TypeError):
-        return _epoch(datetime.fromisoformat(text))
+        if not text:
+            raise ValueError("no time") from None
+        return _epoch(_moment(text))
     if text and text.isdecimal() and len(text) == len("20260131"):
-        return _epoch(datetime.fromisoformat(text))
+        return _epoch(_moment(text))
     for unit, most in ((1.0, 1e11), (1e-3, 1e14), (1e-6, 1e17)):
         if abs(at) < most:
             return require_date(at * unit)
     return require_date(at * 1e-9)
 
 
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(ZONE.sub(lambda zone: "" if zone[0] == " " else "+00:00", text))
+
+
 def _epoch(moment: datetime) -> float:
-    return require_date((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    try:
+        return require_date((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
 
 
 QUESTIONS = ("question", "query", "prompt", "input", "text", "content")
@@ -455,18 +476,18 @@ class RowReader:
             raise BadValue(record.reason, record.fault)
         values, columns = record.values, self._columns
         arm = self._arm(values)
-        distribution = self._distribution(values, arm)
+        propensity, whole = self._probabilities(values, arm)
         failed = self._layout.failed(values)
         decision_id = self._text(values, columns.id) or record.where.removeprefix(self._root)
         user = self._text(values, columns.user)
         return Row(
             where=record.where,
             id=decision_id,
-            question=(text_of(value_at(values, columns.question)) if columns.question else "") or decision_id,
+            question=self._question(values) or decision_id,
             arm=arm,
             features=self._features(values),
-            propensity=self._propensity(values, distribution.get(arm)),
-            distribution=distribution,
+            propensity=propensity,
+            distribution=whole,
             reward=None if failed else self._rewarded(values),
             at=self._time(values),
             episode=self._text(values, columns.episode) or None,
@@ -478,7 +499,13 @@ class RowReader:
 
     def _text(self, values: Mapping[str, Any], column: str | None) -> str:
         value = None if column is None else value_at(values, column)
-        return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value).strip()
+        if column is None or value is None or (isinstance(value, float) and math.isnan(value)):
+            return ""
+        return writable(column, str(value).strip())
+
+    def _question(self, values: Mapping[str, Any]) -> str:
+        column = self._columns.question
+        return "" if column is None else writable(column, text_of(value_at(values, column)))
 
     def _arm(self, values: Mapping[str, Any]) -> str:
         column = str(self._columns.arm)
@@ -491,22 +518,57 @@ class RowReader:
             )
         return arm
 
-    def _distribution(self, values: Mapping[str, Any], arm: str) -> dict[str, float]:
-        """Return the probabilities by arm; none where they are missing. Raises BadValue."""
+    def _probabilities(self, values: Mapping[str, Any], arm: str) -> tuple[float | None, dict[str, float]]:
+        """Return the propensity, and the probabilities by arm; None and none where they are missing.
+
+        Raises:
+            BadValue: They cannot be right, or contradict each other.
+        """
+        column = str(self._columns.propensity)
+        propensity = self._propensity(values)
+        shown, printed = self._printed(values)
+        if not printed:
+            return propensity, {}
+        if not printed.get(arm, 0.0) > 0.0:
+            raise BadValue(
+                "drawn arm not in the distribution",
+                f"{shown} gives {arm!r} the probability {printed.get(arm, 0.0):g}; it was drawn, so "
+                "more than 0 was expected",
+            )
+        p = distribution(shown, tuple(printed.values()))
+        if propensity is not None:
+            agreed(column, propensity, printed[arm], tuple(printed.values()))
+        whole = dict(zip(printed, p, strict=True))
+        return whole[arm], whole
+
+    def _propensity(self, values: Mapping[str, Any]) -> float | None:
+        column = self._columns.propensity
+        value = None if column is None else value_at(values, column)
+        if column is None or is_missing(value):
+            return None
+        try:
+            return possible(column, number(value))
+        except (ValueError, TypeError):
+            raise BadValue(
+                "propensity not in (0, 1]", f"{column} is {cut(value)}; a probability in (0, 1] was expected"
+            ) from None
+
+    def _printed(self, values: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
+        """Return the name of the distribution, and its probabilities by arm; none where it is missing."""
         columns = self._columns
         if columns.prefix is not None:
             document: Any = {
                 name.removeprefix(columns.prefix): p
                 for name, p in values.items()
-                if name.startswith(columns.prefix) and not is_missing(p)
+                if name.startswith(columns.prefix)
             }
             shown = f"the columns {columns.prefix}<arm>"
         elif columns.distribution is not None:
             document, shown = opened_up(value_at(values, columns.distribution)), columns.distribution
         else:
-            return {}
+            return "", {}
         if is_missing(document) or document in ({}, []):
-            return {}
+            return shown, {}
         if isinstance(document, list):
             if self._arms is None or len(document) != len(self._arms):
                 order = "--arms" if self._arms is None else f"the {len(self._arms)} of --arms"
@@ -515,45 +577,15 @@ class RowReader:
                     f"{shown} has {len(document)} numbers; one an arm in the order of {order} was expected",
                 )
             document = dict(zip(self._arms, document, strict=True))
-        right = f"{shown} is {_cut(document)}; probabilities of the arms that sum to 1 were expected"
-        if not isinstance(document, Mapping):
-            raise BadValue("no distribution", right)
         try:
-            distribution = {str(name): number(p) for name, p in document.items() if not is_missing(p)}
-        except (ValueError, TypeError):
-            raise BadValue("no distribution", right) from None
-        if (
-            not all(0.0 <= p <= 1.0 for p in distribution.values())
-            or abs(math.fsum(distribution.values()) - 1.0) > TOLERANCE
-        ):
-            raise BadValue("no distribution", right)
-        if not distribution.get(arm, 0.0) > 0.0:
+            return shown, {
+                writable(shown, str(name)): number(p) for name, p in document.items() if not is_missing(p)
+            }
+        except (AttributeError, ValueError, TypeError):
             raise BadValue(
-                "drawn arm not in the distribution",
-                f"{shown} gives {arm!r} the probability {distribution.get(arm, 0.0):g}; it was drawn, so "
-                "more than 0 was expected",
-            )
-        return distribution
-
-    def _propensity(self, values: Mapping[str, Any], whole: float | None) -> float | None:
-        column = self._columns.propensity
-        value = None if column is None else value_at(values, column)
-        if is_missing(value):
-            return whole
-        right = f"{column} is {_cut(value)}; a probability in (0, 1] was expected"
-        try:
-            p = number(value)
-        except (ValueError, TypeError):
-            raise BadValue("propensity not in (0, 1]", right) from None
-        if not 0.0 < p <= 1.0:
-            raise BadValue("propensity not in (0, 1]", right)
-        if whole is not None and abs(whole - p) > TOLERANCE:
-            raise BadValue(
-                "propensity not that of the distribution",
-                f"{column} is {p:g}, and the distribution has {whole:g} for the drawn arm; equal numbers "
-                "were expected",
-            )
-        return p if whole is None else whole
+                "no distribution",
+                f"{shown} is {cut(document)}; probabilities of the arms that sum to 1 were expected",
+            ) from None
 
     def _rewarded(self, values: Mapping[str, Any]) -> float | None:
         column = self._columns.reward
@@ -567,15 +599,9 @@ class RowReader:
         except (ValueError, TypeError):
             raise BadValue(
                 "reward is no number",
-                f"{column} is {_cut(value)}; a number, true/false, yes/no or pass/fail was expected",
+                f"{column} is {cut(value)}; a number, true/false, yes/no or pass/fail was expected",
             ) from None
-        low, high = self._scale
-        if not low <= reward <= high:
-            raise BadValue(
-                f"reward not in [{low:g}, {high:g}]",
-                f"{column} is {reward:g}; a reward in [{low:g}, {high:g}] was expected, or another --range",
-            )
-        return reward
+        return worth(str(column), reward, self._scale)
 
     def _time(self, values: Mapping[str, Any]) -> float:
         column = self._columns.time
@@ -587,7 +613,7 @@ class RowReader:
         except (ValueError, TypeError, OverflowError):
             raise BadValue(
                 "no time",
-                f"{column} is {_cut(value)}; seconds or milliseconds since the epoch, or ISO 8601 such as "
+                f"{column} is {cut(value)}; seconds or milliseconds since the epoch, or ISO 8601 such as "
                 "2026-01-31T12:00:00Z, was expected",
             ) from None
 
@@ -598,7 +624,7 @@ class RowReader:
             if is_missing(value):
                 continue
             attribute, factor = COSTS[name]
-            right = f"{column} is {_cut(value)}; a number of {name} that is not below 0 was expected"
+            right = f"{column} is {cut(value)}; a number of {name} that is not below 0 was expected"
             try:
                 amount = number(value) * factor
             except (ValueError, TypeError):
@@ -609,15 +635,26 @@ class RowReader:
         return Cost(**spent)  # type: ignore[arg-type]  # whole numbers where they are expected
 
     def _features(self, values: Mapping[str, Any]) -> dict[str, float]:
-        features = (
-            feature_of(name, value_at(values, column)) for name, column in self._columns.features.items()
-        )
-        return dict(feature for feature in features if feature is not None)
+        features: dict[str, float] = {}
+        for name, column in self._columns.features.items():
+            if (feature := feature_of(name, value_at(values, column))) is not None:
+                features[writable(column, feature[0])] = feature[1]
+        return features
 
 
-def _cut(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else shown[:77] + "..."
+UNDECODED = re.compile("[\ud800-\udfff]")
+"""What stands for bytes that are not UTF-8."""
+
+BROKEN = re.compile(f"\0|{UNDECODED.pattern}")
+
+
+def writable(column: str, text: str, broken: re.Pattern[str] = BROKEN) -> str:
+    """Return the text in a column. Raises BadValue where it has what no text has."""
+    if match := broken.search(text):
+        wrong = "a NUL" if match[0] == "\0" else "bytes that are not UTF-8"
+        shown = cut(text).replace("\\udc", "\\x")
+        raise BadValue("text cannot be read", f"{column} is {shown}, with {wrong}; text was expected")
+    return text
 
 
 def example_of(
@@ -664,40 +701,7 @@ def example_of(
         user_digest=row.user,
     )
     metrics = {} if row.reward is None else {metric: row.reward}
-    example = Example(seq, decision, row.cost, metrics, failed=row.failed, cached=row.cached)
-    for wrong in problems(example):
-        raise BadValue("row cannot be written", wrong)
-    return example
-
-
-# -- what was left out -----------------------------------------------------------------------------
-
-SHOWN = 3
-"""Rows that are named for each reason."""
-
-
-@dataclass(slots=True)
-class Faults:
-    """Rows that were left out: counted by reason, the first of each named.
-
-    Attributes:
-        strict: Whether the first one is an error.
-        counts: How many, by reason.
-        shown: The first rows, by reason: the place, the value and what would be right.
-    """
-
-    strict: bool = False
-    counts: Counter[str] = field(default_factory=Counter)
-    shown: dict[str, list[str]] = field(default_factory=dict)
-
-    def add(self, where: str, bad: BadValue) -> None:
-        """Note a row. Raises ExchangeError where that is strict."""
-        if self.strict:
-            raise ExchangeError(f"{where}: {bad.detail}")
-        self.counts[str(bad)] += 1
-        named = self.shown.setdefault(str(bad), [])
-        if len(named) < SHOWN:
-            named.append(f"{where}: {bad.detail}")
+    return sound(Example(seq, decision, row.cost, metrics, failed=row.failed, cached=row.cached))
 
 
 class Ids:

@@ -6,7 +6,6 @@ import json
 import threading
 import time
 import zipfile
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -24,7 +23,7 @@ from armwise.agent.cli.evaluate import configured_by
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, load
 from armwise.feedback.events import Example
-from armwise.feedback.exchange import read_dsjson, read_export, read_headers, read_obp, rule_of
+from armwise.feedback.exchange import Faults, read_dsjson, read_export, read_headers, read_obp, rule_of
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import Joiner, read_examples, take_epoch
@@ -107,7 +106,7 @@ def test_dsjson_is_written_with_the_rewards_of_the_configuration(
 ) -> None:
     path = tmp_path / "log.dsjson.gz"
     assert "300 decisions written" in run("export", "-o", path, "--format", "dsjson", "-c", config)
-    found = [one.metrics["reward"] for one in read_dsjson(path, "reward", (-2.0, 2.0), Counter())]
+    found = [one.metrics["reward"] for one in read_dsjson(path, "reward", (-2.0, 2.0), Faults())]
     assert found == [settings.reward.reward_of(one) for one in logged]
 
 
@@ -141,7 +140,7 @@ def test_the_layout_of_obp_is_written_into_a_folder(
 ) -> None:
     folder = tmp_path / "obp"
     assert "300 decisions written" in run("export", "-o", folder, "--format", "obp", "-c", config)
-    back = list(read_obp(folder, "reward", (-2.0, 2.0), Counter()))
+    back = list(read_obp(folder, "reward", (-2.0, 2.0), Faults()))
     assert [one.decision.drawn for one in back] == [one.decision.drawn for one in logged]
     assert [one.metrics["reward"] for one in back] == [settings.reward.reward_of(one) for one in logged]
     told = run("export", "-o", folder, "--format", "obp", "-c", config, code=2)
@@ -203,13 +202,17 @@ def test_the_feedback_is_written_as_it_was_sent(config: Path, settings: AppConfi
 
 
 def test_a_foreign_log_becomes_an_export_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
-    events = [EVENT, {"EventId": "x", "RewardValue": 1}, {**EVENT, "_label_cost": -7}, EVENT]
+    last = {**EVENT, "EventId": "last"}
+    events = [EVENT, {"EventId": "x", "RewardValue": 1}, {**EVENT, "_label_cost": -7}, EVENT, last]
     source, output = tmp_path / "events.dsjson", tmp_path / "log.jsonl"
     source.write_text("".join(json.dumps(event) + "\n" for event in events))
     told = run("import", source, "--format", "dsjson", "-o", output)
     assert f"2 decisions written to {output}" in told
     assert "left out 1: dangling observation" in told
     assert "left out 1: reward not in [-1, 1]" in told
+    assert f"left out 1: duplicate {source}, line 4: id '38c9a0' occurred above" in told
+    strict = run("import", source, "--format", "dsjson", "-o", output, "--strict", code=2)
+    assert f"{source}, line 2: there is no c" in strict
     assert [one.metrics for one in read_export(output)] == [{"reward": 1.0}] * 2
     assert next(read_headers(output)).reward == rule_of("reward", (-1.0, 1.0))
 
@@ -219,7 +222,7 @@ def test_an_imported_reward_is_called_and_bounded_as_told(tmp_path: Path) -> Non
     source.write_text(json.dumps({**EVENT, "_label_cost": -7}))
     options = ["--metric", "clicks", "--range", "0", "10"]
     told = run("import", source, "--format", "dsjson", "-o", output, *options)
-    assert "to replay it, declare the metric: {clicks: {range: [0, 10]}}" in told
+    assert "its reward, which a replay takes from the file: {clicks: {range: [0, 10]}}" in told
     (found,) = read_export(output)
     assert found.metrics == {"clicks": 7.0}
     assert next(read_headers(output)).reward.reward_of(found) == 0.7, "its place in the range"
@@ -239,7 +242,7 @@ def test_a_log_without_a_row_that_can_be_used_is_refused(tmp_path: Path) -> None
     source, output = tmp_path / "events.dsjson", tmp_path / "log.jsonl"
     source.write_text(json.dumps({"EventId": "x", "RewardValue": 1}))
     told = run("import", source, "--format", "dsjson", "-o", output, code=2)
-    assert "no row can be used; left out: 1 dangling observation" in told
+    assert f"no row can be used; left out: 1 dangling observation (such as {source}, line 1: " in told
     assert not output.exists()
 
 
@@ -281,7 +284,7 @@ async def test_the_layout_of_obp_comes_as_a_zip(
         response = await service.client.get("/v1/export", params={"format": "obp"})
         assert response.headers["content-type"] == "application/zip"
         zipfile.ZipFile(io.BytesIO(response.content)).extractall(tmp_path / "obp")
-        back = list(read_obp(tmp_path / "obp", "reward", (-2.0, 2.0), Counter()))
+        back = list(read_obp(tmp_path / "obp", "reward", (-2.0, 2.0), Faults()))
         assert [one.decision.id for one in back] == [one.decision.id for one in logged]
         nothing = await service.client.get("/v1/export", params={"format": "obp", "since": "2027-01-01"})
         assert "there is nothing to write" in refused(nothing, 400, "invalid_value", "since")
@@ -420,3 +423,25 @@ def test_a_file_with_two_rules_of_rewards_asks_for_a_configuration(
     assert "-c names a configuration" in printed
     nothing = exported(config, tmp_path / "nothing.jsonl", reward={})
     assert "with the metrics none" in run("replay", "--from", nothing, code=2)
+
+
+def test_a_file_is_evaluated_by_its_own_reward_where_the_configuration_declares_other_metrics(
+    config: Path, tmp_path: Path
+) -> None:
+    source, path, report = tmp_path / "log.csv", tmp_path / "log.jsonl", tmp_path / "report.json"
+    rows = "".join(f"{at},{'small' if at % 2 else 'large'},0.5,{at % 4}\n" for at in range(80))
+    source.write_text("id,arm,propensity,clicks\n" + rows)
+    imported = ["--reward", "clicks", "--metric", "clicks", "--range", "0", "4"]
+    assert "its reward, which a replay takes from the file: {clicks: {range: [0, 4]}}" in run(
+        "import", source, "-o", path, *imported
+    )
+    printed = run("replay", "--from", path, "-c", config, "--policy", "uniform", "-o", report)
+    assert f"Rewards are those that {path} declares, clicks: {config} has none of these metrics." in printed
+    told = json.loads(report.read_text())
+    assert told["earned"] == 1.5 / 4
+    assert list(told["reward"]["metrics"]) == ["clicks"]
+    renamed = path.read_bytes().replace(b'"clicks"', b'"thumb"')
+    path.write_bytes(renamed)
+    assert "Rewards are those that" not in run(
+        "replay", "--from", path, "-c", config, "--policy", "uniform"
+    ), "the configuration declares this one"

@@ -141,7 +141,7 @@ def test_nothing_is_written_where_no_row_can_be_used(tmp_path: Path) -> None:
     source = as_csv(tmp_path / "x.csv", [{"arm": "a", "propensity": 2}])
     output = run("import", source, "-o", tmp_path / "log.jsonl", code=2)
     assert "no row can be used; left out: 1 propensity not in (0, 1] (such as " in output
-    assert "propensity is '2'; a probability in (0, 1] was expected" in output
+    assert "propensity is 2; a probability in (0, 1] was expected" in output
     assert not (tmp_path / "log.jsonl").exists()
 
 
@@ -197,8 +197,8 @@ def test_what_is_missing_in_a_log_of_vw_is_said(tmp_path: Path) -> None:
     source = tmp_path / "events.dsjson"
     source.write_text("\n".join(json.dumps({"EventId": str(i), "RewardValue": 1}) for i in range(3)))
     output = run("import", source, "--format", "dsjson", "-o", tmp_path / "log.jsonl", code=2)
-    assert "left out: 3 dangling observation (a reward whose decision is not in the file:" in output
-    assert "join the decisions with their rewards" in output
+    assert f"left out: 3 dangling observation (such as {source}, line 1: there is no c: a reward" in output
+    assert "whose decision is not in the file; join both before, or export both" in output
 
 
 # -- replay ----------------------------------------------------------------------------------------

@@ -106,3 +106,17 @@ def test_embeddings_that_only_some_chunks_have_are_left_out(monkeypatch: pytest.
     same = described(lambda: iter([example(1, context=Context("red"))]))(np.array([1]))
     assert seen.shape == (4, 4096 + 256), "hashed words and named features"
     assert [(seen[row] != same[0]).nnz == 0 for row in range(4)] == [True, True, False, True]
+
+
+def test_the_rule_of_a_file_applies_where_none_of_its_metrics_is_configured(tmp_path: Path) -> None:
+    theirs = RewardRule(metrics={"click": Metric(range=(0.0, 10.0)), "stars": Metric()})
+    path = tmp_path / "log.jsonl"
+    with path.open("wb") as file:
+        write_export([example(1)], file, Header(written_at=0.0, reward=theirs))
+    others = RewardRule(metrics={"right": Metric()}, default=0.0)
+    one_of_them = RewardRule(metrics={"stars": Metric()})
+    assert ExportSource(path).applicable_rule(others) == theirs
+    assert ExportSource(path).applicable_rule(one_of_them) is one_of_them
+    with path.open("ab") as file:
+        write_export([example(2)], file, Header(written_at=0.0, reward=RewardRule(metrics={"up": Metric()})))
+    assert ExportSource(path).applicable_rule(others) is others, "a file with two rules has none of its own"

@@ -17,7 +17,7 @@ from vowpalwabbit import LabelType, Workspace
 from armwise.agent.policies.vowpal import VowpalWabbit
 from armwise.feedback.events import IMPORTED, LABELS, Example, Mode
 from armwise.feedback.exchange.dsjson import read_dsjson, write_dsjson
-from armwise.feedback.exchange.imported import rewarded
+from armwise.feedback.exchange.imported import Faults, rewarded
 from armwise.feedback.exchange.jsonl import ExchangeError
 from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.exported import ARMS, any_example, example
@@ -61,11 +61,17 @@ def written(examples: list[Example], left_out: Counter[str] | None = None) -> li
     return list(write_dsjson(examples, RULE.reward_of, Counter() if left_out is None else left_out))
 
 
+def read_faults(folder: Path, *lines: bytes | dict[str, Any]) -> tuple[list[Example], Faults]:
+    """Read lines, and note what is left out."""
+    path, faults = folder / "log.dsjson", Faults()
+    path.write_bytes(b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in lines))
+    return list(read_dsjson(path, "reward", (-1.0, 1.0), faults)), faults
+
+
 def read(folder: Path, *lines: bytes | dict[str, Any]) -> tuple[list[Example], Counter[str]]:
     """Read lines, and count what is left out."""
-    path, left_out = folder / "log.dsjson", Counter[str]()
-    path.write_bytes(b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in lines))
-    return list(read_dsjson(path, "reward", (-1.0, 1.0), left_out)), left_out
+    examples, faults = read_faults(folder, *lines)
+    return examples, faults.counts
 
 
 def without(name: str) -> dict[str, Any]:
@@ -245,7 +251,7 @@ def test_a_model_that_names_no_kind_of_policy_with_a_version_is_imported(tmp_pat
 def test_a_line_that_cannot_be_evaluated_is_counted(
     tmp_path: Path, event: dict[str, Any], reason: str
 ) -> None:
-    found, left_out = read(tmp_path, EVENT, event, EVENT)
+    found, left_out = read(tmp_path, EVENT, event, {**EVENT, "EventId": "last"})
     assert ([one.seq for one in found], left_out) == ([1, 2], {reason: 1})
 
 
@@ -259,10 +265,20 @@ def test_a_line_that_cannot_be_evaluated_is_counted(
             {**EVENT, "Timestamp": "noon"},
             "line 2: Timestamp is 'noon': Invalid isoformat string",
         ),
+        (b"[CHECKPOINT 2024-03-01]", "line 2: no JSON: expected value"),
+        ("{}".encode("utf-16"), "line 2: no JSON"),
         (without("EventId"), "line 2: EventId is missing"),
+        ({**EVENT, "EventId": ""}, "line 2: EventId is missing"),
+        ({**EVENT, "Timestamp": None}, "line 2: Timestamp is None"),
+        ({**EVENT, "Timestamp": 10**400}, "line 2: Timestamp is 1000"),
+        ({**EVENT, "_label_cost": "NaN"}, "line 2: minus _label_cost is nan; a number was expected"),
+        ({**EVENT, "_label_cost": None}, "line 2: there is no _label_cost"),
+        (EVENT, "line 2: id '38c9a0' occurred above"),
+        ({**EVENT, "_labelIndex": 0}, "line 2: _label_Action is 2 and _labelIndex is 0; 1 was expected"),
+        ({**EVENT, "a": [1, 0, 2]}, "line 2: a is [1, 0, 2], which is not an order of 3 actions"),
         ({**EVENT, "c": {}}, "line 2: c._multi is missing"),
         ({**EVENT, "a": [1, 1, 3]}, "line 2: a is [1, 1, 3], which is not an order of 3 actions"),
-        ({**EVENT, "_label_Action": 4}, "line 2: _label_Action is 4; there are 3 actions"),
+        ({**EVENT, "_label_Action": 4, "_labelIndex": 3}, "line 2: _label_Action is 4; there are 3 actions"),
         (
             {**EVENT, "pdrop": 0.5},
             "line 2: pdrop is 0.5 after 0.0: lines that were kept with different chances",
@@ -273,15 +289,28 @@ def test_a_line_that_cannot_be_evaluated_is_counted(
         ),
     ],
 )
-def test_a_line_that_is_wrong_is_named(tmp_path: Path, event: bytes | dict[str, Any], told: str) -> None:
-    with pytest.raises(ExchangeError) as refused:
-        read(tmp_path, EVENT, event)
-    assert str(refused.value).removeprefix(f"{tmp_path / 'log.dsjson'}, ").startswith(told)
+def test_a_line_that_is_wrong_is_named_and_the_next_is_read(
+    tmp_path: Path, event: bytes | dict[str, Any], told: str
+) -> None:
+    examples, faults = read_faults(tmp_path, EVENT, event, {**EVENT, "EventId": "last"})
+    assert [each.decision.id for each in examples] == ["38c9a0", "last"]
+    ((named,),) = faults.shown.values()
+    assert named.removeprefix(f"{tmp_path / 'log.dsjson'}, ").startswith(told)
+    with pytest.raises(ExchangeError, match="line 2: "):
+        list(read_dsjson(tmp_path / "log.dsjson", "reward", (-1.0, 1.0), Faults(strict=True)))
 
 
 def test_the_first_action_is_the_drawn_one_where_none_is_named(tmp_path: Path) -> None:
-    ((found,), _) = read(tmp_path, without("_label_Action"))
+    event = without("_label_Action")
+    del event["_labelIndex"]
+    ((found,), _) = read(tmp_path, event)
     assert (found.decision.drawn, found.decision.propensity) == ("cold brew", 0.8166667)
+
+
+def test_the_place_of_the_drawn_action_names_it_where_its_number_is_missing(tmp_path: Path) -> None:
+    event = without("_label_Action") | {"_labelIndex": 2, "_label_probability": 0.0916667}
+    ((found,), _) = read(tmp_path, event)
+    assert (found.decision.drawn, found.decision.propensity) == ("latte", 0.0916667)
 
 
 def test_a_time_without_a_zone_is_in_utc_wherever_it_is_read(
@@ -297,6 +326,64 @@ def test_a_time_without_a_zone_is_in_utc_wherever_it_is_read(
 
 def test_a_log_that_was_thinned_out_evenly_is_read(tmp_path: Path) -> None:
     found, _ = read(
-        tmp_path, {**EVENT, "pdrop": 0.5}, {"RewardValue": 1, "EventId": "x"}, {**EVENT, "pdrop": 0.5}
+        tmp_path,
+        {**EVENT, "pdrop": 0.5},
+        {"RewardValue": 1, "EventId": "x"},
+        {**EVENT, "EventId": "y", "pdrop": 0.5},
     )
     assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("printed", "right"),
+    [
+        ([0.333333, 0.333333, 0.333333], [1 / 3] * 3),
+        ([0.666666, 0.333333, 0.0], [2 / 3, 1 / 3, 0.0]),
+        ([0.3333, 0.3333, 0.3333], [1 / 3] * 3),
+        ([0.333, 0.333, 0.333], [1 / 3] * 3),
+        ([0.9667, 0.01667, 0.01667], [0.9667, 0.01667, 0.01667]),
+        ([0.6667, 0.16665, 0.16665], [0.6667, 0.16665, 0.16665]),
+    ],
+)
+def test_probabilities_are_a_distribution_to_the_digits_that_were_printed(
+    tmp_path: Path, printed: list[float], right: list[float]
+) -> None:
+    event = without("_label_probability") | {
+        "a": [1, 2, 3],
+        "p": printed,
+        "_label_Action": 1,
+        "_labelIndex": 0,
+    }
+    (alone, named), left_out = read(
+        tmp_path, event, {**event, "EventId": "named", "_label_probability": printed[0]}
+    )
+    assert left_out == {}
+    assert alone.decision.probabilities == named.decision.probabilities
+    assert alone.decision.probabilities == pytest.approx(right, abs=1e-4)
+    assert sum(alone.decision.probabilities) == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("p", [[0.333331, 0.333333, 0.333333], [0.33, 0.33, 0.33], [0.333, 0.333, 0.332]])
+def test_what_digits_do_not_explain_is_no_distribution(tmp_path: Path, p: list[float]) -> None:
+    event = without("_label_probability") | {"p": p}
+    assert read(tmp_path, event) == ([], {"no distribution": 1})
+
+
+def test_arrays_of_actions_and_probabilities_may_be_marked_as_metadata(tmp_path: Path) -> None:
+    event = {{"a": "_a", "p": "_p"}.get(name, name): value for name, value in EVENT.items()}
+    (marked,), _ = read(tmp_path, event)
+    (plain,), _ = read(tmp_path, EVENT)
+    assert marked == plain
+
+
+def test_a_byte_order_mark_blank_lines_and_carriage_returns_change_nothing(tmp_path: Path) -> None:
+    (plain,), _ = read(tmp_path, EVENT)
+    line = json.dumps(EVENT).encode()
+    assert read(tmp_path, b"\xef\xbb\xbf" + line + b"\r", b"\r", b"  ", b"") == ([plain], {})
+
+
+def test_of_an_id_the_first_line_that_can_be_used_counts(tmp_path: Path) -> None:
+    without_cost = without("_label_cost")
+    (example,), left_out = read(tmp_path, without_cost, EVENT, {**EVENT, "_label_cost": 1})
+    assert example.metrics == {"reward": 1.0}
+    assert left_out == {"no label": 1, "duplicate": 1}

@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import zipfile
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,9 @@ import pytest
 from armwise.feedback.events import Example
 from armwise.feedback.exchange import (
     ExchangeError,
+    Faults,
     Header,
+    delimited,
     imported,
     jsonl,
     obp,
@@ -30,20 +31,20 @@ from tests.feedback.exchange.test_dsjson import EVENT
 SCALE = (-1.0, 1.0)
 
 
-def converted(path: Path, out: Path) -> tuple[list[Example], Counter[str]]:
+def converted(path: Path, out: Path, *, strict: bool = False) -> tuple[list[Example], dict[str, int]]:
     """Convert a file as `armwise import` does, and read what was written."""
-    left_out: Counter[str] = Counter()
+    faults = Faults(strict=strict)
     read = read_obp if path.is_dir() or path.suffix == ".npz" else read_dsjson
-    rows = list(read(path, imported.REWARD, SCALE, left_out))
+    rows = list(read(path, imported.REWARD, SCALE, faults))
     with out.open("wb") as file:
         write_export(rows, file, Header(written_at=0.0, reward=imported.rule_of(imported.REWARD, SCALE)))
     assert [one.decision.id for one in read_export(out)] == [one.decision.id for one in rows]
-    return rows, left_out
+    return rows, dict(faults.counts)
 
 
 def refusal(path: Path) -> str:
     with pytest.raises(ExchangeError) as refused:
-        converted(path, path.parent / "out.jsonl")
+        converted(path, path.parent / "out.jsonl", strict=True)
     assert len(str(refused.value)) < 600
     return str(refused.value)
 
@@ -97,7 +98,8 @@ def test_a_line_is_read_up_to_a_length_and_refused_above_it_before_it_fills_the_
 ) -> None:
     monkeypatch.setattr(jsonl, "LONGEST_LINE", 10_000)
     path = tmp_path / ("log.json.gz" if packed else "log.json")
-    fits = line()[:-1] + b" " * (10_000 - len(line()) - 1) + b"}\n"
+    second = line(EventId="2")
+    fits = second[:-1] + b" " * (10_000 - len(second) - 1) + b"}\n"
     for content, fine in ((fits, True), (fits[:-2] + b" }\n", False), (b"a" * 10_000_000, False)):
         path.write_bytes(gzip.compress(line() + b"\n" + content) if packed else line() + b"\n" + content)
         if fine:
@@ -131,8 +133,8 @@ def test_a_number_of_a_version_that_no_log_holds_is_none(tmp_path: Path, event: 
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        (b'"_label_cost": -1', b'"_label_cost": NaN', "reward not in [-1, 1]"),
-        (b'"_label_cost": -1', b'"_label_cost": -1e999', "reward not in [-1, 1]"),
+        (b'"_label_cost": -1', b'"_label_cost": NaN', "reward is no number"),
+        (b'"_label_cost": -1', b'"_label_cost": -1e999', "reward is no number"),
         (b"[0.8166667", b"[NaN", "propensity not in (0, 1]"),
         (b"[0.8166667", b"[1e999", "propensity not in (0, 1]"),
     ],
@@ -141,7 +143,7 @@ def test_numbers_that_are_none_are_counted_and_left_out(
     tmp_path: Path, old: bytes, new: bytes, reason: str
 ) -> None:
     path = tmp_path / "log.json"
-    path.write_bytes(line() + b"\n" + line().replace(old, new))
+    path.write_bytes(line() + b"\n" + line(EventId="2").replace(old, new))
     rows, left_out = converted(path, tmp_path / "out.jsonl")
     assert (len(rows), left_out) == (1, {reason: 1})
 
@@ -155,9 +157,11 @@ def test_of_a_key_that_stands_twice_the_last_one_counts_as_for_vw(tmp_path: Path
 def test_a_decision_of_many_actions_and_deep_names_is_read(tmp_path: Path) -> None:
     path, n = tmp_path / "log.json", 5000
     many = line(
+        EventId="many",
         a=list(range(1, n + 1)),
         p=[1 / n] * n,
         _label_Action=1,
+        _labelIndex=0,
         _label_probability=1 / n,
         c={"_multi": [{}] * n},
     )
@@ -277,7 +281,7 @@ def test_an_array_that_is_shorter_than_declared_is_refused_before_it_is_read(
 
 
 def test_as_many_arms_as_are_allowed_are_read(tmp_path: Path) -> None:
-    first = next(read_obp(npz(tmp_path, n_actions=npy(100_000)), imported.REWARD, SCALE, Counter()))
+    first = next(read_obp(npz(tmp_path, n_actions=npy(100_000)), imported.REWARD, SCALE, Faults()))
     assert len(first.decision.arms) == 100_000
 
 
@@ -319,9 +323,13 @@ def table(
 @pytest.mark.parametrize(
     ("rows", "more", "message"),
     [
-        ([ROW, "\0\0,2019"], {}, "line 3: 2 columns instead of 7"),
-        ([ROW, '"' + "x" * 1_000_000], {}, "line 3: 1 columns instead of 7"),
-        ([ROW.replace("2019-11-24 00:00:00+00:00", "9999-12-31T23:59:59-23:59")], {}, "year 9999 in UTC"),
+        ([ROW, "\0\0,2019"], {}, "line 3: it has 2 cells, and the first line has 7"),
+        ([ROW, '"' + "x" * 1_000_000], {}, "line 3: unexpected end of data"),
+        (
+            [ROW.replace("2019-11-24 00:00:00+00:00", "9999-12-31T23:59:59-23:59")],
+            {},
+            "timestamp is '9999-12-31T",
+        ),
         ([f"{ROW},1e400"], {"header": f"{HEADER},version"}, "version is inf, which is the number of none"),
         ([f"{ROW},nan"], {"header": f"{HEADER},version"}, "version is nan, which is the number of none"),
         ([f"{ROW},-1"], {"header": f"{HEADER},version"}, "version is -1, which is the number of none"),
@@ -345,7 +353,7 @@ def test_tables_that_are_made_to_fail_are_refused(
 def test_a_line_of_a_table_is_bounded_before_it_fills_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(obp, "LONGEST", 1_000)
+    monkeypatch.setattr(delimited, "LONGEST", 1_000)
     fits = ROW[:-1] + "x" * (999 - len(ROW)) + "x"
     assert len(fits) == 999, "with its end, a line of 1,000 characters"
     assert len(converted(table(tmp_path, fits), tmp_path / "out.jsonl")[0]) == 1
@@ -360,5 +368,5 @@ def test_a_pipe_in_the_place_of_a_table_is_not_waited_for(tmp_path: Path) -> Non
 
 
 def test_what_is_read_at_once_has_a_bound() -> None:
-    assert (jsonl.LONGEST_LINE, obp.LONGEST) == (64 * 2**20, 64 * 2**20)
+    assert (jsonl.LONGEST_LINE, delimited.LONGEST) == (64 * 2**20, 64 * 2**20)
     assert (obp.MOST_BYTES, obp.MOST_ARMS, obp.MOST_FEATURES) == (4 * 2**30, 100_000, 256)

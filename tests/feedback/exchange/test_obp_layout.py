@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from armwise.feedback.dataset import Log
 from armwise.feedback.events import IMPORTED, LABELS, Context, Example, Mode
+from armwise.feedback.exchange.imported import Faults
 from armwise.feedback.exchange.jsonl import ExchangeError
 from armwise.feedback.exchange.obp import ARRAYS, FOLDER, read_obp, survey, write_obp
 from armwise.feedback.reward import Metric, RewardRule
@@ -41,8 +42,8 @@ def export(folder: Path, examples: Iterable[Example]) -> Counter[str]:
 
 
 def read(path: Path) -> tuple[list[Example], Counter[str]]:
-    left_out = Counter[str]()
-    return list(read_obp(path, "click", (-1.0, 1.0), left_out)), left_out
+    faults = Faults()
+    return list(read_obp(path, "click", (-1.0, 1.0), faults)), faults.counts
 
 
 def table(folder: Path, *rows: str, header: str = HEADER, name: str = "men.csv") -> Path:
@@ -57,7 +58,7 @@ def table(folder: Path, *rows: str, header: str = HEADER, name: str = "men.csv")
 
 def refusal(path: Path) -> str:
     with pytest.raises(ExchangeError) as refused:
-        read(path)
+        list(read_obp(path, "click", (-1.0, 1.0), Faults(strict=True)))
     return str(refused.value).replace(str(path), "<path>")
 
 
@@ -67,7 +68,7 @@ def refusal(path: Path) -> str:
 def test_a_question_that_is_a_document_comes_back(tmp_path: Path) -> None:
     long = example(1, context=Context("why? " * 60_000))
     write_obp(tmp_path, lambda: [long], lambda _: 0.5, Counter())
-    (back,) = read_obp(tmp_path, "right", (0.0, 1.0), Counter())
+    (back,) = read_obp(tmp_path, "right", (0.0, 1.0), Faults())
     assert back.decision.context.question == long.decision.context.question
 
 
@@ -153,7 +154,13 @@ def test_what_an_evaluation_needs_comes_back_from_either(
 ) -> None:
     rewards = data.draw(st.lists(st.floats(0, 1), min_size=len(found), max_size=len(found)))
     examples = [
-        replace(one, seq=seq, failed=False, metrics={"click": earned})
+        replace(
+            one,
+            decision=replace(one.decision, id=f"d-{seq}"),
+            seq=seq,
+            failed=False,
+            metrics={"click": earned},
+        )
         for seq, (one, earned) in enumerate(zip(found, rewards, strict=True), start=1)
     ]
     folder = tmp_path_factory.mktemp("obp")
@@ -266,7 +273,13 @@ def test_a_log_of_propensities_alone_can_be_evaluated(tmp_path: Path) -> None:
         (",0.25,", ",1.5,", "propensity not in (0, 1]"),
         (",0.25,", ",nan,", "propensity not in (0, 1]"),
         (",3,0,", ",3,7,", "reward not in [-1, 1]"),
-        (",3,0,", ",3,nan,", "reward not in [-1, 1]"),
+        (",3,0,", ",3,nan,", "reward is no number"),
+        (",0.25,", ",high,", "propensity_score is no number"),
+        (",1,3,0,", ",9,3,0,", "no arm"),
+        ("2019-11-24 00:03:13.442536", "0000-00-00 00:00:00", "no time"),
+        (",2,0.0,1.5", "", "row cannot be read"),
+        ("0,2019", '"0"x,2019', "row cannot be read"),
+        ("0,2019", "1,2019", "duplicate"),
     ],
 )
 def test_a_row_that_cannot_be_evaluated_is_counted(tmp_path: Path, old: str, new: str, reason: str) -> None:
@@ -277,14 +290,14 @@ def test_a_row_that_cannot_be_evaluated_is_counted(tmp_path: Path, old: str, new
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        (",0.25,", ",high,", "line 2: propensity_score is 'high', which is not a number"),
+        (",0.25,", ",high,", "line 2: propensity_score is 'high'; a number was expected"),
         (",1,3,0,", ",9,3,0,", "line 2: item_id '9' is not one of item_context.csv"),
         (
             "2019-11-24 00:03:13",
             "yesterday",
             "line 2: timestamp is 'yesterday.442536+00:00'; a date and a time",
         ),
-        (",2,0.0,1.5", "", "line 2: 7 columns instead of 10: it was cut off"),
+        (",2,0.0,1.5", "", "line 2: it has 7 cells, and the first line has 10"),
     ],
 )
 def test_a_row_that_is_wrong_is_named(tmp_path: Path, old: str, new: str, told: str) -> None:
@@ -338,6 +351,36 @@ def test_the_dictionary_of_obp_is_read(tmp_path: Path) -> None:
     assert (found[2].decision.id, left_out) == ("feedback/2", {})
 
 
+@pytest.mark.parametrize(
+    "pi_b",
+    [
+        np.array([[0.25, 0.75]] * 3),
+        np.array([[0.25, 0.75]] * 3, dtype=np.float32)[:, :, np.newaxis],
+        np.array([[0.25, 0.7499], [0.2501, 0.75], [0.25, 0.75]]),
+    ],
+)
+def test_distributions_without_places_and_with_few_digits_are_read(tmp_path: Path, pi_b: Any) -> None:
+    examples, left_out = read(arrays(tmp_path, pi_b=pi_b))
+    assert left_out == {}
+    for each in examples:
+        assert each.decision.probabilities == pytest.approx((0.25, 0.75), abs=1e-4)
+        assert sum(each.decision.probabilities) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_a_dictionary_in_a_pickle_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    np.save(tmp_path / "feedback.npy", ARRAY)
+    assert "never read; write numpy.savez('feedback.npz', **bandit_feedback)" in refusal(
+        tmp_path / "feedback.npy"
+    )
+
+
+def test_rows_without_an_index_are_known_by_their_lines(tmp_path: Path) -> None:
+    without_index = [row.partition(",")[2] for row in (HEADER, *ROWS)]
+    examples, left_out = read(table(tmp_path, *without_index[1:], header=without_index[0]))
+    assert [example.decision.id for example in examples] == ["random/men/2", "random/men/3"]
+    assert left_out == {}
+
+
 def test_without_distributions_the_propensities_are_read(tmp_path: Path) -> None:
     found, _ = read(arrays(tmp_path, pi_b=None, n_actions=None, context=None))
     assert [(one.decision.arms, one.decision.probabilities) for one in found] == [
@@ -363,6 +406,8 @@ def test_each_position_has_a_distribution_of_its_own(tmp_path: Path) -> None:
         ({"pi_b": np.array([[0.25, 0.5], [0.25, 0.75], [0.25, 0.75]])[:, :, np.newaxis]}, "no distribution"),
         ({"pi_b": np.array([[-0.5, 1.5], [0.25, 0.75], [0.25, 0.75]])[:, :, np.newaxis]}, "no distribution"),
         ({"reward": np.array([-2.0, 0.0, 0.5])}, "reward not in [-1, 1]"),
+        ({"reward": np.array([np.nan, 0.0, 0.5])}, "reward is no number"),
+        ({"action": np.array([-1, 1, 1])}, "no arm"),
     ],
 )
 def test_a_row_of_arrays_that_cannot_be_evaluated_is_counted(
@@ -379,7 +424,8 @@ def test_a_row_of_arrays_that_cannot_be_evaluated_is_counted(
         ({"pscore": None}, "<path>: pscore is missing; found: action, reward, n_actions, context, pi_b"),
         ({"reward": np.zeros(2)}, "<path>: reward has the shape (2,); (3) was expected"),
         ({"pi_b": np.zeros((3, 3, 1))}, "<path>: pi_b has the shape (3, 3, 1); (3, 2, k) was expected"),
-        ({"action": np.array([0, 1, 2])}, "<path>: action is in [0, 2]; there are 2 arms"),
+        ({"action": np.array([0, 1, 2])}, "<path>, row 2: action is 2; there are 2 arms, from 0"),
+        ({"pi_b": np.zeros((3, 3))}, "<path>: pi_b has the shape (3, 3, 1); (3, 2, k) was expected"),
         ({"action": np.array([0.5, 1, 1])}, "<path>: action must be whole numbers, got float64"),
         (
             {"context": np.full((3, 1), np.inf)},

@@ -110,8 +110,9 @@ def test_a_pickle_is_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("name", "content", "message"),
     [
         ("x.csv", b"", "is empty: a first line"),
-        ("x.csv", b"a,b,a\n1,2,3\n", "column 'a' occurs twice"),
-        ("x.csv", b"a\n\xff\xfe\n", "cannot be read after line"),
+        ("x.csv", b" \n\r\n", "is empty: a first line"),
+        ("x.csv", b'"a"b,c\n1,2\n', "cannot be read at line 1: ',' expected"),
+        ("x.csv", "a,b\n1,2\n".encode("utf-16")[:-1], "cannot be read at line"),
         ("x.csv.gz", b"no gzip", "cannot be read"),
         ("x.jsonl", b"", "is empty: a JSON object a line"),
         ("x.json", b"[1, 2", "no JSON"),

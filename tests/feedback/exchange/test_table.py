@@ -150,8 +150,8 @@ def test_a_table_without_a_known_column_for_the_arm_is_refused(tmp_path: Path) -
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"route": ""}, "no arm", "route is empty"),
-    ({"chance": 0}, "propensity not in (0, 1]", "chance is '0'; a probability in (0, 1] was expected"),
-    ({"chance": 1.01}, "propensity not in (0, 1]", "chance is '1.01'"),
+    ({"chance": 0}, "propensity not in (0, 1]", "chance is 0; a probability in (0, 1] was expected"),
+    ({"chance": 1.01}, "propensity not in (0, 1]", "chance is 1.01"),
     ({"chance": "half"}, "propensity not in (0, 1]", "chance is 'half'"),
     ({"score": "good"}, "reward is no number", "score is 'good'; a number, true/false"),
     (

@@ -1,0 +1,173 @@
+"""Rows of CSV and TSV files; a line that cannot be read is lost alone.
+
+The first row has the names of the columns. It shows what separates cells, unless a line `sep=;` above says
+so, as spreadsheets write it. Text is UTF-8 or UTF-16. Bytes that are neither stay in their cell as lone
+surrogates, which no encoding writes, so that they matter only where the cell is used.
+"""
+
+import csv
+import gzip
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO, cast
+
+from armwise.feedback.exchange.jsonl import ExchangeError
+
+DELIMITERS = ",;\t|"
+
+SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?\s*', re.IGNORECASE)
+
+LONGEST = 64 << 20
+"""Characters of a cell and of a line, where csv stops at 131,072: a question may be a document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The cells of a row.
+
+    Attributes:
+        number: The line where it begins, from 1.
+        cells: As many as the first row has; none where there is a fault.
+        fault: Why it cannot be read; empty where it can.
+    """
+
+    number: int
+    cells: Sequence[str] = field(default_factory=list)
+    fault: str = ""
+
+
+def read_rows(path: Path) -> Iterator[Cells]:
+    """Yield the first row of a file, with different names of columns, then the others that are not blank.
+
+    Args:
+        path: The file; it is unpacked when its name ends in .gz.
+
+    Raises:
+        ExchangeError: It cannot be read, is empty, or has a line that is too long.
+    """
+    number, width = 0, 0
+    csv.field_size_limit(LONGEST)
+    try:
+        with (
+            closing(_opened(path)) as stored,
+            TextIOWrapper(stored, _encoding(stored), errors="surrogateescape", newline="") as text,
+        ):
+            lines = _Lines(text, path)
+            delimiter, spaced = _separation(lines, path)
+            rows = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=spaced)
+            while True:
+                number = lines.begin_row()
+                try:
+                    cells = next(rows)
+                except StopIteration:
+                    break
+                except csv.Error as error:
+                    if not width:
+                        raise
+                    lines.give_back(1)  # a quote that is not closed swallows the lines below
+                    yield Cells(number, fault=f"{error}; a quote within quotes is written twice")
+                    continue
+                if len(cells) < 2 and not "".join(cells).strip():
+                    continue
+                if not width:
+                    cells, width = _names(cells), len(cells)
+                if len(cells) == width:
+                    yield Cells(number, cells)
+                else:
+                    yield Cells(number, fault=f"it has {len(cells)} cells, and the first line has {width}")
+    except (OSError, EOFError, zlib.error, UnicodeError, csv.Error) as error:
+        raise ExchangeError(f"{path} cannot be read at line {number}: {error}") from error
+    if not width:
+        raise ExchangeError(f"{path} is empty: a first line with the names of columns was expected")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    packed = path.name.lower().endswith(".gz")
+    return cast(IO[bytes], gzip.open(path, "rb")) if packed else path.open("rb")
+
+
+def _encoding(stored: IO[bytes]) -> str:
+    """Return the encoding that the first bytes show, and go back before them."""
+    begin = stored.read(4)
+    stored.seek(0)
+    return json.detect_encoding(begin)
+
+
+class _Lines:
+    """The lines of a text; those of a row can be given back, to be read again.
+
+    Args:
+        text: The text.
+        path: Its file, for messages.
+    """
+
+    def __init__(self, text: IO[str], path: Path) -> None:
+        self._text, self._path = text, path
+        self._before, self._taken, self._again = 0, list[str](), list[str]()
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        """Raises ExchangeError where the line is too long."""
+        line = self._again.pop() if self._again else self._text.readline(LONGEST + 1)
+        if len(line) > LONGEST:
+            raise ExchangeError(f"{self._path} cannot be read: a line has more than {LONGEST:,} characters")
+        if not line:
+            raise StopIteration
+        self._taken.append(line)
+        return line
+
+    def begin_row(self) -> int:
+        """Return the number of the next line, from 1, with which a row begins."""
+        self._before += len(self._taken)
+        self._taken.clear()
+        return self._before + 1
+
+    def give_back(self, kept: int) -> None:
+        """Give the lines of the row back, but for the first ones."""
+        self._again += reversed(self._taken[kept:])
+        del self._taken[kept:]
+
+
+def _separation(lines: _Lines, path: Path) -> tuple[str, bool]:
+    """Return what separates cells, and whether a space follows it; pass over a line that only says so."""
+    first = next((line for line in lines if line.strip()), "")
+    named = SEPARATOR_LINE.fullmatch(first)
+    if named:
+        lines.begin_row()
+        first = next(lines, "")
+    lines.give_back(0)
+    delimiter = named[1] if named else "\t" if ".tsv" in path.suffixes else separator(first)
+    names = first.split(delimiter)
+    return delimiter, len(names) > 1 and all(name.startswith(" ") for name in names[1:])
+
+
+def separator(first: str) -> str:
+    r"""Return what separates most names; `|`, which is part of some, where nothing else does.
+
+    >>> separator("id;name, full;price"), separator("a,a|total_cost,b|total_cost"), separator("id|arm")
+    (';', ',', '|')
+    """
+    counts = {mark: len(next(csv.reader([first], delimiter=mark), [])) for mark in DELIMITERS}
+    return max(DELIMITERS, key=lambda mark: (counts[mark] > 1 and mark != "|", counts[mark]))
+
+
+def _names(cells: Sequence[str]) -> list[str]:
+    """Return the names of columns; those that occur twice with their number, from 1.
+
+    >>> _names(["id", "reward", "reward"])
+    ['id', 'reward (column 2)', 'reward (column 3)']
+    """
+    names = [
+        cell.strip().encode(errors="surrogateescape").decode(errors="backslashreplace") for cell in cells
+    ]
+    often = Counter(names)
+    return [name if often[name] == 1 else f"{name} (column {n})" for n, name in enumerate(names, start=1)]
