@@ -6,15 +6,14 @@ text, each as a line `name: value`. All other columns are metadata, of which `al
 commas separate.
 """
 
-import codecs
-import contextlib
 import csv
 import io
 import itertools
+import json
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import AnyStr, BinaryIO
+from typing import BinaryIO, TextIO
 
 from armwise.arms.base import Passage
 from armwise.arms.corpus.chunking import chunks
@@ -29,7 +28,15 @@ MAX_LINE = 1 << 20
 """Characters of a line."""
 
 MAX_CELL = 1 << 17
-"""Characters of a cell, which may have several lines: the default of `csv`, one for a whole process."""
+"""Characters of a cell, which may have several lines."""
+
+MAX_SWALLOWED = 1 << 24
+"""Characters behind a quote that is not closed, which are read before that is known."""
+
+SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?\s*', re.IGNORECASE)
+
+BROKEN = re.compile("[\0\ud800-\udfff]")
+"""NUL, and what stands for bytes that are not UTF-8."""
 
 MAX_COLUMNS = 1_000
 
@@ -39,57 +46,96 @@ NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?")
 
 
 def read_table(path: Path, where: str, about: Metadata, before: int) -> Iterator[Record]:
-    """Yield a record for each row; where rows cannot be separated any more, a last one with the reason.
+    """Yield a record for each row; one that cannot be read has its reason, and the next is read.
+
+    Where rows cannot be told apart any more, a last record has the reason: without names of columns, after a
+    cell without an end, and where quotes do not fit in a table with groups, whose cells nobody else may see.
 
     Args:
-        path: The file: UTF-8, or UTF-16 with a byte order mark.
+        path: The file: UTF-8 or UTF-16.
         where: Name from which ids are made: `prices.csv#7` is the row on line 7, or that of id 7.
         about: Metadata of all passages.
         before: Progress before it; a record adds the bytes that have been read.
     """
-    with path.open("rb") as stored, contextlib.closing(_lines(stored)) as lines:
-        line = 0
-        csv.field_size_limit(MAX_CELL)  # another library may have raised it
-        try:
-            first = next(lines, "")
-            rows = csv.reader(itertools.chain([first], lines), delimiter=_delimiter(first), strict=True)
-            names = _names(next(rows, []))
-            line = rows.line_num
-            for cells in rows:
-                begin, line = line + 1, rows.line_num
-                place, done = f"{where}:{begin}", before + stored.tell()
-                try:
-                    yield Record(place, done, tuple(_passages(names, cells, where, begin, about)))
-                except CorpusError as error:
-                    yield Record(place, done, problem=str(error))
-        except (CorpusError, csv.Error, UnicodeDecodeError) as error:
-            decodes = isinstance(error, UnicodeDecodeError)
-            reason = f"not UTF-8, nor UTF-16 with a byte order mark ({error})" if decodes else str(error)
-            after = before + stored.tell()
-            yield Record(f"{where}:{line + 1}", after, problem=f"{reason}; the rest is not read")
+    csv.field_size_limit(MAX_SWALLOWED)  # another library may have raised it
+    with path.open("rb") as stored, _opened(stored) as text:
+        lines, names, rows = _Lines(text), list[str](), iter(list[list[str]]())
+        while True:
+            begin = lines.begin_row()
+            place, last = f"{where}:{begin}", False
+            try:
+                if not names:
+                    rows = csv.reader(lines, delimiter=_separator(lines), strict=True)
+                cells = next(rows)
+                if names:
+                    passages = tuple(_passages(names, cells, where, begin, about))
+                    yield Record(place, before + stored.tell(), passages)
+                elif any(cells):
+                    names = _names(cells)
+                continue
+            except StopIteration:
+                return
+            except CorpusError as error:
+                problem, last = str(error), not names
+            except csv.Error as error:
+                problem, last = str(error), not names or GROUPS in names or "field limit" in str(error)
+                lines.give_back(1)  # a quote that is not closed swallows the lines below
+            except UnicodeDecodeError as error:
+                problem, last = f"not UTF-16 ({error})", True
+            yield Record(place, before + stored.tell(), problem=problem + ("; the rest is not read" * last))
+            if last:
+                return
 
 
-def _lines(stored: BinaryIO) -> Generator[str]:
-    """Yield the lines of a file. Raises CorpusError, UnicodeDecodeError."""
-    mark = stored.read(3)
-    stored.seek(len(mark) if mark == codecs.BOM_UTF8 else 0)
-    if not mark.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        while line := _short(stored.readline(MAX_LINE + 1)):
-            yield line.decode()
-        return
-    wide = io.TextIOWrapper(stored, "utf-16", newline="")
-    try:
-        while text := _short(wide.readline(MAX_LINE + 1)):
-            yield text
-    finally:
-        wide.detach()
+def _opened(stored: BinaryIO) -> io.TextIOWrapper:
+    """Return the text of a file, with lone surrogates for bytes that are not UTF-8."""
+    encoding = json.detect_encoding(stored.read(4))
+    stored.seek(0)
+    return io.TextIOWrapper(stored, encoding, errors="surrogateescape", newline="")
 
 
-def _short(line: AnyStr) -> AnyStr:
-    """Return a line. Raises CorpusError where it is too long."""
-    if len(line) > MAX_LINE:
-        raise CorpusError(f"a line has more than {MAX_LINE:,} characters")
-    return line
+class _Lines:
+    """The lines of a text; those of a row can be given back, to be read again."""
+
+    def __init__(self, text: TextIO) -> None:
+        self._text, self._before = text, 0
+        self._taken, self._again = list[str](), list[str]()
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        """Raises csv.Error for a line that is too long, and goes on behind it."""
+        line = self._again.pop() if self._again else self._text.readline(MAX_LINE + 1)
+        if not line:
+            raise StopIteration
+        if len(line) > MAX_LINE:
+            while line and line[-1] not in "\r\n":
+                line = self._text.readline(MAX_LINE)
+            self._taken.append("\n")
+            raise csv.Error(f"a line has more than {MAX_LINE:,} characters")
+        self._taken.append(line)
+        return line
+
+    def begin_row(self) -> int:
+        """Return the number of the next line, from 1, with which a row begins."""
+        self._before += len(self._taken)
+        self._taken.clear()
+        return self._before + 1
+
+    def give_back(self, kept: int) -> None:
+        """Give the lines of the row back, but for the first ones."""
+        self._again += reversed(self._taken[kept:])
+        del self._taken[kept:]
+
+
+def _separator(lines: _Lines) -> str:
+    """Return what separates cells, and pass over a line `sep=;` that says so."""
+    first = next((line for line in lines if line.strip()), "")
+    if named := SEPARATOR_LINE.fullmatch(first):
+        return named[1]
+    lines.give_back(0)
+    return _delimiter(first)
 
 
 def _delimiter(first: str) -> str:
@@ -104,16 +150,28 @@ def _delimiter(first: str) -> str:
 def _names(row: Sequence[str]) -> list[str]:
     """Return the names of columns. Raises CorpusError.
 
-    >>> _names(["ID", "", "Unit  price"])
-    ['id', 'column 2', 'Unit price']
+    >>> _names(["ID", "", "Unit  price", "Unit price"])
+    ['id', 'column 2', 'Unit price', 'Unit price (column 4)']
     """
     if len(row) > MAX_COLUMNS:
         raise CorpusError(f"has {len(row):,} columns: at most {MAX_COLUMNS:,} are read")
-    names = [_name(" ".join(name.split())) or f"column {n}" for n, name in enumerate(row, start=1)]
-    twice = [name for n, name in enumerate(names) if name in names[:n]]
-    if twice:
-        raise CorpusError(f"two columns are named {short(twice[0])}")
+    names: list[str] = []
+    for n, cell in enumerate(row, start=1):
+        name = _name(" ".join(_readable(f"column {n}", cell).split())) or f"column {n}"
+        if name in names and name in (*OWN, GROUPS):
+            raise CorpusError(f"two columns are named {short(name)}")
+        names.append(f"{name} (column {n})" if name in names else name)
     return names
+
+
+def _readable(name: str, cell: str) -> str:
+    """Return a cell. Raises CorpusError where it is too long, or has what no text has."""
+    if len(cell) > MAX_CELL:
+        raise CorpusError(f"{name} has more than {MAX_CELL:,} characters")
+    if broken := BROKEN.search(cell):
+        wrong = "a NUL" if broken[0] == "\0" else "bytes that are neither UTF-8 nor UTF-16"
+        raise CorpusError(f"{name} has {wrong} at character {broken.start() + 1}")
+    return cell
 
 
 def _name(name: str) -> str:
@@ -132,9 +190,11 @@ def _passages(
     if len(cells) > len(names):
         raise CorpusError(f"has {len(cells)} cells, but the first row names {len(names)} columns")
     row = {
-        name: cell.replace("\0", "").strip()
+        name: _readable(name, cell).strip()
         for name, cell in itertools.zip_longest(names, cells, fillvalue="")
     }
+    if "text" in names and not row["text"] and any(row.values()):
+        raise CorpusError("needs a non-empty 'text'")
     row_id = row.get("id") or row.get("_id") or str(line)
     text = row["text"] if "text" in names else _shown(row)
     metadata = {**_metadata(f"{where}#{row_id}", row), **about, "row": line}

@@ -50,7 +50,7 @@ def read_rows(path: Path) -> Iterator[Cells]:
         path: The file; it is unpacked when its name ends in .gz.
 
     Raises:
-        ExchangeError: It cannot be read, is empty, or has a line that is too long.
+        ExchangeError: It cannot be read, is empty, or has a cell without an end.
     """
     number, width = 0, 0
     csv.field_size_limit(LONGEST)
@@ -59,7 +59,7 @@ def read_rows(path: Path) -> Iterator[Cells]:
             closing(_opened(path)) as stored,
             TextIOWrapper(stored, _encoding(stored), errors="surrogateescape", newline="") as text,
         ):
-            lines = _Lines(text, path)
+            lines = _Lines(text)
             delimiter, spaced = _separation(lines, path)
             rows = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=spaced)
             while True:
@@ -69,10 +69,10 @@ def read_rows(path: Path) -> Iterator[Cells]:
                 except StopIteration:
                     break
                 except csv.Error as error:
-                    if not width:
+                    if not width or "field limit" in str(error):
                         raise
                     lines.give_back(1)  # a quote that is not closed swallows the lines below
-                    yield Cells(number, fault=f"{error}; a quote within quotes is written twice")
+                    yield Cells(number, fault=str(error))
                     continue
                 if len(cells) < 2 and not "".join(cells).strip():
                     continue
@@ -101,27 +101,25 @@ def _encoding(stored: IO[bytes]) -> str:
 
 
 class _Lines:
-    """The lines of a text; those of a row can be given back, to be read again.
+    """The lines of a text; those of a row can be given back, to be read again."""
 
-    Args:
-        text: The text.
-        path: Its file, for messages.
-    """
-
-    def __init__(self, text: IO[str], path: Path) -> None:
-        self._text, self._path = text, path
-        self._before, self._taken, self._again = 0, list[str](), list[str]()
+    def __init__(self, text: IO[str]) -> None:
+        self._text, self._before = text, 0
+        self._taken, self._again = list[str](), list[str]()
 
     def __iter__(self) -> "_Lines":
         return self
 
     def __next__(self) -> str:
-        """Raises ExchangeError where the line is too long."""
+        """Raises csv.Error for a line that is too long, and goes on behind it."""
         line = self._again.pop() if self._again else self._text.readline(LONGEST + 1)
-        if len(line) > LONGEST:
-            raise ExchangeError(f"{self._path} cannot be read: a line has more than {LONGEST:,} characters")
         if not line:
             raise StopIteration
+        if len(line) > LONGEST:
+            while line and line[-1] not in "\r\n":
+                line = self._text.readline(LONGEST)
+            self._taken.append("\n")
+            raise csv.Error(f"a line has more than {LONGEST:,} characters")
         self._taken.append(line)
         return line
 

@@ -89,9 +89,10 @@ def test_progress_goes_on_from_the_files_before_a_table(tmp_path: Path) -> None:
     assert [one.done for one in open_source(tmp_path).records()] == [6, 17, 24]
 
 
-def test_nulls_are_not_part_of_a_cell(tmp_path: Path) -> None:
-    (found,) = passages(tmp_path, "name,place\nTe\0a,\0\n")
-    assert (found.text, found.metadata["name"]) == ("name: Tea", "Tea")
+def test_a_cell_with_a_nul_is_named_and_the_next_row_is_read(tmp_path: Path) -> None:
+    bad, good = read(tmp_path, "name,place\nTea,O\0slo\nRum,Rome\n")
+    assert (bad.where, bad.problem) == ("prices.csv:2", "place has a NUL at character 2")
+    assert [each.text for each in good.passages] == ["name: Rum\nplace: Rome"]
 
 
 def test_a_table_of_tabs_has_a_suffix_of_its_own(tmp_path: Path) -> None:
@@ -100,9 +101,15 @@ def test_a_table_of_tabs_has_a_suffix_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_not_unicode_is_named_with_its_line(tmp_path: Path) -> None:
-    good, bad = read(tmp_path, "name\nTea\nCaf\xe9\nMilk\n".encode("latin-1"))
-    assert (good.problem, bad.where) == ("", "prices.csv:3")
-    assert "not UTF-8, nor UTF-16 with a byte order mark" in bad.problem
+    good, bad, next_one = read(tmp_path, "name\nTea\nCaf\xe9\nMilk\n".encode("latin-1"))
+    assert (good.problem, bad.where, next_one.problem) == ("", "prices.csv:3", "")
+    assert bad.problem == "name has bytes that are neither UTF-8 nor UTF-16 at character 4"
+    header = read(tmp_path, "Caf\xe9\nTea\n".encode("latin-1"))
+    assert [record.problem for record in header] == [
+        "column 1 has bytes that are neither UTF-8 nor UTF-16 at character 4; the rest is not read"
+    ]
+    (cut,) = read(tmp_path, "a\nTea".encode("utf-16")[:-1])
+    assert cut.problem.startswith("not UTF-16 ")
 
 
 @pytest.mark.parametrize(
@@ -133,10 +140,19 @@ def test_groups_are_kept_among_many_columns(tmp_path: Path) -> None:
     ("content", "where", "problem"),
     [
         ("a,b\n1,2,3\n4,5\n", "prices.csv:2", "has 3 cells, but the first row names 2 columns"),
-        ("a,a\n1,2\n", "prices.csv:1", "two columns are named 'a'"),
+        ("id,ID\n1,2\n", "prices.csv:1", "two columns are named 'id'; the rest is not read"),
+        ("text,text\n1,2\n", "prices.csv:1", "two columns are named 'text'"),
+        ("a,allowed_groups,Allowed_Groups\n1,2,3\n", "prices.csv:1", "two columns are named 'allowed_g"),
+        ("id,text\n1,One\n2\n", "prices.csv:3", "needs a non-empty 'text'"),
+        ('a,b\n1,2\n3,"x"y\n4,5\n', "prices.csv:3", "',' expected after"),
+        (
+            f"{'x' * 2_000_000}\na\n",
+            "prices.csv:1",
+            "has more than 1,048,576 characters; the rest is not read",
+        ),
         (f"text,allowed_groups\nx,{'g' * 600}\n", "prices.csv:2", "more than 512 characters"),
         (f"a\n{'x' * 10_000_000}\n", "prices.csv:2", "a line has more than 1,048,576 characters"),
-        (f"a\n{'x' * 200_000}\n", "prices.csv:2", "field larger than field limit (131072)"),
+        (f"a\n{'x' * 200_000}\n", "prices.csv:2", "a has more than 131,072 characters"),
         ('a\nfine\n"never closed\n' + "more\n" * 9, "prices.csv:3", "unexpected end of data"),
         (",".join(f"c{n}" for n in range(2_000)), "prices.csv:1", "has 2,000 columns: at most 1,000"),
     ],
@@ -157,7 +173,7 @@ def test_the_longest_line_the_longest_cell_and_the_most_columns_are_read(tmp_pat
     (found,) = passages(tmp_path, f"a,b,c,d,e,f,g,h\n{line}\n")
     assert len(found.text) == 8 * 131_071 + 8 * 3 + 7
     assert [one.problem for one in read(tmp_path, f"a,b,c,d,e,f,g,h\n{line}x\n")] == [
-        "a line has more than 1,048,576 characters; the rest is not read"
+        "a line has more than 1,048,576 characters"
     ]
 
 
@@ -167,7 +183,47 @@ def test_a_limit_that_another_library_has_raised_is_not_ours(tmp_path: Path) -> 
         (bad,) = read(tmp_path, f"a\n{'x' * 200_000}\n")
     finally:
         csv.field_size_limit(before)
-    assert "field larger than field limit (131072)" in bad.problem
+    assert "a has more than 131,072 characters" in bad.problem
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "name,place\rTea,Oslo\rRum,Rome\r",
+        "\n\nname,place\nTea,Oslo\nRum,Rome\n",
+        "sep=|\nname|place\nTea|Oslo\nRum|Rome\n",
+        "name,place\nTea,Oslo\nRum,Rome\n".encode("utf-16-le"),
+        'name,place\nTea,Oslo\nMilk,"swallows\nRum,Rome\n',
+        'name,place\nTea,Oslo\nMilk,"swallows\nRum,"Rome"\n',
+        f"name,place\nTea,Oslo\n{'x' * 2_000_000}\nRum,Rome\n",
+    ],
+)
+def test_every_row_that_can_be_read_is_read(tmp_path: Path, content: str | bytes) -> None:
+    assert [each.text for each in passages(tmp_path, content)] == [
+        "name: Tea\nplace: Oslo",
+        "name: Rum\nplace: Rome",
+    ]
+
+
+def test_no_line_of_a_cell_with_groups_becomes_a_row_of_others(tmp_path: Path) -> None:
+    """A line of a secret may look like a row for all, so quotes that do not fit end such a table."""
+    content = 'text,allowed_groups\nOpen,all\n"Our "plan"\nSecret,all\nMore",board\nLast,all\n'
+    good, bad = read(tmp_path, content)
+    assert [each.text for each in good.passages] == ["Open"]
+    assert (bad.where, bad.problem[-22:]) == ("prices.csv:3", "; the rest is not read")
+    whole, problem = read(tmp_path, f'text,allowed_groups\nOpen,all\n"{"Secret,all" * 20_000}\n",board\n')
+    assert (len(whole.passages), problem.problem) == (1, "text has more than 131,072 characters")
+    long = f'text,allowed_groups\nOpen,all\n"{"x" * 2_000_000}\nSecret,all\n",board\n'
+    assert [len(record.passages) for record in read(tmp_path, long)] == [1, 0]
+
+
+def test_a_name_that_occurs_twice_is_that_of_two_columns(tmp_path: Path) -> None:
+    (row,) = passages(tmp_path, "id,name,name\n1,a,b\n")
+    assert row.text == "id: 1\nname: a\nname (column 3): b"
+    assert {name: row.metadata[name] for name in ("name", "name (column 3)")} == {
+        "name": "a",
+        "name (column 3)": "b",
+    }
 
 
 def test_an_empty_table_has_no_passages(tmp_path: Path) -> None:
