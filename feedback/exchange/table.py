@@ -645,7 +645,8 @@ class RowReader:
 UNDECODED = re.compile("[\ud800-\udfff]")
 """What stands for bytes that are not UTF-8."""
 
-BROKEN = re.compile(f"\0|{UNDECODED.pattern}")
+BROKEN = re.compile("[\0\ud800-\udfff]")
+"""The same, and NUL."""
 
 
 def writable(column: str, text: str, broken: re.Pattern[str] = BROKEN) -> str:
