@@ -49,7 +49,7 @@ WHOLE_NUMBERS = ("prompt_tokens", "completion_tokens", "steps")
 TRUE, FALSE = frozenset(("true", "t", "yes", "pass")), frozenset(("false", "f", "no", "fail"))
 """Texts that are read as the rewards 1 and 0, in any case."""
 
-MISSING = frozenset(("", "null", "none", "nan", "na", "n/a", "<na>", "\\n"))
+MISSING = frozenset(("", "null", "none", "nan", "na", "n/a", "<na>"))
 """Texts that stand for no value where a number is expected, in any case."""
 
 SAMPLE = 1000
@@ -286,7 +286,7 @@ def number(value: Any) -> float:
 
 
 ZONE = re.compile(r"(?<=\d) ?(?:utc|gmt|z)$|(?<=\d) (?=[+-]\d)", re.IGNORECASE)
-"""UTC by name at the end of a time, or the space before an offset."""
+"""UTC by name at the end of a time, where none is the same, or the space before an offset."""
 
 
 def seconds(value: Any) -> float:
@@ -321,7 +321,7 @@ def seconds(value: Any) -> float:
 
 
 def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(ZONE.sub(lambda zone: "" if zone[0] == " " else "+00:00", text))
+    return datetime.fromisoformat(ZONE.sub("", text))
 
 
 def _epoch(moment: datetime) -> float:

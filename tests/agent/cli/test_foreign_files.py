@@ -157,6 +157,12 @@ TABLES: dict[str, tuple[str | bytes, int, float, str]] = {
     ),
     "t and f": (table("0.5", "t", "2026-03-01").replace("3,large,0.5,t", "3,large,0.5,f"), 4, 3, ""),
     "null of MySQL": (PLAIN.replace("3,large,0.5,1", r"3,large,0.5,\N"), 4, 3, "; 1 decisions without one"),
+    "ids that are null": (
+        PLAIN.replace("0,small", r"\N,small").replace("2,small", r"\N,small"),
+        4,
+        4,
+        "",
+    ),
     "a zero date of MySQL": (
         PLAIN + "9,small,0.5,1,0000-00-00 00:00:00\n",
         4,
