@@ -257,6 +257,8 @@ def test_a_table_is_read_but_for_the_rows_that_are_named(tmp_path: Path, name: s
     examples = list(read_export(output))
     assert len(examples) == decisions
     assert sum(example.metrics.get("reward", 0.0) for example in examples) == total
+    if name == "a quote without an end":
+        assert [example.decision.id for example in examples] == ["0", "2", "3"], "in the order of the file"
     assert told.format(source) in printed
     assert ("left out" in printed) == (bool(told) and name != "null of MySQL")
 

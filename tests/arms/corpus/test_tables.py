@@ -194,6 +194,7 @@ def test_a_limit_that_another_library_has_raised_is_not_ours(tmp_path: Path) -> 
         "sep=|\nname|place\nTea|Oslo\nRum|Rome\n",
         "name,place\nTea,Oslo\nRum,Rome\n".encode("utf-16-le"),
         'name,place\nTea,Oslo\nMilk,"swallows\nRum,Rome\n',
+        'name,place\nMilk,"swallows\nTea,Oslo\nRum,Rome\n',
         'name,place\nTea,Oslo\nMilk,"swallows\nRum,"Rome"\n',
         f"name,place\nTea,Oslo\n{'x' * 2_000_000}\nRum,Rome\n",
     ],
