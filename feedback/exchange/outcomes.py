@@ -14,6 +14,7 @@ with true propensities of it. All outcomes together can be written for `armwise 
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ import orjson
 
 from armwise.feedback.exchange.imported import BadValue, Faults
 from armwise.feedback.exchange.jsonl import ExchangeError
+from armwise.feedback.exchange.messages import last_text
 from armwise.feedback.exchange.records import Record
 from armwise.feedback.exchange.table import (
     Columns,
@@ -29,7 +31,6 @@ from armwise.feedback.exchange.table import (
     is_missing,
     nearest,
     number,
-    text_of,
 )
 
 DOLLARS = "|total_cost"
@@ -40,7 +41,7 @@ RESPONSE = "|model_response"
 WIDE = Layout(
     "wide",
     fields={
-        "question": ("question", "prompt", "query"),
+        "question": ("question", "prompt", "query", "messages", "conversation_a", "conversation"),
         "arm": ("_arm",),
         "reward": ("_reward",),
         "distribution": ("_distribution",),
@@ -132,10 +133,10 @@ def _winner(values: Mapping[str, Any]) -> float:
     if "winner" in values:
         winner = str(values["winner"]).strip()
         rewards = {"model_a": 1.0, str(values["model_a"]): 1.0, "model_b": 0.0, str(values["model_b"]): 0.0}
-        if winner.startswith(("tie", "both_bad", "bothbad")):
-            return TIED
         if winner in rewards:
             return rewards[winner]
+        if re.sub(r"[\s_]", "", winner.lower()).startswith(("tie", "bothbad")):
+            return TIED
         raise BadValue("no winner", f"winner is {winner!r}; model_a, model_b or tie was expected")
     marks = {name: values.get(name) for name in ("winner_model_a", "winner_model_b", "winner_tie")}
     won = [name for name, mark in marks.items() if not is_missing(mark) and number(mark) == 1.0]
@@ -281,7 +282,7 @@ def _lines_of(record: Record, outcomes: Outcomes, columns: Columns, root: str, i
     if record.fault:
         raise BadValue(record.reason, record.fault)
     values = record.values
-    question = text_of(values.get(columns.question)) if columns.question else ""
+    question = last_text(values.get(columns.question)) if columns.question else ""
     ident = str(values.get(columns.id) or "") if columns.id else ""
     ident = ident or record.where.removeprefix(root)
     if not question:

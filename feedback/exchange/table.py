@@ -21,12 +21,11 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from armwise.feedback.clock import require_date
 from armwise.feedback.events import ESTIMATED, IMPORTED, Context, Cost, Decision, Example
 from armwise.feedback.exchange.imported import BadValue, agreed, cut, distribution, possible, sound, worth
 from armwise.feedback.exchange.jsonl import ExchangeError
+from armwise.feedback.exchange.messages import last_text
 from armwise.feedback.exchange.records import Record, names_in, occurs, opened_up, value_at
 from armwise.feedback.texts import compressed
 
@@ -147,7 +146,7 @@ class Layout:
 TABLE = Layout(
     "table",
     fields={
-        "question": ("question", "prompt", "query", "input", "text", "context"),
+        "question": ("question", "prompt", "query", "input", "text", "context", "messages", "conversations"),
         "arm": ("arm", "action", "route", "model", "variant", "treatment"),
         "propensity": ("propensity", "pscore", "propensity_score", "probability", "prob", "chance", "p"),
         "reward": ("reward", "score", "rating", "feedback", "label", "outcome"),
@@ -331,53 +330,6 @@ def _epoch(moment: datetime) -> float:
         raise ValueError(str(error)) from None
 
 
-QUESTIONS = ("question", "query", "prompt", "input", "text", "content")
-"""Keys of an object that hold its question, the first one that is a text."""
-
-
-def text_of(value: Any) -> str:
-    """Return the text of a question: as it is, or of messages the last one of the user.
-
-    >>> text_of('[{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "She."}]')
-    'Who?'
-    >>> text_of({"messages": [{"role": "user", "content": [{"type": "text", "text": "Where?"}]}]})
-    'Where?'
-    """
-    value = opened_up(value)
-    match value:
-        case None:
-            return ""
-        case str():
-            return value
-        case {"messages": list() as messages}:
-            return text_of(messages)
-        case [*items] if items and all(isinstance(item, Mapping) and "role" in item for item in items):
-            user_messages = [item for item in items if item["role"] == "user"] or items
-            last = user_messages[-1]
-            return _content(last.get("content", last.get("parts")))
-        case Mapping():
-            asked_for = (value[key] for key in QUESTIONS if isinstance(value.get(key), str))
-            return next(asked_for, orjson.dumps(value, default=str).decode() if value else "")
-        case []:
-            return ""
-    return str(value)
-
-
-def _content(content: Any) -> str:
-    """Return the text of a message: a text, or the texts of its parts."""
-    content = opened_up(content)
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else [content]
-    texts: list[str] = []
-    for part in parts:
-        if isinstance(part, Mapping):
-            texts += [part[key] for key in ("text", "content", "value") if isinstance(part.get(key), str)][:1]
-        elif isinstance(part, str):
-            texts.append(part)
-    return "\n".join(texts)
-
-
 def feature_of(name: str, value: Any) -> tuple[str, float] | None:
     """Return a feature as a policy sees it: a text as `name=text`, a large number by its logarithm.
 
@@ -505,7 +457,7 @@ class RowReader:
 
     def _question(self, values: Mapping[str, Any]) -> str:
         column = self._columns.question
-        return "" if column is None else writable(column, text_of(value_at(values, column)))
+        return "" if column is None else writable(column, last_text(value_at(values, column)))
 
     def _arm(self, values: Mapping[str, Any]) -> str:
         column = str(self._columns.arm)

@@ -136,6 +136,38 @@ def test_battles_without_a_winner_are_left_out(tmp_path: Path) -> None:
     assert log.faults.counts == {"no winner": 1, "no two models": 1}
 
 
+def test_the_conversations_of_an_arena_are_its_questions_and_ties_have_many_names(tmp_path: Path) -> None:
+    ties = ["tie", "tie (bothbad)", "both_bad", "Both bad", "bothbad"]
+    winners = ["model_a", *ties, "Tie-7B"]
+    rows = [
+        {
+            "question_id": f"q{at}",
+            "model_a": "Tie-7B",
+            "model_b": "y",
+            "winner": winner,
+            "conversation_a": [
+                {"role": "user", "content": f"ask {at}"},
+                {"role": "assistant", "content": "a"},
+            ],
+        }
+        for at, winner in enumerate(winners)
+    ]
+    examples, log = read(as_lines(tmp_path / "arena.jsonl", rows), "battles")
+    assert log.faults.counts == {}
+    assert [one.decision.context.question for one in examples] == [f"ask {at}" for at in range(len(rows))]
+    assert [one.metrics["reward"] for one in examples[1:-1]] == [0.5] * len(ties)
+    assert {(one.decision.drawn, one.metrics["reward"]) for one in (examples[0], examples[-1])} <= {
+        ("Tie-7B", 1.0),
+        ("y", 0.0),
+    }
+
+
+def test_the_prompts_of_a_battle_are_a_list_of_which_the_last_one_is_asked(tmp_path: Path) -> None:
+    row = {"id": 1, "model_a": "x", "model_b": "y", "prompt": '["ask","and then"]', "winner": "tie"}
+    ((example,), _) = read(as_csv(tmp_path / "kaggle.csv", [row]), "battles")
+    assert example.decision.context.question == "and then"
+
+
 def test_all_outcomes_are_written_as_training_reads_them(tmp_path: Path) -> None:
     rows = routerbench_rows(30)
     rows[7]["medium"] = None

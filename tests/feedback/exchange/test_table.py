@@ -1,5 +1,6 @@
 """A table with columns by name: what is understood, what a value means, and which rows are left out."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,14 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
 from armwise.agent.policies import FeatureSpec, describe
 from armwise.feedback.events import IMPORTED
 from armwise.feedback.exchange import ExchangeError, Header, read_export, rule_of, write_export
-from armwise.feedback.exchange.table import feature_of, number, seconds, text_of
+from armwise.feedback.exchange.messages import ASSISTANT, last_text
+from armwise.feedback.exchange.table import feature_of, number, seconds
 from tests.feedback.exchange.traffic import (
     ARMS,
     NAMES,
@@ -334,10 +336,103 @@ def test_rewards_are_numbers_or_words(text: str, value: float) -> None:
         ({"other": 1}, '{"other":1}'),
         (None, ""),
         ([], ""),
+        ({}, ""),
+        ([None], ""),
+        (["first", "last", None], "last"),
+        ('["first", "last"]', "last"),
+        ([1, 2], "[1,2]"),
+        (True, "true"),
+        ([{"type": "human", "content": "of LangChain"}, {"type": "ai", "content": "a"}], "of LangChain"),
+        ([{"type": "human", "data": {"content": "stored"}}], "stored"),
+        (
+            [{"lc": 1, "type": "constructor", "id": ["schema", "HumanMessage"], "kwargs": {"content": "lc"}}],
+            "lc",
+        ),
+        ({"messages": [[{"type": "human", "content": "in a batch"}]]}, "in a batch"),
+        ([["system", "s"], ["user", "in a pair"]], "in a pair"),
+        (
+            {"conversations": [{"from": "human", "value": "of ShareGPT"}, {"from": "gpt", "value": "a"}]},
+            "of ShareGPT",
+        ),
+        ({"custom_id": "1", "body": {"messages": [{"role": "user", "content": "of OpenAI"}]}}, "of OpenAI"),
+        (
+            {
+                "body": {
+                    "input": [{"role": "user", "content": [{"type": "input_text", "text": "of a response"}]}]
+                }
+            },
+            "of a response",
+        ),
+        ({"contents": [{"role": "user", "parts": [{"text": "of Gemini"}]}]}, "of Gemini"),
+        ([{"author": {"role": "user"}, "content": {"parts": ["of ChatGPT"]}}], "of ChatGPT"),
+        ([{"role": "user", "content": "[1, 2]"}], "[1, 2]"),
+        ([{"role": "user", "content": '[{"type": "text", "text": "in a text"}]'}], "in a text"),
+        ([{"role": "user", "content": 5}], "5"),
+        ([{"role": "user", "content": {"type": "image", "text": "no"}}], ""),
+        ([{"type": "input_text", "text": "one"}, {"type": "input_text", "text": "two"}], "one\ntwo"),
+        (
+            {
+                "params": {
+                    "messages": [
+                        {
+                            "role": "user",
+                            "content": [{"type": "text", "text": "of Anthropic"}, {"type": "image"}],
+                        },
+                        {"role": "assistant", "content": [{"type": "tool_use", "input": {}}]},
+                        {"role": "user", "content": [{"type": "tool_result", "content": "19 C"}]},
+                    ]
+                }
+            },
+            "of Anthropic",
+        ),
     ],
 )
 def test_a_question_is_the_last_message_of_the_user(value: Any, text: str) -> None:
-    assert text_of(value) == text
+    assert last_text(value) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+        [{"type": "human", "content": "q"}, {"type": "ai", "content": "a"}],
+        {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]},
+        [["human", "q"], ["ai", "a"]],
+        [{"role": "model", "parts": [{"text": "a"}]}, {"role": "user", "parts": [{"text": "q"}]}],
+    ],
+)
+def test_an_answer_is_the_last_message_of_the_assistant(value: Any) -> None:
+    assert (last_text(value), last_text(value, ASSISTANT)) == ("q", "a")
+    assert last_text("q", ASSISTANT) == last_text(["q"], ASSISTANT) == last_text({"x": 1}, ASSISTANT) == ""
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers()
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["role", "content", "type", "text", "messages", "id", "x"]), inner, max_size=3
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+@settings(max_examples=200)
+def test_a_question_is_text_whatever_the_value_is_and_never_a_representation_of_python(value: Any) -> None:
+    text = last_text(value)
+    assert isinstance(text, str)
+    assert isinstance(value, str) or text != repr(value) or text == json.dumps(value)
+
+
+def test_a_value_of_a_thousand_levels_is_a_text_or_none() -> None:
+    deep = "[" * 1000 + "1" + "]" * 1000
+    assert last_text(deep) in (deep, "")
 
 
 def test_two_readings_are_the_same(tmp_path: Path) -> None:

@@ -1,0 +1,156 @@
+"""Conversations as other systems export them: the text of the question, or that of the answer.
+
+    OpenAI, Anthropic, Gemini, OpenTelemetry    [{"role": "user", "content": "Who?"}], a content in parts too
+    LangChain, LangGraph                        [{"type": "human", "content": "Who?"}], [["human", "Who?"]]
+    ShareGPT                                    {"conversations": [{"from": "human", "value": "Who?"}]}
+    batch files of OpenAI and Anthropic         {"body": {"messages": [...]}}, {"params": {"messages": [...]}}
+
+A list without roles is the texts of the user.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from armwise.feedback.exchange.records import opened_up
+
+USER = frozenset(("user", "human", "humanmessage", "humanmessagechunk", "prompter"))
+"""Roles that ask, in lower case."""
+
+ASSISTANT = frozenset(
+    ("assistant", "ai", "aimessage", "aimessagechunk", "gpt", "chatgpt", "model", "bot", "bing", "bard")
+)
+"""Roles that answer."""
+
+ROLES = (
+    USER
+    | ASSISTANT
+    | {"system", "systemmessage", "developer", "tool", "toolmessage", "function", "functionmessage"}
+    | {"chat", "observation", "function_call"}
+)
+
+WRAPPERS = ("kwargs", "data", "message")
+"""Keys under which LangChain, and exports of ChatGPT, keep the fields of a message."""
+
+CONTENTS = ("content", "value", "text", "parts")
+"""Keys of a message, and of a part of one, that hold its text."""
+
+TEXTS = (None, "text", "input_text", "output_text")
+"""Types of the parts that somebody wrote; images, results of tools and thoughts are others."""
+
+PLACES = (
+    *("messages", "conversations", "conversation", "question", "query", "prompt", "input", "text", "content"),
+    *("contents", "inputs", "body", "params", "request"),
+)
+"""Keys of an object that hold a conversation or its question, the first one with a text counts."""
+
+DEEPEST = 8
+"""Levels of objects that are entered for a text."""
+
+
+def last_text(value: Any, speakers: frozenset[str] = USER) -> str:
+    """Return the last text of the user in a conversation, or of other speakers.
+
+    A text is itself the question. Where the user said nothing, the last text of anybody is the question.
+    Data that is no conversation is its JSON. A conversation without a text is empty.
+
+    >>> last_text('[{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "She."}]')
+    'Who?'
+    >>> last_text([["human", "Who?"], ["ai", "She."]], ASSISTANT)
+    'She.'
+    >>> last_text('["Who?", "And where?"]')
+    'And where?'
+    """
+    text = _read(value, speakers, DEEPEST)
+    if text is not None or speakers is not USER:
+        return text or ""
+    data = opened_up(value)
+    if isinstance(data, Mapping | list | tuple):
+        try:
+            return json.dumps(data, default=str, ensure_ascii=False, separators=(",", ":"))
+        except RecursionError:
+            return ""
+    return str(data).lower() if isinstance(data, bool) else str(data)
+
+
+def _read(value: Any, speakers: frozenset[str], depth: int) -> str | None:
+    """Return a text of the speakers; None where a value is neither a text nor a conversation."""
+    value = opened_up(value)
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value if speakers is USER else ""
+    if not depth or not isinstance(value, Mapping | list | tuple):
+        return None
+    items = [value] if isinstance(value, Mapping) else value
+    if messages := list(_messages(items)):
+        return _last(text for role, text in messages if role in speakers) or (
+            _last(text for _, text in messages) if speakers is USER else ""
+        )
+    if isinstance(value, Mapping):
+        inner = [value[key] for key in PLACES if key in value]
+    elif all(isinstance(item, Mapping) for item in items) and (text := _written(items, depth)):
+        return text if speakers is USER else ""
+    else:
+        inner = list(reversed(items))
+    texts = [_read(item, speakers, depth - 1) for item in inner]
+    nothing = "" if (texts or not value) and None not in texts else None
+    return next((text for text in texts if text), nothing)
+
+
+def _last(texts: Iterable[str]) -> str:
+    return next((text for text in reversed(list(texts)) if text), "")
+
+
+def _messages(items: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the role and the text of each item that is a message."""
+    for item in items:
+        match item:
+            case [str(role), content] if role.lower() in ROLES:
+                yield role.lower(), _written(content, DEEPEST)
+            case Mapping() if role := _role(item):
+                layers = [item, *_wrapped(item)]
+                texts = (_written(layer.get(key), DEEPEST) for layer in layers for key in CONTENTS)
+                yield role, next((text for text in texts if text), "")
+
+
+def _wrapped(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    return (inner for key in WRAPPERS if isinstance(inner := message.get(key), Mapping))
+
+
+def _role(message: Mapping[str, Any]) -> str:
+    """Return who speaks in a message, in lower case; empty where an object is none."""
+    for layer in (message, *_wrapped(message)):
+        if not any(key in layer for key in (*CONTENTS, *WRAPPERS, "tool_calls")):
+            continue
+        author = layer.get("author")
+        role = layer.get("role", author.get("role") if isinstance(author, Mapping) else None)
+        if isinstance(role, str):
+            return role.lower()
+        classes = layer.get("id")
+        for name in (
+            layer.get("from"),
+            layer.get("type"),
+            classes[-1] if isinstance(classes, list) and classes else None,
+        ):
+            if isinstance(name, str) and name.lower() in ROLES:
+                return name.lower()
+    return ""
+
+
+def _written(content: Any, depth: int) -> str:
+    """Return the text of a content: of its parts those that somebody wrote, one a line."""
+    parts = opened_up(content)
+    if isinstance(content, str):
+        in_parts = isinstance(parts, list) and all(isinstance(part, Mapping) for part in parts)
+        return (_written(parts, depth) if in_parts else "") or content
+    if isinstance(content, int | float) and not isinstance(content, bool):
+        return str(content)
+    if not depth:
+        return ""
+    if isinstance(content, Mapping) and content.get("type") in TEXTS:
+        texts = (_written(content.get(key), depth - 1) for key in CONTENTS)
+        return next((text for text in texts if text), "")
+    if isinstance(content, list | tuple):
+        return "\n".join(text for part in content if (text := _written(part, depth - 1)))
+    return ""
