@@ -20,6 +20,7 @@ import orjson
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from armwise.feedback.events import IMPORTED, Context, Cost, Decision, Example
+from armwise.feedback.exchange.identity import Ids
 from armwise.feedback.exchange.imported import (
     BadValue,
     Faults,
@@ -27,7 +28,6 @@ from armwise.feedback.exchange.imported import (
     distribution,
     drawn_first,
     possible,
-    require_new,
     rewarded,
     sound,
     worth,
@@ -133,14 +133,14 @@ def read_dsjson(path: Path, metric: str, scale: tuple[float, float], faults: Fau
     Raises:
         ExchangeError: The file cannot be read, or a line is wrong and that is strict.
     """
-    seq, ids = 0, set[str]()
+    seq, ids = 0, Ids()
     kept: float | None = None
     for number, line in read_lines(path):
         try:
             event = _event_in(line, kept)
             decision, earned = _decision(event), _earned(event, scale)
             example = sound(Example(seq + 1, decision, Cost(), {metric: earned}))
-            require_new(decision.id, ids)
+            ids.require_new(decision.id)
         except BadValue as bad:
             faults.add(f"{path}, line {number}", bad)
             continue

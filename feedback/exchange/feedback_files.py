@@ -7,36 +7,49 @@ reward. Of several scores of one name on one thing the newest counts, as in Tens
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
+from armwise.feedback.exchange.identity import NewestById
+from armwise.feedback.exchange.imported import BadValue, Faults
 from armwise.feedback.exchange.jsonl import ExchangeError
 from armwise.feedback.exchange.records import Record, names_in, value_at
-from armwise.feedback.exchange.table import is_missing, nearest, seconds
+from armwise.feedback.exchange.table import is_missing, nearest, number, seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One score on something.
+    """One score.
 
     Attributes:
-        target: What it is on.
+        where: File, and the line or row.
+        targets: What it is on.
         name: Name of the metric; empty without one.
         value: As it is in the file.
         at: When it was given, seconds since the epoch; 0 where that is not on record.
+        ident: Its id; empty without one.
     """
 
-    target: str
+    where: str
+    targets: tuple[str, ...]
     name: str
     value: Any
     at: float = 0.0
+    ident: str = ""
 
 
 TARGETS = ("target_id", "trace_id", "traceId", "decision_id", "request_id", "inference_id", "id")
 """Columns of a table of feedback that name what it is on, the first that occurs counts."""
 
-TIMES = ("timestamp", "created_at", "createdAt", "updated_at", "time")
+NO_TARGET = "feedback on nothing"
+"""Reason that is counted for feedback without an id of what it is on."""
+
+UNMATCHED = "feedback on no decision"
+"""Reason that is counted for feedback whose decision is not in the files."""
+
+TIMES = ("updated_at", "updatedAt", "timestamp", "created_at", "createdAt", "time")
 
 
 class TableScores:
@@ -51,12 +64,19 @@ class TableScores:
         self._target, self._reward = target, reward
 
     def __call__(self, record: Record) -> Iterator[Score]:
-        """Yield the score of a row; none where the value is missing. Raises ExchangeError."""
+        """Yield the score of a row; none where the value is missing.
+
+        Raises:
+            BadValue: The row cannot be read, or its id is empty.
+            ExchangeError: It has no column for the id, or none for the reward.
+        """
         values = record.values
         if record.fault:
-            raise ExchangeError(f"{record.where}: {record.fault}")
+            raise BadValue(record.reason, record.fault)
         tried = (self._target, *TARGETS) if self._target else TARGETS
         target = next((name for name in tried if not is_missing(value_at(values, name))), None)
+        if target is None and (empty := next((name for name in tried if name in values), None)):
+            raise BadValue(NO_TARGET, f"{empty} is empty; the id of a decision was expected")
         if target is None:
             raise ExchangeError(
                 f"{record.where}: no column says what the feedback is on: the column of the decisions' ids "
@@ -72,58 +92,107 @@ class TableScores:
                 f"{record.where}: no column for the reward: name it with --reward{nearest('reward', values)}"
             )
         if not is_missing(value := values[column]):
-            yield Score(str(values.get(target, value_at(values, target))), name, value, time_of(values))
+            on = (str(value_at(values, target)),)
+            ident = str(values.get("id") or "") if "metric_name" in values and target != "id" else ""
+            yield Score(record.where, on, name, value, time_of(values), ident)
 
 
 def time_of(values: Mapping[str, Any]) -> float:
-    """Return when a score was given; 0 where that cannot be read."""
+    """Return when a row was last written; 0 where that cannot be read."""
+    latest = 0.0
     for name in TIMES:
         if not is_missing(value := values.get(name)):
-            try:
-                return seconds(value)
-            except (ValueError, TypeError, OverflowError):
-                continue
-    return 0.0
+            with suppress(ValueError, TypeError, OverflowError):
+                latest = max(latest, seconds(value))
+    return latest
 
 
 class Scores:
-    """The newest score on each thing, by name of the metric.
-
-    Attributes:
-        counts: How many scores there are, by name.
-    """
+    """Scores, each once: the newest version of each id, and of each name on one thing the newest."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self._newest: dict[tuple[str, str], tuple[float, Any]] = {}
+        self._scores: NewestById[tuple[object, ...], Score] = NewestById()
 
-    def add(self, scores: Iterable[Score]) -> None:
-        """Note scores; of equally new ones the last."""
-        for score in scores:
-            self.counts[score.name] += 1
-            key = (score.name, score.target)
-            if key not in self._newest or self._newest[key][0] <= score.at:
-                self._newest[key] = score.at, score.value
+    def add(self, score: Score) -> bool:
+        """Note a score; return whether it occurred before, in this or in another version."""
+        ident = (
+            (score.ident, score.name)
+            if score.ident
+            else (score.name, score.targets, score.at, str(score.value))
+        )
+        return self._scores.add(ident, score.at, score)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many scores there are, by name."""
+        return Counter(score.name for score in self._scores)
 
     def metric(self, asked: str | None, source: object) -> str:
         """Return the metric that is the reward. Raises ExchangeError where that is not clear."""
-        if asked is not None and asked in self.counts:
+        counts = self.counts
+        if asked is not None and asked in counts:
             return asked
-        if len(self.counts) == 1 and (asked is None or "" in self.counts):
-            return next(iter(self.counts))
-        listed = ", ".join(f"{name or 'without a name'} ({n:,})" for name, n in self.counts.most_common(20))
+        if len(counts) == 1 and (asked is None or "" in counts):
+            return next(iter(counts))
+        listed = ", ".join(f"{name or 'without a name'} ({n:,})" for name, n in counts.most_common(20))
         if asked is None:
             raise ExchangeError(f"{source}: feedback has several scores, name one with --reward: {listed}")
         raise ExchangeError(f"{source}: no score is called {asked!r}; there are: {listed}")
 
-    def reader(self, metric: str, joins: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:
-        """Return a function from a row to its score: by the first of some columns with one."""
+    def joined(self, metric: str, joins: Sequence[str], faults: Faults) -> "JoinedScores":
+        """Return the scores of a metric, joined with rows by some columns."""
+        return JoinedScores((score for score in self._scores if score.name == metric), joins, faults)
 
-        def read(row: Mapping[str, Any]) -> Any:
-            for column in joins:
-                target = value_at(row, column)
-                if target is not None and (newest := self._newest.get((metric, str(target)))) is not None:
-                    return newest[1]
-            return None
 
-        return read
+class JoinedScores:
+    """Returns the score of a row: by the first of some columns with one, the newest.
+
+    Args:
+        scores: Scores of one metric.
+        joins: Columns that hold what a score is on, or a list of that.
+        faults: Notes the scores that are no numbers; their decisions have no reward.
+    """
+
+    def __init__(self, scores: Iterable[Score], joins: Sequence[str], faults: Faults) -> None:
+        self._joins, self._faults = joins, faults
+        self._scores: NewestById[str, Score] = NewestById()
+        self._all = list(scores)
+        self._newest: NewestById[str, Score] = NewestById()
+        for score in map(self._readable, self._all):
+            for target in score.targets:
+                self._newest.add(target, score.at, score)
+        self._matched: set[str] = set()
+
+    def _readable(self, score: Score) -> Score:
+        """Return a score; without a value where that is no number."""
+        try:
+            number(score.value)
+        except (ValueError, TypeError):
+            right = "a number, true/false, yes/no or pass/fail was expected"
+            self._faults.add(
+                score.where, BadValue("score is no number", f"it is {score.value!r:.80}; {right}")
+            )
+            return replace(score, value=None)
+        return score
+
+    def __call__(self, row: Mapping[str, Any]) -> Any:
+        """Return the value of the score; None where no column has one."""
+        for target in self._targets(row):
+            if (score := self._newest.get(target)) is not None:
+                return score.value
+        return None
+
+    def match(self, row: Mapping[str, Any]) -> None:
+        """Note that the scores on a row are on something that was read."""
+        self._matched.update(target for target in self._targets(row) if target in self._newest)
+
+    def _targets(self, row: Mapping[str, Any]) -> Iterator[str]:
+        for column in self._joins:
+            target = value_at(row, column)
+            for part in target if isinstance(target, list) else (target,):
+                if part is not None:
+                    yield str(part)
+
+    def unmatched(self) -> Iterator[Score]:
+        """Yield the scores on nothing that was read."""
+        return (score for score in self._all if self._matched.isdisjoint(score.targets))

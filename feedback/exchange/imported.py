@@ -49,9 +49,13 @@ class Faults:
     shown: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, where: str, bad: BadValue) -> None:
-        """Note a row. Raises ExchangeError where that is strict."""
+        """Note a row that is wrong. Raises ExchangeError where that is strict."""
         if self.strict:
             raise ExchangeError(f"{where}: {bad.detail}")
+        self.note(where, bad)
+
+    def note(self, where: str, bad: BadValue) -> None:
+        """Note a row that is merely no decision, or that counted above."""
         self.counts[str(bad)] += 1
         named = self.shown.setdefault(str(bad), [])
         if len(named) < SHOWN:
@@ -161,13 +165,6 @@ def sound(example: Example) -> Example:
     for wrong in problems(example):
         raise BadValue("row cannot be written", wrong)
     return example
-
-
-def require_new(ident: str, ids: set[str]) -> None:
-    """Note an id. Raises BadValue where it has occurred."""
-    if ident in ids:
-        raise BadValue("duplicate", f"id {ident!r} occurred above; ids that occur once were expected")
-    ids.add(ident)
 
 
 def rewarded(

@@ -34,6 +34,7 @@ from pydantic import BaseModel, ValidationError
 
 from armwise.feedback.events import IMPORTED, Context, Cost, Decision, Example
 from armwise.feedback.exchange.delimited import Cells, read_rows
+from armwise.feedback.exchange.identity import Ids
 from armwise.feedback.exchange.imported import (
     BadValue,
     Faults,
@@ -41,7 +42,6 @@ from armwise.feedback.exchange.imported import (
     cut,
     distribution,
     possible,
-    require_new,
     rewarded,
     sound,
     worth,
@@ -665,13 +665,13 @@ def read_obp(path: Path, metric: str, scale: tuple[float, float], faults: Faults
         yield from read_arrays(path, metric, scale, faults)
         return
     table = Table.open(_folder(path))
-    seq, ids = 0, set[str]()
+    seq, ids = 0, Ids()
     for row in _rows(table.path):
         try:
             decision = table.decision(row)
             earned = worth("click", table.number(row.cells, "click"), scale)
             example = sound(Example(seq + 1, decision, Cost(), {metric: earned}))
-            require_new(decision.id, ids)
+            ids.require_new(decision.id)
         except BadValue as bad:
             faults.add(f"{table.path}, line {row.number}", bad)
             continue

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from armwise.feedback.events import ESTIMATED, Example
-from armwise.feedback.exchange.feedback_files import Scores
+from armwise.feedback.exchange.feedback_files import UNMATCHED, JoinedScores
+from armwise.feedback.exchange.identity import Ids
 from armwise.feedback.exchange.imported import REWARD, BadValue, Faults
 from armwise.feedback.exchange.jsonl import ExchangeError
 from armwise.feedback.exchange.outcomes import (
@@ -37,7 +38,6 @@ from armwise.feedback.exchange.table import (
     SAMPLE,
     TABLE,
     Columns,
-    Ids,
     Row,
     RowReader,
     example_of,
@@ -202,11 +202,11 @@ class ProductionLog:
         self.summary, self.faults = Summary(), Faults(strict=request.strict)
         self.frequencies: Frequencies | None = None
         self._outcomes: Outcomes | None = None
+        self._scores: JoinedScores | None = None
         self._reader = self._full() if request.form in FULL else self._system()
         self._join()
         given, layout = request.columns, self._reader.layout
-        scores = self._reader.scores
-        self.scored = None
+        scores, self.scored = self._reader.scores, None
         if scores.counts:
             self.scored = scores.metric(given.reward, source)
             given = replace(given, reward=None)
@@ -214,8 +214,9 @@ class ProductionLog:
         self._check_only()
         sample = islice(self._selected(Counter()), SAMPLE)
         self.columns = understand(layout, given, sample, source)
+        self._scores = self._joined()
         self._rows = RowReader(
-            layout, self.columns, request.scale, request.arms, self._joined(scores), self._root
+            layout, self.columns, request.scale, request.arms, self._scores or nothing, self._root
         )
         self.arms: tuple[str, ...] = ()
         if request.form not in FULL:
@@ -229,7 +230,7 @@ class ProductionLog:
     def _system(self) -> Reader:
         """Return the reader of a format whose rows say which arm was drawn."""
         kind, layout = READERS.get(self._request.form, (Reader, TABLE))
-        return kind(layout, self._request.columns.id, self._request.columns.reward)
+        return kind(layout, self.faults, self._request.columns.id, self._request.columns.reward)
 
     def _full(self) -> Reader:
         """Return a reader of a table with all outcomes, which draws one arm a row."""
@@ -252,7 +253,7 @@ class ProductionLog:
             if wrong := [arm for arm in request.shares or () if arm not in arms]:
                 raise ExchangeError(f"--draw names {wrong[0]!r}, which is none of the arms {', '.join(arms)}")
         draws = Draws(self._outcomes, request.shares, request.seed, f"{self._root}/")
-        return Reader(replace(WIDE, rows=draws.rows))
+        return Reader(replace(WIDE, rows=draws.rows), self.faults)
 
     def _join(self) -> None:
         """Read what is joined with decisions."""
@@ -269,11 +270,12 @@ class ProductionLog:
                 f"{', '.join(map(str, self._request.feedback))}: no feedback with a value is in it"
             )
 
-    def _joined(self, scores: Scores) -> Callable[[Mapping[str, Any]], Any]:
+    def _joined(self) -> JoinedScores | None:
         if self.scored is None:
-            return nothing
+            return None
         joins = (*self._reader.layout.joins, self.columns.id, self.columns.episode)
-        return scores.reader(self.scored, tuple(dict.fromkeys(name for name in joins if name is not None)))
+        named = tuple(dict.fromkeys(name for name in joins if name is not None))
+        return self._reader.scores.joined(self.scored, named, self.faults)
 
     def _survey(self) -> None:
         """Read all rows for the names of arms, and for frequencies."""
@@ -317,7 +319,17 @@ class ProductionLog:
             self.summary.add(example, row.reward)
             self._report("decisions", seq)
             yield example
+        self._note_unmatched()
         self._on_progress("decisions", seq, seq)
+
+    def _note_unmatched(self) -> None:
+        """Count the feedback and the calls that no decision asked for."""
+        for score in self._scores.unmatched() if self._scores is not None else ():
+            on = " and ".join(score.targets)
+            self.faults.note(score.where, BadValue(UNMATCHED, f"{on} is no decision that was read"))
+        for call in self._reader.calls.alone():
+            detail = f"it is part of {call.group}, which is no decision that was read"
+            self.faults.note(call.where, BadValue("call of no decision", detail))
 
     def outcomes(self) -> Iterator[bytes]:
         """Yield the outcomes of all arms as lines for `armwise train`; of formats in `FULL`.
@@ -338,9 +350,12 @@ class ProductionLog:
         """Yield the rows that can be used."""
         ids = Ids()
         for record in self._selected(faults.counts):
+            if not record.wrong:
+                faults.note(record.where, BadValue(record.reason, record.fault))
+                continue
             try:
                 row = self._rows.read(record)
-                ids.require_new(row)
+                ids.require_new(row.id)
             except BadValue as bad:
                 faults.add(record.where, bad)
             else:
@@ -351,6 +366,8 @@ class ProductionLog:
         only = self._request.only.items()
         for record in read_records(self._source):
             for row in self._reader.rows(record):
+                if self._scores is not None:
+                    self._scores.match(row.values)
                 if row.fault or all(_as_text(value_at(row.values, name)) == value for name, value in only):
                     yield row
                 else:

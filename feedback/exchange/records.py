@@ -55,12 +55,14 @@ class Record:
         values: Values by column; of JSON also objects and lists.
         fault: Why it cannot be read; empty where it can.
         reason: What kind of fault that is, by which faults are counted.
+        wrong: Whether the fault is an error, and not merely another kind of row.
     """
 
     where: str
     values: Mapping[str, Any] = field(default_factory=dict)
     fault: str = ""
     reason: str = "row cannot be read"
+    wrong: bool = True
 
 
 def files_of(path: Path) -> list[Path]:

@@ -15,14 +15,18 @@ Sources, of each the columns that are read:
   the files are those of the collector's file exporter: OTLP as JSON, one export request a line.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from armwise.feedback.exchange.feedback_files import Score, Scores, TableScores, time_of
-from armwise.feedback.exchange.records import Record, opened_up
-from armwise.feedback.exchange.table import Layout, is_missing, number, seconds
+from armwise.feedback.exchange.calls import Amounts, Calls, SpanKind, TracedCall, amount
+from armwise.feedback.exchange.feedback_files import NO_TARGET, Score, Scores, TableScores, time_of
+from armwise.feedback.exchange.identity import DUPLICATE, NewestById
+from armwise.feedback.exchange.imported import BadValue, Faults
+from armwise.feedback.exchange.records import Record, opened_up, value_at
+from armwise.feedback.exchange.table import FALSE, TRUE, Layout, is_missing, seconds
 
 
 def _first(values: Mapping[str, Any], *names: str) -> Any:
@@ -30,99 +34,114 @@ def _first(values: Mapping[str, Any], *names: str) -> Any:
     return next((value for name in names if not is_missing(value := values.get(name))), None)
 
 
-@dataclass(slots=True)
-class Calls:
-    """What the model calls of a decision cost, together.
-
-    Attributes:
-        model: Model of the first call; None without one.
-        usd: Dollars.
-        prompt_tokens: Tokens read.
-        completion_tokens: Tokens written.
-    """
-
-    model: str | None = None
-    usd: float = 0.0
-    prompt_tokens: float = 0.0
-    completion_tokens: float = 0.0
-
-    def add(self, values: Mapping[str, Any]) -> None:
-        """Add an observation."""
-        usage = opened_up(values.get("usage_details")) or opened_up(values.get("usage")) or {}
-        usage = usage if isinstance(usage, Mapping) else {}
-        self.model = self.model or _first(values, "model")
-        self.usd += _amount(_first(values, "total_cost"))
-        self.prompt_tokens += _amount(_first(usage, "input"))
-        self.completion_tokens += _amount(_first(usage, "output"))
-
-    def fill(self, row: dict[str, Any]) -> None:
-        """Write what a row does not have itself."""
-        for name, value in (
-            ("model", self.model),
-            ("total_cost", self.usd or None),
-            ("prompt_tokens", self.prompt_tokens or None),
-            ("completion_tokens", self.completion_tokens or None),
-        ):
-            if is_missing(row.get(name)) and value is not None:
-                row[name] = value
-
-
-def _amount(value: Any) -> float:
-    try:
-        return 0.0 if is_missing(value) else number(value)
-    except (ValueError, TypeError):
-        return 0.0
-
-
 class Reader:
     """Reads the records of a system: in a first pass what is joined, in later ones the decisions.
 
     Args:
         layout: The format.
+        faults: Notes what is joined and cannot be read, or was read before.
         target: Column of ids in a table of feedback; None for the usual ones.
         reward: Column or metric of the reward; None for the only one.
 
     Attributes:
-        scores: Scores that were found.
+        scores: Scores that were read.
+        calls: Model calls by the decision that made them.
     """
 
-    def __init__(self, layout: Layout, target: str | None = None, reward: str | None = None) -> None:
-        self.layout = layout
-        self.scores = Scores()
+    def __init__(
+        self, layout: Layout, faults: Faults, target: str | None = None, reward: str | None = None
+    ) -> None:
+        self.layout, self._faults = layout, faults
+        self.scores, self.calls = Scores(), Calls()
         self._table = TableScores(target, reward)
-        self._calls: defaultdict[str, Calls] = defaultdict(
-            Calls
-        )  # model calls by the decision that made them
 
     def survey(self, record: Record) -> None:
         """Note what is joined with decisions of a record between them."""
 
     def feedback(self, record: Record) -> None:
         """Note a record of a file of feedback. Raises ExchangeError."""
-        self.scores.add(self._table(record))
+        self._note_scores(record.where, lambda: self._table(record))
 
     def rows(self, record: Record) -> Iterable[Record]:
         """Yield the decisions in a record."""
         return self.layout.rows(record)
 
+    def _note_scores(self, where: str, read: Callable[[], Iterable[Score]]) -> None:
+        """Note scores, each once."""
+        try:
+            for score in read():
+                if self.scores.add(score):
+                    shown = f"score {score.ident or score.value!r} on {score.targets[0]} occurred above"
+                    self._faults.note(where, BadValue("score repeated", f"{shown}; the newest counts"))
+        except BadValue as bad:
+            self._faults.add(where, bad)
 
-def _span_s(values: Mapping[str, Any], start: str, end: str) -> float | None:
-    """Return the seconds between two times of a record; None where one cannot be read."""
-    try:
-        return max(0.0, seconds(values[end]) - seconds(values[start]))
-    except (KeyError, ValueError, TypeError, OverflowError):
+    def _note_call(self, call: TracedCall, at: float = 0.0) -> None:
+        """Note a call, once."""
+        if self.calls.add(call, at):
+            detail = f"id {call.ident!r} occurred above; the newest counts"
+            self._faults.note(call.where, BadValue("call repeated", detail))
+
+    def _amounts(self, where: str, *read: tuple[Mapping[str, Any], tuple[str, ...]]) -> Amounts:
+        """Return dollars, tokens read and tokens written; 0 for one that cannot be read, which is noted."""
+        spent = []
+        for values, names in read:
+            try:
+                spent.append(amount(values, *names))
+            except BadValue as bad:
+                spent.append(0.0)
+                self._faults.add(where, bad)
+        return Amounts(*spent)
+
+
+def _no_decision(where: str, kind: object, detail: str) -> Record:
+    """Return what stands for a row of another kind, which is counted by its kind."""
+    shown = str(kind)
+    named = f": {shown}" if re.fullmatch(r"[\w./-]{1,40}", shown) else ""
+    return Record(where, fault=detail, reason=f"no model call{named}", wrong=False)
+
+
+def _span_s(values: Mapping[str, Any], start: str, end: str) -> Any:
+    """Return the seconds between two times of a record; the end itself where it cannot be read."""
+    first, last = _first(values, start), _first(values, end)
+    if first is None or last is None:
         return None
+    try:
+        return max(0.0, seconds(last) - seconds(first))
+    except (ValueError, TypeError, OverflowError):
+        return f"{last!r:.40} less {first!r:.40}"
 
 
 # -- LiteLLM ---------------------------------------------------------------------------------------
 
+TEXT_CALLS = frozenset(
+    (
+        *("completion", "text_completion", "responses", "generate_content", "generate_content_stream"),
+        "anthropic_messages",
+    )
+)
+"""Types of calls that chose a model for a text, without the `a` of asynchronous ones."""
+
 
 def _litellm_rows(record: Record) -> Iterator[Record]:
     values = dict(record.values)
+    call_type = "" if is_missing(values.get("call_type")) else str(values["call_type"]).strip()
+    if call_type and call_type not in TEXT_CALLS and call_type.removeprefix("a") not in TEXT_CALLS:
+        detail = (
+            f"call_type is {call_type!r:.80}; one of {', '.join(sorted(TEXT_CALLS))} chose a model for a text"
+        )
+        yield _no_decision(record.where, call_type, detail)
+        return
     if not record.fault:
-        took_ms = values.get("request_duration_ms")
+        took_ms = _first(values, "request_duration_ms")
         span_s = _span_s(values, "startTime", "endTime")
-        values["duration_s"] = span_s if is_missing(took_ms) else _amount(took_ms) / 1e3
+        try:
+            values["duration_s"] = span_s if took_ms is None else amount({"ms": took_ms}, "ms") / 1e3
+        except BadValue:
+            values["duration_s"] = took_ms
+        cost_breakdown = value_at(values, "metadata.cost_breakdown.total_cost")
+        if str(values.get("spend", 0)) in ("0", "0.0") and not _is_cached(values):
+            values["spend"] = values.get("spend") if is_missing(cost_breakdown) else cost_breakdown
         if opened_up(values.get("messages")) in (
             None,
             "",
@@ -130,8 +149,16 @@ def _litellm_rows(record: Record) -> Iterator[Record]:
             [],
         ):  # prompts are stored only where that is set
             request = opened_up(values.get("proxy_server_request"))
-            values["messages"] = request.get("messages") if isinstance(request, Mapping) else None
+            values["messages"] = request if isinstance(request, Mapping) and request else None
     yield Record(record.where, values, record.fault)
+
+
+def _is_cached(row: Mapping[str, Any]) -> bool:
+    return str(row.get("cache_hit")).lower() == "true"
+
+
+def _has_failed(row: Mapping[str, Any]) -> bool:
+    return "failure" in (row.get("status"), value_at(row, "metadata.status"))
 
 
 LITELLM = Layout(
@@ -139,6 +166,7 @@ LITELLM = Layout(
     fields={
         "question": ("messages",),
         "arm": ("model_group", "model"),
+        "propensity": ("metadata.requester_metadata.propensity", "metadata.spend_logs_metadata.propensity"),
         "time": ("startTime",),
         "id": ("request_id",),
         "episode": ("session_id",),
@@ -152,8 +180,8 @@ LITELLM = Layout(
     },
     rows=_litellm_rows,
     joins=("request_id",),
-    failed=lambda row: row.get("status") == "failure",
-    cached=lambda row: str(row.get("cache_hit")).lower() == "true",
+    failed=_has_failed,
+    cached=_is_cached,
 )
 
 
@@ -172,22 +200,41 @@ _CAMEL = {
     "endTime": "end_time",
     "providedModelName": "model",
     "provided_model_name": "model",
+    "parentObservationId": "parent_observation_id",
+    "configId": "config_id",
     "usageDetails": "usage_details",
     "costDetails": "cost_details",
 }
 """Names of the HTTP API, and what the blob storage export calls the same."""
 
 
+TRUSTED = ("NUMERIC", "BOOLEAN")
+"""Types of scores whose `value` is the score; that of a category is a placeholder without a configuration."""
+
+
 def _snake(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {_CAMEL.get(name, name): value for name, value in values.items()}
+    """Return the columns by their names in the blob storage export; of two the one with a value."""
+    row: dict[str, Any] = {}
+    for name, value in values.items():
+        column = _CAMEL.get(name, name)
+        if column not in row or not is_missing(value):
+            row[column] = value
+    return row
 
 
 def _is_score(values: Mapping[str, Any]) -> bool:
-    return "data_type" in values or ("name" in values and "value" in values and "trace_id" in values)
+    return "data_type" in values or (
+        "name" in values and "trace_id" in values and not values.keys().isdisjoint(("value", "string_value"))
+    )
 
 
 def _is_observation(values: Mapping[str, Any]) -> bool:
-    return "trace_id" in values and not _is_score(values)
+    columns = ("trace_id", "parent_observation_id", "start_time", "usage_details", "cost_details")
+    return not _is_score(values) and not values.keys().isdisjoint(columns)
+
+
+def _is_generation(values: Mapping[str, Any]) -> bool:
+    return str(values.get("type") or "GENERATION").upper() == "GENERATION"
 
 
 class Langfuse(Reader):
@@ -195,45 +242,93 @@ class Langfuse(Reader):
 
     _traces = False
 
+    def __init__(
+        self, layout: Layout, faults: Faults, target: str | None = None, reward: str | None = None
+    ) -> None:
+        super().__init__(layout, faults, target, reward)
+        self._places: NewestById[tuple[bool, str], str] = NewestById()
+        self.calls.by_group = False
+
     def survey(self, record: Record) -> None:
-        """Note a score, or what an observation cost."""
+        """Note a score, what an observation cost, or where the newest version of a trace is."""
         values = _snake(record.values)
         if record.fault:
             return
         if _is_score(values):
-            self.scores.add(self._scores(values))
-        elif _is_observation(values):
-            self._calls[str(values["trace_id"])].add(values)
-        else:
-            self._traces = True
-            for score in opened_up(values.get("scores")) or ():
-                if isinstance(score, Mapping):
-                    self.scores.add(self._scores({"trace_id": values.get("id"), **_snake(score)}))
-            for observation in opened_up(values.get("observations")) or ():
-                if isinstance(observation, Mapping):
-                    self._calls[str(values.get("id"))].add(_snake(observation))
+            self._note_scores(record.where, lambda: self._read_scores(record.where, values))
+            return
+        is_observation = _is_observation(values)
+        ident = _first(values, "id")
+        if ident is not None:
+            self._places.add((is_observation, str(ident)), time_of(values), record.where)
+        if is_observation:
+            self._observe(record.where, str(_first(values, "trace_id") or ""), values)
+            return
+        self._traces, group = True, str(ident or "")
+        self.calls.by_group = True
+        for score in _listed(values, "scores"):
+            on = {"trace_id": group, **_snake(score)}
+            self._note_scores(record.where, partial(self._read_scores, record.where, on))
+        for at, observation in enumerate(_listed(values, "observations")):
+            self._observe(f"{record.where}, observation {at}", group, _snake(observation))
+
+    def _observe(self, where: str, trace: str, values: Mapping[str, Any]) -> None:
+        """Note an observation of a trace."""
+        usage = opened_up(_first(values, "usage_details", "usage"))
+        cost = opened_up(_first(values, "cost_details"))
+        older = {name: values.get(name) for name in ("promptTokens", "completionTokens")}
+        usage = {**older, **(usage if isinstance(usage, Mapping) else {})}
+        cost = {**(cost if isinstance(cost, Mapping) else {}), **values}
+        kind = str(values.get("type") or "GENERATION").upper()
+        call = TracedCall(
+            where,
+            str(_first(values, "id") or where),
+            str(_first(values, "parent_observation_id") or ""),
+            trace,
+            SpanKind.MODEL if _is_generation(values) else SPAN_KINDS.get(kind, SpanKind.OTHER),
+            _first(values, "model"),
+            _moment(values.get("start_time")),
+            self._amounts(
+                where,
+                (cost, ("total_cost", "total")),
+                (usage, ("input", "input_tokens", "prompt_tokens", "promptTokens")),
+                (usage, ("output", "output_tokens", "completion_tokens", "completionTokens")),
+            ),
+        )
+        self._note_call(call, time_of(values))
 
     def feedback(self, record: Record) -> None:
         """Note a record of a file of feedback: a score of Langfuse, or a row of a table."""
         if not record.fault and _is_score(values := _snake(record.values)):
-            self.scores.add(self._scores(values))
+            self._note_scores(record.where, lambda: self._read_scores(record.where, values))
         else:
             super().feedback(record)
 
-    def _scores(self, values: Mapping[str, Any]) -> Iterator[Score]:
-        value = _first(values, "value", "string_value")
-        if value is None:
+    def _read_scores(self, where: str, values: Mapping[str, Any]) -> Iterator[Score]:
+        """Yield a score. Raises BadValue where it has no name, is on nothing, or is no reward."""
+        kind = str(values.get("data_type") or "").upper()
+        if kind not in ("", "CATEGORICAL", *TRUSTED):
+            detail = f"dataType is {kind!r:.40}; NUMERIC, BOOLEAN or CATEGORICAL was expected"
+            self._faults.note(where, BadValue("score is no reward", detail))
             return
         observation, trace = _first(values, "observation_id"), _first(values, "trace_id")
         session = None if trace else _first(values, "session_id")
-        targets = [
+        named = [
             ("observation", observation),
             ("trace_of" if observation else "trace", trace),
             ("session", session),
         ]
-        for kind, target in targets:
-            if target is not None:
-                yield Score(f"{kind} {target}", str(values.get("name", "")), value, time_of(values))
+        targets = tuple(f"{what} {target}" for what, target in named if target is not None)
+        if not targets:
+            raise BadValue(NO_TARGET, "traceId, observationId or sessionId was expected")
+        if is_missing(values.get("name")):
+            raise BadValue("score without a name", "name is empty; the name of the metric was expected")
+        value = _value_of_score(kind, values)
+        if value is None:
+            self._faults.note(where, BadValue("score without a value", "value and stringValue are empty"))
+            return
+        ident = str(_first(values, "id") or "")
+        yield Score(where, targets, str(values["name"]), value, time_of(values), ident)
 
     def rows(self, record: Record) -> Iterator[Record]:
         """Yield a trace, or a generation where there are no traces."""
@@ -241,26 +336,71 @@ class Langfuse(Reader):
             yield record
             return
         row = _snake(record.values)
-        if _is_score(row) or _is_observation(row) == self._traces:
+        is_observation = _is_observation(row)
+        if _is_score(row) or (is_observation and self._traces):
             return
-        session, ident = row.get("session_id"), str(row.get("id"))
+        session, ident = row.get("session_id"), str(_first(row, "id") or record.where)
+        if is_observation and not _is_generation(row):
+            detail = f"type is {row['type']!r:.40}; of observations a GENERATION chose a model"
+            yield _no_decision(record.where, row["type"], detail)
+            return
+        if self._places.get((is_observation, ident)) not in (None, record.where):
+            detail = f"id {ident!r} occurs in a newer version, which counts"
+            yield Record(record.where, fault=detail, reason=DUPLICATE)
+            return
+        if around := self.calls.around(ident) if is_observation else []:
+            yield _nested(record.where, around[-1])
+            return
         if session is not None:
             row["_session"] = f"session {session}"
-        if self._traces:
-            if ident in self._calls:
-                self._calls[ident].fill(row)
-            row["_trace"], row["_trace_of"] = f"trace {ident}", f"trace_of {ident}"
-        elif str(row.get("type", "GENERATION")).upper() == "GENERATION":
-            calls = Calls()
-            calls.add(row)
-            calls.fill(row)
-            row["_observation"], row["_trace"] = f"observation {ident}", f"trace {row['trace_id']}"
+        self.calls.fill(ident, row)
+        if is_observation:
+            inner = [f"observation {call.ident}" for call in self.calls.joined(ident)]
+            row["_observation"], row["_trace"] = (
+                [f"observation {ident}", *inner],
+                f"trace {row.get('trace_id')}",
+            )
             if is_missing(row.get("latency")):
                 row["latency"] = _span_s(row, "start_time", "end_time")
         else:
-            return
+            row["_trace"], row["_trace_of"] = f"trace {ident}", f"trace_of {ident}"
         yield Record(record.where, row)
 
+
+def _listed(values: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of a list that a record has inside."""
+    items = opened_up(values.get(name))
+    return (item for item in (items if isinstance(items, list) else ()) if isinstance(item, Mapping))
+
+
+def _value_of_score(kind: str, values: Mapping[str, Any]) -> Any:
+    """Return the value of a score; of a category its text, or the number that a configuration gives it.
+
+    >>> _value_of_score("CATEGORICAL", {"value": 0, "string_value": "PASS"})
+    'PASS'
+    """
+    value, text = _first(values, "value"), _first(values, "string_value")
+    if kind in TRUSTED or text is None:
+        return text if value is None else value
+    if text.strip().lower() not in TRUE | FALSE if isinstance(text, str) else False:
+        return text if is_missing(values.get("config_id")) or value is None else value
+    return text
+
+
+def _moment(value: Any) -> float:
+    try:
+        return seconds(value)
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+
+
+def _nested(where: str, outer: TracedCall) -> Record:
+    detail = f"it is part of the call {outer.ident!r}, which is the decision"
+    return Record(where, fault=detail, reason="part of a call", wrong=False)
+
+
+SPAN_KINDS = {"SPAN": SpanKind.STEP, "CHAIN": SpanKind.STEP, "EVENT": SpanKind.STEP}
+"""What spans are that are no model calls; others are tools and agents."""
 
 LANGFUSE = Layout(
     "langfuse",
@@ -296,26 +436,36 @@ class TensorZero(Reader):
         values = record.values
         if record.fault:
             return
-        if "target_id" in values and "metric_name" in values:
+        if _is_feedback(values):
             self.feedback(record)
-        elif "inference_id" in values and "model_name" in values:
-            tokens = {"input": values.get("input_tokens"), "output": values.get("output_tokens")}
-            usd = _first(values, "cost")
-            self._calls[str(values["inference_id"])].add({"usage": tokens, "total_cost": usd})
+        elif _is_model_inference(values):
+            amounts = self._amounts(
+                record.where, (values, ("cost",)), (values, ("input_tokens",)), (values, ("output_tokens",))
+            )
+            ident, group = str(_first(values, "id") or record.where), str(values["inference_id"])
+            self._note_call(TracedCall(record.where, ident, group=group, amounts=amounts))
 
     def rows(self, record: Record) -> Iterator[Record]:
         """Yield an inference."""
+        values = record.values
         if record.fault:
             yield record
-            return
-        if "variant_name" not in record.values:
-            return
-        row = dict(record.values)
-        ident = str(row.get("id", row.get("inference_id")))
-        row["id"] = ident
-        if ident in self._calls:
-            self._calls[ident].fill(row)
-        yield Record(record.where, row)
+        elif "variant_name" in values:
+            row = dict(values)
+            row["id"] = _first(row, "id", "inference_id")
+            self.calls.fill(str(row["id"]), row)
+            yield Record(record.where, row)
+        elif not _is_feedback(values) and not _is_model_inference(values):
+            detail = "a row of ChatInference, JsonInference, ModelInference or of feedback was expected"
+            yield Record(record.where, fault=detail, reason="no inference", wrong=False)
+
+
+def _is_feedback(values: Mapping[str, Any]) -> bool:
+    return "target_id" in values and "metric_name" in values
+
+
+def _is_model_inference(values: Mapping[str, Any]) -> bool:
+    return "inference_id" in values and "model_name" in values
 
 
 TENSORZERO = Layout(
@@ -344,33 +494,85 @@ TENSORZERO = Layout(
 
 EVALUATION = "gen_ai.evaluation.result"
 
-MODEL_CALLS = ("chat", "generate_content", "text_completion")
-"""Operations that are decisions; embeddings, tools and agents are not."""
+MODEL_CALLS = frozenset(("chat", "generate_content", "text_completion", "completion", "llm"))
+"""Operations and kinds of spans that are decisions; embeddings, tools and agents are not."""
+
+KINDS = ("gen_ai.operation.name", "openinference.span.kind", "llm.request.type", "ai.operationId")
+"""Attributes that say what a span is, the first that is there counts."""
+
+SAME: Mapping[str, tuple[str, ...]] = {
+    "gen_ai.request.model": ("llm.model_name", "gen_ai.response.model"),
+    "gen_ai.usage.input_tokens": ("llm.token_count.prompt", "gen_ai.usage.prompt_tokens"),
+    "gen_ai.usage.output_tokens": ("llm.token_count.completion", "gen_ai.usage.completion_tokens"),
+    "gen_ai.input.messages": ("gen_ai.prompt", "llm.input_messages", "input.value", "ai.prompt.messages"),
+    "gen_ai.conversation.id": ("session.id",),
+}
+"""Attributes of the conventions, and what OpenInference, OpenLLMetry and AI SDK call the same."""
+
+LISTS = ("gen_ai.prompt", "llm.input_messages")
+"""Attributes that are written as one for each field of each message, such as `gen_ai.prompt.0.content`."""
 
 STATUS_ERROR = (2, "STATUS_CODE_ERROR")
 
 
 class OpenTelemetry(Reader):
-    """Decisions are the spans of model calls; scores are evaluation events on a span or on its response."""
+    """Decisions are the spans of model calls; scores are evaluation events on a span or on its response.
+
+    A span inside that of another model call is part of the same call.
+    """
+
+    def __init__(
+        self, layout: Layout, faults: Faults, target: str | None = None, reward: str | None = None
+    ) -> None:
+        super().__init__(layout, faults, target, reward)
+        self.calls.by_group = False
 
     def survey(self, record: Record) -> None:
-        """Note the evaluations in a record."""
+        """Note the evaluations in a record, and which spans are inside of which."""
         if record.fault:
             return
-        for span in _inside(record.values, "resourceSpans", "scopeSpans", "spans"):
-            for event in span.get("events") or ():
+        for where, span in _inside(record, "resourceSpans", "scopeSpans", "spans"):
+            if isinstance(span, str):
+                continue  # the rows name it
+            self._nest(where, span)
+            for event in _listed(span, "events"):
                 if event.get("name") == EVALUATION:
-                    self.scores.add(_evaluation(event, span.get("spanId")))
+                    self._evaluate(where, event, _ident(span, "spanId"))
             if span.get("name") == EVALUATION:
-                self.scores.add(_evaluation(span, span.get("parentSpanId")))
-        for entry in _inside(record.values, "resourceLogs", "scopeLogs", "logRecords"):
-            attributes = _attributes(entry)
-            if EVALUATION in (entry.get("eventName"), attributes.get("event.name")):
-                self.scores.add(_evaluation(entry, entry.get("spanId")))
+                self._evaluate(where, span, _ident(span, "parentSpanId"))
+        for where, entry in _inside(record, "resourceLogs", "scopeLogs", "logRecords"):
+            if isinstance(entry, str):
+                self._faults.add(where, BadValue("row cannot be read", entry))
+            elif EVALUATION in (entry.get("eventName"), _attributes(entry).get("event.name")):
+                self._evaluate(where, entry, _ident(entry, "spanId"))
+
+    def _nest(self, where: str, span: Mapping[str, Any]) -> None:
+        """Note a span and the one around it."""
+        attributes = _attributes(span)
+        kind = _kind_of_span(attributes)
+        is_call = kind in MODEL_CALLS
+        call = TracedCall(
+            where,
+            _ident(span, "spanId") or where,
+            _ident(span, "parentSpanId"),
+            kind=SpanKind.MODEL if is_call else SpanKind.STEP if kind in STEPS else SpanKind.OTHER,
+            amounts=self._amounts(
+                where,
+                ({}, ()),
+                (attributes, ("gen_ai.usage.input_tokens",)),
+                (attributes, ("gen_ai.usage.output_tokens",)),
+            )
+            if is_call
+            else Amounts(),
+        )
+        self.calls.add(call)  # a span that was sent twice is named as a decision
+
+    def _evaluate(self, where: str, event: Mapping[str, Any], span: str) -> None:
+        self._note_scores(where, lambda: _evaluation(where, event, span))
 
     def feedback(self, record: Record) -> None:
         """Note a record of a file of feedback: OTLP, or a row of a table."""
-        if "resourceSpans" in record.values or "resourceLogs" in record.values:
+        if "resourceSpans" in (document := _camel_case(record).values) or "resourceLogs" in document:
             self.survey(record)
         else:
             super().feedback(record)
@@ -380,72 +582,187 @@ class OpenTelemetry(Reader):
         if record.fault:
             yield record
             return
-        for at, span in enumerate(_inside(record.values, "resourceSpans", "scopeSpans", "spans"), start=1):
-            row = _attributes(span)
-            if (
-                "gen_ai.request.model" not in row
-                or row.get("gen_ai.operation.name", "chat") not in MODEL_CALLS
-            ):
+        if not any(name in _camel_case(record).values for name in SIGNALS):
+            detail = f"none of {', '.join(SIGNALS)} is in it; an export request of OTLP as JSON was expected"
+            yield Record(record.where, fault=detail)
+            return
+        for where, span in _inside(record, "resourceSpans", "scopeSpans", "spans"):
+            if isinstance(span, str):
+                yield Record(where, fault=span)
                 continue
-            status = span.get("status") or {}
-            row |= {
-                "span_id": span.get("spanId"),
-                "trace_id": span.get("traceId"),
-                "time": _nanoseconds(span.get("startTimeUnixNano")),
-                "failed": status.get("code") in STATUS_ERROR or "error.type" in row,
-            }
-            row["duration_s"] = _between(span.get("startTimeUnixNano"), span.get("endTimeUnixNano"))
-            yield Record(f"{record.where}, span {at}", row)
+            attributes = span.get("attributes")
+            if not isinstance(attributes, list | Mapping | None):
+                detail = f"attributes is {attributes!r:.40}; a list of keys and values was expected"
+                yield Record(where, fault=detail)
+                continue
+            row = _attributes(span)
+            kind, ident = _kind_of_span(row), _ident(span, "spanId")
+            if kind in MODEL_CALLS:
+                around = self.calls.around(ident)
+                yield _nested(where, around[-1]) if around else self._row(where, span, row, ident)
+            elif kind not in STEPS:
+                names = ", ".join(sorted(MODEL_CALLS))
+                yield _no_decision(where, kind, f"the operation is {kind!r:.40}; {names} chose a model")
+
+    def _row(self, where: str, span: Mapping[str, Any], row: dict[str, Any], ident: str) -> Record:
+        status = span.get("status")
+        status = status if isinstance(status, Mapping) else {}
+        row |= {
+            "id": ident,
+            "span_id": _first(span, "spanId"),
+            "trace_id": _first(span, "traceId"),
+            "time": _nanoseconds(span.get("startTimeUnixNano")),
+            "failed": status.get("code") in STATUS_ERROR or "error.type" in row,
+            "duration_s": _between(span.get("startTimeUnixNano"), span.get("endTimeUnixNano")),
+            "nested": [call.ident for call in self.calls.joined(ident)],
+        }
+        spent: dict[str, Any] = {
+            "model": "-",
+            "prompt_tokens": row.get("gen_ai.usage.input_tokens"),
+            "completion_tokens": row.get("gen_ai.usage.output_tokens"),
+        }
+        self.calls.fill(ident, spent)
+        row["gen_ai.usage.input_tokens"] = spent["prompt_tokens"]
+        row["gen_ai.usage.output_tokens"] = spent["completion_tokens"]
+        return Record(where, row)
 
 
-def _evaluation(event: Mapping[str, Any], span: Any) -> Iterator[Score]:
+SIGNALS = ("resourceSpans", "resourceLogs", "resourceMetrics")
+"""Keys of the export requests of OTLP."""
+
+STEPS = ("", "chain")
+"""Kinds of spans that are steps of the program; of others inside a call, the calls are their own."""
+
+
+def _kind_of_span(attributes: Mapping[str, Any]) -> str:
+    """Return the operation of a span in lower case; empty for a span that is none of a model.
+
+    >>> _kind_of_span({"gen_ai.request.model": "m"}), _kind_of_span({"ai.operationId": "ai.embed.doEmbed"})
+    ('chat', 'ai.embed.doembed')
+    """
+    kind = str(_first(attributes, *KINDS) or "").lower()
+    has_model = not is_missing(attributes.get("gen_ai.request.model"))
+    if kind.startswith("ai."):  # of AI SDK the inner span has the model
+        return "chat" if kind.endswith((".dogenerate", ".dostream")) else kind if "embed" in kind else ""
+    return kind or ("chat" if has_model else "")
+
+
+def _ident(span: Mapping[str, Any], name: str) -> str:
+    """Return the id of a span, which is unique in its trace; empty without one."""
+    trace, span_id = _first(span, "traceId"), _first(span, name)
+    if span_id is None:
+        return ""
+    return str(span_id) if trace is None else f"{trace}-{span_id}"
+
+
+def _evaluation(where: str, event: Mapping[str, Any], span: str) -> Iterator[Score]:
+    """Yield the score of an evaluation. Raises BadValue where it has no value, or is on nothing."""
     attributes = _attributes(event)
     value = _first(attributes, "gen_ai.evaluation.score.value", "gen_ai.evaluation.score.label")
-    target = span or attributes.get("gen_ai.response.id")
-    if value is not None and target:
-        at = _nanoseconds(_first(event, "timeUnixNano", "startTimeUnixNano", "observedTimeUnixNano")) or 0.0
-        yield Score(str(target), str(attributes.get("gen_ai.evaluation.name", "")), value, at)
+    target = span or str(_first(attributes, "gen_ai.response.id") or "")
+    if value is None:
+        return
+    if not target:
+        raise BadValue(NO_TARGET, "the id of a span, or gen_ai.response.id, was expected")
+    at = _nanoseconds(_first(event, "timeUnixNano", "startTimeUnixNano", "observedTimeUnixNano"))
+    name = str(attributes.get("gen_ai.evaluation.name", ""))
+    yield Score(where, (target,), name, value, at if isinstance(at, float) else 0.0)
 
 
-def _inside(document: Mapping[str, Any], *keys: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of nested lists, by the keys of the lists."""
+def _camel_case(record: Record) -> Record:
+    """Return a record whose keys are those of OTLP as JSON, where they are written as in its schema."""
+    if not any(name in record.values for name in ("resource_spans", "resource_logs", "resource_metrics")):
+        return record
+    return replace(record, values=_camel(record.values))
+
+
+def _camel(document: Any) -> Any:
+    if isinstance(document, Mapping):
+        return {
+            re.sub(r"_(\w)", lambda letter: letter[1].upper(), str(key)): _camel(value)
+            for key, value in document.items()
+        }
+    return [_camel(item) for item in document] if isinstance(document, list) else document
+
+
+def _inside(record: Record, *keys: str) -> Iterator[tuple[str, Mapping[str, Any] | str]]:
+    """Yield the place of each object of nested lists, and the object; what is wrong where it is none."""
+    items = _nested_items(_camel_case(record).values, keys)
+    for number, item in enumerate(items, start=1):
+        yield f"{record.where}, {'span' if keys[-1] == 'spans' else 'entry'} {number}", item
+
+
+def _nested_items(document: Any, keys: tuple[str, ...]) -> Iterator[Mapping[str, Any] | str]:
+    if not isinstance(document, Mapping):
+        yield f"{document!r:.40} is in a list of {keys[0]}; an object was expected"
+        return
+    if not keys:
+        yield document
+        return
     items = document.get(keys[0])
-    for item in items if isinstance(items, list) else ():
-        if isinstance(item, Mapping):
-            if len(keys) == 1:
-                yield item
-            else:
-                yield from _inside(item, *keys[1:])
+    if isinstance(items, list):
+        for item in items:
+            yield from _nested_items(item, keys[1:])
+    elif items is not None:
+        yield f"{keys[0]} is {items!r:.40}; a list was expected"
 
 
-def _nanoseconds(value: Any) -> float | None:
-    """Return seconds since the epoch of a time in OTLP; None without one."""
+def _nanoseconds(value: Any) -> Any:
+    """Return seconds since the epoch of a time in OTLP; what is there where it is none."""
     try:
         return None if is_missing(value) else int(value) / 1e9
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
+        return value
+
+
+def _between(start: Any, end: Any) -> Any:
+    """Return the seconds between two times in OTLP; None where one is missing, the end where it is none."""
+    if is_missing(start) or is_missing(end):
         return None
-
-
-def _between(start: Any, end: Any) -> float | None:
-    """Return the seconds between two times in OTLP; None where one is missing."""
     try:
         return max(0, int(end) - int(start)) / 1e9
-    except (ValueError, TypeError):
-        return None
+    except (ValueError, TypeError, OverflowError):
+        return str(end)
 
 
 def _attributes(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a span or of an event by name.
+    """Return the attributes of a span or of an event, by the names of the conventions too.
 
     >>> _attributes({"attributes": [{"key": "a.b", "value": {"intValue": "3"}}]})
     {'a.b': 3}
     """
     pairs = entry.get("attributes")
-    return {
-        str(pair.get("key")): _any_value(pair.get("value"))
-        for pair in (pairs if isinstance(pairs, list) else ())
-        if isinstance(pair, Mapping)
-    }
+    if isinstance(pairs, Mapping):
+        attributes = dict(pairs)
+    else:
+        attributes = {
+            str(pair.get("key")): _any_value(pair.get("value"))
+            for pair in (pairs if isinstance(pairs, list) else ())
+            if isinstance(pair, Mapping)
+        }
+    for name in LISTS:
+        if messages := _unflattened(attributes, f"{name}."):
+            attributes.setdefault(name, messages)
+    for name, others in SAME.items():
+        if is_missing(attributes.get(name)) and (same := _first(attributes, *others)) is not None:
+            attributes[name] = same
+    return attributes
+
+
+def _unflattened(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+    """Return the messages whose fields are attributes, in the order of their numbers.
+
+    >>> _unflattened({"p.0.role": "user", "p.0.message.content": "Who?"}, "p.")
+    [{'role': 'user', 'content': 'Who?'}]
+    """
+    messages: dict[int, dict[str, Any]] = {}
+    for name, value in attributes.items():
+        number, _, path = (
+            name.removeprefix(prefix).partition(".") if name.startswith(prefix) else ("", "", "")
+        )
+        if number.isdecimal() and path:
+            messages.setdefault(int(number), {})[path.removeprefix("message.")] = value
+    return [message for _, message in sorted(messages.items())]
 
 
 def _any_value(value: Any) -> Any:
@@ -468,11 +785,11 @@ def _any_value(value: Any) -> Any:
 OTEL = Layout(
     "otel",
     fields={
-        "question": ("gen_ai.input.messages", "gen_ai.prompt"),
+        "question": ("gen_ai.input.messages",),
         "arm": ("gen_ai.request.model",),
         "time": ("time",),
-        "id": ("span_id",),
-        "episode": ("gen_ai.conversation.id", "session.id"),
+        "id": ("id",),
+        "episode": ("gen_ai.conversation.id",),
         "user": ("user.id", "enduser.id"),
     },
     costs={
@@ -480,7 +797,7 @@ OTEL = Layout(
         "prompt_tokens": ("gen_ai.usage.input_tokens",),
         "completion_tokens": ("gen_ai.usage.output_tokens",),
     },
-    joins=("span_id", "gen_ai.response.id"),
+    joins=("id", "span_id", "nested", "gen_ai.response.id", "trace_id"),
     failed=lambda row: bool(row.get("failed")),
 )
 

@@ -194,11 +194,14 @@ def understand(layout: Layout, given: Columns, rows: Iterable[Record], source: o
     """
     names: dict[str, None] = {}
     inner: dict[str, None] = {}  # columns that were named, as far as they are within a value
+    faults: list[str] = []
     for row in rows:
         names.update(dict.fromkeys(names_in(row.values)))
         inner.update(dict.fromkeys(name for _, name in given.named() if occurs(row.values, name)))
+        if row.fault and not faults:
+            faults.append(f"; {row.where}: {row.fault}")
     if not names:
-        raise ExchangeError(f"{source}: no row of the format {layout.name} is in it")
+        raise ExchangeError(f"{source}: no row of the format {layout.name} is in it{''.join(faults)}")
     _confirm(given, names | inner, source)
     free = [name for name in names if name not in {column for _, column in given.named()}]
     understood: dict[str, Any] = {}
@@ -578,7 +581,7 @@ class RowReader:
             attribute, factor = COSTS[name]
             right = f"{column} is {cut(value)}; a number of {name} that is not below 0 was expected"
             try:
-                amount = number(value) * factor
+                amount = -1.0 if isinstance(value, bool) else number(value) * factor
             except (ValueError, TypeError):
                 raise BadValue(f"no cost: {name}", right) from None
             if amount < 0.0:
@@ -655,17 +658,3 @@ def example_of(
     )
     metrics = {} if row.reward is None else {metric: row.reward}
     return sound(Example(seq, decision, row.cost, metrics, failed=row.failed, cached=row.cached))
-
-
-class Ids:
-    """Ids so far, as digests of 64 bits: two in a billion rows meet by chance with probability 0.03."""
-
-    def __init__(self) -> None:
-        self._seen: set[int] = set()
-
-    def require_new(self, row: Row) -> None:
-        """Note the id of a row. Raises BadValue where it has occurred."""
-        digest = int.from_bytes(hashlib.blake2b(row.id.encode(errors="replace"), digest_size=8).digest())
-        if digest in self._seen:
-            raise BadValue("duplicate", f"id {row.id!r} occurred above; ids that occur once were expected")
-        self._seen.add(digest)

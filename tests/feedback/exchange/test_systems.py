@@ -72,7 +72,9 @@ def test_the_known_traffic_comes_back(tmp_path: Path, form: str) -> None:
     examples, log = read(source, form, **options)
     assert log.faults.counts == {}
     near_the_truth(examples)
-    assert [one.decision.id for one in examples] == [turn.id for turn in TURNS]
+    assert [
+        one.decision.id.removeprefix(f"t{turn.number}-") for one, turn in zip(examples, TURNS, strict=True)
+    ] == [turn.id for turn in TURNS]
     assert [one.decision.drawn for one in examples] == [turn.arm for turn in TURNS]
     assert [one.metrics.get("reward") for one in examples] == [turn.reward for turn in TURNS]
     for one, turn in zip(examples[:50], TURNS, strict=False):
@@ -195,7 +197,7 @@ def test_without_traces_the_generations_of_langfuse_are_the_decisions(tmp_path: 
 def test_feedback_of_tensorzero_may_be_on_an_episode_and_the_newest_counts(tmp_path: Path) -> None:
     inferences, _ = tensorzero_rows(FEW[:8])
     calls = [
-        {"id": "m", "inference_id": FEW[0].id, "model_name": "x", "input_tokens": tokens, "output_tokens": 1}
+        {"id": f"m{tokens}", "inference_id": FEW[0].id, "model_name": "x", "input_tokens": tokens}
         for tokens in (5, 6)
     ]
     scores = [
@@ -236,8 +238,9 @@ def test_spans_that_are_no_model_calls_are_no_decisions(tmp_path: Path) -> None:
     spans[0]["status"] = {"code": 2}
     embeddings = [attribute("gen_ai.operation.name", "embeddings"), attribute("gen_ai.request.model", "e")]
     spans.append({"spanId": "e", "name": "embeddings e", "attributes": embeddings})
-    examples, _ = read(as_lines(tmp_path / "x.jsonl", lines), "otel")
-    assert [one.decision.id for one in examples] == [turn.id for turn in FEW[:3]]
+    examples, log = read(as_lines(tmp_path / "x.jsonl", lines), "otel")
+    assert log.faults.counts == {"no model call: embeddings": 1}
+    assert [one.decision.id for one in examples] == [f"t{turn.number}-{turn.id}" for turn in FEW[:3]]
     assert [one.failed for one in examples] == [True, False, False]
 
 

@@ -1,0 +1,160 @@
+"""Model calls of a decision: known by their ids, and what is part of another one counts once.
+
+Tracing of two libraries records one call twice, one span inside the other. Both are one call where no tool
+or agent stands between them: the outer one is the decision, and an amount counts at the outermost span that
+has it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass, fields
+from enum import Enum
+from typing import Any
+
+from armwise.feedback.exchange.identity import NewestById
+from armwise.feedback.exchange.imported import BadValue
+from armwise.feedback.exchange.table import is_missing, number
+
+DEEPEST = 100
+"""Levels of spans that are looked through for the call around one."""
+
+
+class SpanKind(Enum):
+    """What a span is."""
+
+    MODEL = "a model call"
+    STEP = "a step of the program"
+    OTHER = "a tool, an agent or a call of another kind, whose model calls are calls of their own"
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """What a call cost.
+
+    Attributes:
+        total_cost: Dollars.
+        prompt_tokens: Tokens read.
+        completion_tokens: Tokens written.
+    """
+
+    total_cost: float = 0.0
+    prompt_tokens: float = 0.0
+    completion_tokens: float = 0.0
+
+
+AMOUNTS = tuple(field.name for field in fields(Amounts))
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCall:
+    """A call, or another span.
+
+    Attributes:
+        where: File, and the line or row.
+        ident: Its id.
+        parent: Id of the span around it; empty for none.
+        group: Id of what it is joined with; empty for none.
+        kind: What it is.
+        model: Name of the model; None for none.
+        began: When it began, in any unit.
+        amounts: What it cost.
+    """
+
+    where: str
+    ident: str
+    parent: str = ""
+    group: str = ""
+    kind: SpanKind = SpanKind.MODEL
+    model: str | None = None
+    began: float = 0.0
+    amounts: Amounts = Amounts()
+
+
+class Calls:
+    """The calls of all decisions, each once.
+
+    Attributes:
+        by_group: Whether calls are joined by their group, else with the outermost call around them.
+    """
+
+    by_group = True
+
+    def __init__(self) -> None:
+        self._calls: NewestById[str, TracedCall] = NewestById()
+        self._groups: defaultdict[str, list[TracedCall]] | None = None
+        self._asked: set[str] = set()
+
+    def add(self, call: TracedCall, at: float = 0.0) -> bool:
+        """Note a version of a call; return whether its id occurred before."""
+        return self._calls.add(call.ident, at, call)
+
+    def around(self, ident: str) -> list[TracedCall]:
+        """Return the model calls that a span is part of, the nearest first."""
+        around: list[TracedCall] = []
+        span = self._calls.get(ident)
+        for _ in range(DEEPEST):
+            span = None if span is None or not span.parent else self._calls.get(span.parent)
+            if span is None or span.kind is SpanKind.OTHER:
+                break
+            if span.ident == ident:
+                return []
+            if span.kind is SpanKind.MODEL:
+                around.append(span)
+        return around
+
+    def joined(self, group: str) -> list[TracedCall]:
+        """Return the calls of a decision."""
+        if self._groups is None:
+            self._groups = defaultdict(list)
+            for call in self._calls:
+                self._groups[call.group if self.by_group else self._outermost(call)].append(call)
+        self._asked.add(group)
+        return self._groups.get(group, [])
+
+    def _outermost(self, call: TracedCall) -> str:
+        around = self.around(call.ident)
+        return around[-1].ident if around else call.ident
+
+    def fill(self, group: str, row: dict[str, Any]) -> None:
+        """Write into a row what it does not have itself: the first model, and the sums of the amounts."""
+        calls = self.joined(group)
+        models = [call for call in calls if call.kind is SpanKind.MODEL and call.model]
+        if is_missing(row.get("model")) and models:
+            row["model"] = min(models, key=lambda call: call.began).model
+        for name in AMOUNTS:
+            total = sum(getattr(call.amounts, name) for call in calls if not self._is_counted(call, name))
+            if total and (is_missing(row.get(name)) or row[name] in (0, "0")):
+                row[name] = total
+
+    def _is_counted(self, call: TracedCall, name: str) -> bool:
+        """Return whether a call around this one has an amount already."""
+        return any(getattr(outer.amounts, name) for outer in self.around(call.ident))
+
+    def alone(self) -> Iterator[TracedCall]:
+        """Yield the calls of groups that no decision asked for."""
+        for call in self._calls:
+            if self.by_group and call.group not in self._asked and any(astuple(call.amounts)):
+                yield call
+
+
+def amount(values: Mapping[str, Any], *names: str) -> float:
+    """Return the first amount that is there; 0 for none.
+
+    Raises:
+        BadValue: It is no number, or below 0.
+
+    >>> amount({"a": None, "b": "3"}, "a", "b")
+    3.0
+    """
+    for name in names:
+        if is_missing(value := values.get(name)):
+            continue
+        try:
+            parsed = -1.0 if isinstance(value, bool) else number(value)
+        except (ValueError, TypeError):
+            parsed = -1.0
+        if parsed < 0.0:
+            right = "a number that is not below 0 was expected"
+            raise BadValue("no amount of a call", f"{name} is {value!r:.80}; {right}")
+        return parsed
+    return 0.0
