@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from armwise.agent.cli.main import app
 from armwise.feedback.exchange import FORMATS, read_export, read_headers
 from tests.agent.cli.test_cli import said
+from tests.feedback.exchange.exports import EXPORTS, STEPS
 from tests.feedback.exchange.test_outcomes import routerbench_rows
 from tests.feedback.exchange.test_systems import rewards
 from tests.feedback.exchange.traffic import (
@@ -153,6 +154,36 @@ def test_the_exports_of_a_proxy_are_imported_with_feedback_beside_them(tmp_path:
     output = run("import", source, *words, "-o", tmp_path / "log.jsonl.gz")
     assert "reward <- the newest score of the feedback" in output
     near_the_truth(read_export(tmp_path / "log.jsonl.gz"))
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_is_imported_audited_and_replayed_by_its_own_rewards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where no configuration is
+    export, log, report = EXPORTS[name], tmp_path / "log.jsonl", tmp_path / "report.json"
+    words: list[object] = [word for what, value in export.options.items() for word in (f"--{what}", value)]
+    judged = export.rewards
+    if export.form == "litellm" and "without ids" not in name:
+        rows = [{"request_id": f"req-{at:03}", "thumb": reward} for at, reward in enumerate(STEPS)]
+        words += ["--feedback", as_csv(tmp_path / "thumbs.csv", rows), "--reward", "thumb"]
+        judged = STEPS
+    source = export.write(tmp_path / "export")
+    printed = run("import", source, "--format", export.form, *words, "--range", 0, 1, "-o", log)
+    assert f"{len(judged)} decisions written to {log}" in printed
+    assert printed.count("left out ") == len(export.left_out)
+    for reason, n in export.left_out.items():
+        assert f"left out {n}: {reason}" in printed
+    if "breakdown" in name:
+        return  # it has no propensities
+    run("audit", "--from", log)
+    if not any(judged):
+        return
+    run("replay", "--from", log, "--policy", "fixed:small", "--policy", "fixed:large", "-o", report)
+    values = figures(json.loads(report.read_text()))
+    for arm, first in (("small", 0), ("large", 1)):
+        earned = [reward for reward in judged[first::2] if reward is not None]
+        assert values[f"fixed:{arm}", "snips"] == pytest.approx(sum(earned) / len(earned))
 
 
 def test_a_published_table_becomes_a_log_and_outcomes(tmp_path: Path) -> None:
