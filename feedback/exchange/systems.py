@@ -82,6 +82,26 @@ class Reader:
             detail = f"id {call.ident!r} occurred above; the newest counts"
             self._faults.note(call.where, BadValue("call repeated", detail))
 
+    def _objects(self, where: str, values: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the objects of a list that a record has inside; what is none is noted."""
+        items = opened_up(values.get(name))
+        for item in items if isinstance(items, list) else () if is_missing(items) else (items,):
+            if isinstance(item, Mapping) and isinstance(items, list):
+                yield item
+            else:
+                detail = f"{name} is {items!r:.40}; a list of objects was expected"
+                self._faults.add(where, BadValue("row cannot be read", detail))
+
+    def _details(self, where: str, values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+        """Return the amounts in an object of a record; none where it is no object, which is noted."""
+        details = opened_up(_first(values, *names))
+        if isinstance(details, Mapping):
+            return details
+        if not is_missing(details):
+            detail = f"{names[0]} is {details!r:.40}; an object of amounts was expected"
+            self._faults.add(where, BadValue("no amount of a call", detail))
+        return {}
+
     def _amounts(self, where: str, *read: tuple[Mapping[str, Any], tuple[str, ...]]) -> Amounts:
         """Return dollars, tokens read and tokens written; 0 for one that cannot be read, which is noted."""
         spent = []
@@ -92,6 +112,11 @@ class Reader:
                 spent.append(0.0)
                 self._faults.add(where, bad)
         return Amounts(*spent)
+
+
+WITHOUT_ID = BadValue(
+    "call without an id", "id is empty; the id of a call, by which it counts once, was expected"
+)
 
 
 def _no_decision(where: str, kind: object, detail: str) -> Record:
@@ -208,6 +233,12 @@ _CAMEL = {
 """Names of the HTTP API, and what the blob storage export calls the same."""
 
 
+SPAN_KINDS: Mapping[str, SpanKind] = {
+    "GENERATION": SpanKind.MODEL,
+    **dict.fromkeys(("SPAN", "CHAIN", "EVENT"), SpanKind.STEP),
+}
+"""Types of observations that are model calls, or steps of the program; others are tools and agents."""
+
 TRUSTED = ("NUMERIC", "BOOLEAN")
 """Types of scores whose `value` is the score; that of a category is a placeholder without a configuration."""
 
@@ -231,10 +262,6 @@ def _is_score(values: Mapping[str, Any]) -> bool:
 def _is_observation(values: Mapping[str, Any]) -> bool:
     columns = ("trace_id", "parent_observation_id", "start_time", "usage_details", "cost_details")
     return not _is_score(values) and not values.keys().isdisjoint(columns)
-
-
-def _is_generation(values: Mapping[str, Any]) -> bool:
-    return str(values.get("type") or "GENERATION").upper() == "GENERATION"
 
 
 class Langfuse(Reader):
@@ -266,26 +293,26 @@ class Langfuse(Reader):
             return
         self._traces, group = True, str(ident or "")
         self.calls.by_group = True
-        for score in _listed(values, "scores"):
+        for score in self._objects(record.where, values, "scores"):
             on = {"trace_id": group, **_snake(score)}
             self._note_scores(record.where, partial(self._read_scores, record.where, on))
-        for at, observation in enumerate(_listed(values, "observations")):
+        for at, observation in enumerate(self._objects(record.where, values, "observations")):
             self._observe(f"{record.where}, observation {at}", group, _snake(observation))
 
     def _observe(self, where: str, trace: str, values: Mapping[str, Any]) -> None:
         """Note an observation of a trace."""
-        usage = opened_up(_first(values, "usage_details", "usage"))
-        cost = opened_up(_first(values, "cost_details"))
+        if is_missing(values.get("id")):
+            self._faults.add(where, WITHOUT_ID)
+            return
         older = {name: values.get(name) for name in ("promptTokens", "completionTokens")}
-        usage = {**older, **(usage if isinstance(usage, Mapping) else {})}
-        cost = {**(cost if isinstance(cost, Mapping) else {}), **values}
-        kind = str(values.get("type") or "GENERATION").upper()
+        usage = {**older, **self._details(where, values, "usage_details", "usage")}
+        cost = {**self._details(where, values, "cost_details"), **values}
         call = TracedCall(
             where,
-            str(_first(values, "id") or where),
+            str(values["id"]),
             str(_first(values, "parent_observation_id") or ""),
             trace,
-            SpanKind.MODEL if _is_generation(values) else SPAN_KINDS.get(kind, SpanKind.OTHER),
+            SPAN_KINDS.get(str(values.get("type")).upper(), SpanKind.OTHER),
             _first(values, "model"),
             _moment(values.get("start_time")),
             self._amounts(
@@ -340,9 +367,10 @@ class Langfuse(Reader):
         if _is_score(row) or (is_observation and self._traces):
             return
         session, ident = row.get("session_id"), str(_first(row, "id") or record.where)
-        if is_observation and not _is_generation(row):
-            detail = f"type is {row['type']!r:.40}; of observations a GENERATION chose a model"
-            yield _no_decision(record.where, row["type"], detail)
+        kind = str(row.get("type"))
+        if is_observation and SPAN_KINDS.get(kind.upper()) is not SpanKind.MODEL:
+            detail = f"type is {row.get('type')!r:.40}; of observations a GENERATION chose a model"
+            yield _no_decision(record.where, kind, detail)
             return
         if self._places.get((is_observation, ident)) not in (None, record.where):
             detail = f"id {ident!r} occurs in a newer version, which counts"
@@ -367,12 +395,6 @@ class Langfuse(Reader):
         yield Record(record.where, row)
 
 
-def _listed(values: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of a list that a record has inside."""
-    items = opened_up(values.get(name))
-    return (item for item in (items if isinstance(items, list) else ()) if isinstance(item, Mapping))
-
-
 def _value_of_score(kind: str, values: Mapping[str, Any]) -> Any:
     """Return the value of a score; of a category its text, or the number that a configuration gives it.
 
@@ -380,6 +402,8 @@ def _value_of_score(kind: str, values: Mapping[str, Any]) -> Any:
     'PASS'
     """
     value, text = _first(values, "value"), _first(values, "string_value")
+    if kind == "CATEGORICAL" and text is None and not isinstance(value, str):
+        return None if is_missing(values.get("config_id")) else value
     if kind in TRUSTED or text is None:
         return text if value is None else value
     if text.strip().lower() not in TRUE | FALSE if isinstance(text, str) else False:
@@ -398,9 +422,6 @@ def _nested(where: str, outer: TracedCall) -> Record:
     detail = f"it is part of the call {outer.ident!r}, which is the decision"
     return Record(where, fault=detail, reason="part of a call", wrong=False)
 
-
-SPAN_KINDS = {"SPAN": SpanKind.STEP, "CHAIN": SpanKind.STEP, "EVENT": SpanKind.STEP}
-"""What spans are that are no model calls; others are tools and agents."""
 
 LANGFUSE = Layout(
     "langfuse",
@@ -439,10 +460,13 @@ class TensorZero(Reader):
         if _is_feedback(values):
             self.feedback(record)
         elif _is_model_inference(values):
+            if is_missing(values.get("id")):
+                self._faults.add(record.where, WITHOUT_ID)
+                return
             amounts = self._amounts(
                 record.where, (values, ("cost",)), (values, ("input_tokens",)), (values, ("output_tokens",))
             )
-            ident, group = str(_first(values, "id") or record.where), str(values["inference_id"])
+            ident, group = str(values["id"]), str(values["inference_id"])
             self._note_call(TracedCall(record.where, ident, group=group, amounts=amounts))
 
     def rows(self, record: Record) -> Iterator[Record]:
@@ -509,6 +533,8 @@ SAME: Mapping[str, tuple[str, ...]] = {
 }
 """Attributes of the conventions, and what OpenInference, OpenLLMetry and AI SDK call the same."""
 
+OTHER_NAMES = frozenset(name for others in SAME.values() for name in others)
+
 LISTS = ("gen_ai.prompt", "llm.input_messages")
 """Attributes that are written as one for each field of each message, such as `gen_ai.prompt.0.content`."""
 
@@ -535,7 +561,7 @@ class OpenTelemetry(Reader):
             if isinstance(span, str):
                 continue  # the rows name it
             self._nest(where, span)
-            for event in _listed(span, "events"):
+            for event in self._objects(where, span, "events"):
                 if event.get("name") == EVALUATION:
                     self._evaluate(where, event, _ident(span, "spanId"))
             if span.get("name") == EVALUATION:
@@ -590,14 +616,15 @@ class OpenTelemetry(Reader):
             if isinstance(span, str):
                 yield Record(where, fault=span)
                 continue
-            attributes = span.get("attributes")
-            if not isinstance(attributes, list | Mapping | None):
-                detail = f"attributes is {attributes!r:.40}; a list of keys and values was expected"
+            if not _has_attributes(span):
+                detail = f"attributes is {span['attributes']!r:.40}; a list of keys and values was expected"
                 yield Record(where, fault=detail)
                 continue
             row = _attributes(span)
             kind, ident = _kind_of_span(row), _ident(span, "spanId")
-            if kind in MODEL_CALLS:
+            if kind in MODEL_CALLS and not (_first(span, "traceId") and _first(span, "spanId")):
+                yield Record(where, fault="traceId or spanId is empty; the ids of a span were expected")
+            elif kind in MODEL_CALLS:
                 around = self.calls.around(ident)
                 yield _nested(where, around[-1]) if around else self._row(where, span, row, ident)
             elif kind not in STEPS:
@@ -660,6 +687,9 @@ def _evaluation(where: str, event: Mapping[str, Any], span: str) -> Iterator[Sco
     attributes = _attributes(event)
     value = _first(attributes, "gen_ai.evaluation.score.value", "gen_ai.evaluation.score.label")
     target = span or str(_first(attributes, "gen_ai.response.id") or "")
+    if not _has_attributes(event):
+        detail = f"attributes is {event['attributes']!r:.40}; a list of keys and values was expected"
+        raise BadValue("row cannot be read", detail)
     if value is None:
         return
     if not target:
@@ -740,13 +770,23 @@ def _attributes(entry: Mapping[str, Any]) -> dict[str, Any]:
             for pair in (pairs if isinstance(pairs, list) else ())
             if isinstance(pair, Mapping)
         }
-    for name in LISTS:
-        if messages := _unflattened(attributes, f"{name}."):
-            attributes.setdefault(name, messages)
-    for name, others in SAME.items():
-        if is_missing(attributes.get(name)) and (same := _first(attributes, *others)) is not None:
-            attributes[name] = same
+    if any(name.startswith(LISTS) for name in attributes):
+        for name in LISTS:
+            if messages := _unflattened(attributes, f"{name}."):
+                attributes.setdefault(name, messages)
+    if not OTHER_NAMES.isdisjoint(attributes):
+        for name, others in SAME.items():
+            if is_missing(attributes.get(name)) and (same := _first(attributes, *others)) is not None:
+                attributes[name] = same
     return attributes
+
+
+def _has_attributes(entry: Mapping[str, Any]) -> bool:
+    """Return whether the attributes of a span or of an event can be read, or there are none."""
+    pairs = entry.get("attributes")
+    if isinstance(pairs, list):
+        return all(isinstance(pair, Mapping) and isinstance(pair.get("key"), str) for pair in pairs)
+    return pairs is None or isinstance(pairs, Mapping)
 
 
 def _unflattened(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
@@ -766,7 +806,7 @@ def _unflattened(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, A
 
 
 def _any_value(value: Any) -> Any:
-    """Return a value of OTLP: 64-bit integers are texts there."""
+    """Return a value of OTLP: 64-bit integers are texts there. What is none comes back as it is."""
     match value:
         case {"intValue": str() | int() as whole}:
             try:
@@ -779,7 +819,7 @@ def _any_value(value: Any) -> Any:
             return [_any_value(item) for item in items]
         case {"kvlistValue": {"values": [*pairs]}}:
             return _attributes({"attributes": pairs})
-    return None
+    return value or None
 
 
 OTEL = Layout(
