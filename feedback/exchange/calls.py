@@ -123,7 +123,7 @@ class Calls:
             row["model"] = min(models, key=lambda call: call.began).model
         for name in AMOUNTS:
             total = sum(getattr(call.amounts, name) for call in calls if not self._is_counted(call, name))
-            if total and (is_missing(row.get(name)) or row[name] in (0, "0")):
+            if total and is_nothing(row.get(name)):
                 row[name] = total
 
     def _is_counted(self, call: TracedCall, name: str) -> bool:
@@ -135,6 +135,18 @@ class Calls:
         for call in self._calls:
             if self.by_group and call.group not in self._asked and any(astuple(call.amounts)):
                 yield call
+
+
+def is_nothing(value: Any) -> bool:
+    """Return whether an amount is missing, or 0.
+
+    >>> is_nothing(None), is_nothing("0.000"), is_nothing("x")
+    (True, True, False)
+    """
+    try:
+        return is_missing(value) or number(value) == 0.0
+    except (ValueError, TypeError):
+        return False
 
 
 def amount(values: Mapping[str, Any], *names: str) -> float:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from armwise.feedback.exchange.calls import Amounts, Calls, SpanKind, TracedCall, amount
+from armwise.feedback.exchange.calls import Amounts, Calls, SpanKind, TracedCall, amount, is_nothing
 from armwise.feedback.exchange.feedback_files import NO_TARGET, Score, Scores, TableScores, time_of
 from armwise.feedback.exchange.identity import DUPLICATE, NewestById
 from armwise.feedback.exchange.imported import BadValue, Faults
@@ -165,8 +165,8 @@ def _litellm_rows(record: Record) -> Iterator[Record]:
         except BadValue:
             values["duration_s"] = took_ms
         cost_breakdown = value_at(values, "metadata.cost_breakdown.total_cost")
-        if str(values.get("spend", 0)) in ("0", "0.0") and not _is_cached(values):
-            values["spend"] = values.get("spend") if is_missing(cost_breakdown) else cost_breakdown
+        if is_nothing(values.get("spend")) and not is_missing(cost_breakdown) and not _is_cached(values):
+            values["spend"] = cost_breakdown
         if opened_up(values.get("messages")) in (
             None,
             "",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from armwise.feedback.exchange import ExchangeError
+from tests.feedback.exchange.exports import chat, observations, request, span, spend
 from tests.feedback.exchange.traffic import (
     Turn,
     as_csv,
@@ -242,6 +243,81 @@ def test_spans_that_are_no_model_calls_are_no_decisions(tmp_path: Path) -> None:
     assert log.faults.counts == {"no model call: embeddings": 1}
     assert [one.decision.id for one in examples] == [f"t{turn.number}-{turn.id}" for turn in FEW[:3]]
     assert [one.failed for one in examples] == [True, False, False]
+
+
+def test_a_call_that_a_tool_makes_is_a_call_of_its_own(tmp_path: Path) -> None:
+    tool = span(0, "b", "a", **{"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "t"})
+    step = span(0, "c", "b", **{"http.method": "POST"})
+    lines = [request(chat(0, "a"), tool, step, chat(0, "d", "c"), chat(0, "e", "d"))]
+    examples, log = read(as_lines(tmp_path / "x.jsonl", lines), "otel")
+    assert [one.decision.id[-1] for one in examples] == ["a", "d"]
+    assert log.faults.counts == {"no model call: execute_tool": 1, "part of a call": 1}
+
+
+def test_spans_that_are_inside_of_each_other_in_a_circle_are_read(tmp_path: Path) -> None:
+    lines = [request(chat(0, "a", "b"), chat(0, "b", "a"), chat(1, "a", "a"))]
+    examples, _ = read(as_lines(tmp_path / "x.jsonl", lines), "otel")
+    assert [one.decision.id[-1] for one in examples] == ["a", "b", "a"]
+
+
+def test_of_a_chain_of_calls_each_amount_counts_where_the_outermost_span_has_it(tmp_path: Path) -> None:
+    without: dict[str, Any] = {"gen_ai.usage.input_tokens": None, "gen_ai.usage.output_tokens": None}
+    inner = [chat(0, letter, parent) for letter, parent in (("b", "a"), ("c", "b"), ("d", "a"))]
+    examples, _ = read(as_lines(tmp_path / "x.jsonl", [request(chat(0, **without), *inner)]), "otel")
+    assert [(one.cost.prompt_tokens, one.cost.completion_tokens) for one in examples] == [(200, 100)]
+
+
+def test_a_span_without_an_operation_is_a_call_where_it_has_a_model(tmp_path: Path) -> None:
+    plain = chat(0, **{"gen_ai.operation.name": None})
+    embed = chat(1, **{"gen_ai.operation.name": None, "ai.operationId": "ai.embed.doEmbed"})
+    examples, log = read(as_lines(tmp_path / "x.jsonl", [request(plain, embed)]), "otel")
+    assert len(examples) == 1
+    assert log.faults.counts == {"no model call: ai.embed.doembed": 1}
+
+
+def test_what_is_no_export_of_otlp_is_named_with_what_is_expected(tmp_path: Path) -> None:
+    source = as_lines(tmp_path / "x.jsonl", [{"name": "chat", "context": {"span_id": "0x1"}}])
+    with pytest.raises(ExchangeError, match=r"no row of the format otel .* line 1: none of resourceSpans"):
+        read(source, "otel")
+
+
+def test_the_arm_of_a_trace_is_the_model_of_its_first_generation_and_of_no_embedding(tmp_path: Path) -> None:
+    rows = [{key: value for key, value in row.items() if key != "metadata"} for row in observations(0)]
+    later = rows[3] | {"id": "o", "start_time": "2026-03-01 10:00:01.000000", "provided_model_name": "later"}
+    traces = [{"id": "t0", "timestamp": "2026-03-01T10:00:00Z", "input": "?"}]
+    source = as_lines(tmp_path / "x.jsonl", [*traces, later, *rows])
+    ((example,), _) = read(source, "langfuse")
+    assert example.decision.drawn == "gpt-small"
+
+
+def test_feedback_on_a_row_that_is_not_selected_is_not_on_nothing(tmp_path: Path) -> None:
+    rows = [{"id": f"r{at}", "arm": "a", "kind": "xy"[at]} for at in range(2)]
+    given = [{"id": f"r{at}", "stars": 1} for at in range(3)] + [{"id": "", "stars": 1}]
+    feedback = (as_csv(tmp_path / "f.csv", given),)
+    _, log = read(as_csv(tmp_path / "x.csv", rows), reward="stars", feedback=feedback, only={"kind": "x"})
+    assert log.faults.counts == {
+        "not selected by --only": 1,
+        "feedback on no decision": 1,
+        "feedback on nothing": 1,
+    }
+    assert log.faults.shown["feedback on no decision"] == [
+        f"{feedback[0]}, line 4: r2 is no decision that was read"
+    ]
+
+
+def test_a_failure_of_litellm_may_stand_in_the_metadata_and_a_cached_answer_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    spent = {"cost_breakdown": {"total_cost": 0.25}}
+    rows = [
+        spend(0, status="", metadata={"status": "failure"}),
+        spend(1, spend="0.000", metadata=spent),
+        spend(2, spend=0, metadata=spent, cache_hit="True"),
+        spend(3, spend=0.5, metadata=spent),
+    ]
+    examples, _ = read(as_lines(tmp_path / "x.jsonl", rows), "litellm")
+    assert [one.failed for one in examples] == [True, False, False, False]
+    assert [one.cost.usd for one in examples] == [0.002, 0.25, 0.0, 0.5]
 
 
 def test_an_evaluation_may_name_the_response_instead_of_the_span(tmp_path: Path) -> None:
