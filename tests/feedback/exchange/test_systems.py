@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from armwise.feedback.exchange import ExchangeError
-from tests.feedback.exchange.exports import chat, observations, request, span, spend
+from tests.feedback.exchange.exports import (
+    SHORT,
+    chat,
+    judged,
+    observations,
+    request,
+    score,
+    span,
+    spend,
+    trace,
+)
 from tests.feedback.exchange.traffic import (
     Turn,
     as_csv,
@@ -318,6 +328,35 @@ def test_a_failure_of_litellm_may_stand_in_the_metadata_and_a_cached_answer_cost
     examples, _ = read(as_lines(tmp_path / "x.jsonl", rows), "litellm")
     assert [one.failed for one in examples] == [True, False, False, False]
     assert [one.cost.usd for one in examples] == [0.002, 0.25, 0.0, 0.5]
+
+
+def test_of_a_score_that_was_edited_the_time_of_the_last_change_counts(tmp_path: Path) -> None:
+    edited = score(0, value=0.25, updatedAt="2026-03-01T12:00:00Z", timestamp="2026-03-01T09:00:00Z")
+    edited["createdAt"] = "2026-03-01T13:00:00Z"
+    later = score(0, id="s", value=0.75, updatedAt="2026-03-01T12:30:00Z")
+    source = as_lines(tmp_path / "x.jsonl", [trace(0), edited, later])
+    ((example,), _) = read(source, "langfuse", arms=SHORT)
+    assert example.metrics == {"reward": 0.25}
+
+
+def test_the_score_of_any_inner_call_is_that_of_the_decision(tmp_path: Path) -> None:
+    spans = [chat(1), chat(1, "b", "a"), judged(1, chat(1, "c", "b"))]
+    ((example,), _) = read(as_lines(tmp_path / "x.jsonl", [request(*spans)]), "otel")
+    assert example.metrics == {"reward": 0.1}
+
+
+def test_a_trace_that_was_exported_before_its_cost_has_that_of_its_observations(tmp_path: Path) -> None:
+    source = as_lines(tmp_path / "x.jsonl", [trace(0, totalCost=0.0), *observations(0)])
+    ((example,), _) = read(source, "langfuse", arms=SHORT)
+    assert example.cost.usd == pytest.approx(0.0021)
+
+
+def test_rows_of_other_kinds_are_no_errors_where_wrong_rows_are(tmp_path: Path) -> None:
+    rows = [spend(0), spend(1), spend(2, call_type="aembedding")]
+    _, log = read(as_lines(tmp_path / "x.jsonl", rows), "litellm", strict=True)
+    assert log.faults.counts == {"no model call: aembedding": 1}
+    with pytest.raises(ExchangeError, match="id 'req-000' occurred above"):
+        read(as_lines(tmp_path / "x.jsonl", [spend(0), spend(1), spend(0)]), "litellm", strict=True)
 
 
 def test_an_evaluation_may_name_the_response_instead_of_the_span(tmp_path: Path) -> None:
