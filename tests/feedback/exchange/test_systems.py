@@ -359,6 +359,17 @@ def test_rows_of_other_kinds_are_no_errors_where_wrong_rows_are(tmp_path: Path) 
         read(as_lines(tmp_path / "x.jsonl", [spend(0), spend(1), spend(0)]), "litellm", strict=True)
 
 
+@pytest.mark.parametrize("names", [("input_tokens", "output_tokens"), ("promptTokens", "completionTokens")])
+def test_tokens_of_langfuse_have_several_names_and_an_empty_column_hides_no_other(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    call = observations(0)[3] | {"usageDetails": dict(zip(names, (7, 3), strict=True)), "model": None}
+    del call["usage_details"]
+    source = as_lines(tmp_path / "x.jsonl", [call | {"calculatedTotalCost": 0.5, "totalCost": None}])
+    ((example,), _) = read(source, "langfuse", arm="model", arms=("gpt-small", "b"))
+    assert (example.cost.prompt_tokens, example.cost.completion_tokens) == (7, 3)
+
+
 def test_an_evaluation_may_name_the_response_instead_of_the_span(tmp_path: Path) -> None:
     lines = otel_lines(FEW[7:8])
     lines[0]["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"].append(
