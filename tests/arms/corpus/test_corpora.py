@@ -136,7 +136,7 @@ def test_what_is_wrong_with_one_names_it(tmp_path: Path, sources: list[CorpusSou
 
 def test_a_corpus_without_a_record_that_can_be_read_names_the_first(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_bytes(b"text\n\xff\n\xfe\n")
-    with pytest.raises(CorpusError, match=r"bad.csv holds no passages; skipped bad.csv:2: text has bytes"):
+    with pytest.raises(CorpusError, match=r"bad.csv holds no passages; bad.csv:2: text has bytes"):
         ingest(tmp_path / "bad.csv", tmp_path / "out", skip_bad=True)
 
 

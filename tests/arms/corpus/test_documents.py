@@ -537,14 +537,16 @@ def test_what_is_no_document_is_said_and_the_next_file_is_read(
     assert problem_of(path).startswith(problem)
 
 
-SHOWN = [[], [], [], ["\ufffd" * 100], ["PK"], ["%PDF-1.4"], ["<" * 10_000]]
+SHOWN = ["", "", "", "\ufffd" * 100, "PK", "%PDF-1.4", "<" * 10_000]
 
 
-@pytest.mark.parametrize(("content", "texts"), [*zip(NONSENSE.values(), SHOWN, strict=True)], ids=NONSENSE)
+@pytest.mark.parametrize(("content", "shown"), [*zip(NONSENSE.values(), SHOWN, strict=True)], ids=NONSENSE)
 def test_anything_is_html_and_is_read_as_a_browser_shows_it(
-    tmp_path: Path, content: bytes, texts: list[str]
+    tmp_path: Path, content: bytes, shown: str
 ) -> None:
-    assert [one.text for one in passages(html(tmp_path, content))] == texts
+    text = "".join(piece.text for piece in passages(html(tmp_path, content)))  # pieces overlap
+    assert text.startswith(shown)
+    assert set(text) == set(shown)
 
 
 def test_a_pdf_of_too_many_pages_is_refused(tmp_path: Path) -> None:
