@@ -506,6 +506,9 @@ class Batch:
                 if number is not None:
                     stored.erased.add(fact.id)
                     self.erased_by[fact.id] = number
+                if fact.episode_id is not None:  # its newest decision is this one
+                    change = stored.erased_episodes.add if gone else stored.erased_episodes.discard
+                    change(fact.episode_id)
             case Feedback(decision_id=None, episode_id=str(episode)):
                 gone = episode in stored.erased_episodes or stored.under_way.erasure_of(fact) is not None
             case Feedback():

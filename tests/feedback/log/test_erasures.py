@@ -228,6 +228,14 @@ def at_noon(url: str) -> Iterator[Store]:
     store.close()
 
 
+def test_an_episode_goes_on_within_one_commit_too(at_noon: Store) -> None:
+    """Its newest decision says whether feedback on it keeps its texts, be it of the log or of the commit."""
+    erasures.erase_user(at_noon, "default", "ada", "k1", NOW)
+    of_ada, of_bob = (of_user(at_noon, f"d-{user}", user, episode="e1") for user in ("ada", "bob"))
+    at_noon.append([of_ada, said("f1", episode_id="e1"), of_bob, said("f2", episode_id="e1", at=120.0)])
+    assert [one.content for one in at_noon.feedback(10)] == [{}, {"comment": "left by Ada"}]
+
+
 @pytest.mark.parametrize("scope", ["user", "episode", "decision"])
 @pytest.mark.parametrize("age", [0.0, UNDER_WAY_S - 1.0, UNDER_WAY_S])
 def test_a_turn_that_was_under_way_is_erased_when_it_is_committed(

@@ -1,13 +1,27 @@
-"""Every column of texts says what an erasure makes of it, and the page says the same."""
+"""Every column of texts says what an erasure makes of it, the page says the same, and an erasure does it."""
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from armwise.feedback.events import (
+    Context,
+    Cost,
+    Execution,
+    Feedback,
+    Kind,
+    Observation,
+    Source,
+    Status,
+)
+from armwise.feedback.log import Fact, FeedbackStatus, Store, erasures, text_columns
 from armwise.feedback.log import tables as t
-from armwise.feedback.log import text_columns
 from armwise.feedback.log.text_columns import COLUMNS, FILES, Fate
+from tests.feedback.conftest import decision
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "texts.md"
 
@@ -35,3 +49,124 @@ def test_the_page_is_that_of_the_table() -> None:
     assert PAGE.read_text() == text_columns.page(), (
         "write it anew: python -m armwise.feedback.log.text_columns > docs/reference/texts.md"
     )
+
+
+# -- the ways in which a fact can meet an erasure --------------------------------------------------
+
+NOW = 200.0
+
+SCOPES: dict[str, Callable[[Store], object]] = {
+    "user": lambda store: erasures.erase_user(store, "default", "ada", "k1", NOW),
+    "episode": lambda store: erasures.erase_episode(store, "e1", "k1", NOW),
+    "decision": lambda store: erasures.erase_decision(store, "d1", "k1", NOW),
+    "age": lambda store: erasures.erase_older(store, 1.0, NOW + 2 * 86_400.0),
+}
+"""What is erased, of which every fact below is a part."""
+
+KINDS = ("decision", "execution", "observation", "feedback", "feedback on the episode")
+
+SPLITS = {kind: n for n, kind in enumerate(KINDS)}
+"""The first fact that comes after the erasure: all before it are in the log."""
+
+WAYS = [
+    (scope, first, together)
+    for scope, first, together in product(SCOPES, [*KINDS, "nothing"], [True, False])
+    # what is young when it comes is not erased, nor what was said on the episode of one decision that is
+    if (scope, first) not in {("age", "decision"), ("decision", "nothing")}
+]
+"""Scope, the first fact after the erasure, and whether those after it share a commit."""
+
+
+@pytest.fixture
+def at_noon(log_url: str) -> Iterator[Store]:
+    """A log whose clock stands still."""
+    store = Store(log_url, clock=lambda: NOW)
+    yield store
+    store.close()
+
+
+def ada(store: Store) -> list[Fact]:
+    """One fact of each kind, with a text of Ada in every column that may hold one."""
+    context = Context("Ada asks", {"w=Ada": 1.0}, (0.5,), {"a": {"id=Ada": 1.0}, "b": {}})
+    said = {"comment": "Ada says", "demonstration": "Ada writes", "label": "good"}
+    item = Feedback(*("Ada's value", "d1", "right", 1.0, 105.0, None, {"page": "Ada's page"}), content=said)
+    shown = ("Ada's passage",), "Ada's answer", "Ada's error"
+    return [
+        replace(
+            decision("d1", digest="Ada's request"),
+            context=context,
+            user_digest=erasures.user_digest(store, "default", "ada"),
+            episode_id="e1",
+        ),
+        Execution("d1", "b", Status.OK, Cost(), *shown, 101.0, ({"query": "Ada asks"},)),
+        Observation(
+            *("d1", Source.SHADOW, "a", 0.5, 1.0, None), passages=shown[0], answer=shown[1], error=shown[2],
+            observed_at=106.0,
+        ),
+        item,
+        replace(item, id="Ada on all", decision_id=None, episode_id="e1"),
+    ]  # fmt: skip
+
+
+def with_ada(store: Store) -> set[str]:
+    """Return the columns of the tables of facts that hold a text of Ada."""
+    digest = erasures.user_digest(store, "default", "ada")
+    tables = (t.decisions, t.executions, t.observations, t.feedback)
+    with store.reading() as connection:
+        rows = [(table, row) for table in tables for row in connection.execute(sa.select(table)).mappings()]
+    texts = [(f"{table.name}.{name}", str(value)) for table, row in rows for name, value in row.items()]
+    return {name for name, text in texts if "Ada" in text or digest in text}
+
+
+ERASED = {
+    name
+    for name, place in COLUMNS.items()
+    if place.fate in (Fate.OVERWRITTEN, Fate.PSEUDONYM) and not name.startswith("erasures.")
+}
+"""The columns that no text of Ada is left in."""
+
+
+def test_a_text_can_be_written_into_each_column_that_an_erasure_empties(at_noon: Store) -> None:
+    at_noon.append(ada(at_noon))
+    assert with_ada(at_noon) == ERASED, "`ada` writes into every one of them, so that the next test is of all"
+
+
+@pytest.mark.parametrize(("scope", "first", "together"), WAYS)
+def test_no_text_is_left_in_any_column_whichever_fact_comes_after_the_erasure(
+    at_noon: Store, scope: str, first: str, together: bool
+) -> None:
+    facts = ada(at_noon)
+    before = SPLITS.get(first, len(facts))
+    if before:
+        at_noon.append(facts[:before])
+    SCOPES[scope](at_noon)
+    for some in [facts[before:]] if together else [[fact] for fact in facts[before:]]:
+        if some:
+            at_noon.append(some)
+    assert with_ada(at_noon) == set()
+    with at_noon.reading() as connection:
+        counts = [
+            connection.scalar(sa.select(sa.func.count()).select_from(table))
+            for table in (t.decisions, t.executions, t.observations, t.feedback)
+        ]
+    assert counts == [1, 1, 1, 2], "the facts are kept, but for their texts"
+
+
+@pytest.mark.parametrize(
+    ("scope", "about"), [pair for pair in product(SCOPES, ["d1", "e1"]) if pair != ("decision", "e1")]
+)
+@pytest.mark.parametrize("kind", [Kind.VALUE, Kind.RETRACTION])
+def test_feedback_that_is_sent_again_after_an_erasure_is_what_the_log_has(
+    at_noon: Store, scope: str, about: str, kind: Kind
+) -> None:
+    """A retry and a retraction are matched by the pseudonym of the id, on an episode as on a decision."""
+    *facts, on_decision, on_episode = ada(at_noon)
+    item = on_decision if about == "d1" else on_episode
+    assert isinstance(item, Feedback)
+    at_noon.append([*facts, item])
+    SCOPES[scope](at_noon)
+    again = item if kind is Kind.VALUE else replace(item, kind=kind, value=None, content={}, tags={})
+    first, second = (at_noon.append([again])[0] for _ in range(2))
+    assert second.status is FeedbackStatus.DUPLICATE
+    assert (first.status is FeedbackStatus.DUPLICATE) == (kind is Kind.VALUE)
+    assert with_ada(at_noon) == set()
