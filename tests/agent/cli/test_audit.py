@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import load
+from armwise.agent.evaluation import audit
 from armwise.feedback.events import Example
 from armwise.feedback.exchange import Header, appearing, rule_of, write_export
 from armwise.feedback.log import Store
@@ -200,6 +201,20 @@ def test_a_wrong_policy_in_the_own_log_is_found(config: Path, store: Store) -> N
         connection.execute(swapped.values(drawn="bm25", propensity=0.5))
     printed = run("-c", config, code=1)
     assert "fail, mean weight" in printed
+
+
+@pytest.mark.parametrize("most", [audit.MOST_WAITING, 20])
+def test_decisions_of_the_own_log_that_wait_are_counted_whether_they_are_looked_up_or_later(
+    config: Path, store: Store, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(audit, "MOST_WAITING", most)
+    world = World({"none": 0.3, "bm25": 0.8, "dense": 0.5}, rated=0.5)
+    made = fill(store, world, 300, seed=9, settled=False)
+    waiting = len(made) - len([*store.feedback(1000)])
+    assert waiting > 100
+    assert f"warn, waiting rewards: {waiting} decisions still wait" in run("-c", config)
+    fill(store, world, 1, seed=1, first=10_000, settled=True)
+    assert "still wait" not in run("-c", config)
 
 
 def test_late_feedback_is_a_warning(config: Path, store: Store) -> None:

@@ -2,6 +2,8 @@
 
 import pickle
 from copy import deepcopy
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +172,32 @@ def test_home_in_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ARMWISE_HOME")
     assert settled.home_path == Path("/from/the/environment"), "a replica elsewhere sees the same"
     assert settled.database_url == "sqlite:////from/the/environment/log.db"
+
+
+PATHS: dict[str, dict[str, Any]] = {
+    "home": {},
+    "corpus/source": {},
+    "corpora/default/source": {},
+    "warm_start/sources/asked/path": {"kind": "outcomes", "metrics": {"right": "exact_match"}},
+    "warm_start/sources/old/path": {"kind": "questions", "metrics": {"right": "exact_match"}},
+}
+"""Every path that a configuration may name, by its place, and what stands beside it."""
+
+
+@pytest.mark.parametrize("place", PATHS)
+@pytest.mark.parametrize("written", ["~/data/x", "data/x"])
+def test_a_path_is_that_of_the_user_or_below_the_folder_wherever_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, written: str
+) -> None:
+    """Replicas and jobs run elsewhere, maybe as another user: they get absolute paths."""
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.delenv("ARMWISE_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    document = changed(place, written)
+    *parents, last = place.split("/")
+    reduce(getitem, parents, document).update(PATHS[place])
+    settled = reduce(getitem, parents, parse(document).settled().model_dump(mode="json"))
+    assert settled[last] == str(tmp_path / written.replace("~", "user"))
 
 
 def test_a_home_of_the_file_that_the_environment_overrides_is_named(

@@ -17,6 +17,7 @@ from armwise.agent.routers.dataset import RouterError
 from armwise.agent.routers.saved import (
     ABOUT,
     MODEL,
+    RouterConfig,
     Trained,
     digest_of,
     looked_at,
@@ -224,6 +225,15 @@ def test_a_configuration_can_be_read_without_its_router(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no trained router"):
         load(path)
     assert load(path, without=["router"]).router is None
+
+
+@pytest.mark.parametrize(("written", "expected"), [("~/router", "user/router"), ("router", "router")])
+def test_the_path_of_a_router_is_that_of_the_user_or_below_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, expected: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.chdir(tmp_path)
+    assert RouterConfig(path=Path(written)).settled().path == tmp_path / expected
 
 
 def test_the_vectors_that_a_router_looks_at_are_made_ahead(

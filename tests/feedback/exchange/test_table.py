@@ -233,6 +233,25 @@ def test_an_arm_that_is_not_among_those_named_is_left_out(tmp_path: Path) -> Non
     assert {one.decision.drawn for one in examples} == {"small", "large"}
 
 
+@pytest.mark.parametrize("shape", ["dist", "p_"])
+@pytest.mark.parametrize("estimate", [True, False])
+def test_an_arm_that_was_never_drawn_is_one_where_a_distribution_names_it(
+    tmp_path: Path, shape: str, estimate: bool
+) -> None:
+    rows = [
+        {"arm": arm, **({"dist": p} if shape == "dist" else {f"p_{arm}": share for arm, share in p.items()})}
+        for arm, p in (("a", {"a": 0.5, "b": 0.5}), ("b", {"a": 0.5, "b": 0.25, "rare": 0.25}))
+    ]
+    named = {"distribution": "dist"} if shape == "dist" else {"prefix": shape}
+    examples, log = read(as_lines(tmp_path / "log.jsonl", rows), **named, estimate=estimate)
+    assert log.arms == ("a", "b", "rare")
+    assert log.faults.counts == {}
+    assert [dict(zip(one.decision.arms, one.decision.probabilities, strict=True)) for one in examples] == [
+        {"a": 0.5, "b": 0.5},
+        {"a": 0.5, "b": 0.25, "rare": 0.25},
+    ]
+
+
 def test_rows_of_other_kinds_are_left_out_by_only(tmp_path: Path) -> None:
     examples, log = read(as_csv(tmp_path / "x.csv", table_rows(TURNS[:50])), **NAMES, only={"plan": "pro"})
     pro = sum(turn.tier == "pro" for turn in TURNS[:50])

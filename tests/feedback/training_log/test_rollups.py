@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Mode, Status
 from armwise.feedback.log import Store, listing
+from armwise.feedback.log import tables as t
 from armwise.feedback.log.tables import decisions as decisions_table
 from armwise.feedback.log.tables import examples as examples_table
 from armwise.feedback.log.tables import rollups as table
@@ -228,6 +229,33 @@ def test_facts_that_another_process_has_counted_are_not_counted_again_where_noth
     monkeypatch.setattr(store, "writing", late)
     rollups.advance(store, RULE, 1)
     assert rollups.read(store, 1000 * HOUR, 1001 * HOUR, HOUR).total()["decisions"] == 2
+
+
+MOVED = {
+    "log_seq": "the facts",
+    "examples_seq": "the examples",
+    "rewarded_seq": "the decisions whose rewards are final",
+}
+"""What another process may have counted, by the position that it has moved."""
+
+
+@pytest.mark.parametrize("position", MOVED)
+def test_sums_are_added_only_where_each_position_is_the_one_they_were_read_from(
+    filled: Store, monkeypatch: pytest.MonkeyPatch, position: str
+) -> None:
+    rollups.advance(filled, RULE, 10)
+    before, writing = sums(filled), filled.writing
+    column = t.rollup_positions.c[position]
+
+    def moved() -> AbstractContextManager[sa.Connection]:
+        monkeypatch.setattr(filled, "writing", writing)
+        with writing() as connection:
+            connection.execute(sa.update(t.rollup_positions).values({position: column + 1}))
+        return writing()
+
+    monkeypatch.setattr(filled, "writing", moved)
+    rollups.advance(filled, RULE, 10)
+    assert sums(filled) == before, f"{MOVED[position]} are counted already"
 
 
 def test_another_reward_rule_begins_anew_and_old_minutes_are_dropped(filled: Store) -> None:
