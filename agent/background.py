@@ -38,6 +38,13 @@ class Work(StrEnum):
     ARMS = "arms"
     """Arms that became live and that a replica builds."""
 
+    SERVICE = "service"
+    """Processes of Ray that it starts again."""
+
+    DEPLOYMENTS = "deployments"
+    """Deployments of Ray Serve, which it starts again where they are unhealthy."""
+
+    LEARNER = "learner"
     WARM_START = "warm_start"
     EVALUATION = "evaluation"
     CANARY = "canary"
@@ -49,6 +56,19 @@ ABOUT = {
         "remove the cause, then restart `armwise serve`: it goes on with what is built",
     ),
     Work.ARMS: ("live arms in a replica", "restore what they need, or put other arms in place"),
+    Work.SERVICE: (
+        "processes of the service",
+        "wait: they are started again, or the service ends; where it stays, restart `armwise serve`",
+    ),
+    Work.DEPLOYMENTS: (
+        "deployments",
+        "wait: they are started again; where it stays, remove the cause, which the log of the service has",
+    ),
+    Work.LEARNER: (
+        "learning",
+        "decisions go on, by what was learned before: remove the cause, which the log of the service has; "
+        "the learner is started again, and goes on from the log",
+    ),
     Work.WARM_START: (
         "warm start",
         "remove the cause, then `armwise warm-start` or POST /v1/warm-starts does it now",
@@ -111,12 +131,16 @@ def failure_line(what: str, why: str | None, remedy: str, attempts: int, next_at
     return f"{what}{'' if why is None else f': {why}'} (failed {often}; {again}): {remedy}"
 
 
-def record(failure: WorkFailure) -> None:
+def record(failure: WorkFailure, folder: Path | None = None) -> None:
     """Write a failure in the place of an earlier one of the same work; nothing without a run folder.
 
     Where the disk is full, the failure is logged, and the work goes on.
+
+    Args:
+        failure: The failure.
+        folder: Folder of the run; None for that of the environment.
     """
-    if (path := _path(failure.work, failure.point)) is None:
+    if (path := _path(failure.work, failure.point, folder)) is None:
         return
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
@@ -127,9 +151,9 @@ def record(failure: WorkFailure) -> None:
         logger.warning("%s; it cannot be recorded: %s", failure, error)
 
 
-def clear(work: Work, point: str) -> None:
+def clear(work: Work, point: str, folder: Path | None = None) -> None:
     """Remove the failure of a work: it has succeeded."""
-    if (path := _path(work, point)) is not None:
+    if (path := _path(work, point, folder)) is not None:
         path.unlink(missing_ok=True)
 
 
@@ -147,9 +171,9 @@ def recorded(point: str) -> list[WorkFailure]:
     return found
 
 
-def _path(work: Work, point: str) -> Path | None:
-    folder = os.environ.get(RUN_FOLDER)
-    return None if folder is None else Path(folder) / "failed" / f"{work}@{point}.json"
+def _path(work: Work, point: str, folder: Path | None = None) -> Path | None:
+    of_run = folder or os.environ.get(RUN_FOLDER)
+    return None if of_run is None else Path(of_run) / "failed" / f"{work}@{point}.json"
 
 
 def retried(

@@ -15,6 +15,9 @@ import orjson
 RUN_FOLDER = "ARMWISE_RUN"
 """Environment variable: the folder of the sockets; without it, Ray Serve's own proxy is in front."""
 
+RAY_STARTED = "ray-started"
+"""File that says that Ray runs: from then on, none of its processes is started again."""
+
 BEHIND = "build-behind"
 """File that says that something is left to be built; with `cold` in it, without the warm start."""
 

@@ -213,6 +213,21 @@ def _end_processes(folder: Path) -> None:
     psutil.wait_procs(left, timeout=10.0)
 
 
+def start_log_monitor_again() -> bool:
+    """Start again what prints the output of the workers, where it has ended; return whether it had.
+
+    It is the only process of Ray that a node goes on without.
+    """
+    from ray._private import ray_constants, worker
+
+    node, kind = worker._global_node, ray_constants.PROCESS_TYPE_LOG_MONITOR  # noqa: SLF001
+    if node is None or kind not in dict(node.dead_processes()):
+        return False
+    del node.all_processes[kind]
+    node.start_log_monitor()
+    return True
+
+
 CLUSTER_S = 5.0
 """How long a cluster may take to take a connection."""
 

@@ -1,7 +1,7 @@
 """Work in the background that fails, as the service shows it: from the folder of the run and from the log."""
 
 from armwise.agent.api.operations.warm_starts import planned_at
-from armwise.agent.background import WorkFailure, recorded
+from armwise.agent.background import Work, WorkFailure, recorded
 from armwise.agent.jobs import failed_run
 from armwise.agent.serving import DecisionPoint
 
@@ -9,6 +9,8 @@ from armwise.agent.serving import DecisionPoint
 def failures_at(point: DecisionPoint) -> list[WorkFailure]:
     """Return what fails at a decision point. It reads the log, which blocks. Raises LogUnavailableError."""
     failures = recorded(point.name)
+    if point.unread is not None and all(failure.work != Work.LEARNER for failure in failures):
+        failures.append(WorkFailure(Work.LEARNER, point.name, point.unread, 1, point.service.clock()))
     if point.config.warm_start is not None:
 
         def next_at() -> float | None:

@@ -33,6 +33,7 @@ WRONG_REQUEST = (
 
 FAILURE = (
     "builtins.OSError",
+    "armwise.agent.cli.ray_processes.ProcessLostError",
     "armwise.arms.local_ray.RayNotStartedError",
     "armwise.agent.client.errors.ClientError",
     "armwise.agent.simulation.simulation.SimulationError",

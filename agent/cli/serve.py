@@ -6,6 +6,7 @@ answer on sockets of a private folder. Where RAY_ADDRESS names a cluster, or the
 own proxy listens. `armwise ingest` reads a corpus, or fills a search engine with one.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ import typer
 import yaml
 from rich.console import Console
 
+from armwise.agent.background import PAUSES_S, Work, WorkFailure, record
 from armwise.agent.cli.console import (
     PLAIN,
     ProgressCallback,
@@ -33,6 +35,7 @@ from armwise.agent.cli.console import (
     progress,
 )
 from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point, open_home, opened
+from armwise.agent.cli.ray_processes import ProcessLostError, RayProcesses, how_it_ended, lost
 from armwise.agent.cli.service import print_answer
 from armwise.agent.proxy import (
     Proxy,
@@ -57,8 +60,8 @@ STOP_S = 30.0
 DRAIN_S = 300.0
 """Longest that requests under way delay the end."""
 
-START_S = 600.0
-"""Longest start before readiness is no longer polled; the service continues to start."""
+START_S, LATE_LOOK_S = 600.0, 5.0
+"""Longest start before a line says so, and pause between two looks at whether it is ready from then on."""
 
 LOOK_S = 0.1
 """Pause between two looks at whether the processes still run."""
@@ -277,21 +280,42 @@ def prepare(config: "AppConfig", progress: ProgressCallback) -> None:
 # -- the processes ----------------------------------------------------------------------------------
 
 
-def prepare_in_process(config: Path, folder: Path | None = None, *, cold: bool = False) -> int:
+def prepare_in_process(
+    config: Path,
+    folder: Path | None = None,
+    check: Callable[[], int | None] = lambda: None,
+    *,
+    cold: bool = False,
+) -> int:
     """Build what is missing in a process of its own, which gives back the memory that this takes.
 
     Args:
         config: A Ray Serve configuration file.
         folder: Where to write the configuration of HAProxy; None for nowhere.
+        check: Called meanwhile; an exit code, or what it raises, ends the process.
         cold: Whether to leave out the warm start before the first request.
 
     Returns:
-        Its exit code.
+        Its exit code, or that of `check`.
+
+    Raises:
+        ProcessLostError: It was killed.
     """
     words = ["serve", "--prepare-only", "--config", str(config), *(["--cold"] if cold else [])]
     environment = dict(os.environ) if folder is None else {**os.environ, RUN_FOLDER: str(folder)}
     command = python("-m", "armwise", *words)
-    return subprocess.run(command, env=environment, check=False, preexec_fn=ends_with_its_parent).returncode
+    with subprocess.Popen(command, env=environment, preexec_fn=ends_with_its_parent) as preparing:
+        try:
+            while preparing.poll() is None:
+                if (code := check()) is not None:
+                    return code
+                with suppress(subprocess.TimeoutExpired):
+                    preparing.wait(LOOK_S)
+        finally:
+            preparing.terminate()
+    if preparing.returncode < 0:
+        raise lost("the process that builds what is missing", how_it_ended(preparing.returncode))
+    return preparing.returncode
 
 
 @contextmanager
@@ -310,12 +334,13 @@ def run_service(
     address: tuple[str, int],
     console: Console,
     once: Callable[[str], None] | None = None,
-    prepare_first: Callable[[], int] = lambda: 0,
+    prepare_first: Callable[[Callable[[], int | None]], int] = lambda _: 0,
     remark: str = "",
 ) -> int:
     """Run the proxy and Ray Serve until interrupted; print when it is ready.
 
-    Ray starts while what is missing is built, and Ray Serve after it.
+    Ray starts while what is missing is built, and Ray Serve after it. What ends meanwhile is started again,
+    or ends the service.
 
     Args:
         config: A Ray Serve configuration file.
@@ -323,51 +348,75 @@ def run_service(
         address: Host and port that the configuration names.
         console: Where to print.
         once: Called with the address as soon as the service is ready; then the service is stopped.
-        prepare_first: Builds what is missing; returns an exit code, and another than 0 is the end.
+        prepare_first: Builds what is missing, and calls its argument meanwhile, which raises where Ray is
+            lost, or returns the exit code of Ray; returns an exit code, and another than 0 is the end.
         remark: Printed with the address where the service is ready.
 
     Returns:
         The exit code of Ray Serve, or of what comes first where that fails; 0 after `once`.
+
+    Raises:
+        ProcessLostError: A process has ended that nothing starts again.
+        ProxyError: HAProxy does not run.
     """
     # also SIGINT: a background job inherits that it is ignored, and would pass that to its children
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     process = _start_ray(config, folder)
-    try:
-        if code := prepare_first():
-            _send(process, "")
-            process.wait()
-            return code
-        proxy = None if folder is None else Proxy(folder / "haproxy.cfg")
-    except (KeyboardInterrupt, ProxyError) as error:
-        _send(process, "")
-        ended = _stop(process)
-        if isinstance(error, ProxyError):
-            raise
-        return ended
-    _send(process, GO_ON)
+    ray = RayProcesses(process, folder)
+    proxy: Proxy | None = None
     base = f"http://{address[0]}:{address[1]}"
     try:
-        ready = _wait_until_ready(process, proxy, base)
-        if ready and once is not None:
+        if code := prepare_first(ray.check):
+            _end_unprepared(process)
+            return code
+        proxy = None if folder is None else Proxy(folder / "haproxy.cfg")
+        _send(process, GO_ON)
+        ended = _wait_until_ready(ray, proxy, base)
+        if ended is None and once is not None:
             try:
                 once(base)
             finally:
                 _stop(process)
             return 0
-        if ready:
+        if ended is None:
             _say_ready(base, console, remark)
-        with _build_behind(config, folder if ready else None):
-            while _running(process, proxy):
-                time.sleep(LOOK_S)
-        return process.wait()
+            ended = _serve_until_ended(config, folder, ray, proxy)
     except KeyboardInterrupt:
         console.print("shutting down", **PLAIN)
+        _send(process, "")
         _drain(proxy)
         return _stop(process)
+    except (ProxyError, ProcessLostError) as error:
+        _send(process, "")
+        if isinstance(error, ProcessLostError):
+            ray.end()  # which would not end in order
+        else:
+            _stop(process)
+        raise
+    else:
+        return ended
     finally:
         if proxy is not None:
             proxy.stop()
+
+
+def _serve_until_ended(config: Path, folder: Path | None, ray: RayProcesses, proxy: Proxy | None) -> int:
+    """Serve, build behind it what a first start has left, and return the exit code of what runs Ray Serve."""
+    with _build_behind(config, folder) as builder:
+        while (ended := _look(ray, proxy)) is None:
+            builder.watch()
+            time.sleep(LOOK_S)
+    return ended
+
+
+def _end_unprepared(process: subprocess.Popen[bytes]) -> None:
+    """Let Ray end that has nothing to run."""
+    _send(process, "")
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        _stop(process)
 
 
 def _say_ready(base: str, console: Console, remark: str) -> None:
@@ -405,31 +454,81 @@ def _drain(proxy: Proxy | None) -> None:
 def _send(process: subprocess.Popen[bytes], line: str) -> None:
     """Write a line to a process that waits for one, and close: without a line, it ends in order."""
     assert process.stdin is not None
+    if process.stdin.closed:
+        return
     with suppress(BrokenPipeError):  # it has ended, which is noticed soon
         process.stdin.write(line.encode())
         process.stdin.close()
 
 
 @contextmanager
-def _build_behind(config: Path, folder: Path | None) -> Iterator[None]:
+def _build_behind(config: Path, folder: Path | None) -> "Iterator[BehindBuilder]":
     """Build meanwhile, at low priority, what a first start has left."""
-    left = None if folder is None else folder / BEHIND
-    if left is None or not left.exists():
-        yield
-        return
-    console.print("some arms wait for their vectors, which are built behind the service", **PLAIN)
-    process = subprocess.Popen(
-        python("-m", "armwise.agent.cli.first_start", str(config), left.read_text()),
-        env={**os.environ, RUN_FOLDER: str(folder)},
-        start_new_session=True,
-        preexec_fn=ends_with_its_parent,
-    )
+    builder = BehindBuilder(config, folder)
     try:
-        yield
+        yield builder
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        process.wait()
+        builder.stop()
+
+
+class BehindBuilder:
+    """The process that builds what a first start has left; started again, after a pause, where it is killed.
+
+    Args:
+        config: A Ray Serve configuration file.
+        folder: Folder of the run; None, and where nothing is left, for no process.
+        clock: Seconds since some moment.
+    """
+
+    def __init__(
+        self, config: Path, folder: Path | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._config, self._folder, self._clock = config, folder, clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._kills, self._again_at = 0, math.inf
+        if folder is not None and (folder / BEHIND).exists():
+            console.print("some arms wait for their vectors, which are built behind the service", **PLAIN)
+            self._process = self._started(folder)
+
+    def watch(self) -> None:
+        """Take up that it has been killed, and start it again when that is due."""
+        if self._folder is None:
+            return
+        if self._process is not None and (code := self._process.poll()) is not None:
+            self._process = None
+            if code < 0:  # else it is done, or has recorded what failed
+                self._again_at = self._clock() + self._record(how_it_ended(code), self._folder)
+        if self._clock() >= self._again_at:
+            self._again_at = math.inf
+            self._process = self._started(self._folder)
+
+    def stop(self) -> None:
+        """End it, and what it has started."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGTERM)
+            self._process.wait()
+
+    def _record(self, how: str, folder: Path) -> float:
+        """Record that it was killed; return the pause until it is started again, infinity for never."""
+        pause_s = PAUSES_S[self._kills] if self._kills < len(PAUSES_S) else math.inf
+        self._kills += 1
+        next_at = None if pause_s == math.inf else time.time() + pause_s
+        why = f"the process that builds them was {how}"
+        failure = WorkFailure(Work.FIRST_START, POINT, why, self._kills, next_at)
+        record(failure, folder)
+        errors.print(str(failure), style="yellow", **PLAIN)
+        if next_at is None:
+            BuildingProgress(folder).end()
+        return pause_s
+
+    def _started(self, folder: Path) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            python("-m", "armwise.agent.cli.first_start", str(self._config), (folder / BEHIND).read_text()),
+            env={**os.environ, RUN_FOLDER: str(folder)},
+            start_new_session=True,
+            preexec_fn=ends_with_its_parent,
+        )
 
 
 def _without_proxy(config: Path, folder: Path) -> Path:
@@ -442,11 +541,17 @@ def _without_proxy(config: Path, folder: Path) -> Path:
     return path
 
 
-def _running(process: subprocess.Popen[bytes], proxy: Proxy | None) -> bool:
-    """Return whether Ray Serve runs; a proxy that has ended is started again."""
-    if proxy is not None:
-        proxy.watch()
-    return process.poll() is None
+def _look(ray: RayProcesses, proxy: Proxy | None) -> int | None:
+    """Return the exit code of what runs Ray Serve, None while it runs; start a proxy again that has ended.
+
+    Raises:
+        ProcessLostError: A process of Ray is lost.
+        ProxyError: The proxy ends each time.
+    """
+    ended = ray.check()
+    if ended is None and proxy is not None and proxy.watch():
+        errors.print("HAProxy had ended, and was started again", style="yellow", **PLAIN)
+    return ended
 
 
 def _stop(process: subprocess.Popen[bytes]) -> int:
@@ -464,15 +569,22 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], proxy: Proxy | None, base: str) -> bool:
-    deadline = time.monotonic() + START_S
+def _wait_until_ready(ray: RayProcesses, proxy: Proxy | None, base: str) -> int | None:
+    """Return None once the service is ready; before that, the exit code of what runs Ray Serve."""
+    late_at, pause_s, next_at = time.monotonic() + START_S, LOOK_S, 0.0
     with httpx.Client(timeout=5, trust_env=False) as client:  # one: each reads the certificates of the system
-        while time.monotonic() < deadline and _running(process, proxy):
-            with suppress(httpx.HTTPError):
-                if client.get(f"{base}/ready").is_success:
-                    return True
+        while (ended := _look(ray, proxy)) is None:
+            if time.monotonic() >= next_at:
+                with suppress(httpx.HTTPError):
+                    if client.get(f"{base}/ready").is_success:
+                        return None
+                next_at = time.monotonic() + pause_s
+            if time.monotonic() >= late_at:
+                late_at, pause_s = math.inf, LATE_LOOK_S
+                line = f"not ready after {START_S:g} s, and still starting: {base}/ready says why"
+                errors.print(line, style="yellow", **PLAIN)
             time.sleep(LOOK_S)
-    return False
+    return ended
 
 
 # -- what the file says of Ray Serve ----------------------------------------------------------------

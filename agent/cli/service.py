@@ -230,7 +230,8 @@ def _readiness(url: str, key: str | None, point: str) -> tuple[str, list[str]]:
         for one in reply.get("failed", ())
     ]
     building = reply.get("building")
-    return f"yes, and behind it {building}" if building else "yes", failed
+    readiness = f"yes, and behind it {building}" if building else "yes"
+    return f"{readiness}; not all is well: see below" if failed else readiness, failed
 
 
 def apply(

@@ -10,13 +10,16 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.cli.console import PLAIN, errors
-from armwise.agent.run_folder import GO_ON, RUN_FOLDER
+from armwise.agent.cli.options import POINT
+from armwise.agent.run_folder import GO_ON, RAY_STARTED, RUN_FOLDER
 from armwise.arms import local_ray
 
 OBJECT_STORE_BYTES = 256 * 2**20
@@ -62,6 +65,8 @@ def main(config: str, prepared: Callable[[], bool] = lambda: True) -> int:
         else:
             run = os.environ.get(RUN_FOLDER)
             local_ray.start(Path(run) if run else None, object_store_memory=OBJECT_STORE_BYTES, **quiet)
+            if run:
+                (Path(run) / RAY_STARTED).touch()
         if not prepared():
             return 0
     except KeyboardInterrupt:
@@ -122,7 +127,7 @@ def problems(applications: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class Watch(threading.Thread):
-    """Reports unhealthy deployments; interrupts the main thread where Ray Serve has given one up.
+    """Reports and records unhealthy deployments; interrupts the main thread where Ray Serve has given one up.
 
     Attributes:
         given_up: What Ray Serve has given up; empty while there is hope.
@@ -131,27 +136,42 @@ class Watch(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="deployments", daemon=True)
         self.given_up: list[Problem] = []
+        self._reported: list[Problem] = []
+        self._failures = 0
 
     def run(self) -> None:
         """Look at the deployments until one is given up; print each problem when it comes up."""
         import ray
         from ray import serve
 
-        reported: list[Problem] = []
         pause = threading.Event()
         while not self.given_up:
             pause.wait(LOOK_S)
             if not ray.is_initialized():  # not yet, or no longer: a look would start another Ray
                 continue
+            if local_ray.start_log_monitor_again():
+                errors.print("Ray's log monitor had ended, and was started again", style="yellow", **PLAIN)
             try:
                 there = list(problems(serve.status().applications))
             except Exception:  # noqa: BLE001 - a controller that starts or stops raises what it likes # nosec B112
                 continue
-            for problem in there:
-                if problem not in reported:
-                    errors.print(f"{problem.what}: {problem.message}", style="yellow", **PLAIN)
-            reported, self.given_up = there, [problem for problem in there if problem.for_good]
+            self._report(there)
+            self.given_up = [problem for problem in there if problem.for_good]
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def _report(self, there: list[Problem]) -> None:
+        """Print what has come up since the last look, and record what is wrong until nothing is."""
+        new = [problem for problem in there if problem not in self._reported]
+        for problem in new:
+            errors.print(f"{problem.what}: {problem.message}", style="yellow", **PLAIN)
+        if there and there != self._reported:
+            self._failures += bool(new)
+            why = "; ".join(map(str, there))
+            record(WorkFailure(Work.DEPLOYMENTS, POINT, why, self._failures, time.time()))
+        elif not there and self._reported:
+            self._failures = 0
+            clear(Work.DEPLOYMENTS, POINT)
+        self._reported = there
 
 
 if __name__ == "__main__":

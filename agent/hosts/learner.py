@@ -2,8 +2,10 @@
 
 import gc
 import logging
+import time
 from functools import cached_property
 
+from armwise.agent.background import Work, WorkFailure, clear, record, recorded
 from armwise.agent.config import AppConfig
 from armwise.agent.jobs import this_process
 from armwise.agent.learning import (
@@ -17,6 +19,7 @@ from armwise.agent.learning import (
 )
 from armwise.agent.telemetry import begin
 from armwise.feedback.clock import SteadyClock
+from armwise.feedback.errors import described
 from armwise.feedback.log import Store, open_log
 from armwise.feedback.registry import active_policy
 from armwise.feedback.training_log import lag, take_epoch
@@ -32,7 +35,8 @@ class LearnerHost:
         gc.freeze()  # loaded modules stay; collecting them repeatedly takes a tenth of a replay
         self._clock = SteadyClock()
         self._learners = [
-            LearnerOfPoint(point_config, self._clock) for point_config in config.by_point.values()
+            LearnerOfPoint(point_config, self._clock, point)
+            for point, point_config in config.by_point.items()
         ]
 
     def check_health(self) -> None:
@@ -43,11 +47,17 @@ class LearnerHost:
 
 
 class LearnerOfPoint:
-    """A learner. It takes an epoch once; a replacement takes a newer one, and the old one stops."""
+    """A learner. It takes an epoch once; a replacement takes a newer one, and the old one stops.
 
-    def __init__(self, config: AppConfig, clock: SteadyClock) -> None:
+    What it fails with is on record until it, or its replacement, has made a step.
+    """
+
+    def __init__(self, config: AppConfig, clock: SteadyClock, point: str) -> None:
         self._config = config
         self._clock = clock
+        self._point = point
+        self._on_record = False  # what this process has failed with
+        self._cleared = False  # what an earlier one may have recorded
         self._promoted = "", 0  # the recipe of the promotion, and the arms that it was checked for
         self._thread = LearnerThread(self._learner, config.learning.interval_s)
 
@@ -65,6 +75,9 @@ class LearnerOfPoint:
 
     def _learner(self, running: Learner | None = None) -> Learner:
         """Return the running learner, or a new one where another recipe is active now."""
+        if running is not None and not self._cleared:  # which has made a step
+            clear(Work.LEARNER, self._point)
+            self._cleared = True
         config = self._config
         active = active_policy(self._store, Recipe.configured(config).digest)
         promoted = active.recipe, live_arms(self._store, config).seq
@@ -90,6 +103,18 @@ class LearnerOfPoint:
 
     def check(self) -> None:
         """Fail when learning has failed; a superseded learner fails once its successor has stopped."""
-        self._thread.check()
+        try:
+            self._thread.check()
+        except Exception as error:
+            self._record(error)
+            raise
         if self._thread.superseded:
             self._succession.check()
+
+    def _record(self, error: Exception) -> None:
+        """Record what learning has failed with, once: the check fails until the process is replaced."""
+        if self._on_record:
+            return
+        self._on_record = True
+        before = next((one.attempts for one in recorded(self._point) if one.work == Work.LEARNER), 0)
+        record(WorkFailure(Work.LEARNER, self._point, described(error), before + 1, time.time()))

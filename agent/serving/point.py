@@ -36,12 +36,16 @@ from armwise.arms.retrievers import ArmSpec
 from armwise.feedback.budget import Price
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.drift import read_alarms
-from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.errors import LogUnavailableError, SupersededError
 from armwise.feedback.events import Cost, KeptDraw
 from armwise.feedback.log import GroupCommit, Store, conversations
 from armwise.feedback.registry import ActivePolicy, arm_sets, prices
+from armwise.feedback.training_log import lag
 
 logger = logging.getLogger(__name__)
+
+LEARNING_S = 5.0
+"""Pause between two looks at whether a learner reads the log."""
 
 STOP_S = 5.0
 """How long `stop` waits for a refresh that is under way."""
@@ -222,6 +226,7 @@ class DecisionPoint:
         observer: Observes finished turns in the background.
         telemetry: Counts what its turns commit.
         ranks: Whether its actions come with the request.
+        unread: That facts wait and no learner reads them, in words; None where one does.
     """
 
     def __init__(
@@ -273,6 +278,8 @@ class DecisionPoint:
         router = None if configured is None else configured.about
         self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch, name)
         self.passages = arms.passages
+        self.unread: str | None = None
+        self._learning, self._check_at = lag.SuccessorCheck(store), 0.0
         self._backends = backends
         self._reaching: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -369,9 +376,22 @@ class DecisionPoint:
                 if self.log.trouble:
                     await asyncio.to_thread(self.log.check)
                 await self.refresh()
+                await self._check_learning()
             except LogUnavailableError as error:
                 logger.warning("still serving version %d: %s", self.decider.serving.version, error)
             await asyncio.sleep(self.config.learning.poll_s)
+
+    async def _check_learning(self) -> None:
+        """Take up, every few seconds, whether a learner reads the log."""
+        if (now := asyncio.get_running_loop().time()) < self._check_at:
+            return
+        self._check_at = now + LEARNING_S
+        try:
+            await asyncio.to_thread(self._learning.check)
+        except SupersededError as error:
+            self.unread = str(error)
+        else:
+            self.unread = None
 
     async def refresh(self) -> None:
         """Serve the newest version of the active recipe, or the pinned one, and the live arms.

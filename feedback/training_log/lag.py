@@ -78,7 +78,7 @@ def lag_of(store: Store, join: str, examples_seq: int | None) -> Lag:
 
 
 class SuccessorCheck:
-    """A health check of a superseded learner: does its successor make progress?
+    """A check of the learner by another process, such as one that it has superseded: does it make progress?
 
     Args:
         store: The log.

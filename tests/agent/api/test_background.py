@@ -4,6 +4,7 @@ import html
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,7 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.jobs import RETRIES_S
 from armwise.agent.run_folder import RUN_FOLDER
+from armwise.feedback.events import Tick
 from armwise.feedback.registry import runs
+from armwise.feedback.training_log import Joiner, take_epoch
+from armwise.feedback.training_log.lag import ABANDONED_S, SuccessorCheck
 from tests.agent.fakes import Service
 
 WARM_START = {"sources": {"users": {"kind": "feedback"}}, "portfolio": {"measure": "thumb"}}
@@ -128,3 +132,47 @@ async def test_why_something_fails_is_for_keys_that_may_read(
         assert await why("asker") is None
         assert await why(None) is None
         assert await why("no key of this service") is None, "a probe is not refused"
+
+
+async def test_facts_that_no_learner_reads_are_shown_everywhere_until_one_reads_them(
+    warmed: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    warmed.point._learning = SuccessorCheck(warmed.point.store, lambda: now)  # noqa: SLF001 - its clock
+    monkeypatch.setattr("armwise.agent.serving.point.LEARNING_S", 0.0)
+    monkeypatch.setattr(warmed.point, "_check_at", 0.0)
+    epoch = take_epoch(warmed.point.store, "here:1", 0.0)
+    warmed.point.store.append([Tick(100.0)])
+    await warmed.point._check_learning()  # noqa: SLF001 - as the poller does
+    now = ABANDONED_S
+    await warmed.point._check_learning()  # noqa: SLF001
+    assert await failures(warmed) == []
+    now += 1.0
+    await warmed.point._check_learning()  # noqa: SLF001
+    (found,) = await failures(warmed)
+    assert (found["work"], found["point"], found["attempts"]) == ("learner", "default", 1)
+    why = f"1 facts wait for epoch {epoch} of here:1, which has read none for 61 s: restart a learner"
+    assert found["why"] == why
+    assert f"learning not well learning: {why}" in await page(warmed)
+    assert await gauges(warmed) == {**NONE, "learner": 1.0}
+
+    record(WorkFailure(Work.LEARNER, "default", "the disk is full", 3, None))
+    (found,) = await failures(warmed)
+    assert (found["why"], found["attempts"]) == ("the disk is full", 3), "why, where that is known"
+    clear(Work.LEARNER, "default")
+
+    Joiner(warmed.point.store, warmed.point.config.reward, epoch).advance(110.0)
+    await warmed.point._check_learning()  # noqa: SLF001
+    assert await failures(warmed) == []
+    assert await gauges(warmed) == NONE
+
+
+async def test_whether_a_learner_reads_the_log_is_looked_at_every_few_seconds(
+    warmed: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = list[int]()
+    monkeypatch.setattr(warmed.point, "_learning", SimpleNamespace(check=lambda: looks.append(1)))
+    monkeypatch.setattr(warmed.point, "_check_at", 0.0)
+    for _ in range(5):
+        await warmed.point._check_learning()  # noqa: SLF001 - as the poller does at each refresh
+    assert len(looks) == 1

@@ -734,6 +734,7 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     service.reply("GET /ready", {"status": "ready", "version": 7, "building": "embedding: 3 of 9"})
     output = said(run("status", "--url", service.url), 0)
     assert "yes, and behind it embedding: 3 of 9" in output
+    assert "not all is well" not in output
     for shown in ("vowpal", "abc", "41", '{"k1": 1.5}', "yes", "no", "version 7 decides, and newer ones"):
         assert shown in output
     for absent in ("apprentice", "promotion", "canary"):
@@ -758,6 +759,7 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     output = said(run("status", "--url", service.url), 0)
     assert "warm start: run 1: no node started (failed 4 times; given up): start it again" in output
     assert "warm start of point news (failed once; next attempt 1970-01-01 00:01:00 UTC)" in output
+    assert "yes; not all is well: see below" in output
     loading = {"error": {"code": "not_ready", "message": "arms are not loaded yet"}}
     service.reply("GET /ready", loading, 503)
     assert "no: " in said(run("status", "--url", service.url), 0)
@@ -917,10 +919,10 @@ def test_serve_asks_its_one_question_with_the_key(
         _address: object,
         _console: object,
         once: Callable[[str], None],
-        prepare_first: Callable[[], int],
+        prepare_first: Callable[[Callable[[], int | None]], int],
         remark: str,
     ) -> int:
-        assert prepare_first() == 0
+        assert prepare_first(lambda: None) == 0
         assert remark == "", "a configuration says which model is its own"
         once(service.url)
         return 0

@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
@@ -17,10 +18,12 @@ import pytest
 import yaml
 from rich.console import Console
 
+from armwise.agent.background import PAUSES_S, Work, WorkFailure, recorded
 from armwise.agent.cli import serve
+from armwise.agent.cli.ray_processes import ProcessLostError
 from armwise.agent.config import parse
 from armwise.agent.proxy import ProxyError
-from armwise.agent.run_folder import BEHIND, RUN_FOLDER
+from armwise.agent.run_folder import BEHIND, RUN_FOLDER, Building, BuildingProgress
 from tests.neighbours import write_corpus
 
 PARENT = """
@@ -53,12 +56,13 @@ def test_what_prepares_has_the_environment_of_the_service_and_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool
 ) -> None:
     begun: list[tuple[list[str], dict[str, str]]] = []
+    popen = subprocess.Popen
 
-    def run(command: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess[bytes]:
+    def begin(command: list[str], env: dict[str, str], **_: object) -> "subprocess.Popen[bytes]":
         begun.append((command, env))
-        return subprocess.CompletedProcess(command, 3)
+        return popen(["sh", "-c", "exit 3"])
 
-    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setattr("subprocess.Popen", begin)
     monkeypatch.setenv("OF_THE_USER", "kept")
     monkeypatch.delenv(RUN_FOLDER, raising=False)
     path = tmp_path / "config.yaml"
@@ -75,6 +79,55 @@ def test_what_prepares_has_the_environment_of_the_service_and_its_folder(
     assert [command[3:] for command, _ in begun] == [words, words]
     assert [env["OF_THE_USER"] for _, env in begun] == ["kept", "kept"]
     assert [env.get(RUN_FOLDER) for _, env in begun] == [str(tmp_path), None]
+
+
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Let a script of the shell stand in for what prepares."""
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(path))
+
+
+def test_what_prepares_and_is_killed_ends_the_service_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, monkeypatch, "kill -9 $$")
+    with pytest.raises(ProcessLostError, match=r"what is missing \(killed by SIGKILL\): start it again"):
+        serve.prepare_in_process(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_what_prepares_is_ended_at_once_where_ray_is_lost_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raises: bool
+) -> None:
+    looks = list[int]()
+
+    def check() -> int | None:
+        looks.append(len(looks))
+        if len(looks) < 3:
+            return None
+        if raises:
+            raise ProcessLostError("the raylet is gone")
+        return 7
+
+    program(tmp_path, monkeypatch, "exec sleep 600")
+    monkeypatch.setattr(serve, "LOOK_S", 0.01)
+    begun = list[psutil.Process]()
+    popen = subprocess.Popen
+
+    def begin(*words: Any, **options: Any) -> Any:
+        process = popen(*words, **options)
+        begun.append(psutil.Process(process.pid))
+        return process
+
+    monkeypatch.setattr("subprocess.Popen", begin)
+    if raises:
+        with pytest.raises(ProcessLostError, match="the raylet is gone"):
+            serve.prepare_in_process(tmp_path / "config.yaml", check=check)
+    else:
+        assert serve.prepare_in_process(tmp_path / "config.yaml", check=check) == 7
+    assert not begun[0].is_running()
 
 
 @pytest.mark.parametrize("named", ["agent.app:build", serve.APPLICATION, None, "of_theirs:app"])
@@ -250,7 +303,8 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_ray_serve_goes_on_once_all_is_prepared(tmp_path: Path, starting: int, told: Path) -> None:
     config, order = configured(tmp_path, starting), list[str]()
 
-    def prepare_first() -> int:
+    def prepare_first(check: Callable[[], int | None]) -> int:
+        assert check() is None
         order.append(told.read_text() if told.exists() else "")
         return 0
 
@@ -264,12 +318,12 @@ def test_where_the_preparation_fails_ray_ends_in_order_and_nothing_is_served(
 ) -> None:
     config = configured(tmp_path, starting)
     console, address = Console(file=StringIO()), serve.address_of(config)
-    assert serve.run_service(config, None, address, console, prepare_first=lambda: 4) == 4
+    assert serve.run_service(config, None, address, console, prepare_first=lambda _: 4) == 4
     assert (told.read_text(), Starting.asked) == ("", 0)
 
 
 def test_ctrl_c_while_all_is_prepared_stops_ray(tmp_path: Path, launched: Launched, starting: int) -> None:
-    def prepare_first() -> int:
+    def prepare_first(_: Callable[[], int | None]) -> int:
         raise KeyboardInterrupt
 
     config = configured(tmp_path, starting)
@@ -338,6 +392,138 @@ def test_nothing_is_built_behind_a_service_that_never_became_ready(
     (folder / BEHIND).write_text("")
     serve.run_service(config, folder, serve.address_of(config), Console(file=StringIO()))
     assert len(launched.processes) == 1
+
+
+class Builder:
+    """Builders that end with a code each, and the last one when it is told to."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *ends: str) -> None:
+        self.folder, self.now, self.begun = tmp_path, 0.0, list["subprocess.Popen[bytes]"]()
+        popen, scripts = subprocess.Popen, iter(ends)
+
+        def begin(_: list[str], **options: Any) -> Any:
+            self.begun.append(popen(["sh", "-c", next(scripts)], **options))
+            return self.begun[-1]
+
+        monkeypatch.setattr("subprocess.Popen", begin)
+        monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+        monkeypatch.setattr(time, "time", lambda: 1000.0)
+        (tmp_path / BEHIND).write_text("")
+        BuildingProgress(tmp_path)("waiting for the service")
+        self.builder = serve.BehindBuilder(tmp_path / "config.yaml", tmp_path, lambda: self.now)
+
+    def ended(self) -> list[WorkFailure]:
+        """Wait until the newest one has ended, look, and return what is on record."""
+        self.begun[-1].wait()
+        self.builder.watch()
+        return recorded("default")
+
+
+def test_a_builder_that_is_killed_is_started_again_after_a_pause_twice_and_then_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builders = Builder(tmp_path, monkeypatch, *["kill -9 $$"] * 3)
+    why = "the process that builds them was killed by SIGKILL"
+    for attempt, pause_s in enumerate(PAUSES_S, 1):
+        failure = WorkFailure(Work.FIRST_START, "default", why, attempt, 1000.0 + pause_s)
+        assert builders.ended() == [failure]
+        builders.now += pause_s - 0.1
+        builders.builder.watch()
+        assert len(builders.begun) == attempt, "not yet"
+        assert Building.read() is not None
+        builders.now += 0.1
+        builders.builder.watch()
+        assert len(builders.begun) == attempt + 1
+    assert builders.ended() == [WorkFailure(Work.FIRST_START, "default", why, len(PAUSES_S) + 1, None)]
+    assert Building.read() is None, "nobody waits for it any more"
+    builders.now = 1e9
+    builders.builder.watch()
+    assert len(builders.begun) == len(PAUSES_S) + 1
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_builder_that_ends_by_itself_is_done_or_has_said_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    builders = Builder(tmp_path, monkeypatch, f"exit {code}")
+    assert builders.ended() == []
+    builders.now = 1e9
+    builders.builder.watch()
+    assert len(builders.begun) == 1
+    builders.builder.stop()
+
+
+def test_a_builder_that_waits_to_be_started_again_is_stopped_like_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builders = Builder(tmp_path, monkeypatch, "kill -9 $$", "exec sleep 600")
+    assert len(builders.ended()) == 1
+    builders.builder.stop()
+    builders.now = PAUSES_S[0]
+    builders.builder.watch()
+    builders.builder.stop()
+    assert [process.returncode for process in builders.begun] == [-signal.SIGKILL, -signal.SIGTERM]
+
+
+def test_a_start_that_takes_long_is_said_once_and_what_is_left_is_built_all_the_same(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    launched: Launched,
+    starting: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(serve, "Proxy", Quiet)
+    monkeypatch.setattr(Quiet, "looks", 0)
+    monkeypatch.setattr(serve, "START_S", 0.0)
+    monkeypatch.setattr(serve, "LATE_LOOK_S", 0.0)
+    config, folder = configured(tmp_path, starting), tmp_path / "run"
+    folder.mkdir()
+    (folder / BEHIND).write_text("")
+    serve.run_service(config, folder, serve.address_of(config), Console(file=StringIO()))
+    assert capsys.readouterr().err.count("not ready after 0 s, and still starting") == 1
+    assert len(launched.processes) == 2
+
+
+def test_a_ray_that_is_lost_while_it_serves_ends_the_service_and_its_proxy_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: Launched, starting: int
+) -> None:
+    class Recorded(Quiet):
+        def watch(self) -> None:
+            launched.looks += 1
+            if launched.looks == 5:
+                launched.processes[0].kill()
+                launched.processes[0].wait()
+
+        def stop(self) -> None:
+            launched.events.append("proxy stopped")
+
+    monkeypatch.setattr(serve, "Proxy", Recorded)
+    config, folder = configured(tmp_path, starting), tmp_path / "run"
+    folder.mkdir()
+    with pytest.raises(ProcessLostError, match=r"the process that runs Ray Serve \(killed by SIGKILL\)"):
+        serve.run_service(config, folder, serve.address_of(config), Console(file=StringIO()))
+    assert launched.events == ["proxy stopped"]
+
+
+def test_a_proxy_that_had_ended_is_named_when_it_is_started_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    launched: Launched,
+    starting: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Recorded(Quiet):
+        def watch(self) -> bool:
+            super().watch()
+            return self.looks in (1, 5)
+
+    monkeypatch.setattr(serve, "Proxy", Recorded)
+    monkeypatch.setattr(Recorded, "looks", 0)
+    config, folder = configured(tmp_path, starting), tmp_path / "run"
+    folder.mkdir()
+    serve.run_service(config, folder, serve.address_of(config), Console(file=StringIO()))
+    assert len(launched.processes) == 1
+    assert capsys.readouterr().err.splitlines() == ["HAProxy had ended, and was started again"] * 2
 
 
 @pytest.mark.parametrize("start_s", [600.0, 0.0])

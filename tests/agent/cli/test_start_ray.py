@@ -15,9 +15,10 @@ from ray.serve.schema import DeploymentStatus as Status
 from ray.serve.schema import DeploymentStatusTrigger as Trigger
 
 from armwise.agent import run_folder
+from armwise.agent.background import recorded
 from armwise.agent.cli import start_ray
 from armwise.agent.cli.start_ray import Problem, Watch, problems
-from armwise.agent.run_folder import RUN_FOLDER
+from armwise.agent.run_folder import RAY_STARTED, RUN_FOLDER
 from armwise.arms import local_ray
 
 TRACEBACK = """The deployment failed to start 3 times in a row.
@@ -87,11 +88,13 @@ def test_each_problem_is_printed_once_and_the_main_thread_is_interrupted_at_the_
             raise RuntimeError("the controller starts")
         return type("Status", (), {"applications": found})
 
+    ended = iter([False, True, *[False] * 4])
     sent: list[tuple[int, signal.Signals]] = []
     initialized = iter([False, *[True] * 6])
     monkeypatch.setattr("ray.is_initialized", lambda: next(initialized))
     monkeypatch.setattr(serve, "status", status)
     monkeypatch.setattr(start_ray, "LOOK_S", 0.0)
+    monkeypatch.setattr(local_ray, "start_log_monitor_again", lambda: next(ended))
     monkeypatch.setattr(signal, "pthread_kill", lambda thread, number: sent.append((thread, number)))
     watch = Watch()
     watch.run()
@@ -100,6 +103,20 @@ def test_each_problem_is_printed_once_and_the_main_thread_is_interrupted_at_the_
     printed = capsys.readouterr().err
     assert printed.count("deployment Arms is unhealthy: no replica") == 2
     assert printed.count("line 214") == 1
+    assert printed.count("Ray's log monitor had ended, and was started again") == 1
+
+
+def test_what_is_unhealthy_is_on_record_until_all_is_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    one, other = (Problem(f"deployment {name} is unhealthy", "no replica", False) for name in ("A", "B"))
+    watch, seen = Watch(), list[list[tuple[str, int]]]()
+    for there in ([one], [one], [one, other], [other], [], [one]):
+        watch._report(there)  # noqa: SLF001 - what `run` does with a look
+        seen.append([(failure.why, failure.attempts) for failure in recorded("default")])
+    both = f"{one}; {other}"
+    assert seen == [[(str(one), 1)], [(str(one), 1)], [(both, 2)], [(str(other), 2)], [], [(str(one), 1)]]
 
 
 class Looked:
@@ -133,10 +150,11 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize("folder", [None, "/run/armwise"])
+@pytest.mark.parametrize("in_folder", [False, True])
 def test_a_configuration_is_run_on_a_ray_of_its_own_in_the_folder_of_the_run(
-    begun: dict[str, Any], monkeypatch: pytest.MonkeyPatch, folder: str | None
+    begun: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_folder: bool
 ) -> None:
+    folder = str(tmp_path) if in_folder else None
     if folder is not None:
         monkeypatch.setenv(RUN_FOLDER, folder)
     monkeypatch.setenv("RAY_SERVE_THROUGHPUT_OPTIMIZED", "0")
@@ -147,6 +165,7 @@ def test_a_configuration_is_run_on_a_ray_of_its_own_in_the_folder_of_the_run(
         ["run", "--app-dir", os.devnull, "config.yaml"],
         {"standalone_mode": False},
     )
+    assert (tmp_path / RAY_STARTED).exists() == in_folder, "its parent watches its processes from then on"
     environment = begun["environment"]
     assert environment["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "0", "what the user has set stays"
     assert environment["RAY_SERVE_ENABLE_DIRECT_INGRESS"] == "0"

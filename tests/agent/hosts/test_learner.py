@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from armwise.agent.background import Work, recorded
 from armwise.agent.config import parse
 from armwise.agent.hosts.learner import LearnerHost
 from armwise.agent.learning import Learner
+from armwise.agent.run_folder import RUN_FOLDER
 from tests.agent.fakes import CONFIG
 
 
@@ -91,3 +93,31 @@ def test_every_point_has_a_learner_with_its_own_log_and_a_failed_one_is_reported
     started[-1].failed = True
     with pytest.raises(RuntimeError, match="learning has failed"):
         host.check_health()
+
+
+def test_what_learning_fails_with_is_on_record_until_a_step_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", Idle)
+    config = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}", "points": {"plain": {}}})
+
+    def seen() -> list[tuple[str, int]]:
+        assert recorded("plain") == []
+        assert all(failure.work == Work.LEARNER for failure in recorded("default"))
+        return [(failure.why, failure.attempts) for failure in recorded("default")]
+
+    for attempt in (1, 2):  # and the process that replaces it
+        point = LearnerHost(config)._learners[0]  # noqa: SLF001
+        running = point._learner()  # noqa: SLF001
+        point.check()
+        monkeypatch.setattr(point._thread, "failed", True)  # noqa: SLF001
+        for _ in range(3):  # before the process is replaced
+            with pytest.raises(RuntimeError, match="learning has failed"):
+                point.check()
+            assert seen() == [("RuntimeError: learning has failed", attempt)]
+    point = LearnerHost(config)._learners[0]  # noqa: SLF001
+    running = point._learner()  # noqa: SLF001
+    assert seen() == [("RuntimeError: learning has failed", 2)], "no step was made yet"
+    point._learner(running)  # noqa: SLF001
+    assert seen() == []

@@ -1,0 +1,257 @@
+"""The processes of Ray that a service depends on: which of them are missing, and whether they come back.
+
+    Ray's own                  nothing starts them again: without one, the service ends at once
+    the controller, ingress    Ray starts them again: a failure in the background, the end after minutes
+
+The decision is `Absences`, which knows no process and no clock; `RayProcesses` has both.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+
+from armwise.agent.background import Work, WorkFailure, clear, record
+from armwise.agent.cli.console import PLAIN, errors
+from armwise.agent.cli.options import POINT
+from armwise.agent.run_folder import RAY_STARTED
+
+LOOK_S = 1.0
+"""Pause between two looks at the processes."""
+
+MOST_S = 5.0
+"""How much of the time between two looks counts: a process that was suspended has seen no absence."""
+
+SAID_S = 5.0
+"""Absence of what Ray starts again that is a failure in the background."""
+
+
+class Role(StrEnum):
+    """A process that a service depends on, in words."""
+
+    CONTROL = "Ray's control service (gcs_server)"
+    RAYLET = "Ray's raylet"
+    DASHBOARD_AGENT = "Ray's dashboard agent"
+    ENVIRONMENT_AGENT = "Ray's runtime-environment agent"
+    CONTROLLER = "Ray Serve's controller"
+    INGRESS = "the ingress"
+
+
+PROGRAMS = {
+    Role.CONTROL: r"(.*/)?gcs_server",
+    Role.RAYLET: r"(.*/)?raylet",
+    Role.DASHBOARD_AGENT: r"ray::DashboardAgent",
+    Role.ENVIRONMENT_AGENT: r"ray::RuntimeEnvAgent",
+    Role.CONTROLLER: r"ray::ServeController\b.*",
+    Role.INGRESS: r"ray::ServeReplica:.*:Ingress\b.*",
+}
+"""What the processes call themselves: Ray adds the method that an actor executes."""
+
+STARTED_AGAIN = (Role.CONTROLLER, Role.INGRESS)
+"""Those that Ray starts again, which takes minutes on a busy machine."""
+
+PATIENCE_S = dict.fromkeys(Role, 2.0) | dict.fromkeys(STARTED_AGAIN, 300.0)
+"""How long each may be missing."""
+
+
+class ProcessLostError(Exception):
+    """A process has ended without which the service cannot go on; the message says which, and what to do."""
+
+
+class Absences:
+    """How long processes have been missing, by looks at which are there.
+
+    Args:
+        expected: Those that are there from the start; others are expected once they were there.
+
+    Attributes:
+        missing_s: Seconds for which a process that is expected has been missing.
+    """
+
+    def __init__(self, expected: Iterable[Role] = ()) -> None:
+        self._expected = set(expected)
+        self._looked_at: float | None = None
+        self.missing_s: dict[Role, float] = {}
+
+    def look(self, there: Collection[Role], now: float) -> None:
+        """Take up which processes are there.
+
+        Args:
+            there: Those with a process that runs.
+            now: Seconds since some moment; of a step, `MOST_S` counts at most, and none back.
+        """
+        passed_s = 0.0 if self._looked_at is None else min(max(now - self._looked_at, 0.0), MOST_S)
+        self._looked_at = now
+        self._expected |= set(there)
+        before = self.missing_s
+        self.missing_s = {
+            role: before[role] + passed_s if role in before else 0.0
+            for role in Role
+            if role in self._expected and role not in there
+        }
+
+    @property
+    def lost(self) -> list[Role]:
+        """Those that have been missing for too long; where Ray's own are among them, all of those."""
+        late = [role for role, missing_s in self.missing_s.items() if missing_s >= PATIENCE_S[role]]
+        own = [role for role in self.missing_s if role not in STARTED_AGAIN]
+        return own if set(own) & set(late) else late
+
+    @property
+    def said(self) -> list[Role]:
+        """Those that have been missing for longer than a restart takes."""
+        return [role for role, missing_s in self.missing_s.items() if missing_s >= SAID_S]
+
+
+class RayProcesses:
+    """The processes below the one that has started Ray.
+
+    Args:
+        starter: The process that has started Ray, in a session of its own.
+        folder: Folder of the run; None where it has none.
+        clock: Seconds since some moment, without those suspended.
+    """
+
+    def __init__(
+        self,
+        starter: "subprocess.Popen[bytes]",
+        folder: Path | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._starter, self._folder, self._clock = starter, folder, clock
+        self._absences = Absences(() if folder is None else (Role.CONTROL, Role.RAYLET))
+        self._seen: dict[Role, list[psutil.Process]] = {}
+        self._next, self._started = 0.0, False
+        self._failures = 0
+        self._said: list[Role] = []
+
+    def check(self) -> int | None:
+        """Return the exit code of the process that has started Ray; None while it runs.
+
+        Call it often: it looks at the others every `LOOK_S`.
+
+        Raises:
+            ProcessLostError: It was killed or has ended as if nobody needed it, or another one is lost.
+        """
+        if (code := self._starter.poll()) is not None:
+            if code > 0:
+                return code  # it has said why
+            raise lost("the process that runs Ray Serve", how_it_ended(code))
+        now = self._clock()
+        if now < self._next:
+            return None
+        self._next = now + LOOK_S
+        self._started = self._started or self._has_started()
+        if self._started:
+            self._absences.look(self._there(), now)
+            if roles := self._absences.lost:
+                raise lost(", ".join(roles), "gone, and not started again")
+            self._say(self._absences.said)
+        return None
+
+    def end(self) -> None:
+        """Kill all of them."""
+        kill_session(self._starter.pid)
+        self._starter.wait()
+
+    def _has_started(self) -> bool:
+        """Return whether Ray is there; while it starts, it may end a part and start it again."""
+        if "RAY_ADDRESS" in os.environ:
+            return False  # its processes belong to others
+        if self._folder is None:
+            return Role.CONTROLLER in self._there()
+        return (self._folder / RAY_STARTED).exists()
+
+    def _there(self) -> set[Role]:
+        """Return the roles with a process that runs; all are looked for again where one has none."""
+        self._seen = {role: list(filter(_runs, processes)) for role, processes in self._seen.items()}
+        if any(not self._seen.get(role) for role in Role):
+            self._seen = {role: [] for role in Role}
+            with suppress(psutil.Error):
+                for process in psutil.Process(self._starter.pid).children(recursive=True):
+                    if (role := role_of(process)) is not None and _runs(process):
+                        self._seen[role].append(process)
+        return {role for role, processes in self._seen.items() if processes}
+
+    def _say(self, said: list[Role]) -> None:
+        """Record what is missing, and print it once."""
+        if said == self._said:
+            return
+        if said:
+            self._failures += 1
+            failure = WorkFailure(
+                Work.SERVICE,
+                POINT,
+                f"no process of {' and '.join(said)} runs",
+                self._failures,
+                time.time(),
+            )
+            record(failure, self._folder)
+            errors.print(str(failure), style="yellow", **PLAIN)
+        else:
+            self._failures = 0
+            clear(Work.SERVICE, POINT, self._folder)
+            errors.print(f"{' and '.join(self._said)}: there again", style="yellow", **PLAIN)
+        self._said = said
+
+
+def lost(what: str, how: str) -> ProcessLostError:
+    """Return the error that ends a service, with what to do."""
+    return ProcessLostError(
+        f"the service ends without {what} ({how}): start it again, as a service manager does. "
+        "Where it happens again, look for the out-of-memory killer (`journalctl -k`), and at `armwise doctor`"
+    )
+
+
+def how_it_ended(code: int) -> str:
+    """Describe an exit code.
+
+    >>> how_it_ended(-9), how_it_ended(0)
+    ('killed by SIGKILL', 'exit code 0')
+    """
+    if code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"
+
+
+def role_of(process: psutil.Process) -> Role | None:
+    """Return the role of a process; None where it has none, or has ended."""
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return None
+    return role_of_program(words[0]) if words else None
+
+
+def role_of_program(program: str) -> Role | None:
+    """Return the role of what calls itself so.
+
+    >>> print(role_of_program("ray::ServeReplica:armwise:Ingress.handle_request"))
+    the ingress
+    """
+    return next((role for role, name in PROGRAMS.items() if re.fullmatch(name, program)), None)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Return whether a process has not ended, waited for or not."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def kill_session(number: int) -> None:
+    """Kill every process of a session."""
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):  # it has ended, or belongs to another user
+            if os.getsid(process.pid) == number:
+                process.kill()
