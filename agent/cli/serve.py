@@ -45,7 +45,7 @@ from armwise.agent.proxy import (
     haproxy_binary,
     raise_limit_of_files,
 )
-from armwise.agent.run_folder import BEHIND, GO_ON, RUN_FOLDER, BuildingProgress
+from armwise.agent.run_folder import BEHIND, GO_ON, PROGRESS, RUN_FOLDER, BuildingProgress
 from armwise.arms.catalog import present_name
 from armwise.arms.local_ray import QUIET, cluster_problem, private_folder
 from armwise.arms.own_processes import python
@@ -472,7 +472,7 @@ def _build_behind(config: Path, folder: Path | None) -> "Iterator[BehindBuilder]
 
 
 class BehindBuilder:
-    """The process that builds what a first start has left; started again, after a pause, where it is killed.
+    """The process that builds what a first start has left; after a pause started again, where it is killed.
 
     Args:
         config: A Ray Serve configuration file.
@@ -491,12 +491,12 @@ class BehindBuilder:
             self._process = self._started(folder)
 
     def watch(self) -> None:
-        """Take up that it has been killed, and start it again when that is due."""
+        """Take up that it has ended in the middle, and start it again when that is due."""
         if self._folder is None:
             return
         if self._process is not None and (code := self._process.poll()) is not None:
             self._process = None
-            if code < 0:  # else it is done, or has recorded what failed
+            if (self._folder / PROGRESS).exists():  # else it is done, or has recorded what failed
                 self._again_at = self._clock() + self._record(how_it_ended(code), self._folder)
         if self._clock() >= self._again_at:
             self._again_at = math.inf
@@ -510,11 +510,11 @@ class BehindBuilder:
             self._process.wait()
 
     def _record(self, how: str, folder: Path) -> float:
-        """Record that it was killed; return the pause until it is started again, infinity for never."""
+        """Record how it has ended; return the pause until it is started again, infinity for never."""
         pause_s = PAUSES_S[self._kills] if self._kills < len(PAUSES_S) else math.inf
         self._kills += 1
         next_at = None if pause_s == math.inf else time.time() + pause_s
-        why = f"the process that builds them was {how}"
+        why = f"the process that builds them has ended ({how})"
         failure = WorkFailure(Work.FIRST_START, POINT, why, self._kills, next_at)
         record(failure, folder)
         errors.print(str(failure), style="yellow", **PLAIN)

@@ -23,7 +23,7 @@ from armwise.agent.cli import serve
 from armwise.agent.cli.ray_processes import ProcessLostError
 from armwise.agent.config import parse
 from armwise.agent.proxy import ProxyError
-from armwise.agent.run_folder import BEHIND, RUN_FOLDER, Building, BuildingProgress
+from armwise.agent.run_folder import BEHIND, PROGRESS, RUN_FOLDER, Building, BuildingProgress
 from tests.neighbours import write_corpus
 
 PARENT = """
@@ -419,11 +419,12 @@ class Builder:
         return recorded("default")
 
 
-def test_a_builder_that_is_killed_is_started_again_after_a_pause_twice_and_then_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("end", "said"), [("kill -9 $$", "killed by SIGKILL"), ("exit 1", "exit code 1")])
+def test_a_builder_that_ends_in_the_middle_is_started_again_after_a_pause_twice_and_then_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, said: str
 ) -> None:
-    builders = Builder(tmp_path, monkeypatch, *["kill -9 $$"] * 3)
-    why = "the process that builds them was killed by SIGKILL"
+    builders = Builder(tmp_path, monkeypatch, *[end] * 3)
+    why = f"the process that builds them has ended ({said})"
     for attempt, pause_s in enumerate(PAUSES_S, 1):
         failure = WorkFailure(Work.FIRST_START, "default", why, attempt, 1000.0 + pause_s)
         assert builders.ended() == [failure]
@@ -445,7 +446,7 @@ def test_a_builder_that_is_killed_is_started_again_after_a_pause_twice_and_then_
 def test_a_builder_that_ends_by_itself_is_done_or_has_said_why_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    builders = Builder(tmp_path, monkeypatch, f"exit {code}")
+    builders = Builder(tmp_path, monkeypatch, f"rm {tmp_path / PROGRESS}; exit {code}")
     assert builders.ended() == []
     builders.now = 1e9
     builders.builder.watch()
