@@ -5,7 +5,7 @@ leaves and never edited; its execution is a second fact.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from math import nan
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -39,7 +39,8 @@ SIMILARITY = "similarity"
 """The feature of an arm that says how near the question is to passages of its source."""
 
 QUOTES_PASSAGES = "may quote passages"
-"""Marks the fields whose text was written by what had read the passages: a language model, or its server."""
+"""Marks the fields of facts whose text was written by what, or who, had read the passages of a decision: a
+language model, its server, an arm, a judge, who rates. Its question and context are of who asked."""
 
 
 class Mode(StrEnum):
@@ -184,6 +185,8 @@ class Decision:
             no part.
         incumbent_share: How much of `probabilities` is the incumbent's, in [0, 1]: they are that share times
             `incumbent`, plus the rest times the distribution of `version` with the floor mixed in.
+        quoted_groups: The groups of who asked, where the request had earlier messages, which may quote
+            passages for these groups; empty where it had none.
     """
 
     id: str
@@ -214,6 +217,7 @@ class Decision:
     erased: bool = False
     incumbent: tuple[float, ...] = ()
     incumbent_share: float = 0.0
+    quoted_groups: tuple[str, ...] = ()
 
     @property
     def candidate_context(self) -> Context:
@@ -315,7 +319,7 @@ class Execution:
     answer: Annotated[str | None, QUOTES_PASSAGES] = None
     error: Annotated[str, QUOTES_PASSAGES] = ""
     finished_at: float = 0.0
-    stages: tuple[Mapping[str, object], ...] = ()
+    stages: Annotated[tuple[Mapping[str, object], ...], QUOTES_PASSAGES] = ()
     index_version: str = ""
     cached: bool = False
     tokens_by_model: Mapping[str, ModelTokens] = field(default_factory=dict)
@@ -367,12 +371,12 @@ class Feedback:
     value: float | None = None
     received_at: float = 0.0
     event_time: float | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Annotated[Mapping[str, str], QUOTES_PASSAGES] = field(default_factory=dict)
     episode_id: str | None = None
     kind: Kind = Kind.VALUE
     source: str | None = None
     key: str | None = None
-    content: Mapping[str, str] = field(default_factory=dict)
+    content: Annotated[Mapping[str, str], QUOTES_PASSAGES] = field(default_factory=dict)
 
 
 class Source(StrEnum):
@@ -425,23 +429,25 @@ class Observation:
     observed_at: float = 0.0
 
 
-Run = TypeVar("Run", Execution, Observation)
+Quoting = TypeVar("Quoting", Execution, Observation, Feedback)
 
 
-def without_quotations(run: Run, kept: tuple[str, ...]) -> Run:
-    """Return a run with some of its passages, and without any text that may quote another one.
-
-    Of an error, its type is left.
+def without_quotations(fact: Quoting) -> Quoting:
+    """Return a fact without what is marked with `QUOTES_PASSAGES`; of an error, its type is left.
 
     >>> run = Execution("d", None, Status.LLM_FAILED, Cost(), ("a", "b"), "text of b", "HTTPError: text of b")
-    >>> hidden = without_quotations(run, kept=("a",))
-    >>> hidden.passages, hidden.answer, hidden.error
-    (('a',), None, 'HTTPError')
+    >>> without_quotations(run).answer, without_quotations(run).error
+    (None, 'HTTPError')
     """
-    hints = get_type_hints(type(run), include_extras=True)
-    quoting = [f for f in fields(run) if QUOTES_PASSAGES in getattr(hints[f.name], "__metadata__", ())]
-    cleared: dict[str, Any] = {one.name: one.default for one in quoting}
-    return replace(run, **cleared | {"passages": kept, "error": type_of_error(run.error)})
+    hints = get_type_hints(type(fact), include_extras=True)
+    cleared: dict[str, Any] = {}
+    for part in fields(fact):
+        if QUOTES_PASSAGES in getattr(hints[part.name], "__metadata__", ()):
+            made = part.default_factory
+            cleared[part.name] = part.default if made is MISSING else made()
+    if not isinstance(fact, Feedback):
+        cleared["error"] = type_of_error(fact.error)
+    return replace(fact, **cleared)
 
 
 def type_of_error(error: str) -> str:

@@ -43,7 +43,6 @@ from armwise.feedback.events import (
     Kind,
     Mode,
     Observation,
-    Run,
     Status,
     type_of_error,
     without_quotations,
@@ -59,6 +58,8 @@ router = APIRouter(tags=["decisions"])
 Result = TypeVar("Result")
 
 Fact = TypeVar("Fact", Decision, Feedback)
+
+Run = TypeVar("Run", Execution, Observation)
 
 Ending = Annotated[str, among("ok", "fell_back", "arm_failed", "llm_failed", "llm_timeout", "cancelled")]
 
@@ -313,25 +314,29 @@ async def _permitted(point: DecisionPoint, caller: Caller, decision_record: Reco
     """
     if not point.turns.restricted or point.ranks:
         return decision_record, False
-    runs = [run for run in (decision_record.execution, *decision_record.observations) if run is not None]
+    execution, observations = decision_record.execution, decision_record.observations
+    read = {name for run in (execution, *observations) if run is not None for name in run.passages}
     try:
-        permitted_ids = (
-            await permitted(point, caller, {name for run in runs for name in run.passages})
-        ).keys()
+        permitted_ids = (await permitted(point, caller, read)).keys()
     except ArmError:
         permitted_ids = {}.keys()
+    of_earlier_turns = not caller.groups >= {*decision_record.decision.quoted_groups}
 
     def shown(run: Run) -> Run:
-        if not permitted_ids >= {*run.passages}:
-            return without_quotations(run, tuple(name for name in run.passages if name in permitted_ids))
+        if of_earlier_turns or not permitted_ids >= {*run.passages}:
+            kept = tuple(name for name in run.passages if name in permitted_ids)
+            return replace(without_quotations(run), passages=kept)
         # what failed had read other passages: those of the arm before a fallback, or more than it returned
         of_others = not run.passages or (isinstance(run, Execution) and run.status is Status.FELL_BACK)
         return replace(run, error=type_of_error(run.error)) if run.error and of_others else run
 
-    execution = decision_record.execution and shown(decision_record.execution)
     less = replace(
-        decision_record, execution=execution, observations=tuple(map(shown, decision_record.observations))
+        decision_record,
+        execution=execution and shown(execution),
+        observations=tuple(map(shown, observations)),
     )
+    if of_earlier_turns or not permitted_ids >= read:  # who rates has read them
+        less = replace(less, feedback=tuple(map(without_quotations, less.feedback)))
     return less, less != decision_record
 
 

@@ -312,6 +312,18 @@ class Ask:
     incumbent: Mapping[str, float] | None = None
     external: bool = False
 
+    @property
+    def quoted_groups(self) -> tuple[str, ...]:
+        """The groups for which passages may be quoted in the conversation before its question.
+
+        >>> ask = Ask("d", "How?", (Message(role="user", content="How?"),), groups=frozenset({"b", "a"}))
+        >>> later = replace(ask, messages=(*ask.messages, Message(role="assistant", content="[1] So.")))
+        >>> ask.quoted_groups, later.quoted_groups
+        ((), ('a', 'b'))
+        """
+        said = [message for message in self.messages if message["role"] != "system"]
+        return tuple(sorted(self.groups)) if len(said) > 1 else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -884,6 +896,7 @@ class Decider:
             trace=tracing.traceparent(),
             incumbent=tuple(incumbent.tolist()),
             incumbent_share=rest,
+            quoted_groups=ask.quoted_groups,
             draw_id=ask.decision_id if mode is Mode.EXPLORE and self.keeps(ask) else None,
         )
 
@@ -966,6 +979,7 @@ class Decider:
             cost_weight=ask.cost_weight,
             masked=masked,
             trace=tracing.traceparent(),
+            quoted_groups=ask.quoted_groups,
             draw_id=draw.id,
         )
 

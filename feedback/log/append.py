@@ -219,6 +219,7 @@ def decision_row(d: Decision, seq: int, logged_at: float, erased: int | None = N
             **({"masked": d.masked} if d.masked else {}),
             **({"trace": d.trace} if d.trace else {}),
             **({"incumbent": [d.incumbent_share, *d.incumbent]} if d.incumbent else {}),
+            **({"quoted_groups": d.quoted_groups} if d.quoted_groups else {}),
         },
         "candidate": d.candidate,
         "share": d.share,

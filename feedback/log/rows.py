@@ -143,6 +143,7 @@ def decision_of(row: Sequence[Any]) -> Decision:
         erased=erased is not None,
         incumbent=tuple(incumbent),
         incumbent_share=incumbent_share,
+        quoted_groups=tuple(stored.get("quoted_groups", ())),
     )
 
 

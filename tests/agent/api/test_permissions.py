@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import httpx
 import orjson
@@ -16,6 +16,17 @@ from armwise.arms.llm import Chunk, Prompt, base, prompts
 from armwise.arms.models import Backbone
 from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare
 from armwise.arms.retrievers.kind import DeciderSpec, Verdict
+from armwise.feedback.events import (
+    QUOTES_PASSAGES,
+    Context,
+    Cost,
+    Decision,
+    Execution,
+    Feedback,
+    Observation,
+    Source,
+    Status,
+)
 from tests.agent.api.test_mcp import call, connected, failure
 from tests.agent.api.test_tenants import bearer
 from tests.agent.asking import CHAT, QUESTION, refused
@@ -331,6 +342,102 @@ async def test_an_error_of_what_did_not_answer_is_not_shown_by_the_passages_of_w
         async for _, record, text in records(service, listed["decision_id"]):
             assert (record["status"], record["error"], record["withheld"]) == ("arm_failed", "ArmError", True)
             assert SECRET not in text
+
+
+def said(answer: str) -> dict[str, Any]:
+    """Return a conversation that goes on after an answer."""
+    return {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": QUESTION},
+            {"role": "assistant", "content": answer},
+            {"role": "user", "content": "In other words?"},
+        ]
+    }
+
+
+NOTHING: dict[str, Any] = {"filters": {"type": "eq", "key": "year", "value": 99}}
+"""No passage fulfils it, so that the model reads the messages alone."""
+
+
+async def test_an_answer_to_a_conversation_is_read_by_the_groups_of_who_led_it(tenants: Service) -> None:
+    """The messages quote a passage that the decision itself has not found."""
+    body = said(SECRET) | {"agent": NOTHING}
+    for who, readers in (("zeta", {"zeta", "both"}), ("both", {"both"}), ("none", {*map(str.lower, GROUPS)})):
+        reply = await post(tenants, who, "/v1/chat/completions", body)
+        assert SECRET in reply.text
+        async for reader, record, text in records(tenants, reply.json()["agent"]["decision_id"]):
+            assert (SECRET in text) == (reader in readers)
+            assert record["withheld"] == (reader not in readers)
+    reply = await post(tenants, "zeta", "/v1/chat/completions", body | {"agent": NOTHING | {"groups": []}})
+    async for _, record, _ in records(tenants, reply.json()["agent"]["decision_id"]):
+        assert not record["withheld"], "it was asked for callers without groups"
+
+
+async def test_a_question_without_earlier_messages_is_read_by_all_where_its_passages_are_for_all(
+    tenants: Service,
+) -> None:
+    instructed = [{"role": "system", "content": "Be brief."}, *CHAT["messages"]]
+    body = CHAT | {"messages": instructed, "agent": NOTHING}
+    reply = await post(tenants, "zeta", "/v1/chat/completions", body)
+    async for _, record, text in records(tenants, reply.json()["agent"]["decision_id"]):
+        assert (record["withheld"], "Be brief." in text) == (False, True)
+
+
+CANNOT_QUOTE = {
+    Context: {"question", "features", "arms"},  # of who asks, in numbers, and of the configuration
+    Decision: {"id", "arms", "drawn", "policy", "candidate_scores", "masked", "trace"},
+    Execution: {"decision_id", "served", "passages", "index_version", "tokens_by_model"},
+    Observation: {"decision_id", "arm", "judge", "passages"},
+    Feedback: {"id", "decision_id", "metric", "episode_id", "source", "key"},
+}
+"""Fields with texts, or names of texts, that nothing writes which has read passages: ids, arms, names."""
+
+CANNOT_QUOTE[Decision] |= {"episode_id", "request_digest", "draw_id", "user_digest", "quoted_groups"}
+
+
+def quoting(kind: Any) -> set[str]:
+    """Return the fields of a fact that may quote passages."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name for name, hint in hints.items() if QUOTES_PASSAGES in getattr(hint, "__metadata__", ())}
+
+
+@pytest.mark.parametrize("kind", CANNOT_QUOTE, ids=lambda kind: kind.__name__)
+def test_every_field_with_texts_says_whether_it_may_quote_passages(kind: Any) -> None:
+    hints = {name: str(hint) for name, hint in get_type_hints(kind).items()}
+    texts = {name for name, hint in hints.items() if "str" in hint.replace("StrEnum", "") or "object" in hint}
+    assert texts == quoting(kind) | CANNOT_QUOTE[kind], "mark a new field with QUOTES_PASSAGES, or list it"
+    assert not quoting(kind) & CANNOT_QUOTE[kind]
+
+
+TEXTS: dict[str, Any] = {
+    "answer": SECRET,
+    "error": f"ValueError: {SECRET}",
+    "stages": ({"queries": [SECRET]},),
+    "tags": {"passage": SECRET},
+    "content": {"comment": SECRET},
+}
+"""Restricted text in each field that may quote passages."""
+
+
+async def test_no_field_that_may_quote_a_passage_is_shown_to_other_groups(tenants: Service) -> None:
+    """Each kind of fact about a decision has the text in all such fields."""
+    store, decide = tenants.point.store, tenants.client.post
+    reply = await decide("/v1/retrieve", json={"query": "A river", "k": 1}, headers=bearer("none"))
+    copied = store.record(reply.json()["agent"]["decision_id"])
+    assert copied is not None
+    quoted = {kind: {name: TEXTS[name] for name in quoting(kind)} for kind in CANNOT_QUOTE}
+    name = "d-restricted"
+    run = Execution(name, "bm25", Status.LLM_FAILED, Cost(), ("zeta-1",), **quoted[Execution])
+    second = Observation(name, Source.SHADOW, "bm25", 1.0, passages=("zeta-1",), **quoted[Observation])
+    item = Feedback("f-1", name, "thumb", 1.0, copied.decision.decided_at, **quoted[Feedback])
+    store.append([replace(copied.decision, id=name), run, second, item])
+    async for who, record, text in records(tenants, name):
+        for fact in (record, record["observations"][0], record["feedback"][0]):
+            for field in {"answer", "error", "stages", "tags", "content"} & fact.keys():
+                assert (SECRET in str(fact[field])) == (who in ("zeta", "both")), (who, field)
+        assert (SECRET in text) == (who in ("zeta", "both"))
+        assert record["feedback"][0]["value"] == 1.0
 
 
 async def test_a_repeated_request_of_another_group_does_not_get_the_answer(tenants: Service) -> None:
