@@ -13,6 +13,7 @@ import typer
 
 from armwise.agent.cli.console import PLAIN, console, errors, explained
 from armwise.agent.cli.options import POINT, URL, Key, Point, Url
+from armwise.agent.reporting import one_line
 
 if TYPE_CHECKING:
     from armwise.agent.client import Answer
@@ -70,7 +71,7 @@ def print_answer(question: str, arm: str | None, url: str, key: str | None, poin
 
 def _print_decision(answer: "Answer") -> None:
     def line(text: str) -> None:
-        console.print(text, style="dim", markup=False, highlight=False)
+        console.print(one_line(text), style="dim", markup=False, highlight=False)
 
     for rank, passage in enumerate(answer.passages, start=1):
         line(f"  [{rank}] {passage.id}  {passage.title}")

@@ -47,6 +47,31 @@ Question = str | Sequence[Mapping[str, Any]]
 T = TypeVar("T")
 
 
+class _Lines:
+    r"""Splits the parts of a stream at line feeds alone: `str.splitlines` ends a line at U+2028 and the like.
+
+    >>> lines = _Lines()
+    >>> [*lines.add("a\u2028b\r\n\nc".encode()), *lines.add(b"d\n")]
+    ['a\u2028b', '', 'cd']
+    """
+
+    def __init__(self) -> None:
+        self._left = bytearray()
+
+    def add(self, part: bytes) -> list[str]:
+        """Return the lines that a part ends; what follows the last one is kept."""
+        self._left += part
+        if b"\n" not in part:
+            return []
+        *whole, left = self._left.split(b"\n")
+        self._left = bytearray(left)
+        return [line.decode(errors="replace").removesuffix("\r") for line in whole]
+
+    def end(self) -> list[str]:
+        """Return the last line, where no line feed has ended it."""
+        return self.add(b"\n") if self._left else []
+
+
 class _AgainError(Exception):
     """An attempt failed, and another may succeed.
 
@@ -379,7 +404,10 @@ class Client(_Connection):
 
         response = self._repeat(call, attempt)
         try:
-            yield from response.iter_lines()
+            lines = _Lines()
+            for part in response.iter_bytes():
+                yield from lines.add(part)
+            yield from lines.end()
         except httpx.HTTPError as error:
             raise AnswerFailedError(f"{self._name(call)}: the stream was lost: {error!r}") from error
         finally:
@@ -525,7 +553,11 @@ class AsyncClient(_Connection):
 
         response = await self._repeat(call, attempt)
         try:
-            async for line in response.aiter_lines():
+            lines = _Lines()
+            async for part in response.aiter_bytes():
+                for line in lines.add(part):
+                    yield line
+            for line in lines.end():
                 yield line
         except httpx.HTTPError as error:
             raise AnswerFailedError(f"{self._name(call)}: the stream was lost: {error!r}") from error

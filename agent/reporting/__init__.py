@@ -13,7 +13,7 @@ from .html import (
     moving_average,
 )
 from .markdown import with_table
-from .plain_text import Terminal, log_plainly, visible
+from .plain_text import Terminal, log_plainly, one_line, visible
 
 __all__ = [
     "GREY",
@@ -28,6 +28,7 @@ __all__ = [
     "log_plainly",
     "moment",
     "moving_average",
+    "one_line",
     "visible",
     "with_table",
 ]

@@ -32,6 +32,15 @@ def visible(text: str) -> str:
     return text if text.isascii() and text.isprintable() else text.translate(_CODES)
 
 
+def one_line(text: str) -> str:
+    r"""Return a text as `visible` does, its line breaks as codes too.
+
+    >>> print(one_line("failed\nWARNING all is well"))
+    failed\nWARNING all is well
+    """
+    return visible(text).replace("\n", "\\n")
+
+
 class Terminal(Console):
     """A console that prints texts as they are: it reads no markup, and sends no control character."""
 
@@ -58,7 +67,7 @@ class LogRecord(logging.LogRecord):
         >>> LogRecord("a", 30, "", 1, "failed: %s", ("no\nWARNING all is well",), None).getMessage()
         'failed: no\\nWARNING all is well'
         """
-        return visible(super().getMessage()).replace("\n", "\\n")
+        return one_line(super().getMessage())
 
 
 def _indented(info: tuple[type[BaseException] | None, BaseException | None, TracebackType | None]) -> str:

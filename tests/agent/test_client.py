@@ -587,6 +587,26 @@ async def test_a_stream_gives_the_text_as_it_comes_and_the_answer_at_its_end() -
         assert 0 < whole.latency_s < 60
 
 
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+async def test_an_answer_with_separators_of_lines_that_are_none_of_a_stream_comes_whole(size: int) -> None:
+    texts = ["a\u2028b", "c\u2029d\u0085", "\x0b\x0c\x1c\x1d\x1ee", "\r\n \u00e9\u6771\n"]
+    sent = lines(BEGIN, *map(word, texts), END).replace(b"\n", b"\r\n") + DONE.rstrip()
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        parts = [sent[i : i + size] for i in range(0, len(sent), size)]
+
+        async def later() -> AsyncIterator[bytes]:
+            for part in parts:
+                yield part
+
+        return httpx.Response(200, content=later() if awaited else iter(parts))
+
+    awaited = False
+    assert list(a_blocking_client(answer).stream("Who?")) == texts
+    awaited = True
+    assert [text async for text in a_client(answer).stream("Who?")] == texts
+
+
 def test_a_stream_that_breaks_off_names_the_decision() -> None:
     broken = lines(BEGIN, word("Ada"), {"error": {"code": "llm_failed", "message": "out of memory"}})
     stream = a_blocking_client(lambda _: httpx.Response(200, content=broken)).stream("Who?")
