@@ -54,12 +54,12 @@ class _Limit:
     reset_s: float
     budget: bool
 
-    def refused(self) -> Exception:
-        """Return the error where it is used up."""
+    def refused(self, again_s: float) -> Exception:
+        """Return the error where it is used up for some seconds."""
         unit = "USD" if self.meter == "usd" else self.meter
         if self.budget:
             return SpentError(f"the budget of this key is spent: {self.amount:g} {unit} in {self.use[1]}")
-        return RateLimitedError(f"{self.amount:g} {unit} a minute are allowed", self.meter, self.reset_s)
+        return RateLimitedError(f"{self.amount:g} {unit} a minute are allowed", self.meter, again_s)
 
     def beyond(self, requests: float) -> Exception:
         """Return the error for what counts as more requests than are left."""
@@ -79,14 +79,14 @@ class _Lease:
     Attributes:
         free: What may be booked without asking.
         left: What the log had left beside all leases, when it was last asked; None before that.
-        exhausted: Whether the limit is used up for the period.
+        used_up_until: Until when the limit is used up: seconds since the epoch.
         full_until: Until when it is not asked again, since others hold all of it: seconds since the epoch.
         lock: Held by the request that asks the log.
     """
 
     free: float = 0.0
     left: float | None = None
-    exhausted: bool = False
+    used_up_until: float = 0.0
     full_until: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -139,7 +139,7 @@ class Quota:
         for limit in _limits(caller, now, "requests"):
             if requests > limit.amount:
                 raise limit.beyond(requests)
-            await self._take(limit, requests, partial(self._spend, limit.use, ledger.Amount(requests)))
+            await self._take(limit, requests, partial(self._spend, limit.use))
         self._count(caller.key, now, ledger.Amount(requests))
 
     async def book(self, caller: Caller, decision_id: str, tokens: int, usd: float) -> None:
@@ -164,8 +164,7 @@ class Quota:
         try:
             for meter in ("tokens", "usd"):
                 for limit in _limits(caller, now, meter):
-                    amount = ledger.amount_of(meter, amounts[meter])
-                    await self._take(limit, amounts[meter], partial(_book, booked, limit.use, amount))
+                    await self._take(limit, amounts[meter], partial(_book, booked, limit))
         except BaseException:
             self.release(decision_id)
             raise
@@ -213,22 +212,23 @@ class Quota:
                 if not limit.budget:
                     lease = self._leases[limit.use, meter]
                     left = limit.amount if lease.left is None else lease.left + lease.free
-                    left = 0 if lease.exhausted else max(0, int(left))
+                    left = 0 if now < lease.used_up_until else max(0, int(left))
                     minutes, seconds = divmod(max(1, round(limit.reset_s)), 60)
                     reset = f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
                     for name, value in (("limit", int(limit.amount)), ("remaining", left), ("reset", reset)):
                         yield f"x-ratelimit-{name}-{meter}".encode(), str(value).encode()
 
-    def _spend(self, use: ledger.Use, amount: ledger.Amount) -> None:
-        self._spent[use] += amount
+    def _spend(self, use: ledger.Use, requests: float) -> None:
+        self._spent[use] += ledger.Amount(int(requests))
 
-    async def _take(self, limit: _Limit, amount: float, keep: Callable[[], None]) -> None:
+    async def _take(self, limit: _Limit, amount: float, keep: Callable[[float], None]) -> None:
         """Take a part of a lease, which is extended where it does not suffice.
 
         Args:
             limit: What is limited.
             amount: How much of it.
-            keep: Called as soon as it is taken: reporting earlier would release usage that was never counted.
+            keep: Called with what is taken of the limit, as soon as it is: reporting earlier would release
+                usage that was never counted.
         """
         lease = self._leases[limit.use, limit.meter]
         if not _taken(lease, amount, keep):
@@ -239,25 +239,27 @@ class Quota:
                         return
 
     async def _extend(
-        self, limit: _Limit, lease: _Lease, amount: float, keep: Callable[[], None], deadline: float
+        self, limit: _Limit, lease: _Lease, amount: float, keep: Callable[[float], None], deadline: float
     ) -> bool:
         """Ask the log for more, and take it; wait a moment, and return False, where others hold all of it."""
         loop = asyncio.get_running_loop()
 
         def granted(grant: ledger.Grant) -> None:
-            lease.exhausted, lease.left = grant.exhausted, grant.left
+            lease.left = grant.left
+            lease.used_up_until = self._clock() + max(AGAIN_S, grant.again_s) if grant.again_s else 0.0
             if grant.amount:  # which may be less: the last turn may exceed the limit
-                lease.free = max(0.0, lease.free + grant.amount - amount)
-                keep()
+                held = lease.free + grant.amount
+                lease.free = max(0.0, held - amount)
+                keep(min(amount, held))
 
-        if lease.exhausted:
-            raise limit.refused()
+        if (again_s := lease.used_up_until - self._clock()) > 0:
+            raise limit.refused(again_s)
         if self._clock() < lease.full_until:
             raise limit.full()
         missing, whole = max(0, amount - lease.free), limit.meter == "requests"
         reserve = ledger.Reserve(limit.use, limit.meter, limit.amount, missing, whole)
         grant = await self._exchange(reserve, granted)
-        if not grant.amount and not grant.exhausted:
+        if not grant.amount and not grant.again_s:
             if loop.time() >= deadline:
                 if grant.left:  # less than is wanted
                     raise limit.beyond(amount)
@@ -324,16 +326,16 @@ class Quota:
                     lease.left += min(0.0, free)
 
 
-def _book(booked: dict[ledger.Use, ledger.Amount], use: ledger.Use, amount: ledger.Amount) -> None:
-    booked[use] = booked.get(use, ledger.Amount()) + amount
+def _book(booked: dict[ledger.Use, ledger.Amount], limit: _Limit, amount: float) -> None:
+    booked[limit.use] = booked.get(limit.use, ledger.Amount()) + ledger.amount_of(limit.meter, amount)
 
 
-def _taken(lease: _Lease, amount: float, keep: Callable[[], None]) -> bool:
+def _taken(lease: _Lease, amount: float, keep: Callable[[float], None]) -> bool:
     """Take from what is free, if it suffices; something must be, also where nothing is wanted."""
     if lease.free <= 0 or lease.free < amount:
         return False
     lease.free -= amount
-    keep()
+    keep(amount)
     return True
 
 

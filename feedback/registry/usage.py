@@ -3,12 +3,16 @@
 A replica reserves a part of what is left for a key, a lease, and spends it without asking again. It reports
 what was used, and returns what it does not need. All of it happens in transactions of which one is open at a
 time, so that replicas never reserve together more than is left.
+
+A minute slides: what was used in the clock's minute before counts for as much of it as lies in the last 60 s,
+as if it had been used evenly.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from math import inf
 
 import sqlalchemy as sa
 
@@ -29,6 +33,8 @@ ROUNDING = 1e-9
 
 KEPT_S = 600
 """Seconds for which the usage in a minute is kept."""
+
+MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +94,37 @@ class Reserve:
     least: float
     whole: bool = False
 
-    def grant(self, used: Amount, reserved: Amount) -> "Grant":
+    def grant(
+        self, used: Amount, reserved: Amount, before: Amount = Amount(), left_s: float = MINUTE_S
+    ) -> "Grant":
         """Return what is granted.
 
         Args:
             used: What was reported.
             reserved: What is leased, by this replica too.
+            before: What was used, or is leased, in the minute before.
+            left_s: Seconds that are left of this minute.
         """
-        spent = getattr(used, self.meter)
-        left = self.limit - spent - getattr(reserved, self.meter)
+        spent, earlier = getattr(used, self.meter), getattr(before, self.meter)
+        counted = spent + int(earlier * left_s / MINUTE_S)
+        left = self.limit - counted - getattr(reserved, self.meter)
         if left <= ROUNDING:
-            return Grant(0, 0, spent + ROUNDING >= self.limit)
+            if counted + ROUNDING < self.limit:
+                return Grant()
+            return Grant(again_s=self._again_s(spent, earlier, left_s))
         if self.whole and left < self.least:
             return Grant(0, left)
         share = left * SHARE if self.meter == "usd" else max(1, int(left * SHARE))
         granted = min(left, max(self.least, share))
         return Grant(granted, left - granted)
+
+    def _again_s(self, spent: float, earlier: float, left_s: float) -> float:
+        """Return the seconds after which some of it is left; infinite where its period is no minute."""
+        if len(self.use[1]) != MINUTE:
+            return inf
+        if spent < self.limit:
+            return left_s - MINUTE_S * (self.limit - spent) / earlier
+        return left_s + MINUTE_S * (1 - self.limit / spent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +134,12 @@ class Grant:
     Attributes:
         amount: Amount added to the lease; 0 if nothing is left.
         left: Amount that is left after it.
-        exhausted: Whether the limit was used up, and not only reserved.
+        again_s: Seconds for which the limit is used up, and not only reserved; 0 where it is not.
     """
 
     amount: float = 0.0
     left: float = 0.0
-    exhausted: bool = False
+    again_s: float = 0.0
 
 
 class Usage:
@@ -157,7 +178,12 @@ class Usage:
             self._end(connection, now)
             if reserve is not None:
                 held = held_by_replica.get(reserve.use, Amount())
-                grant = reserve.grant(_used(connection, reserve.use), _leased(connection, reserve.use) + held)
+                used, reserved = _used(connection, reserve.use), _leased(connection, reserve.use) + held
+                earlier, before = _minute_before(reserve.use), Amount()
+                if earlier is not None:
+                    before = _used(connection, earlier) + _leased(connection, earlier)
+                    before += held_by_replica.get(earlier, Amount())
+                grant = reserve.grant(used, reserved, before, MINUTE_S - now % MINUTE_S)
                 held_by_replica[reserve.use] = held + amount_of(reserve.meter, grant.amount)
             self._hold(connection, held_by_replica, now)
         return grant
@@ -188,6 +214,18 @@ class Usage:
         ]
         if rows:
             connection.execute(sa.insert(t.leases), rows)
+
+
+def _minute_before(use: Use) -> Use | None:
+    """Return the same key in the minute before; None where the period is no minute.
+
+    >>> _minute_before(("k", "2026-01-01T00:00")), _minute_before(("k", "2026-01"))
+    (('k', '2025-12-31T23:59'), None)
+    """
+    key, at = use
+    if len(at) != MINUTE:
+        return None
+    return key, period(datetime.fromisoformat(f"{at}Z").timestamp() - MINUTE_S, MINUTE)
 
 
 def amount_of(meter: str, value: float) -> Amount:

@@ -89,7 +89,9 @@ def test_an_answer_and_its_passages_control_no_terminal(
     terminal: StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent: dict[str, Any] = {
-        "passages": [{"id": PLANTED, "title": f"{PLANTED}\ndecision forged", "text": "", "score": 1.0, "metadata": {}}],
+        "passages": [
+            {"id": PLANTED, "title": f"{PLANTED}\ndecision forged", "text": "", "score": 1.0, "metadata": {}}
+        ],
         "arm_served": PLANTED,
         "arm_drawn": PLANTED,
         "propensity": 0.5,

@@ -84,8 +84,41 @@ async def test_replicas_admit_exactly_the_requests_of_a_minute(
     calls = [admitted(quotas[i % 3], who) for i in range(limit + 20)]
     assert sum(await asyncio.gather(*calls)) == limit
     clock.now += 60
-    assert await admitted(quotas[0], who), "the next minute begins anew"
+    assert not await admitted(quotas[0], who), "all of them were within the last 60 s"
+    clock.now += 0.1
+    admitted_again = sum(await asyncio.gather(*(admitted(quota, who) for quota in quotas)))
+    assert admitted_again == 1
+    clock.now += 120
+    assert sum([await admitted(quotas[i % 3], who) for i in range(limit + 3)]) == limit
     poll.cancel()
+
+
+@pytest.mark.parametrize("limit", [1, 10, 60])
+async def test_the_edge_of_a_minute_lets_nothing_more_through(store: Store, clock: Clock, limit: int) -> None:
+    """What a refusal tells to wait for is what has to be waited for, and no more."""
+    (quota,), who = replicas(store, clock, 1), caller(rpm_limit=limit)
+    clock.now += 59.9
+    assert [await admitted(quota, who) for _ in range(limit + 1)] == [True] * limit + [False]
+    clock.now += 0.2
+    assert sum([await admitted(quota, who) for _ in range(limit)]) == 1
+    with pytest.raises(RateLimitedError) as error:
+        await quota.admit(who)
+    clock.now += error.value.retry_after_s - 0.01
+    assert not await admitted(quota, who)
+    clock.now += 0.02
+    assert await admitted(quota, who)
+
+
+async def test_a_clock_that_jumps_back_keeps_what_was_used(store: Store, clock: Clock) -> None:
+    (quota,), who = replicas(store, clock, 1), caller(rpm_limit=2)
+    clock.now += 61
+    assert [await admitted(quota, who) for _ in range(3)] == [True, True, False]
+    clock.now -= 0.5
+    assert not await admitted(quota, who)
+    clock.now -= 60
+    assert await admitted(quota, who), "that minute has its own count"
+    clock.now += 62
+    assert not await admitted(quota, who)
 
 
 async def test_a_call_that_counts_as_several_requests_takes_all_of_them_or_none(
@@ -106,7 +139,7 @@ async def test_a_call_that_counts_as_several_requests_takes_all_of_them_or_none(
     for one in (quota, other):
         await one.report()
     assert spend(store, NOW)["k"]["day"].requests == 10
-    clock.now += 60
+    clock.now += 120
     with pytest.raises(RateLimitedError, match="counts as 11 requests more: 10 a minute"):
         await quota.admit(who, 11)
     await quota.admit(who, 10)
@@ -205,8 +238,19 @@ async def test_tokens_a_minute_are_charged_as_they_were_used(store: Store, clock
     with pytest.raises(RateLimitedError, match="100 tokens a minute are allowed") as error:
         await quota.book(who, "d-2", 1, 0.0)
     assert error.value.meter == "tokens"
-    clock.now += 60
+    clock.now += error.value.retry_after_s + 0.01
     await quota.book(who, "d-3", 1, 0.0)
+
+
+async def test_what_a_turn_returns_is_no_more_than_the_limit_had_left(store: Store, clock: Clock) -> None:
+    (quota, other), who = replicas(store, clock), caller(tpm_limit=100)
+    await quota.book(who, "d-1", 500, 0.0)
+    quota.charge("d-1", Cost(prompt_tokens=99))
+    assert dict(quota.headers(who))[b"x-ratelimit-remaining-tokens"] == b"1"
+    await quota.report()
+    await other.book(who, "d-2", 400, 0.0)
+    other.release("d-2")
+    assert dict(other.headers(who))[b"x-ratelimit-remaining-tokens"] == b"1"
 
 
 async def test_a_refused_turn_keeps_nothing_of_its_other_limits(store: Store, clock: Clock) -> None:
@@ -424,19 +468,22 @@ async def test_what_is_reserved_is_reported_again_each_second(
 @given(
     limit=st.integers(1, 1000),
     used=st.integers(0, 1000),
+    before=st.integers(0, 1000),
+    left_s=st.floats(0.001, 60.0),
     reserved=st.integers(0, 1000),
     wanted=st.integers(0, 1000),
     meter=st.sampled_from(["requests", "tokens", "usd"]),
 )
 def test_a_grant_is_never_more_than_what_is_left(
-    limit: int, used: int, reserved: int, wanted: int, meter: str
+    limit: int, used: int, before: int, left_s: float, reserved: int, wanted: int, meter: str
 ) -> None:
-    grant = Reserve(("k", "p"), meter, limit, wanted).grant(
-        Amount(**{meter: used}),  # type: ignore[arg-type]
-        Amount(**{meter: reserved}),  # type: ignore[arg-type]
-    )
-    left = limit - used - reserved
+    reserve = Reserve(("k", period(NOW, MINUTE)), meter, limit, wanted)
+    amounts = [Amount(**{meter: amount}) for amount in (used, reserved, before)]  # type: ignore[arg-type]
+    grant = reserve.grant(*amounts, left_s)
+    counted = used + int(before * left_s / 60)
+    left = limit - counted - reserved
     assert (grant.amount > 0) == (left > 0)
     assert grant.amount + grant.left == max(0, left)
     assert grant.amount >= min(wanted, max(0, left))
-    assert grant.exhausted == (used >= limit)
+    assert (grant.again_s > 0) == (counted >= limit)
+    assert grant.again_s <= left_s + 60

@@ -1,5 +1,7 @@
 """What keys have used: summed by key and period; replicas never reserve more than is left of a limit."""
 
+from math import inf
+
 import pytest
 
 from armwise.feedback.log import Store
@@ -20,10 +22,10 @@ USE = ("k1", "2023-11")
         (Reserve(USE, "requests", 80, 20, whole=True), Amount(40), Amount(20), Grant(20, 0)),
         (Reserve(USE, "requests", 7, 0), Amount(), Amount(), Grant(1, 6)),
         (Reserve(USE, "requests", 80, 1), Amount(70), Amount(10), Grant(0, 0)),
-        (Reserve(USE, "requests", 80, 1), Amount(80), Amount(), Grant(0, 0, exhausted=True)),
+        (Reserve(USE, "requests", 80, 1), Amount(80), Amount(), Grant(again_s=inf)),
         (Reserve(USE, "tokens", 800, 1), Amount(tokens=400), Amount(requests=7), Grant(50, 350)),
         (Reserve(USE, "usd", 8.0, 0.001), Amount(usd=4.0), Amount(tokens=9), Grant(0.5, 3.5)),
-        (Reserve(USE, "usd", 1.0, 0.001), Amount(usd=1.0 - 1e-10), Amount(), Grant(0, 0, exhausted=True)),
+        (Reserve(USE, "usd", 1.0, 0.001), Amount(usd=1.0 - 1e-10), Amount(), Grant(again_s=inf)),
     ],
     ids=[
         "share",
