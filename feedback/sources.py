@@ -433,6 +433,7 @@ def _batch(columns: Columns, rule: RewardRule, selection: Selection, after: int)
             columns["cost_weight"],
             draw.each(lambda key: key.failed),
         ),
+        has_id=np.fromiter(map(selection.has_id, columns["decision_id"]), np.bool_, n),
         features=_numbers(
             (resolved(stored)["sparse"] for stored in _parsed(columns["features"])),
             tuple(selection.features),

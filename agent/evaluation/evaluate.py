@@ -66,7 +66,7 @@ from armwise.feedback.ope import (
     gate,
     judge,
 )
-from armwise.feedback.registry import arm_sets
+from armwise.feedback.registry import arm_sets, keys
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.sources import Source
 from armwise.feedback.texts import value_of
@@ -974,11 +974,14 @@ def _provenance(log: Log) -> Iterator[str]:
 def selection_of(request: EvaluationRequest) -> Selection:
     """Return the selection of a request."""
     first, last = request.versions or (1, 0)
+    prefix, apart = ("", "") if request.project is None else keys.ids_within(request.project)
     return Selection(
         since=None if request.since is None else request.since.timestamp(),
         until=None if request.until is None else request.until.timestamp(),
         versions=tuple(range(first, last + 1)),
         features=request.selected_features,
+        prefix=prefix,
+        apart=apart,
     )
 
 
@@ -1017,7 +1020,8 @@ def _waiting_rows(
 def _selects(selection: Selection, decision: Decision) -> bool:
     """Return whether a decision of the log is selected, if it comes to be an example."""
     return (
-        (selection.until is None or decision.decided_at < selection.until)
+        selection.has_id(decision.id)
+        and (selection.until is None or decision.decided_at < selection.until)
         and (not selection.versions or decision.version in selection.versions)
         and all(
             value_of(decision.context.features, name, 0.0) == value

@@ -706,6 +706,8 @@ def command(request: EvaluationRequest, export: str = "", config: str = "") -> s
         words += ["--version", f"{request.versions[0]}-{request.versions[1]}"]
     for name, value in request.features.items():
         words += ["--feature", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    if request.project is not None:
+        words += ["--project", request.project]
     if request.cost_weight is not None:
         words += ["--cost-weight", repr(request.cost_weight)]
     for name, price in request.cost.items():

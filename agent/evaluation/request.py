@@ -30,7 +30,7 @@ from armwise.feedback.budget import Budget
 from armwise.feedback.clock import require_date
 from armwise.feedback.log import Store
 from armwise.feedback.ope import DEFAULT_ESTIMATORS, ESTIMATORS, INTERVALS, Model
-from armwise.feedback.registry import arm_sets, versions
+from armwise.feedback.registry import arm_sets, keys, versions
 from armwise.feedback.reward import Prices, RewardRule
 
 Name = Annotated[StrictStr, Field(max_length=2000)]
@@ -99,6 +99,11 @@ class EvaluationRequest(BaseModel):
         max_length=64,
         description="Only decisions whose context says so, as a caller would say it.",
     )
+    project: Annotated[StrictStr, Field(pattern=f"^{keys.PROJECT.pattern}$")] | None = Field(
+        default=None,
+        description="Only decisions of keys of this project; over HTTP without the scope `admin` that of the "
+        "key, and always where `features` select.",
+    )
     cost_weight: Amount | None = Field(
         default=None, description="In place of the configured one; a request's own stays."
     )
@@ -164,7 +169,7 @@ class EvaluationRequest(BaseModel):
     @property
     def selects(self) -> bool:
         """Whether it selects a part of the log."""
-        return any((self.since, self.until, self.versions, self.features))
+        return any((self.since, self.until, self.versions, self.features, self.project))
 
     @property
     def selected_features(self) -> dict[str, float]:

@@ -47,6 +47,8 @@ class Selection:
         versions: Drawn by one of these versions; empty for any.
         policies: Drawn by one of these kinds of policy; empty for any.
         features: Named features that the context has with these values; one it lacks counts as 0.
+        prefix: What their ids begin with.
+        apart: Text that their ids do not contain; empty for any.
         after: Position of the training log up to which examples are not even read.
     """
 
@@ -55,6 +57,8 @@ class Selection:
     versions: tuple[int, ...] = ()
     policies: tuple[str, ...] = ()
     features: Mapping[str, float] = field(default_factory=dict)
+    prefix: str = ""
+    apart: str = ""
     after: int = 0
 
     def __post_init__(self) -> None:
@@ -73,9 +77,20 @@ class Selection:
             *([f"versions {', '.join(map(str, self.versions))}"] if self.versions else []),
             *([f"policies {', '.join(self.policies)}"] if self.policies else []),
             *(f"{name} is {value:g}" for name, value in self.features.items()),
+            *([f"ids with {self.prefix!r} first"] if self.prefix else []),
+            *([f"ids without {self.apart!r}"] if self.apart else []),
             *([f"after example {self.after:,}"] if self.after else []),
         ]
         return ", ".join(parts) or "all decisions"
+
+    def has_id(self, name: str) -> bool:
+        """Return whether the id of a decision is one of those that are selected.
+
+        >>> acme, others = Selection(prefix="acme~"), Selection(apart="~")
+        >>> [selection.has_id(name) for selection in (acme, others) for name in ("acme~d", "d")]
+        [True, False, False, True]
+        """
+        return name.startswith(self.prefix) and (not self.apart or self.apart not in name)
 
 
 def shown(at: float) -> str:
@@ -160,6 +175,7 @@ class Batch:
         n_p: How many probabilities each has: one an arm, or none; a single one of several arms is that
             of the first arm, where no more is known.
         reward: Their rewards; NaN where not known.
+        has_id: Whether their ids are selected.
         features: Values of the named features that are selected by; 0 for one that a context lacks.
     """
 
@@ -174,6 +190,7 @@ class Batch:
     p: Floats
     n_p: Integers
     reward: Floats
+    has_id: Flags
     features: Mapping[str, Floats]
 
 
@@ -205,6 +222,7 @@ def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selecti
                 np.array([d.cost_weight for d in decisions], dtype=np.float64),
                 np.array([x.failed for x in chunk], dtype=np.bool_),
             ),
+            has_id=np.array([selection.has_id(d.id) for d in decisions], dtype=np.bool_),
             features={
                 name: _column(value_of(d.context.features, name, 0.0) for d in decisions)
                 for name in selection.features
@@ -329,6 +347,8 @@ OTHER_VERSION = "another version"
 OTHER_POLICY = "another policy"
 
 OTHER_FEATURES = "other features"
+
+OTHER_PROJECT = "another project"
 
 NO_DISTRIBUTION = "no distribution"
 
@@ -512,6 +532,7 @@ def _reasons(
     none: Flags,
 ) -> Iterator[tuple[str, Flags]]:
     """Yield each reason with the rows that it excludes, by precedence."""
+    yield OTHER_PROJECT, ~batch.has_id
     if selection.since is not None:
         yield OUTSIDE, batch.at < selection.since
     if selection.until is not None:

@@ -255,17 +255,21 @@ def html_of(store: Store, seq: int) -> str | None:
     return None if packed is None else zlib.decompress(packed).decode()
 
 
-def page(store: Store, limit: int, before: int | None = None) -> list[Evaluation]:
+def page(store: Store, limit: int, before: int | None = None, project: str | None = None) -> list[Evaluation]:
     """Return the newest evaluations, newest first.
 
     Args:
         store: The log.
         limit: How many at most.
         before: Only those with a lower number; None for the newest of all.
+        project: Without those whose request is of the decisions of another project; None for all.
     """
     query = sa.select(*_EVALUATION).order_by(_e.seq.desc()).limit(limit)
     if before is not None:
         query = query.where(_e.seq < before)
+    if project is not None:
+        of_project = _e.request["project"].as_string()
+        query = query.where(of_project.is_(None) | (of_project == project))
     with store.reading() as connection:
         return [_evaluation_of(row) for row in connection.execute(query)]
 

@@ -25,6 +25,18 @@ DEFAULT = "default"
 SEPARATOR = "~"
 """Between a project and an id that its client gave. No client can send it in the id of a decision."""
 
+PROJECT = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+"""A name of a project."""
+
+
+def ids_within(project: str) -> tuple[str, str]:
+    """Return what the ids of a project begin with in the log, and what they do not contain.
+
+    >>> ids_within("acme"), ids_within(DEFAULT)
+    (('acme~', ''), ('', '~'))
+    """
+    return ("", SEPARATOR) if project == DEFAULT else (project + SEPARATOR, "")
+
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 from pydantic import Field, ValidationError
 
+from armwise.agent.access import Caller
 from armwise.agent.api.console.charts import chart_of
 from armwise.agent.api.console.page import ACTION, form_of, page, pages, seen, valid
 from armwise.agent.api.errors import ApiError
@@ -52,13 +53,15 @@ class Judged:
     chart: str | None
 
 
-async def judged(point: DecisionPoint) -> dict[str, Any]:
+async def judged(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
     """Return the newest verdicts, and the evaluations that will give one."""
     cards: dict[str, Judged] = {}
-    newest = (await api.evaluations(point, NEWEST)).reply.evaluations
+    newest = (await api.evaluations(point, caller, NEWEST)).reply.evaluations
     listed = [evaluation for evaluation in newest if evaluation.request.get("gate")]
     for evaluation in listed:
-        report = _report(await api.result_of(point, evaluation.id)) if len(cards) < CARDS else None
+        report = None
+        if len(cards) < CARDS:
+            report = _report(await api.result_of(point, caller, evaluation.id))
         for candidate in report.candidates if report else ():
             if candidate.verdict is not None and candidate.name not in cards and len(cards) < CARDS:
                 version, verdict = _version(candidate.name), candidate.verdict
@@ -101,9 +104,9 @@ def trail(verdict: Mapping[str, Any]) -> str | None:
 
 
 @router.get("/policies/gate", dependencies=[READ])
-async def gate(request: Request, point: RequestPoint) -> Response:
+async def gate(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
     """The evidence of the gate, which is asked for again while an evaluation runs."""
-    return page(request, "gate.html", **deciding(point), **await judged(point))
+    return page(request, "gate.html", **deciding(point), **await judged(point, caller))
 
 
 def deciding(point: DecisionPoint) -> dict[str, Any]:
@@ -131,11 +134,16 @@ Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(alias="
 
 
 @router.get("/evaluations/compare", dependencies=[READ])
-async def compare(request: Request, point: RequestPoint, of: Numbers = []) -> Response:  # noqa: B006
+async def compare(
+    request: Request,
+    point: RequestPoint,
+    caller: RequestCaller,
+    of: Numbers = [],  # noqa: B006
+) -> Response:
     """What several evaluations say of the same candidates."""
     if len(set(of)) < 2:
         raise ApiError("invalid_value", "choose two evaluations or more, each by its box", "of")
-    reports = await _reports(point, sorted(set(of)))
+    reports = await _reports(point, caller, sorted(set(of)))
     names = list(dict.fromkeys(candidate.name for _, report in reports for candidate in report.candidates))
     headlines = {
         (number, candidate.name): candidate.headline
@@ -153,11 +161,11 @@ async def compare(request: Request, point: RequestPoint, of: Numbers = []) -> Re
     return page(request, "compare.html", found=reports, names=names, headlines=headlines, span=span)
 
 
-async def _reports(point: DecisionPoint, numbers: Sequence[int]) -> list[tuple[int, Report]]:
+async def _reports(point: DecisionPoint, caller: Caller, numbers: Sequence[int]) -> list[tuple[int, Report]]:
     """Return the reports of evaluations. Raises ApiError where one of them has none."""
     reports = []
     for number in numbers:
-        evaluation = await api.result_of(point, number)
+        evaluation = await api.result_of(point, caller, number)
         if (report := _report(evaluation)) is None:
             raise ApiError(
                 "not_done", f"evaluation {number} is {evaluation.status}, and has no report to read", "of"

@@ -89,9 +89,11 @@ async def switch(request: Request, point: RequestPoint, name: str) -> Response:
 
 
 @router.get("/evaluations", dependencies=[READ])
-async def submitted(request: Request, point: RequestPoint, before: PageBefore = None) -> Response:
+async def submitted(
+    request: Request, point: RequestPoint, caller: RequestCaller, before: PageBefore = None
+) -> Response:
     """The evaluations, and the form for a new one."""
-    listed = (await evaluations.evaluations(point, PAGE, before)).reply.evaluations
+    listed = (await evaluations.evaluations(point, caller, PAGE, before)).reply.evaluations
     return page(
         request,
         "evaluations.html",
@@ -115,17 +117,19 @@ async def submit(request: Request, point: RequestPoint, caller: RequestCaller) -
 
 
 @router.get("/evaluations/{number}", dependencies=[READ])
-async def evaluation(request: Request, point: RequestPoint, number: PathNumber) -> Response:
+async def evaluation(
+    request: Request, point: RequestPoint, caller: RequestCaller, number: PathNumber
+) -> Response:
     """One evaluation: its progress, then its report."""
-    reply = (await evaluations.evaluation(point, number)).reply
+    reply = (await evaluations.evaluation(point, caller, number)).reply
     fields = {name: value for name, value in reply.request.items() if value not in (None, "", [], {})}
     return page(request, "evaluation.html", one=reply, asked=fields)
 
 
 @router.get("/evaluations/{number}/report", dependencies=[READ])
-async def report(point: RequestPoint, number: PathNumber) -> Response:
+async def report(point: RequestPoint, caller: RequestCaller, number: PathNumber) -> Response:
     """The report of an evaluation, which runs no script."""
-    return await evaluations.report(point, number)
+    return await evaluations.report(point, caller, number)
 
 
 @router.get("/warm-starts", dependencies=[READ])

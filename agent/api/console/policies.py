@@ -127,6 +127,7 @@ class RecipeRow:
 async def overview(
     request: Request,
     point: RequestPoint,
+    caller: RequestCaller,
     agreement: Agreement,
     before: PageBefore = None,
     until: PageBefore = None,
@@ -139,7 +140,7 @@ async def overview(
     `recipe` which is open.
     """
     state = (await policies.policy(point, agreement)).reply
-    judgements = await evidence.judged(point)
+    judgements = await evidence.judged(point, caller)
     rows = await asyncio.to_thread(recipe_rows, point, before)
     opened = None
     if recipe is not None:

@@ -82,13 +82,14 @@ async def submit(
 
 @router.get("/v1/evaluations", **documented("listEvaluations", EvaluationList, scopes=("read",)))
 async def evaluations(
-    point: RequestPoint, limit: PageLimit = 50, before: PageBefore = None
+    point: RequestPoint, caller: RequestCaller, limit: PageLimit = 50, before: PageBefore = None
 ) -> StdlibJson[EvaluationList]:
-    """The evaluations, newest first, without their results.
+    """The evaluations, newest first, without their results; none of the decisions of another project alone.
 
     A page ends with the evaluation of id N: get the next one with `before=N`.
     """
-    listed = await asyncio.to_thread(registry_evaluations.page, point.store, limit, before)
+    project = None if caller.sees_all else caller.project
+    listed = await asyncio.to_thread(registry_evaluations.page, point.store, limit, before, project)
     states = [construct(EvaluationState, **_state(evaluation)) for evaluation in listed]
     return StdlibJson(construct(EvaluationList, evaluations=states))
 
@@ -97,18 +98,20 @@ async def evaluations(
     "/v1/evaluations/{number}",
     **documented("getEvaluation", EvaluationResult, "evaluation_not_found", scopes=("read",)),
 )
-async def evaluation(point: RequestPoint, number: PathNumber) -> StdlibJson[EvaluationResult]:
+async def evaluation(
+    point: RequestPoint, caller: RequestCaller, number: PathNumber
+) -> StdlibJson[EvaluationResult]:
     """One evaluation: its progress, and its `result` once `status` is `done`.
 
     `status` is `queued`, `running`, `done` or `failed`; `error` says why it failed. `done` is the
     share of the work that is done, from 0 to 1.
     """
-    return StdlibJson(await result_of(point, number))
+    return StdlibJson(await result_of(point, caller, number))
 
 
-async def result_of(point: DecisionPoint, number: int) -> EvaluationResult:
+async def result_of(point: DecisionPoint, caller: Caller, number: int) -> EvaluationResult:
     """Return an evaluation, with its result once it is done. Raises ApiError."""
-    state, result = await _found(point, number), None
+    state, result = await _found(point, caller, number), None
     if state.status is registry_evaluations.State.DONE:
         result = await asyncio.to_thread(registry_evaluations.result_of, point.store, number)
     return construct(EvaluationResult, **_state(state), result=result)
@@ -119,9 +122,9 @@ async def result_of(point: DecisionPoint, number: int) -> EvaluationResult:
     response_class=HTMLResponse,
     **documented("getEvaluationReport", None, "evaluation_not_found", "not_done", scopes=("read",)),
 )
-async def report(point: RequestPoint, number: PathNumber) -> HTMLResponse:
+async def report(point: RequestPoint, caller: RequestCaller, number: PathNumber) -> HTMLResponse:
     """The result of an evaluation that is done, as one self-contained HTML page with plots."""
-    state = await _found(point, number)
+    state = await _found(point, caller, number)
     html = await asyncio.to_thread(registry_evaluations.html_of, point.store, number)
     if html is None:
         message = f"evaluation {number} is {state.status}: only one that is done has a report"
@@ -131,7 +134,7 @@ async def report(point: RequestPoint, number: PathNumber) -> HTMLResponse:
 
 def submit_now(point: DecisionPoint, caller: Caller, body: EvaluationRequest) -> Evaluation:
     """Queue an evaluation in the share of the caller's project; blocks. Raises ApiError, QueueFullError."""
-    now = point.service.clock()
+    now, body = point.service.clock(), _within_project(caller, body)
     try:
         refuse_untrusted(body, point.config, point.store)
     except CandidateError as error:
@@ -150,9 +153,22 @@ def submit_now(point: DecisionPoint, caller: Caller, body: EvaluationRequest) ->
     return registry_evaluations.submit(point.store, configured, request, now, project=caller.project)
 
 
-async def _found(point: DecisionPoint, number: int) -> Evaluation:
+def _within_project(caller: Caller, body: EvaluationRequest) -> EvaluationRequest:
+    """Return a request whose numbers say nothing of single decisions of other projects. Raises ApiError.
+
+    One feature can select one decision, and the value of that is its reward.
+    """
+    if caller.sees_all:
+        return body
+    if body.project not in (None, caller.project):
+        message = f"project {body.project!r} is not that of this key: {caller.project!r} was expected"
+        raise ApiError("forbidden", message, "project")
+    return body.model_copy(update={"project": caller.project}) if body.features else body
+
+
+async def _found(point: DecisionPoint, caller: Caller, number: int) -> Evaluation:
     state = await asyncio.to_thread(registry_evaluations.find, point.store, number)
-    if state is None:
+    if state is None or not (caller.sees_all or state.request.get("project") in (None, caller.project)):
         raise ApiError("evaluation_not_found", f"there is no evaluation {number}", "number")
     return state
 

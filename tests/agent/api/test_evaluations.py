@@ -10,7 +10,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from armwise.agent.config import parse
+from armwise.agent.config import Scope, parse
 from armwise.agent.evaluation import EvaluationRequest
 from armwise.agent.learning import configuration_of
 from armwise.feedback.events import LABELS
@@ -50,6 +50,18 @@ async def ended(service: Service, number: int) -> dict[str, Any]:
         while (found := await shown(service, number))["status"] in ("queued", "running"):
             await asyncio.sleep(0.01)
     return found
+
+
+async def keys_of(service: Service, *holders: tuple[str, Scope]) -> dict[str, dict[str, str]]:
+    """Make a key of each project and scope; return their headers by `project scope`."""
+    headers = {}
+    for project, scope in holders:
+        settings = KeySettings(f"{project} {scope}", (scope,), project=project)
+        now = service.replica.service.clock()
+        _, token = await asyncio.to_thread(keys.create, service.point.store, settings, now)
+        headers[f"{project} {scope}"] = {"authorization": f"Bearer {token}"}
+    await service.refresh()
+    return headers
 
 
 # -- from a request to its result --------------------------------------------------------------------
@@ -318,17 +330,10 @@ async def test_text_that_a_log_cannot_store_is_refused(judged: Service) -> None:
 async def test_a_project_with_its_share_of_the_queue_is_refused_while_another_may_submit(
     judged: Service,
 ) -> None:
-    headers = dict[str, dict[str, str]]()
-    for project in ("greedy", "small"):
-        settings = KeySettings(project, ("operate",), project=project)
-        _, token = await asyncio.to_thread(
-            keys.create, judged.point.store, settings, judged.replica.service.clock()
-        )
-        headers[project] = {"authorization": f"Bearer {token}"}
-    await judged.refresh()
+    headers = await keys_of(judged, ("greedy", "operate"), ("small", "operate"))
 
     async def submit(project: str) -> httpx.Response:
-        return await judged.client.post(EVALUATIONS, json={}, headers=headers[project])
+        return await judged.client.post(EVALUATIONS, json={}, headers=headers[f"{project} operate"])
 
     answers = [await submit("greedy") for _ in range(20)]
     assert [answer.status_code for answer in answers] == [202] * 10 + [429] * 10
@@ -340,6 +345,57 @@ async def test_a_project_with_its_share_of_the_queue_is_refused_while_another_ma
     answers = [await submit("small") for _ in range(6)]
     assert [answer.status_code for answer in answers] == [202] * 5 + [429]
     assert "at most 5 may be" in refused(answers[-1], 429, "too_many_evaluations")
+
+
+async def test_features_of_other_projects_select_nothing_for_a_key_without_admin(judged: Service) -> None:
+    """Each word of a question of others would say what its answer has earned."""
+    headers = await keys_of(judged, ("acme", "operate"), ("default", "operate"), ("default", "admin"))
+    with judged.point.store.writing() as connection:
+        columns = t.decisions.c.id, t.executions.c.decision_id, t.examples.c.decision_id
+        for column in columns:
+            theirs = column.in_([f"judged-{n}" for n in range(20)])
+            connection.execute(sa.update(column.table).where(theirs).values({column: "acme~" + column}))
+
+    async def rows(who: str, **request: Any) -> tuple[int, dict[str, int]]:
+        made = await judged.client.post(EVALUATIONS, json=request, headers=headers[who])
+        assert made.status_code == 202, made.text
+        path, result = f"{EVALUATIONS}/{made.json()['id']}", None
+        with judged.working():
+            async with asyncio.timeout(60):
+                while result is None:
+                    await asyncio.sleep(0.01)
+                    shown = (await judged.client.get(path, headers=headers[who])).json()
+                    assert shown["status"] != "failed", shown
+                    result = shown["result"]
+        return result["rows"], result["excluded"]
+
+    word = {"features": {"w": "question"}}
+    assert await rows("acme operate", **word) == (20, {"another project": 40})
+    assert await rows("default operate", **word) == (40, {"another project": 20})
+    assert await rows("default admin", **word) == (60, {})
+    assert await rows("default admin", **word, project="acme") == (20, {"another project": 40})
+    assert await rows("acme operate") == (60, {}), "what all projects have taught is judged as a whole"
+    of_others = {"json": {"project": "default"}, "headers": headers["acme operate"]}
+    message = refused(await judged.client.post(EVALUATIONS, **of_others), 403, "forbidden", "project")
+    assert "'acme' was expected" in message
+
+
+async def test_an_evaluation_of_another_projects_decisions_alone_is_not_shown(judged: Service) -> None:
+    headers = await keys_of(judged, ("acme", "operate"), ("zeta", "operate"))
+    made = dict[tuple[str, bool], int]()
+    for who, header in headers.items():
+        for body in ({}, {"features": {"w": "river"}}):
+            reply = await judged.client.post(EVALUATIONS, json=body, headers=header)
+            made[who, bool(body)] = reply.json()["id"]
+    for who, other in (("acme operate", "zeta operate"), ("zeta operate", "acme operate")):
+        listed = (await judged.client.get(EVALUATIONS, headers=headers[who])).json()["evaluations"]
+        theirs = made[other, True]
+        assert {state["id"] for state in listed} == {*made.values()} - {theirs}
+        for page in (str(theirs), f"{theirs}/report"):
+            reply = await judged.client.get(f"{EVALUATIONS}/{page}", headers=headers[who])
+            refused(reply, 404, "evaluation_not_found", "number")
+            path = f"/console/evaluations/{page}"
+            assert (await judged.client.get(path, headers=headers[who])).status_code == 404
 
 
 # -- turns of the service ----------------------------------------------------------------------------

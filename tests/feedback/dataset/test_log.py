@@ -150,13 +150,16 @@ def test_where_only_the_drawn_arms_propensity_is_known_there_is_no_distribution(
         (Selection(policies=("vowpal",)), [2], "another policy"),
         (Selection(features={"tier=free": 1.0}), [1], "other features"),
         (Selection(features={"tier=free": 0.0, "n": 2.0}), [3], "other features"),
+        (Selection(prefix="acme~"), [3], "another project"),
+        (Selection(apart="~"), [1, 2], "another project"),
+        (Selection(prefix="acme~", features={"tier=free": 0.0}), [3], "another project"),
     ],
 )
 def test_a_selection_says_what_is_looked_at(selection: Selection, kept: list[int], reason: str) -> None:
     examples = [
         example(1, context=Context("", {"tier=free": 1.0})),
         example(2, version=2, policy="vowpal"),
-        example(3, version=3, context=Context("", {"n": 2.0})),
+        example(3, id="acme~d3", version=3, context=Context("", {"n": 2.0})),
     ]
     log = Log.from_examples(examples, RULE, selection)
     assert log.seq.tolist() == kept

@@ -29,6 +29,8 @@ SELECTIONS = (
     Selection(features={FEATURES[0]: 1.0}),
     Selection(features={FEATURES[0]: 0.0, FEATURES[1]: 0.5}),
     Selection(since=100.0),
+    Selection(prefix="d1"),
+    Selection(apart="1", features={FEATURES[0]: 0.0}),
 )
 
 

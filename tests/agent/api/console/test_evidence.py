@@ -117,7 +117,7 @@ async def test_the_newest_verdict_on_each_of_three_candidates_is_shown(
     async def listed(*_: object) -> SimpleNamespace:
         return SimpleNamespace(reply=SimpleNamespace(evaluations=states))
 
-    async def result_of(_: object, number: int) -> int:
+    async def result_of(_: object, __: object, number: int) -> int:
         return number
 
     def report(number: int) -> SimpleNamespace:
@@ -128,7 +128,7 @@ async def test_the_newest_verdict_on_each_of_three_candidates_is_shown(
     monkeypatch.setattr(evidence.api, "result_of", result_of)
     monkeypatch.setattr(evidence, "_report", report)
     replica: Any = None
-    shown = await evidence.judged(replica)
+    shown = await evidence.judged(replica, replica)
     found = [(one.name, one.version, one.evaluation.id) for one in shown["judged"]]
     assert found == [("recipe:1", 1, 6), ("version:2", 2, 5), ("uniform", None, 4)]
     assert [one.id for one in shown["pending"]] == [9, 8]
@@ -222,7 +222,7 @@ async def test_decisions_that_wait_for_feedback_are_named_beside_the_verdict(
     verdict = {"promote": False, "verdict": "hold", "reasons": [], "figures": figures}
     state = SimpleNamespace(id=1, finished_at=None)
 
-    async def judged(_: object) -> dict[str, Any]:
+    async def judged(*_: object) -> dict[str, Any]:
         return {"judged": [evidence.Judged("uniform", None, state, verdict, None)], "pending": []}  # type: ignore[arg-type]
 
     monkeypatch.setattr(evidence, "judged", judged)
