@@ -5,7 +5,6 @@ The keys of the configuration begin, those of the log follow.
 
 import base64
 import hmac
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +33,6 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 IMPLIED: dict[Scope, tuple[Scope, ...]] = {"operate": ("read",), "admin": SCOPES}
 """Scopes that another one includes."""
-
-PROJECT = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 LONGEST = {"feedback": 256}
 """Characters of an id in the log, where it is not 128."""
@@ -123,7 +120,7 @@ class Caller:
             raise ForeignIdError(f"{kind} {name!r} begins with the name of the decision point {head!r}")
         project, separator, _ = name.partition(keys.SEPARATOR)
         is_exempt = self.sees_all or self.project != keys.DEFAULT
-        if not is_exempt and separator and PROJECT.fullmatch(project):
+        if not is_exempt and separator and keys.PROJECT.fullmatch(project):
             raise ForeignIdError(f"{kind} {name!r} names a project, as only keys of scope 'admin' may")
         longest = LONGEST.get(kind, 128) - len(self.prefix)
         if len(name) > longest:
@@ -286,9 +283,28 @@ class Keyring:
 
     def project_of(self, name: str) -> str | None:
         """Return the project of a key by its public id, or its name in the configuration; None for no key."""
+        caller = self._callers().get(name)
+        return None if caller is None else caller.project
+
+    def _callers(self) -> dict[str | None, Caller]:
+        """Return the callers of all keys, those that hold no more as well, by what names the key."""
         named = {caller.key: caller for _, caller in self._configured}
-        named |= {public_id: caller for public_id, (_, caller) in self._logged.items()}
-        return named[name].project if name in named else None
+        return named | {public_id: caller for public_id, (_, caller) in self._logged.items()}
+
+    def holder(self, name: str | None) -> Caller:
+        """Return the caller of a key that holds, by what names the key; None for one without a key.
+
+        Raises:
+            UnauthorizedError: There is no such key any more, or keys are asked for and this is none.
+        """
+        if self.is_open:
+            return OPEN
+        caller = self._callers().get(name)
+        if caller is None:
+            raise UnauthorizedError("the key is gone")
+        if name in self._logged:
+            _require_valid(*self._logged[name], self._clock())
+        return caller
 
     def refresh(self, store: Store) -> None:
         """Read the keys of the log, where there are new ones or disabled ones. Raises LogUnavailableError."""
@@ -322,11 +338,16 @@ class Keyring:
         key, caller = self._logged.get(public_id, (None, OPEN))
         if key is None or not hmac.compare_digest(key.secret_hash, keys.hash_of(secret)):
             raise UnauthorizedError(f"there is no key sk-aw-{public_id} with this secret")
-        if key.disabled_at is not None:
-            raise UnauthorizedError(f"key sk-aw-{public_id} is disabled")
-        if caller.expires is not None and caller.expires <= self._clock():
-            raise UnauthorizedError(f"key sk-aw-{public_id} has expired")
+        _require_valid(key, caller, self._clock())
         return caller
+
+
+def _require_valid(key: keys.ApiKey, caller: Caller, now: float) -> None:
+    """Refuse a key of the log that is disabled or has expired. Raises UnauthorizedError."""
+    if key.disabled_at is not None:
+        raise UnauthorizedError(f"key sk-aw-{key.public_id} is disabled")
+    if caller.expires is not None and caller.expires <= now:
+        raise UnauthorizedError(f"key sk-aw-{key.public_id} has expired")
 
 
 def bearer(authorization: str) -> str:

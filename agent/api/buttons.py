@@ -1,11 +1,11 @@
 """`/feedback.js` and what its two buttons send: feedback on one answer, from a page that has no key.
 
 A backend that has a key asks for a token of one decision and writes it into its page. The token names the
-decision point, the project and the decision, ends when feedback on it would no longer count, and is signed
-with a key that is derived from the secret of the point's log: every replica knows it, and nobody else can
-make one. It allows the values of the metric `thumb` on this decision, changed a few times at most. Requests
-with a token may come from pages of any site, as nothing that a browser sends by itself, such as a cookie,
-gives them any right.
+decision point, that key and the decision, ends with the key and when feedback on it would no longer count,
+and is signed with a key that is derived from the secret of the point's log: every replica knows it, and
+nobody else can make one. What it gives is of the key that it was made with. It allows the values of the
+metric `thumb` on this decision, changed a few times at most. Requests with a token may come from pages of any
+site, as nothing that a browser sends by itself, such as a cookie, gives them any right.
 """
 
 import base64
@@ -19,15 +19,16 @@ import orjson
 from fastapi import APIRouter, Response
 from pydantic import AfterValidator, Field, StrictInt, StrictStr
 
-from armwise.agent.access import Caller
+from armwise.agent.access import Caller, UnauthorizedError
 from armwise.agent.api import feedback, pages
 from armwise.agent.api.documented import documented
-from armwise.agent.api.errors import ApiError
+from armwise.agent.api.errors import ApiError, translate
 from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, caller_at
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, FeedbackItem, Request, storable
 from armwise.agent.replies import ButtonReceipt, FeedbackToken, construct
 from armwise.agent.serving import DecisionPoint
+from armwise.feedback.errors import ConflictError, StoreError
 from armwise.feedback.reward import Metric
 
 router = APIRouter(tags=["feedback"])
@@ -75,9 +76,9 @@ async def script() -> Response:
 async def create_token(point: RequestPoint, caller: RequestCaller, decision_id: DecisionId) -> Response:
     """Return a token with which a page may rate this answer, and nothing else; the page needs no key."""
     point.config.reward.metric(METRIC)
-    _holder(point, caller.project).stored(decision_id)  # refuses what its token could not be used for
+    _presser(point, caller).stored(decision_id)  # refuses what its token could not be used for
     expires = int(point.service.clock() + point.config.reward.wait_s)
-    token = token_of(point, caller.project, decision_id, expires)
+    token = token_of(point, caller.key, decision_id, expires)
     return StdlibJson(construct(FeedbackToken, token=token, expires_at=float(expires)))
 
 
@@ -95,22 +96,32 @@ async def preflight() -> Response:
 @router.post(pages.FEEDBACK_BUTTON, include_in_schema=False)  # of the script: the token is no key of a client
 async def press(service: AppService, body: ButtonRequest) -> Response:
     """Keep what a button of `/feedback.js` says of one answer; the token of that answer stands for a key."""
-    point, project, decision_id = _opened(service.points, body.token, service.clock())
-    caller = _holder(point, project)
+    point, key, decision_id = _opened(service.points, body.token, service.clock())
+    try:
+        caller = _presser(point, service.keyring.holder(key))
+    except UnauthorizedError as error:
+        message = f"the token is of a key that does not hold any more: {error}"
+        raise ApiError("forbidden", message, "token") from None
     value = None if body.value is None else _value(point.config.reward.metric(METRIC), body.value)
     items = [
         FeedbackItem(decision_id=decision_id, metric_name=METRIC, value=number, feedback_id=name)
         for number, name in _changes(decision_id, value, body.change)
     ]
-    receipts = await feedback.keep_all(point, caller, *items) if items else []
+    try:
+        receipts = await feedback.keep_all(point, caller, *items) if items else []
+    except ConflictError:  # it names ids that the page does not know
+        message = f"press {body.change} of this answer was kept with another value: count the next one up"
+        raise ApiError("idempotency_conflict", message, "change") from None
+    except StoreError as error:
+        raise translate(error).shown_to(caller) from None
     status = receipts[-1].status if receipts else "accepted"
     reply = construct(ButtonReceipt, decision_id=decision_id, value=body.value, status=status)
     return StdlibJson(reply, 202)
 
 
-def _holder(point: DecisionPoint, project: str) -> Caller:
-    """Return the caller that a token stands for."""
-    return caller_at(point, Caller(None, frozenset({"feedback"}), project, source="user"))
+def _presser(point: DecisionPoint, caller: Caller) -> Caller:
+    """Return who presses a button in a page of a caller: a user, in the name of its key."""
+    return caller_at(point, Caller(caller.key, frozenset({"feedback"}), caller.project, source="user"))
 
 
 def _changes(decision_id: str, value: Value | None, change: int) -> list[tuple[Value | None, str]]:
@@ -134,25 +145,27 @@ def _value(metric: Metric, pressed: Literal["up", "down"]) -> Value:
     return bool(number) if metric.type == "boolean" else number
 
 
-def token_of(point: DecisionPoint, project: str, decision_id: str, expires: int) -> str:
+def token_of(point: DecisionPoint, key: str | None, decision_id: str, expires: int) -> str:
     """Return a token of a decision.
 
     Args:
         point: The decision point.
-        project: Project of the caller.
-        decision_id: Id of the decision as callers of the project name it at the point.
+        key: Names the key of the caller; None where it has none.
+        decision_id: Id of the decision as the caller names it at the point.
         expires: Until when it is taken, seconds since the epoch.
     """
-    claims = orjson.dumps([point.name, project, decision_id, expires])
+    claims = orjson.dumps([point.name, key, decision_id, expires])
     return f"{_encoded(claims)}.{_encoded(_signature(point, claims))}"
 
 
-def _opened(points: Mapping[str, DecisionPoint], token: str, now: float) -> tuple[DecisionPoint, str, str]:
-    """Return point, project and decision of a token. Raises ApiError."""
+def _opened(
+    points: Mapping[str, DecisionPoint], token: str, now: float
+) -> tuple[DecisionPoint, str | None, str]:
+    """Return point, key and decision of a token. Raises ApiError."""
     claims, _, signature = token.partition(".")
     try:
         content = _decoded(claims)
-        name, project, decision_id, expires = orjson.loads(content)
+        name, key, decision_id, expires = orjson.loads(content)
         point = points[name]
         sound = hmac.compare_digest(_signature(point, content), _decoded(signature))
     except (ValueError, KeyError, TypeError):
@@ -161,7 +174,7 @@ def _opened(points: Mapping[str, DecisionPoint], token: str, now: float) -> tupl
         raise ApiError("forbidden", "the token is none that this service has made", "token")
     if now >= expires:
         raise ApiError("forbidden", "the token has expired: feedback would no longer count", "token")
-    return point, project, decision_id
+    return point, key, decision_id
 
 
 def _signature(point: DecisionPoint, claims: bytes) -> bytes:

@@ -1,5 +1,6 @@
 """The buttons under an answer: what a page may do that has a token of one answer and no key."""
 
+import asyncio
 import http.server
 import shutil
 import threading
@@ -14,6 +15,7 @@ import pytest
 
 from armwise.agent.api import buttons
 from armwise.feedback.log.store import DrawSecret
+from armwise.feedback.registry import KeySettings, keys
 from tests.agent.asking import QUESTION, forced, look_up, refused
 from tests.agent.browsing import CHROMIUM, browsing, listening
 from tests.agent.fakes import Service
@@ -69,7 +71,8 @@ async def test_the_same_press_twice_is_one_fact_and_another_one_under_its_number
 ) -> None:
     made = await token(service, await forced(service, "bm25"))
     assert [(await press(service, made, "up")).json()["status"] for _ in "ab"] == ["accepted", "duplicate"]
-    refused(await press(service, made, "down"), 409, "idempotency_conflict")
+    said = refused(await press(service, made, "down"), 409, "idempotency_conflict", "change")
+    assert said == "press 0 of this answer was kept with another value: count the next one up"
 
 
 async def test_the_last_press_that_is_kept_is_the_tenth(service: Service) -> None:
@@ -112,7 +115,7 @@ async def test_a_token_ends_when_feedback_would_no_longer_count(service: Service
     made = (await service.client.post(f"/v1/decisions/{decision}/feedback-token")).json()
     assert int(before + wait_s) <= made["expires_at"] <= service.clock() + wait_s
     now = int(service.clock())
-    late, early = (buttons.token_of(service.point, "default", decision, now + left) for left in (0, 60))
+    late, early = (buttons.token_of(service.point, None, decision, now + left) for left in (0, 60))
     said = refused(await press(service, late, "down"), 403, "forbidden", "token")
     assert said == "the token has expired: feedback would no longer count"
     assert (await press(service, early, "up")).status_code == 202
@@ -170,10 +173,47 @@ async def test_a_key_of_a_project_makes_tokens_for_its_own_decisions_and_needs_t
         response = await press(service, made, "down")
         assert (response.status_code, response.json()["decision_id"]) == (202, decision)
         record = (await service.client.get(f"/v1/decisions/{decision}", headers=shop)).json()
-        assert [(item["value"], item["source"]) for item in record["feedback"]] == [(-1.0, "user")]
+        kept = [(item["value"], item["source"], item["key"]) for item in record["feedback"]]
+        assert kept == [(-1.0, "user", "SHOP_KEY")]
+        assert "shop~" not in (await press(service, made, "up")).text
         path = f"/v1/decisions/{decision}/feedback-token"
         refused(await service.client.post(path, headers=reader), 403, "forbidden")
         refused(await service.client.post(path), 401, "invalid_api_key")
+
+
+async def test_a_token_ends_with_its_key_and_what_it_gave_is_of_that_key(service: Service) -> None:
+    """Whoever retracts the feedback of a key finds what was given with its tokens."""
+    store, now = service.point.store, service.replica.service.clock()
+    made, headers = [], list[dict[str, str]]()
+    for name in ("first", "second"):
+        settings = KeySettings(name, ("decide", "feedback", "read"), "shop", expires=now + 3600.0)
+        key, secret = await asyncio.to_thread(keys.create, store, settings, now)
+        made.append(key)
+        headers.append({"authorization": f"Bearer {secret}"})
+    await service.refresh()
+    decision = (await look_up(service, headers=headers[0])).json()["agent"]["decision_id"]
+    tokens = [await token(service, decision, header) for header in headers]
+    for change, each in enumerate(tokens):
+        assert (await press(service, each, "up", change)).status_code == 202
+    query = {"key": made[1].public_id}
+    listed = (await service.client.get("/v1/decisions", params=query, headers=headers[0])).json()["decisions"]
+    assert [row["decision_id"] for row in listed] == [decision]
+    record = (await service.client.get(f"/v1/decisions/{decision}", headers=headers[0])).json()
+    assert {item["key"] for item in record["feedback"]} == {key.public_id for key in made}
+    await asyncio.to_thread(keys.disable, store, made[0].public_id, now)
+    await service.refresh()
+    said = refused(await press(service, tokens[0], "up", 3), 403, "forbidden", "token")
+    assert said.endswith(f"does not hold any more: key sk-aw-{made[0].public_id} is disabled")
+    assert (await press(service, tokens[1], "up", 3)).status_code == 202
+
+
+async def test_a_token_that_was_made_without_keys_ends_when_there_are_keys(service: Service) -> None:
+    made = await token(service, await forced(service, "bm25"))
+    assert (await press(service, made, "up")).status_code == 202
+    settings = KeySettings("first", ("feedback",))
+    await asyncio.to_thread(keys.create, service.point.store, settings, service.replica.service.clock())
+    await service.refresh()
+    refused(await press(service, made, "up", 2), 403, "forbidden", "token")
 
 
 async def test_no_token_is_made_for_what_it_could_not_be_used_for(
