@@ -12,7 +12,6 @@ The next warm start is a function of the configuration and the log alone: every 
 import logging
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Protocol
 
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.config import warm_start
+from armwise.arms.own_processes import importable
 from armwise.feedback.drift import Alarm, Alarms
 from armwise.feedback.errors import LogUnavailableError, described
 from armwise.feedback.log import Store
@@ -149,7 +149,7 @@ def this_process() -> str:
 def environment_of_a_child() -> dict[str, str]:
     """Return the environment of a child process with the same modules and one thread for numerics."""
     limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {**os.environ, **limits, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return {**os.environ, **limits, "PYTHONPATH": importable()}
 
 
 RETRY_S = 3600.0

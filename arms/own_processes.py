@@ -8,6 +8,8 @@ none of ours gets it. A proxy of the network (HTTP_PROXY and the like) is not as
 import os
 import sys
 from collections.abc import MutableMapping
+from contextlib import suppress
+from pathlib import Path
 
 THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 """Names under which processes of ours are reached."""
@@ -16,6 +18,20 @@ THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 def python(*words: str) -> list[str]:
     """Return the command of a process of ours, such as `python("-m", "armwise", "serve")`."""
     return [sys.executable, "-P", *words]
+
+
+def importable() -> str:
+    """Return the PYTHONPATH of a process of ours that imports what this one can.
+
+    The current folder is in it where the user has named it in PYTHONPATH, or this package lies there.
+    """
+    places = [path for path in sys.path if path]
+    with suppress(FileNotFoundError):  # the current folder was removed: nothing is imported from it
+        current, ours = Path.cwd(), Path(__file__).parents[2]
+        named = [Path(path).absolute() for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+        if current not in (*named, ours):
+            places = [path for path in places if Path(path).absolute() != current]
+    return os.pathsep.join(places)
 
 
 def keep_apart(environment: MutableMapping[str, str] | None = None) -> None:

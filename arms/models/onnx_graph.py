@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from armwise.arms.extras import installed
 from armwise.arms.models.files import ModelNotFoundError, digest_of, digest_weights, hub_commit, locate
-from armwise.arms.own_processes import python
+from armwise.arms.own_processes import importable, python
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -226,7 +225,7 @@ def _export(export: Export, cache: Path, folder: Path, refusal: Path) -> None:
         unfinished.mkdir()
         process = subprocess.run(
             python("-m", "armwise.arms.models.onnx_export", json.dumps(asdict(export)), str(unfinished)),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            env={**os.environ, "PYTHONPATH": importable()},
             capture_output=True,
             text=True,
             check=False,

@@ -1,6 +1,7 @@
 """Child processes: what they inherit, and that their priority is lowered before heavy imports."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,34 @@ def test_a_child_has_the_modules_of_its_parent_its_variables_and_one_thread_for_
     assert found["PYTHONPATH"] == f"/first{os.pathsep}/second"
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     assert [found[name] for name in threads] == ["1"] * 3
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_child_runs_nothing_of_the_current_folder_unless_the_user_names_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, named: bool
+) -> None:
+    """`sitecustomize` is imported by every interpreter that finds it."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", ["", str(folder), ".", *sys.path])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", str(folder)] if named else [""]))
+    command = low_priority.command_of_a_child("json", "loads", "1")
+    ended = subprocess.run(command, env=environment_of_a_child(), check=False, capture_output=True)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert (folder / "ran").exists() is named
+
+
+def test_a_child_can_be_started_where_the_current_folder_was_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    monkeypatch.setattr(sys, "path", ["/first"])
+    assert environment_of_a_child()["PYTHONPATH"] == "/first"
 
 
 @pytest.mark.parametrize(
