@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from armwise.arms.catalog import Catalogue
 from armwise.arms.suggestions import did_you_mean
+from armwise.numbers import Number
 
 # -- types of settings ---------------------------------------------------------------------------
 
@@ -163,9 +164,21 @@ def params_of(make: Callable[..., object]) -> type[BaseModel]:
         empty = parameter.default is inspect.Parameter.empty
         field = Field(default=... if empty else parameter.default, description=described.get(name))
         typed = parameter.annotation is not inspect.Parameter.empty
-        fields[name] = (parameter.annotation if typed else Any, field)
+        fields[name] = (_with_numbers(parameter.annotation) if typed else Any, field)
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     return create_model(f"{getattr(make, '__name__', 'Kind')}Params", __config__=config, **fields)
+
+
+def _with_numbers(annotation: Any) -> Any:
+    """Return the type of an argument, as a setting that is a number has it."""
+    if annotation is float:
+        return Number
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return Annotated[_with_numbers(inner[0]), *inner[1:]]
+    if origin in (Union, UnionType):
+        return Union[tuple(map(_with_numbers, inner))]  # noqa: UP007 - of a list
+    return annotation
 
 
 def _arguments_in(doc: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ from typing import Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.feedback.events import Cost
+from armwise.numbers import Number
 
 Unit = Literal["usd", "steps"]
 
@@ -48,13 +49,13 @@ class Budget(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    usd_per_request: float | None = Field(
+    usd_per_request: Number | None = Field(
         default=None,
         ge=1e-9,
         le=1e9,
         description="Ceiling in dollars charged by a paid engine; null if the ceiling is in steps.",
     )
-    steps_per_request: float | None = Field(
+    steps_per_request: Number | None = Field(
         default=None,
         ge=1e-9,
         le=1e9,

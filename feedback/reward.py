@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from reprlib import repr as shortened
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    NonNegativeFloat,
     TypeAdapter,
     ValidationError,
     model_validator,
 )
 
 from armwise.feedback.events import Cost, Example, Feedback
+from armwise.numbers import Number
 
 if TYPE_CHECKING:  # the client of the service does without NumPy
     from armwise.feedback.arrays import Floats
@@ -50,6 +50,9 @@ class Aggregation(StrEnum):
     SUM = "sum"
 
 
+NonNegative = Annotated[Number, Field(ge=0)]
+
+
 class Metric(BaseModel):
     """A quantity that feedback can report about an answer."""
 
@@ -58,13 +61,13 @@ class Metric(BaseModel):
     type: Literal["boolean", "float", "categorical"] = Field(
         default="float", description="Type of the values; those of a categorical metric are labels."
     )
-    range: tuple[float, float] = Field(
+    range: tuple[Number, Number] = Field(
         default=(0.0, 1.0),
         description="Smallest and largest value: in quality the worst of the two counts as 0, the best as 1, "
         "and a value by its place between them. Of a boolean always [0, 1]; of a categorical metric, "
         "those of its labels.",
     )
-    values: dict[str, float] | None = Field(
+    values: dict[str, Number] | None = Field(
         default=None,
         min_length=2,
         max_length=100,
@@ -75,7 +78,7 @@ class Metric(BaseModel):
     optimize: Literal["max", "min"] = Field(
         default="max", description="Whether larger values (`max`) or smaller ones (`min`) are better."
     )
-    weight: float = Field(default=1.0, gt=0, description="Share in quality, relative to the other metrics.")
+    weight: Number = Field(default=1.0, gt=0, description="Share in quality, relative to the other metrics.")
     aggregation: Aggregation = Field(
         default=Aggregation.LAST, description="Which value counts where a decision has several."
     )
@@ -189,12 +192,12 @@ class Prices(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    steps: float = Field(default=1.0, ge=0, description="Price of a round of retrieval.")
-    kilotokens: float = Field(default=0.0, ge=0, description="Price of a thousand tokens, read or written.")
-    seconds: float = Field(
+    steps: Number = Field(default=1.0, ge=0, description="Price of a round of retrieval.")
+    kilotokens: Number = Field(default=0.0, ge=0, description="Price of a thousand tokens, read or written.")
+    seconds: Number = Field(
         default=0.0, ge=0, description="Price of a second in the arm or the language model."
     )
-    usd: float = Field(default=0.0, ge=0, description="Price of a dollar charged by a paid engine.")
+    usd: Number = Field(default=0.0, ge=0, description="Price of a dollar charged by a paid engine.")
 
     def total(self, cost: Cost) -> float:
         """Return the priced sum of a raw cost vector.
@@ -293,13 +296,13 @@ class RewardRule(BaseModel):
     metrics: dict[str, Metric] = Field(
         default_factory=dict, description="Metrics that feedback can report about an answer, by name."
     )
-    cost_weight: float = Field(
+    cost_weight: Number = Field(
         default=0.1,
         ge=0,
         description="Quality that one unit of priced cost is worth; with 0, cost counts in no reward.",
     )
     cost: Prices = Prices()
-    token_prices: dict[str, tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat]] = Field(
+    token_prices: dict[str, tuple[NonNegative, NonNegative, NonNegative]] = Field(
         default_factory=dict,
         exclude_if=lambda prices: not prices,  # so that digests of rules without them stay
         description="Prices of today by language model, in USD for 1000 tokens read, written, and read from "
@@ -315,18 +318,18 @@ class RewardRule(BaseModel):
         "the wait time has passed (`all`, the default for several metrics); when the wait time has passed "
         "(`deadline`, the only one where `default` or `failed` is set).",
     )
-    default: float | None = Field(
+    default: Number | None = Field(
         default=None,
         description="Quality of a decision without feedback; null leaves it out of learning. With one, each "
         "decision is learned when the wait time has passed: silence is known no sooner, and values that were "
         "learned before it would come first.",
     )
-    failed: float | None = Field(
+    failed: Number | None = Field(
         default=None,
         description="Quality of a decision whose drawn arm failed; null leaves it out of learning. With one, "
         "each decision is learned when the wait time has passed, as with `default`.",
     )
-    clip: tuple[float, float] = Field(
+    clip: tuple[Number, Number] = Field(
         default=(-1.0, 1.0),
         description="Smallest and largest reward; others are clipped. The narrower they are, the sooner the "
         "gate decides.",

@@ -53,6 +53,7 @@ from armwise.feedback.errors import StoreError
 from armwise.feedback.log import POINT, point_url
 from armwise.feedback.ope import GateSpec
 from armwise.feedback.reward import RewardRule
+from armwise.numbers import Number
 
 TEMPLATES = {
     form.value: llm_prompts.template_of(form) for form in (llm_prompts.Form.DIRECT, llm_prompts.Form.SHORT)
@@ -109,7 +110,7 @@ class PointSpec(BaseModel):
     policy: PolicySpec = PolicySpec(kind="vowpal")
     features: FeatureSpec = FeatureSpec()
     router: saved.RouterConfig | None = None
-    floor: float = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible action.")
+    floor: Number = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible action.")
     reward: RewardRule = RewardRule()
     budget: Budget | None = None
     learning: Learning = Learning()
@@ -240,7 +241,7 @@ class AppConfig(BaseModel):
         default=None,
         description="A trained router, whose score of an arm is a feature of that arm; null for none.",
     )
-    floor: float = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible arm.")
+    floor: Number = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible arm.")
     reward: RewardRule
     budget: Budget | None = Field(
         default=None,

@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from armwise.arms.catalog import present_name
+from armwise.numbers import Number
 
 LENGTH = 1000
 """Characters of the longest text."""
@@ -71,7 +72,7 @@ class Privacy(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    keep_texts_days: float | None = Field(
+    keep_texts_days: Number | None = Field(
         default=None,
         gt=0,
         le=36_500,

@@ -27,6 +27,10 @@ OWN_CLASS: Schema = {"type": "string", "pattern": r"^[^:\s]+:[^:\s]+$"}
 """The import path of an arm of the user's own."""
 
 
+BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+"""Keywords for what pydantic leaves as it is, in a number that a validator reads first."""
+
+
 class _Untitled(GenerateJsonSchema):
     """Leaves out titles, which repeat the names of keys, and checks no type that no file holds."""
 
@@ -34,6 +38,12 @@ class _Untitled(GenerateJsonSchema):
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Any:
         """Allow any value for a type that no file holds, such as a policy, which is built of a spec."""
         return {}
+
+    @override
+    def generate_inner(self, schema: Any) -> Schema:
+        """Return the schema of a part, its bounds by their keywords."""
+        made = super().generate_inner(schema)
+        return {BOUNDS.get(name, name): value for name, value in made.items()}
 
     @override
     def field_title_should_be_set(self, schema: Any) -> bool:

@@ -23,6 +23,7 @@ from armwise.arms.base import NAME, RESERVED, checked_name
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.reward import seconds_of
 from armwise.feedback.training_log import observed
+from armwise.numbers import Number
 
 Scope = Literal["decide", "feedback", "read", "operate", "admin"]
 
@@ -128,17 +129,16 @@ class Limits(BaseModel):
         ge=0,
         description="Most requests that wait for one of the `chats`; more get 503 before the draw.",
     )
-    chat_queue_s: float = Field(
+    chat_queue_s: Number = Field(
         default=10.0, gt=0, description="Most seconds that a request waits for one of the `chats`; then 503."
     )
     question_chars: int = Field(default=8000, ge=1, description="Most characters of a question.")
     context_features: int = Field(
         default=32, ge=0, le=64, description="Most names in the context of a request."
     )
-    context_number: float = Field(
+    context_number: Number = Field(
         default=1e6,
         ge=1,
-        allow_inf_nan=False,
         description="Largest magnitude of a number in the context of a request. Policies see numbers beyond "
         "1 by their logarithm.",
     )
@@ -168,7 +168,7 @@ class Limits(BaseModel):
         description="Most bytes of all names and texts among the features of one request.",
     )
     body_bytes: int = Field(default=1 << 20, ge=1024, description="Most bytes of a request body.")
-    body_s: float = Field(
+    body_s: Number = Field(
         default=20.0,
         gt=0,
         description="Seconds in which the body of a request must have arrived; a slower client gets 408.",
@@ -179,13 +179,13 @@ class Limits(BaseModel):
         description="Most values of feedback on a decision or an episode, with retractions; more get 409.",
     )
     passages: int = Field(default=50, ge=1, description="Largest k that a request may ask for.")
-    arm_timeout_s: float = Field(default=10.0, gt=0, description="Most seconds that an arm may take.")
+    arm_timeout_s: Number = Field(default=10.0, gt=0, description="Most seconds that an arm may take.")
     arm_failures: int = Field(
         default=3,
         ge=1,
         description="Failures in a row after which one replica opens the circuit breaker of an arm.",
     )
-    arm_rest_s: float = Field(
+    arm_rest_s: Number = Field(
         default=5.0,
         gt=0,
         le=3600,
@@ -197,7 +197,7 @@ class Limits(BaseModel):
         description="Most concurrent searches by arm, in one replica. An arm at its cap is not drawn; "
         "where all arms are at their caps the response is 503.",
     )
-    llm_timeout_s: float = Field(
+    llm_timeout_s: Number = Field(
         default=120.0, gt=0, description="Most seconds that the language model may take."
     )
     completion_tokens: int = Field(
@@ -224,10 +224,9 @@ class RetrievalCacheSpec(BaseModel):
         le=1 << 20,
         description="Mebibytes of the file; the entries that were used longest ago are removed first.",
     )
-    ttl_s: float | None = Field(
+    ttl_s: Number | None = Field(
         default=None,
         gt=0,
-        allow_inf_nan=False,
         description="Seconds after which an entry expires; null keeps it while the version of the index is "
         "the same. Required for arms whose index has no version, such as `remote` and `mcp`.",
     )
@@ -246,7 +245,7 @@ class Http(BaseModel):
         "An address never holds more connections than are free, and without an accepted key (see "
         "`reserved`) at most a quarter of the free ones.",
     )
-    reserved: float = Field(
+    reserved: Number = Field(
         default=0.5,
         ge=0,
         le=0.75,
@@ -269,13 +268,13 @@ class Http(BaseModel):
     headers: int = Field(
         default=100, ge=16, le=900, description="Most header lines of a request; more get 431."
     )
-    request_s: float = Field(
+    request_s: Number = Field(
         default=10.0,
         gt=0,
         description="Seconds in which the header, and then up to 64 KiB of the body, must have arrived; a "
         "slower client gets 408.",
     )
-    idle_s: float = Field(
+    idle_s: Number = Field(
         default=20.0,
         gt=0,
         description="Seconds that a connection stays open between two requests. Only connections on which "
@@ -287,7 +286,7 @@ class Http(BaseModel):
         description="Most requests of one kind (chat, feedback, probes, large bodies, others) that wait "
         "until a replica has room; more get 503 at once.",
     )
-    queue_s: float = Field(default=1.0, gt=0, description="Most seconds that a request waits; then 503.")
+    queue_s: Number = Field(default=1.0, gt=0, description="Most seconds that a request waits; then 503.")
 
     @field_validator("trusted_proxies")
     @classmethod
@@ -311,8 +310,10 @@ class Learning(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    interval_s: float = Field(default=0.25, gt=0, description="Seconds between two steps of the learner.")
-    poll_s: float = Field(default=0.25, gt=0, le=1, description="Seconds between two refreshes of a replica.")
+    interval_s: Number = Field(default=0.25, gt=0, description="Seconds between two steps of the learner.")
+    poll_s: Number = Field(
+        default=0.25, gt=0, le=1, description="Seconds between two refreshes of a replica."
+    )
     also: observed.Also | None = Field(
         default=None,
         description="Observations (see `observations`) that the policy learns from besides feedback; null "
@@ -382,7 +383,7 @@ class Observations(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    shadow: float = Field(
+    shadow: Number = Field(
         default=0.0,
         ge=0,
         le=1,
@@ -392,7 +393,7 @@ class Observations(BaseModel):
     arms: int = Field(
         default=1, ge=1, description="Number of other arms that answer such a question, drawn uniformly."
     )
-    judge: float = Field(
+    judge: Number = Field(
         default=0.0, ge=0, le=1, description="Share of the answers that the language model grades."
     )
     at_once: int = Field(default=1, ge=1, le=16, description="Questions that one replica observes at once.")
@@ -403,7 +404,7 @@ class Observations(BaseModel):
         description="Tokens after which nothing is observed for the rest of an hour, in one replica; null "
         "for no ceiling.",
     )
-    usd_per_hour: float | None = Field(
+    usd_per_hour: Number | None = Field(
         default=1.0,
         gt=0,
         description="Dollars after which nothing is observed for the rest of an hour, in one replica; null "
@@ -416,7 +417,7 @@ class Tap(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    share: float = Field(
+    share: Number = Field(
         default=0.0,
         ge=0.0,
         le=1.0,

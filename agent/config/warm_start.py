@@ -23,6 +23,7 @@ from armwise.arms.base import checked_name
 from armwise.arms.llm import prompts
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import logged_labels
+from armwise.numbers import Number
 
 
 def next_of(cron: str, after: float) -> float:
@@ -198,7 +199,7 @@ class HindsightSource(BaseModel):
 
     kind: Literal["hindsight"] = Field(description="Kind of the source.")
     metric: str = Field(description="Declared metric that confirms an answer.")
-    above: float = Field(
+    above: Number = Field(
         default=0.5,
         description="Threshold of the metric: values above it confirm an answer; for a metric to be "
         "minimised (`min`), values below it.",
@@ -239,7 +240,7 @@ class PortfolioPlan(BaseModel):
 
     measure: str = Field(description="Score of the labels by which arms are chosen.")
     k: int = Field(default=5, ge=1, description="Number of arms to choose.")
-    budget: float | None = Field(
+    budget: Number | None = Field(
         default=None,
         gt=0,
         description="Largest total cost of the arms, instead of `k`; null chooses `k` arms.",

@@ -22,6 +22,7 @@ from armwise.arms.tokenizer import written_words
 from armwise.feedback.events import ROUTER, Context
 from armwise.feedback.texts import FORM as FORM
 from armwise.feedback.texts import QUESTION_WORDS, compressed
+from armwise.numbers import Number
 
 DIGIT = re.compile(r"\d")
 
@@ -91,7 +92,7 @@ class FeatureSpec(BaseModel):
         description="How near the question is to passages that are sampled from the source of each arm, as a "
         "feature of the arm; null leaves it out. Policies without the scores of a router start from it.",
     )
-    cost_weights: tuple[float, float] | None = Field(
+    cost_weights: tuple[Number, Number] | None = Field(
         default=None,
         description="Smallest and largest cost weight that a request may name; the weight is then a "
         "feature. Null refuses cost weights.",

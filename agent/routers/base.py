@@ -24,6 +24,7 @@ from armwise.agent.routers.dataset import (
     Stage,
     positions,
 )
+from armwise.numbers import Number
 
 State = Mapping[str, NDArray[Any]]
 """A fitted router, as named arrays."""
@@ -247,7 +248,7 @@ class Parameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-Strengths = Annotated[list[Annotated[float, Field(gt=0.0)]], Field(min_length=1)]
+Strengths = Annotated[list[Annotated[Number, Field(gt=0.0)]], Field(min_length=1)]
 """Penalties on the squared coefficients, each above 0."""
 
 

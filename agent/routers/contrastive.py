@@ -10,6 +10,7 @@ from armwise.agent.routers.base import Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.agent.routers.optimizer import Descent, DescentParameters, Mask, Rows, on_threads, seeded
 from armwise.arms.models import Backbone, Embedder, build_embedder
+from armwise.numbers import Number
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,8 +30,8 @@ class ContrastiveParameters(DescentParameters):
         "`package:NAME/PATH`, or `hashing:DIM`; null uses only the embedding of the question.",
     )
     width: int = Field(256, ge=1, description="Units of a hidden layer.")
-    dropout: float = Field(0.1, ge=0.0, lt=1.0, description="Share of the units that are dropped in a step.")
-    temperature: float = Field(
+    dropout: Number = Field(0.1, ge=0.0, lt=1.0, description="Share of the units that are dropped in a step.")
+    temperature: Number = Field(
         1.0,
         gt=0.0,
         description="Divisor of the cosines in the loss; 1 leaves them as they are, as the published code "
@@ -43,7 +44,7 @@ class ContrastiveParameters(DescentParameters):
         "number.",
     )
     batch_size: int = Field(64, ge=1, description="Questions in a step.")
-    learning_rate: float = Field(3e-4, gt=0.0, description="Learning rate of AdamW.")
+    learning_rate: Number = Field(3e-4, gt=0.0, description="Learning rate of AdamW.")
 
 
 class Contrastive(Parametrised[ContrastiveParameters]):

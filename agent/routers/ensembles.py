@@ -10,6 +10,7 @@ from armwise.agent.routers.catalog import build_router
 from armwise.agent.routers.cross_validation import folds, kinds, out_of_fold_scores, worth
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.agent.spec import Spec
+from armwise.numbers import Number
 
 ROUNDING = 1e-9
 """A spread below this share of the largest score is rounding error."""
@@ -21,7 +22,7 @@ class BlendParameters(Parameters):
     members: list[Spec] = Field(
         min_length=1, description="Routers, each with a `kind` of the catalogue and its `params`."
     )
-    weights: list[Annotated[float, Field(gt=0.0)]] | None = Field(
+    weights: list[Annotated[Number, Field(gt=0.0)]] | None = Field(
         None, description="Weight of each member; null weighs all alike."
     )
     scale: Literal["spread", "rank"] = Field(

@@ -26,6 +26,7 @@ from armwise.agent.routers.networks import Array, Network
 from armwise.agent.routers.optimizer import Descent, DescentParameters, on_threads, seeded
 from armwise.agent.routers.preprocessing import Preparation
 from armwise.agent.routers.ranking_targets import CentreParameters, Pairs, Points, Ranking, Target
+from armwise.numbers import Number
 
 if TYPE_CHECKING:
     from armwise.agent.routers.neural.ltrr_training import Examples, FeedForward
@@ -40,10 +41,10 @@ class NeuralParameters(StageParameters, DescentParameters):
     hidden: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = Field(
         [256, 128, 64], description="Units of each hidden layer."
     )
-    dropout: float = Field(0.2, ge=0.0, lt=1.0, description="Share of the units that are dropped in a step.")
+    dropout: Number = Field(0.2, ge=0.0, lt=1.0, description="Share of the units that are dropped in a step.")
     batch_size: int = Field(64, ge=1, description="Questions in a step.")
-    learning_rate: float = Field(1e-3, gt=0.0, description="Learning rate of AdamW.")
-    weight_decay: float = Field(0.01, ge=0.0, description="Weight decay of AdamW.")
+    learning_rate: Number = Field(1e-3, gt=0.0, description="Learning rate of AdamW.")
+    weight_decay: Number = Field(0.01, ge=0.0, description="Weight decay of AdamW.")
 
 
 N = TypeVar("N", bound=NeuralParameters)
@@ -143,7 +144,7 @@ class PointwiseFFN(Neural[PointParameters]):
 class ListParameters(NeuralParameters):
     """The parameters of a network with a listwise loss."""
 
-    temperature: float = Field(
+    temperature: Number = Field(
         1.0, gt=0.0, description="Divisor of the utilities: the smaller, the more the best arm counts."
     )
 

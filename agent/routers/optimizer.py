@@ -11,6 +11,7 @@ from pydantic import Field
 
 from armwise.agent.routers.base import Parameters
 from armwise.arms import extras
+from armwise.numbers import Number
 
 if TYPE_CHECKING:  # it takes seconds to load, and a fitted router does not need it
     from torch import Tensor, nn
@@ -24,11 +25,11 @@ class DescentParameters(Parameters):
     """The parameters of a router that is fitted by gradient descent."""
 
     epochs: int = Field(10, ge=1, description="Passes over the questions.")
-    weight_decay: float = Field(0.0, ge=0.0, description="Weight decay of AdamW.")
+    weight_decay: Number = Field(0.0, ge=0.0, description="Weight decay of AdamW.")
     held_out: float = Field(
         0.1, ge=0.0, lt=1.0, description="Share of the questions that are held out to choose the best epoch."
     )
-    clip: float = Field(1.0, gt=0.0, description="Largest norm of the gradient of a step.")
+    clip: Number = Field(1.0, gt=0.0, description="Largest norm of the gradient of a step.")
     seed: int = Field(
         0, ge=0, description="Seed of initial weights, dropout, held-out questions and batches."
     )

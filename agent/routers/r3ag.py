@@ -17,6 +17,7 @@ from armwise.agent.routers.dataset import Features, Floats, RouterError, Routing
 from armwise.agent.routers.networks import Encoder, Fusion, Head
 from armwise.agent.routers.optimizer import Descent, DescentParameters, Mask, on_threads, seeded
 from armwise.arms.models import Backbone, compute_cores, digest_backbone
+from armwise.numbers import Number
 
 if TYPE_CHECKING:
     from armwise.agent.routers.neural.r3ag_training import Tower
@@ -47,22 +48,22 @@ class CapabilityParameters(DescentParameters):
     best: int = Field(
         2, ge=1, description="Number of best arms of a question that are positives; ties add more."
     )
-    temperature: float = Field(0.2, gt=0.0, description="Divisor of the cosines in InfoNCE.")
-    regularization: float = Field(
+    temperature: Number = Field(0.2, gt=0.0, description="Divisor of the cosines in InfoNCE.")
+    regularization: Number = Field(
         0.1, ge=0.0, description="Weight of the distance between the fused vector of an arm and its utility."
     )
     batch_size: int | None = Field(
         None, ge=1, description="Questions in a step; null is 512 with a text model, 64 without."
     )
-    learning_rate: float | None = Field(
+    learning_rate: Number | None = Field(
         None,
         gt=0.0,
         description="Learning rate of the encoders; null is 2e-6 with a text model, 1e-3 without.",
     )
-    fusion_rate: float = Field(1e-3, gt=0.0, description="Learning rate of the attention.")
+    fusion_rate: Number = Field(1e-3, gt=0.0, description="Learning rate of the attention.")
     at_once: int = Field(64, ge=1, description="Questions that are read together, as memory allows.")
-    weight_decay: float = Field(0.01, ge=0.0, description="Weight decay of AdamW.")
-    held_out: float = Field(
+    weight_decay: Number = Field(0.01, ge=0.0, description="Weight decay of AdamW.")
+    held_out: Number = Field(
         0.05, ge=0.0, lt=1.0, description="Share of the questions that are held out to choose the best epoch."
     )
 

@@ -11,20 +11,21 @@ from armwise.agent.routers.base import Parametrised, Schema, StageParameters, St
 from armwise.agent.routers.cross_validation import Rows, best_candidate
 from armwise.agent.routers.dataset import Features, Floats, RoutingDataset, positions
 from armwise.agent.routers.preprocessing import Preparation
+from armwise.numbers import Number
 
 
 class PointwiseParameters(StageParameters):
     """The kernel and the regression."""
 
     landmarks: int = Field(256, ge=1, description="Most training rows that the kernel compares with.")
-    gamma: float = Field(
+    gamma: Number = Field(
         0.01, gt=0.0, description="Inverse width of the Gaussian kernel: the larger, the narrower."
     )
-    identity: float = Field(3.0, ge=0.0, description="Factor of the one-hot code of the arm.")
-    cost: float = Field(
+    identity: Number = Field(3.0, ge=0.0, description="Factor of the one-hot code of the arm.")
+    cost: Number = Field(
         1.0, gt=0.0, description="Cost of an error: the larger, the weaker the regularisation."
     )
-    tube: float = Field(0.1, ge=0.0, description="Errors up to this size cost nothing (the epsilon of SVR).")
+    tube: Number = Field(0.1, ge=0.0, description="Errors up to this size cost nothing (the epsilon of SVR).")
     seed: int = Field(0, ge=0, description="Seed that draws the landmarks.")
 
 

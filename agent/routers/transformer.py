@@ -11,6 +11,7 @@ from armwise.agent.routers.ltrr import Neural, NeuralParameters
 from armwise.agent.routers.optimizer import Descent, on_threads, seeded
 from armwise.agent.routers.ranking_targets import Points, Ranking, Target
 from armwise.arms.models import Backbone, compute_cores, digest_backbone
+from armwise.numbers import Number
 
 if TYPE_CHECKING:
     from armwise.agent.routers.neural.ltrr_training import Examples, FeedForward
@@ -40,7 +41,7 @@ class TransformerParameters(NeuralParameters):
     tuning_epochs: int = Field(
         3, ge=1, description="Passes over the questions in which those layers are fitted."
     )
-    tuning_rate: float = Field(2e-5, gt=0.0, description="Learning rate of AdamW for those layers.")
+    tuning_rate: Number = Field(2e-5, gt=0.0, description="Learning rate of AdamW for those layers.")
     max_length: int | None = Field(
         None, ge=8, description="Tokens of a question that are read; null is the model's own limit."
     )

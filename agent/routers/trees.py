@@ -25,6 +25,7 @@ from armwise.agent.routers.dataset import (
 from armwise.agent.routers.preprocessing import Preparation
 from armwise.agent.routers.ranking_targets import CentreParameters, centred
 from armwise.arms import extras
+from armwise.numbers import Number
 
 THREADS = 1
 """One, so that a fit is deterministic. On busy cores, two took five times as long."""
@@ -49,11 +50,13 @@ class Boosting(StageParameters):
     )
     rounds: int = Field(100, ge=1, description="Number of trees.")
     depth: int = Field(5, ge=1, le=6, description="Largest depth of a tree.")
-    learning_rate: float = Field(0.05, gt=0.0, le=1.0, description="Shrinkage: factor of each tree's leaves.")
-    min_child_weight: float = Field(2.0, ge=0.0, description="Smallest sum of second derivatives in a leaf.")
-    gamma: float = Field(0.1, ge=0.0, description="Smallest gain of a split.")
-    subsample: float = Field(0.8, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
-    colsample: float = Field(0.8, gt=0.0, le=1.0, description="Share of the columns that a tree uses.")
+    learning_rate: Number = Field(
+        0.05, gt=0.0, le=1.0, description="Shrinkage: factor of each tree's leaves."
+    )
+    min_child_weight: Number = Field(2.0, ge=0.0, description="Smallest sum of second derivatives in a leaf.")
+    gamma: Number = Field(0.1, ge=0.0, description="Smallest gain of a split.")
+    subsample: Number = Field(0.8, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
+    colsample: Number = Field(0.8, gt=0.0, le=1.0, description="Share of the columns that a tree uses.")
     seed: int = Field(0, ge=0, description="Seed that draws rows and columns of each tree.")
 
 
@@ -62,11 +65,15 @@ class PointwiseBoosting(CentreParameters, Boosting):
 
     rounds: int = Field(300, ge=1, description="Number of trees.")
     depth: int = Field(4, ge=1, le=6, description="Largest depth of a tree.")
-    learning_rate: float = Field(0.03, gt=0.0, le=1.0, description="Shrinkage: factor of each tree's leaves.")
-    min_child_weight: float = Field(20.0, ge=0.0, description="Smallest sum of second derivatives in a leaf.")
-    gamma: float = Field(0.0, ge=0.0, description="Smallest gain of a split.")
-    subsample: float = Field(0.7, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
-    colsample: float = Field(0.5, gt=0.0, le=1.0, description="Share of the columns that a tree uses.")
+    learning_rate: Number = Field(
+        0.03, gt=0.0, le=1.0, description="Shrinkage: factor of each tree's leaves."
+    )
+    min_child_weight: Number = Field(
+        20.0, ge=0.0, description="Smallest sum of second derivatives in a leaf."
+    )
+    gamma: Number = Field(0.0, ge=0.0, description="Smallest gain of a split.")
+    subsample: Number = Field(0.7, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
+    colsample: Number = Field(0.5, gt=0.0, le=1.0, description="Share of the columns that a tree uses.")
 
 
 B = TypeVar("B", bound=Boosting)

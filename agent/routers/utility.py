@@ -15,6 +15,7 @@ from armwise.agent.routers.features import scaled
 from armwise.arms.portfolio import Outcomes, ScoreMatrix
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.reward import Prices
+from armwise.numbers import Number
 
 PRIOR_MEASURE = "em"
 """R3AG's prior of an arm is its mean."""
@@ -35,13 +36,15 @@ class Utility(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    measures: dict[str, float] = Field(
+    measures: dict[str, Number] = Field(
         default={"f1": 1.0}, min_length=1, description="Scores of the outcomes, each with its weight."
     )
-    prior: float = Field(
+    prior: Number = Field(
         default=0.0, ge=0, description="Weight of the arm's mean exact match over all questions (R3AG)."
     )
-    cost_weight: float = Field(default=0.0, ge=0, description="Utility given up for one unit of priced cost.")
+    cost_weight: Number = Field(
+        default=0.0, ge=0, description="Utility given up for one unit of priced cost."
+    )
     cost: Prices = Prices()
     over: str | None = Field(
         default=None,

@@ -40,6 +40,7 @@ from armwise.arms.llm.base import (
     complete,
 )
 from armwise.arms.llm.pricing import PricedGenerator, Prices
+from armwise.numbers import Number
 
 NEWEST = 200
 """Answers whose times to the first words are remembered."""
@@ -181,7 +182,9 @@ class OpenAISpec(_Spec):
         default=None,
         description="Environment variable that holds the key; null for no key.",
     )
-    timeout_s: float = Field(default=60.0, gt=0, description="Most seconds without a byte from the endpoint.")
+    timeout_s: Number = Field(
+        default=60.0, gt=0, description="Most seconds without a byte from the endpoint."
+    )
     max_retries: int = Field(
         default=2,
         ge=0,
@@ -195,7 +198,7 @@ class OpenAISpec(_Spec):
         description="Most answers at once in one replica; arms of a model that has as many are not drawn. "
         "Null for no limit.",
     )
-    hedge_after: float | None = Field(
+    hedge_after: Number | None = Field(
         default=None,
         ge=0.5,
         lt=1.0,

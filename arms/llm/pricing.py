@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import override
 
 from armwise.arms.llm.base import Chunk, Generator, Prompt
+from armwise.numbers import Number
 
 BYTES_A_TOKEN, TOKENS_A_WORD = 3, 2
 """Fewest bytes of a token, and most tokens of a word, in most texts."""
@@ -105,11 +106,11 @@ UNPROMPTED = Bound()
 class Prices(BaseModel):
     """Prices of tokens: those of a provider, or what a machine of one's own costs for as many."""
 
-    usd_per_kilotoken_in: float = Field(default=0.0, ge=0, description="Price of 1000 tokens read, in USD.")
-    usd_per_kilotoken_out: float = Field(
+    usd_per_kilotoken_in: Number = Field(default=0.0, ge=0, description="Price of 1000 tokens read, in USD.")
+    usd_per_kilotoken_out: Number = Field(
         default=0.0, ge=0, description="Price of 1000 tokens written, in USD."
     )
-    usd_per_kilotoken_cached: float | None = Field(
+    usd_per_kilotoken_cached: Number | None = Field(
         default=None,
         ge=0,
         description="Price of 1000 tokens read from the engine's cache, in USD; null is the price of "

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.arms.llm.prompts import PASSAGES, Template
+from armwise.numbers import Number
 
 DEFAULT = "default"
 """Name of the language model in `llm`; those in `llms` have names of their own."""
@@ -33,10 +34,10 @@ class WritingSpec(BaseModel):
     max_tokens: int | None = Field(
         default=None, ge=1, description="Most tokens of an answer, where a request names no limit."
     )
-    temperature: float | None = Field(
+    temperature: Number | None = Field(
         default=None, ge=0, le=2, description="Sampling temperature, where a request names none."
     )
-    top_p: float | None = Field(
+    top_p: Number | None = Field(
         default=None,
         gt=0,
         le=1,
@@ -74,10 +75,10 @@ class Answering(BaseModel):
     max_tokens: int = Field(
         default=128, ge=1, description="Most tokens of an answer, where a request names no limit."
     )
-    temperature: float = Field(
+    temperature: Number = Field(
         default=0.0, ge=0, le=2, description="Sampling temperature, where a request names none."
     )
-    top_p: float = Field(
+    top_p: Number = Field(
         default=1.0,
         gt=0,
         le=1,

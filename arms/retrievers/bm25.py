@@ -21,6 +21,7 @@ from armwise.arms.manifest import Identity
 from armwise.arms.retrievers.kind import Kind, Members, Resources, of_corpus
 from armwise.arms.tokenizer import VERSION, StopWords, words
 from armwise.arms.top_k import best
+from armwise.numbers import Number
 
 FORMAT = 1
 """Format of the files below; raised when their contents change."""
@@ -36,9 +37,9 @@ class BM25Params(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    k1: float = Field(1.2, gt=0.0, description="Saturation: the larger, the more a repeated word counts.")
-    b: float = Field(0.75, ge=0.0, le=1.0, description="Normalisation by the length of a passage.")
-    epsilon: float = Field(
+    k1: Number = Field(1.2, gt=0.0, description="Saturation: the larger, the more a repeated word counts.")
+    b: Number = Field(0.75, ge=0.0, le=1.0, description="Normalisation by the length of a passage.")
+    epsilon: Number = Field(
         0.25,
         ge=0.0,
         description="Weight of a word in over half of the passages, as a share of the mean weight.",

@@ -16,6 +16,7 @@ from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import IndexParams
 from armwise.arms.retrievers.dense import Candidates, FirstStage, first_stage, prepare_index
 from armwise.arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
+from armwise.numbers import Number
 
 DECIMALS = 9
 """Cosines are rounded: the last digits of a product depend on the shape of the matrices."""
@@ -160,10 +161,10 @@ def diverse_kind(
 class DiscountedParams(DiverseParams):
     """Parameters of a discounted similarity arm."""
 
-    gamma: float = Field(
+    gamma: Number = Field(
         ge=0.0, le=100.0, description="Discount of passages that resemble a pick; 0 is a dense arm."
     )
-    threshold: float = Field(ge=0.0, le=1.0, description="Cosines below this do not discount.")
+    threshold: Number = Field(ge=0.0, le=1.0, description="Cosines below this do not discount.")
 
 
 def discounted_picks(

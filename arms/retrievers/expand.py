@@ -18,6 +18,7 @@ from armwise.arms.indexes import PassageVectors
 from armwise.arms.llm import TOKENS_A_WORD, Bound
 from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources
 from armwise.arms.tokenizer import words
+from armwise.numbers import Number
 
 REPEATED = 100
 """Words of an expanded query, of which each is repeated by its weight: BM25 counts them."""
@@ -34,7 +35,7 @@ class ExpandParams(BaseModel):
     arm: str = Field(description="Name of the arm that is searched twice.")
     passages: int = Field(2, ge=1, le=100, description="First passages that are taken to be relevant.")
     terms: int = Field(20, ge=1, le=50, description="Words that the query gets from them.")
-    own_weight: float = Field(
+    own_weight: Number = Field(
         0.7, ge=0.0, le=1.0, description="Weight of the question itself; the passages have the rest."
     )
 

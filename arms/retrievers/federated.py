@@ -19,6 +19,7 @@ from armwise.arms.relevance import RelevanceModel
 from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
 from armwise.arms.retrievers.learned_fusion import PRETRAINED, relevance_model
 from armwise.arms.retrievers.profiles import prepare_profiles, read_profiles
+from armwise.numbers import Number
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class FederatedParams(BaseModel):
         description="How each source is sampled; the sample of `features.similarity` is used again."
     )
     most: int = Field(2, ge=1, description="Arms that are asked at most.")
-    enough: float | None = Field(
+    enough: Number | None = Field(
         None,
         gt=0.0,
         lt=1.0,

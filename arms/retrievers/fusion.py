@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.base import Arm, Passage, Query, Retrieval
 from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
+from armwise.numbers import Number
 
 
 class FusionParams(BaseModel):
@@ -16,7 +17,7 @@ class FusionParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     arms: MemberNames = Field(description="Names of the arms whose rankings are fused.")
-    constant: float = Field(
+    constant: Number = Field(
         60.0,
         ge=0.0,
         description="Constant added to each rank: the larger, the less the first ranks outweigh the next.",

@@ -22,6 +22,7 @@ from armwise.arms.corpus import Corpus
 from armwise.arms.llm import Bound, Chunk, Prompt, Write, WritingSpec, prompts
 from armwise.arms.models import Backbone, digest_backbone
 from armwise.arms.retrievers.new_arms import NewArms
+from armwise.numbers import Number
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -90,11 +91,9 @@ class ArmSpec(BaseModel):
         description="Whether passages that the arm found are kept in the `retrieval_cache`, which pays for "
         "arms of a few milliseconds and more; refused for arms that draw at random.",
     )
-    usd: float = Field(
+    usd: Number = Field(
         default=0.0,
         ge=0.0,
-        allow_inf_nan=False,
-        strict=True,
         description="Dollars of one search by this arm, such as what a search service charges for a request. "
         "Members have prices of their own. It counts in rewards where `reward.cost.usd` is above 0.",
     )
@@ -474,14 +473,13 @@ class ExternalParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    usd: float = Field(
+    usd: Number = Field(
         default=0.0,
         ge=0.0,
-        allow_inf_nan=False,
         description="About what a use of it costs, in dollars: a feature that policies see. What a decision "
         "did cost comes with its observation.",
     )
-    features: dict[Annotated[str, Field(min_length=1, max_length=100)], float] = Field(
+    features: dict[Annotated[str, Field(min_length=1, max_length=100)], Number] = Field(
         default_factory=dict,
         max_length=64,
         description="Further features, such as the size of a model; policies see the logarithm of one more.",

@@ -29,6 +29,7 @@ from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Re
 from armwise.arms.retrievers.kind import Kind, Members, Resources, reach_of
 from armwise.arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, place_of
 from armwise.arms.secrets import secret_of
+from armwise.numbers import Number
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -178,11 +179,11 @@ class HttpParams(BaseModel):
         description="Headers, each with the environment variable that holds its whole value.",
     )
     fields: Fields = Field(Fields(), description="Paths of the parts of a passage within a result.")
-    timeout_s: float = Field(3.0, gt=0.0, description="Seconds that one attempt may take.")
+    timeout_s: Number = Field(3.0, gt=0.0, description="Seconds that one attempt may take.")
     retries: int = Field(
         2, ge=0, le=10, description="Further attempts after a failed connection, a time-out, 429 or 5xx."
     )
-    total_s: float = Field(
+    total_s: Number = Field(
         8.0,
         gt=0.0,
         le=600.0,

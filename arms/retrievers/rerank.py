@@ -16,6 +16,7 @@ from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus, CorpusError
 from armwise.arms.indexes import Vectors
 from armwise.arms.retrievers.kind import Kind, Members, Resources, of_corpus
+from armwise.numbers import Number
 
 Rescore = Callable[[Query, Sequence[Passage]], NDArray[np.floating]]
 """A question and at least one passage, best first -> a new score for each, shape (n,). Raises ArmError."""
@@ -131,7 +132,7 @@ def regularized(
 class PlackettLuceParams(RerankParams):
     """Parameters of stochastic reranking."""
 
-    power: float = Field(
+    power: Number = Field(
         2.0,
         ge=0.0,
         le=100.0,

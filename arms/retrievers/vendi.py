@@ -8,6 +8,7 @@ from pydantic import Field
 
 from armwise.arms.retrievers.dense import Candidates
 from armwise.arms.retrievers.diversity import Cosines, DiverseParams, Picks, diverse_kind
+from armwise.numbers import Number
 
 ROUNDING = 1e-6
 """Larger than rounding errors of a bound; candidates within it of the best are compared exactly."""
@@ -16,7 +17,7 @@ ROUNDING = 1e-6
 class VendiParams(DiverseParams):
     """Parameters of a Vendi arm."""
 
-    diversity: float = Field(
+    diversity: Number = Field(
         ge=0.0, le=1.0, description="Weight of the Vendi score; what is left is that of the relevance."
     )
 

@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.feedback.events import LABELS, Context, Example
 from armwise.feedback.reward import RewardRule, seconds_of
+from armwise.numbers import Number
 
 if TYPE_CHECKING:
     from river.base import DriftDetector
@@ -40,7 +41,7 @@ class Adwin(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    delta: float = Field(
+    delta: Number = Field(
         default=0.01,
         gt=0,
         lt=1,
@@ -64,9 +65,9 @@ class PageHinkley(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    delta: float = Field(default=0.05, ge=0, description="Differences up to this size are ignored.")
-    threshold: float = Field(default=20.0, gt=0, description="Size of the sum that raises an alarm.")
-    alpha: float = Field(
+    delta: Number = Field(default=0.05, ge=0, description="Differences up to this size are ignored.")
+    threshold: Number = Field(default=20.0, gt=0, description="Size of the sum that raises an alarm.")
+    alpha: Number = Field(
         default=1.0,
         gt=0,
         le=1,
@@ -93,7 +94,7 @@ class DriftSpec(BaseModel):
     )
     adwin: Adwin = Adwin()
     page_hinkley: PageHinkley = PageHinkley()
-    floor: float = Field(
+    floor: Number = Field(
         default=0.05, gt=0, lt=1, description="Least probability of every eligible arm after an alarm."
     )
     raised_for: str = Field(

@@ -28,6 +28,7 @@ from armwise.feedback.dataset import Log
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.diagnostics import diagnose
 from armwise.feedback.ope.sample import Sample
+from armwise.numbers import Number
 
 TRAIL = 200
 """Maximum number of points of the trail."""
@@ -41,37 +42,36 @@ class GateSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    level: float = Field(
+    level: Number = Field(
         default=0.95,
         gt=0.5,
         lt=1,
         description="Probability that a candidate whose gain is at most `margin` is never promoted, "
         "however often the gate looks.",
     )
-    margin: float = Field(
+    margin: Number = Field(
         default=0.0,
-        allow_inf_nan=False,
         description="Mean reward of a decision that a candidate must gain over what was served; a negative "
         "margin also promotes a candidate that is slightly worse.",
     )
-    least_effective_n: float = Field(
+    least_effective_n: Number = Field(
         default=50.0,
         ge=1,
         description="Least effective sample size of the weighted log (Kish), in decisions.",
     )
-    largest_share: float = Field(
+    largest_share: Number = Field(
         default=0.05,
         gt=0,
         le=1,
         description="Largest share of the sum of weights that a single decision may have.",
     )
-    largest_weight_error: float = Field(
+    largest_weight_error: Number = Field(
         default=4.0,
         gt=0,
         description="Most standard errors by which the mean weight may differ from its expectation; a "
         "larger difference means that the logged propensities are not those of the draws.",
     )
-    least_overlap: float = Field(
+    least_overlap: Number = Field(
         default=0.99,
         gt=0,
         le=1,

@@ -31,6 +31,7 @@ from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.router_contexts import contexts_of
+from armwise.numbers import Number
 
 EPISODE = "beside/"
 """Prefix of the episodes of observations that are learned; such decisions are not in the log."""
@@ -50,7 +51,7 @@ class Also(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    shadow: float | None = Field(
+    shadow: Number | None = Field(
         default=None,
         gt=0,
         le=1,
@@ -66,7 +67,7 @@ class Also(BaseModel):
         le=WINDOW,
         description="Decisions with both a grade and feedback that are needed before grades are learned.",
     )
-    agreement: float = Field(
+    agreement: Number = Field(
         default=0.3,
         gt=0,
         lt=1,

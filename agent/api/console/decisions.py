@@ -23,6 +23,7 @@ from armwise.arms.base import ArmError
 from armwise.feedback.events import OBSERVED, Mask, Status
 from armwise.feedback.log import listing
 from armwise.feedback.registry import Version, versions
+from armwise.numbers import Number
 
 router = pages()
 
@@ -45,8 +46,6 @@ REASONS = {
     Mask.SEARCH_FAILED: "its search for this question had failed before the draw",
 }
 """Why an arm could not be drawn, in words."""
-
-Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Filters(BaseModel):

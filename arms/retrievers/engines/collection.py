@@ -22,6 +22,7 @@ from armwise.arms.retrievers.kind import Kind, Members, ReadVersion, Resources, 
 from armwise.arms.retrievers.new_arms import NewArms
 from armwise.arms.retrievers.remote import best
 from armwise.arms.secrets import secret_of
+from armwise.numbers import Number
 
 P = TypeVar("P", bound="EngineParams")
 
@@ -269,7 +270,7 @@ class EngineParams(BaseModel):
 class NetworkParams(EngineParams):
     """Parameters of an arm over an engine that another process runs."""
 
-    timeout_s: float = Field(5.0, gt=0.0, le=600.0, description="Seconds that a search may take.")
+    timeout_s: Number = Field(5.0, gt=0.0, le=600.0, description="Seconds that a search may take.")
     key_env: str | None = Field(
         None, description="Variable of the environment that holds the password or key of the engine."
     )

@@ -19,6 +19,7 @@ from armwise.arms.llm import Bound, GeneratorError, Prompt, Write, prompts, quot
 from armwise.arms.retrievers.fusion import fuse
 from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources
 from armwise.arms.tokenizer import words
+from armwise.numbers import Number
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -83,7 +84,7 @@ class QueryVariantsParams(BaseModel):
     arm: str = Field(description="Name of the arm that is searched with every variant.")
     way: Way = Field(description="What the language model writes: `rewrite`, `decompose` or `hyde`.")
     most: int = Field(3, ge=1, le=10, description="Most variants besides the question; `hyde` has one.")
-    constant: float = Field(60.0, ge=0.0, description="Constant of the reciprocal rank fusion, as in `rrf`.")
+    constant: Number = Field(60.0, ge=0.0, description="Constant of the reciprocal rank fusion, as in `rrf`.")
     depth: int = Field(10, ge=1, description="Passages of each search, at least k.")
     max_tokens: int = Field(128, ge=1, description="Most tokens that the model writes.")
 

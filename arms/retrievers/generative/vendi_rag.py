@@ -13,6 +13,7 @@ from armwise.arms.llm import Bound, GeneratorError, Message, Prompt, Write, answ
 from armwise.arms.retrievers import vendi
 from armwise.arms.retrievers.dense import prepare_index
 from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_corpus
+from armwise.numbers import Number
 
 Retrieve = Callable[[Query, int, float], Retrieval]
 """Query, k and a diversity in [0, 1] -> the passages of a Vendi arm. Raises ArmError."""
@@ -21,9 +22,11 @@ Retrieve = Callable[[Query, int, float], Retrieval]
 class VendiRagParams(vendi.VendiParams):
     """Parameters of Vendi-RAG's loop: those of its Vendi arm, and its own."""
 
-    diversity: float = Field(0.8, ge=0.0, le=1.0, description="Weight of the Vendi score in the first round.")
+    diversity: Number = Field(
+        0.8, ge=0.0, le=1.0, description="Weight of the Vendi score in the first round."
+    )
     rounds: int = Field(3, ge=1, le=100, description="Most rounds.")
-    satisfied: float = Field(0.9, ge=0.0, le=1.0, description="Score of an answer that ends the search.")
+    satisfied: Number = Field(0.9, ge=0.0, le=1.0, description="Score of an answer that ends the search.")
     word_budget: int = Field(400, ge=1, description="Words of passages that model and judge are shown.")
     max_tokens: int = Field(64, ge=1, description="Most tokens of the answer that is judged.")
     retries: int = Field(1, ge=0, le=100, description="Further attempts of a judge that wrote no grade.")
