@@ -174,13 +174,13 @@ def _pins(lock: Path) -> list[tuple[str, str]]:
 # -- what is open by configuration ------------------------------------------------------------------
 
 
-def configuration_findings(config: AppConfig, host: str, *, is_open: bool) -> Iterator[Finding]:
+def configuration_findings(config: AppConfig, host: str, *, is_open: bool | None) -> Iterator[Finding]:
     """Yield what is open by configuration.
 
     Args:
         config: The configuration.
         host: Where the service listens.
-        is_open: Whether there is no key, in the configuration or in the log.
+        is_open: Whether there is no key, in the configuration or in the log; None where that is not known.
     """
     yield from _keys(config, host, is_open)
     yield from _database(config)
@@ -194,7 +194,10 @@ def configuration_findings(config: AppConfig, host: str, *, is_open: bool) -> It
         yield from _unpriced("" if point == DEFAULT_POINT else f"decision point {point!r}: ", point_config)
 
 
-def _keys(config: AppConfig, host: str, is_open: bool) -> Iterator[Finding]:
+def _keys(config: AppConfig, host: str, is_open: bool | None) -> Iterator[Finding]:
+    if is_open is None:
+        remedy = "what is said of the log has the reason"
+        yield Finding("whether there is a key is not known: the log cannot be read", remedy, serious=False)
     if is_open:
         what = f"there is no key: all who reach {host} can ask, give feedback and administer the service"
         yield Finding(what, "call `armwise key create`, or declare `keys`", serious=not is_loopback(host))
@@ -205,7 +208,7 @@ def _keys(config: AppConfig, host: str, is_open: bool) -> Iterator[Finding]:
                 f"the key in {key.env} has {length} characters",
                 f"set it to {SHORTEST_KEY} random ones or more, such as those of `openssl rand -hex 32`",
             )
-    if not is_open and not is_loopback(host):
+    if is_open is False and not is_loopback(host):
         yield Finding(
             f"keys and questions pass {host} in plain text", "terminate TLS in front of it", serious=False
         )

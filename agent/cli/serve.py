@@ -150,7 +150,7 @@ def _prepare(config: Path, *, cold: bool) -> None:
 
     settings, address = load(config), address_of(config)
     open_to_all = is_open(settings, address[0])
-    require_closed(address[0], is_open=open_to_all, allowed=settings.open)
+    require_closed(address[0], is_open=bool(open_to_all), allowed=settings.open)
     for finding in _findings(settings, address, open_to_all=open_to_all):
         if finding.serious:
             errors.print(str(finding), style="yellow", soft_wrap=True)
@@ -212,15 +212,21 @@ def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
         )
 
 
-def _findings(settings: "AppConfig", address: tuple[str, int], *, open_to_all: bool) -> "Iterator[Finding]":
+def _findings(
+    settings: "AppConfig", address: tuple[str, int], *, open_to_all: bool | None
+) -> "Iterator[Finding]":
     from armwise.agent.checks import configuration_findings, file_findings
 
     yield from configuration_findings(settings, address[0], is_open=open_to_all)
     yield from file_findings(settings)
 
 
-def is_open(settings: "AppConfig", host: str) -> bool:
-    """Return whether there is no key. Raises LogUnavailableError, except on loopback: replicas wait."""
+def is_open(settings: "AppConfig", host: str) -> bool | None:
+    """Return whether there is no key; None where the log, which may have one, cannot be read.
+
+    Raises:
+        LogUnavailableError: It cannot, and others than this machine could ask: on loopback replicas wait.
+    """
     from armwise.agent.access import Keyring, is_loopback
     from armwise.feedback.errors import LogUnavailableError
     from armwise.feedback.log import Store
@@ -233,6 +239,7 @@ def is_open(settings: "AppConfig", host: str) -> bool:
         except LogUnavailableError:
             if not is_loopback(host):
                 raise
+            return None
     return keyring.is_open
 
 

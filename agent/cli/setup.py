@@ -105,7 +105,7 @@ def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
     log = list(checks.log_findings(config))
     yield from named("log", iter(log))
     readable = not any(finding.level == "problem" for finding in log)
-    open_to_all = not config.keys and (not readable or is_open(config, address[0]))
+    open_to_all = False if config.keys else is_open(config, address[0]) if readable else None
     yield from named("access", checks.configuration_findings(config, address[0], is_open=open_to_all))
     yield from named("files", checks.file_findings(config))
     yield from named("corpus", checks.corpus_findings(config))

@@ -5,6 +5,7 @@ batch. A separate thread writes, so a client that disconnects loses nothing.
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
@@ -25,6 +26,9 @@ SLOW_S = 5.0
 
 PROBE_S = 1.0
 """Pause between two probes of a log that is unavailable."""
+
+QUIET_S = 10.0
+"""Seconds since the last write after which it is not known any more whether the log can be written."""
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class GroupCommit:
         self._clock = clock
         self._began: float | None = None  # when the current commit began
         self._failure = ""  # why the last write failed
+        self._wrote_at = -math.inf  # when a write has last succeeded
         self._probe_at = 0.0
         self._probing = threading.Lock()
         self._waiting: deque[_Item] = deque()
@@ -88,15 +93,17 @@ class GroupCommit:
         return self._failure
 
     def check(self) -> None:
-        """Check that facts can be committed; probe the log if the last write failed. May block.
+        """Check that facts can be committed; probe the log after a failed write, or a pause. May block.
 
         Raises:
             LogUnavailableError: They cannot.
         """
-        if self._failure and self._clock() >= self._probe_at and self._probing.acquire(blocking=False):
+        is_quiet = self._began is None and self._clock() > self._wrote_at + QUIET_S
+        doubtful = (self._failure or is_quiet) and self._clock() >= self._probe_at
+        if doubtful and self._probing.acquire(blocking=False):
             try:
                 self._store.probe()
-                self._failure = ""
+                self._failure, self._wrote_at = "", self._clock()
             except StoreError as error:
                 self._failure = str(error)
             finally:
@@ -145,7 +152,7 @@ class GroupCommit:
                 )
                 _settle([(batch[0], named)])
         else:
-            self._failure = ""
+            self._failure, self._wrote_at = "", self._clock()
             _settle([(item, list(islice(receipts, len(item.facts)))) for item in batch])
         finally:
             self._began = None

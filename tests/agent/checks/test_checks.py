@@ -54,6 +54,12 @@ def test_a_service_without_keys_is_a_problem_where_others_reach_it(host: str, be
     assert line.startswith(f"{begins}: there is no key: all who reach {host} can ask")
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_where_the_log_cannot_be_read_it_is_not_said_that_there_is_no_key(host: str) -> None:
+    (finding,) = configuration_findings(configured(), host, is_open=None)
+    assert str(finding).startswith("note: whether there is a key is not known: the log cannot be read; ")
+
+
 PAID = {"none": {"kind": "none"}, "web": {"kind": "bm25", "usd": 0.002}, "free": {"kind": "bm25"}}
 
 

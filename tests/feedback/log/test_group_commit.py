@@ -15,8 +15,8 @@ from armwise.feedback.log.group_commit import GroupCommit
 from armwise.feedback.log.store import Store
 from tests.feedback.conftest import decision, execution, value
 
-PROBE_S, SLOW_S = 1.0, 5.0
-"""Pause between two probes, and what is a slow commit, in seconds."""
+PROBE_S, SLOW_S, QUIET_S = 1.0, 5.0, 10.0
+"""Pause between two probes, what is a slow commit, and for how long a write proves that the log is there."""
 
 
 class GatedStore:
@@ -261,8 +261,9 @@ async def test_what_is_wrong_with_the_whole_log_is_trouble_and_tried_once(
 async def test_a_log_in_trouble_is_tried_at_most_once_a_second(store: Store) -> None:
     away, now = AwayStore(store), 100.0
     log = GroupCommit(away, clock=lambda: now)  # type: ignore[arg-type]
+    await log.append(decision("d0"))
     log.check()
-    assert away.probes == 0, "while all is well, nothing has to be tried"
+    assert away.probes == 0, "what was just written to has not to be tried"
     away.reason = "no space left"
     with pytest.raises(LogUnavailableError):
         await log.append(decision("d1"))
@@ -276,6 +277,28 @@ async def test_a_log_in_trouble_is_tried_at_most_once_a_second(store: Store) -> 
     now += PROBE_S
     log.check()
     assert (away.probes, log.trouble) == (2, "")
+    log.close()
+
+
+async def test_a_log_that_was_not_written_to_of_late_is_tried(store: Store) -> None:
+    """A service that starts on a full disk, and one on which the disk fills while nobody asks."""
+    away, now = AwayStore(store), 100.0
+    away.reason = "no space left"
+    log = GroupCommit(away, clock=lambda: now)  # type: ignore[arg-type]
+    with pytest.raises(LogUnavailableError, match="no space left"):
+        log.check()
+    away.reason = ""
+    now += PROBE_S
+    for _ in range(3):
+        log.check()
+    assert (away.probes, log.trouble) == (2, "")
+    away.reason = "no space left"
+    now += QUIET_S
+    log.check()
+    now += 0.1
+    with pytest.raises(LogUnavailableError, match="no space left"):
+        log.check()
+    assert away.probes == 3
     log.close()
 
 
