@@ -295,8 +295,11 @@ _CODE_OF_EXCEPTION = {
 _CODE_OF_ENDING = {kind.ends: kind.code for kind in _KINDS if kind.ends is not None}
 _CODE_OF_STATUS = {kind.status: kind.code for kind in _KINDS if kind.framework}
 
-HANDLED = (TurnError, ask.UnansweredError, RequestValidationError, HTTPException, *_CODE_OF_EXCEPTION)
-"""What a route may raise besides `ApiError`; `translate` turns it into one."""
+HANDLED = (
+    *(TurnError, ask.UnansweredError, RequestValidationError, HTTPException),
+    *(_CODE_OF_EXCEPTION.keys() - {Exception}),
+)
+"""What a route may raise besides `ApiError`; `translate` turns it, as any other exception, into one."""
 
 
 @dataclass(eq=False)  # not frozen: the server clears the traceback of an exception that it has answered

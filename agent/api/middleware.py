@@ -6,6 +6,7 @@ API send their key and read an error, its adapter says in a `Dialect`.
 
 import asyncio
 import functools
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from uuid import uuid4
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
@@ -24,6 +26,8 @@ from armwise.agent.api.errors import HANDLED, ApiError, translate
 from armwise.agent.config import DEFAULT_POINT, Limits, Scope
 from armwise.agent.serving import DecisionPoint, Service
 from armwise.agent.serving import ask as asking
+
+logger = logging.getLogger(__name__)
 
 
 @functools.cache
@@ -320,16 +324,57 @@ def _with_headers(send: Send, headers: Callable[[], Iterable[tuple[bytes, bytes]
     return sending
 
 
+class ErrorBoundary:
+    """Answer what nobody expects with 500, so that no exception leaves the application.
+
+    The server closes the connection of an exception, also where it is answered: the proxy would have sent the
+    next request on it, of anybody. A response that has begun is not ended as if it were whole: the server
+    closes its connection, which nobody else uses meanwhile.
+
+    Args:
+        app: The application behind it.
+        dialects: Those of other APIs.
+    """
+
+    def __init__(self, app: ASGIApp, dialects: Sequence[Dialect] = ()) -> None:
+        self._app, self._dialects = app, dialects
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except ClientDisconnect:  # nobody is there
+            pass
+        except Exception as error:
+            logger.exception("%s %r fails", scope["method"], scope["path"])
+            if not begun:
+                await _answer(error, Request(scope), self._dialects)(scope, receive, send)
+
+
+def _answer(error: Exception, request: Request, dialects: Sequence[Dialect]) -> JSONResponse:
+    """Return the response to a request that failed, as the dialect of its path has it."""
+    failure = translate(error).shown_to(getattr(request.state, "caller", OPEN))
+    response = _dialect_of(request.url.path, dialects).response(failure, request.headers.get("x-request-id"))
+    if failure.code == "method_not_allowed":
+        response.headers["allow"] = _allowed(request)
+    return response
+
+
 def answer_errors(app: FastAPI, dialects: Sequence[Dialect] = ()) -> None:
-    """Answer every exception of an application with the envelope, or as the dialect of a path has it."""
+    """Answer the exceptions that routes raise with the envelope, or as the dialect of a path has it."""
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
-        failure = translate(error).shown_to(getattr(request.state, "caller", OPEN))
-        dialect = _dialect_of(request.url.path, dialects)
-        response = dialect.response(failure, request.headers.get("x-request-id"))
-        if failure.code == "method_not_allowed":
-            response.headers["allow"] = _allowed(request)
-        return response
+        return _answer(error, request, dialects)
 
     for kind in (ApiError, *HANDLED):
         app.add_exception_handler(kind, answer)

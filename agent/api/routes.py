@@ -25,7 +25,7 @@ from armwise.agent.api import (
 from armwise.agent.api.console import page
 from armwise.agent.api.console import routes as console
 from armwise.agent.api.documented import document
-from armwise.agent.api.middleware import RequestGuard, answer_errors
+from armwise.agent.api.middleware import ErrorBoundary, RequestGuard, answer_errors
 from armwise.agent.api.openai import chat, completions, models, responses, vector_stores
 from armwise.agent.api.operations import arms, erasures, evaluations, export, keys, policies, warm_starts
 from armwise.agent.api.personalizer import evaluations as personalizer_evaluations
@@ -95,4 +95,5 @@ def create_app(replica: Replica) -> FastAPI:
         dialects=DIALECTS,
     )
     app.add_middleware(ServerSpans)
+    app.add_middleware(ErrorBoundary, dialects=DIALECTS)
     return app

@@ -16,6 +16,7 @@ is still loading would refuse what another can answer. While none decides, their
 
 A request reaches a replica once its header and the first `BUFFER_BYTES` of its body are there. Where
 no replica runs, or a queue is full, the proxy itself refuses with the envelope of `armwise.agent.api.errors`.
+A request that no replica took is sent again; one that a replica may have begun, where that changes nothing.
 
 Connections are admitted by address (IPv4: the address, IPv6: its /64), before a byte is read:
 
@@ -71,6 +72,9 @@ REFUSED_WITHOUT = "feedback"
 
 ADMIN_SOCKET = "admin.sock"
 """Where HAProxy takes commands, in the folder of the sockets."""
+
+REPEATABLE = "METH_GET or { req.hdr(idempotency-key) -m found }"
+"""Requests that are sent again where a replica that may have begun one ends its connection without a byte."""
 
 UNBOUNDED = ("probes", "ready")
 """Lanes whose queue is not looked at."""
@@ -174,7 +178,7 @@ def _globals(config: "AppConfig", listening: Listening) -> Iterator[str]:
     yield "    option redispatch 1"
     yield "    option http-no-delay"
     yield "    retries 3"
-    yield "    retry-on conn-failure"
+    yield "    retry-on conn-failure empty-response"
     yield "    http-reuse always"
     yield "    timeout connect 1s"
     yield f"    timeout http-request {_ms(http.request_s)}"
@@ -224,6 +228,7 @@ def _frontend(config: "AppConfig", listening: Listening) -> Iterator[str]:
         if lane not in UNBOUNDED:
             full = f"{{ var(txn.lane) -m str {lane} }} {{ queue({lane}) ge {http.queue} }}"
             yield _refuse(crowded, full)
+    yield f"    http-request disable-l7-retry unless {REPEATABLE}"
     yield "    use_backend %[var(txn.lane)]"
     # what the proxy says of a lost replica is a 503, unlike an arm's failure, which a replica reports
     yield "    http-response set-var(txn.answered) bool(true)"

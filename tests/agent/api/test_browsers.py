@@ -2,10 +2,12 @@
 
 import re
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
 
-import httpx
 import pytest
 
+from armwise.agent.api.middleware import ErrorBoundary
 from armwise.agent.api.pages import ANY_SITE
 from armwise.agent.api.routes import ROUTES
 from tests.agent.asking import look_up, refused
@@ -65,10 +67,27 @@ async def test_an_internal_error_is_declared_too(tmp_path: Path, monkeypatch: py
             raise ZeroDivisionError
 
         monkeypatch.setattr("armwise.agent.api.health._state", broken)
-        transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
-            response = await client.get("/metrics")
+        response = await service.client.get("/metrics", headers={"x-request-id": "r-1"})
     assert (response.status_code, response.headers["x-content-type-options"]) == (500, "nosniff")
+    error = response.json()["error"]
+    assert (error["code"], error["request_id"]) == ("internal_error", "r-1")
+    assert error["message"] == "ZeroDivisionError: see the log of the service"
+
+
+async def test_a_response_that_breaks_off_is_not_ended_as_if_it_were_whole_and_raises_nothing() -> None:
+    sent: list[str] = []
+
+    async def breaking(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        raise ZeroDivisionError
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    scope = {"type": "http", "method": "GET", "path": "/v1/export"}
+    await ErrorBoundary(breaking)(scope, AsyncMock(), send)
+    assert sent == ["http.response.start", "http.response.body"]
 
 
 SECRETS = {

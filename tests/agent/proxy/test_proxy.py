@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -16,7 +17,10 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from fastapi import Request
+from starlette.routing import Route
 
+from armwise.agent.api.middleware import ErrorBoundary
 from armwise.agent.config import parse
 from armwise.agent.proxy import (
     Listening,
@@ -178,6 +182,53 @@ async def test_a_replica_that_ends_while_it_answers_is_a_503_that_may_be_repeate
         response = await client.get("/v1/arms")
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     assert (error_of(response)["code"], error_of(response)["retryable"]) == ("replica_lost", True)
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [("GET", {}, 200), ("POST", {"idempotency-key": "k"}, 200), ("POST", {}, 503)],
+)
+async def test_a_request_that_was_not_answered_is_sent_again_where_that_is_safe(
+    client: httpx.AsyncClient, folder: Path, method: str, headers: dict[str, str], status: int
+) -> None:
+    seen = 0
+
+    async def cut_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal seen
+        request = await reader.readuntil(b"\r\n\r\n")
+        is_probe = request.startswith(b"GET /health")
+        seen += not is_probe
+        if is_probe or seen > 1:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_unix_server(cut_once, socket_path(folder, 0))
+    async with server:
+        await answered(client, 200)
+        seen = 0
+        response = await client.request(method, "/v1/arms", headers=headers)
+    assert (response.status_code, seen) == (status, 2 if status == 200 else 1)
+
+
+async def test_a_connection_on_which_an_exception_was_answered_answers_the_next_request(
+    folder: Path,
+) -> None:
+    behind = Behind()
+
+    async def broken(request: Request) -> None:
+        raise ZeroDivisionError(request.url.path)
+
+    behind.app.router.routes.insert(0, Route("/bug", broken))
+    behind.app.add_middleware(ErrorBoundary)
+    async with replica(folder, behind):
+        reader, writer = await asyncio.open_unix_connection(socket_path(folder, 0))
+        for path, line in ((b"bug", b"500 Internal Server Error"), (b"v1/arms", b"200 OK")):
+            writer.write(b"GET /%b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 " + line)
+            length = next(row for row in head.lower().split(b"\r\n") if row.startswith(b"content-length"))
+            json.loads(await reader.readexactly(int(length.split()[1])))
+        writer.close()
 
 
 async def test_a_proxy_that_drains_refuses_what_is_new_and_waits_for_what_is_under_way(
