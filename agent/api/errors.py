@@ -229,7 +229,14 @@ _KINDS = (
         retryable=True,
         ends=Status.ARM_FAILED,
     ),
-    ErrorKind("llm_failed", 502, "The language model failed.", retryable=True, ends=Status.LLM_FAILED),
+    ErrorKind(
+        "llm_failed",
+        502,
+        "The language model failed. Not retryable where its endpoint refuses the key, the account or the "
+        "model.",
+        retryable=True,
+        ends=Status.LLM_FAILED,
+    ),
     ErrorKind(
         "not_ready",
         503,
@@ -312,7 +319,8 @@ class ApiError(Exception):
         param: The field at fault.
         decision_id: The decision that is kept nevertheless, if one was made.
         retry_after_s: Seconds after which a retry may succeed.
-        final: Whether the same request, under its idempotency key, can only be refused from now on.
+        final: Whether the same request can only be refused from now on: under its idempotency key, or as
+            long as no operator mends something.
         reasons: Why the gate holds a candidate, or each item of a batch was refused; None for other errors.
         meter: Which limit of a key is used up; None for other errors.
     """
@@ -380,13 +388,16 @@ def translate(error: Exception) -> ApiError:
         case ApiError():
             return error
         case ask.UnansweredError(__cause__=Exception() as cause):
-            failure = replace(translate(cause), decision_id=error.decision_id, final=error.final)
-            return failure.shown_to(error.caller)
+            failure = translate(cause)
+            final = failure.final or error.final
+            return replace(failure, decision_id=error.decision_id, final=final).shown_to(error.caller)
         case TurnError(__cause__=base.PromptTooLongError() | base.PromptRefusedError() as cause):
             code, param = _CODE_OF_EXCEPTION[type(cause)]
             return ApiError(code, str(error), param, error.decision_id)
         case TurnError():
-            return ApiError(_CODE_OF_ENDING[error.status], str(error), decision_id=error.decision_id)
+            final = isinstance(error.__cause__, base.GeneratorRefusedError)
+            code = _CODE_OF_ENDING[error.status]
+            return ApiError(code, str(error), decision_id=error.decision_id, final=final)
         case RequestValidationError():
             return _invalid(error)
         case HTTPException():

@@ -1,12 +1,14 @@
 """The responses of a turn: passages, headers, and the fields that decisions share."""
 
+import asyncio
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import Any, Generic, TypeVar
 
 import orjson
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
+from starlette.requests import ClientDisconnect, Request
 from typing_extensions import override
 
 from armwise.agent.config import AppConfig
@@ -43,6 +45,7 @@ def fields_of(model: object) -> Any:
 
 
 Sent = TypeVar("Sent")
+T = TypeVar("T")
 
 
 class Json(JSONResponse, Generic[Sent]):
@@ -70,6 +73,30 @@ class StdlibJson(Json[Sent]):
             content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=fields_of
         )
         return text.encode()
+
+
+async def unless_left(request: Request, answering: Coroutine[Any, Any, T]) -> T:
+    """Return an answer; it is cancelled where its client has left, whom nothing reaches any more.
+
+    Raises:
+        ClientDisconnect: The client has left.
+    """
+    answer, end = asyncio.ensure_future(answering), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait((answer, end), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientDisconnect
+        return await answer
+    finally:
+        for task in (answer, end):
+            task.cancel()
+        await asyncio.gather(answer, end, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    """Return once the client of a request, whose body is read, has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 class EventStream(StreamingResponse):

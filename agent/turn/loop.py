@@ -9,6 +9,7 @@ calls of a language model inside searches of arms. The dearest arm that may be d
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -86,6 +87,8 @@ from armwise.arms.llm import (
 from armwise.feedback.errors import described
 from armwise.feedback.events import Context, Cost, Decision, Execution, KeptDraw, Status
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -127,12 +130,24 @@ def prompt_of(
             ask.messages, passages, word_budget=how.word_budget, template=template, cite=how.cite
         ),
         max_tokens=how.max_tokens if ask.max_tokens is None else ask.max_tokens,
-        temperature=how.temperature if ask.temperature is None else ask.temperature,
+        temperature=how.asked_temperature if ask.temperature is None else ask.temperature,
         top_p=how.top_p if ask.top_p is None else ask.top_p,
         seed=ask.seed,
         stop=ask.stop,
         options={name: value for name, value in options.items() if name in known},
     )
+
+
+@contextmanager
+def failing_as(kind: type[ArmError] | type[GeneratorError]) -> Iterator[None]:
+    """Have whatever an arm or a language model raises be a failure of it; what nobody expects is logged."""
+    try:
+        yield
+    except (ArmError, GeneratorError, TimeoutError):
+        raise
+    except Exception as error:
+        logger.exception("a turn fails: %s", kind.__name__)
+        raise kind(f"{type(error).__name__}: see the log of the service") from error
 
 
 @contextmanager
@@ -760,7 +775,8 @@ class TurnLoop:
     ) -> Retrieval:
         """Run an arm, and add what it spends; of a search whose end is not awaited, the most that it may."""
         try:
-            retrieval = await self.search(arm, query, k)
+            with failing_as(ArmError):
+                retrieval = await self.search(arm, query, k)
         except ArmError as error:
             spending.add(writing.DEFAULT, error.usage)
             raise
@@ -786,10 +802,11 @@ class TurnLoop:
         if filtered and not recorder.arms[arm].filters:  # since it was drawn, where a turn is repeated
             raise ArmError(f"arm {arm!r} {UNFILTERED}")
         k, retrieval = k_of(ask, recorder.arms[arm]), recorder.probes.of(arm)
-        if retrieval is None:
-            retrieval = await self._run_arm(arm, query, k, recorder)
-        if filtered:
-            await self._require_permitted(arm, query, retrieval.passages)
+        with failing_as(ArmError):
+            if retrieval is None:
+                retrieval = await self._run_arm(arm, query, k, recorder)
+            if filtered:
+                await self._require_permitted(arm, query, retrieval.passages)
         recorder.served, recorder.retrieval = arm, replace(retrieval, passages=retrieval.passages[:k])
         return recorder.retrieval
 
@@ -850,7 +867,11 @@ class TurnLoop:
         recorder.llm_until = recorder.llm_until or now + self.llm_timeout_s
         prompt = replace(prompt, patience_s=recorder.llm_until - now)
         try:
-            with self.decider.health.track(llm_key(how.llm)) as report, reported(report, how.llm):
+            with (
+                self.decider.health.track(llm_key(how.llm)) as report,
+                reported(report, how.llm),
+                failing_as(GeneratorError),
+            ):
                 async with aclosing(model.generator.stream(prompt)) as chunks:
                     async for chunk in paced(chunks, recorder.llm_until):
                         if chunk.tool_calls:

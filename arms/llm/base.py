@@ -3,6 +3,7 @@
 GeneratorError                an engine failed
 |-- GeneratorTimeoutError     it exceeded its time limit
 |-- GeneratorBusyError        it takes no more requests for a while
+|-- GeneratorRefusedError     it refuses the service, whatever it is asked
 |-- PromptTooLongError        the conversation does not fit the model's context
 `-- PromptRefusedError        an option has a value that the engine cannot read
 """
@@ -41,6 +42,10 @@ class GeneratorBusyError(GeneratorError):
         return f"{self.args[0]}: again in {self.retry_after_s:g} s"
 
 
+class GeneratorRefusedError(GeneratorError):
+    """An engine refuses the service: its key, its account or its model is wrong."""
+
+
 class PromptTooLongError(GeneratorError):
     """The conversation does not fit the context of the model; a shorter one may."""
 
@@ -49,8 +54,11 @@ class PromptRefusedError(GeneratorError):
     """An option of the prompt has a value that the engine cannot read, such as a wrong JSON schema."""
 
 
-HINTS = frozenset({"parallel_tool_calls", "reasoning_effort", "verbosity"})
-"""Options that an answer may go without: an engine that does not know them is not given them."""
+HINTS = frozenset({"parallel_tool_calls", "reasoning_effort", "verbosity", "max_completion_tokens"})
+"""Options that an answer may go without: an engine that does not know them is not given them.
+
+`max_completion_tokens` is another name of `Prompt.max_tokens`, under which an endpoint is sent it.
+"""
 
 SAMPLING = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
 LOGPROBS = frozenset({"logprobs", "top_logprobs"})
@@ -82,7 +90,8 @@ class Prompt:
     Attributes:
         messages: The conversation, oldest first.
         max_tokens: Most tokens to write, at least 1.
-        temperature: 0 takes the likeliest token each time; higher is more varied.
+        temperature: 0 takes the likeliest token each time; higher is more varied. None leaves it to an
+            endpoint; engines of this process take 0.
         top_p: Sample only from the likeliest tokens with this mass, in (0, 1].
         stop: Texts that end the answer; they are not part of it.
         seed: Seed of the samples; None leaves it to the engine.
@@ -93,7 +102,7 @@ class Prompt:
 
     messages: tuple[Message, ...]
     max_tokens: int = 256
-    temperature: float = 0.0
+    temperature: float | None = 0.0
     top_p: float = 1.0
     stop: tuple[str, ...] = ()
     seed: int | None = None

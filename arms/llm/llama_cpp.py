@@ -136,7 +136,7 @@ def _request(prompt: Prompt) -> bytes:
             **options,
             "messages": messages,
             "max_tokens": prompt.max_tokens,
-            "temperature": prompt.temperature,
+            "temperature": prompt.temperature or 0.0,
             "top_p": prompt.top_p,
             "stop": prompt.stop,
             "seed": prompt.seed,

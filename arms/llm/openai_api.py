@@ -1,16 +1,21 @@
-"""Any endpoint with the OpenAI chat-completions protocol, through the official client.
+"""Any endpoint with the OpenAI chat-completions protocol.
 
 What fails for a moment is tried again within the patience of the prompt. Where an endpoint says that its
-rate is used up, no request is sent until it may be.
+rate is used up, no request is sent until it may be, and a parameter that it says its model does not take is
+not sent again. Nothing that it sends is trusted: `completion_stream` reads its answers, within the bounds of
+`armwise.arms.upstream`; redirects are not followed.
 """
 
+import asyncio
+import json
+import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import Any
 
-import openai
-from openai.types.chat import ChatCompletionChunk, chat_completion_chunk
+import httpx
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
@@ -21,17 +26,31 @@ from tenacity import (
 )
 from typing_extensions import override
 
+from armwise.arms import upstream
 from armwise.arms.llm.base import (
+    HINTS,
     Chunk,
     Generator,
     GeneratorBusyError,
     GeneratorError,
+    GeneratorRefusedError,
     GeneratorTimeoutError,
     Message,
     Prompt,
     PromptTooLongError,
 )
+from armwise.arms.llm.completion_stream import (
+    DONE,
+    UNLIMITED_TOKENS,
+    AnswerLimits,
+    CompletionStream,
+    Refusal,
+    refusal_in,
+)
 from armwise.arms.secrets import secret_of
+from armwise.arms.upstream import UpstreamError
+
+logger = logging.getLogger(__name__)
 
 PAUSE = wait_random_exponential(multiplier=0.5, max=8.0)
 """Wait between attempts without Retry-After: random, up to 0.5 s, then 1, 2 and so on."""
@@ -42,18 +61,56 @@ LONGEST_PAUSE_S = 60.0
 PASSING = frozenset((408, 409, 429))
 """Statuses below 500 after which another attempt may succeed."""
 
+LASTING = frozenset((401, 402, 403, 404))
+"""Statuses of a key, an account or a model that is wrong: a retry changes nothing."""
+
+ANSWER_BYTES, BYTES_OF_A_TOKEN = 16 << 20, 4096
+"""Bytes of an answer that are read, and for each of its tokens beside these: an event, with probabilities."""
+
+DRAIN_S = 0.1
+"""Seconds that the end of a response is waited for, once its answer is there."""
+
+CONNECTIONS = httpx.Limits(max_connections=1000, max_keepalive_connections=100)
+
+OTHER_LIMIT = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+"""The two names of the limit of an answer: a model takes one of them, or both."""
+
+OMISSIBLE = (HINTS - OTHER_LIMIT.keys()) | {
+    *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "stream_options"),
+}
+"""Parameters without which an answer is still the answer to its prompt."""
+
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)")
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
-CHARACTERS_PER_TOKEN = 4
-"""Estimate for English text, for endpoints that report no usage."""
+_CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class StatusError(Exception):
+    """An endpoint has answered with an error.
+
+    Attributes:
+        status: HTTP status.
+        headers: Headers.
+        refusal: What the body says.
+    """
+
+    def __init__(self, status: int, headers: Mapping[str, str], refusal: Refusal) -> None:
+        super().__init__(status)
+        self.status, self.headers, self.refusal = status, headers, refusal
+
+    @override
+    def __str__(self) -> str:
+        """The status and the code, which callers may see; not the message."""
+        code = self.refusal.code
+        return f"HTTP {self.status}, {code}" if _CODE.fullmatch(code) else f"HTTP {self.status}"
 
 
 class OpenAIGenerator(Generator):
     """Writes answers with the model of an endpoint.
 
-    Usage that the endpoint does not report is estimated from the length of the texts.
+    Usage that is not reported, or cannot be true, is estimated from the length of the texts.
 
     Args:
         base_url: Base URL of the protocol, mostly ending in `/v1`.
@@ -64,7 +121,7 @@ class OpenAIGenerator(Generator):
         request: Fields merged into each request body; None removes a field.
 
     Raises:
-        GeneratorError: The environment variable is not set.
+        GeneratorError: The environment variable is not set, or has what no header can hold.
     """
 
     def __init__(
@@ -77,74 +134,104 @@ class OpenAIGenerator(Generator):
         max_retries: int = 2,
         request: Mapping[str, Any] | None = None,
     ) -> None:
-        key = "none" if api_key_env is None else secret_of(api_key_env)
-        if not key:
-            raise GeneratorError(f"{model} at {base_url} needs a key: set the variable {api_key_env}")
+        url = httpx.URL(base_url)
+        self._url = url.copy_with(path=f"{url.path.rstrip('/')}/chat/completions")
         self.model = model
-        self._name = f"{model} at {base_url}"
+        self._name = f"{model} at {url.copy_with(userinfo=b'', query=None)}"
         self._attempts = 1 + max_retries
         self._rests_until = 0.0
         self._request = dict(request or {})
         self._timeout_s = timeout_s
-        self._client = openai.AsyncOpenAI(base_url=base_url, api_key=key, timeout=timeout_s, max_retries=0)
+        self._unsupported = set[str]()
+        self._client = httpx.AsyncClient(
+            headers={"accept-encoding": "identity", **self._authorization(api_key_env)},
+            timeout=timeout_s,
+            limits=CONNECTIONS,
+            cookies=upstream.no_cookies(),
+        )
+
+    def _authorization(self, variable: str | None) -> dict[str, str]:
+        if variable is None:
+            return {}
+        if not (key := secret_of(variable)):
+            raise GeneratorError(f"{self._name} needs a key: set the variable {variable}")
+        if not (key.isascii() and key.isprintable()):
+            raise GeneratorError(f"{self._name}: no header can hold what the variable {variable} does")
+        return {"authorization": f"Bearer {key}"}
 
     @override
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        written: list[str] = []
-        finish_reasons: dict[int, str] = {}
-        usage: openai.types.CompletionUsage | None = None
-        try:
-            async with await self._begun(prompt) as events:
-                async for event in events:
-                    usage = event.usage or usage
-                    for choice in event.choices:
-                        if choice.finish_reason:
-                            finish_reasons[choice.index] = choice.finish_reason
-                        piece = _piece(choice)
-                        if piece.text or piece.tool_calls:
-                            written += [piece.text, *(str(call["function"]) for call in piece.tool_calls)]
-                            yield piece
-        except openai.APITimeoutError as error:
-            raise GeneratorTimeoutError(f"{self._name} was silent for {self._timeout_s} s") from error
-        except openai.RateLimitError as error:
-            self._rest(retry_after_s(error.response.headers) or 1.0)
-            raise self._busy(str(error)) from error
-        except openai.BadRequestError as error:
-            too_long = "context" in str(error)  # in the code or the message of all known servers
-            raise (PromptTooLongError if too_long else GeneratorError)(f"{self._name}: {error}") from error
-        except openai.OpenAIError as error:
-            raise GeneratorError(f"{self._name}: {error}") from error
-        if 0 not in finish_reasons:
-            raise GeneratorError(f"{self._name} ended its answer without a finish reason")
-        read = [message["content"] for message in prompt.messages]
-        yield self._last(
-            [reason for _, reason in sorted(finish_reasons.items())],
-            usage.prompt_tokens if usage else estimate_tokens("".join(read)),
-            usage.completion_tokens if usage else estimate_tokens("".join(written)),
-            cached_in(usage),
-        )
+        with self._named_errors():
+            reply, answer, most = await self._begun(prompt)
+            try:
+                encoding = reply.headers.get("content-encoding")
+                body = upstream.decoded(reply.aiter_raw(), encoding, most)
+                async with aclosing(body), aclosing(upstream.events(body)) as events:
+                    async for piece in _pieces(events, answer):
+                        yield piece
+                yield answer.last()
+            finally:
+                await reply.aclose()
+            if answer.doubted:
+                logger.warning("%s reports usage that cannot be true: it is estimated", self._name)
 
     @override
     async def close(self) -> None:
-        await self._client.close()
+        await self._client.aclose()
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Have whatever fails be an error that names the endpoint, and shows nothing of what it sent."""
+        try:
+            yield
+        except httpx.TimeoutException as error:
+            raise GeneratorTimeoutError(f"{self._name} was silent for {self._timeout_s} s") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            logger.warning("%s: %s %r", self._name, type(error).__name__, str(error)[: upstream.SHOWN_CHARS])
+            raise GeneratorError(f"{self._name}: the connection failed ({type(error).__name__})") from error
+        except UpstreamError as error:
+            raise GeneratorError(f"{self._name} sent {error}") from error
+        except StatusError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: StatusError) -> GeneratorError:
+        """Return the error of an answer with a status that is none of success."""
+        told = f"{self._name}: {error}"
+        if error.status == 429:
+            rest_s = upstream.retry_after_s(error.headers)
+            self._rest(1.0 if rest_s is None else rest_s)
+            return self._busy(str(error))
+        if error.status in (400, 413, 422) and error.refusal.is_too_long:
+            return PromptTooLongError(f"{told}: the conversation is longer than the context of the model")
+        if error.status in LASTING:
+            return GeneratorRefusedError(told)
+        if 300 <= error.status < 400:
+            return GeneratorError(f"{told}: redirects are not followed")
+        return GeneratorError(told)
 
     def _body(self, prompt: Prompt) -> dict[str, Any]:
+        limit = "max_completion_tokens" if "max_completion_tokens" in prompt.options else "max_tokens"
         body: dict[str, Any] = {
             **prompt.options,
             "model": self.model,
             "messages": [_written(message) for message in prompt.messages],
-            "max_tokens": prompt.max_tokens,
+            OTHER_LIMIT[limit] if limit in self._unsupported else limit: prompt.max_tokens,
             "temperature": prompt.temperature,
-            "top_p": prompt.top_p,
+            "top_p": None if prompt.top_p == 1.0 else prompt.top_p,
             "stop": prompt.stop or None,
             "seed": prompt.seed,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        return {name: value for name, value in (body | self._request).items() if value is not None}
+        kept = {name: value for name, value in body.items() if name not in self._unsupported}
+        return {name: value for name, value in (kept | self._request).items() if value is not None}
 
-    async def _begun(self, prompt: Prompt) -> openai.AsyncStream[ChatCompletionChunk]:
-        """Send a request, and again while it fails for a moment and there is time."""
+    async def _begun(self, prompt: Prompt) -> tuple[httpx.Response, CompletionStream, int]:
+        """Send a request, and again while it fails for a moment and there is time.
+
+        Returns:
+            The response, what reads it, and how many bytes it may have.
+        """
         if self._rests_until > time.monotonic():
             raise self._busy("its rate is used up")
         stop, left = stop_after_attempt(self._attempts), prompt.patience_s
@@ -156,10 +243,45 @@ class OpenAIGenerator(Generator):
         )
         async for attempt in attempts:
             with attempt:
-                events: openai.AsyncStream[ChatCompletionChunk]
-                events = await self._client.chat.completions.create(**self._body(prompt))
-        self._rest(used_up_s(events.response.headers))
-        return events
+                reply, body, size = await self._learning(prompt)
+        self._rest(used_up_s(reply.headers))
+        limits = AnswerLimits(_positive(body.get("n"), 1), _positive(_limit_in(body), UNLIMITED_TOKENS), size)
+        answer = CompletionStream(limits, [message["content"] for message in prompt.messages])
+        return reply, answer, ANSWER_BYTES + BYTES_OF_A_TOKEN * limits.choices * limits.tokens
+
+    async def _learning(self, prompt: Prompt) -> tuple[httpx.Response, dict[str, Any], int]:
+        """Send a request, and again without a parameter that the model does not take."""
+        while True:
+            body = self._body(prompt)
+            try:
+                return await self._sent(body)
+            except StatusError as error:
+                param = error.refusal.unsupported
+                if error.status not in (400, 422) or not self._can_go_without(param, body):
+                    raise
+                self._unsupported.add(param)
+                logger.warning("%s does not take %r: it is not sent any more", self._name, param)
+
+    def _can_go_without(self, param: str, body: Mapping[str, Any]) -> bool:
+        """Return whether a request can be sent without a parameter that nobody has configured for it."""
+        if param not in body or param in self._request:
+            return False
+        return param in OMISSIBLE or OTHER_LIMIT.get(param, param) not in {param, *self._unsupported}
+
+    async def _sent(self, body: dict[str, Any]) -> tuple[httpx.Response, dict[str, Any], int]:
+        """Send a request; return a response of success, the body and its size. Raises StatusError."""
+        content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        headers = {"content-type": "application/json", "accept": "text/event-stream"}
+        request = self._client.build_request("POST", self._url, content=content, headers=headers)
+        reply = await self._client.send(request, stream=True)
+        if reply.is_success:
+            return reply, body, len(content)
+        try:
+            told = await upstream.beginning_of(reply.aiter_raw(), reply.headers.get("content-encoding"))
+        finally:
+            await reply.aclose()
+        logger.warning("%s answered %d: %s", self._name, reply.status_code, upstream.shown(told))
+        raise StatusError(reply.status_code, reply.headers, refusal_in(told))
 
     def _rest(self, seconds: float) -> None:
         if seconds:
@@ -169,46 +291,48 @@ class OpenAIGenerator(Generator):
         left = max(0.1, self._rests_until - time.monotonic())
         return GeneratorBusyError(f"{self._name}: {why}", round(left, 3))
 
-    def _last(
-        self, finish_reasons: list[str], prompt_tokens: int, completion_tokens: int, cached_tokens: int
-    ) -> Chunk:
-        return Chunk(
-            finish_reason=finish_reasons[0],
-            finish_reasons=tuple(finish_reasons[1:]),
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
-            cached_tokens=cached_tokens,
-        )
+
+async def _pieces(
+    events: AsyncGenerator[bytes, None], answer: CompletionStream
+) -> AsyncGenerator[Chunk, None]:
+    """Yield the pieces of an answer; what fails once it is complete does not matter."""
+    try:
+        async for data in events:
+            if data == DONE:
+                break
+            for piece in answer.pieces(data):
+                yield piece
+        async with asyncio.timeout(DRAIN_S):
+            async for _ in events:  # what is read to its end leaves its connection open
+                pass
+    except (httpx.HTTPError, UpstreamError, TimeoutError):
+        if answer.unfinished is not None:
+            raise
+
+
+def _limit_in(body: Mapping[str, Any]) -> Any:
+    return body.get("max_completion_tokens", body.get("max_tokens"))
+
+
+def _positive(value: Any, default: int) -> int:
+    """Return a number of a request body, which may be anything that was configured."""
+    return value if isinstance(value, int) and value > 0 else default
 
 
 def _passes(error: BaseException) -> bool:
-    if isinstance(error, openai.APIStatusError):
-        return error.status_code in PASSING or error.status_code >= 500
-    return isinstance(error, openai.APIConnectionError)  # a time-out is one
+    if isinstance(error, StatusError):
+        return error.status in PASSING or error.status >= 500
+    return isinstance(error, httpx.TransportError)  # a time-out is one
 
 
 def _pause(state: RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
-    requested_s = retry_after_s(error.response.headers) if isinstance(error, openai.APIStatusError) else 0.0
-    return min(requested_s, LONGEST_PAUSE_S) or PAUSE(state)
-
-
-def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Return the seconds of Retry-After, or of `retry-after-ms`; 0 where there is none in seconds.
-
-    >>> retry_after_s({"retry-after": "2"}), retry_after_s({"retry-after-ms": "40"}), retry_after_s({})
-    (2.0, 0.04, 0.0)
-    """
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            return max(0.0, float(headers[name]) * unit)
-        except (KeyError, ValueError):
-            continue
-    return 0.0
+    requested_s = upstream.retry_after_s(error.headers) if isinstance(error, StatusError) else None
+    return min(requested_s or 0.0, LONGEST_PAUSE_S) or PAUSE(state)
 
 
 def used_up_s(headers: Mapping[str, str]) -> float:
-    """Return the seconds until a rate that is used up is there again; 0 where some is left.
+    """Return the seconds until a rate that is used up is there again, an hour at most; 0 where some is left.
 
     >>> used_up_s({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m30s"})
     90.0
@@ -220,32 +344,7 @@ def used_up_s(headers: Mapping[str, str]) -> float:
         for of in ("requests", "tokens")
         if headers.get(f"x-ratelimit-remaining-{of}") == "0" and f"x-ratelimit-reset-{of}" in headers
     ]
-    return max(rests, default=0.0)
-
-
-def cached_in(usage: openai.types.CompletionUsage | None) -> int:
-    """Return the tokens that an endpoint has read from its cache."""
-    details = usage.prompt_tokens_details if usage else None
-    return (details.cached_tokens if details else None) or 0
-
-
-def _piece(choice: chat_completion_chunk.Choice) -> Chunk:
-    """Return what an event says of one choice."""
-    calls = choice.delta.tool_calls or ()
-    logprobs = choice.logprobs.content if choice.logprobs else None
-    return Chunk(
-        choice.delta.content or "",
-        index=choice.index,
-        tool_calls=tuple(
-            {
-                "index": call.index,
-                **({"id": call.id, "type": "function"} if call.id else {}),
-                "function": call.function.model_dump(exclude_none=True) if call.function else {},
-            }
-            for call in calls
-        ),
-        logprobs=tuple(token.model_dump() for token in logprobs or ()),
-    )
+    return min(max(rests, default=0.0), upstream.LONGEST_REST_S)
 
 
 def _written(message: Message) -> dict[str, Any]:
@@ -253,12 +352,3 @@ def _written(message: Message) -> dict[str, Any]:
     return (
         {**message, "content": None} if message.get("tool_calls") and not message["content"] else {**message}
     )
-
-
-def estimate_tokens(text: str) -> int:
-    """Estimate the number of tokens of a text, at least 1.
-
-    >>> estimate_tokens("four words of text.")
-    5
-    """
-    return max(1, round(len(text) / CHARACTERS_PER_TOKEN))

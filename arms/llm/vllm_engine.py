@@ -83,7 +83,7 @@ class VllmGenerator(Generator):
         try:
             sampling = SamplingParams(
                 max_tokens=prompt.max_tokens,
-                temperature=prompt.temperature,
+                temperature=prompt.temperature or 0.0,
                 top_p=prompt.top_p,
                 stop=list(prompt.stop),
                 seed=prompt.seed,

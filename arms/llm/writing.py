@@ -76,7 +76,11 @@ class Answering(BaseModel):
         default=128, ge=1, description="Most tokens of an answer, where a request names no limit."
     )
     temperature: Number = Field(
-        default=0.0, ge=0, le=2, description="Sampling temperature, where a request names none."
+        default=0.0,
+        ge=0,
+        le=2,
+        description="Sampling temperature, where a request names none; an endpoint is sent one only where it "
+        "is named here, by an arm or by a request.",
     )
     top_p: Number = Field(
         default=1.0,
@@ -94,6 +98,11 @@ class Answering(BaseModel):
         description="Whether the model is instructed to write the numbers of the passages that it used, "
         "such as [1]; they become citations of the reply.",
     )
+
+    @property
+    def asked_temperature(self) -> float | None:
+        """The sampling temperature that somebody has named; None where nobody has."""
+        return self.temperature if "temperature" in self.model_fields_set else None
 
     def identity(self) -> dict[str, Any]:
         """Return what answers depend on, for results that are kept: newer settings where they are set."""

@@ -1,12 +1,11 @@
 """A search API over HTTP: any service that takes a question and returns a list in JSON."""
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cache
 from math import isfinite
 from reprlib import repr as shortened
@@ -24,11 +23,13 @@ from pydantic import (
     model_validator,
 )
 
+from armwise.arms import upstream
 from armwise.arms.async_bridge import Blocking
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from armwise.arms.retrievers.kind import Kind, Members, Resources, reach_of
 from armwise.arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, place_of
 from armwise.arms.secrets import secret_of
+from armwise.arms.upstream import UpstreamError, shown
 from armwise.numbers import Number
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ REFUSED = frozenset((400, 413, 414, 422))
 MAX_BYTES = 8 << 20
 """Bytes of a response, decompressed."""
 
-SHOWN_CHARS = 200
-"""Characters of a response that an error shows."""
+logger = logging.getLogger(__name__)
 
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
 
@@ -235,12 +235,12 @@ class _TryAgainError(Exception):
     """An attempt failed, and another may succeed.
 
     Attributes:
-        retry_after: The header of that name; None if missing.
+        retry_after_s: Seconds that the service asks to wait; None if it does not.
     """
 
-    def __init__(self, trouble: str, retry_after: str | None = None) -> None:
+    def __init__(self, trouble: str, retry_after_s: float | None = None) -> None:
         super().__init__(trouble)
-        self.retry_after = retry_after
+        self.retry_after_s = retry_after_s
 
 
 class Connections:
@@ -257,7 +257,13 @@ class Connections:
         self.waiting = Blocking()
         checked = None if inner is None else CheckedTransport(inner, LIMITS)
         self.client = httpx.AsyncClient(  # each arm has its own time limit # nosec B113
-            transport=checked, trust_env=checked is None, limits=LIMITS, timeout=None, follow_redirects=False
+            headers={"accept-encoding": "gzip, deflate"},
+            transport=checked,
+            trust_env=checked is None,
+            limits=LIMITS,
+            timeout=None,
+            follow_redirects=False,
+            cookies=upstream.no_cookies(),
         )
 
 
@@ -273,18 +279,16 @@ class Reply:
 
     Attributes:
         status: HTTP status.
-        reason: The text of the status.
         headers: Headers.
         content: Body, decompressed.
     """
 
     status: int
-    reason: str
     headers: httpx.Headers
     content: bytes
 
     def __str__(self) -> str:
-        return f"{self.status} {self.reason}: {shown(self.content)}"
+        return f"{self.status} {httpx.codes.get_reason_phrase(self.status)}".strip()
 
 
 class HttpArm:
@@ -352,22 +356,22 @@ class HttpArm:
             raise _TryAgainError(f"{type(error).__name__} {error}".strip()) from error
         except httpx.RequestError as error:
             raise ArmError(f"{self.label}: {type(error).__name__} {error}") from error
-        reply = Reply(response.status_code, response.reason_phrase, response.headers, content)
+        reply = Reply(response.status_code, response.headers, content)
+        if not response.is_success:  # for operators: callers are not shown what a service says
+            logger.warning("%s answered %s: %s", self.label, reply, shown(content))
         if response.status_code == httpx.codes.TOO_MANY_REQUESTS or response.is_server_error:
-            raise _TryAgainError(str(reply), response.headers.get("retry-after"))
+            raise _TryAgainError(str(reply), upstream.retry_after_s(response.headers))
         return reply
 
     async def _body(self, response: httpx.Response) -> bytes:
-        """Read a response. Raises ArmError if it is too long."""
-        body = bytearray()
+        """Read a response. Raises ArmError if it is too long, or cannot be decoded."""
         try:
-            async for part in response.aiter_bytes():
-                body += part
-                if len(body) > MAX_BYTES:
-                    raise ArmError(f"{self.label} gave a response of more than {MAX_BYTES:,} bytes")
+            encoding = response.headers.get("content-encoding")
+            return await upstream.body_of(response.aiter_raw(), encoding, MAX_BYTES)
+        except UpstreamError as error:
+            raise ArmError(f"{self.label} gave a response of {error}") from error
         finally:
             await response.aclose()
-        return bytes(body)
 
 
 class RemoteArm(HttpArm):
@@ -383,9 +387,8 @@ class RemoteArm(HttpArm):
         try:
             passages = read(content, self._params.results, self._params.fields)
         except UnreadableError as error:
-            raise ArmError(
-                f"{self.label} gave a response that cannot be read: {error}: {shown(content)}"
-            ) from error
+            logger.warning("%s gave %s", self.label, shown(content))
+            raise ArmError(f"{self.label} gave a response that cannot be read: {error}") from error
         return Retrieval(best(passages, k))
 
     async def _fetch(self, question: str, k: int) -> bytes:
@@ -406,11 +409,6 @@ class RemoteArm(HttpArm):
 def best(passages: Iterable[Passage], k: int) -> tuple[Passage, ...]:
     """Return the passages of the highest scores, ties broken by id."""
     return tuple(sorted(passages, key=lambda passage: (-passage.score, passage.id))[:k])
-
-
-def shown(content: bytes) -> str:
-    """Return the beginning of a response, for an error."""
-    return repr(content.decode(errors="replace")[:SHOWN_CHARS])
 
 
 def check_reach(params: HttpParams, limits: NewArms) -> None:
@@ -459,8 +457,8 @@ def fill(template: JsonValue, question: str, k: int) -> JsonValue:
 def _pause_s(state: "RetryCallState") -> float:
     """Return the wait before the next attempt: Retry-After, or a random one."""
     failed = state.outcome.exception() if state.outcome else None
-    header = failed.retry_after if isinstance(failed, _TryAgainError) else None
-    return retry_after_s(header, default=random_pause_s(state))
+    asked_s = failed.retry_after_s if isinstance(failed, _TryAgainError) else None
+    return random_pause_s(state) if asked_s is None else asked_s
 
 
 def random_pause_s(state: "RetryCallState") -> float:
@@ -468,26 +466,6 @@ def random_pause_s(state: "RetryCallState") -> float:
     from tenacity import wait_random_exponential
 
     return wait_random_exponential(multiplier=0.1, max=2.0)(state)
-
-
-def retry_after_s(header: str | None, default: float) -> float:
-    """Return the seconds of a Retry-After header.
-
-    Args:
-        header: Seconds or an HTTP date; None if missing.
-        default: Used without a header, or with one that cannot be read.
-
-    >>> retry_after_s("3", 0.1), retry_after_s("Fri, 02 Jan 1970 00:00:00 GMT", 0.1), retry_after_s("?", 0.1)
-    (3.0, 0.0, 0.1)
-    """
-    if header is None:
-        return default
-    if header.strip().isdecimal():
-        return float(header)
-    try:
-        return max(0.0, (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds())
-    except (TypeError, ValueError):
-        return default
 
 
 def _secret(arm: str, header: str, variable: str) -> str:

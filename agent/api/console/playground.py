@@ -57,9 +57,9 @@ async def decide(request: Request, point: RequestPoint, caller: RequestCaller) -
 
 
 @answers.post("/playground/ask", dependencies=[Depends(_signed_in), DECIDE, ACTION])
-async def ask(point: RequestPoint, caller: RequestCaller, body: ChatRequest) -> Response:
+async def ask(request: Request, point: RequestPoint, caller: RequestCaller, body: ChatRequest) -> Response:
     """Answer as `/v1/chat/completions` does, with the key of the cookie."""
-    return await chat.chat(point, caller, body)
+    return await chat.chat(request, point, caller, body)
 
 
 @router.get("/playground/{decision_id}", dependencies=[DECIDE])

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 import orjson
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from armwise.agent.access import Caller, ForeignIdError
 from armwise.agent.api import errors, responses
@@ -67,6 +67,7 @@ SUCCESS = {
     ),
 )
 async def chat(
+    request: Request,
     point: RequestPoint,
     caller: RequestCaller,
     body: ChatRequest,
@@ -82,13 +83,15 @@ async def chat(
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         stream = sse(first, events, point.config, returns=body.agent.returns, include_usage=usage)
         return responses.EventStream(stream, headers=responses.headers(first.decision, first.served))
-    decided, written, finished = await asking.whole(events)
+    answering = asking.whole(events)  # under a key, it can be asked for again
+    decided, written, finished = await (answering if key else responses.unless_left(request, answering))
     return completion(decided, written, finished, point.config, body.agent.returns)
 
 
 async def ask_of(point: DecisionPoint, caller: Caller, body: ChatRequest, key: str | None) -> Ask:
     """Return the turn that a chat asks for. Raises ApiError."""
     question, since = question_of(body.messages)
+    given = options_of_chat(body) | {"max_completion_tokens": body.max_completion_tokens}
     ask = asking.ask_of(
         point,
         caller,
@@ -96,7 +99,7 @@ async def ask_of(point: DecisionPoint, caller: Caller, body: ChatRequest, key: s
         body,
         key,
         messages=read_by_model(body.messages),
-        options=options_asked(point.config, options_of_chat(body), asking.forced_arm(point, body.model)),
+        options=options_asked(point.config, given, asking.forced_arm(point, body.model)),
         **sampling_of(point, body, "max_completion_tokens", body.max_completion_tokens),
     )
     return await in_its_round(point, caller, ask, since, same_arm=body.agent.same_arm)

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from armwise.agent.api import responses
@@ -65,6 +65,7 @@ _ONLY_TEXT = {
     ),
 )
 async def completions(
+    request: Request,
     point: RequestPoint,
     caller: RequestCaller,
     body: CompletionRequest,
@@ -93,7 +94,8 @@ async def completions(
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         stream = _sse(first, events, point.config, include_usage=usage)
         return responses.EventStream(stream, headers=responses.headers(first.decision, first.served))
-    decided, written, finished = await asking.whole(events)
+    answering = asking.whole(events)  # under a key, it can be asked for again
+    decided, written, finished = await (answering if key else responses.unless_left(request, answering))
     cost = finished.execution.cost
     reply = construct(
         TextCompletion,

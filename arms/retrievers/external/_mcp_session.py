@@ -18,7 +18,8 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from armwise.arms.base import ArmError
-from armwise.arms.retrievers.remote import MAX_BYTES, HttpArm, UnreadableError, loaded, shown
+from armwise.arms.retrievers.remote import MAX_BYTES, HttpArm, UnreadableError, loaded
+from armwise.arms.upstream import shown
 
 PASSED = ("content-type", "mcp-session-id")
 """Headers of a response that the protocol needs."""

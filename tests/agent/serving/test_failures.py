@@ -2,16 +2,17 @@
 
 import asyncio
 import json
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
+from armwise.agent.turn import Decider
 from armwise.arms.base import ArmError, Query, Retrieval
 from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt, base
 from armwise.feedback.errors import LogUnavailableError
-from armwise.feedback.events import Status
+from armwise.feedback.events import Decision, Status
 from tests.agent.asking import (
     AN_ANSWER,
     CHAT,
@@ -128,6 +129,26 @@ class Stuck(Generator):
     async def close(self) -> None: ...
 
 
+class Waiting(base.ScriptedGenerator):
+    """Writes its answer once it may.
+
+    Attributes:
+        began: Set once it is asked.
+        go_on: Set while it may write.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.began, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def stream(self, prompt: Prompt) -> Any:
+        self.began.set()
+        await self.go_on.wait()
+        async with aclosing(super().stream(prompt)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
 async def test_a_language_model_that_hangs_is_a_504(tmp_path: Path) -> None:
     limits = {"llm_timeout_s": 0.05}
     async with Service(tmp_path, Stuck(), limits=limits).running() as service:
@@ -230,14 +251,27 @@ async def test_a_log_that_is_away_is_a_503_everywhere(
     assert (await ask(service)).status_code == 200
 
 
-async def test_a_bug_is_a_500_that_tells_no_secret(service: Service) -> None:
+async def test_a_bug_of_an_arm_is_a_recorded_failure_that_tells_no_secret(service: Service) -> None:
     async def broken(_query: Query, _k: int) -> Retrieval:
         raise KeyError("password=hunter2")
 
     service.arms.behaviour["bm25"] = broken
-    transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as service.client:
-        message = refused(await look_up(service, model="arm/bm25"), 500, "internal_error")
+    response = await look_up(service, model="arm/bm25")
+    assert refused(response, 502, "arm_failed") == "ArmError: KeyError: see the log of the service"
+    decided = await record(service, response.headers["x-decision-id"], lambda record: record.execution)
+    assert decided.execution is not None
+    assert (decided.execution.status, "hunter2" in decided.execution.error) == (Status.ARM_FAILED, False)
+    assert not service.replica.service.under_way
+
+
+async def test_a_bug_of_the_service_is_a_500_that_tells_no_secret(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("password=hunter2")
+
+    monkeypatch.setattr(Decider, "choose", broken)
+    message = refused(await look_up(service), 500, "internal_error")
     assert message == "KeyError: see the log of the service"
     assert not service.replica.service.under_way
 
@@ -273,6 +307,9 @@ class Connection:
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
+    def leave(self) -> None:
+        self._gone.set()
+
     async def send(self, message: Any) -> None:
         if body := message.get("body"):
             self.received += body
@@ -290,6 +327,31 @@ async def test_a_client_that_leaves_a_stream_is_recorded_as_cancelled(tmp_path: 
         found = await record(service, first["agent"]["decision_id"], lambda r: r.execution)
         assert found.execution is not None
         assert found.execution.status is Status.CANCELLED
+        assert not service.replica.service.under_way
+
+
+@pytest.mark.parametrize(("key", "status"), [(b"", Status.CANCELLED), (b"d-1", Status.OK)])
+async def test_an_answer_that_nobody_can_get_any_more_is_cancelled(
+    tmp_path: Path, key: bytes, status: Status
+) -> None:
+    generator = Waiting()
+    async with Service(tmp_path, generator).running() as service:
+        client = Connection(CHAT, leave_after=-1)
+        client.scope["headers"] += [(b"idempotency-key", key)] if key else []
+        committed: list[Any] = []
+        append = service.point.turns.log.append
+        service.point.turns.log.append = lambda *facts: committed.extend(facts) or append(*facts)  # type: ignore
+        answering = asyncio.create_task(service.app(client.scope, client.receive, client.send))
+        await generator.began.wait()
+        client.leave()
+        if not key:
+            await answering
+        generator.go_on.set()
+        await answering
+        (decision_id,) = (fact.id for fact in committed if isinstance(fact, Decision))
+        found = await record(service, decision_id, lambda r: r.execution)
+        assert found.execution is not None
+        assert found.execution.status is status
         assert not service.replica.service.under_way
 
 

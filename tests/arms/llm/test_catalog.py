@@ -79,7 +79,7 @@ def test_a_spec_with_an_unknown_engine_field_or_value_is_refused(bad: dict[str, 
 
 FORM = {"response_format", "tools", "tool_choice"}
 SAMPLED = {"presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs"}
-HINTS = {"parallel_tool_calls", "reasoning_effort", "verbosity"}
+HINTS = {"parallel_tool_calls", "reasoning_effort", "verbosity", "max_completion_tokens"}
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
-import openai
 import orjson
 import pytest
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from tenacity import AsyncRetrying, RetryCallState
 
 from armwise.arms.llm.base import (
     GeneratorBusyError,
     GeneratorError,
+    GeneratorRefusedError,
     GeneratorTimeoutError,
     Message,
     Prompt,
@@ -30,7 +29,8 @@ from armwise.arms.llm.base import (
     complete,
 )
 from armwise.arms.llm.catalog import OpenAISpec, build_generator, options_of
-from armwise.arms.llm.openai_api import OpenAIGenerator, _pause, estimate_tokens, used_up_s
+from armwise.arms.llm.completion_stream import Refusal, estimate_tokens
+from armwise.arms.llm.openai_api import OpenAIGenerator, StatusError, _pause, used_up_s
 from armwise.arms.llm.pricing import PricedGenerator, Prices
 
 PROMPT = Prompt(({"role": "user", "content": "What is the capital of France?"},), seed=3)
@@ -165,13 +165,13 @@ def url() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("case", "error", "message"),
     [
-        ("busy", GeneratorBusyError, "slow down"),
-        ("broken", GeneratorError, "out of memory"),
-        ("refusing", GeneratorError, "no such model"),
-        ("long", PromptTooLongError, "maximum context length"),
-        ("failing", GeneratorError, "worker died"),
-        ("torn", GeneratorError, "Connection error"),
-        ("cut", GeneratorError, "without a finish reason"),
+        ("busy", GeneratorBusyError, "HTTP 429"),
+        ("broken", GeneratorError, "HTTP 500"),
+        ("refusing", GeneratorError, "HTTP 400$"),
+        ("long", PromptTooLongError, "HTTP 400: the conversation is longer than the context"),
+        ("failing", GeneratorError, "sent an error in the place of the answer"),
+        ("torn", GeneratorError, r"the connection failed \(RemoteProtocolError\)"),
+        ("cut", GeneratorError, "no finish reason of choice 0"),
         ("silent", GeneratorTimeoutError, "silent for 0.3 s"),
         ("stalling", GeneratorTimeoutError, "silent for 0.3 s"),
     ],
@@ -198,7 +198,7 @@ async def test_what_fails_for_a_moment_is_tried_again(url: str, status: int) -> 
 async def test_an_endpoint_that_names_no_pause_is_left_alone_for_a_second(url: str) -> None:
     seen.clear()
     generator = OpenAIGenerator(f"{url}/limited", "m", max_retries=0)
-    for message in ("slow down", "rate is used up"):
+    for message in ("HTTP 429", "rate is used up"):
         with pytest.raises(GeneratorBusyError, match=message) as caught:
             await complete(generator, PROMPT)
         assert 0.0 < caught.value.retry_after_s <= 1.0
@@ -220,7 +220,7 @@ async def test_a_shorter_rest_does_not_end_a_longer_one(url: str) -> None:
 async def test_an_endpoint_that_stays_broken_is_sent_three_requests(url: str) -> None:
     seen.clear()
     generator = OpenAIGenerator(f"{url}/broken", "m")
-    with pytest.raises(GeneratorError, match="out of memory"):
+    with pytest.raises(GeneratorError, match="HTTP 500"):
         await complete(generator, PROMPT)
     await generator.close()
     assert seen["broken"] == 3
@@ -228,13 +228,8 @@ async def test_an_endpoint_that_stays_broken_is_sent_three_requests(url: str) ->
 
 @pytest.mark.parametrize(("asked_s", "waited_s"), [("30", 30.0), ("60", 60.0), ("3600", 60.0)])
 def test_a_pause_that_an_endpoint_asks_for_is_kept_up_to_a_minute(asked_s: str, waited_s: float) -> None:
-    response: Any = httpx.Response(  # the client has a copy of httpx under another name
-        429, headers={"retry-after": asked_s}, request=httpx.Request("POST", "http://h")
-    )
     state = RetryCallState(AsyncRetrying(), None, (), {})
-    state.set_exception(
-        (openai.RateLimitError, openai.RateLimitError("", response=response, body=None), None)
-    )
+    state.set_exception((StatusError, StatusError(429, {"retry-after": asked_s}, Refusal()), None))
     assert _pause(state) == waited_s
 
 
@@ -248,11 +243,11 @@ def test_a_pause_that_no_endpoint_names_is_drawn_from_a_range_that_doubles_up_to
 
 
 def test_a_rate_is_used_up_until_all_that_it_counts_is_there_again() -> None:
-    tokens = {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "1h2m3.5s"}
-    assert used_up_s(tokens) == 3723.5
+    tokens = {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "0.5h2m3.5s"}
+    assert used_up_s(tokens) == 1923.5
     requests = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "250ms"}
     assert used_up_s(requests) == 0.25
-    assert used_up_s(tokens | requests) == 3723.5
+    assert used_up_s(tokens | requests) == 1923.5
     assert used_up_s(requests | tokens | {"x-ratelimit-remaining-tokens": "1"}) == 0.25
 
 
@@ -260,7 +255,7 @@ def test_a_rate_is_used_up_until_all_that_it_counts_is_there_again() -> None:
 async def test_what_would_fail_again_is_not_tried_again(url: str, status: int) -> None:
     seen.clear()
     generator = OpenAIGenerator(f"{url}/recovering/{status}", "m")
-    with pytest.raises(GeneratorError, match="starting"):
+    with pytest.raises(GeneratorError, match=f"HTTP {status}"):
         await complete(generator, PROMPT)
     await generator.close()
     assert seen["recovering"] == 1
@@ -269,7 +264,7 @@ async def test_what_would_fail_again_is_not_tried_again(url: str, status: int) -
 async def test_a_pause_that_is_longer_than_the_patience_is_not_waited_for(url: str) -> None:
     seen.clear()
     generator = OpenAIGenerator(f"{url}/patient", "m", max_retries=2)
-    with pytest.raises(GeneratorBusyError, match="later") as caught:
+    with pytest.raises(GeneratorBusyError, match="HTTP 429") as caught:
         await complete(generator, replace(PROMPT, patience_s=5.0))
     assert 29.0 < caught.value.retry_after_s <= 30.0
     with pytest.raises(GeneratorBusyError, match="rate is used up"):  # without another request
@@ -302,7 +297,9 @@ async def test_an_endpoint_that_nobody_serves_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
     generator = OpenAIGenerator(url, "m", max_retries=0)
-    with pytest.raises(GeneratorError, match=f"m at {re.escape(url)}: Connection error"):
+    with pytest.raises(
+        GeneratorError, match=rf"m at {re.escape(url)}: the connection failed \(ConnectError\)"
+    ):
         await complete(generator, PROMPT)
     await generator.close()
 
@@ -338,7 +335,7 @@ async def test_an_estimate_is_of_all_messages_and_of_all_pieces(url: str) -> Non
     await generator.close()
     assert (text, last.completion_tokens) == ("Four words of text.", 5)
     assert last.prompt_tokens == 11, "44 characters"
-    assert estimate_tokens("") == estimate_tokens("a") == 1
+    assert estimate_tokens(0) == estimate_tokens(1) == 1
 
 
 async def test_request_fields_are_laid_over_the_body_and_null_takes_one_out(url: str) -> None:
@@ -375,7 +372,8 @@ async def _calling() -> StreamingResponse:
 
 async def test_calls_and_choices_are_read_in_the_pieces_that_they_come_in(url: str) -> None:
     generator = OpenAIGenerator(f"{url}/calling", "m")
-    first, text, arguments, last = [chunk async for chunk in generator.stream(PROMPT)]
+    two = replace(PROMPT, options={"n": 2})
+    first, text, arguments, last = [chunk async for chunk in generator.stream(two)]
     await generator.close()
     assert first.tool_calls[0]["id"] == "c-1"
     assert first.tool_calls[0]["function"]["name"] == "now"
@@ -396,7 +394,7 @@ async def test_an_estimate_counts_all_calls_of_a_piece(url: str) -> None:
     generator = OpenAIGenerator(f"{url}/calling-twice", "m")
     *_, last = [chunk async for chunk in generator.stream(PROMPT)]
     await generator.close()
-    assert last.completion_tokens == 16, "two functions of 32 characters"
+    assert last.completion_tokens == 2, "two names of 3 characters"
 
 
 async def test_options_are_passed_on_and_a_call_without_text_has_none(url: str) -> None:
@@ -411,7 +409,8 @@ async def test_options_are_passed_on_and_a_call_without_text_has_none(url: str) 
     prompt = Prompt(messages, options={"tool_choice": "auto", "n": 2})
     body = orjson.loads((await complete(generator, prompt))[0])
     await generator.close()
-    assert (body["tool_choice"], body["n"]) == ("auto", 2)
+    assert (body["tool_choice"], body["n"], body["max_tokens"]) == ("auto", 2, 256)
+    assert "top_p" not in body, "it is what happens anyway"
     assert body.keys().isdisjoint({"stop", "seed"}), "what is empty is left out"
     assert [message["content"] for message in body["messages"]] == [
         PROMPT.messages[0]["content"],
@@ -426,3 +425,156 @@ def test_a_field_that_an_endpoint_refuses_is_no_option_of_its_engine() -> None:
     everything = options_of(OpenAISpec.model_validate(spec))
     fewer = options_of(OpenAISpec.model_validate({**spec, "request": {"tools": None, "seed": 1, "n": 1}}))
     assert everything - fewer == {"tools"}
+
+
+@endpoint.post("/particular/chat/completions")
+async def _particular(request: Request) -> Any:
+    """Refuses what models that reason refuse, a parameter at a time."""
+    body = await request.json()
+    seen["particular"] += 1
+    for param in ("max_tokens", "temperature", "stop"):
+        if param in body:
+            message = f"Unsupported parameter: {param!r} is not supported with this model."
+            return JSONResponse({"error": {"message": message, "param": param}}, 400)
+    return _stream(_delta(orjson.dumps(body).decode(), "stop"))
+
+
+async def test_a_parameter_that_a_model_refuses_is_not_sent_again(url: str) -> None:
+    seen.clear()
+    generator = OpenAIGenerator(f"{url}/particular", "m")
+    for requests in (3, 4):
+        body = orjson.loads((await complete(generator, PROMPT))[0])
+        assert seen["particular"] == requests
+        assert (body["max_completion_tokens"], body["seed"]) == (256, 3)
+        assert body.keys().isdisjoint({"max_tokens", "temperature"})
+    await generator.close()
+
+
+async def test_a_parameter_that_changes_what_is_asked_is_never_left_out(url: str) -> None:
+    seen.clear()
+    generator = OpenAIGenerator(f"{url}/particular", "m")
+    with pytest.raises(GeneratorError, match="HTTP 400"):
+        await complete(generator, replace(PROMPT, stop=("x",)))
+    await generator.close()
+    assert seen["particular"] == 3
+
+
+async def test_a_parameter_that_is_configured_for_an_endpoint_is_sent_as_it_is(url: str) -> None:
+    seen.clear()
+    generator = OpenAIGenerator(f"{url}/particular", "m", request={"temperature": 0.5})
+    with pytest.raises(GeneratorError, match="HTTP 400"):
+        await complete(generator, PROMPT)
+    await generator.close()
+    assert seen["particular"] == 2, "the limit of tokens is learned, the temperature is not"
+
+
+@endpoint.post("/choosy/chat/completions")
+async def _choosy(request: Request) -> Any:
+    param = "max_tokens" if "max_tokens" in await request.json() else "max_completion_tokens"
+    seen["choosy"] += 1
+    code = "invalid_value" if seen["choosy"] > 2 else "unsupported_parameter"
+    return JSONResponse({"error": {"message": "no", "code": code, "param": param}}, 400)
+
+
+async def test_an_endpoint_that_takes_no_limit_of_tokens_is_not_asked_for_ever(url: str) -> None:
+    seen.clear()
+    generator = OpenAIGenerator(f"{url}/choosy", "m")
+    with pytest.raises(GeneratorError, match="HTTP 400, unsupported_parameter"):
+        await complete(generator, PROMPT)
+    assert seen["choosy"] == 2
+    with pytest.raises(GeneratorError, match="HTTP 400, invalid_value"):
+        await complete(generator, PROMPT)
+    await generator.close()
+    assert seen["choosy"] == 3, "a wrong value says nothing of the model"
+
+
+async def test_the_limit_of_tokens_has_the_name_that_the_caller_gave_it_and_defaults_are_not_sent(
+    url: str,
+) -> None:
+    generator = OpenAIGenerator(f"{url}/echo", "m")
+    named = replace(PROMPT, options={"max_completion_tokens": 256}, temperature=None)
+    body = orjson.loads((await complete(generator, named))[0])
+    await generator.close()
+    assert body["max_completion_tokens"] == 256
+    assert body.keys().isdisjoint({"max_tokens", "temperature", "top_p"})
+
+
+@endpoint.post("/lasting/{status}/chat/completions")
+async def _lasting(status: int) -> JSONResponse:
+    seen["lasting"] += 1
+    return _refusal(status, "the prompt was: secret")
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404])
+async def test_a_wrong_key_account_or_model_is_its_own_error_and_shows_nothing_of_the_body(
+    url: str, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen.clear()
+    generator = OpenAIGenerator(f"{url}/lasting/{status}", "m")
+    with pytest.raises(GeneratorRefusedError, match=f"HTTP {status}$") as caught:
+        await complete(generator, PROMPT)
+    await generator.close()
+    assert (seen["lasting"], "secret" in str(caught.value)) == (1, False)
+    assert "secret" in caplog.text, "operators see it"
+
+
+@endpoint.post("/resting/{after}/chat/completions")
+async def _resting(after: str) -> JSONResponse:
+    return JSONResponse({}, 429, headers={"retry-after": after})
+
+
+@pytest.mark.parametrize(("after", "rest_s"), [("inf", 3600.0), ("1e300", 3600.0), ("nan", 1.0), ("-5", 1.0)])
+async def test_a_rest_is_an_hour_at_most(url: str, after: str, rest_s: float) -> None:
+    generator = OpenAIGenerator(f"{url}/resting/{after}", "m", max_retries=0)
+    with pytest.raises(GeneratorBusyError) as caught:
+        await complete(generator, PROMPT)
+    await generator.close()
+    assert rest_s - 1.0 < caught.value.retry_after_s <= rest_s
+
+
+def test_a_reset_in_a_million_years_is_one_in_an_hour() -> None:
+    far = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "999999999d"}
+    assert used_up_s(far) == 3600.0
+
+
+@endpoint.post("/elsewhere/chat/completions")
+async def _elsewhere() -> Response:
+    return Response(status_code=307, headers={"location": "/inner/chat/completions"})
+
+
+@endpoint.post("/inner/chat/completions")
+async def _inner() -> None:
+    seen["inner"] += 1
+
+
+async def test_a_redirect_is_not_followed_and_no_cookie_is_kept(url: str) -> None:
+    seen.clear()
+    generator = OpenAIGenerator(f"{url}/elsewhere", "m")
+    with pytest.raises(GeneratorError, match="HTTP 307: redirects are not followed"):
+        await complete(generator, PROMPT)
+    await generator.close()
+    assert not seen["inner"]
+
+
+def test_a_key_that_no_header_can_hold_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINE_KEY", "two\nlines")
+    with pytest.raises(GeneratorError, match="the variable LINE_KEY"):
+        OpenAIGenerator("http://h/v1", "m", api_key_env="LINE_KEY")
+
+
+@endpoint.post("/keyed/chat/completions")
+async def _keyed(request: Request) -> StreamingResponse:
+    query = request.url.query
+    return _stream(_delta(f"{request.headers.get('authorization')} {query}", "stop"))
+
+
+async def test_the_key_is_sent_and_the_query_of_the_base_url_is_kept(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-1")
+    generator = OpenAIGenerator(f"{url}/keyed/?api-version=2", "m", api_key_env="SOME_KEY")
+    assert (await complete(generator, PROMPT))[0] == "Bearer sk-1 api-version=2"
+    await generator.close()
+    generator = OpenAIGenerator(f"{url}/keyed", "m")
+    assert (await complete(generator, PROMPT))[0] == "None "
+    await generator.close()

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tenacity import wait_none
 
+from armwise.arms import upstream
 from armwise.arms.base import Arm, ArmError, Passage, Query, QuestionRefusedError
 from armwise.arms.corpus import Corpus
 from armwise.arms.retrievers import ArmSpec, NewArms, Trust, new_arms, remote
@@ -32,7 +33,6 @@ from armwise.arms.retrievers.remote import (
     at,
     fill,
     read,
-    retry_after_s,
 )
 from armwise.arms.tokenizer import words
 from tests.arms.contract import check_arm
@@ -229,7 +229,7 @@ def test_a_trouble_that_passes_is_tried_again(server: Server, trouble: Reply) ->
 @pytest.mark.parametrize(
     ("trouble", "told"),
     [
-        (say(503, b"come back later " * 50), "failed: 503 Service Unavailable: 'come back later"),
+        (say(503, b"come back later " * 50), "failed: 503 Service Unavailable$"),
         (hang_up, "failed: RemoteProtocolError"),
         (stay_silent, "failed: no response within 0.3 s"),
     ],
@@ -258,17 +258,19 @@ def test_all_attempts_together_end_in_time(server: Server, trouble: Reply) -> No
 def test_a_service_that_asks_for_more_time_than_there_is_is_given_up_at_once(server: Server) -> None:
     server.replies = [say(429, b"quota", Retry_After="30")]
     started = time.monotonic()
-    with pytest.raises(ArmError, match="attempt 1 of 3 in 8 s failed: 429 Too Many Requests: 'quota"):
+    with pytest.raises(ArmError, match="attempt 1 of 3 in 8 s failed: 429 Too Many Requests"):
         ids(build(server))
     assert time.monotonic() - started < 5
 
 
 def test_a_service_is_given_the_time_that_it_asks_for() -> None:
     soon = datetime.now(UTC) + timedelta(seconds=100)
-    assert 90 < retry_after_s(format_datetime(soon, usegmt=True), default=0.5) <= 100
+    asked_s = upstream.retry_after_s({"retry-after": format_datetime(soon, usegmt=True)})
+    assert asked_s is not None
+    assert 90 < asked_s <= 100
     nowhere = "Fri, 02 Jan 1970 00:00:00 -0000"  # of no known zone
-    for header in (None, "-1", "soon", nowhere):
-        assert retry_after_s(header, default=0.5) == 0.5
+    for header in ("", "-1", "soon", nowhere):
+        assert upstream.retry_after_s({"retry-after": header}) is None
 
 
 @pytest.mark.parametrize(("attempt", "most_s"), [(1, 0.1), (2, 0.2), (3, 0.4), (9, 2.0)])
@@ -281,7 +283,7 @@ def test_a_pause_is_drawn_from_a_range_that_doubles_up_to_two_seconds(attempt: i
 @pytest.mark.parametrize("status", [301, 400, 401, 404, 413, 414, 422])
 def test_a_refusal_is_not_tried_again(server: Server, status: int) -> None:
     server.replies = [say(status, b"no such index; " * 50)]
-    with pytest.raises(ArmError, match=rf"/search returned {status} [A-Z].*: 'no such index") as caught:
+    with pytest.raises(ArmError, match=rf"/search returned {status} [A-Z][A-Za-z -]*$") as caught:
         ids(build(server))
     assert len(server.asked) == 1
     assert len(str(caught.value)) < 300
@@ -303,7 +305,7 @@ def test_a_refused_connection_is_an_error_that_hides_the_password(server: Server
     [
         (b"<html>", "no JSON"),
         (b'{"results": [{"id": "a", "text": "", "s": NaN}]}', "no JSON"),
-        (b'{"hits": []}', "there is no 'results' in {'hits': []}: '{\"hits\": []}'"),
+        (b'{"hits": []}', "there is no 'results' in {'hits': []}"),
         (b'{"results": {"a": 1}}', "at 'results' is {'a': 1}, not a list"),
         (b'{"results": null}', "at 'results' is None, not a list"),
         (b'{"results": [3]}', "result 1: there is no 'id' in 3"),
@@ -678,7 +680,7 @@ def test_a_response_may_have_8_mib_and_one_whose_compression_is_damaged_is_an_er
     monkeypatch.setattr(remote, "MAX_BYTES", len(content) - 1)
     with pytest.raises(ArmError, match="more than"):
         ids(build(server))
-    with pytest.raises(ArmError, match=r"arm 'far': .*DecodingError"):
+    with pytest.raises(ArmError, match=r"arm 'far': .* gave a response of damaged compressed data"):
         ids(build(server))
 
 

@@ -1,0 +1,199 @@
+"""What arrives from a service that is asked over HTTP: bytes, lines, events and pauses, within bounds.
+
+Such a service is not trusted. What breaks a bound, or cannot be decoded, is an `UpstreamError`.
+"""
+
+import re
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+
+STEP_BYTES = 1 << 16
+"""Bytes that are decompressed at a time."""
+
+LINE_BYTES = 1 << 20
+"""Bytes of a line of a stream, and of an event."""
+
+ERROR_BYTES = 1 << 14
+"""Bytes of the body of an error that are read."""
+
+LONGEST_REST_S = 3600.0
+"""Longest pause that a service is granted, whatever it asks for."""
+
+SHOWN_CHARS = 200
+"""Characters of a response that are shown to operators."""
+
+_EITHER_HEADER = 32 + zlib.MAX_WBITS
+"""Has zlib take data of gzip and of zlib."""
+
+_ENDS = re.compile(rb"\r\n|\r|\n")
+
+
+class UpstreamError(Exception):
+    """A response breaks a bound, or cannot be decoded; the message has no text of it."""
+
+
+async def decoded(
+    parts: AsyncIterable[bytes], encoding: str | None, most: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield a body without its compression, in parts of bounded size.
+
+    Args:
+        parts: The body as it arrives.
+        encoding: Its Content-Encoding; None for none.
+        most: Bytes that it may have, compressed or not.
+
+    Raises:
+        UpstreamError: It has more, its encoding is not known, or it is damaged or cut.
+    """
+    inflater, received, read = _inflater(encoding), 0, 0
+    async for part in parts:
+        received += len(part)
+        for piece in (part,) if inflater is None else inflater.pieces(part):
+            read += len(piece)
+            if max(received, read) > most:
+                raise UpstreamError(f"more than {most:,} bytes")
+            yield piece
+    if inflater is not None:
+        yield inflater.end()
+
+
+def _inflater(encoding: str | None) -> "_Inflater | None":
+    name = (encoding or "identity").strip().lower()
+    if name in ("gzip", "x-gzip", "deflate"):
+        return _Inflater()
+    if name != "identity":
+        raise UpstreamError(f"the content encoding {name[:20]!r}, which was not asked for")
+    return None
+
+
+class _Inflater:
+    """Decompresses gzip, of any number of members, or zlib."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(_EITHER_HEADER)
+
+    def pieces(self, part: bytes) -> Iterator[bytes]:
+        """Yield what a part of the data has, a step at a time. Raises UpstreamError."""
+        while part:
+            if self._member.eof:
+                self._member = zlib.decompressobj(_EITHER_HEADER)
+            try:
+                yield self._member.decompress(part, STEP_BYTES)
+            except zlib.error:
+                raise UpstreamError("damaged compressed data") from None
+            part = self._member.unconsumed_tail or self._member.unused_data
+
+    def end(self) -> bytes:
+        """Return what is left at the end of the data. Raises UpstreamError."""
+        left = self._member.flush()
+        if not self._member.eof:
+            raise UpstreamError("compressed data without its end")
+        return left
+
+
+async def body_of(parts: AsyncIterable[bytes], encoding: str | None, most: int) -> bytes:
+    """Return a whole body. Raises UpstreamError as `decoded`."""
+    body = bytearray()
+    async with aclosing(decoded(parts, encoding, most)) as pieces:
+        async for piece in pieces:
+            body += piece
+    return bytes(body)
+
+
+async def beginning_of(parts: AsyncIterable[bytes], encoding: str | None) -> bytes:
+    """Return the beginning of the body of an error, as far as it can be read."""
+    body = bytearray()
+    with suppress(UpstreamError):
+        async with aclosing(decoded(parts, encoding, LINE_BYTES)) as pieces:
+            async for piece in pieces:
+                body += piece
+                if len(body) >= ERROR_BYTES:
+                    break
+    return bytes(body[:ERROR_BYTES])
+
+
+async def lines(parts: AsyncIterable[bytes], most: int = LINE_BYTES) -> AsyncGenerator[bytes, None]:
+    r"""Yield the lines of a stream, which end in LF, CR LF or CR, without their ends.
+
+    Raises:
+        UpstreamError: A line has more than `most` bytes.
+    """
+    begun, after_cr = bytearray(), False
+    async for part in parts:
+        head, *later = _ENDS.split(part[1:] if after_cr and part.startswith(b"\n") else part)
+        after_cr = part.endswith(b"\r") or (after_cr and not part)
+        begun += head
+        for line in later:
+            if len(begun) > most:
+                break
+            yield bytes(begun)
+            begun = bytearray(line)
+        if len(begun) > most:
+            raise UpstreamError(f"a line of more than {most:,} bytes")
+    if begun:
+        yield bytes(begun)
+
+
+async def events(parts: AsyncIterable[bytes], most: int = LINE_BYTES) -> AsyncGenerator[bytes, None]:
+    """Yield the data of server-sent events; comments and other fields are left out.
+
+    The last event counts without the blank line after it.
+
+    Raises:
+        UpstreamError: A line, or the data of an event, has more than `most` bytes.
+    """
+    data, size, first = list[bytes](), 0, True
+    async with aclosing(lines(parts, most)) as each:
+        async for line in each:
+            name, _, value = (line.removeprefix(b"\xef\xbb\xbf") if first else line).partition(b":")
+            first = False
+            if name == b"data":
+                data.append(value.removeprefix(b" "))
+                size += 1 + len(data[-1])
+                if size > most + 1:
+                    raise UpstreamError(f"an event of more than {most:,} bytes")
+            elif not line and data:
+                yield b"\n".join(data)
+                data, size = [], 0
+    if data:
+        yield b"\n".join(data)
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of `Retry-After`, or of `retry-after-ms`, an hour at most; None where none is read.
+
+    >>> retry_after_s({"retry-after": "2"}), retry_after_s({"retry-after-ms": "40"}), retry_after_s({})
+    (2.0, 0.04, None)
+    >>> retry_after_s({"retry-after": "inf"}), retry_after_s({"retry-after": "nan"})
+    (3600.0, None)
+    >>> retry_after_s({"retry-after": "Fri, 02 Jan 1970 00:00:00 GMT"})
+    0.0
+    """
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        if (seconds := _seconds(headers.get(name, ""))) is not None:
+            return min(seconds * unit, LONGEST_REST_S)
+    return None
+
+
+def _seconds(text: str) -> float | None:
+    """Return a number, or the seconds until an HTTP date; None for neither."""
+    with suppress(ValueError):
+        return number if (number := float(text)) >= 0.0 else None  # what is not a number is neither
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def shown(content: bytes) -> str:
+    """Return the beginning of a response on one line, for operators: callers are not shown what it says."""
+    return repr(content[: 4 * SHOWN_CHARS].decode(errors="replace")[:SHOWN_CHARS])
+
+
+def no_cookies() -> CookieJar:
+    """Return a jar that keeps no cookie: a service has nothing to remember here."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=()))

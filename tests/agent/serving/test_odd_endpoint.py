@@ -1,0 +1,190 @@
+"""An endpoint whose answers are odd in fields and bytes: what is answered, recorded and held in memory."""
+
+import asyncio
+import json
+import resource
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from armwise.arms.llm import Prompt, openai_api
+from armwise.arms.llm.base import ScriptedGenerator
+from armwise.arms.llm.openai_api import OpenAIGenerator
+from armwise.feedback.events import Status
+from benchmarks.odd_endpoints import OddEndpoint, asked
+from tests.agent.asking import ask, events
+from tests.agent.fakes import Service
+
+ANSWERED = {
+    "nothing odd",
+    "CR LF",
+    "CR",
+    "comments and other fields",
+    "a mark of the order of bytes",
+    "no space after data:",
+    "data in two lines",
+    "without [DONE]",
+    "more after [DONE]",
+    "cut after its end",
+    "the type of JSON",
+    "gzip",
+}
+"""Oddities of the bytes with which an answer is complete."""
+
+ODD = "0.choices.0.delta"
+
+FIELDS = {
+    "0.choices: null": 200,
+    "0.choices: absent": 200,
+    f"{ODD}: null": 200,
+    f"{ODD}.content: null": 200,
+    f"{ODD}.content: -1": 502,
+    f"{ODD}.content: a list": 502,
+    f"{ODD}.content: no object": 502,
+    f"{ODD}.content: a lone surrogate": 502,
+    f"{ODD}.content: a megabyte": 502,
+    f"{ODD}.tool_calls.0.index: absent": 200,
+    f"{ODD}.tool_calls.0.function: absent": 502,
+    f"{ODD}.tool_calls.0.function.arguments: no object": 502,
+    "0.choices.0.index: 4000000": 502,
+    "0.choices.0.index: -1": 502,
+    "0.choices.0.logprobs.content.0.logprob: not a number": 502,
+    "0.id: a lone surrogate": 502,
+    "0.error: a text": 502,
+    "1.choices.0.finish_reason: a megabyte": 200,
+    "1.choices.0.finish_reason: a text": 200,
+    "1.choices.0.finish_reason: null": 502,
+    "1.choices.0.finish_reason: no text": 502,
+    "2.usage: no object": 200,
+    "2.usage: a text": 200,
+    "2.usage.prompt_tokens: null": 200,
+    "2.usage.prompt_tokens: 10^30": 200,
+    "2.usage.completion_tokens: a fraction": 200,
+    "2.usage.completion_tokens: -1": 200,
+    "2.usage.prompt_tokens_details.cached_tokens: 4000000": 200,
+}
+"""Oddities of the fields, and the status of the answer."""
+
+MOST_MIB = 150
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[tuple[OddEndpoint, str]]:
+    odd = OddEndpoint()
+    async with odd.listening() as url:
+        yield odd, url
+
+
+async def test_every_odd_answer_is_an_answer_or_a_recorded_failure_in_bounded_memory(
+    endpoint: tuple[OddEndpoint, str],
+    tmp_path: Path,
+    subtests: pytest.Subtests,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(openai_api, "ANSWER_BYTES", 4 << 20)  # of 16: less time
+    odd, url = endpoint
+    of_bytes = [name for name in odd.names if name[:2] not in ("0.", "1.", "2.")]
+    expected = {name: 200 if name in ANSWERED else 502 for name in of_bytes} | FIELDS
+    assert len(expected) > 60
+    generator = OpenAIGenerator(url, "odd", timeout_s=5.0, max_retries=0)
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with Service(tmp_path, generator).running() as service:
+        for name, status in expected.items():
+            with subtests.test(name):
+                row = await asked(service.client, name, odd.names.index(name))
+                assert (row.kept, row.status) == (True, status), row
+                assert "secret" not in row.shown
+                assert service.point.store.counts()["executions"] == service.point.store.counts()["decisions"]
+    await generator.close()
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held) / 1024 < MOST_MIB
+
+
+async def test_tokens_that_cannot_be_true_are_not_recorded(
+    endpoint: tuple[OddEndpoint, str], tmp_path: Path
+) -> None:
+    odd, url = endpoint
+    generator = OpenAIGenerator(url, "odd")
+    async with Service(tmp_path, generator).running() as service:
+        recorded = []
+        for name in ("nothing odd", "2.usage.prompt_tokens: 10^30", "2.usage.completion_tokens: 4000000"):
+            usage = json.loads((await asked(service.client, name, odd.names.index(name))).shown)["usage"]
+            recorded.append((usage["prompt_tokens"], usage["completion_tokens"]))
+    await generator.close()
+    assert recorded[0] == (9, 3)
+    assert recorded[1] == recorded[2]
+    assert 20 < recorded[1][0] < 200
+    assert 3 < recorded[1][1] < 10
+
+
+async def test_where_the_endpoint_answers_oddly_the_fallback_answers_and_the_breaker_counts(
+    endpoint: tuple[OddEndpoint, str], tmp_path: Path
+) -> None:
+    odd, url = endpoint
+    generator = OpenAIGenerator(url, "odd", max_retries=0)
+    changes = {
+        "llms": {"good": {"engine": "scripted"}},
+        "arms": {"none": {"kind": "none", "answering": {"llm": "good"}}, "bm25": {"kind": "bm25"}},
+        "fallback": "none",
+    }
+    good = ScriptedGenerator({}, default="The Rhine.")
+    async with Service(tmp_path, generator, {"good": good}, **changes).running() as service:
+        number = odd.names.index("no JSON")
+        body = {"messages": [{"role": "user", "content": f"oddity {number}"}], "agent": {"explore": True}}
+        served = set()
+        for _ in range(20):
+            reply = await ask(service, **body)
+            assert reply.status_code == 200
+            served.add((reply.json()["agent"]["arm_drawn"], reply.json()["agent"]["arm_served"]))
+        assert served == {("none", "none"), ("bm25", "none")}
+    await generator.close()
+
+
+async def test_a_bug_of_a_generator_is_a_failure_of_the_language_model(tmp_path: Path) -> None:
+    generator = ScriptedGenerator(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]
+    async with Service(tmp_path, generator).running() as service:
+        reply = await ask(service)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (502, "llm_failed")
+        assert "ZeroDivisionError: see the log" in reply.json()["error"]["message"]
+        record = await asyncio.to_thread(service.point.store.record, reply.headers["x-decision-id"])
+        assert record is not None
+        assert record.execution is not None
+        assert record.execution.status is Status.LLM_FAILED
+        streamed = events(await ask(service, stream=True))
+        assert streamed[-1]["error"]["code"] == "llm_failed"
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404])
+async def test_a_wrong_key_of_an_endpoint_is_not_worth_a_retry(
+    endpoint: tuple[OddEndpoint, str], tmp_path: Path, status: int
+) -> None:
+    odd, url = endpoint
+    generator = OpenAIGenerator(url, "odd")
+    async with Service(tmp_path, generator).running() as service:
+        number = odd.names.index(f"status {status}")
+        reply = await ask(service, messages=[{"role": "user", "content": f"oddity {number}"}])
+        assert (reply.status_code, reply.json()["error"]["retryable"]) == (502, False)
+    await generator.close()
+
+
+async def test_who_leaves_ends_the_stream_of_the_endpoint_within_a_second(
+    endpoint: tuple[OddEndpoint, str],
+) -> None:
+    odd, url = endpoint
+    generator = OpenAIGenerator(url, "odd")
+    number = odd.names.index("empty events without an end")
+    prompt = Prompt(({"role": "user", "content": str(number)},), max_tokens=100_000)
+
+    async def read() -> None:
+        async for _ in generator.stream(prompt):
+            pass
+
+    reading = asyncio.create_task(read())
+    await odd.began.wait()
+    assert not odd.left.is_set()
+    reading.cancel()
+    async with asyncio.timeout(1.0):
+        await odd.left.wait()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    await generator.close()
