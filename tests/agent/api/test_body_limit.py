@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from fastapi import HTTPException
@@ -107,6 +108,28 @@ async def test_what_is_no_request_has_no_limit() -> None:
     app = Behind()
     await serve(app, [b"x" * 100], {"content-length": "100"}, kind="websocket")
     assert app.read == b"x" * 100
+
+
+async def test_a_body_that_trickles_part_by_part_has_one_deadline() -> None:
+    loop = asyncio.get_running_loop()
+    elapsed, now = 0.0, loop.time
+    loop.time = lambda: now() + elapsed  # type: ignore[method-assign]
+    received = 0
+
+    async def trickling() -> Message:
+        nonlocal elapsed, received
+        received += 1
+        elapsed += 0.4  # of the second that the whole body may take
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"", "more_body": True}
+
+    limits = Limits.model_construct(body_bytes=LIMIT, body_s=1.0)
+    scope = {"type": "http", "method": "POST", "path": "/v1/x", "headers": []}
+    with pytest.raises(HTTPException) as error:
+        await guarded(Behind(), limits)(scope, trickling, AsyncMock())
+    assert isinstance(error.value.__cause__, ApiError)
+    assert (error.value.__cause__.code, received) == ("request_timeout", 3)
 
 
 async def test_a_body_that_never_ends_is_refused_when_its_time_is_over() -> None:

@@ -278,6 +278,11 @@ async def test_an_arm_that_was_switched_off_or_excluded_since_is_not_forced(call
     arm = first["agent"]["arm_served"]
     ours = (await ask(calling, messages=messages, agent={"excluded_arms": [arm]})).json()["agent"]
     assert arm not in ours["pmf"]
+    others = [name for name in first["agent"]["pmf"] if name != arm]
+    ours = (await ask(calling, messages=messages, agent={"allowed_arms": others})).json()["agent"]
+    assert (ours["mode"], set(ours["pmf"])) == ("explore", set(others))
+    ours = (await ask(calling, messages=messages, agent={"allowed_arms": [arm]})).json()["agent"]
+    assert (ours["mode"], ours["arm_served"]) == ("forced", arm)
     await calling.client.patch(f"/v1/arms/{arm}", json={"enabled": False})
     ours = (await ask(calling, messages=messages)).json()["agent"]
     assert (ours["mode"], len(ours["pmf"])) == ("explore", 2)
