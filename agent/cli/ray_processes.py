@@ -60,6 +60,9 @@ STARTED_AGAIN = (Role.CONTROLLER, Role.INGRESS)
 PATIENCE_S = dict.fromkeys(Role, 2.0) | dict.fromkeys(STARTED_AGAIN, 300.0)
 """How long each may be missing."""
 
+STARTING_S = 25.0
+"""How long Ray's own may be missing while Ray starts, if its control service is: it may begin anew."""
+
 
 class ProcessLostError(Exception):
     """A process has ended without which the service cannot go on; the message says which, and what to do."""
@@ -70,13 +73,15 @@ class Absences:
 
     Args:
         expected: Those that are there from the start; others are expected once they were there.
+        starting: Whether Ray starts, which may end all of them and begin anew.
 
     Attributes:
         missing_s: Seconds for which a process that is expected has been missing.
     """
 
-    def __init__(self, expected: Iterable[Role] = ()) -> None:
+    def __init__(self, expected: Iterable[Role] = (), *, starting: bool = False) -> None:
         self._expected = set(expected)
+        self._starting = starting
         self._looked_at: float | None = None
         self.missing_s: dict[Role, float] = {}
 
@@ -100,7 +105,11 @@ class Absences:
     @property
     def lost(self) -> list[Role]:
         """Those that have been missing for too long; where Ray's own are among them, all of those."""
-        late = [role for role, missing_s in self.missing_s.items() if missing_s >= PATIENCE_S[role]]
+        begins_anew = self._starting and Role.CONTROL in self.missing_s
+        least_s = STARTING_S if begins_anew else 0.0
+        late = [
+            role for role, missing_s in self.missing_s.items() if missing_s >= max(PATIENCE_S[role], least_s)
+        ]
         own = [role for role in self.missing_s if role not in STARTED_AGAIN]
         return own if set(own) & set(late) else late
 
@@ -126,7 +135,8 @@ class RayProcesses:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._starter, self._folder, self._clock = starter, folder, clock
-        self._absences = Absences(() if folder is None else (Role.CONTROL, Role.RAYLET))
+        self._absences = Absences(starting=True)
+        self._control: int | None = None
         self._seen: dict[Role, list[psutil.Process]] = {}
         self._next, self._started = 0.0, False
         self._failures = 0
@@ -148,12 +158,15 @@ class RayProcesses:
         if now < self._next:
             return None
         self._next = now + LOOK_S
-        self._started = self._started or self._has_started()
-        if self._started:
-            self._absences.look(self._there(), now)
-            if roles := self._absences.lost:
-                raise lost(", ".join(roles), "gone, and not started again")
-            self._say(self._absences.said)
+        if "RAY_ADDRESS" in os.environ:
+            return None  # its processes belong to others
+        there = self._there()
+        if not self._started:
+            self._follow_start(there)
+        self._absences.look(there, now)
+        if roles := self._absences.lost:
+            raise lost(", ".join(roles), "gone, and not started again")
+        self._say(self._absences.said)
         return None
 
     def end(self) -> None:
@@ -161,13 +174,17 @@ class RayProcesses:
         kill_session(self._starter.pid)
         self._starter.wait()
 
-    def _has_started(self) -> bool:
-        """Return whether Ray is there; while it starts, it may end a part and start it again."""
-        if "RAY_ADDRESS" in os.environ:
-            return False  # its processes belong to others
+    def _follow_start(self, there: Collection[Role]) -> None:
+        """Take up that Ray has begun anew, or has started."""
         if self._folder is None:
-            return Role.CONTROLLER in self._there()
-        return (self._folder / RAY_STARTED).exists()
+            self._started = Role.CONTROLLER in there
+        else:
+            self._started = (self._folder / RAY_STARTED).exists()
+        control = next((process.pid for process in self._seen.get(Role.CONTROL, ())), None)
+        if self._started:
+            self._absences = Absences((Role.CONTROL, Role.RAYLET))
+        elif control not in (None, self._control):
+            self._absences, self._control = Absences(starting=True), control
 
     def _there(self) -> set[Role]:
         """Return the roles with a process that runs; all are looked for again where one has none."""

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -21,6 +22,7 @@ from armwise.agent.cli.ray_processes import (
     PATIENCE_S,
     SAID_S,
     STARTED_AGAIN,
+    STARTING_S,
     Absences,
     ProcessLostError,
     RayProcesses,
@@ -240,16 +242,51 @@ def test_a_service_without_a_process_that_nothing_starts_again_is_lost_with_a_li
     assert [one for one in left if one.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_while_ray_starts_it_may_end_a_process_and_start_it_again(
+def test_a_raylet_that_ends_while_ray_starts_is_lost_as_ray_waits_for_it_for_minutes(
     starter: "subprocess.Popen[bytes]", run: Path
 ) -> None:
     (run / RAY_STARTED).unlink()
     ray = RayProcesses(starter, run, Clock())
     looked(ray, 3)
     kill(starter, Role.RAYLET)
-    looked(ray, 20)
-    (run / RAY_STARTED).touch()
+    looked(ray, 2)
     with pytest.raises(ProcessLostError, match=r"without Ray's raylet \("):
+        looked(ray, 2)
+
+
+def test_a_start_of_ray_in_which_all_have_ended_is_lost_before_half_a_minute(
+    starter: "subprocess.Popen[bytes]", run: Path
+) -> None:
+    (run / RAY_STARTED).unlink()
+    ray = RayProcesses(starter, run, Clock())
+    looked(ray, 1)
+    for role in OWN:
+        kill(starter, role)
+    looked(ray, int(STARTING_S))
+    with pytest.raises(ProcessLostError, match="gcs_server"):
+        looked(ray, 1)
+
+
+def test_while_ray_starts_it_may_end_all_its_processes_and_begin_anew(
+    starter: "subprocess.Popen[bytes]", run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run / RAY_STARTED).unlink()
+    ray, there = RayProcesses(starter, run, Clock()), set[Role]()
+    monkeypatch.setattr(ray, "_there", lambda: there)
+    for number in range(3):
+        there |= {Role.CONTROL}
+        ray._seen[Role.CONTROL] = [SimpleNamespace(pid=number)]  # noqa: SLF001 - another process
+        looked(ray, 40)
+        there |= set(OWN)
+        looked(ray, 10)
+        there.clear()
+        ray._seen.clear()  # noqa: SLF001
+        looked(ray, 20)
+    there |= set(OWN)
+    (run / RAY_STARTED).touch()
+    looked(ray, 2)
+    there.remove(Role.CONTROL)
+    with pytest.raises(ProcessLostError, match="gcs_server"):
         looked(ray, 4)
 
 
@@ -350,7 +387,7 @@ def test_without_a_folder_of_the_run_ray_has_started_once_its_controller_is_ther
     monkeypatch.setattr(ray, "_there", lambda: there)
     looked(ray, 2)
     there -= {Role.CONTROL}
-    looked(ray, 20)
+    looked(ray, int(STARTING_S))
     there |= set(Role)
     looked(ray, 2)
     there -= {Role.RAYLET, Role.CONTROLLER}
