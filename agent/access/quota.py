@@ -246,7 +246,7 @@ class Quota:
 
         def granted(grant: ledger.Grant) -> None:
             lease.left = grant.left
-            lease.used_up_until = self._clock() + max(AGAIN_S, grant.again_s) if grant.again_s else 0.0
+            lease.used_up_until = self._clock() + grant.again_s if grant.again_s else 0.0
             if grant.amount:  # which may be less: the last turn may exceed the limit
                 held = lease.free + grant.amount
                 lease.free = max(0.0, held - amount)

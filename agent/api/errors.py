@@ -206,7 +206,8 @@ _KINDS = (
     ErrorKind(
         "rate_limit_exceeded",
         429,
-        "The key has used its requests or tokens of this minute. Nothing was decided.",
+        "The key has used its requests or tokens of a minute; `Retry-After` says when some are left. "
+        "Nothing was decided.",
         retryable=True,
         raised_by={RateLimitedError: None},
     ),

@@ -36,6 +36,9 @@ KEPT_S = 600
 
 MINUTE_S = 60.0
 
+LEAST_S = 0.05
+"""Seconds for which a limit that is used up is refused at least."""
+
 
 @dataclass(frozen=True, slots=True)
 class Amount:
@@ -123,7 +126,7 @@ class Reserve:
         if len(self.use[1]) != MINUTE:
             return inf
         if spent < self.limit:
-            return left_s - MINUTE_S * (self.limit - spent) / earlier
+            return max(LEAST_S, left_s - MINUTE_S * (self.limit - spent) / earlier)
         return left_s + MINUTE_S * (1 - self.limit / spent)
 
 

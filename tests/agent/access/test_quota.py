@@ -253,6 +253,22 @@ async def test_what_a_turn_returns_is_no_more_than_the_limit_had_left(store: Sto
     assert dict(other.headers(who))[b"x-ratelimit-remaining-tokens"] == b"1"
 
 
+async def test_what_is_under_way_since_the_minute_before_counts_on_all_replicas(
+    store: Store, clock: Clock
+) -> None:
+    (quota, other), who = replicas(store, clock), caller(tpm_limit=100)
+    clock.now += 59
+    await quota.book(who, "d-1", 100, 0.0)
+    clock.now += 1
+    for replica in (quota, other):
+        with pytest.raises(RateLimitedError):
+            await replica.book(who, "d-2", 1, 0.0)
+    quota.release("d-1")
+    await quota.report()
+    clock.now += 0.1
+    await other.book(who, "d-3", 1, 0.0)
+
+
 async def test_a_refused_turn_keeps_nothing_of_its_other_limits(store: Store, clock: Clock) -> None:
     (quota,), who = replicas(store, clock, 1), caller(tpm_limit=50, max_budget=1.0, budget_duration="1d")
     await quota.book(who, "d-1", 10, 1.0)
@@ -486,4 +502,7 @@ def test_a_grant_is_never_more_than_what_is_left(
     assert grant.amount + grant.left == max(0, left)
     assert grant.amount >= min(wanted, max(0, left))
     assert (grant.again_s > 0) == (counted >= limit)
-    assert grant.again_s <= left_s + 60
+    assert grant.again_s <= max(0.05, left_s + 60)
+
+    limits_whole_minute = Reserve(reserve.use, meter, limit, wanted).grant(Amount(), Amount(), amounts[0])
+    assert (limits_whole_minute.again_s > 0) == (used >= limit), "at the first moment of a minute, too"

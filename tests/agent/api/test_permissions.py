@@ -369,9 +369,27 @@ async def test_an_answer_to_a_conversation_is_read_by_the_groups_of_who_led_it(t
         async for reader, record, text in records(tenants, reply.json()["agent"]["decision_id"]):
             assert (SECRET in text) == (reader in readers)
             assert record["withheld"] == (reader not in readers)
+    for first in (1, 2):  # also without what the answer was given to
+        made = await post(
+            tenants, "zeta", "/v1/chat/completions", body | {"messages": body["messages"][first:]}
+        )
+        async for reader, record, _ in records(tenants, made.json()["agent"]["decision_id"]):
+            assert record["withheld"] == (reader in ("acme", "none"))
     reply = await post(tenants, "zeta", "/v1/chat/completions", body | {"agent": NOTHING | {"groups": []}})
     async for _, record, _ in records(tenants, reply.json()["agent"]["decision_id"]):
         assert not record["withheld"], "it was asked for callers without groups"
+
+
+async def test_a_turn_that_keeps_the_arm_of_its_conversation_is_read_by_the_same_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with service_of(tmp_path, keys=keys(monkeypatch), sticky="episode").running() as service:
+        body = said(SECRET) | {"agent": NOTHING | {"episode_id": "talk"}}
+        turns = [(await post(service, "zeta", "/v1/chat/completions", body)).json()["agent"] for _ in "ab"]
+        assert [turn["mode"] for turn in turns] == ["explore", "continued"]
+        for turn in turns:
+            async for reader, record, text in records(service, turn["decision_id"]):
+                assert record["withheld"] == (SECRET not in text) == (reader in ("acme", "none"))
 
 
 async def test_a_question_without_earlier_messages_is_read_by_all_where_its_passages_are_for_all(

@@ -559,7 +559,8 @@ def test_the_bounds_of_a_canary_use_the_rewards_known_when_it_decided(
 def test_decisions_that_wait_are_selected_like_those_of_the_log(filled: AppConfig, store: Store) -> None:
     early, execution, _ = turn(1000, "dense")
     late, executed, _ = turn(1001, "bm25")
-    store.append([replace(early, decided_at=0.5), execution, replace(late, decided_at=1.5), executed])
+    late, executed = replace(late, id="acme~late", decided_at=1.5), replace(executed, decision_id="acme~late")
+    store.append([replace(early, decided_at=0.5), execution, late, executed])
 
     def pending(**selected: Any) -> int:
         report = evaluated(filled, store, "fixed:dense", gate=True, **selected)
@@ -575,6 +576,7 @@ def test_decisions_that_wait_are_selected_like_those_of_the_log(filled: AppConfi
     assert pending(features={"side": "left"}) == 1
     assert pending(until="1970-01-01T00:00:01.200Z", features={"side": "left"}) == 0
     assert pending(versions=(1, 3)) == 0
+    assert pending(project="default") == 1
 
 
 def test_the_gate_holds_a_candidate_where_propensities_were_changed(
