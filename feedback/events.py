@@ -38,6 +38,9 @@ ROUTER = "router"
 SIMILARITY = "similarity"
 """The feature of an arm that says how near the question is to passages of its source."""
 
+LEAST_PROPENSITY = 1e-9
+"""Smallest propensity that a draw is weighted by: what is drawn less often is never seen."""
+
 QUOTES_PASSAGES = "may quote passages"
 """Marks the fields of facts whose text was written by what, or who, had read the passages of a decision: a
 language model, its server, an arm, a judge, who rates. Its question and context are of who asked."""

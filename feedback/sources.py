@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import orjson
 import sqlalchemy as sa
 from numpy.typing import NDArray
 from typing_extensions import override
@@ -39,9 +38,10 @@ from armwise.feedback.dataset import (
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import Cost, Example, Status
 from armwise.feedback.exchange import ExchangeError, Header, read_export, read_headers
-from armwise.feedback.log import Store
+from armwise.feedback.log import Store, loads
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
+from armwise.feedback.log.limits import Limited
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.texts import value_of
 from armwise.feedback.training_log import Settled, WaitingDecisions, read_examples, settled_at, waiting
@@ -414,7 +414,7 @@ def _batch(columns: Columns, rule: RewardRule, selection: Selection, after: int)
     n = len(columns["metrics"])
     few = Categorical.of(list(columns["status"] + _APART + columns["few"]))
     draw = Categorical([_draw(text) for text in few.values], few.codes)
-    p, n_p = _shares(columns["probabilities"])
+    p, n_p = _shares(columns["probabilities"], columns["propensity"])
     return Batch(
         seq=np.arange(after + 1, after + 1 + n),
         at=columns["decided_at"],
@@ -447,15 +447,16 @@ def _batch(columns: Columns, rule: RewardRule, selection: Selection, after: int)
 def _parsed(texts: NDArray[Any]) -> Iterator[Any]:
     """Yield parsed JSON."""
     for start in range(0, len(texts), _FEW):
-        yield from orjson.loads(f"[{','.join(texts[start : start + _FEW])}]")
+        yield from loads(f"[{','.join(texts[start : start + _FEW])}]")
 
 
-def _shares(texts: NDArray[Any]) -> tuple[Floats, Integers]:
-    """Return the probabilities of all rows, and how many each has."""
+def _shares(texts: NDArray[Any], propensity: Floats) -> tuple[Floats, Integers]:
+    """Return the probabilities of all rows, and how many each has: none where the propensity is not known."""
     p, n_p = array("d"), array("q")
-    for shares in _parsed(texts):
-        p.extend(shares or ())
-        n_p.append(len(shares or ()))
+    for shares, unknown in zip(_parsed(texts), np.isnan(propensity).tolist(), strict=True):
+        shares = () if unknown else shares or ()
+        p.extend(shares)
+        n_p.append(len(shares))
     return np.array(p), np.array(n_p)
 
 
@@ -471,25 +472,26 @@ def _numbers(
 
 def _draw(text: str) -> DrawKey:
     status, mode, policy, arms, drawn = text.split(_APART, 4)
-    return DrawKey(mode, policy, tuple(orjson.loads(arms) or ()), drawn, failed=status != Status.OK)
+    return DrawKey(mode, policy, tuple(loads(arms) or ()), drawn, failed=status != Status.OK)
 
 
 def _fetched(connection: sa.Connection, query: sa.Select[Any]) -> Columns:
     """Return the columns of a query by name, bypassing the rows of SQLAlchemy."""
-    kinds = {column.name: _kind(column.type) for column in query.selected_columns}
     read = _aggregated if connection.dialect.name == "postgresql" else _iterated
-    columns = zip(kinds, read(connection, query), strict=True)
-    return {name: np.array(values, dtype=kinds[name]) for name, values in columns}
+    columns = zip(query.selected_columns, read(connection, query), strict=True)
+    return {column.name: _array(values, column.type) for column, values in columns}
 
 
-def _kind(of: sa.types.TypeEngine[Any]) -> type:
-    return np.int64 if isinstance(of, sa.Integer) else np.float64 if isinstance(of, sa.Float) else np.object_
+def _array(values: list[Any], of: sa.types.TypeEngine[Any]) -> NDArray[Any]:
+    if isinstance(of, Limited):
+        return of.all_within(values)
+    return np.array(values, dtype=np.int64 if isinstance(of, sa.Integer) else np.object_)
 
 
 def _aggregated(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:
     """Have PostgreSQL return one JSON array a column, as its driver is slow for each row."""
     arrays = (_text(sa.func.json_agg(column)) for column in query.subquery().c)
-    return [orjson.loads(array or "[]") for array in connection.execute(sa.select(*arrays)).one()]
+    return [loads(array or "[]") for array in connection.execute(sa.select(*arrays)).one()]
 
 
 def _iterated(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:

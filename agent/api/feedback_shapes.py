@@ -1,11 +1,11 @@
 """Feedback in the shapes of TensorZero, Langfuse and vLLM's Semantic Router, kept as that of our own."""
 
 import asyncio
+import json
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
-import orjson
 from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import (
@@ -172,7 +172,7 @@ async def of_tensorzero(
     """Keep feedback in TensorZero's shape: a metric, a `comment` or a `demonstration`."""
     value = body.value
     if body.metric_name == DEMONSTRATION and isinstance(value, list | dict):  # blocks of content
-        value = orjson.dumps(value).decode()
+        value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     item = _item(
         decision_id=body.inference_id and await _decision(point, caller, body.inference_id),
         episode_id=body.episode_id,

@@ -33,7 +33,7 @@ from armwise.agent.turn import Ask, Observed
 from armwise.arms.base import ArmError
 from armwise.feedback.clock import AHEAD_S
 from armwise.feedback.errors import ConflictError, StoreError
-from armwise.feedback.events import OBSERVED, Cost, Decision, Execution, Feedback, Status
+from armwise.feedback.events import LEAST_PROPENSITY, OBSERVED, Cost, Decision, Execution, Feedback, Status
 from armwise.feedback.reward import RewardError
 
 router = APIRouter(tags=["decisions"], route_class=CompiledRoute)
@@ -295,8 +295,9 @@ def _observed(point: DecisionPoint, item: ObservationItem, now: float) -> Observ
         if item.propensity is not None:
             raise asking.InvalidAskError("propensity has no place beside distribution", "propensity")
         p = asking.distribution_of(point, item.distribution, "distribution")
-        if not p.get(drawn):
-            message = f"arm {item.arm!r} was chosen, and has no probability in the distribution"
+        if (chance := p.get(drawn, 0.0)) < LEAST_PROPENSITY:
+            least = f"at least {LEAST_PROPENSITY:g} was expected"
+            message = f"arm {item.arm!r} was chosen, and has the probability {chance:g}: {least}"
             raise asking.InvalidAskError(message, "distribution")
         if named and (others := [arm for arm in p if arm not in named]):
             message = f"arm {others[0]!r} has a probability, and is not among: {', '.join(named)}"

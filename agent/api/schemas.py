@@ -28,6 +28,7 @@ from armwise.arms.base import NAME, checked_name
 from armwise.arms.filters import Filter
 from armwise.arms.llm import WritingSpec
 from armwise.arms.models import Backbone
+from armwise.feedback.events import LEAST_PROPENSITY
 from armwise.feedback.registry import promotions
 
 
@@ -281,7 +282,7 @@ class ObservationItem(Request):
         default=None,
         description="What could have been chosen; null for the keys of `distribution`, or all live arms.",
     )
-    propensity: Annotated[Finite, Field(gt=0, le=1)] | None = Field(
+    propensity: Annotated[Finite, Field(ge=LEAST_PROPENSITY, le=1)] | None = Field(
         default=None, description="Probability with which `arm` was drawn; null where it is not known."
     )
     distribution: Annotated[dict[Name, Probability], Field(min_length=1, max_length=1000)] | None = Field(

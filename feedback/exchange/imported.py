@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from armwise.feedback.arrays import TOLERANCE
-from armwise.feedback.events import LABELS, Decision, Example, Mode
+from armwise.feedback.events import LABELS, LEAST_PROPENSITY, Decision, Example, Mode
 from armwise.feedback.exchange.jsonl import ExchangeError, problems, unlikely
 from armwise.feedback.reward import Metric, RewardRule
 
@@ -91,9 +91,10 @@ def worth(name: str, reward: float, scale: tuple[float, float]) -> float:
 
 def possible(name: str, propensity: float) -> float:
     """Return the probability in a column that an arm can have been drawn with. Raises BadValue."""
-    if not 0.0 < propensity <= 1.0:
+    if not LEAST_PROPENSITY <= propensity <= 1.0:
         raise BadValue(
-            "propensity not in (0, 1]", f"{name} is {propensity:g}; a probability in (0, 1] was expected"
+            "propensity not in (0, 1]",
+            f"{name} is {propensity:g}; a probability in (0, 1] was expected, {LEAST_PROPENSITY:g} or more",
         )
     return propensity
 

@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.clock import require_date
-from armwise.feedback.events import Decision, Example
+from armwise.feedback.events import LEAST_PROPENSITY, Decision, Example
 from armwise.feedback.reward import RewardRule
 
 SCHEMA = 1
@@ -281,8 +281,9 @@ def unlikely(d: Decision) -> Iterator[str]:
     for arm, p in zip(d.arms, d.probabilities, strict=False):
         if not 0.0 <= p <= 1.0:
             yield f"the probability of arm {arm!r} is {p}; it must be in [0, 1]"
-    if d.probabilities and not d.propensity > 0.0:
-        yield f"the probability of the drawn arm {d.drawn!r} is {d.propensity}; it must be above 0"
+    if d.probabilities and not d.propensity >= LEAST_PROPENSITY:
+        least = f"at least {LEAST_PROPENSITY:g}"
+        yield f"the probability of the drawn arm {d.drawn!r} is {d.propensity}; it must be {least}"
     total = math.fsum(d.probabilities)
     if d.probabilities and abs(total - 1.0) > TOLERANCE and len(d.probabilities) == len(d.arms):
         yield f"the probabilities sum to {total:.9g} and not to 1"

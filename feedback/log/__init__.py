@@ -1,8 +1,8 @@
 """The SQL log: append, read, group commit, schema."""
 
-from . import conversations, erasures, listing, rows, schema, tables
+from . import conversations, damage, erasures, listing, rows, schema, tables
 from .append import Fact, FeedbackStatus, Receipt
-from .backend import dumps, storable
+from .backend import dumps, loads, storable
 from .database import POINT, point_url, without_password
 from .group_commit import GroupCommit
 from .open import SERVING_S, open_log
@@ -18,10 +18,12 @@ __all__ = [
     "Record",
     "Store",
     "conversations",
+    "damage",
     "dumps",
     "erasures",
     "insert",
     "listing",
+    "loads",
     "open_log",
     "point_url",
     "row_time",

@@ -18,6 +18,7 @@ the transaction that will write it, so a fact that is new stays new until then. 
 import hashlib
 import hmac
 import json
+import logging
 import math
 import secrets
 import threading
@@ -28,7 +29,6 @@ from enum import StrEnum
 from reprlib import repr as _shortened
 from typing import Any, TypeVar
 
-import orjson
 import sqlalchemy as sa
 
 from armwise.feedback.clock import GRACE_S, check_behind, check_stamp
@@ -47,9 +47,21 @@ from armwise.feedback.events import (
     Tick,
 )
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import Database, ResultRows, Statement, compiled, dumps, storable
+from armwise.feedback.log.backend import (
+    Database,
+    ResultRows,
+    Statement,
+    compiled,
+    dumps,
+    limited,
+    loads,
+    storable,
+)
+from armwise.feedback.log.limits import Limited
 from armwise.feedback.log.schema import require_head
 from armwise.feedback.texts import by_pseudonym, pseudonym
+
+logger = logging.getLogger(__name__)
 
 Fact = Decision | Execution | Feedback | Observation | Tick
 
@@ -439,7 +451,7 @@ class StoredFacts:
         state = cls({name for (name,) in executions}, observed, {}, {}, defaultdict(_Episode))
         for name, kind, decision_id, episode_id, metric, value, content, seq in feedback:
             item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=Kind(kind))
-            item = replace(item, content=orjson.loads(content or "null") or {})
+            item = replace(item, content=loads(content or "null") or {})
             state.feedback[pseudonym(name), item.kind] = item, seq
         for name, *target in decisions:
             state.decisions[name] = _target(*target)
@@ -539,9 +551,8 @@ class Batch:
                 if fact.id in self.stored.decisions:
                     raise ConflictError(f"decision id {fact.id!r} is already taken", fact)
                 self._next(fact.decided_at)
-                self.rows[t.decisions].append(
-                    decision_row(fact, self.seq, self.at, self.erased_by.get(fact.id))
-                )
+                erased = self.erased_by.get(fact.id)
+                self._insert(t.decisions, decision_row(fact, self.seq, self.at, erased))
                 target = _target(fact.decided_at, fact.deadline, self.at)
                 self.stored.decisions[fact.id] = target
                 if fact.episode_id is not None:
@@ -551,20 +562,32 @@ class Batch:
                     return Receipt()
                 self.stored.executions.add(fact.decision_id)
                 self._next(fact.finished_at)
-                self.rows[t.executions].append(execution_row(fact, self.seq))
+                self._insert(t.executions, execution_row(fact, self.seq))
             case Observation():
                 key = fact.decision_id, str(fact.source), fact.arm
                 if key in self.stored.observations:
                     return Receipt()
                 self.stored.observations.add(key)
                 self._next(fact.observed_at)
-                self.rows[t.observations].append(observation_row(fact, self.seq))
+                self._insert(t.observations, observation_row(fact, self.seq))
             case Feedback():
                 return self._add_feedback(fact)
             case Tick():
                 self._next(fact.at)
                 self.rows[t.ticks].append({"seq": self.seq, "at": fact.at})
         return Receipt(self.seq)
+
+    def _insert(self, table: sa.Table, row: dict[str, Any]) -> None:
+        """Add a row, its values within the limits of their columns; a warning names the others."""
+        for column in table.c:
+            value = row[column.name]
+            within = column.type.within(value) if isinstance(column.type, Limited) else limited(value)
+            if within is not value and within != value:
+                about = row["id" if table is t.decisions else "decision_id"]
+                shown = _shortened(within), table.name, column.name, about, _shortened(value)
+                logger.warning("%s is written into %s.%s of decision %r, in the place of %s", *shown)
+                row[column.name] = within
+        self.rows[table].append(row)
 
     def _next(self, at: float) -> None:
         check_stamp(at, self.now)

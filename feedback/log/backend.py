@@ -4,13 +4,16 @@ Appending facts bypasses SQLAlchemy: their statements are compiled once, and sen
 round trips as possible. Everything else is SQLAlchemy Core.
 """
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 import sqlalchemy as sa
+
+from armwise.feedback.log.limits import LARGEST
 
 ANSWER_S = 60.0
 """Longest that a statement may take on a server, in seconds, where no request waits for it."""
@@ -142,10 +145,67 @@ _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def dumps(value: object) -> str:
-    r"""Return a value as JSON; the character NUL, which PostgreSQL cannot store, becomes U+FFFD.
+    r"""Return a value as JSON that every database can store: texts in it become as `storable` has them.
 
     >>> dumps({"tag": "a\0b", "path": "C:\\u0000"})
     '{"tag":"a\ufffdb","path":"C:\\\\u0000"}'
     """
-    text = orjson.dumps(value).decode()
+    try:
+        text = orjson.dumps(value).decode()
+    except TypeError:  # a lone surrogate
+        text = storable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
     return _NUL.sub("\\1\ufffd", text) if "\\u0000" in text else text
+
+
+def parsed(text: str | bytes) -> Any:
+    r"""Return a document; also of what databases take and the standard has not, and of lone surrogates.
+
+    >>> parsed('{"usd": NaN, "name": "\\ud800"}')
+    {'usd': 0.0, 'name': '�'}
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = json.loads(text, parse_constant=_CONSTANTS.__getitem__)
+        return json.loads(storable(json.dumps(value, ensure_ascii=False)))
+
+
+_CONSTANTS = {"NaN": 0.0, "Infinity": LARGEST, "-Infinity": -LARGEST}
+
+
+def limited(value: Any) -> Any:
+    """Return a document with each number finite and of at most `LARGEST`; the same object where all are.
+
+    >>> limited({"tokens": [1e30, 5], "usd": float("-inf")})
+    {'tokens': [9007199254740992, 5], 'usd': -9007199254740992}
+    """
+    match value:
+        case int() | float():
+            return max(-LARGEST, min(LARGEST, value)) if value == value else 0.0
+        case Mapping() if not _is_plain(value.values()):
+            return {name: limited(part) for name, part in value.items()}
+        case list() | tuple() if not _is_plain(value):
+            return [limited(part) for part in value]
+    return value
+
+
+def _is_plain(values: Collection[Any]) -> bool:
+    """Return whether values are all numbers within their limits, or all texts."""
+    try:
+        return not values or bool(min(values) >= -LARGEST and max(values) <= LARGEST)
+    except TypeError:  # they are not all numbers
+        return all(isinstance(part, str) for part in values)
+
+
+def loads(text: str | bytes) -> Any:
+    """Return a document of a fact: as `parsed` reads it, and `limited`."""
+    return limited(parsed(text))
+
+
+def is_within(text: str) -> bool:
+    """Return whether `loads` returns a document as it is."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return bool(limited(value) == value)

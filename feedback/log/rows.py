@@ -5,7 +5,6 @@ from dataclasses import fields
 from math import fsum
 from typing import Any, cast
 
-import orjson
 import sqlalchemy as sa
 
 from armwise.feedback.archived import resolved
@@ -23,6 +22,8 @@ from armwise.feedback.events import (
     Status,
 )
 from armwise.feedback.log import tables as t
+from armwise.feedback.log.backend import limited, loads
+from armwise.feedback.log.limits import Propensity
 from armwise.feedback.reward import NUMBERS, RewardRule
 
 
@@ -113,13 +114,16 @@ def decision_of(row: Sequence[Any]) -> Decision:
     name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
     decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, *rest = rest
     candidate, share, price, costs, cost_weight, candidate_scores, erased, draw_id = rest
-    stored = resolved(orjson.loads(features))
+    stored = resolved(loads(features))
     incumbent_share, *incumbent = stored.get("incumbent", (0.0,))
+    eligible = tuple(loads(arms))
+    if drawn not in eligible:  # their names are damaged
+        eligible = (drawn, *eligible)
     return Decision(
         name,
         Context(question, stored["sparse"], tuple(stored["embedding"]), stored["arms"]),
-        tuple(orjson.loads(arms)),
-        tuple(orjson.loads(probabilities)),
+        eligible,
+        distribution_of(eligible, tuple(loads(probabilities)), drawn),
         drawn,
         policy,
         version,
@@ -130,13 +134,13 @@ def decision_of(row: Sequence[Any]) -> Decision:
         request_digest,
         floor,
         deferred,
-        tuple(orjson.loads(shadow)),
+        tuple(loads(shadow)),
         candidate,
         share,
         price,
-        tuple(orjson.loads(costs or "[]")),  # null in rows of earlier schemas
+        tuple(loads(costs or "[]")),  # null in rows of earlier schemas
         cost_weight,
-        orjson.loads(candidate_scores or "null"),
+        loads(candidate_scores or "null"),
         stored.get("masked", {}),
         stored.get("trace", ""),
         draw_id,
@@ -145,6 +149,19 @@ def decision_of(row: Sequence[Any]) -> Decision:
         incumbent_share=incumbent_share,
         quoted_groups=tuple(stored.get("quoted_groups", ())),
     )
+
+
+def distribution_of(arms: Sequence[str], probabilities: Sequence[float], drawn: str) -> tuple[float, ...]:
+    """Return a distribution as it is in a row; nothing where its propensity is not within the limits.
+
+    >>> distribution_of(("a", "b"), (1e-300, 1.0), "a"), distribution_of(("a", "b"), (1e-300, 1.0), "b")
+    ((), (1e-300, 1.0))
+    """
+    propensity = next((p for arm, p in zip(arms, probabilities, strict=False) if arm == drawn), None)
+    return () if PROPENSITY.within(propensity) is None else tuple(probabilities)
+
+
+PROPENSITY = Propensity()
 
 
 def load_decisions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Decision]:
@@ -175,7 +192,7 @@ SOURCES = (t.executions.c.index_version, t.executions.c.cached, t.executions.c.t
 
 def tokens_of(stored: Mapping[str, Sequence[float]] | None) -> dict[str, ModelTokens]:
     """Return the tokens by model of a row of `executions`."""
-    return {name: cast(ModelTokens, tuple(tokens)) for name, tokens in (stored or {}).items()}
+    return {name: cast(ModelTokens, tuple(tokens)) for name, tokens in limited(stored or {}).items()}
 
 
 def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Execution]:
@@ -241,6 +258,7 @@ def spent_by(
     """
     if turns is None:
         return cost, tokens_of(tokens_by_model), 1
+    turns = limited(turns)
     return Cost(**turns["cost"]), tokens_of(turns["tokens_by_model"]), turns["n"]
 
 
@@ -266,4 +284,4 @@ def reward_of(
         failed: Whether the drawn arm failed.
     """
     total = rule.priced(*spent_by(turns, cost, tokens_by_model))
-    return rule.formula(orjson.loads(metrics), total, weight, failed=failed, arithmetic=NUMBERS)
+    return rule.formula(loads(metrics), total, weight, failed=failed, arithmetic=NUMBERS)

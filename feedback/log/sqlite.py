@@ -9,14 +9,23 @@ import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
 import sqlalchemy as sa
 
 from armwise.feedback.errors import StoreError
-from armwise.feedback.log.backend import CONNECTIONS, WAIT_S, Addition, ResultRows, Rows, Statement, dumps
+from armwise.feedback.log.backend import (
+    CONNECTIONS,
+    WAIT_S,
+    Addition,
+    ResultRows,
+    Rows,
+    Statement,
+    dumps,
+    parsed,
+)
 
 _AWAY = {
     sqlite3.SQLITE_BUSY,
@@ -53,7 +62,7 @@ class SQLite:
             paramstyle="named",
             **pool,
             json_serializer=dumps,
-            json_deserializer=orjson.loads,
+            json_deserializer=parsed,
         )
         sa.event.listen(self.engine, "connect", _set_up)
         sa.event.listen(self.engine, "begin", _begin)
@@ -143,6 +152,7 @@ def _insertion(table: sa.Table) -> Callable[[Rows], Statement]:
 
 def _set_up(driver: sqlite3.Connection, _record: object) -> None:
     driver.isolation_level = None  # `_begin` and `exchange` begin transactions
+    driver.text_factory = partial(str, encoding="utf-8", errors="replace")  # SQLite stores any bytes as text
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
         driver.execute(f"PRAGMA {pragma}")
 

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from armwise.feedback import archived
 from armwise.feedback.errors import StoreError
-from armwise.feedback.log import Store, listing
+from armwise.feedback.log import Store, listing, loads
 from armwise.feedback.log import tables as t
 from armwise.feedback.texts import bare_features
 
@@ -147,7 +147,7 @@ def _written(base: str, rows: Sequence[sa.Row[Any]]) -> Segment:
     import pyarrow as pa  # here: reading a log has no need of it
     from pyarrow import parquet
 
-    bare = [orjson.dumps(bare_features(orjson.loads(row.features))).decode() for row in rows]
+    bare = [orjson.dumps(bare_features(loads(row.features))).decode() for row in rows]
     columns = {"seq": [row.seq for row in rows], "features": bare}
     sink = pa.BufferOutputStream()
     parquet.write_table(pa.table(columns), sink, compression="zstd", row_group_size=archived.GROUP)

@@ -27,13 +27,12 @@ from math import inf
 from operator import attrgetter, itemgetter
 from typing import Any
 
-import orjson
 import sqlalchemy as sa
 
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.errors import LogGapError, RebuiltError, SupersededError
 from armwise.feedback.events import LABELS, Cost, Example, Execution, Feedback, Kind, Mode, Status, Tick
-from armwise.feedback.log import Store, insert
+from armwise.feedback.log import Store, insert, loads
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -848,7 +847,7 @@ def read_examples(
                 seq,
                 decision,
                 cost,
-                orjson.loads(metrics),
+                loads(metrics),
                 failed=status != Status.OK,
                 by=by,
                 index_version=index or "",

@@ -21,12 +21,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
-import orjson
 import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.feedback.events import LABELS, Cost, Decision, Example, Observation, Source
-from armwise.feedback.log import Store
+from armwise.feedback.log import Store, loads
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -355,7 +354,7 @@ def _observed(
         .limit(limit)
     )
     return [
-        _Observed(row.seq, log_rows.observation_of(row), row.example_seq, orjson.loads(row.metrics or "{}"))
+        _Observed(row.seq, log_rows.observation_of(row), row.example_seq, loads(row.metrics or "{}"))
         for row in connection.execute(query)
     ]
 

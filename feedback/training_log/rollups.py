@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.events import ELSEWHERE, LABELS, Cost, Mode, Status
-from armwise.feedback.log import Store, listing
+from armwise.feedback.log import Store, listing, loads
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -55,6 +54,9 @@ MINUTES_FOR_S = 2 * 24 * HOUR
 
 BATCH = 5000
 """Positions that are read at a time."""
+
+LIMITS = 1
+"""Number of the newest change of the limits of rows (`feedback.log.limits`): sums by others are dropped."""
 
 FAILED = (Status.ARM_FAILED, Status.LLM_FAILED, Status.LLM_TIMEOUT)
 
@@ -91,7 +93,7 @@ class Read:
 
 def digest_of(rule: RewardRule) -> str:
     """Return the digest of all that decides the sums."""
-    return hashlib.sha256(json.dumps(rule.document).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([rule.document, LIMITS]).encode()).hexdigest()
 
 
 def progress(store: Store, rule: RewardRule) -> Read:
@@ -220,7 +222,7 @@ def read(store: Store, since: int, until: int, step: int) -> Sums:
     """
     r = rollups.c
     slot = ((r.start - since) // step).label("slot")
-    totals = (sa.func.sum(r[name]).label(name) for name in (*COUNTS, *SUMS))
+    totals = (sa.func.sum(sa.cast(r[name], sa.Double)).label(name) for name in (*COUNTS, *SUMS))
     query = (
         sa.select(r.arm, slot, r.n_arms, *totals)
         .where(r.width == (HOUR if step % HOUR == 0 else MINUTE), r.start >= since, r.start < until)
@@ -306,7 +308,7 @@ def newest_rewards(
             *criteria.conditions(),
         )
         return [
-            Rewarded(arm, sums, orjson.loads(context)["sparse"])
+            Rewarded(arm, sums, loads(context)["sparse"])
             for (_, _, arm, _), sums, (context,) in _rewarded(connection, rule, where, features)
         ]
 
@@ -350,7 +352,7 @@ def newest_draws(
         last = head_of(connection) if upto is None else upto
         here = d.seq > last - listing.WINDOW_BY_REWARD, d.seq <= last
         rows = connection.execute(query.where(*here)).all()
-    return [NewestDraw(seq, arm, orjson.loads(features).get("sparse", {})) for seq, arm, features in rows]
+    return [NewestDraw(seq, arm, loads(features).get("sparse", {})) for seq, arm, features in rows]
 
 
 _KEY = ("width", "start", "arm", "n_arms")
@@ -479,7 +481,7 @@ def _rewarded(
         propensity, weight, status, values, turns, tokens, *rest = outcome
         spent = turns, Cost(*rest[:costs]), tokens
         r = log_rows.reward_of(rule, *spent, values, weight, failed=status != Status.OK)
-        if r is None:
+        if r is None or propensity is None:
             continue
         w = 1.0 / propensity
         yield (

@@ -17,11 +17,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-import orjson
 import sqlalchemy as sa
 
 from armwise.feedback.events import Context, Decision, Example, Mode
-from armwise.feedback.log import Store, rows
+from armwise.feedback.log import Store, loads, rows
 from armwise.feedback.log import tables as t
 
 CHUNK = 500
@@ -75,7 +74,7 @@ def contexts_of(
             ids = [decision.id for decision in decisions if routers.get(decision.version) != router]
             scored = sa.select(_s.decision_id, sa.cast(_s.scores, sa.Text))
             scored = scored.where(_s.router == router, _s.decision_id.in_(ids))
-            stored = {row[0]: orjson.loads(row[1] or "null") for row in connection.execute(scored)}
+            stored = {row[0]: loads(row[1] or "null") for row in connection.execute(scored)}
 
     def context_of(decision: Decision) -> Context:
         if routers.get(decision.version) == router:

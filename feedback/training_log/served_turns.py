@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
-import orjson
 import sqlalchemy as sa
 
 from armwise.feedback.events import ELSEWHERE, Cost, Mode, Status
-from armwise.feedback.log import Store, listing
+from armwise.feedback.log import Store, listing, loads
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -31,7 +31,7 @@ class ServedTurn:
         decided_at: Seconds since the epoch.
         arms: The arms that could be drawn.
         drawn: The drawn arm.
-        propensity: Probability with which it was drawn.
+        propensity: Probability with which it was drawn; NaN where none is known.
         explored: Whether it was drawn from the policy's distribution.
         failed: Whether the arm or the language model failed.
         cost: What the answer cost; None where there is none yet.
@@ -133,6 +133,16 @@ def _served_turn(row: sa.Row[Any], rule: RewardRule, final: int) -> ServedTurn:
     explored = mode == Mode.EXPLORE
     failed = status in (Status.ARM_FAILED, Status.LLM_FAILED, Status.LLM_TIMEOUT)
     return ServedTurn(
-        *(seq, at, tuple(orjson.loads(arms)), drawn, propensity, explored, failed, cost, reward),
+        *(
+            seq,
+            at,
+            tuple(loads(arms)),
+            drawn,
+            nan if propensity is None else propensity,
+            explored,
+            failed,
+            cost,
+        ),
+        reward=reward,
         settled=seq <= final,
     )

@@ -2,11 +2,10 @@
 
 from collections.abc import Collection
 
-import orjson
 import sqlalchemy as sa
 
 from armwise.feedback.events import LABELS
-from armwise.feedback.log import Store
+from armwise.feedback.log import Store, loads
 from armwise.feedback.log import tables as t
 from armwise.feedback.training_log.examples import episode_of
 
@@ -78,7 +77,7 @@ def confirmed_since(
     )
     with store.reading() as connection:
         rows = connection.execute(query).all()
-    answers = ((question, answer, orjson.loads(metrics).get(metric)) for question, answer, metrics in rows)
+    answers = ((question, answer, loads(metrics).get(metric)) for question, answer, metrics in rows)
     return {
         question: answer
         for question, answer, value in answers

@@ -15,7 +15,7 @@ from armwise.agent.api.operations import keys
 from armwise.agent.api.schemas import PublicId
 from armwise.agent.run_folder import Building
 from armwise.agent.serving import DecisionPoint, Service
-from armwise.feedback.log import without_password
+from armwise.feedback.log import damage, without_password
 from armwise.feedback.training_log import lag
 
 router = pages()
@@ -96,6 +96,7 @@ def _health(point: DecisionPoint) -> list[tuple[str, bool, str]]:
     trouble, building = point.log.trouble, Building.read()
     failed = [(failure.what, False, str(failure)) for failure in failures_at(point)]
     lost = lag.dangling(point.store, point.config.reward.wait_s)
+    beyond = damage.newest(point.store)
     return [
         (
             "decides",
@@ -108,6 +109,7 @@ def _health(point: DecisionPoint) -> list[tuple[str, bool, str]]:
         ("log", not trouble, f"{behind.log_seq:,} facts" if not trouble else "facts cannot be written"),
         ("learner", behind.seconds(point.service.clock()) < 60, f"{behind.facts:,} facts behind"),
         ("feedback", not lost, f"{lost:,} items refer to no decision"),
+        ("rows", not beyond, f"{len(beyond):,} beyond limits: {beyond[-1]}" if beyond else "as expected"),
         ("clock", not jump_s, f"{jump_s:g} s ahead of the log" if jump_s else "followed"),
         (
             "requests",

@@ -208,6 +208,18 @@ async def test_feedback_in_tensorzeros_shape(service: Service) -> None:
     assert orjson.loads(found[3].content["demonstration"]) == [{"type": "text", "text": "x"}]
 
 
+@pytest.mark.parametrize("text", [r"\ud800", r"a\udfff"])
+async def test_blocks_of_a_demonstration_that_cannot_be_stored_are_refused(
+    service: Service, text: str
+) -> None:
+    name = await turn(service)
+    body = f'{{"metric_name": "demonstration", "value": [{{"text": "{text}"}}], "inference_id": "{name}"}}'
+    sent = await service.client.post(
+        "/feedback", content=body.encode(), headers={"content-type": "application/json"}
+    )
+    assert 400 <= sent.status_code < 500, sent.text
+
+
 async def test_a_dry_run_is_checked_and_not_kept(service: Service) -> None:
     name = await turn(service)
     body = {"metric_name": "thumb", "inference_id": name, "dryrun": True}

@@ -6,6 +6,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from armwise.feedback.errors import (
     SupersededError,
 )
 from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Status
-from armwise.feedback.log import Store, erasures
+from armwise.feedback.log import Store, damage, erasures
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import Version, versions
 from armwise.feedback.reward import Metric, RewardRule
@@ -579,3 +580,40 @@ def test_a_host_whose_wall_clock_jumped_asks_to_be_replaced(tmp_path: Path) -> N
     with pytest.raises(ClockError, match=r"jumped by \+3600.0 s"):
         host.check_health()
     host._learners[0]._thread.stop()  # noqa: SLF001
+
+
+def test_values_beyond_their_limits_are_kept_at_them_and_named_with_their_decision(
+    a_store: MakeStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the log where they are new, and by the learner where they are in it already, each once."""
+    store = a_store("log")
+    one, done, said = facts(1)
+    assert isinstance(done, Execution)
+    spent = replace(done, cost=Cost(prompt_tokens=10**30, usd=1e300), tokens_by_model={"m": (1, 10**30, 0)})
+    store.append([one, spent, said])
+    record = store.record("d-1")
+    assert record is not None
+    assert record.execution is not None
+    assert (record.execution.cost.prompt_tokens, record.execution.cost.usd) == (2**31 - 1, 1e9)
+    assert record.execution.tokens_by_model == {"m": (1, 2**53, 0)}
+    lines = caplog.text.splitlines()
+    for column in ("prompt_tokens", "usd", "tokens_by_model"):
+        assert len([line for line in lines if f"executions.{column} of decision 'd-1'" in line]) == 1
+    assert damage.newest(store) == []
+    for number in range(2, 32):
+        store.append(facts(number))
+    e = t.executions.c
+    with store.writing() as connection:
+        connection.execute(sa.update(t.executions).where(e.decision_id != "d-1").values(usd=1e308))
+    caplog.clear()
+    recipe = Recipe(EXACT, RULE)
+    learner = Learner(store, recipe, ARMS, take_epoch(store, "test", NOW), lambda: NOW + 1)
+    learner.step()
+    named = [line for line in caplog.messages if "executions.usd is 1e+308" in line]
+    assert len(named) == 20
+    assert "decision 'd-2': executions.usd is 1e+308, where 0 to 1e+09 was expected" in named[0]
+    assert "and 10 more values beyond their limits, up to position 93" in caplog.text
+    caplog.clear()
+    learner.step()
+    assert "beyond" not in caplog.text
+    assert len(damage.newest(store)) == 30

@@ -34,6 +34,7 @@ from armwise.feedback.events import (
 from armwise.feedback.log import append
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.append import Fact, FeedbackStatus, Receipt, decision_row
+from armwise.feedback.log.limits import LARGEST
 from armwise.feedback.log.store import Store
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import Joiner, take_epoch
@@ -52,7 +53,7 @@ def test_a_decision_is_read_back_as_it_was_written(store: Store) -> None:
     assert found.example_seq is None
 
 
-finite = st.floats(allow_nan=False, allow_infinity=False)
+finite = st.floats(-LARGEST, LARGEST)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200)
 ids = count()
 

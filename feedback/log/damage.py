@@ -1,0 +1,92 @@
+"""Rows with values beyond their limits: which decision, which column, which value, and what is read instead.
+
+Nothing stops at them (`limits` says what readers get), so they are counted and named here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.backend import is_within
+from armwise.feedback.log.limits import Limited
+from armwise.feedback.log.store import Store
+
+WINDOW = 2000
+"""Newest positions that a page looks at; the learner looks at all."""
+
+_FACTS = (t.decisions, t.executions, t.observations, t.feedback)
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A value beyond the limits of its column.
+
+    Attributes:
+        seq: Position of the row in the log.
+        subject: Id of the decision or the episode; empty where the row names none.
+        column: The column, as `table.column`.
+        value: The value; None of a document, which may quote texts.
+        instead: What readers get; None for null, and of a document.
+        expected: What was expected.
+    """
+
+    seq: int
+    subject: str
+    column: str
+    value: object
+    instead: object
+    expected: str
+
+    def __str__(self) -> str:
+        """Return it as one line.
+
+        >>> print(Damaged(7, "d", "executions.usd", 1e308, 1e9, "0 to 1e+09"))
+        position 7, decision 'd': executions.usd is 1e+308, where 0 to 1e+09 was expected; it is read as 1e+09
+        """
+        where = f"position {self.seq}, decision {self.subject!r}: {self.column}"
+        if self.value is None:
+            return f"{where} has {self.expected}"
+        read_as = "null" if self.instead is None else f"{self.instead:g}"
+        return f"{where} is {self.value:g}, where {self.expected} was expected; it is read as {read_as}"
+
+
+def newest(store: Store) -> list[Damaged]:
+    """Return those of the newest `WINDOW` positions. Raises LogUnavailableError."""
+    head = store.log_seq()
+    return read(store, head - WINDOW, head)
+
+
+def read(store: Store, after: int, upto: int) -> list[Damaged]:
+    """Return the values beyond their limits in the facts from position `after` + 1 to `upto`, in order.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    with store.reading() as connection:
+        rows = [row for table in _FACTS for row in _of_table(connection, table, after, upto)]
+    return sorted(rows, key=lambda damaged: damaged.seq)
+
+
+def _of_table(connection: sa.Connection, table: sa.Table, after: int, upto: int) -> Iterator[Damaged]:
+    c = table.c
+    subject = c.id if table is t.decisions else c.decision_id
+    if table is t.feedback:
+        subject = sa.func.coalesce(c.decision_id, c.episode_id)
+    here = c.seq > after, c.seq <= upto
+    numbers = {column.name: column.type for column in c if isinstance(column.type, Limited)}
+    beyond = sa.or_(*(kind.beyond(c[name]) for name, kind in numbers.items()))
+    raw = (sa.type_coerce(c[name], sa.Double) for name in numbers)
+    for seq, name, *values in connection.execute(sa.select(c.seq, subject, *raw).where(*here, beyond)):
+        for (column, kind), value in zip(numbers.items(), values, strict=True):
+            if kind.within(value) != value:
+                limits = f"{kind.low:g} to {kind.high:g}"
+                yield Damaged(seq, name or "", f"{table.name}.{column}", value, kind.within(value), limits)
+    documents = [column.name for column in c if isinstance(column.type, sa.JSON)]
+    texts = (sa.cast(c[column], sa.Text) for column in documents)
+    for seq, name, *values in connection.execute(sa.select(c.seq, subject, *texts).where(*here)):
+        for column, text in zip(documents, values, strict=True):
+            if text is not None and not is_within(text):
+                what = "a number or a text beyond its limits: readers get the nearest"
+                yield Damaged(seq, name or "", f"{table.name}.{column}", None, None, what)

@@ -1,0 +1,151 @@
+"""The limits of what columns hold, and what a reader gets in the place of a value beyond them.
+
+No reader of the log checks a value: each number comes through the type of its column, and each document
+through `backend.loads`. So a row that is wrong, whoever wrote it, moves an estimate no further than its
+limits allow, and stops nothing. `Batch` keeps new rows within the same limits.
+
+    Amount, Count     the nearest limit
+    Time              0: it is before all others, so it closes nothing and is in no window
+    Propensity        null, as where none is known: the decision is left out of what weighs by it
+    Setting           null, as where none was recorded
+    documents         the nearest limit, for each number in them
+"""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+from sqlalchemy.types import TypeDecorator
+from typing_extensions import override
+
+from armwise.feedback.events import LEAST_PROPENSITY
+
+LARGEST = 2**53
+"""Largest number in a document or a value: the largest integer that every JSON parser reads exactly."""
+
+MOST_TOKENS = 2**31 - 1
+"""Largest number of tokens or steps of an answer."""
+
+MOST_SPENT = 1e9
+"""Most dollars or seconds of an answer."""
+
+MOST_SUM = 1e100
+"""Largest sum of weights, of rewards and of their squares over many decisions."""
+
+LATEST = 4_102_444_800.0
+"""Latest time of a fact, seconds since the epoch: the first of January 2100."""
+
+LATEST_DATE = 253_370_764_800.0
+"""Latest time of a setting: the first of January 9999, a year before dates end."""
+
+
+class Limited(TypeDecorator[Any]):
+    """A number from `low` to `high`; readers get `instead` of one beyond, or the nearest limit without it.
+
+    Args:
+        low: The least number.
+        high: The largest number.
+    """
+
+    impl = sa.Double
+    cache_ok = True
+    instead: ClassVar[tuple[float | None, ...]] = ()
+
+    def __init__(self, low: float = 0.0, high: float = MOST_SPENT) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+
+    def within(self, value: Any) -> Any:
+        """Return a number, or what stands in its place.
+
+        >>> Limited(0.0, 5.0).within(3.0), Limited(0.0, 5.0).within(-1.0), Time().within(1e308)
+        (3.0, 0.0, 0.0)
+        """
+        if value is None or (isinstance(value, int | float) and self.low <= value <= self.high):
+            return value
+        if self.instead:
+            return self.instead[0]
+        return self.low if isinstance(value, int | float) and value < self.low else self.high
+
+    def all_within(self, values: list[Any]) -> NDArray[Any]:
+        """Return numbers as an array of shape (n,), each as `within` has it; NaN for null."""
+        kind = np.int64 if isinstance(self.impl_instance, sa.Integer) else np.float64
+        try:
+            column = np.array(values, dtype=kind)
+            if not len(column) or (column.min() >= self.low and column.max() <= self.high):
+                return column
+        except (OverflowError, ValueError, TypeError):
+            pass
+        return np.array([self.within(value) for value in values], dtype=kind)
+
+    def beyond(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        """Return the condition that the value of a column is not within its limits."""
+        return ~column.between(self.low, self.high)
+
+    @override
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
+        return self.within(value)
+
+
+class Amount(Limited):
+    """Dollars, seconds, a share or a value."""
+
+    cache_ok = True
+
+
+class Count(Limited):
+    """A whole number of tokens or steps."""
+
+    impl = sa.Integer
+    cache_ok = True
+
+    def __init__(self, low: int = 0, high: int = MOST_TOKENS) -> None:
+        super().__init__(low, high)
+
+
+class LargeCount(Count):
+    """A whole number of what many answers have used."""
+
+    impl = sa.BigInteger
+    cache_ok = True
+
+    def __init__(self, low: int = 0, high: int = LARGEST) -> None:
+        super().__init__(low, high)
+
+
+class Version(LargeCount):
+    """A number that the database assigned to a row of another table."""
+
+    cache_ok = True
+
+    @override
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        return dialect.type_descriptor(sa.Integer() if dialect.name == "sqlite" else sa.BigInteger())
+
+
+class Time(Limited):
+    """When something happened, seconds since the epoch."""
+
+    cache_ok = True
+    instead = (0.0,)
+
+    def __init__(self) -> None:
+        super().__init__(0.0, LATEST)
+
+
+class Propensity(Limited):
+    """The probability of what was drawn."""
+
+    cache_ok = True
+    instead = (None,)
+
+    def __init__(self) -> None:
+        super().__init__(LEAST_PROPENSITY, 1.0)
+
+
+class Setting(Limited):
+    """A number that may be missing."""
+
+    cache_ok = True
+    instead = (None,)
