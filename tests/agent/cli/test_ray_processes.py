@@ -1,5 +1,6 @@
 """Which absences of Ray's processes end a service, which are said, and which nobody notices."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -154,6 +155,17 @@ def test_an_absence_is_never_longer_than_the_time_that_was_seen(
 )
 def test_a_process_is_known_by_what_it_calls_itself(program: str, role: Role | None) -> None:
     assert role_of_program(program) == role
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="the system cannot wait without taking the exit code")
+def test_a_process_that_has_ended_and_was_not_waited_for_does_not_run() -> None:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        process = psutil.Process(child.pid)
+        assert ray_processes._runs(process)  # noqa: SLF001 - as children of others are seen
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert process.is_running()
+        assert not ray_processes._runs(process)  # noqa: SLF001
 
 
 # -- the processes ---------------------------------------------------------------------------------------
