@@ -28,11 +28,11 @@ from typing import Annotated, Any
 import httpx
 import psutil
 import typer
-import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.http_target import armwise, free_port, settings, started
+from benchmarks.service import serve_config
 
 MOST_MIB = 200
 """MiB by which the service may grow in all."""
@@ -331,10 +331,8 @@ async def ask_all(only: str) -> None:
                 **settings(folder),
                 "arms": {"none": {"kind": "none"}},
                 "llm": {"engine": "openai", "base_url": url, "model": "odd", "max_retries": 0},
-                "http": {"port": port},
             }
-            config = folder / "config.yaml"
-            config.write_text(yaml.safe_dump({"args": document}), encoding="utf-8")
+            config = serve_config(folder, port, "armwise.agent.app:build", document)
             with started(armwise(config), folder, {}) as pid:
                 async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as client:
                     await _ready(client)

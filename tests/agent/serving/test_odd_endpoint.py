@@ -5,6 +5,7 @@ import json
 import resource
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,6 +139,44 @@ async def test_where_the_endpoint_answers_oddly_the_fallback_answers_and_the_bre
             served.add((reply.json()["agent"]["arm_drawn"], reply.json()["agent"]["arm_served"]))
         assert served == {("none", "none"), ("bm25", "none")}
     await generator.close()
+
+
+ENDPOINT = {"engine": "openai", "base_url": "http://h/v1", "model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "temperature"),
+    [
+        ({}, {}, None),
+        ({}, {"temperature": 0}, 0.0),
+        ({"answering": {"temperature": 0.0}}, {}, 0.0),
+        ({"answering": {"temperature": 0.0}}, {"temperature": 1}, 1.0),
+        ({"answering": {"max_tokens": 9}}, {}, None),
+        ({"arms": {"none": {"kind": "none", "answering": {"temperature": 0.5}}}}, {}, 0.5),
+    ],
+)
+async def test_an_endpoint_is_sent_a_temperature_that_somebody_has_named(
+    tmp_path: Path, changes: dict[str, Any], fields: dict[str, Any], temperature: float | None
+) -> None:
+    async with Service(tmp_path, **{"llm": ENDPOINT, **changes}).running() as service:
+        assert (await ask(service, **fields)).status_code == 200
+        assert isinstance(service.generator, ScriptedGenerator)
+        assert service.generator.last_prompt is not None
+        assert service.generator.last_prompt.temperature == temperature
+
+
+async def test_the_name_of_the_limit_of_tokens_is_passed_on_to_an_endpoint(tmp_path: Path) -> None:
+    async with Service(tmp_path, llm=ENDPOINT).running() as service:
+        assert isinstance(service.generator, ScriptedGenerator)
+        for field, named in (("max_completion_tokens", {"max_completion_tokens": 7}), ("max_tokens", {})):
+            assert (await ask(service, **{field: 7})).status_code == 200
+            prompt = service.generator.last_prompt
+            assert prompt is not None
+            assert (prompt.max_tokens, prompt.options) == (7, named)
+    async with Service(tmp_path).running() as other:
+        assert (await ask(other, max_completion_tokens=7)).status_code == 200, (
+            "of an engine that has no such name"
+        )
 
 
 async def test_a_bug_of_a_generator_is_a_failure_of_the_language_model(tmp_path: Path) -> None:

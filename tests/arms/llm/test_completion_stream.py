@@ -261,11 +261,11 @@ def test_events_are_the_same_however_their_bytes_arrive(end: str, size: int, enc
 
 
 async def test_an_event_may_have_several_lines_and_the_last_one_no_blank_line() -> None:
-    assert await data_of(b": hello\nevent: x\ndata: a\ndata:  b\n\n\n\ndata\n\ndata:c") == [
-        b"a\n b",
-        b"",
-        b"c",
-    ]
+    body = b": hello\nevent: x\ndata: a\ndata:  b\n\n\n\ndata\n\ndata:c"
+    assert await data_of(body) == [b"a\n b", b"", b"c"]
+    assert await data_of(b"data: a\r\ndata: b\r\n\r\n", size=1) == [b"a\nb"], (
+        "a line ends once, however it comes"
+    )
 
 
 @pytest.mark.parametrize("size", [1, 1000])
