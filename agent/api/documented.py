@@ -17,6 +17,7 @@ from armwise.agent.api.errors import ERRORS, ErrorKind
 from armwise.agent.api.middleware import require
 from armwise.agent.config import Scope
 from armwise.agent.replies import Envelope
+from armwise.numbers import with_bounds
 
 TAGS = {
     "answers": "Ask: the policy chooses an arm, which retrieves; a language model writes the answer.",
@@ -145,7 +146,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         )
         _complete(made)
-        app.openapi_schema = made
+        app.openapi_schema = made | {"components": with_bounds(made["components"])}
     return app.openapi_schema
 
 

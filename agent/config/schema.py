@@ -18,6 +18,7 @@ from armwise.agent.policies import POLICIES
 from armwise.agent.routers import ROUTERS
 from armwise.agent.spec import params_of
 from armwise.arms.retrievers import catalog
+from armwise.numbers import with_bounds
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -27,10 +28,6 @@ OWN_CLASS: Schema = {"type": "string", "pattern": r"^[^:\s]+:[^:\s]+$"}
 """The import path of an arm of the user's own."""
 
 
-BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
-"""Keywords for what pydantic leaves as it is, in a number that a validator reads first."""
-
-
 class _Untitled(GenerateJsonSchema):
     """Leaves out titles, which repeat the names of keys, and checks no type that no file holds."""
 
@@ -38,12 +35,6 @@ class _Untitled(GenerateJsonSchema):
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Any:
         """Allow any value for a type that no file holds, such as a policy, which is built of a spec."""
         return {}
-
-    @override
-    def generate_inner(self, schema: Any) -> Schema:
-        """Return the schema of a part, its bounds by their keywords."""
-        made = super().generate_inner(schema)
-        return {BOUNDS.get(name, name): value for name, value in made.items()}
 
     @override
     def field_title_should_be_set(self, schema: Any) -> bool:
@@ -64,7 +55,7 @@ def config_schema() -> Schema:
     places, joint_schema = models_json_schema(
         [(model, "validation") for model in dict.fromkeys(models)], schema_generator=_Untitled
     )
-    defs: dict[str, Schema] = joint_schema["$defs"]
+    defs: dict[str, Schema] = with_bounds(joint_schema["$defs"])
     args = defs["AppConfig"]
     args["required"].remove("arms")
     del args["properties"]["arms"]["minProperties"]
