@@ -5,6 +5,7 @@ Nothing stops at them (`limits` says what readers get), so they are counted and 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -71,7 +72,7 @@ def read(store: Store, after: int, upto: int) -> list[Damaged]:
 
 def _of_table(connection: sa.Connection, table: sa.Table, after: int, upto: int) -> Iterator[Damaged]:
     c = table.c
-    subject = c.id if table is t.decisions else c.decision_id
+    subject: sa.ColumnElement[Any] = c.id if table is t.decisions else c.decision_id
     if table is t.feedback:
         subject = sa.func.coalesce(c.decision_id, c.episode_id)
     here = c.seq > after, c.seq <= upto

@@ -48,7 +48,7 @@ class Limited(TypeDecorator[Any]):
         high: The largest number.
     """
 
-    impl = sa.Double
+    impl: Any = sa.Double
     cache_ok = True
     instead: ClassVar[tuple[float | None, ...]] = ()
 
