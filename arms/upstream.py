@@ -44,7 +44,7 @@ async def decoded(
 
     Args:
         parts: The body as it arrives.
-        encoding: Its Content-Encoding; None for none.
+        encoding: Content-Encoding of it; None for none.
         most: Bytes that it may have, compressed or not.
 
     Raises:

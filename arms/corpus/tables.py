@@ -48,7 +48,7 @@ NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?")
 def read_table(path: Path, where: str, about: Metadata, before: int) -> Iterator[Record]:
     """Yield a record for each row; one that cannot be read has its reason, and the next is read.
 
-    Where rows cannot be told apart any more, a last record has the reason: without names of columns, after a
+    Where rows cannot be separated any more, a last record has the reason: without names of columns, after a
     cell without an end, and where quotes do not fit in a table with groups, whose cells nobody else may see.
 
     Args:

@@ -196,18 +196,18 @@ class OpenAIGenerator(Generator):
 
     def _refused(self, error: StatusError) -> GeneratorError:
         """Return the error of an answer with a status that is none of success."""
-        told = f"{self._name}: {error}"
+        message = f"{self._name}: {error}"
         if error.status == 429:
             rest_s = upstream.retry_after_s(error.headers)
             self._rest(1.0 if rest_s is None else rest_s)
             return self._busy(str(error))
         if error.status in (400, 413, 422) and error.refusal.is_too_long:
-            return PromptTooLongError(f"{told}: the conversation is longer than the context of the model")
+            return PromptTooLongError(f"{message}: the conversation is longer than the context of the model")
         if error.status in LASTING:
-            return GeneratorRefusedError(told)
+            return GeneratorRefusedError(message)
         if 300 <= error.status < 400:
-            return GeneratorError(f"{told}: redirects are not followed")
-        return GeneratorError(told)
+            return GeneratorError(f"{message}: redirects are not followed")
+        return GeneratorError(message)
 
     def _body(self, prompt: Prompt) -> dict[str, Any]:
         limit = "max_completion_tokens" if "max_completion_tokens" in prompt.options else "max_tokens"
@@ -277,11 +277,11 @@ class OpenAIGenerator(Generator):
         if reply.is_success:
             return reply, body, len(content)
         try:
-            told = await upstream.beginning_of(reply.aiter_raw(), reply.headers.get("content-encoding"))
+            beginning = await upstream.beginning_of(reply.aiter_raw(), reply.headers.get("content-encoding"))
         finally:
             await reply.aclose()
-        logger.warning("%s answered %d: %s", self._name, reply.status_code, upstream.shown(told))
-        raise StatusError(reply.status_code, reply.headers, refusal_in(told))
+        logger.warning("%s answered %d: %s", self._name, reply.status_code, upstream.shown(beginning))
+        raise StatusError(reply.status_code, reply.headers, refusal_in(beginning))
 
     def _rest(self, seconds: float) -> None:
         if seconds:

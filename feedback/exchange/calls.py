@@ -51,7 +51,7 @@ class TracedCall:
 
     Attributes:
         where: File, and the line or row.
-        ident: Its id.
+        ident: Id of the call.
         parent: Id of the span around it; empty for none.
         group: Id of what it is joined with; empty for none.
         kind: What it is.

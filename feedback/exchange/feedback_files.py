@@ -29,7 +29,7 @@ class Score:
         name: Name of the metric; empty without one.
         value: As it is in the file.
         at: When it was given, seconds since the epoch; 0 where that is not on record.
-        ident: Its id; empty without one.
+        ident: Id of the score; empty without one.
     """
 
     where: str

@@ -106,7 +106,7 @@ LEAST_DIGITS = 3
 def rounding(printed: Sequence[float]) -> float:
     """Return how far the sum of printed probabilities may be from 1: half a unit of the last digit of each.
 
-    The longest number tells how many digits were printed, significant ones or decimals: not every program
+    The longest number shows how many digits were printed, significant ones or decimals: not every program
     prints zeros at the end.
 
     >>> rounding([0.333, 0.333, 0.333]), rounding([0.5, 0.4])

@@ -1,7 +1,7 @@
 """The limits of what columns hold, and what a reader gets in the place of a value beyond them.
 
 No reader of the log checks a value: each number comes through the type of its column, and each document
-through `backend.loads`. So a row that is wrong, whoever wrote it, moves an estimate no further than its
+through `backend.loads`. So a row that is wrong, of whatever origin, moves an estimate no further than its
 limits allow, and stops nothing. `Batch` keeps new rows within the same limits.
 
     Amount, Count     the nearest limit

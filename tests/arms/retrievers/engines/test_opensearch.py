@@ -70,7 +70,7 @@ def test_a_refused_question_says_nothing_of_the_engine(
         raise RefusedError(400, "too_many_clauses")
 
     monkeypatch.setattr(server, "do", refuse)
-    with pytest.raises(QuestionRefusedError, match="too_many_clauses"):
+    with pytest.raises(QuestionRefusedError, match="returned 400 Bad Request"):
         arm.search(Query("word"), 3)
     with pytest.raises(ArmError, match="400"):
         arm.version  # noqa: B018
@@ -226,7 +226,7 @@ def test_a_refusal_is_of_the_question_where_the_status_says_so(
 ) -> None:
     with running(Echo()) as double:
         double.statuses = [status]
-        with pytest.raises(ArmError, match=f"{status} .*a reason") as failed:
+        with pytest.raises(ArmError, match=f" returned {status}( [A-Z].*)?$") as failed:
             rest_over(double).call("GET", "/a", asked=asked)
     assert type(failed.value) is kind
 
@@ -236,4 +236,4 @@ def test_a_request_and_its_further_attempts_have_the_time_of_a_search() -> None:
         spec = ArmSpec(kind="opensearch", params={"url": double.url, "collection": "c", "timeout_s": 1.5})
         http = described("arm", spec)[1].http
         assert (http.timeout_s, http.total_s) == (1.5, 1.5)
-        assert rest_over(double).read(Reply(200, "OK", httpx.Headers(), b"")) == {}, "a reply without a body"
+        assert rest_over(double).read(Reply(200, httpx.Headers(), b"")) == {}, "a reply without a body"
