@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from armwise.arms.catalog import Catalogue
 from armwise.arms.suggestions import did_you_mean
-from armwise.numbers import Number
+from armwise.number import Number
 
 # -- types of settings ---------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from typing import Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.feedback.events import Cost
-from armwise.numbers import Number
+from armwise.number import Number
 
 Unit = Literal["usd", "steps"]
 

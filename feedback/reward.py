@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from armwise.feedback.events import Cost, Example, Feedback
-from armwise.numbers import Number
+from armwise.number import Number
 
 if TYPE_CHECKING:  # the client of the service does without NumPy
     from armwise.feedback.arrays import Floats

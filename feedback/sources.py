@@ -38,10 +38,9 @@ from armwise.feedback.dataset import (
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import Cost, Example, Status
 from armwise.feedback.exchange import ExchangeError, Header, read_export, read_headers
-from armwise.feedback.log import Store, loads
+from armwise.feedback.log import Limited, Store, loads
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.limits import Limited
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.texts import value_of
 from armwise.feedback.training_log import Settled, WaitingDecisions, read_examples, settled_at, waiting

@@ -17,7 +17,7 @@ from armwise.agent.api.errors import ERRORS, ErrorKind
 from armwise.agent.api.middleware import require
 from armwise.agent.config import Scope
 from armwise.agent.replies import Envelope
-from armwise.numbers import with_bounds
+from armwise.number import with_bounds
 
 TAGS = {
     "answers": "Ask: the policy chooses an arm, which retrieves; a language model writes the answer.",

@@ -45,12 +45,12 @@ class Role(StrEnum):
 
 
 PROGRAMS = {
-    Role.CONTROL: r"(.*/)?gcs_server",
-    Role.RAYLET: r"(.*/)?raylet",
-    Role.DASHBOARD_AGENT: r"ray::DashboardAgent",
-    Role.ENVIRONMENT_AGENT: r"ray::RuntimeEnvAgent",
-    Role.CONTROLLER: r"ray::ServeController\b.*",
-    Role.INGRESS: r"ray::ServeReplica:.*:Ingress\b.*",
+    Role.CONTROL: re.compile(r"(.*/)?gcs_server"),
+    Role.RAYLET: re.compile(r"(.*/)?raylet"),
+    Role.DASHBOARD_AGENT: re.compile(r"ray::DashboardAgent"),
+    Role.ENVIRONMENT_AGENT: re.compile(r"ray::RuntimeEnvAgent"),
+    Role.CONTROLLER: re.compile(r"ray::ServeController\b.*"),
+    Role.INGRESS: re.compile(r"ray::ServeReplica:.*:Ingress\b.*"),
 }
 """What the processes call themselves: Ray adds the method that an actor executes."""
 
@@ -255,7 +255,7 @@ def role_of_program(program: str) -> Role | None:
     >>> print(role_of_program("ray::ServeReplica:armwise:Ingress.handle_request"))
     the ingress
     """
-    return next((role for role, name in PROGRAMS.items() if re.fullmatch(name, program)), None)
+    return next((role for role, name in PROGRAMS.items() if name.fullmatch(program)), None)
 
 
 def _runs(process: psutil.Process) -> bool:

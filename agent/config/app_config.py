@@ -53,7 +53,7 @@ from armwise.feedback.errors import StoreError
 from armwise.feedback.log import POINT, point_url
 from armwise.feedback.ope import GateSpec
 from armwise.feedback.reward import RewardRule
-from armwise.numbers import Number
+from armwise.number import Number
 
 TEMPLATES = {
     form.value: llm_prompts.template_of(form) for form in (llm_prompts.Form.DIRECT, llm_prompts.Form.SHORT)

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from armwise.arms.catalog import present_name
-from armwise.numbers import Number
+from armwise.number import Number
 
 LENGTH = 1000
 """Characters of the longest text."""

@@ -18,7 +18,7 @@ from armwise.agent.policies import POLICIES
 from armwise.agent.routers import ROUTERS
 from armwise.agent.spec import params_of
 from armwise.arms.retrievers import catalog
-from armwise.numbers import with_bounds
+from armwise.number import with_bounds
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -23,7 +23,7 @@ from armwise.arms.base import NAME, RESERVED, checked_name
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.reward import seconds_of
 from armwise.feedback.training_log import observed
-from armwise.numbers import Number
+from armwise.number import Number
 
 Scope = Literal["decide", "feedback", "read", "operate", "admin"]
 

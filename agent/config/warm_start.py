@@ -23,7 +23,7 @@ from armwise.arms.base import checked_name
 from armwise.arms.llm import prompts
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import logged_labels
-from armwise.numbers import Number
+from armwise.number import Number
 
 
 def next_of(cron: str, after: float) -> float:

@@ -28,7 +28,7 @@ from armwise.agent.policies import FeatureSpec, PolicyError, check_untrusted, de
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.budget import Budget
 from armwise.feedback.clock import require_date
-from armwise.feedback.log import Store
+from armwise.feedback.log import LARGEST, Store
 from armwise.feedback.ope import DEFAULT_ESTIMATORS, ESTIMATORS, INTERVALS, Model
 from armwise.feedback.registry import arm_sets, keys, versions
 from armwise.feedback.reward import Prices, RewardRule
@@ -130,7 +130,9 @@ class EvaluationRequest(BaseModel):
         default="ridge", description="What predicts rewards, for the estimators that look at predictions."
     )
     gate: StrictBool = Field(default=False, description="Whether the gate judges each candidate.")
-    seed: StrictInt = Field(default=0, ge=0, description="Seed of folds, resamples and recomputed draws.")
+    seed: StrictInt = Field(
+        default=0, ge=0, le=LARGEST, description="Seed of folds, resamples and recomputed draws."
+    )
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:

@@ -22,7 +22,7 @@ from armwise.arms.tokenizer import written_words
 from armwise.feedback.events import ROUTER, Context
 from armwise.feedback.texts import FORM as FORM
 from armwise.feedback.texts import QUESTION_WORDS, compressed
-from armwise.numbers import Number
+from armwise.number import Number
 
 DIGIT = re.compile(r"\d")
 

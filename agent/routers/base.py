@@ -24,7 +24,7 @@ from armwise.agent.routers.dataset import (
     Stage,
     positions,
 )
-from armwise.numbers import Number
+from armwise.number import Number
 
 State = Mapping[str, NDArray[Any]]
 """A fitted router, as named arrays."""

@@ -10,7 +10,7 @@ from armwise.agent.routers.base import Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.agent.routers.optimizer import Descent, DescentParameters, Mask, Rows, on_threads, seeded
 from armwise.arms.models import Backbone, Embedder, build_embedder
-from armwise.numbers import Number
+from armwise.number import Number
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -10,7 +10,7 @@ from armwise.agent.routers.catalog import build_router
 from armwise.agent.routers.cross_validation import folds, kinds, out_of_fold_scores, worth
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.agent.spec import Spec
-from armwise.numbers import Number
+from armwise.number import Number
 
 ROUNDING = 1e-9
 """A spread below this share of the largest score is rounding error."""

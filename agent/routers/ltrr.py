@@ -26,7 +26,7 @@ from armwise.agent.routers.networks import Array, Network
 from armwise.agent.routers.optimizer import Descent, DescentParameters, on_threads, seeded
 from armwise.agent.routers.preprocessing import Preparation
 from armwise.agent.routers.ranking_targets import CentreParameters, Pairs, Points, Ranking, Target
-from armwise.numbers import Number
+from armwise.number import Number
 
 if TYPE_CHECKING:
     from armwise.agent.routers.neural.ltrr_training import Examples, FeedForward

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from armwise.agent.routers.base import Parameters
 from armwise.arms import extras
-from armwise.numbers import Number
+from armwise.number import Number
 
 if TYPE_CHECKING:  # it takes seconds to load, and a fitted router does not need it
     from torch import Tensor, nn

@@ -17,7 +17,7 @@ from armwise.agent.routers.dataset import Features, Floats, RouterError, Routing
 from armwise.agent.routers.networks import Encoder, Fusion, Head
 from armwise.agent.routers.optimizer import Descent, DescentParameters, Mask, on_threads, seeded
 from armwise.arms.models import Backbone, compute_cores, digest_backbone
-from armwise.numbers import Number
+from armwise.number import Number
 
 if TYPE_CHECKING:
     from armwise.agent.routers.neural.r3ag_training import Tower

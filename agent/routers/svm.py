@@ -11,7 +11,7 @@ from armwise.agent.routers.base import Parametrised, Schema, StageParameters, St
 from armwise.agent.routers.cross_validation import Rows, best_candidate
 from armwise.agent.routers.dataset import Features, Floats, RoutingDataset, positions
 from armwise.agent.routers.preprocessing import Preparation
-from armwise.numbers import Number
+from armwise.number import Number
 
 
 class PointwiseParameters(StageParameters):

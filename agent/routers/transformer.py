@@ -11,7 +11,7 @@ from armwise.agent.routers.ltrr import Neural, NeuralParameters
 from armwise.agent.routers.optimizer import Descent, on_threads, seeded
 from armwise.agent.routers.ranking_targets import Points, Ranking, Target
 from armwise.arms.models import Backbone, compute_cores, digest_backbone
-from armwise.numbers import Number
+from armwise.number import Number
 
 if TYPE_CHECKING:
     from armwise.agent.routers.neural.ltrr_training import Examples, FeedForward

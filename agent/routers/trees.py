@@ -25,7 +25,7 @@ from armwise.agent.routers.dataset import (
 from armwise.agent.routers.preprocessing import Preparation
 from armwise.agent.routers.ranking_targets import CentreParameters, centred
 from armwise.arms import extras
-from armwise.numbers import Number
+from armwise.number import Number
 
 THREADS = 1
 """One, so that a fit is deterministic. On busy cores, two took five times as long."""

@@ -15,7 +15,7 @@ from armwise.agent.routers.features import scaled
 from armwise.arms.portfolio import Outcomes, ScoreMatrix
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.reward import Prices
-from armwise.numbers import Number
+from armwise.number import Number
 
 PRIOR_MEASURE = "em"
 """R3AG's prior of an arm is its mean."""

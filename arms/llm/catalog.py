@@ -40,7 +40,7 @@ from armwise.arms.llm.base import (
     complete,
 )
 from armwise.arms.llm.pricing import PricedGenerator, Prices
-from armwise.numbers import Number
+from armwise.number import Number
 
 NEWEST = 200
 """Answers whose times to the first words are remembered."""

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import override
 
 from armwise.arms.llm.base import Chunk, Generator, Prompt
-from armwise.numbers import Number
+from armwise.number import Number
 
 BYTES_A_TOKEN, TOKENS_A_WORD = 3, 2
 """Fewest bytes of a token, and most tokens of a word, in most texts."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.arms.llm.prompts import PASSAGES, Template
-from armwise.numbers import Number
+from armwise.number import Number
 
 DEFAULT = "default"
 """Name of the language model in `llm`; those in `llms` have names of their own."""

@@ -21,7 +21,7 @@ from armwise.arms.manifest import Identity
 from armwise.arms.retrievers.kind import Kind, Members, Resources, of_corpus
 from armwise.arms.tokenizer import VERSION, StopWords, words
 from armwise.arms.top_k import best
-from armwise.numbers import Number
+from armwise.number import Number
 
 FORMAT = 1
 """Format of the files below; raised when their contents change."""

@@ -16,7 +16,7 @@ from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import IndexParams
 from armwise.arms.retrievers.dense import Candidates, FirstStage, first_stage, prepare_index
 from armwise.arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
-from armwise.numbers import Number
+from armwise.number import Number
 
 DECIMALS = 9
 """Cosines are rounded: the last digits of a product depend on the shape of the matrices."""

@@ -18,7 +18,7 @@ from armwise.arms.indexes import PassageVectors
 from armwise.arms.llm import TOKENS_A_WORD, Bound
 from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources
 from armwise.arms.tokenizer import words
-from armwise.numbers import Number
+from armwise.number import Number
 
 REPEATED = 100
 """Words of an expanded query, of which each is repeated by its weight: BM25 counts them."""

@@ -19,7 +19,7 @@ from armwise.arms.relevance import RelevanceModel
 from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
 from armwise.arms.retrievers.learned_fusion import PRETRAINED, relevance_model
 from armwise.arms.retrievers.profiles import prepare_profiles, read_profiles
-from armwise.numbers import Number
+from armwise.number import Number
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.base import Arm, Passage, Query, Retrieval
 from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
-from armwise.numbers import Number
+from armwise.number import Number
 
 
 class FusionParams(BaseModel):

@@ -22,7 +22,7 @@ from armwise.arms.corpus import Corpus
 from armwise.arms.llm import Bound, Chunk, Prompt, Write, WritingSpec, prompts
 from armwise.arms.models import Backbone, digest_backbone
 from armwise.arms.retrievers.new_arms import NewArms
-from armwise.numbers import Number
+from armwise.number import Number
 
 P = TypeVar("P", bound=BaseModel)
 

@@ -30,7 +30,7 @@ from armwise.arms.retrievers.kind import Kind, Members, Resources, reach_of
 from armwise.arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, place_of
 from armwise.arms.secrets import secret_of
 from armwise.arms.upstream import UpstreamError, shown
-from armwise.numbers import Number
+from armwise.number import Number
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState

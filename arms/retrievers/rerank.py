@@ -16,7 +16,7 @@ from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus, CorpusError
 from armwise.arms.indexes import Vectors
 from armwise.arms.retrievers.kind import Kind, Members, Resources, of_corpus
-from armwise.numbers import Number
+from armwise.number import Number
 
 Rescore = Callable[[Query, Sequence[Passage]], NDArray[np.floating]]
 """A question and at least one passage, best first -> a new score for each, shape (n,). Raises ArmError."""

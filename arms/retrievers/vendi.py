@@ -8,7 +8,7 @@ from pydantic import Field
 
 from armwise.arms.retrievers.dense import Candidates
 from armwise.arms.retrievers.diversity import Cosines, DiverseParams, Picks, diverse_kind
-from armwise.numbers import Number
+from armwise.number import Number
 
 ROUNDING = 1e-6
 """Larger than rounding errors of a bound; candidates within it of the best are compared exactly."""

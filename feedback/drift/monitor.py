@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.feedback.events import LABELS, Context, Example
 from armwise.feedback.reward import RewardRule, seconds_of
-from armwise.numbers import Number
+from armwise.number import Number
 
 if TYPE_CHECKING:
     from river.base import DriftDetector

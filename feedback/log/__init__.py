@@ -5,15 +5,18 @@ from .append import Fact, FeedbackStatus, Receipt
 from .backend import dumps, loads, storable
 from .database import POINT, point_url, without_password
 from .group_commit import GroupCommit
+from .limits import LARGEST, Limited
 from .open import SERVING_S, open_log
 from .store import Record, Store, insert, row_time
 
 __all__ = [
+    "LARGEST",
     "POINT",
     "SERVING_S",
     "Fact",
     "FeedbackStatus",
     "GroupCommit",
+    "Limited",
     "Receipt",
     "Record",
     "Store",

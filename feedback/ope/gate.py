@@ -28,7 +28,7 @@ from armwise.feedback.dataset import Log
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.diagnostics import diagnose
 from armwise.feedback.ope.sample import Sample
-from armwise.numbers import Number
+from armwise.number import Number
 
 TRAIL = 200
 """Maximum number of points of the trail."""

@@ -30,7 +30,7 @@ from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.router_contexts import contexts_of
-from armwise.numbers import Number
+from armwise.number import Number
 
 EPISODE = "beside/"
 """Prefix of the episodes of observations that are learned; such decisions are not in the log."""

@@ -23,7 +23,7 @@ from armwise.arms.base import ArmError
 from armwise.feedback.events import OBSERVED, Mask, Status
 from armwise.feedback.log import listing
 from armwise.feedback.registry import Version, versions
-from armwise.numbers import Number
+from armwise.number import Number
 
 router = pages()
 

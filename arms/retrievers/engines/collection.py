@@ -22,7 +22,7 @@ from armwise.arms.retrievers.kind import Kind, Members, ReadVersion, Resources, 
 from armwise.arms.retrievers.new_arms import NewArms
 from armwise.arms.retrievers.remote import best
 from armwise.arms.secrets import secret_of
-from armwise.numbers import Number
+from armwise.number import Number
 
 P = TypeVar("P", bound="EngineParams")
 

@@ -19,7 +19,7 @@ from armwise.arms.llm import Bound, GeneratorError, Prompt, Write, prompts, quot
 from armwise.arms.retrievers.fusion import fuse
 from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources
 from armwise.arms.tokenizer import words
-from armwise.numbers import Number
+from armwise.number import Number
 
 P = TypeVar("P", bound=BaseModel)
 

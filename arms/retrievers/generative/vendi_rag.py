@@ -13,7 +13,7 @@ from armwise.arms.llm import Bound, GeneratorError, Message, Prompt, Write, answ
 from armwise.arms.retrievers import vendi
 from armwise.arms.retrievers.dense import prepare_index
 from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_corpus
-from armwise.numbers import Number
+from armwise.number import Number
 
 Retrieve = Callable[[Query, int, float], Retrieval]
 """Query, k and a diversity in [0, 1] -> the passages of a Vendi arm. Raises ArmError."""

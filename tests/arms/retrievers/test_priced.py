@@ -190,9 +190,9 @@ def test_a_collection_is_filled_and_examined_for_nothing_and_searched_at_its_pri
     assert meter.total.usd == 0.5
 
 
-@pytest.mark.parametrize("usd", [-0.001, math.nan, math.inf, "0.002", True, None])
+@pytest.mark.parametrize("usd", [-0.001, math.nan, math.inf, "dear", True, None])
 def test_a_price_that_is_none_is_refused(usd: Any) -> None:
-    with pytest.raises(ValidationError, match=r"usd\n.*Input should be"):
+    with pytest.raises(ValidationError, match=r"usd\n.*(Input should be|is not a number)"):
         ArmSpec(kind="bm25", usd=usd)
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -380,7 +381,8 @@ def test_a_connection_is_used_again_unless_the_database_was_away(
 
 
 def test_what_the_database_cannot_take_is_no_outage_and_named(store: Store) -> None:
-    tokens = Execution("d1", "b", Status.OK, Cost(prompt_tokens=2**63))
+    unwritable: Any = (object(),)
+    tokens = Execution("d1", "b", Status.OK, Cost(), passages=unwritable)
     with pytest.raises((StoreError, OverflowError, TypeError)) as refused:
         store.append([decision("d1"), tokens])
     assert not isinstance(refused.value, LogUnavailableError)

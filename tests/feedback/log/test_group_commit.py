@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -195,8 +196,9 @@ async def test_what_the_database_does_not_take_fails_alone(store: Store) -> None
     log = GroupCommit(gated)  # type: ignore[arg-type]
     first = log.append(decision("d0"))
     await asyncio.to_thread(gated.entered.wait)
-    huge = Execution("d2", "b", Status.OK, Cost(prompt_tokens=2**63))
-    rest = [log.append(*facts) for facts in ([decision("d1")], [decision("d2"), huge], [decision("d3")])]
+    unwritable: Any = (object(),)
+    wrong = Execution("d2", "b", Status.OK, Cost(), passages=unwritable)
+    rest = [log.append(*facts) for facts in ([decision("d1")], [decision("d2"), wrong], [decision("d3")])]
     gated.gate.set()
     await first
     outcomes = await asyncio.gather(*rest, return_exceptions=True)
