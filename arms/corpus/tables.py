@@ -13,16 +13,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO
 
 from armwise.arms.base import Passage
 from armwise.arms.corpus.chunking import chunks
 from armwise.arms.corpus.records import MAX_NAMES, CorpusError, Record, checked, problem_of, short
 from armwise.arms.filters import GROUPS, Metadata, Scalar
+from armwise.row_lines import DELIMITERS, SEPARATOR_LINE, RowLines
 
 SUFFIXES = (".csv", ".tsv")
-
-DELIMITERS = ",;\t|"
 
 MAX_LINE = 1 << 20
 """Characters of a line."""
@@ -32,8 +31,6 @@ MAX_CELL = 1 << 17
 
 MAX_SWALLOWED = 1 << 24
 """Characters behind a quote that is not closed, which are read before that is known."""
-
-SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?\s*', re.IGNORECASE)
 
 BROKEN = re.compile("[\0\ud800-\udfff]")
 """NUL, and what stands for bytes that are not UTF-8."""
@@ -59,7 +56,7 @@ def read_table(path: Path, where: str, about: Metadata, before: int) -> Iterator
     """
     csv.field_size_limit(MAX_SWALLOWED)  # another library may have raised it
     with path.open("rb") as stored, _opened(stored) as text:
-        lines, names, rows = _Lines(text), list[str](), iter(list[list[str]]())
+        lines, names, rows = RowLines(text, MAX_LINE), list[str](), iter(list[list[str]]())
         while True:
             begin = lines.begin_row()
             place, last = f"{where}:{begin}", False
@@ -94,42 +91,7 @@ def _opened(stored: BinaryIO) -> io.TextIOWrapper:
     return io.TextIOWrapper(stored, encoding, errors="surrogateescape", newline="")
 
 
-class _Lines:
-    """The lines of a text; those of a row can be given back, to be read again."""
-
-    def __init__(self, text: TextIO) -> None:
-        self._text, self._before = text, 0
-        self._taken, self._again = list[str](), list[str]()
-
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        """Raises csv.Error for a line that is too long, and goes on behind it."""
-        line = self._again.pop() if self._again else self._text.readline(MAX_LINE + 1)
-        if not line:
-            raise StopIteration
-        if len(line) > MAX_LINE:
-            while line and line[-1] not in "\r\n":
-                line = self._text.readline(MAX_LINE)
-            self._taken.append("\n")
-            raise csv.Error(f"a line has more than {MAX_LINE:,} characters")
-        self._taken.append(line)
-        return line
-
-    def begin_row(self) -> int:
-        """Return the number of the next line, from 1, with which a row begins."""
-        self._before += len(self._taken)
-        self._taken.clear()
-        return self._before + 1
-
-    def give_back(self, kept: int) -> None:
-        """Give the lines of the row back, but for the first ones."""
-        self._again += reversed(self._taken[kept:])
-        del self._taken[kept:]
-
-
-def _separator(lines: _Lines) -> str:
+def _separator(lines: RowLines) -> str:
     """Return what separates cells, and pass over a line `sep=;` that says so."""
     first = next((line for line in lines if line.strip()), "")
     if named := SEPARATOR_LINE.fullmatch(first):

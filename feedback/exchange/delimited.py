@@ -8,7 +8,6 @@ surrogates, which no encoding writes, so that they matter only where the cell is
 import csv
 import gzip
 import json
-import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,10 +18,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from armwise.feedback.exchange.jsonl import ExchangeError
-
-DELIMITERS = ",;\t|"
-
-SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?\s*', re.IGNORECASE)
+from armwise.row_lines import DELIMITERS, SEPARATOR_LINE, RowLines
 
 LONGEST = 64 << 20
 """Characters of a cell and of a line, where csv stops at 131,072: a question may be a document."""
@@ -59,7 +55,7 @@ def read_rows(path: Path) -> Iterator[Cells]:
             closing(_opened(path)) as stored,
             TextIOWrapper(stored, _encoding(stored), errors="surrogateescape", newline="") as text,
         ):
-            lines = _Lines(text)
+            lines = RowLines(text, LONGEST)
             delimiter, spaced = _separation(lines, path)
             rows = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=spaced)
             while True:
@@ -100,42 +96,7 @@ def _encoding(stored: IO[bytes]) -> str:
     return json.detect_encoding(begin)
 
 
-class _Lines:
-    """The lines of a text; those of a row can be given back, to be read again."""
-
-    def __init__(self, text: IO[str]) -> None:
-        self._text, self._before = text, 0
-        self._taken, self._again = list[str](), list[str]()
-
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        """Raises csv.Error for a line that is too long, and goes on behind it."""
-        line = self._again.pop() if self._again else self._text.readline(LONGEST + 1)
-        if not line:
-            raise StopIteration
-        if len(line) > LONGEST:
-            while line and line[-1] not in "\r\n":
-                line = self._text.readline(LONGEST)
-            self._taken.append("\n")
-            raise csv.Error(f"a line has more than {LONGEST:,} characters")
-        self._taken.append(line)
-        return line
-
-    def begin_row(self) -> int:
-        """Return the number of the next line, from 1, with which a row begins."""
-        self._before += len(self._taken)
-        self._taken.clear()
-        return self._before + 1
-
-    def give_back(self, kept: int) -> None:
-        """Give the lines of the row back, but for the first ones."""
-        self._again += reversed(self._taken[kept:])
-        del self._taken[kept:]
-
-
-def _separation(lines: _Lines, path: Path) -> tuple[str, bool]:
+def _separation(lines: RowLines, path: Path) -> tuple[str, bool]:
     """Return what separates cells, and whether a space follows it; pass over a line that only says so."""
     first = next((line for line in lines if line.strip()), "")
     named = SEPARATOR_LINE.fullmatch(first)
