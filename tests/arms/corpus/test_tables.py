@@ -176,6 +176,14 @@ def test_the_longest_line_the_longest_cell_and_the_most_columns_are_read(tmp_pat
     ]
 
 
+def test_a_row_behind_a_line_that_is_too_long_has_its_own_number(tmp_path: Path) -> None:
+    records = read(tmp_path, f"text\n{'x' * 2_000_000}\nfine\n")
+    assert [(record.where, bool(record.problem)) for record in records] == [
+        ("prices.csv:2", True),
+        ("prices.csv:3", False),
+    ]
+
+
 def test_a_limit_that_another_library_has_raised_is_not_ours(tmp_path: Path) -> None:
     before = csv.field_size_limit(2**31 - 1)
     try:
