@@ -45,8 +45,8 @@ class Role(StrEnum):
 
 
 PROGRAMS = {
-    Role.CONTROL: re.compile(r"(.*/)?gcs_server"),
-    Role.RAYLET: re.compile(r"(.*/)?raylet"),
+    Role.CONTROL: re.compile(r"\A(.*/)?gcs_server"),
+    Role.RAYLET: re.compile(r"\A(.*/)?raylet"),
     Role.DASHBOARD_AGENT: re.compile(r"ray::DashboardAgent"),
     Role.ENVIRONMENT_AGENT: re.compile(r"ray::RuntimeEnvAgent"),
     Role.CONTROLLER: re.compile(r"ray::ServeController\b.*"),

@@ -262,7 +262,7 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-DECIMAL_COMMA = re.compile(r"[+-]?(?!\d{1,3},\d{3}$)\d+,\d+|[+-]?0,\d+")
+DECIMAL_COMMA = re.compile(r"\A(?:[+-]?(?!\d{1,3},\d{3}$)\d+,\d+|[+-]?0,\d+)")
 """A number with a decimal comma that cannot be one with a comma between thousands."""
 
 
