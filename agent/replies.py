@@ -428,6 +428,7 @@ class AlarmState(Reply):
     after: float
     example_seq: int
     at: Time
+    rater: str | None
 
 
 class DriftState(Reply):

@@ -366,6 +366,9 @@ class Feedback:
         content: What is not a number: the `label` of a categorical value, the `comment` on a value; of a note
             its `comment` or `demonstration`; of a preference the decision `over` which this one is preferred,
             or the arms `better` and `worse`.
+        rater: Who may teach its share alone: the public id of a key of a user, or `address-` and a keyed
+            digest of the address of somebody without a key. Empty for keys of judges and operators, which
+            are not limited; None where it is not known, as in a log of before.
     """
 
     id: str
@@ -380,6 +383,7 @@ class Feedback:
     source: str | None = None
     key: str | None = None
     content: Annotated[Mapping[str, str], QUOTES_PASSAGES] = field(default_factory=dict)
+    rater: str | None = None
 
 
 class Source(StrEnum):

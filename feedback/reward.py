@@ -52,6 +52,9 @@ class Aggregation(StrEnum):
 
 NonNegative = Annotated[Number, Field(ge=0)]
 
+RATER_SHARE = 0.25
+"""Most of the newest decisions with a rating that a rater may teach, unless it gave more before."""
+
 
 class Metric(BaseModel):
     """A quantity that feedback can report about an answer."""
@@ -329,6 +332,16 @@ class RewardRule(BaseModel):
         description="Quality of a decision whose drawn arm failed; null leaves it out of learning. With one, "
         "each decision is learned when the wait time has passed, as with `default`.",
     )
+    rater_share: Number = Field(
+        default=RATER_SHARE,
+        gt=0,
+        le=1,
+        exclude_if=lambda share: share == RATER_SHARE,  # so that digests of rules from before stay
+        description="Most of the newest 20 decisions with a rating that one key of a user, or one address "
+        "without a key, may teach, unless it gave more than half as large a share of the 1,000 before, which "
+        "it may double. What exceeds it waits for its deadline, and is left out if there is still no room. "
+        "Keys of judges and operators are not limited; with 1 nobody is.",
+    )
     clip: tuple[Number, Number] = Field(
         default=(-1.0, 1.0),
         description="Smallest and largest reward; others are clipped. The narrower they are, the sooner the "
@@ -393,6 +406,8 @@ class RewardRule(BaseModel):
             "silent": self.default is not None,
             "failed": self.failed is not None,
         }
+        if self.rater_share != RATER_SHARE:
+            document["rater_share"] = self.rater_share
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
     @property

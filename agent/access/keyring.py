@@ -56,6 +56,7 @@ class Caller:
         point: The decision point that the request is for; empty for the default one.
         points: Names of the others, which no id of the default point begins with.
         groups: Whose passages it may see, beside those for everybody; none where the service is open.
+        address: Where the request came from, if its key does not say who rates; None if it does.
     """
 
     key: str | None
@@ -67,6 +68,7 @@ class Caller:
     point: str = ""
     points: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
+    address: str | None = None
 
     def at(self, point: str, points: frozenset[str]) -> "Caller":
         """Return the same caller at a decision point; empty for the default one."""

@@ -12,18 +12,20 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import orjson
 from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
 from pydantic import AfterValidator, Field, StrictInt, StrictStr
 
 from armwise.agent.access import Caller, UnauthorizedError
 from armwise.agent.api import feedback, pages
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError, translate
-from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, caller_at
+from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, address_of, caller_at
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, FeedbackItem, Request, storable
 from armwise.agent.replies import ButtonReceipt, FeedbackToken, construct
@@ -94,11 +96,11 @@ async def preflight() -> Response:
 
 
 @router.post(pages.FEEDBACK_BUTTON, include_in_schema=False)  # of the script: the token is no key of a client
-async def press(service: AppService, body: ButtonRequest) -> Response:
+async def press(service: AppService, request: HttpRequest, body: ButtonRequest) -> Response:
     """Keep what a button of `/feedback.js` says of one answer; the token of that answer stands for a key."""
     point, key, decision_id = _opened(service.points, body.token, service.clock())
     try:
-        caller = _presser(point, service.keyring.holder(key))
+        caller = replace(_presser(point, service.keyring.holder(key)), address=address_of(request))
     except UnauthorizedError as error:
         message = f"the token is of a key that does not hold any more: {error}"
         raise ApiError("forbidden", message, "token") from None

@@ -213,8 +213,16 @@ def item_of(point: DecisionPoint, caller: Caller, item: FeedbackItem, key: str |
         source=caller.source,
         key=caller.key,
         content=content,
+        rater=_rater(point, caller),
     )
     return Item(point, caller, fact)
+
+
+def _rater(point: DecisionPoint, caller: Caller) -> str | None:
+    """Return who may teach its share alone by what a caller sends; see `Feedback.rater`."""
+    if caller.address is not None:
+        return point.store.draw_secret.rater_at(caller.address)
+    return caller.key if caller.source in (None, "user") else ""
 
 
 def _read(point: DecisionPoint, caller: Caller, item: FeedbackItem) -> tuple[float | None, dict[str, str]]:

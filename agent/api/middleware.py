@@ -8,7 +8,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -76,7 +76,7 @@ RequestPoint = Annotated[DecisionPoint, Depends(_point)]
 
 
 async def _caller(request: Request, point: RequestPoint) -> Caller:
-    return caller_at(point, request.state.caller)
+    return caller_of(point, request)
 
 
 RequestCaller = Annotated[Caller, Depends(_caller)]
@@ -107,6 +107,22 @@ def caller_at(point: DecisionPoint, caller: Caller) -> Caller:
     """Return a caller at a decision point."""
     others = frozenset(point.service.points) - {DEFAULT_POINT}
     return caller.at("" if point.name == DEFAULT_POINT else point.name, others)
+
+
+def caller_of(point: DecisionPoint, request: Request) -> Caller:
+    """Return who sent a request, at a decision point, with the address where there is no key."""
+    caller = caller_at(point, request.state.caller)
+    return caller if caller.key is not None else replace(caller, address=address_of(request))
+
+
+def address_of(request: Request) -> str | None:
+    """Return the address that a request came from; None where it is not known.
+
+    A replica has no address of a client: the proxy in front of it names it, and takes out what others named.
+    """
+    if request.client is not None and request.client.host:
+        return request.client.host
+    return request.headers.get("x-forwarded-for")
 
 
 def at_model(point: DecisionPoint, caller: Caller, model: str) -> tuple[DecisionPoint, Caller]:

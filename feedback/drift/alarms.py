@@ -6,7 +6,7 @@ log is read.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import sqlalchemy as sa
 
@@ -16,7 +16,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import ActivePolicy
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import StartingPoint, confirm_epoch, learned_examples, observed
+from armwise.feedback.training_log import StartingPoint, confirm_epoch, learned_examples, observed, raters
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Alarm:
         example_seq: Position of the training log at which it was detected.
         at: When it was detected, seconds since the epoch, UTC; in an old log that is read again, the deadline
             of the decision at which it is detected, the latest time at which it could have been.
+        rater: Who gave more than its share of the newest ratings, and may be the reason; None for nobody.
     """
 
     recipe: str
@@ -41,6 +42,7 @@ class Alarm:
     after: float
     example_seq: int
     at: float
+    rater: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,5 +225,7 @@ class Watch:
             LogUnavailableError: Nothing was written.
         """
         if self._found:
-            raise_alarms(self._store, self._epoch, self._found, self._rule.join)
+            rater = raters.foremost(self._store, self._rule)
+            found = [replace(alarm, rater=rater) for alarm in self._found]
+            raise_alarms(self._store, self._epoch, found, self._rule.join)
             self._found.clear()

@@ -315,6 +315,7 @@ def feedback_row(f: Feedback, seq: int, early: bool) -> dict[str, object]:
         "tags": dict(f.tags),
         "source": f.source,
         "key": f.key,
+        "rater": f.rater,
         "content": dict(f.content) or None,
     }
 

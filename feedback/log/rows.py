@@ -62,6 +62,7 @@ def feedback_of(row: sa.Row[Any]) -> Feedback:
         row.source,
         row.key,
         row.content or {},
+        row.rater,
     )
 
 

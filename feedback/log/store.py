@@ -4,6 +4,8 @@ Facts are numbered under the lock of the transaction that writes them, so positi
 commits: a reader at a position has missed nothing before it.
 """
 
+import hashlib
+import hmac
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,6 +88,16 @@ class DrawSecret:
         ('armwise', True)
         """
         return configured if seq is not None and seq <= self.after else f"{self.secret}/{configured}"
+
+    def rater_at(self, address: str) -> str:
+        """Return what feedback says of an address in the place of a key.
+
+        >>> found = DrawSecret("s3cret", after=7)
+        >>> found.rater_at("192.0.2.1") == found.rater_at("192.0.2.1") != found.rater_at("192.0.2.2")
+        True
+        """
+        digest = hmac.new(self.secret.encode(), b"address " + address.encode(), hashlib.sha256)
+        return f"address-{digest.hexdigest()[:16]}"
 
 
 def row_time(connection: sa.Connection, now: float) -> float:

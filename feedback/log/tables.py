@@ -13,6 +13,7 @@ erasures     that texts of facts were removed, by `armwise.feedback.log.erasures
 
 Derived from the facts, and from nothing else:
 examples     training logs: for each join, each decision once, in order
+raters       who rated them, in the same order, and what was left out since one rated too much
 progress     how far each join has read
 rollups      sums by time or position, and arm, from which pages are drawn; rollup_positions: where they end
 The registry; each table has its own numbers:
@@ -61,7 +62,7 @@ from armwise.feedback.log.limits import (
     Version,
 )
 
-SCHEMA = 20
+SCHEMA = 21
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -215,6 +216,7 @@ feedback = Table(
     Column("source", String(16)),
     Column("key", String(128)),
     Column("content", JSON),
+    Column("rater", String(128)),
     UniqueConstraint("id", "kind"),
 )
 
@@ -265,6 +267,17 @@ examples = Table(
     Column("joined_by", _SEQ, nullable=False),
     Column("turns", JSON(none_as_null=True)),
     UniqueConstraint("decision_id", "join"),
+)
+
+raters = Table(
+    "raters",
+    metadata,
+    Column("join", String(64), primary_key=True),
+    Column("seq", _SEQ, primary_key=True, autoincrement=False),
+    Column("decision_id", String(128), nullable=False),
+    Column("rater", String(128), nullable=False),
+    Column("learned", Boolean, nullable=False),
+    Column("joined_by", _SEQ, nullable=False),
 )
 
 progress = Table(
@@ -408,6 +421,7 @@ alarms = Table(
     Column("after", Double, nullable=False),
     Column("example_seq", _SEQ, nullable=False),
     Column("at", Double, nullable=False),
+    Column("rater", String(128)),
     UniqueConstraint("recipe", "subject", "example_seq"),
     sqlite_autoincrement=True,
 )

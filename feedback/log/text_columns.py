@@ -51,6 +51,8 @@ _ID = Place(
 
 _ARM = Place("a name of the configuration; of actions of a request their positions, `action-1`", Fate.NONE)
 
+_RATER = Place("an id of a key, or a keyed digest of an address", Fate.KEPT, "joins depend on it")
+
 _NUMBERS = Place("numbers, by names of arms", Fate.NONE)
 
 _CONFIGURED = Place("part of the configuration", Fate.NONE)
@@ -128,6 +130,8 @@ COLUMNS: Mapping[str, Place] = {
     "feedback.metric": _CONFIGURED,
     **dict.fromkeys(("feedback.kind", "feedback.source"), _WORD),
     "feedback.key": _KEY,
+    "feedback.rater": _RATER,
+    "alarms.rater": _RATER,
     "erasures.scope": _WORD,
     "erasures.by": _KEY,
     "erasures.subject": Place(
@@ -139,6 +143,9 @@ COLUMNS: Mapping[str, Place] = {
     "examples.decision_id": _ID,
     "examples.metrics": _NUMBERS,
     "examples.turns": _NUMBERS,
+    "raters.join": _DIGEST,
+    "raters.decision_id": _ID,
+    "raters.rater": _RATER,
     "progress.join": _DIGEST,
     "rollups.arm": _ARM,
     "rollup_positions.rule": _DIGEST,

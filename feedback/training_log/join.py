@@ -37,6 +37,7 @@ from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.texts import pseudonym
+from armwise.feedback.training_log.raters import RaterShares, read_newest
 
 TOGETHER, STRAGGLERS = 50, 0.01
 """Decisions within one wait time that are settled together, once no larger share of them is open.
@@ -135,12 +136,17 @@ class Joined:
         metrics: Aggregated value of each metric; empty where there was none, or the arm failed.
         by: Position of the fact that made it ready, or whose time closed it.
         turns: The turns of the conversation that count, where these are not the decision alone.
+        rater: Whose value counts, the last one's where there are several: see `Feedback.rater`; None for that
+            of nobody known.
+        learned: Whether it is. It is left out where all of its values are of raters that have no room.
     """
 
     decision_id: str
     metrics: Mapping[str, float]
     by: int
     turns: tuple[str, ...] = ()
+    rater: str | None = None
+    learned: bool = True
 
 
 @dataclass(slots=True)
@@ -203,15 +209,26 @@ class Fold:
         at: The log's time there, seconds since the epoch.
         idle_seq: The last position at which `TOGETHER` decisions or more were within their wait time, and
             at most `STRAGGLERS` of them were open.
+        rated: Who rated the decisions that were ready last, oldest first, and whether they were learned.
+
+    Attributes:
         in_time: Times of the log after which the decisions within their time are settled, learned or not.
     """
 
-    def __init__(self, rule: RewardRule, seq: int = 0, at: float = 0.0, idle_seq: int = 0) -> None:
+    def __init__(
+        self,
+        rule: RewardRule,
+        seq: int = 0,
+        at: float = 0.0,
+        idle_seq: int = 0,
+        rated: Iterable[tuple[str, bool]] = (),
+    ) -> None:
         self.seq = seq
         self.at = at
         self.idle_seq = idle_seq
         self.in_time = deque[float]()
         self._rule = rule
+        self._raters = RaterShares(rule.rater_share, rated)
         self._wait_s = rule.wait_s
         self._open: dict[str, PendingDecision] = {}
         self._episodes: dict[str, list[tuple[int, str]]] = {}
@@ -312,7 +329,7 @@ class Fold:
 
     def metrics(self, fact: DecisionFact, status: Status) -> dict[str, float]:
         """Return the aggregated metrics of a decision with this status, from its earlier feedback."""
-        return self._metrics(self._opened(fact, status))
+        return self._rule.aggregate(self._counted(self._opened(fact, status)))
 
     def closing(self, fact: DecisionFact) -> float:
         """Return the time of the log after which a decision is closed, unless a turn continues it."""
@@ -362,18 +379,49 @@ class Fold:
             if pending.is_kept and pending.status is Status.OK:
                 closed += self._conversation(pending, fact.seq)
             elif pending.active and self._teaches(pending.status):
-                metrics = self._metrics(pending)
-                if metrics or pending.status is not Status.OK or self._rule.default is not None:
-                    closed.append(Joined(name, metrics, fact.seq))
+                closed += self._closed(pending, [pending], fact.seq)
         return closed
 
     def _conversation(self, draw: PendingDecision, by: int) -> Iterator[Joined]:
         """Yield a draw with the means of the metrics of its turns, if any of them counts."""
-        turns = [turn for turn in (draw, *draw.turns) if turn.counts]
-        metrics = self._rule.mean_of_turns([self._metrics(turn) for turn in turns])
-        if turns and (metrics or self._rule.default is not None):
-            names = tuple(turn.id for turn in turns)
-            yield Joined(draw.id, metrics, by, () if names == (draw.id,) else names)
+        if turns := [turn for turn in (draw, *draw.turns) if turn.counts]:
+            yield from self._closed(draw, turns, by)
+
+    def _closed(self, draw: PendingDecision, turns: Sequence[PendingDecision], by: int) -> Iterator[Joined]:
+        """Yield a draw whose time is over, or that it is left out; nothing where nobody judged it."""
+        names = tuple(turn.id for turn in turns)
+        shown = () if names == (draw.id,) else names
+        counted = [self._counted(turn) for turn in turns]
+        values = [self._rule.aggregate(feedback) for feedback in counted]
+        metrics = values[0] if len(turns) == 1 else self._rule.mean_of_turns(values)
+        if not metrics and draw.status is Status.OK:
+            sent = [feedback for turn in turns for feedback in turn.values.values()]
+            if (rater := self._rater(sent)) is not None and self._rule.aggregate(sent):
+                self._raters.add(rater, learned=False)
+                yield Joined(draw.id, {}, by, shown, rater, learned=False)
+                return
+            if self._rule.default is None:
+                return
+        yield self._joined(draw, metrics, by, [item for feedback in counted for item in feedback], shown)
+
+    def _joined(
+        self,
+        draw: PendingDecision,
+        metrics: Mapping[str, float],
+        by: int,
+        counted: Sequence[Feedback],
+        turns: tuple[str, ...] = (),
+    ) -> Joined:
+        rater = None if draw.past else self._rater(counted)
+        if rater is not None:
+            self._raters.add(rater, learned=True)
+        return Joined(draw.id, metrics, by, turns, rater)
+
+    def _rater(self, feedback: Sequence[Feedback]) -> str | None:
+        """Return who gave the last value of those that count in a reward; None where nothing says it."""
+        metrics = self._rule.metrics
+        raters = (item.rater for item in reversed(feedback) if item.metric in metrics)
+        return next((rater for rater in raters if rater is not None), None)
 
     def _settle(self, changed: Iterable[PendingDecision]) -> Iterator[Joined]:
         """Yield the decisions that are ready, and drop those that never will be."""
@@ -383,12 +431,13 @@ class Fold:
             if not self._teaches(pending.status):
                 self._forget(pending)
             elif pending.active:
-                metrics = self._metrics(pending)
+                counted = self._counted(pending)
+                metrics = self._rule.aggregate(counted)
                 known = bool(metrics) or pending.status is not Status.OK
                 complete = known if pending.past else self._rule.is_complete(metrics)
                 if complete and not pending.is_kept:  # its last turn is still to come
                     self._forget(pending)
-                    yield Joined(pending.id, metrics, self.seq)
+                    yield self._joined(pending, metrics, self.seq, counted)
 
     def _teaches(self, status: Status | None) -> bool:
         """Whether a decision with this status can be learned from."""
@@ -396,10 +445,17 @@ class Fold:
             return self._rule.failed is not None
         return status is Status.OK
 
-    def _metrics(self, pending: PendingDecision) -> dict[str, float]:
-        """Return the aggregated values of a decision; empty where another arm answered."""
-        counts = pending.values and pending.status is Status.OK
-        return self._rule.aggregate(pending.values.values()) if counts else {}
+    def _counted(self, pending: PendingDecision) -> list[Feedback]:
+        """Return the values that count: none where another arm answered, none of a rater without room.
+
+        A label counts in any case.
+        """
+        if pending.status is not Status.OK:
+            return []
+        values = pending.values.values()
+        if pending.past:
+            return list(values)
+        return [item for item in values if (rater := item.rater) is None or self._raters.has_room(rater)]
 
     def _forget(self, pending: PendingDecision) -> None:
         for decision in (pending, *pending.turns):
@@ -450,6 +506,7 @@ _FEEDBACK = (
     t.feedback.c.received_at,
     t.feedback.c.episode_id,
     t.feedback.c.kind,
+    t.feedback.c.rater,
 )
 
 
@@ -528,8 +585,11 @@ def _decided(row: Row, earlier: Sequence[Feedback] = ()) -> DecisionFact:
 
 def _feedback(row: Row) -> Feedback:
     """Return feedback without tags and event time, which the fold does not use."""
-    _, _, name, decision_id, metric, value, received_at, episode_id, kind, *_ = row
-    return Feedback(name, decision_id, metric, value, received_at, episode_id=episode_id, kind=Kind(kind))
+    _, _, name, decision_id, metric, value, received_at, episode_id, kind, rater, *_ = row
+    kind = Kind(kind)
+    return Feedback(
+        name, decision_id, metric, value, received_at, episode_id=episode_id, kind=kind, rater=rater
+    )
 
 
 def _feedback_on(connection: sa.Connection, decisions: Sequence[Row], upto: int) -> dict[str, list[Feedback]]:
@@ -670,7 +730,7 @@ class Joiner:
         self._epoch = epoch
         self._batch = batch
         self._fold: Fold | None = None  # None: to be restored from the log
-        self._length = 0
+        self._length = self._n_rated = 0
         self.left = 0
 
     def advance(self, now: float) -> Position:
@@ -690,21 +750,24 @@ class Joiner:
         with self._store.reading() as connection:
             confirm_epoch(connection, self._epoch)
             if fold is None:
-                fold, self._length = resume(connection, self._rule)
+                fold, self._length, self._n_rated = resume(connection, self._rule)
             start, head = fold.seq, head_of(connection)
             if head < start:
                 raise LogGapError(f"the log ends at {head}, and was read up to {start} before")
             end = min(head, start + self._batch)
             facts = read_facts(connection, start, end)
-        joined = [ready for fact in facts for ready in fold.apply(fact)]
+        ready = [each for fact in facts for each in fold.apply(fact)]
+        joined = [each for each in ready if each.learned]
+        rated = rated_rows(ready, self._n_rated)
         if fold.seq != end:
             raise LogGapError(f"the log ends at {end}, and rows after {fold.seq} are missing")
         position = Position(end, fold.at, self._length + len(joined), fold.idle_seq)
         if end != start:
             with self._store.reading() as connection:
                 turns = read_turns_of(connection, joined)
-            self._write(joined, position, turns)
+            self._write(joined, rated, position, turns)
         self._fold, self._length, self.left = fold, position.examples_seq, head - end
+        self._n_rated += len(rated)
         closing = fold.next_closing
         last = fold.in_time[-1] if fold.in_time else -inf
         waits = (closing is not None and closing < now) or fold.at <= last < now
@@ -714,7 +777,11 @@ class Joiner:
         return position
 
     def _write(
-        self, joined: Sequence[Joined], position: Position, turns: Mapping[str, Mapping[str, Any]]
+        self,
+        joined: Sequence[Joined],
+        rated: Sequence[Mapping[str, Any]],
+        position: Position,
+        turns: Mapping[str, Mapping[str, Any]],
     ) -> None:
         rows = [
             {
@@ -731,7 +798,25 @@ class Joiner:
             confirm_epoch(connection, self._epoch)
             if rows:
                 connection.execute(sa.insert(t.examples), rows)
+            if rated:
+                named = [{"join": self._join, **row} for row in rated]
+                connection.execute(sa.insert(t.raters), named)
             write_position(connection, self._join, position)
+
+
+def rated_rows(ready: Sequence[Joined], after: int) -> list[dict[str, Any]]:
+    """Return the rows that say who rated decisions that are ready, numbered after the last one."""
+    rated = [each for each in ready if each.rater is not None]
+    return [
+        {
+            "seq": seq,
+            "decision_id": each.decision_id,
+            "rater": each.rater,
+            "learned": each.learned,
+            "joined_by": each.by,
+        }
+        for seq, each in enumerate(rated, start=after + 1)
+    ]
 
 
 def read_turns_of(connection: sa.Connection, joined: Sequence[Joined]) -> dict[str, dict[str, Any]]:
@@ -768,8 +853,8 @@ def head_of(connection: sa.Connection) -> int:
     return int(connection.scalar(sa.select(t.log_head.c.seq)) or 0)
 
 
-def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int]:
-    """Return the fold at the position of a rule's join, and the length of its training log.
+def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int, int]:
+    """Return the fold at the position of a rule's join, how long its training log is, and how much is rated.
 
     Raises:
         LogGapError: The training log is shorter or longer than the join recorded.
@@ -781,7 +866,8 @@ def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int]:
         raise LogGapError(
             f"the training log ends at {recorded} and not at {position.examples_seq}: run `armwise rebuild`"
         )
-    fold = Fold(rule, position.log_seq, position.log_at, position.idle_seq)
+    rated, n_rated = read_newest(connection, rule.join)
+    fold = Fold(rule, position.log_seq, position.log_at, position.idle_seq, rated)
     # No open decision was committed earlier: `logged_at` or the deadline closes it, and the deadline is at
     # most `logged_at` plus the wait time. Twice the grace, since sums are rounded.
     since = position.log_at - rule.wait_s - 2 * GRACE_S
@@ -806,7 +892,7 @@ def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int]:
             fold.reopen(decided, status)
     for facts in conversations.values():
         fold.reopen_conversation(sorted(facts, key=lambda fact: fact[0].seq))
-    return fold, position.examples_seq
+    return fold, position.examples_seq, n_rated
 
 
 def read_examples(

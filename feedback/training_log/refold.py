@@ -8,7 +8,7 @@ import hashlib
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -28,6 +28,7 @@ from armwise.feedback.training_log.join import (
     confirm_epoch,
     head_of,
     position_of,
+    rated_rows,
     read_facts,
     read_turns_of,
     write_position,
@@ -53,6 +54,97 @@ class Row:
         return f"{self.decision_id!r} with {dict(self.metrics)} by fact {self.joined_by}{of_turns}"
 
 
+@dataclass(frozen=True, slots=True)
+class RaterRow:
+    """A row that says who rated a decision."""
+
+    seq: int
+    decision_id: str
+    rater: str
+    learned: bool
+    joined_by: int
+
+    def __str__(self) -> str:
+        """Return it as one line."""
+        learned = "learned" if self.learned else "left out"
+        return f"{self.decision_id!r} of {self.rater!r}, {learned}, by fact {self.joined_by}"
+
+
+class Rows:
+    """The rows of one table for a join, compared with those that are expected, which are numbered from 1.
+
+    Args:
+        table: The table, with the columns `join` and `seq`.
+        join: Whose rows.
+        row: What a row is read as: a class whose slots are columns.
+
+    Attributes:
+        length: How many rows are expected so far.
+        wrong: How many are missing or differ.
+        surplus: How many there are besides the expected ones.
+        first: Description of the first difference; None if there is none.
+    """
+
+    def __init__(self, table: sa.Table, join: str, row: type[Row] | type[RaterRow]) -> None:
+        self._c, self._table, self._row = table.c, table, row
+        self._ours = table.c.join == join
+        self._join = join
+        self.expected, self.actual = hashlib.sha256(), hashlib.sha256()
+        self.length = self.wrong = self.surplus = 0
+        self.first: str | None = None
+        self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - the wrong rows, one a line; closed below
+        weakref.finalize(self, self._spool.close)
+
+    def compare(self, connection: sa.Connection, rows: Sequence[Row] | Sequence[RaterRow]) -> None:
+        """Compare the next expected rows with those that are there, and keep the ones that differ."""
+        if not rows:
+            return
+        between = self._c.seq.between(rows[0].seq, rows[-1].seq)
+        columns = sa.select(*(self._c[name] for name in self._row.__slots__)).where(self._ours, between)
+        there = {values[0]: self._row(*values) for values in connection.execute(columns)}
+        for row in rows:
+            found = there.get(row.seq)
+            self.expected.update(_canonical(row))
+            if found is not None:
+                self.actual.update(_canonical(found))
+            if found != row:
+                self.wrong += 1
+                self._spool.write(_canonical(row))
+                self.first = self.first or f"row {row.seq} is {found or 'missing'}; expected {row}"
+        self.length = rows[-1].seq
+
+    def end(self, connection: sa.Connection) -> None:
+        """Count the rows before the first and after the last expected one."""
+        count = sa.select(sa.func.count()).select_from(self._table).where(self._ours, self._beyond)
+        self.surplus = int(connection.scalar(count) or 0)
+        if self.surplus and self.first is None:
+            self.first = f"there are {self.surplus} rows besides the expected rows 1 to {self.length}"
+
+    def repair(self, writing: Callable[[], AbstractContextManager[sa.Connection]]) -> None:
+        """Replace what differs, in transactions that `writing` begins."""
+        there = sa.delete(self._table).where(self._ours)
+        beyond = sa.select(self._c.seq).where(self._ours, self._beyond).limit(CHUNK)
+        for _ in range(0, self.surplus, CHUNK):
+            with writing() as connection:
+                connection.execute(there.where(self._c.seq.in_(beyond)))
+        for rows in self._spooled():
+            with writing() as connection:
+                connection.execute(there.where(self._c.seq.in_([row["seq"] for row in rows])))
+        for rows in self._spooled():  # a decision may be there once: insert after all are deleted
+            with writing() as connection:
+                connection.execute(sa.insert(self._table), [{"join": self._join, **row} for row in rows])
+
+    @property
+    def _beyond(self) -> sa.ColumnElement[bool]:
+        return ~self._c.seq.between(1, self.length)
+
+    def _spooled(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield the expected rows where the actual ones differ, with one chunk in memory at a time."""
+        self._spool.seek(0)
+        while rows := [orjson.loads(line) for line in islice(self._spool, CHUNK)]:
+            yield rows
+
+
 class Refold:
     """The training log of a rule, folded again up to the position of its join.
 
@@ -61,34 +153,49 @@ class Refold:
         rule: How it is joined.
 
     Attributes:
-        found: The recorded position of the join, as read last.
-        wrong: Number of rows that are missing or differ.
-        surplus: Number of rows before the first or after the last expected one.
-        first: Description of the first difference; None if there is none.
+        recorded: The recorded position of the join, as read last.
     """
 
     def __init__(self, store: Store, rule: RewardRule) -> None:
         self._store = store
         self._join = rule.join
         self._fold = Fold(rule)
-        self._length = 0
-        self._expected, self._actual = hashlib.sha256(), hashlib.sha256()
+        self._examples = Rows(t.examples, self._join, Row)
+        self._raters = Rows(t.raters, self._join, RaterRow)
+        self._ended = False
         self.recorded = Position(0, 0.0, 0)
-        self.wrong = 0
-        self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - the wrong rows, one a line; closed below
-        weakref.finalize(self, self._spool.close)
-        self.surplus = 0
-        self.first: str | None = None
+
+    @property
+    def wrong(self) -> int:
+        """Number of rows that are missing or differ."""
+        return self._examples.wrong + self._raters.wrong
+
+    @property
+    def surplus(self) -> int:
+        """Number of rows before the first or after the last expected one."""
+        return self._examples.surplus + self._raters.surplus
+
+    @property
+    def first(self) -> str | None:
+        """Description of the first difference; None if there is none."""
+        if self._examples.first is not None:
+            return self._examples.first
+        if self._ended and self.position != self.recorded:
+            return f"the join is recorded at {self.recorded}; expected {self.position}"
+        return self._raters.first and f"of the raters, {self._raters.first}"
 
     @property
     def position(self) -> Position:
         """The position of the fold; at its end, the expected position of the join."""
-        return Position(self._fold.seq, self._fold.at, self._length, self._fold.idle_seq)
+        return Position(self._fold.seq, self._fold.at, self._examples.length, self._fold.idle_seq)
 
     @property
     def digests(self) -> tuple[str, str]:
         """SHA-256 of the expected rows and position, and of the actual ones."""
-        expected, actual = self._expected.copy(), self._actual.copy()
+        expected, actual = self._examples.expected.copy(), self._examples.actual.copy()
+        if self._raters.length or self._raters.surplus:
+            expected.update(self._raters.expected.digest())
+            actual.update(self._raters.actual.digest())
         expected.update(repr((0, self.position)).encode())
         actual.update(repr((self.surplus, self.recorded)).encode())
         return expected.hexdigest(), actual.hexdigest()
@@ -131,18 +238,8 @@ class Refold:
             SupersededError: A learner has taken over.
             LogUnavailableError: Try again later.
         """
-        x = t.examples.c
-        there = sa.delete(t.examples).where(x.join == self._join)
-        beyond = sa.select(x.seq).where(x.join == self._join, self._beyond).limit(CHUNK)
-        for _ in range(0, self.surplus, CHUNK):
-            with self._writing(epoch) as connection:
-                connection.execute(there.where(x.seq.in_(beyond)))
-        for rows in self._spooled():
-            with self._writing(epoch) as connection:
-                connection.execute(there.where(x.seq.in_([row["seq"] for row in rows])))
-        for rows in self._spooled():  # a decision may be there once: insert after all are deleted
-            with self._writing(epoch) as connection:
-                connection.execute(sa.insert(t.examples), [{"join": self._join, **row} for row in rows])
+        for rows in (self._examples, self._raters):
+            rows.repair(lambda: self._writing(epoch))
 
     def finish(self, connection: sa.Connection) -> None:
         """Write the position of the join, after `repair`."""
@@ -154,12 +251,6 @@ class Refold:
             confirm_epoch(connection, epoch)
             yield connection
 
-    def _spooled(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield the expected rows where the actual ones differ, with one chunk in memory at a time."""
-        self._spool.seek(0)
-        while rows := [orjson.loads(line) for line in islice(self._spool, CHUNK)]:
-            yield rows
-
     def _go_on(self, connection: sa.Connection) -> list[Row] | None:
         """Fold and compare the next facts, and return the rows they complete; None at the end."""
         self.recorded, head = position_of(connection, self._join), head_of(connection)
@@ -167,54 +258,24 @@ class Refold:
         if self.recorded.log_seq > head:
             raise LogGapError(f"the log ends at {head}, and was read up to {self.recorded.log_seq} before")
         if start == end:
-            self._end(connection)
+            self._examples.end(connection)
+            self._raters.end(connection)
+            self._ended = True
             return None
-        joined = [ready for fact in read_facts(connection, start, end) for ready in self._fold.apply(fact)]
+        ready = [each for fact in read_facts(connection, start, end) for each in self._fold.apply(fact)]
+        joined = [each for each in ready if each.learned]
         turns = read_turns_of(connection, joined)
-        first = self._length + 1
-        self._length += len(joined)
         rows = [
-            Row(seq, ready.decision_id, ready.metrics, ready.by, turns.get(ready.decision_id))
-            for seq, ready in enumerate(joined, start=first)
+            Row(seq, each.decision_id, each.metrics, each.by, turns.get(each.decision_id))
+            for seq, each in enumerate(joined, start=self._examples.length + 1)
         ]
         if self._fold.seq != end:
             raise LogGapError(
                 f"the log goes on after {end}, and rows from {self._fold.seq + 1} on are missing"
             )
-        self._compare(connection, rows)
+        self._examples.compare(connection, rows)
+        self._raters.compare(connection, [RaterRow(**row) for row in rated_rows(ready, self._raters.length)])
         return rows
-
-    def _compare(self, connection: sa.Connection, rows: Sequence[Row]) -> None:
-        there = _between(connection, self._join, rows[0].seq - 1, rows[-1].seq) if rows else {}
-        for row in rows:
-            actual = there.get(row.seq)
-            self._expected.update(_canonical(row))
-            if actual is not None:
-                self._actual.update(_canonical(actual))
-            if actual != row:
-                self.wrong += 1
-                self._spool.write(_canonical(row))
-                self.first = self.first or f"row {row.seq} is {actual or 'missing'}; expected {row}"
-
-    @property
-    def _beyond(self) -> sa.ColumnElement[bool]:
-        return ~t.examples.c.seq.between(1, self._length)
-
-    def _end(self, connection: sa.Connection) -> None:
-        """Count surplus rows, and compare the position of the join."""
-        ours = sa.select(sa.func.count()).where(t.examples.c.join == self._join)
-        self.surplus = int(connection.scalar(ours.where(self._beyond)) or 0)
-        if self.surplus and self.first is None:
-            self.first = f"there are {self.surplus} rows besides the expected rows 1 to {self._length}"
-        if self.position != self.recorded and self.first is None:
-            self.first = f"the join is recorded at {self.recorded}; expected {self.position}"
-
-
-def _between(connection: sa.Connection, join: str, after: int, upto: int) -> dict[int, Row]:
-    x = t.examples.c
-    columns = sa.select(*(x[name] for name in Row.__slots__))
-    result = connection.execute(columns.where(x.join == join, x.seq > after, x.seq <= upto))
-    return {values[0]: Row(*values) for values in result}
 
 
 def _examples(connection: sa.Connection, rows: Sequence[Row]) -> list[Example]:
@@ -244,7 +305,7 @@ def _examples(connection: sa.Connection, rows: Sequence[Row]) -> list[Example]:
     return examples
 
 
-def _canonical(row: Row) -> bytes:
+def _canonical(row: Row | RaterRow) -> bytes:
     return orjson.dumps(row, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
 
 

@@ -165,9 +165,9 @@ def test_a_migration_before_a_released_one_is_named(folder: Path, place: int) ->
 
 
 def test_released_migrations_in_another_order_are_named() -> None:
-    released = migrations_of(MIGRATIONS)
+    released = migrations_of(MIGRATIONS)[:3]
     assert broken_migrations(released, released[::-1]) == [
-        "the migrations have the order 20, 19, 18, 17, 16, and had 16, 17, 18, 19, 20"
+        "the migrations have the order 18, 17, 16, and had 16, 17, 18"
     ]
 
 

@@ -10,7 +10,7 @@ from armwise.agent.api.console.page import COLOURS, colours
 from armwise.agent.api.schemas import DecisionQuery
 from armwise.agent.evaluation import LearningCurve, least_floor, read_curve, shares_by_kind, summary_of
 from armwise.agent.serving import DecisionPoint
-from armwise.feedback.training_log import rollups
+from armwise.feedback.training_log import raters, rollups
 
 NEWEST = 1000
 """Explored decisions whose kinds are counted."""
@@ -38,6 +38,7 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
     marks = curve.marks if reads else ()
     whole = curve.whole
     compared = max((arm.n for arm in whole.arms), default=0)
+    counts = raters.newest_counts(point.store, config.reward.join) if reads and caller.sees_all else ()
     return {
         "sentence": summary_of(whole),
         "whole": whole,
@@ -46,6 +47,10 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
         "promise": curve.promise,
         "kinds": kinds,
         "feature": feature,
+        "raters": counts,
+        "rated": sum(count.rated for count in counts),
+        "left_out": sum(count.left_out for count in counts),
+        "rater_share": config.reward.rater_share,
         "arms": _in_order({arm for kind in kinds for arm in kind.shares}, colour_numbers),
         "charts": charts(curve, [mark.decision for mark in marks], colour_numbers),
     }

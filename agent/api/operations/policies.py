@@ -265,6 +265,7 @@ def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> Dr
             after=last.after,
             example_seq=last.example_seq,
             at=last.at,
+            rater=last.rater,
         ),
         floor=floor,
         until=alarms.raised_until(spec) if raised else None,
