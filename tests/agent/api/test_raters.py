@@ -54,14 +54,15 @@ async def test_without_keys_a_rater_is_an_address_that_is_not_written_down(servi
         (("192.0.2.1", 2), {"x-forwarded-for": "203.0.113.9"}),
         (("192.0.2.2", 1), {}),
         (None, {"x-forwarded-for": "192.0.2.1"}),
+        (("", 0), {"x-forwarded-for": "192.0.2.1"}),
         (None, {}),
     ]
     for number, (address, headers) in enumerate(senders):
         async with client_at(service, address, **headers) as client:
             body = THUMB | {"feedback_id": f"f-{number}"}
             assert (await client.post("/v1/feedback", json=body)).status_code == 202
-    one, same, other, proxied, unknown = await raters(service)
-    assert one == same == proxied != other
+    one, same, other, proxied, nameless, unknown = await raters(service)
+    assert one == same == proxied == nameless != other
     assert unknown is None
     assert str(one).startswith("address-")
     assert "192.0.2" not in f"{one}{other}"
