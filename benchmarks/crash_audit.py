@@ -30,7 +30,7 @@ from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.training_log import position_of, read_examples
-from armwise.feedback.training_log.join import Fold, Joined, head_of, read_facts
+from armwise.feedback.training_log.join import Fold, Joined, head_of, rated_rows, read_facts
 from benchmarks.crash_children import fresh_process
 from benchmarks.crash_ledger import Answered, Kept, Ledger
 
@@ -209,26 +209,32 @@ def _positions(store: Store) -> Iterator[Fault]:
 
 
 def _training_log(store: Store, config: AppConfig) -> Iterator[Fault]:
-    """Compare the training log with a fold of all facts from the first one."""
-    rule, x = config.reward, t.examples.c
+    """Compare the training log, and who rated, with a fold of all facts from the first one."""
+    rule, x, r = config.reward, t.examples.c, t.raters.c
     fold = Fold(rule)
-    expected: list[Joined] = []
+    ready: list[Joined] = []
     with store.reading() as connection:
         position = position_of(connection, rule.join)
         while fold.seq < position.log_seq:
             for fact in read_facts(connection, fold.seq, min(position.log_seq, fold.seq + CHUNK)):
-                expected += fold.apply(fact)
+                ready += fold.apply(fact)
         rows = connection.execute(sa.select(t.examples).where(x.join == rule.join).order_by(x.seq)).all()
+        rated = sa.select(r.seq, r.decision_id, r.rater, r.learned, r.joined_by).where(r.join == rule.join)
+        raters = [dict(row) for row in connection.execute(rated.order_by(r.seq)).mappings()]
     for name, times in Counter(row.decision_id for row in rows).items():
         if times > 1:
             yield Fault("twice", f"decision {name} is in the training log {times} times")
-    joined = [Joined(row.decision_id, row.metrics, row.joined_by) for row in rows]
+    joined = [(row.decision_id, row.metrics, row.joined_by) for row in rows]
+    expected = [(one.decision_id, one.metrics, one.by) for one in ready if one.learned]
     if [row.seq for row in rows] != list(range(1, len(rows) + 1)):
         yield Fault("training log", f"its {len(rows)} rows are not numbered from 1")
-    if joined != expected:
-        pairs = zip_longest(joined, expected)
-        at, (actual, other) = next((seq, pair) for seq, pair in enumerate(pairs, 1) if pair[0] != pair[1])
-        yield Fault("training log", f"row {at} is {actual}, and a fold from the first fact gives {other}")
+    for what, found, due in (("row", joined, expected), ("rater", raters, rated_rows(ready, 0))):
+        if found != due:
+            pairs = enumerate(zip_longest(found, due), start=1)
+            at, (actual, other) = next((seq, pair) for seq, pair in pairs if pair[0] != pair[1])
+            yield Fault(
+                "training log", f"{what} {at} is {actual}, and a fold from the first fact gives {other}"
+            )
 
 
 def _replayed(store: Store, config: AppConfig, versions: Sequence[Any]) -> tuple[list[Fault], int]:

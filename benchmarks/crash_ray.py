@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +90,9 @@ class Deployed(Service):
         server: The database server; None for SQLite.
         clients: How many ask at once.
         seed: Draws what they ask.
+
+    Attributes:
+        base_url: Where it listens.
     """
 
     patience_s = 300.0
@@ -106,6 +109,7 @@ class Deployed(Service):
         seed: int,
     ) -> None:
         super().__init__(args, [f"http://127.0.0.1:{port}"], clients, seed)
+        self.base_url = f"http://127.0.0.1:{port}"
         self._server = server
         self._config, self._output = folder / "config.yaml", folder / "output.txt"
         application = {
@@ -189,6 +193,11 @@ class Deployed(Service):
         there = {name: len(self._processes(title)) for name, title in TITLES.items()}
         return there == {REPLICA: REPLICAS, LEARNER: 1, PROXY: 1} or None
 
+    def family(self) -> list[psutil.Process]:
+        """Return all processes of it. Raises psutil.NoSuchProcess where it has ended."""
+        first = psutil.Process(self._process.pid)
+        return [first, *first.children(recursive=True)]
+
     def _processes(self, title: str) -> list[psutil.Process]:
         processes = []
         for process in psutil.Process(self._process.pid).children(recursive=True):
@@ -202,7 +211,13 @@ class Deployed(Service):
 
 @contextmanager
 def deployed(
-    url: str, policy: str, server: Server | None = None, *, clients: int = 3, seed: int = 0
+    url: str,
+    policy: str,
+    server: Server | None = None,
+    *,
+    clients: int = 3,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
 ) -> Iterator[Deployed]:
     """Run the service in Ray Serve with clients over an empty log.
 
@@ -212,6 +227,7 @@ def deployed(
         server: The database server of the log, if it has one.
         clients: How many ask at once.
         seed: Draws what they ask.
+        settings: More settings of the service, or others.
     """
     # Short paths, for the sockets of Ray, and not those of another Ray on this machine.
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as name:
@@ -223,6 +239,7 @@ def deployed(
             "limits": {"in_flight": 16, "arm_timeout_s": 2.0, "llm_timeout_s": 2.0},
         }
         args["reward"] = {**args["reward"], "wait_time": "PT15S"}
+        args |= settings or {}
         service = Deployed(args, folder, folder, free_port(), server, clients=clients, seed=seed)
         try:
             service.begin()

@@ -252,13 +252,17 @@ def oddities() -> dict[str, Write]:
 class OddEndpoint:
     """An endpoint that answers oddly: the last message of a request has the number of the oddity.
 
+    Args:
+        every: Only numbers that this divides are answered oddly, by each oddity in turn; others are not.
+
     Attributes:
         names: Names of the oddities, by number.
         began: Set once a response has begun.
         left: Set once the other side has ended a response.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, every: int = 1) -> None:
+        self._every = every
         writers = oddities()
         self.names = [*writers]
         self.began, self.left = asyncio.Event(), asyncio.Event()
@@ -276,9 +280,10 @@ class OddEndpoint:
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             length = re.search(rb"content-length: (\d+)", head)
             body = json.loads(await reader.readexactly(int(length[1]) if length else 0))
-            number = re.findall(r"\d+", body["messages"][-1]["content"])[-1]
+            number = int(re.findall(r"\d+", body["messages"][-1]["content"])[-1])
+            turn, plain = divmod(number, self._every)
             self.began.set()
-            await self._writers[int(number)](writer)
+            await self._writers[0 if plain else turn % len(self._writers)](writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             self.left.set()
         finally:

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -245,6 +245,7 @@ class GrowingResponse:
     ),
 )
 async def respond(
+    request: Request,
     point: RequestPoint,
     caller: RequestCaller,
     body: ResponsesRequest,
@@ -259,14 +260,13 @@ async def respond(
     except (ApiError, asking.AskError) as error:
         raise _of_response(translate(error), origins) from None
     events = asking.events_of(point, caller, ask, key, timeout_s)
-    first = await asking.begun(events)
-    response = GrowingResponse(first, body, point.config)
-    headers = responses.headers(first.decision, first.served)
     if body.stream:
-        return responses.EventStream(_sse(response, events), headers=headers)
-    async for _ in _grown(response, events):
-        pass
-    return responses.Json(response.document, headers=headers)
+        first = await asking.begun(events)
+        growing = GrowingResponse(first, body, point.config)
+        headers = responses.headers(first.decision, first.served)
+        return responses.EventStream(_sse(growing, events), headers=headers)
+    answering = _whole(events, body, point.config)  # under a key, it can be asked for again
+    return await (answering if key else responses.unless_left(request, answering))
 
 
 def _of_response(error: ApiError, origins: Sequence[str]) -> ApiError:
@@ -275,6 +275,17 @@ def _of_response(error: ApiError, origins: Sequence[str]) -> ApiError:
     if first == "messages" and rest:
         first, rest = origins[int(rest[0])], rest[1:]
     return replace(error, param=".".join([_PARAMS.get(first, first), *rest]) or None)
+
+
+async def _whole(
+    events: AsyncGenerator[TurnEvent, None], body: ResponsesRequest, config: AppConfig
+) -> Response:
+    """Read a turn to its end, and return the response."""
+    first = await asking.begun(events)
+    response = GrowingResponse(first, body, config)
+    async for _ in _grown(response, events):
+        pass
+    return responses.Json(response.document, headers=responses.headers(first.decision, first.served))
 
 
 async def _grown(

@@ -282,7 +282,7 @@ async def test_a_bug_of_the_service_is_a_500_that_tells_no_secret(
 class Connection:
     """A client that speaks ASGI, and leaves when it has read enough."""
 
-    def __init__(self, body: dict[str, Any], leave_after: int) -> None:
+    def __init__(self, body: dict[str, Any], leave_after: int, path: str = AN_ANSWER) -> None:
         self.received = b""
         self._pieces = 0
         self._leave_after = leave_after
@@ -294,8 +294,8 @@ class Connection:
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
             "method": "POST",
-            "path": AN_ANSWER,
-            "raw_path": AN_ANSWER.encode(),
+            "path": path,
+            "raw_path": path.encode(),
             "query_string": b"",
             "headers": [(b"content-type", b"application/json")],
         }
@@ -330,13 +330,22 @@ async def test_a_client_that_leaves_a_stream_is_recorded_as_cancelled(tmp_path: 
         assert not service.replica.service.under_way
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (AN_ANSWER, CHAT),
+        ("/v1/responses", {"input": "who?"}),
+        ("/v1/completions", {"prompt": "who?"}),
+    ],
+    ids=["chat", "responses", "completions"],
+)
 @pytest.mark.parametrize(("key", "status"), [(b"", Status.CANCELLED), (b"d-1", Status.OK)])
 async def test_an_answer_that_nobody_can_get_any_more_is_cancelled(
-    tmp_path: Path, key: bytes, status: Status
+    tmp_path: Path, key: bytes, status: Status, path: str, body: dict[str, Any]
 ) -> None:
     generator = Waiting()
     async with Service(tmp_path, generator).running() as service:
-        client = Connection(CHAT, leave_after=-1)
+        client = Connection(body, leave_after=-1, path=path)
         client.scope["headers"] += [(b"idempotency-key", key)] if key else []
         committed: list[Any] = []
         append = service.point.turns.log.append
