@@ -81,6 +81,9 @@ class Kept(BaseModel):
     status: str = Field(description="accepted, duplicate, pending_decision or late_not_learned.")
 
 
+logger = logging.getLogger(__name__)
+
+
 @contextmanager
 def _handlers_of_root_kept() -> Iterator[None]:
     """Keep `MCPServer` from configuring the root logger, which it does where that has no handler."""
@@ -123,11 +126,13 @@ def _of(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[DecisionPoi
     try:
         require_scope(caller, scopes)
         yield point, caller
+    except ToolError:
+        raise
     except Exception as error:
         cause = RequestValidationError(error.errors()) if isinstance(error, ValidationError) else error
         failure = errors.translate(cause).shown_to(caller)
         if failure.code == "internal_error":
-            raise
+            logger.exception("a tool fails")
         raise ToolError(f"{failure.code}: {failure.message}") from error
 
 

@@ -602,9 +602,12 @@ async def test_an_answer_with_separators_of_lines_that_are_none_of_a_stream_come
         return httpx.Response(200, content=later() if awaited else iter(parts))
 
     awaited = False
-    assert list(a_blocking_client(answer).stream("Who?")) == texts
+    blocking = a_blocking_client(answer).stream("Who?")
+    assert list(blocking) == texts
     awaited = True
-    assert [text async for text in a_client(answer).stream("Who?")] == texts
+    stream = a_client(answer).stream("Who?")
+    assert [text async for text in stream] == texts
+    assert blocking.answer.text == stream.answer.text == "".join(texts)
 
 
 def test_a_stream_that_breaks_off_names_the_decision() -> None:

@@ -16,6 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, TextContent
 
 from armwise.agent.api import mcp
+from armwise.agent.turn import Decider
 from armwise.arms.base import Passage
 from tests.agent.asking import QUESTION, record, refused
 from tests.agent.fakes import Service, failing
@@ -66,6 +67,20 @@ async def test_its_tools_are_those_that_connectors_expect(service: Service, mode
     reads = {"read_only_hint": True, "open_world_hint": False}
     rates = {"destructive_hint": False, "open_world_hint": False}
     assert hints == {"search": reads, "fetch": reads, "ask": reads, "feedback": rates}
+
+
+async def test_an_exception_in_a_tool_is_for_the_log_of_the_service_alone(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("password=hunter2")
+
+    monkeypatch.setattr(Decider, "choose", broken)
+    async with connected(service) as client:
+        said = failure(await client.call_tool("search", {"query": QUESTION}))
+    assert "internal_error" in said
+    assert "hunter2" not in said
+    assert "hunter2" in caplog.text
 
 
 async def test_no_stream_of_changes_is_kept_open(service: Service) -> None:
