@@ -31,7 +31,7 @@ from rich.table import Table
 
 from armwise.agent.client import Client, ClientError
 
-MOST_DISTRIBUTIONS, MOST_MB = 31, 150
+MOST_DISTRIBUTIONS, MOST_MB = 32, 150
 """Limits of the small environment: distributions with this one, and megabytes of downloads."""
 
 QUESTION = "Which function merges sorted inputs lazily?"

@@ -1,16 +1,26 @@
 """An evaluation over HTTP, from the question to the page, while the service answers others."""
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.live.conftest import Live, until
+from tests.live.conftest import Live, started, until
 from tests.neighbours import SUBJECTS
 
 pytestmark = pytest.mark.slow
 
 TURNS = 60
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    """A service of its own: what others ask and never rate would be open for half an hour."""
+    arms = {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}
+    with started(tmp_path, {}, arms=arms, backbones={}, router=None) as live:
+        yield live
 
 
 def test_an_evaluation_is_answered_beside_the_service(live: Live) -> None:
