@@ -428,7 +428,7 @@ class AlarmState(Reply):
     after: float
     example_seq: int
     at: Time
-    rater: str | None
+    rater: str | None = None
 
 
 class DriftState(Reply):

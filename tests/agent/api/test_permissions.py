@@ -407,7 +407,7 @@ CANNOT_QUOTE = {
     Decision: {"id", "arms", "drawn", "policy", "candidate_scores", "masked", "trace"},
     Execution: {"decision_id", "served", "passages", "index_version", "tokens_by_model"},
     Observation: {"decision_id", "arm", "judge", "passages"},
-    Feedback: {"id", "decision_id", "metric", "episode_id", "source", "key"},
+    Feedback: {"id", "decision_id", "metric", "episode_id", "source", "key", "rater"},
 }
 """Fields with texts, or names of texts, that nothing writes which has read passages: ids, arms, names."""
 

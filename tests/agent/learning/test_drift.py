@@ -152,7 +152,7 @@ async def test_the_policy_tells_of_the_last_alarm(service: Service) -> None:
     last = {"subject": "reward of bm25", "detector": "adwin", "before": 0.75, "after": 0.25}
     assert await shown(service) == {
         "alarms": 2,
-        "last": {**last, "example_seq": 2, "at": NOW},
+        "last": {**last, "example_seq": 2, "at": NOW, "rater": None},
         "floor": 0.2,
         "until": NOW + 600,
         "warm_start_open": True,
@@ -239,7 +239,7 @@ def test_a_learner_raises_the_same_alarms_in_one_step_or_many_and_whoever_died_m
     at_once = make_store("a")
     happen(at_once, range(TURNS))
     learner(at_once, DriftSpec()).step()
-    ((_, subject, detector, before, after, seq, seen_at),) = alarms_of(at_once)
+    ((_, subject, detector, before, after, seq, seen_at, _),) = alarms_of(at_once)
     assert (subject, detector, seen_at) == ("reward of a", "adwin", 102.0)
     assert TURNS // 2 < seq < TURNS
     assert before > after
@@ -270,7 +270,7 @@ def test_a_policy_that_restarts_raises_an_alarm_in_one_step_or_many_and_whoever_
     happen(at_once, range(TURNS))
     learner(at_once, DriftSpec(), ADAPTIVE).step()
     found = alarms_of(at_once)
-    ((_, subject, _, before, after, seq, seen_at),) = [row for row in found if row[2] == "policy"]
+    ((_, subject, _, before, after, seq, seen_at, _),) = [row for row in found if row[2] == "policy"]
     assert (subject, seen_at) == ("restart, reward of a", 102.0)
     assert TURNS // 2 < seq < TURNS // 2 + 60
     assert before == pytest.approx(0.9, abs=0.1)
