@@ -24,6 +24,7 @@ import sqlalchemy as sa
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.learning import Recipe, rebuild
 from armwise.agent.policies import Policy, build_policy, choose, sampling, served_distribution
+from armwise.agent.turn import Choices, is_text
 from armwise.feedback.events import Decision, Mode
 from armwise.feedback.log import Store
 from armwise.feedback.log import rows as log_rows
@@ -106,13 +107,18 @@ def _answers(store: Store, answered: Sequence[Answered]) -> Iterator[Fault]:
         if len(ran) != 1:
             yield Fault("lost", f"the execution of {answer.id} is there {len(ran)} times", answer.round)
         elif ran[0].status != answer.status or (
-            answer.fields and (ran[0].served, ran[0].answer) != (answer.served, answer.text)
+            answer.fields and (ran[0].served, _text(ran[0].answer)) != (answer.served, answer.text or "")
         ):
             yield Fault(
                 "changed",
                 f"the execution of {answer.id} was received as {answer}, and is {ran[0]}",
                 answer.round,
             )
+
+
+def _text(recorded: str | None) -> str:
+    """Return the text of an answer that may call functions as well."""
+    return recorded or "" if recorded is None or is_text(recorded) else Choices.of(recorded).text or ""
 
 
 def _decisions(store: Store) -> dict[str, Decision]:
