@@ -112,7 +112,7 @@ def _separation(lines: RowLines, path: Path) -> tuple[str, bool]:
 def separator(first: str) -> str:
     r"""Return what separates most names; `|`, which is part of some, where nothing else does.
 
-    >>> separator("id;name, full;price"), separator("a,a|total_cost,b|total_cost"), separator("id|arm")
+    >>> separator("id;name, full;price"), separator("id,a|usd|total,b|usd|total"), separator("id|arm")
     (';', ',', '|')
     """
     counts = {mark: len(next(csv.reader([first], delimiter=mark), [])) for mark in DELIMITERS}
