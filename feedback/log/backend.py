@@ -185,7 +185,8 @@ def limited(value: Any) -> Any:
         case Mapping() if not _is_plain(value.values()):
             return {name: limited(part) for name, part in value.items()}
         case list() | tuple() if not _is_plain(value):
-            return [limited(part) for part in value]
+            parts = map(limited, value)
+            return tuple(parts) if isinstance(value, tuple) else list(parts)
     return value
 
 

@@ -53,6 +53,17 @@ def test_a_decision_is_read_back_as_it_was_written(store: Store) -> None:
     assert found.example_seq is None
 
 
+def test_a_value_beyond_its_limits_is_named_and_no_other(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.append([decision("d1"), execution("d1"), value("d1")])
+    assert caplog.messages == []
+    beyond = replace(execution("d2"), stages=({"arms": ("a", "b"), "probability": 1e300},))
+    store.append([decision("d2"), beyond])
+    (said,) = caplog.messages
+    assert "executions.stages of decision 'd2'" in said
+
+
 finite = st.floats(-LARGEST, LARGEST)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200)
 ids = count()
