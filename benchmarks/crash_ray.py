@@ -193,10 +193,10 @@ class Deployed(Service):
         there = {name: len(self._processes(title)) for name, title in TITLES.items()}
         return there == {REPLICA: REPLICAS, LEARNER: 1, PROXY: 1} or None
 
-    def family(self) -> list[psutil.Process]:
-        """Return all processes of it. Raises psutil.NoSuchProcess where it has ended."""
-        first = psutil.Process(self._process.pid)
-        return [first, *first.children(recursive=True)]
+    @property
+    def pid(self) -> int:
+        """The process that runs it, another one after each start."""
+        return self._process.pid
 
     def _processes(self, title: str) -> list[psutil.Process]:
         processes = []

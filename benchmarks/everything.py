@@ -41,6 +41,7 @@ from rich.table import Table
 from benchmarks.crash import Database, log_of
 from benchmarks.crash_children import EXACT
 from benchmarks.crash_ray import Deployed, deployed, plan
+from benchmarks.http_target import memory_mib
 from benchmarks.odd_endpoints import OddEndpoint
 
 HELD = 40
@@ -51,8 +52,6 @@ HOLDING_S, LEAVING_S, OPERATING_S, SAMPLE_S = 10.0, 0.5, 20.0, 5.0
 
 BETWEEN_S = 15.0
 """Pause between two kills, once the service is back."""
-
-MIB = 1 << 20
 
 
 @contextmanager
@@ -145,7 +144,7 @@ class Beside:
             client.delete(f"/v1/episodes/gone-{number}")
 
     def _sample(self) -> None:
-        self.mib.append(sum(each.memory_info().rss for each in self._service.family()) / MIB)
+        self.mib.append(memory_mib(self._service.pid))
 
 
 def main(

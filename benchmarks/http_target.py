@@ -189,6 +189,11 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
+def memory_mib(pid: int) -> float:
+    """Return the memory of a process and its descendants in MiB. Raises psutil.Error where one ends now."""
+    return sum(each.memory_info().rss for each in family(pid)) / (1 << 20)
+
+
 def require_alive(pid: int) -> None:
     """Raise RuntimeError where a process has ended; its parent may not have noticed yet."""
     if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:

@@ -26,12 +26,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
-import psutil
 import typer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.http_target import armwise, free_port, settings, started
+from benchmarks.http_target import armwise, free_port, memory_mib, settings, started
 from benchmarks.service import serve_config
 
 MOST_MIB = 200
@@ -345,11 +344,11 @@ async def ask_all(only: str) -> None:
 
 
 async def _print_rows(client: httpx.AsyncClient, endpoint: OddEndpoint, only: str, pid: int) -> None:
-    before = _mib(pid)
+    before = memory_mib(pid)
     print("| oddity | status | recorded | seconds | MiB more | |\n| --- | --- | --- | --- | --- | --- |")
     for number, name in enumerate(endpoint.names):
         if only in name:
-            row, more = await asked(client, name, number), _mib(pid) - before
+            row, more = await asked(client, name, number), memory_mib(pid) - before
             broken = "" if row.kept and more <= MOST_MIB else "!"
             figures = f"{row.status} | {row.recorded} | {row.seconds:.2f} | {more:.0f} | {broken}"
             print(f"| {name} | {figures} |", flush=True)
@@ -362,11 +361,6 @@ async def _ready(client: httpx.AsyncClient) -> None:
                 if (await client.get("/ready")).is_success:
                     return
             await asyncio.sleep(0.5)
-
-
-def _mib(pid: int) -> float:
-    process = psutil.Process(pid)
-    return sum(each.memory_info().rss for each in (process, *process.children(recursive=True))) / (1 << 20)
 
 
 def main(only: Annotated[str, typer.Option(help="Part of the names of the oddities.")] = "") -> None:

@@ -25,7 +25,7 @@ from armwise.agent.access import Caller, UnauthorizedError
 from armwise.agent.api import feedback, pages
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError, translate
-from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, address_of, caller_at
+from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, caller_at, read_address
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, FeedbackItem, Request, storable
 from armwise.agent.replies import ButtonReceipt, FeedbackToken, construct
@@ -100,7 +100,7 @@ async def press(service: AppService, request: HttpRequest, body: ButtonRequest) 
     """Keep what a button of `/feedback.js` says of one answer; the token of that answer stands for a key."""
     point, key, decision_id = _opened(service.points, body.token, service.clock())
     try:
-        caller = replace(_presser(point, service.keyring.holder(key)), address=address_of(request))
+        caller = replace(_presser(point, service.keyring.holder(key)), address=read_address(request))
     except UnauthorizedError as error:
         message = f"the token is of a key that does not hold any more: {error}"
         raise ApiError("forbidden", message, "token") from None

@@ -24,7 +24,7 @@ from armwise.agent.access import Caller, require_scope
 from armwise.agent.api import errors
 from armwise.agent.api.decisions import permitted
 from armwise.agent.api.feedback import keep_all
-from armwise.agent.api.middleware import caller_of
+from armwise.agent.api.middleware import identify_caller
 from armwise.agent.api.openai import chat, vector_stores
 from armwise.agent.api.openai.schemas import ChatMessage, ChatRequest
 from armwise.agent.api.schemas import Comment, FeedbackItem, LoggedId, Name, RetrieveRequest, Text
@@ -122,7 +122,7 @@ def _of(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[DecisionPoi
     assert isinstance(request, Request)
     service: Service = request.app.state.service
     point = service.points[DEFAULT_POINT]
-    caller = caller_of(point, request)
+    caller = identify_caller(point, request)
     try:
         require_scope(caller, scopes)
         yield point, caller

@@ -76,7 +76,7 @@ RequestPoint = Annotated[DecisionPoint, Depends(_point)]
 
 
 async def _caller(request: Request, point: RequestPoint) -> Caller:
-    return caller_of(point, request)
+    return identify_caller(point, request)
 
 
 RequestCaller = Annotated[Caller, Depends(_caller)]
@@ -109,13 +109,13 @@ def caller_at(point: DecisionPoint, caller: Caller) -> Caller:
     return caller.at("" if point.name == DEFAULT_POINT else point.name, others)
 
 
-def caller_of(point: DecisionPoint, request: Request) -> Caller:
+def identify_caller(point: DecisionPoint, request: Request) -> Caller:
     """Return who sent a request, at a decision point, with the address where there is no key."""
     caller = caller_at(point, request.state.caller)
-    return caller if caller.key is not None else replace(caller, address=address_of(request))
+    return caller if caller.key is not None else replace(caller, address=read_address(request))
 
 
-def address_of(request: Request) -> str | None:
+def read_address(request: Request) -> str | None:
     """Return the address that a request came from; None where it is not known.
 
     A replica has no address of a client: the proxy in front of it names it, and takes out what others named.

@@ -396,7 +396,7 @@ class Fold:
         metrics = values[0] if len(turns) == 1 else self._rule.mean_of_turns(values)
         if not metrics and draw.status is Status.OK:
             sent = [feedback for turn in turns for feedback in turn.values.values()]
-            if (rater := self._rater(sent)) is not None and self._rule.aggregate(sent):
+            if (rater := self._rater(sent)) is not None:
                 self._raters.add(rater, learned=False)
                 yield Joined(draw.id, {}, by, shown, rater, learned=False)
                 return

@@ -70,7 +70,7 @@ class RaterRow:
         return f"{self.decision_id!r} of {self.rater!r}, {learned}, by fact {self.joined_by}"
 
 
-class Rows:
+class TableComparison:
     """The rows of one table for a join, compared with those that are expected, which are numbered from 1.
 
     Args:
@@ -160,8 +160,8 @@ class Refold:
         self._store = store
         self._join = rule.join
         self._fold = Fold(rule)
-        self._examples = Rows(t.examples, self._join, Row)
-        self._raters = Rows(t.raters, self._join, RaterRow)
+        self._examples = TableComparison(t.examples, self._join, Row)
+        self._raters = TableComparison(t.raters, self._join, RaterRow)
         self._ended = False
         self.recorded = Position(0, 0.0, 0)
 

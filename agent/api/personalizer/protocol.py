@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from armwise.agent.access import Caller
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import AppService, Dialect, caller_of, require
+from armwise.agent.api.middleware import AppService, Dialect, identify_caller, require
 from armwise.agent.config import Scope
 from armwise.agent.serving import DecisionPoint
 
@@ -139,7 +139,7 @@ ProtocolPoint = Annotated[DecisionPoint, Depends(_point)]
 
 
 async def _caller(request: Request, point: ProtocolPoint) -> Caller:
-    return caller_of(point, request)
+    return identify_caller(point, request)
 
 
 PointCaller = Annotated[Caller, Depends(_caller)]
