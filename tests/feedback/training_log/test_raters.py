@@ -134,6 +134,7 @@ def test_what_finds_no_room_until_its_deadline_is_left_out_and_not_learned_as_si
     joined = ready(silent, [*usual(), *flood(20, "guest", number=1.0), AFTER])
     left_out = [one for one in joined if not one.learned]
     assert [one.decision_id for one in left_out] == [f"g{n}" for n in range(5, 20)]
+    assert len(joined) == len({one.decision_id for one in joined}) == 80
     assert {(one.rater, *one.metrics) for one in left_out} == {("guest",)}
 
 
@@ -310,9 +311,9 @@ def test_the_newest_counts_name_who_rated_and_what_was_left_out() -> None:
 @pytest.mark.parametrize(("flooded", "named"), [(12, "guest"), (4, None)])
 def test_an_alarm_names_who_rated_more_than_its_share(flooded: int, named: str | None) -> None:
     with closing(Store("sqlite://")) as store:
-        for number in range(60 + flooded):
+        for number in range(62 + flooded):
             name = f"d{number}"
-            rater = "app" if number < 60 else "guest"
+            rater = "guest" if 60 <= number < 60 + flooded else "app"
             fact = Feedback(f"f{number}", name, "right", 1.0, 105.0, rater=rater)
             store.append([decision(name), execution(name), fact])
         epoch = take_epoch(store, "test", 0.0)
