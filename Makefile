@@ -172,7 +172,7 @@ test-openai-clients: $(VENV)/ready $(OPENAI_CLIENTS)/ready
 
 test-frameworks: $(CLIENTS)/ready
 	HAYSTACK_TELEMETRY_ENABLED=False $(CLIENTS)/bin/python -m pytest $(OF_OTHERS) tests/clients
-	$(CLIENTS)/bin/python -m pytest tests/arms/retrievers/engines -k "lancedb or milvus"
+	$(CLIENTS)/bin/python -m pytest tests/arms/engines -k "lancedb or milvus"
 
 # clients of OpenAI's API, of which some want other versions than $(VENV) has: they know the service by its address alone
 $(OPENAI_CLIENTS)/ready: requirements/openai-clients.txt tests/clients/openai/node/package-lock.json

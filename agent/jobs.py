@@ -20,6 +20,7 @@ from typing import Protocol
 
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.config import warm_start
+from armwise.agent.serving import DecisionPoint
 from armwise.arms.own_processes import importable
 from armwise.feedback.drift import Alarm, Alarms
 from armwise.feedback.errors import LogUnavailableError, described
@@ -40,6 +41,10 @@ ProgressCallback = Callable[[float], None]
 
 class JobFailedError(Exception):
     """An evaluation failed; the message is recorded."""
+
+
+class RunFailedError(Exception):
+    """A warm start failed; the message names its run and the step. What is served has not changed."""
 
 
 class UndecidedError(Exception):
@@ -277,3 +282,11 @@ def planned(
         return None
     first = min(plans, key=lambda plan: plan.at)
     return Planned(max(first.at, earliest), first.trigger)
+
+
+def planned_at(point: DecisionPoint) -> Planned | None:
+    """Return the next warm start of a point; None where none is scheduled, or one is under way."""
+    spec, configured, now = point.config.warm_start, point.versions.configured.digest, point.service.clock()
+    if spec is None or runs.under_way(point.store, now):
+        return None
+    return next_run(point.store, spec, configured, point.versions.alarms, now)

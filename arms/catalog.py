@@ -1,4 +1,4 @@
-"""Kinds by name: those that a package defines in its modules, and those that installed packages register.
+"""Kinds by name: those that packages of ours define in their modules, and those that others register.
 
 A kind stands in one file of its package, and nothing else lists it. Another package registers a kind by an
 entry point: the name of the entry is that of the kind.
@@ -7,7 +7,6 @@ entry point: the name of the entry is that of the kind.
 import importlib
 import importlib.util
 import pkgutil
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -22,6 +21,15 @@ T = TypeVar("T")
 FORMER = ("agent", "arms", "feedback")
 """Former names of the packages of `armwise`, which configurations and logs may have until 0.2."""
 
+MOVED = {
+    "armwise.arms.retrievers.engines": "armwise.arms.engines",
+    "armwise.arms.retrievers.external": "armwise.arms.more.external",
+    "armwise.arms.retrievers.generative": "armwise.arms.more.generative",
+    "armwise.arms.retrievers.graph": "armwise.arms.more.graph",
+    "armwise.arms.retrievers.vendi": "armwise.arms.more.vendi",
+}
+"""Modules that have moved, by their former names, which configurations and logs may have until 0.2."""
+
 
 def present_name(path: str) -> str:
     """Return an import path, `module:attribute`, with the name that its module has today.
@@ -30,35 +38,48 @@ def present_name(path: str) -> str:
 
     >>> present_name("arms.base:Passage"), present_name("agent.of_theirs:Arm"), present_name("numpy:array")
     ('armwise.arms.base:Passage', 'agent.of_theirs:Arm', 'numpy:array')
+    >>> present_name("arms.retrievers.graph:GraphArm"), present_name("armwise.arms.retrievers.vendi:X")
+    ('armwise.arms.more.graph:GraphArm', 'armwise.arms.more.vendi:X')
     """
     module, colon, attribute = path.partition(":")
-    if module.partition(".")[0] not in FORMER:
+    ours = f"armwise.{module}" if module.partition(".")[0] in FORMER else module
+    if not ours.startswith("armwise."):
         return path
+    for former, present in MOVED.items():
+        if f"{ours}.".startswith(f"{former}."):
+            ours = present + ours.removeprefix(former)
     try:
-        known = importlib.util.find_spec(f"armwise.{module}") is not None
+        known = importlib.util.find_spec(ours) is not None
     except ModuleNotFoundError:  # a package above it is not there
         known = False
-    return f"armwise.{module}{colon}{attribute}" if known else path
+    return f"{ours}{colon}{attribute}" if known else path
 
 
 class Catalogue(Mapping[str, T], ABC):
-    """The kinds of a package, and those that installed packages register.
+    """The kinds of packages of ours, and those that installed packages register.
 
-    The modules of the package are imported when a kind is first looked up, what another package registers
+    The modules of our packages are imported when a kind is first looked up, what another package registers
     when its kind is. A kind of another package cannot replace one of ours.
 
     Args:
-        package: Name of the package; a module whose name begins with an underscore defines no kind.
+        packages: Names of the packages, the core's before those of wings; a module whose name begins with an
+            underscore defines no kind.
         group: Entry point group in which other packages register kinds.
         what: Noun for a kind, for messages.
         error: Class of the error of what is registered and cannot be used.
-        folders: Whether the folders of the package define kinds, too.
+        folders: Whether the folders of the packages define kinds, too.
     """
 
     def __init__(
-        self, package: str, group: str, what: str, error: type[ValueError], *, folders: bool = False
+        self,
+        packages: Sequence[str],
+        group: str,
+        what: str,
+        error: type[ValueError],
+        *,
+        folders: bool = False,
     ) -> None:
-        self._package, self._group, self._folders = package, group, folders
+        self._packages, self._group, self._folders = packages, group, folders
         self.what, self.error = what, error
         self._loaded: dict[str, T] = {}
 
@@ -81,7 +102,7 @@ class Catalogue(Mapping[str, T], ABC):
 
     @cached_property
     def own(self) -> Mapping[str, T]:
-        """The kinds of the package itself: those of its modules by name, then those of its folders.
+        """The kinds of our packages: of each, those of its modules by name, then those of its folders.
 
         Raises:
             TypeError: Two of them have one name.
@@ -95,10 +116,17 @@ class Catalogue(Mapping[str, T], ABC):
 
     def _modules(self) -> list[str]:
         """Return the names of the modules that may define kinds, those of folders last."""
-        path, prefix = sys.modules[self._package].__path__, f"{self._package}."
-        modules = pkgutil.walk_packages(path, prefix) if self._folders else pkgutil.iter_modules(path, prefix)
-        names = (module.name for module in modules if not module.name.rpartition(".")[2].startswith("_"))
-        return sorted(names, key=lambda name: (name.count("."), name))
+        names: list[str] = []
+        for package in self._packages:
+            path, prefix = importlib.import_module(package).__path__, f"{package}."
+            walk = pkgutil.walk_packages if self._folders else pkgutil.iter_modules
+            defining = (
+                module.name
+                for module in walk(path, prefix)
+                if not module.name.rpartition(".")[2].startswith("_")
+            )
+            names += sorted(defining, key=lambda name: (name.count("."), name))
+        return names
 
     @cached_property
     def _registered(self) -> Mapping[str, Sequence[EntryPoint]]:

@@ -4,7 +4,7 @@
 
 Four arms with a floor of 2 %; the served policy draws the first, the candidate another one on a fifth of
 the questions. The gate looks when the service does (after 50 rewards, then a fifth later each time), and
-the canary does what `armwise.agent.warmstart.canary.next_step` says: its share, and with it every
+the canary does what `armwise.agent.lab.warmstart.canary.next_step` says: its share, and with it every
 distribution, changes as it goes. `cost` is what the candidate's share cost until then, in rewards: the sum
 over decisions of its share times what it loses to what is served.
 
@@ -24,7 +24,7 @@ import typer
 from rich.progress import track
 
 from armwise.agent.config import KEPT_FLOOR
-from armwise.agent.warmstart.canary import (
+from armwise.agent.lab.warmstart.canary import (
     FIRST_LOOK,
     LOOK_FACTOR,
     MOST_DECISIONS,

@@ -25,12 +25,13 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElaps
 from rich.table import Table
 from routing_data import DataSet, Encoder, qa, routers
 
-from armwise.agent.routers import RouterSpec, cascade, cross_validation
-from armwise.agent.routers.cascade.fitted import Walk, fit_stages
-from armwise.agent.routers.cascade.stopping import share_thresholds
-from armwise.agent.routers.cascade.validation import calibration_error, known_costs
+from armwise.agent.lab.routers import cascade, cross_validation
+from armwise.agent.lab.routers.cascade.fitted import Walk, fit_stages
+from armwise.agent.lab.routers.cascade.stopping import share_thresholds
+from armwise.agent.lab.routers.cascade.validation import calibration_error, known_costs
+from armwise.agent.routers import RouterSpec
 from armwise.arms.base import Passage
-from armwise.arms.portfolio import Outcomes
+from armwise.arms.lab.portfolio import Outcomes
 from armwise.arms.relevance import features as relevance_features
 from armwise.arms.relevance import model as relevance_model
 from armwise.arms.relevance import training as relevance_training

@@ -34,7 +34,7 @@ from routing_offline import ASKED, REPEATS
 from routing_online import CALIBRATED, COLD, LABELLED, VW, Feedback, Player, learn_online, policy
 from typing_extensions import override
 
-from armwise.arms.portfolio import Outcomes
+from armwise.arms.lab.portfolio import Outcomes
 from armwise.arms.retrievers import catalog
 
 Floats = NDArray[np.float64]

@@ -31,9 +31,9 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from armwise.agent.lab.warmstart import warm_start
 from armwise.agent.learning import Recipe, publish_candidate
 from armwise.agent.policies import PolicySpec
-from armwise.agent.warmstart import warm_start
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.llm.base import Prompt, ScriptedGenerator
 from armwise.feedback.clock import SteadyClock

@@ -38,9 +38,9 @@ from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 from vowpalwabbit import Workspace
 
+from armwise.agent.lab.simulation import load_questions
 from armwise.agent.policies import FeatureSpec, describe
 from armwise.agent.policies.vowpal import DEFAULT
-from armwise.agent.simulation import load_questions
 from armwise.feedback.drift import DriftSpec
 from armwise.feedback.drift import monitor as drift_monitor
 from armwise.feedback.drift.monitor import Adwin, PageHinkley

@@ -26,14 +26,15 @@ from routing_data import RETRIEVERS, DataSet, Encoder, embedder, qa
 from routing_online import CALIBRATED, FORM
 
 from armwise.agent.config import AppConfig, load
-from armwise.agent.offline import Synthesis, corpus_of, make_questions, read_questions
-from armwise.agent.offline.alignment import balance, effective_size, sample
+from armwise.agent.lab.offline import Synthesis, corpus_of, make_questions, read_questions
+from armwise.agent.lab.offline.alignment import balance, effective_size, sample
+from armwise.agent.lab.routers import open_selector
 from armwise.agent.policies import PolicySpec, build_policy, choose, describe, sampling, served_distribution
-from armwise.agent.routers import Features, RoutingDataset, build_router, open_selector
+from armwise.agent.routers import Features, RoutingDataset, build_router
 from armwise.agent.routers import features as router_features
-from armwise.arms.jobs import ScoreJob
-from armwise.arms.jobs.score_job import ScoreWorker
-from armwise.arms.scoring import RetrievalScorer
+from armwise.arms.lab.jobs import ScoreJob
+from armwise.arms.lab.jobs.score_job import ScoreWorker
+from armwise.arms.lab.scoring import RetrievalScorer
 from armwise.feedback.events import Decision
 
 Floats = NDArray[np.float64]

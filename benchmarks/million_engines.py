@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from armwise.arms.base import Arm, Query
+from armwise.arms.engines.postgres import literal
+from armwise.arms.engines.qdrant import sparse
 from armwise.arms.retrievers import ArmSpec, Resources
 from armwise.arms.retrievers.dense import DenseParams, shared_index
-from armwise.arms.retrievers.engines.postgres import literal
-from armwise.arms.retrievers.engines.qdrant import sparse
 from armwise.arms.tokenizer import words
 from armwise.arms.top_k import best
 

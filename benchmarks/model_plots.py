@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from routing_plots import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, _dress
 
-from armwise.agent.offline import CostCurve
-from armwise.agent.routers import cost_quality
-from armwise.arms.portfolio import Outcomes
+from armwise.agent.lab.offline import CostCurve
+from armwise.agent.lab.routers import cost_quality
+from armwise.arms.lab.portfolio import Outcomes
 
 COLOURS = {
     "trees": RED,

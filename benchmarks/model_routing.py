@@ -35,8 +35,9 @@ from routing_data import FILES, DataSet, Encoder, routers
 from routing_offline import reward_of
 from routing_online import BLENDED, COLD, WARM, Curve, learn_online
 
-from armwise.agent.offline import CostCurve, cost_curve
-from armwise.agent.routers import RouterSpec, RoutingDataset, build_router, cost_quality, cross_validation
+from armwise.agent.lab.offline import CostCurve, cost_curve
+from armwise.agent.lab.routers import cost_quality, cross_validation
+from armwise.agent.routers import RouterSpec, RoutingDataset, build_router
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]

@@ -28,8 +28,8 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from armwise.agent.client import Client
-from armwise.agent.simulation import shuffled
-from armwise.arms.portfolio import Outcomes, read_outcomes
+from armwise.agent.lab.simulation import shuffled
+from armwise.arms.lab.portfolio import Outcomes, read_outcomes
 from examples.demo.service import armwise, prepare, serving
 
 CONFIG = Path("examples/pipelines.yaml")

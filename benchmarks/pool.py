@@ -30,15 +30,17 @@ from threadpoolctl import threadpool_limits
 from vendi_score import vendi as package
 
 from armwise.arms.base import Passage, Query
-from armwise.arms.indexes import Graph, IndexParams, VectorIndex
-from armwise.arms.indexes.entities import Known
-from armwise.arms.portfolio import pool as portfolio_pool
-from armwise.arms.retrievers import Batch, vendi
+from armwise.arms.indexes import IndexParams, VectorIndex
+from armwise.arms.lab.portfolio import pool as portfolio_pool
+from armwise.arms.more import vendi
+from armwise.arms.more.entities import Known
+from armwise.arms.more.entity_graph import Graph
+from armwise.arms.more.graph import Explorer, GraphBatch, GraphParams
+from armwise.arms.more.vendi import VendiParams
+from armwise.arms.retrievers import Batch
 from armwise.arms.retrievers import diversity as discounted
 from armwise.arms.retrievers.dense import Candidates, DenseBatch, FirstStage
 from armwise.arms.retrievers.diversity import DiscountedParams, DiverseBatch, Pick
-from armwise.arms.retrievers.graph import Explorer, GraphBatch, GraphParams
-from armwise.arms.retrievers.vendi import VendiParams
 
 Floats = NDArray[np.float32]
 Plain = Callable[[Any, Candidates, int], list[int]]

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from armwise.arms.portfolio import coverage, greedy, knapsack, read_matrix
+from armwise.arms.lab.portfolio import coverage, greedy, knapsack, read_matrix
 
 Scores = NDArray[np.float32]
 Result = TypeVar("Result")

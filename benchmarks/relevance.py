@@ -27,12 +27,13 @@ from routing_data import Encoder, qa
 from routing_offline import gap, nanmean, played, seeded, splits
 from routing_rows import SHORTLISTS, of_three
 
-from armwise.agent.offline import read_questions, relevance_of_others, validate_relevance
-from armwise.agent.offline.router_features import FITTING
-from armwise.agent.routers import RouterSpec, RoutingDataset, build_router, cross_validation
+from armwise.agent.lab.offline import read_questions, relevance_of_others, validate_relevance
+from armwise.agent.lab.offline.router_features import FITTING
+from armwise.agent.lab.routers import cross_validation
+from armwise.agent.routers import RouterSpec, RoutingDataset, build_router
 from armwise.agent.routers.features import with_relevance
 from armwise.arms.base import Passage
-from armwise.arms.portfolio import Outcomes, read_outcomes
+from armwise.arms.lab.portfolio import Outcomes, read_outcomes
 from armwise.arms.relevance import Case, Examples, Fitting, write_model
 from armwise.arms.retrievers import fuse
 

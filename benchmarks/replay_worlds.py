@@ -19,8 +19,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_predict
 
-from armwise.agent.offline import read_questions
-from armwise.arms.portfolio import read_outcomes
+from armwise.agent.lab.offline import read_questions
+from armwise.arms.lab.portfolio import read_outcomes
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import ESTIMATORS, Model, Sample, Terms

@@ -29,12 +29,12 @@ import orjson
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from armwise.agent.offline import joined, read_questions
+from armwise.agent.lab.offline import joined, read_questions
 from armwise.agent.routers import Features
 from armwise.agent.routers import features as router_features
 from armwise.arms.base import Passage
+from armwise.arms.lab.portfolio import Outcomes, read_outcomes
 from armwise.arms.models import Backbone, Embedder, build_embedder, digest_backbone
-from armwise.arms.portfolio import Outcomes, read_outcomes
 from armwise.arms.questions import Question
 from armwise.arms.retrievers import ArmSpec, catalog
 from armwise.feedback.reward import Metric, Prices, RewardRule

@@ -11,17 +11,10 @@ from routing_data import DataSet
 from routing_online import Curve, Player, learn_online
 from routing_rows import Row
 
-from armwise.agent.routers import (
-    Features,
-    RouterSpec,
-    RoutingDataset,
-    Stage,
-    build_router,
-    cross_validation,
-    dataset,
-    utility,
-)
-from armwise.arms.portfolio import Outcomes
+from armwise.agent.lab.routers import cross_validation, utilities
+from armwise.agent.routers import Features, RouterSpec, RoutingDataset, Stage, build_router, dataset
+from armwise.agent.routers.utility import R3AG
+from armwise.arms.lab.portfolio import Outcomes
 
 Floats = NDArray[np.float64]
 
@@ -65,7 +58,7 @@ def labels_of(
         case "em + recall":
             return (outcomes.scores["em"] + outcomes.scores["recall"])[:, at], None
         case "r3ag":
-            return utility.utilities(outcomes, utility.R3AG)[:, at], outcomes.scores["recall"][:, at]
+            return utilities.utilities(outcomes, R3AG)[:, at], outcomes.scores["recall"][:, at]
         case score:
             return outcomes.scores[score][:, at], None
 

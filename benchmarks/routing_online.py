@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from routing_data import DataSet
 
+from armwise.agent.lab.warmstart import label_decisions
 from armwise.agent.policies import (
     FeatureSpec,
     Policy,
@@ -21,7 +22,6 @@ from armwise.agent.policies import (
 )
 from armwise.agent.policies import features as policy_features
 from armwise.agent.routers import RouterSpec, RoutingDataset, build_router
-from armwise.agent.warmstart import label_decisions
 from armwise.feedback.events import Context, Decision
 
 Floats = NDArray[np.float64]

@@ -7,7 +7,7 @@ from routing_data import DataSet
 from routing_online import BLENDED, CALIBRATED
 
 from armwise.agent.routers import RouterSpec
-from armwise.arms.scoring import signals
+from armwise.arms import signals
 
 TRAIN_FREE = ("overall_sim", "avg_sim", "max_sim", "var_sim", "moran")
 

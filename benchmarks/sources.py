@@ -38,7 +38,7 @@ from threadpoolctl import threadpool_limits
 
 from armwise.agent.cli.console import progress
 from armwise.agent.config import parse
-from armwise.agent.offline import Synthesis, make_questions, read_questions
+from armwise.agent.lab.offline import Synthesis, make_questions, read_questions
 from armwise.agent.policies import PolicySpec, build_policy, choose, describe, served_distribution
 from armwise.agent.routers import Router, RoutingDataset, build_router
 from armwise.agent.routers import features as router_features

@@ -34,7 +34,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from armwise.agent.simulation import load_questions
+from armwise.agent.lab.simulation import load_questions
 
 ROOT = Path(__file__).resolve().parent.parent
 GOAL = 1.2

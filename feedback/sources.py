@@ -37,7 +37,7 @@ from armwise.feedback.dataset import (
 )
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import Cost, Example, Status
-from armwise.feedback.exchange import ExchangeError, Header, read_export, read_headers
+from armwise.feedback.jsonl import ExchangeError, Header, read_export, read_headers
 from armwise.feedback.log import Limited, Store, loads
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t

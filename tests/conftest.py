@@ -179,7 +179,9 @@ def _share_what_is_compiled(connection: sa.Connection) -> None:
 @pytest.fixture(scope="session")
 def _ray() -> Iterator[Mapping[str, str]]:
     """A Ray of one processor inside this process; yields the variables that it adds to the environment."""
-    from armwise.arms.jobs import worker_pool  # here: most tests need no Ray, and it takes a second to load
+    from armwise.arms.lab.jobs import (
+        worker_pool,  # here: most tests need no Ray, and it takes a second to load
+    )
 
     with environment_restored():
         before = dict(os.environ)

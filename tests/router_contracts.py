@@ -1,7 +1,7 @@
 """The contract of every router, as one list of small checks run on the whole catalogue.
 
 A check takes a function that builds a router that is not fitted. Add a kind to `FITTED` in
-`tests/agent/routers/test_routers.py`, and it inherits them all.
+`tests/agent/lab/routers/test_routers.py`, and it inherits them all.
 """
 
 import json

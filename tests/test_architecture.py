@@ -14,11 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from armwise.agent import wings
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("agent", "arms", "feedback")
 SOURCES = sorted(path for package in ("armwise", *PACKAGES) for path in (ROOT / package).rglob("*.py"))
 FACES = (face for package in PACKAGES for face in (ROOT / package).glob("*/__init__.py*"))
 ROOMS = sorted({face.parent for face in FACES if "__all__ = [" in face.read_text(encoding="utf-8")})
+
+WINGS = {"console", "engines", "exchange", "gateways", "integrations", "lab", "more"}
+"""Folders of the packages that extend the core, which does not know them."""
 
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "core", "manager", "misc", "base_utils"}
 """Names that say nothing of what is inside."""
@@ -62,10 +67,36 @@ def test_every_name_of_the_face_of_a_room_exists(room: Path) -> None:
     assert len([getattr(face, name) for name in face.__all__]) >= 3
 
 
-def test_code_outside_a_room_imports_from_its_face() -> None:
+def is_of_a_wing(module: str) -> bool:
+    return bool(WINGS & set(module.split(".")[2:3]))
+
+
+def test_the_core_imports_no_wing() -> None:
+    sources = [path for path in SOURCES if not is_of_a_wing(module_of(path))]
+    imported = {
+        (named(path), name)
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+        for name in [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    }
+    assert len(imported) > 1000
+    assert [pair for pair in imported if is_of_a_wing(pair[1])] == []
+
+
+def test_what_wings_register_is_there() -> None:
+    single = [path for name, path in vars(wings).items() if name.isupper() and isinstance(path, str)]
+    paths = [*single, *wings.ROUTE_MODULES, *wings.LAYOUTS.values()]
+    assert len(paths) >= 10
+    for path in paths:
+        assert is_of_a_wing(path.partition(":")[0])
+        assert wings.load(path) is not None
+
+
+def test_code_of_the_core_imports_from_the_face_of_a_room() -> None:
     rooms = set(map(module_of, ROOMS))
     past = []
-    for path in SOURCES:
+    for path in (path for path in SOURCES if not is_of_a_wing(module_of(path))):
         own = ".".join(module_of(path).split(".")[:3])
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.ImportFrom) or node.module is None:

@@ -64,7 +64,7 @@ ELSEWHERE = {
     "armwise canary 41": "tests/live/test_promotion.py, with a candidate of another recipe",
     "armwise promote 41": "likewise",
     "armwise rollback 17": "likewise",
-    "later_labels": "tests/agent/offline/test_evaluate_router.py, with outcomes of other questions",
+    "later_labels": "tests/agent/lab/offline/test_evaluate_router.py, with outcomes of other questions",
     "RAY_AUTH_MODE": "a cluster of its own: tests/nodes/test_guide.py makes one",
     "ray get-auth-token": "likewise",
     "cluster.yaml": "likewise",

@@ -209,7 +209,7 @@ PAGE = '''"""The motto of the service."""
 
 from fastapi import Request, Response
 
-from armwise.agent.api.console.page import page, pages
+from armwise.agent.console.page import page, pages
 from armwise.agent.api.middleware import require
 
 router = pages()
@@ -276,17 +276,17 @@ def describe_route(copy: Copy) -> None:
 
 
 def add_page(copy: Copy) -> None:
-    copy.write("agent/api/console/motto.py", PAGE)
-    copy.write("agent/api/console/templates/motto.html", TEMPLATE)
+    copy.write("agent/console/motto.py", PAGE)
+    copy.write("agent/console/templates/motto.html", TEMPLATE)
     copy.replace(
-        "agent/api/console/routes.py",
+        "agent/console/routes.py",
         "evidence, operating, overview,",
         "evidence, motto, operating, overview,",
     )
     copy.replace(
-        "agent/api/console/routes.py", "evidence, operating, system)", "evidence, motto, operating, system)"
+        "agent/console/routes.py", "evidence, operating, system)", "evidence, motto, operating, system)"
     )
-    copy.insert("agent/api/console/page.py", '    ("/system", "System")', '    ("/motto", "Motto"),\n')
+    copy.insert("agent/console/page.py", '    ("/system", "System")', '    ("/motto", "Motto"),\n')
 
 
 def add_verb(copy: Copy) -> None:
@@ -347,7 +347,7 @@ RECIPES = {
     "router": Recipe(
         add_router,
         notice=(f"{REFERENCE}::test_the_page_is_what_the_settings_say[configuration/router-kinds.md]",),
-        keep=(("tests/agent/routers/test_routers.py", "mean_utility"),),
+        keep=(("tests/agent/lab/routers/test_routers.py", "mean_utility"),),
     ),
     "estimator": Recipe(
         add_estimator,
@@ -363,7 +363,7 @@ RECIPES = {
             ("tests/agent/api/test_routes.py", "its_scope"),
         ),
     ),
-    "page": Recipe(add_page, keep=(("tests/agent/api/console/test_points.py", "every_link"),)),
+    "page": Recipe(add_page, keep=(("tests/agent/console/test_points.py", "every_link"),)),
     "verb": Recipe(
         add_verb,
         describe_verb,

@@ -1,8 +1,7 @@
 """Work in the background that fails, as the service shows it: from the folder of the run and from the log."""
 
-from armwise.agent.api.operations.warm_starts import planned_at
 from armwise.agent.background import Work, WorkFailure, recorded
-from armwise.agent.jobs import failed_run
+from armwise.agent.jobs import failed_run, planned_at
 from armwise.agent.serving import DecisionPoint
 
 

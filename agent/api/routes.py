@@ -1,72 +1,45 @@
-"""The application: the routers of this room, the error handlers and the middleware over one service."""
+"""The application: the routes of the core and of the wings, error handlers and middleware over a service."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from importlib import import_module, metadata
+from importlib import metadata
 
 from fastapi import FastAPI
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from armwise.agent.access import Hosts
-from armwise.agent.api import (
-    buttons,
-    decisions,
-    feedback,
-    feedback_shapes,
-    health,
-    observations,
-    pages,
-    ranking,
-    retrieve,
-)
-from armwise.agent.api.console import page
-from armwise.agent.api.console import routes as console
+from armwise.agent.api import decisions, feedback, health, observations, pages, ranking, retrieve
 from armwise.agent.api.documented import document
 from armwise.agent.api.middleware import ErrorBoundary, RequestGuard, answer_errors
 from armwise.agent.api.openai import chat, completions, models, responses, vector_stores
-from armwise.agent.api.operations import arms, erasures, evaluations, export, keys, policies, warm_starts
+from armwise.agent.api.operations import arms, erasures, evaluations, export, keys, policies
 from armwise.agent.api.personalizer import evaluations as personalizer_evaluations
 from armwise.agent.api.personalizer import events, protocol, service
 from armwise.agent.serving import Replica
 from armwise.agent.telemetry import ServerSpans
+from armwise.agent.wings import ROUTE_MODULES, load
 
 _HOT = (retrieve, chat, feedback, ranking, observations)
 """Asked thousands of times a second, so found first."""
 
 _OPENAI = (completions, models, responses, vector_stores)
-_QUESTIONS = (decisions, feedback_shapes, buttons)
 _PERSONALIZER = (events, service, personalizer_evaluations)
-_OPERATIONS = (arms, policies, evaluations, warm_starts, export, erasures, keys)
+_OPERATIONS = (arms, policies, evaluations, export, erasures, keys)
 
-_RESOURCES = (*_HOT, *_OPENAI, *_QUESTIONS, *_OPERATIONS, *_PERSONALIZER, health, pages)
+_WINGS = tuple(load(path) for path in ROUTE_MODULES)
 
-
-class _Mcp:
-    """The Model Context Protocol, which its first request loads: most services have none, and would wait."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        mcp = await asyncio.to_thread(import_module, "armwise.agent.api.mcp")
-        await mcp.serve(scope, receive, send)
-
+_RESOURCES = (*_HOT, *_OPENAI, decisions, *_OPERATIONS, *_PERSONALIZER, health, pages)
 
 ROUTES = [
-    *(
-        route
-        for router in (*(resource.router for resource in _RESOURCES), *console.ROUTERS)
-        for route in router.routes
-    ),
-    Route("/mcp", _Mcp(), methods=["POST"]),
+    *(route for resource in _RESOURCES for route in resource.router.routes),
+    *(route for wing in _WINGS for route in wing.ROUTES),
 ]
 """Every route, built once: routes hold no state of a replica, so that all applications share them."""
 
 VERSION = metadata.version("armwise")
 """The version that is installed, which the OpenAPI document names."""
 
-DIALECTS = (protocol.DIALECT, feedback_shapes.LANGFUSE, page.DIALECT)
+DIALECTS = (protocol.DIALECT, *(dialect for wing in _WINGS for dialect in wing.DIALECTS))
 """How the clients of other APIs send their key and read errors."""
 
 

@@ -36,7 +36,7 @@ FAILURE = (
     "armwise.agent.cli.ray_processes.ProcessLostError",
     "armwise.arms.local_ray.RayNotStartedError",
     "armwise.agent.client.errors.ClientError",
-    "armwise.agent.simulation.simulation.SimulationError",
+    "armwise.agent.lab.simulation.simulation.SimulationError",
     "armwise.arms.llm.base.GeneratorError",
 )
 """What exits with 1."""

@@ -1,6 +1,5 @@
-"""The verbs that evaluate: `replay` candidates on the log, `simulate` traffic with known answers."""
+"""The verb `replay`: evaluate candidates on the log."""
 
-import asyncio
 import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -12,26 +11,19 @@ import typer
 
 from armwise.agent.cli.console import console, explained, progress
 from armwise.agent.cli.options import (
-    ARGUMENT,
     CONFIG,
     POINT,
-    URL,
     ConfigPath,
-    Key,
     Point,
-    Url,
     moment,
     opened,
-    renamed,
     require_report,
     settings_options,
-    unique,
     write_report,
 )
 from armwise.agent.evaluation import CANDIDATE_NAMES, EvaluationRequest, evaluate_log, spelled_out
-from armwise.agent.simulation import Simulation, simulate
 from armwise.arms.base import is_name
-from armwise.feedback.exchange import read_headers
+from armwise.feedback.jsonl import read_headers
 from armwise.feedback.log import Store
 from armwise.feedback.sources import ExportSource, LogSource
 
@@ -47,8 +39,6 @@ REPLAY_FLAGS = {"candidates": "--policy", "features": "--feature", "versions": "
     "cost": "--price",
     "estimators": "--estimator",
 }
-
-SIMULATION_FLAGS = {"questions": ARGUMENT, "metrics": "--metric", "output": "--output -o", "k": "-k"}
 
 
 @settings_options(
@@ -193,19 +183,3 @@ def _value(text: str) -> float | str | bool:
         return float(text)
     except ValueError:
         return text
-
-
-@settings_options(
-    Simulation,
-    SIMULATION_FLAGS,
-    without=("url", "api_key", "timeout_s", "learned_timeout_s"),
-    text=("metrics",),
-)
-def simulate_traffic(given: dict[str, Any], url: Url = URL, key: Key = None) -> None:
-    """Send questions with known answers to a live service, score, feed back, and draw the learning curve."""
-    with explained():
-        metrics = unique("--metric", map(renamed, given["metrics"]))
-        settings = Simulation.model_validate(
-            {**given, "url": url, "api_key": key or None, "metrics": metrics}
-        )
-        asyncio.run(simulate(settings, console))

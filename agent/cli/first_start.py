@@ -24,10 +24,11 @@ from armwise.agent.background import Work, retried
 from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
 from armwise.agent.cli.options import opened
 from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError
+from armwise.agent.jobs import RunFailedError
 from armwise.agent.low_priority import lower_priority_of_a_builder
 from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
 from armwise.agent.serving import same_document
-from armwise.agent.warmstart import RunFailedError, warm_start_at_first
+from armwise.agent.wings import WARM_START_AT_FIRST, load
 from armwise.arms.corpus import ingest_all
 from armwise.arms.indexes import IndexMismatchError, PassageVectors
 from armwise.arms.models import Embedder, build_embedder
@@ -178,7 +179,7 @@ def follow(config: str, cold: str = "", *, wait: Callable[[float], object] = tim
 
 def _warm_start(config: AppConfig, on_progress: ProgressCallback) -> None:
     try:
-        warm_start_at_first(config, console, on_progress)
+        load(WARM_START_AT_FIRST)(config, console, on_progress)
     except (RunFailedError, UnderWayError) as error:
         errors.print(
             f"{error}; the service tries again, see `armwise status`",

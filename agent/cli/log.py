@@ -19,7 +19,7 @@ from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.learning import rebuild as learning_rebuild
 from armwise.agent.reporting import moment
 from armwise.arms.base import Progress
-from armwise.feedback.exchange import ExchangeError, appearing, appearing_folder
+from armwise.feedback.jsonl import ExchangeError, appearing, appearing_folder
 from armwise.feedback.log import Store, erasures, schema
 from armwise.feedback.registry import keys, usage
 from armwise.feedback.training_log import archive as training_archive

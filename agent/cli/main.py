@@ -34,45 +34,61 @@ SERVE, DATA, LEARN, EVALUATE, OPERATE = (
 )
 
 VERBS = {
-    "init": Verb("setup:init", SERVE, "Write a configuration for a corpus of your own."),
-    "models": Verb("setup:models", SERVE, "Install the default models."),
-    "schema": Verb("setup:schema", SERVE, "Print the JSON Schema of a configuration, for editors."),
-    "serve": Verb("serve:serve", SERVE, "Build the corpus and the indexes, then serve."),
-    "ask": Verb("service:ask", SERVE, "Ask a question and stream the answer."),
-    "feedback": Verb("service:feedback", SERVE, "Rate an answer."),
-    "ingest": Verb("serve:ingest_corpus", DATA, "Read passages into a corpus."),
-    "synthesize": Verb("offline:synthesize", DATA, "Make questions from the corpus, with their passages."),
-    "align": Verb("offline:align", DATA, "Compare made questions with real ones, and weight them."),
-    "score": Verb("offline:score", DATA, "Score every arm of a pool on every question."),
-    "portfolio": Verb("offline:portfolio", DATA, "Choose the few arms that together serve most."),
-    "label": Verb("offline:label", LEARN, "Answer every question with every arm, and measure the answers."),
-    "train": Verb("offline:train", LEARN, "Train a router on outcomes."),
-    "enter-labels": Verb("offline:enter_labels", LEARN, "Enter labels into the log."),
-    "warm-start": Verb("offline:warm_start", LEARN, "Run a warm start now."),
+    "init": Verb("cli.setup:init", SERVE, "Write a configuration for a corpus of your own."),
+    "models": Verb("cli.setup:models", SERVE, "Install the default models."),
+    "schema": Verb("cli.setup:schema", SERVE, "Print the JSON Schema of a configuration, for editors."),
+    "serve": Verb("cli.serve:serve", SERVE, "Build the corpus and the indexes, then serve."),
+    "ask": Verb("cli.service:ask", SERVE, "Ask a question and stream the answer."),
+    "feedback": Verb("cli.service:feedback", SERVE, "Rate an answer."),
+    "ingest": Verb("cli.serve:ingest_corpus", DATA, "Read passages into a corpus."),
+    "synthesize": Verb("lab.verbs:synthesize", DATA, "Make questions from the corpus, with their passages."),
+    "align": Verb("lab.verbs:align", DATA, "Compare made questions with real ones, and weight them."),
+    "score": Verb("lab.verbs:score", DATA, "Score every arm of a pool on every question."),
+    "portfolio": Verb("lab.verbs:portfolio", DATA, "Choose the few arms that together serve most."),
+    "label": Verb(
+        "lab.verbs:label",
+        LEARN,
+        "Answer every question with every arm, and measure the answers.",
+    ),
+    "train": Verb("lab.verbs:train", LEARN, "Train a router on outcomes."),
+    "enter-labels": Verb("lab.verbs:enter_labels", LEARN, "Enter labels into the log."),
+    "warm-start": Verb("lab.verbs:warm_start", LEARN, "Run a warm start now."),
     "replay": Verb(
-        "evaluate:replay", EVALUATE, "Estimate from the log what other policies would have earned."
+        "cli.evaluate:replay",
+        EVALUATE,
+        "Estimate from the log what other policies would have earned.",
     ),
-    "audit": Verb("audit:audit", EVALUATE, "Check whether the propensities of a log are true."),
-    "report": Verb("report:report", EVALUATE, "Report a period: what was served, earned, saved and changed."),
+    "audit": Verb("cli.audit:audit", EVALUATE, "Check whether the propensities of a log are true."),
+    "report": Verb(
+        "console.report:report",
+        EVALUATE,
+        "Report a period: what was served, earned, saved and changed.",
+    ),
     "evaluate-router": Verb(
-        "offline:evaluate", EVALUATE, "Evaluate a trained router on outcomes of other questions."
+        "lab.verbs:evaluate",
+        EVALUATE,
+        "Evaluate a trained router on outcomes of other questions.",
     ),
-    "simulate": Verb("evaluate:simulate_traffic", EVALUATE, "Send questions with known answers, and score."),
-    "export": Verb("log:export", EVALUATE, "Write the training log to a file."),
-    "import": Verb("import_log:import_log", EVALUATE, "Convert the log of another system for `replay`."),
-    "doctor": Verb("setup:doctor", OPERATE, "Check what the service needs, and what is open to others."),
-    "status": Verb("service:status", OPERATE, "Show the policy that decides, and the arms."),
-    "apply": Verb("service:apply", OPERATE, "Make the arms of a portfolio the live ones."),
-    "promote": Verb("service:promote", OPERATE, "Let the recipe of a version decide."),
-    "rollback": Verb("service:rollback", OPERATE, "Let exactly one version decide."),
-    "canary": Verb("service:canary", OPERATE, "Give a version a share of the traffic."),
-    "verify": Verb("service:verify", OPERATE, "Recompute a decision from the log."),
-    "archive": Verb("log:archive", OPERATE, "Move features of old decisions to Parquet files."),
-    "backup": Verb("log:backup", OPERATE, "Copy the logs while the service runs."),
-    "erase": Verb("log:erase", OPERATE, "Erase the texts of a user or of an episode."),
-    "key": Verb("log:key", OPERATE, "Make, list and disable keys of callers."),
-    "rebuild": Verb("log:rebuild", OPERATE, "Recompute the training log and the policy from the facts."),
-    "migrate": Verb("log:migrate", OPERATE, "Migrate the log to the tables of this version."),
+    "simulate": Verb("lab.verbs:simulate_traffic", EVALUATE, "Send questions with known answers, and score."),
+    "export": Verb("cli.log:export", EVALUATE, "Write the training log to a file."),
+    "import": Verb(
+        "gateways.import_log:import_log",
+        EVALUATE,
+        "Convert the log of another system for `replay`.",
+    ),
+    "doctor": Verb("cli.setup:doctor", OPERATE, "Check what the service needs, and what is open to others."),
+    "status": Verb("cli.service:status", OPERATE, "Show the policy that decides, and the arms."),
+    "apply": Verb("cli.service:apply", OPERATE, "Make the arms of a portfolio the live ones."),
+    "promote": Verb("cli.service:promote", OPERATE, "Let the recipe of a version decide."),
+    "rollback": Verb("cli.service:rollback", OPERATE, "Let exactly one version decide."),
+    "canary": Verb("cli.service:canary", OPERATE, "Give a version a share of the traffic."),
+    "verify": Verb("cli.service:verify", OPERATE, "Recompute a decision from the log."),
+    "archive": Verb("cli.log:archive", OPERATE, "Move features of old decisions to Parquet files."),
+    "backup": Verb("cli.log:backup", OPERATE, "Copy the logs while the service runs."),
+    "erase": Verb("cli.log:erase", OPERATE, "Erase the texts of a user or of an episode."),
+    "key": Verb("cli.log:key", OPERATE, "Make, list and disable keys of callers."),
+    "rebuild": Verb("cli.log:rebuild", OPERATE, "Recompute the training log and the policy from the facts."),
+    "migrate": Verb("cli.log:migrate", OPERATE, "Migrate the log to the tables of this version."),
 }
 """Every verb, in the order of the help."""
 
@@ -89,7 +105,7 @@ class LazyCommand(TyperCommand):
         """The verb itself; the first access imports its module."""
         module, _, function = self._verb.target.partition(":")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        verb = getattr(importlib.import_module(f"armwise.agent.cli.{module}"), function)
+        verb = getattr(importlib.import_module(f"armwise.agent.{module}"), function)
         if isinstance(verb, typer.Typer):
             return typer.main.get_command(verb)
         app.command(self.name)(verb)

@@ -117,7 +117,7 @@ def require_report(output: Path | None) -> None:
 
 def write_report(report: WrittenReport, output: Path | None) -> None:
     """Write a report as the name of its file says; None for no file."""
-    from armwise.feedback.exchange import appearing
+    from armwise.feedback.jsonl import appearing
 
     if output is None:
         return

@@ -198,11 +198,12 @@ def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
 
     After a failure the service starts without it, and tries again: the run is in the log.
     """
-    from armwise.agent.warmstart import RunFailedError, warm_start_before_traffic
+    from armwise.agent.jobs import RunFailedError
+    from armwise.agent.wings import WARM_START_BEFORE_TRAFFIC, load
     from armwise.feedback.errors import LogUnavailableError, UnderWayError
 
     try:
-        warm_start_before_traffic(settings, console, on_progress)
+        load(WARM_START_BEFORE_TRAFFIC)(settings, console, on_progress)
     except (RunFailedError, UnderWayError, LogUnavailableError) as error:
         errors.print(
             f"{error}; the service starts without it and tries again",
@@ -252,7 +253,8 @@ def prepare(config: "AppConfig", progress: ProgressCallback) -> None:
     All their files are compared with their digests here, once before a service starts; its processes compare
     sizes.
     """
-    from armwise.agent.routers import open_selector, saved
+    from armwise.agent.routers import saved
+    from armwise.agent.wings import OPEN_SELECTOR, load
     from armwise.arms.corpus import ingest_all
     from armwise.arms.indexes import build_once, prepare_vectors
     from armwise.arms.llm import LateWriter
@@ -269,10 +271,16 @@ def prepare(config: "AppConfig", progress: ProgressCallback) -> None:
     require_whole({backbone.model for point in points for backbone in point.backbones.values()})
     corpus = ingest_all(config.corpus_sources, compare=True, progress=progress)
     build_once.discard_damaged(config.indexes_path)
+    open_selector = load(OPEN_SELECTOR)
     write = LateWriter(config.llm)  # an index may be made of what it reads in the passages
     for point in points:
         resources = Resources(
-            corpus, point.indexes_path, point.backbones, point.arms, write=write, open_selector=open_selector
+            corpus,
+            point.indexes_path,
+            point.backbones,
+            point.arms,
+            write=write,
+            open_selector=open_selector,
         )
         prepare_arms(resources, progress=progress)
         catalog.fill_damaged(resources, progress)

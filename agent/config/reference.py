@@ -23,7 +23,7 @@ from armwise.agent.policies import POLICIES, decides_as_its_parts
 from armwise.agent.reporting import with_table
 from armwise.agent.routers import ROUTERS
 from armwise.agent.spec import choices_in, models_in, params_of, tags_of
-from armwise.arms.portfolio import PoolSpec
+from armwise.agent.wings import POOL, load
 from armwise.arms.retrievers import ArmSpec, catalog
 from armwise.feedback.ope import estimators_table
 
@@ -214,7 +214,7 @@ def _pools() -> list[str]:
         "is scored; its `backbones` are written as in the configuration.",
         "",
     ]
-    return [*lines, *_section("pool", PoolSpec, {ArmSpec})]
+    return [*lines, *_section("pool", load(POOL), {ArmSpec})]
 
 
 def _kinds(catalogue: Mapping[str, Callable[..., object]]) -> Iterator[str]:

@@ -16,9 +16,7 @@ from pydantic import (
 )
 
 from armwise.agent.policies import PolicySpec
-from armwise.agent.routers import RouterSpec, Stage, build_router
-from armwise.agent.routers import utility as router_utility
-from armwise.agent.simulation import SHAPE
+from armwise.agent.routers import PRIOR_MEASURE, RouterSpec, Stage, Utility, build_router
 from armwise.arms.base import checked_name
 from armwise.arms.llm import prompts
 from armwise.feedback.reward import RewardRule
@@ -43,6 +41,9 @@ def next_of(cron: str, after: float) -> float:
         why = str(error) or "no such day ever comes"
         raise ValueError(f"{cron!r} is not a cron line, such as `0 3 * * *`: {why}") from None
 
+
+QUESTION_LINE = '{"id": "q1", "question": "...", "answers": ["..."], "gold_ids": ["..."], "dataset": "..."}'
+"""A line of a file of questions."""
 
 MIN_INTERVAL_S = 60.0
 """Shortest interval between two runs."""
@@ -131,7 +132,7 @@ class QuestionsSource(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["questions"] = Field(description="Kind of the source.")
-    path: Path = Field(description=f"JSON lines, plain or .gz, each {SHAPE}.")
+    path: Path = Field(description=f"JSON lines, plain or .gz, each {QUESTION_LINE}.")
     metrics: Metrics
     measure: str | None = Field(
         default=None,
@@ -258,9 +259,7 @@ class PortfolioPlan(BaseModel):
 class RouterPlan(RouterSpec):
     """Which router is trained."""
 
-    utility: router_utility.Utility = Field(
-        default=router_utility.Utility(), description="Utility of an answer."
-    )
+    utility: Utility = Field(default=Utility(), description="Utility of an answer.")
     folds: int = Field(default=5, ge=2, description="Folds of the cross-validation of the router.")
     backbone: str | None = Field(
         default=None,
@@ -324,7 +323,7 @@ class WarmStartSpec(Schedule):
         if self.router is not None:
             scores |= self.router.utility.measures.keys()
             if self.router.utility.prior > 0.0:
-                scores.add(router_utility.PRIOR_MEASURE)
+                scores.add(PRIOR_MEASURE)
         return frozenset(scores)
 
     @field_validator("sources")

@@ -22,10 +22,6 @@ from .gate import (
 from .job import Evaluations, evaluate_apart
 from .kinds import KindShares, shares_by_kind
 from .learning_curve import LearningCurve, Mark, Promise, Stretch, read_curve
-from .period import NothingServedError, Period, Saving, read_period
-from .period_curve import AtEqualQuality, CurvePoint
-from .period_file import read_file_period, span_of
-from .period_report import page_of, text_of
 from .report import CandidateResult, Estimated, Interval, Report
 from .request import EvaluationRequest, Moment, moment_of, refuse_untrusted
 from .served import Alternative, Comparison, least_floor, summary_of
@@ -34,13 +30,11 @@ __all__ = [
     "CANDIDATE_NAMES",
     "FRESH_S",
     "Alternative",
-    "AtEqualQuality",
     "AuditReport",
     "CandidateError",
     "CandidateKind",
     "CandidateResult",
     "Comparison",
-    "CurvePoint",
     "Estimated",
     "EvaluationError",
     "EvaluationFailedError",
@@ -51,12 +45,9 @@ __all__ = [
     "LearningCurve",
     "Mark",
     "Moment",
-    "NothingServedError",
     "NothingToAuditError",
-    "Period",
     "Promise",
     "Report",
-    "Saving",
     "Stretch",
     "audit_file",
     "audit_store",
@@ -66,18 +57,13 @@ __all__ = [
     "least_floor",
     "moment_of",
     "newest_judgement",
-    "page_of",
     "parse_name",
     "read_curve",
-    "read_file_period",
-    "read_period",
     "refuse_untrusted",
     "run_evaluation",
     "shares_by_kind",
-    "span_of",
     "spelled_out",
     "summary_of",
-    "text_of",
     "verdict",
     "verdict_on",
 ]

@@ -31,7 +31,7 @@ from armwise.arms.tokenizer import words
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.dataset import Log
 from armwise.feedback.events import FOREIGN, LABELS, Example
-from armwise.feedback.exchange import read_export, read_headers
+from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.ope import Audit, Check, Draws, Status, audit
 from armwise.feedback.reward import RewardRule

@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 
 from armwise.agent.config import AppConfig, ConfigError
-from armwise.agent.routers import open_selector, saved
+from armwise.agent.routers import saved
 from armwise.agent.telemetry import begin
+from armwise.agent.wings import OPEN_SELECTOR, load
 from armwise.arms.deployments import (
     ArmHost,
     ArmSettings,
@@ -32,7 +33,7 @@ def settings_of(config: AppConfig) -> ArmSettings:
         config.indexes_path,
         config.backbones,
         config.limits.arm_timeout_s,
-        open_selector,
+        load(OPEN_SELECTOR),
         config.trust,
         config.llm,
     )

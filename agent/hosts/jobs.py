@@ -10,7 +10,7 @@ from armwise.agent.evaluation import Evaluations, evaluate_apart
 from armwise.agent.jobs import Jobs, Task, this_process
 from armwise.agent.learning import configuration_of
 from armwise.agent.telemetry import begin
-from armwise.agent.warmstart import AutomaticCanaries, WarmStarts
+from armwise.agent.wings import CANARIES, WARM_STARTS, load
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.log import Store
 
@@ -47,10 +47,12 @@ class JobsHost:
         return Evaluations(self._store(config), configured, self._worker, evaluate, self._clock, point=point)
 
     def _warm_starts(self, config: AppConfig, since: float) -> Task:
-        return WarmStarts(self._store(config), config, since, clock=self._clock)
+        task: Task = load(WARM_STARTS)(self._store(config), config, since, clock=self._clock)
+        return task
 
     def _canaries(self, config: AppConfig) -> Task:
-        return AutomaticCanaries(self._store(config), config, self._clock)
+        task: Task = load(CANARIES)(self._store(config), config, self._clock)
+        return task
 
     def check_health(self) -> None:
         """Fail when the clock jumped or the polling thread has stopped: the replica is replaced."""

@@ -22,7 +22,7 @@ GROUP = "armwise.policies"
 """Entry point group of policies of other packages."""
 
 
-POLICIES: ClassCatalogue[Policy] = ClassCatalogue("armwise.agent.policies", GROUP, "policy", PolicyError)
+POLICIES: ClassCatalogue[Policy] = ClassCatalogue(["armwise.agent.policies"], GROUP, "policy", PolicyError)
 """Every policy by its kind. None loads its library before it is built."""
 
 

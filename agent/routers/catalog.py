@@ -1,6 +1,6 @@
 """The catalogue of routers: build one from its specification, load one from its bytes.
 
-A kind is a class with an attribute `kind` in a module of this package, or one that an installed package
+A kind is a class with an attribute `kind` in a module of `PACKAGES`, or one that an installed package
 registers under the entry point group `armwise.routers`, by the name of its kind:
 
     [project.entry-points."armwise.routers"]
@@ -16,7 +16,9 @@ from armwise.agent.spec import ClassCatalogue, Spec, build
 GROUP = "armwise.routers"
 """Entry point group of routers of other packages."""
 
-ROUTERS: ClassCatalogue[Router] = ClassCatalogue("armwise.agent.routers", GROUP, "router", RouterError)
+PACKAGES = ("armwise.agent.routers", "armwise.agent.lab.routers")
+
+ROUTERS: ClassCatalogue[Router] = ClassCatalogue(PACKAGES, GROUP, "router", RouterError)
 """Every router by its kind. None loads its library before it is fitted or loaded."""
 
 

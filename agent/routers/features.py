@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from armwise.agent.policies import FORM, form
 from armwise.agent.routers.dataset import SAME_AS, ArmTable, Features, Floats
+from armwise.arms import signals as scoring_signals
 from armwise.arms.base import Passage
 from armwise.arms.relevance import RelevanceModel
-from armwise.arms.scoring import signals as scoring_signals
 from armwise.arms.tokenizer import normalised, words
 
 Vectors = NDArray[np.float32]

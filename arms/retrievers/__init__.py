@@ -6,21 +6,13 @@ An arm is built by hand, such as `BM25Arm.open`, or from its description, by `bu
 from . import catalog
 from .bm25 import BM25Arm, BM25Params
 from .catalog import ArmSpecError, build_arm, closure, prepare
+from .collection import EngineArm
 from .cross_encoder import CrossEncoderParams
 from .dense import DenseArm, DenseParams
 from .diversity import DiscountedParams, DiverseArm
-from .engines.collection import EngineArm
 from .expand import ExpandArm, ExpandParams
-from .external.frameworks import RetrieverArm, RetrieverParams
-from .external.mcp import McpArm, McpParams
 from .federated import FederatedArm, FederatedParams
 from .fusion import FusionArm, FusionParams, fuse
-from .generative.cascade import CascadeArm, CascadeParams
-from .generative.ensemble import EnsembleArm, EnsembleParams
-from .generative.multistep import MultistepArm, MultistepParams
-from .generative.query_variants import QueryVariantsArm, QueryVariantsParams
-from .generative.vendi_rag import VendiRagArm, VendiRagParams
-from .graph import GraphArm, GraphParams
 from .kind import (
     DEFAULT_HOST,
     EXTERNAL,
@@ -46,7 +38,6 @@ from .priced import METER, Meter, metering
 from .profiles import prepare_profiles, read_profiles
 from .remote import RemoteArm, RemoteParams
 from .rerank import PlackettLuceParams, RegularizeParams, RerankedArm, regularized
-from .vendi import VendiParams
 from .versioned import UNKNOWN, VersionedArm, is_settled
 
 __all__ = [
@@ -60,9 +51,7 @@ __all__ = [
     "BM25Arm",
     "BM25Params",
     "Batch",
-    "CascadeArm",
     "CascadeDecider",
-    "CascadeParams",
     "CrossEncoderParams",
     "DeciderSpec",
     "DenseArm",
@@ -70,8 +59,6 @@ __all__ = [
     "DiscountedParams",
     "DiverseArm",
     "EngineArm",
-    "EnsembleArm",
-    "EnsembleParams",
     "ExpandArm",
     "ExpandParams",
     "ExternalParams",
@@ -79,35 +66,22 @@ __all__ = [
     "FederatedParams",
     "FusionArm",
     "FusionParams",
-    "GraphArm",
-    "GraphParams",
     "Kind",
     "LearnedFusionArm",
     "LearnedFusionParams",
-    "McpArm",
-    "McpParams",
     "Members",
     "Meter",
-    "MultistepArm",
-    "MultistepParams",
     "NewArms",
     "OpenTrained",
     "PlackettLuceParams",
-    "QueryVariantsArm",
-    "QueryVariantsParams",
     "RegularizeParams",
     "RemoteArm",
     "RemoteParams",
     "RerankedArm",
     "Resources",
-    "RetrieverArm",
-    "RetrieverParams",
     "SelectorSpec",
     "Stages",
     "Trust",
-    "VendiParams",
-    "VendiRagArm",
-    "VendiRagParams",
     "Verdict",
     "VersionedArm",
     "build_arm",

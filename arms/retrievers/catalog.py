@@ -26,8 +26,8 @@ from armwise.arms.base import Arm, ArmError, Progress
 from armwise.arms.catalog import Catalogue, present_name
 from armwise.arms.llm import UNPROMPTED, Bound
 from armwise.arms.models import is_below
-from armwise.arms.retrievers.engines.collection import EngineArm, EngineParams, NetworkParams
-from armwise.arms.retrievers.engines.ingest import Report, current_version, damage_of, fill_arm
+from armwise.arms.retrievers.collection import EngineArm, EngineParams, NetworkParams
+from armwise.arms.retrievers.ingest import Report, current_version, damage_of, fill_arm
 from armwise.arms.retrievers.kind import (
     EXTERNAL,
     NONE,
@@ -84,8 +84,11 @@ class KindCatalogue(Catalogue[Kind[Any]]):
         return registered
 
 
-KINDS = KindCatalogue("armwise.arms.retrievers", GROUP, "kind", ArmSpecError, folders=True)
-"""The kinds of arms by name; `KINDS.own` has those of this package."""
+PACKAGES = ("armwise.arms.retrievers", "armwise.arms.engines", "armwise.arms.more")
+"""Where kinds are defined: those of the core, and those of the wings."""
+
+KINDS = KindCatalogue(PACKAGES, GROUP, "kind", ArmSpecError, folders=True)
+"""The kinds of arms by name; `KINDS.own` has those of `PACKAGES`."""
 
 
 def validate_specs(

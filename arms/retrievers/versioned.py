@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from armwise.arms.base import Arm, ArmError, Query, Retrieval
-from armwise.arms.retrievers.engines.collection import BETWEEN
+from armwise.arms.retrievers.collection import BETWEEN
 from armwise.arms.retrievers.kind import ReadVersion
 
 UNKNOWN = "?"

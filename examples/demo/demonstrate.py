@@ -24,8 +24,8 @@ from armwise.agent.cli.console import ProgressCallback
 from armwise.agent.cli.serve import LaunchError, address_of, require_free_port
 from armwise.agent.client import AsyncClient
 from armwise.agent.config import AppConfig, ConfigError, load
-from armwise.agent.simulation import load_questions
-from armwise.agent.simulation.questions import QuestionsError
+from armwise.agent.lab.simulation import load_questions
+from armwise.agent.lab.simulation.questions import QuestionsError
 from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params
 from examples.demo.operator import Operator
 from examples.demo.page import page

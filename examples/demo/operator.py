@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from armwise.agent.client import ClientError
-from armwise.agent.simulation.questions import Question
-from armwise.agent.warmstart.canary import READ_S
+from armwise.agent.lab.simulation.questions import Question
+from armwise.agent.lab.warmstart.canary import READ_S
 from armwise.feedback.answer_metrics import recall_at_k
 from examples.demo.record import Chapter, Story, Trail
 from examples.demo.service import Desk

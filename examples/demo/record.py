@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from armwise.agent.simulation.learning_curves import Truth, Turn
+from armwise.agent.lab.simulation.learning_curves import Truth, Turn
 
 COMPARED = 30
 """Questions of a kind that shares are a mean of at most; else a quarter of them."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from armwise.agent.client import Answer, AnswerFailedError, AsyncClient
-from armwise.agent.simulation.learning_curves import Turn
-from armwise.agent.simulation.questions import Question
-from armwise.agent.simulation.simulation import in_parallel
+from armwise.agent.lab.simulation.learning_curves import Turn
+from armwise.agent.lab.simulation.questions import Question
+from armwise.agent.lab.simulation.simulation import in_parallel
 from armwise.arms.base import Progress
 from armwise.feedback.answer_metrics import recall_at_k
 from armwise.feedback.reward import RewardRule

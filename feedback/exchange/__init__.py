@@ -2,19 +2,10 @@
 
 from .dsjson import read_dsjson, write_dsjson
 from .imported import REWARD, Faults, rule_of
-from .jsonl import (
-    ExchangeError,
-    Header,
-    appearing,
-    appearing_folder,
-    export_lines,
-    read_export,
-    read_headers,
-    write_export,
-)
 from .obp import read_obp, write_obp
 from .production import FORMATS, FULL, ProductionLog, Request, Summary
 from .propensities import LEAST_DRAWS, LEAST_ROWS
+from .slates import Slates, evaluate_slates
 from .table import COSTS, Columns
 
 __all__ = [
@@ -25,21 +16,15 @@ __all__ = [
     "LEAST_ROWS",
     "REWARD",
     "Columns",
-    "ExchangeError",
     "Faults",
-    "Header",
     "ProductionLog",
     "Request",
+    "Slates",
     "Summary",
-    "appearing",
-    "appearing_folder",
-    "export_lines",
+    "evaluate_slates",
     "read_dsjson",
-    "read_export",
-    "read_headers",
     "read_obp",
     "rule_of",
     "write_dsjson",
-    "write_export",
     "write_obp",
 ]

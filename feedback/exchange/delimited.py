@@ -17,7 +17,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, cast
 
-from armwise.feedback.exchange.jsonl import ExchangeError
+from armwise.feedback.jsonl import ExchangeError
 from armwise.row_lines import DELIMITERS, SEPARATOR_LINE, RowLines
 
 LONGEST = 64 << 20

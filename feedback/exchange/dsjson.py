@@ -32,8 +32,8 @@ from armwise.feedback.exchange.imported import (
     sound,
     worth,
 )
-from armwise.feedback.exchange.jsonl import explain, read_lines
 from armwise.feedback.exchange.table import seconds
+from armwise.feedback.jsonl import explain, read_lines
 
 
 def write_dsjson(

@@ -14,9 +14,9 @@ from typing import Any
 
 from armwise.feedback.exchange.identity import NewestById
 from armwise.feedback.exchange.imported import BadValue, Faults
-from armwise.feedback.exchange.jsonl import ExchangeError
 from armwise.feedback.exchange.records import Record, names_in, value_at
 from armwise.feedback.exchange.table import is_missing, nearest, number, seconds
+from armwise.feedback.jsonl import ExchangeError
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from decimal import Decimal
 
 from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.events import LABELS, LEAST_PROPENSITY, Decision, Example, Mode
-from armwise.feedback.exchange.jsonl import ExchangeError, problems, unlikely
+from armwise.feedback.jsonl import ExchangeError, problems, unlikely
 from armwise.feedback.reward import Metric, RewardRule
 
 REWARD = "reward"

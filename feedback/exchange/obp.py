@@ -46,8 +46,8 @@ from armwise.feedback.exchange.imported import (
     sound,
     worth,
 )
-from armwise.feedback.exchange.jsonl import ExchangeError, explain
 from armwise.feedback.exchange.table import UNDECODED, seconds, writable
+from armwise.feedback.jsonl import ExchangeError, explain
 
 POSITION = "position"
 """The feature with the position of an arm in a list, from 1."""

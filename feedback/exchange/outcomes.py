@@ -22,7 +22,6 @@ from typing import Any
 import orjson
 
 from armwise.feedback.exchange.imported import BadValue, Faults
-from armwise.feedback.exchange.jsonl import ExchangeError
 from armwise.feedback.exchange.messages import last_text
 from armwise.feedback.exchange.records import Record
 from armwise.feedback.exchange.table import (
@@ -32,6 +31,7 @@ from armwise.feedback.exchange.table import (
     nearest,
     number,
 )
+from armwise.feedback.jsonl import ExchangeError
 
 DOLLARS = "|total_cost"
 """How the column of an arm's dollars ends in RouterBench."""

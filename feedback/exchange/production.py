@@ -20,7 +20,6 @@ from armwise.feedback.events import ESTIMATED, Example
 from armwise.feedback.exchange.feedback_files import UNMATCHED, JoinedScores
 from armwise.feedback.exchange.identity import Ids
 from armwise.feedback.exchange.imported import REWARD, BadValue, Faults
-from armwise.feedback.exchange.jsonl import ExchangeError
 from armwise.feedback.exchange.outcomes import (
     WIDE,
     Draws,
@@ -44,6 +43,7 @@ from armwise.feedback.exchange.table import (
     nothing,
     understand,
 )
+from armwise.feedback.jsonl import ExchangeError
 
 FULL = ("routerbench", "wide", "battles")
 """Formats with the outcome of every arm."""

@@ -20,7 +20,7 @@ from uuid import UUID
 import orjson
 
 from armwise.feedback.exchange.delimited import read_rows
-from armwise.feedback.exchange.jsonl import ExchangeError, read_lines
+from armwise.feedback.jsonl import ExchangeError, read_lines
 
 TABLES = (".csv", ".tsv")
 

@@ -24,9 +24,9 @@ from typing import Any
 from armwise.feedback.clock import require_date
 from armwise.feedback.events import ESTIMATED, IMPORTED, Context, Cost, Decision, Example
 from armwise.feedback.exchange.imported import BadValue, agreed, cut, distribution, possible, sound, worth
-from armwise.feedback.exchange.jsonl import ExchangeError
 from armwise.feedback.exchange.messages import last_text
 from armwise.feedback.exchange.records import Record, names_in, occurs, opened_up, value_at
+from armwise.feedback.jsonl import ExchangeError
 from armwise.feedback.texts import compressed
 
 FIELDS = ("question", "arm", "propensity", "reward", "time", "id", "episode", "user", "distribution")

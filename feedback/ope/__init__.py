@@ -1,6 +1,6 @@
 """Off-policy evaluation: estimators, intervals, the gate."""
 
-from . import confidence_sequences, embeddings, evaluation, gate, intervals, prediction_powered, slates
+from . import confidence_sequences, embeddings, evaluation, gate, intervals, prediction_powered
 from .audit import ArmDraws, Audit, Check, Draws, Status, audit
 from .diagnostics import Diagnostics, Overlap, diagnose
 from .estimators import (
@@ -43,7 +43,6 @@ from .gate import GateSpec, Verdict, judge
 from .intervals import Interval, Weighted
 from .reward_model import Model, cross_fit
 from .sample import NeverDrawnError, Sample, SlateRows, Terms
-from .slates import Slates, evaluate_slates
 
 __all__ = [
     "DEFAULT_ESTIMATORS",
@@ -68,7 +67,6 @@ __all__ = [
     "Rows",
     "Sample",
     "SlateRows",
-    "Slates",
     "Status",
     "Terms",
     "Verdict",
@@ -89,7 +87,6 @@ __all__ = [
     "estimators_table",
     "evaluate",
     "evaluate_arrays",
-    "evaluate_slates",
     "evaluation",
     "gate",
     "intervals",
@@ -103,7 +100,6 @@ __all__ = [
     "replay",
     "rips",
     "sips",
-    "slates",
     "sndr",
     "snips",
     "switch_dr",

@@ -4,7 +4,7 @@
     for one in found.estimates:
         print(one.estimator, one.value)
 
-Slates have a call of their own: `armwise.feedback.ope.evaluate_slates`.
+Slates have a call of their own: `armwise.feedback.exchange.evaluate_slates`.
 """
 
 from collections.abc import Sequence

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import uvicorn
 
-from armwise.agent.api.console.page import CONSOLE
+from armwise.agent.console.page import CONSOLE
 from tests.agent.asking import CHAT
 from tests.agent.fakes import Service
 

@@ -12,13 +12,14 @@ import orjson
 from armwise.agent import checks
 from armwise.agent.cli.serve import prepare
 from armwise.agent.config import AppConfig, ConfigError, parse
-from armwise.agent.offline import read_place
-from armwise.agent.routers import open_selector, out_of_fold, read_trained
+from armwise.agent.lab.offline import read_place
+from armwise.agent.lab.routers import open_selector
+from armwise.agent.routers import out_of_fold, read_trained
 from armwise.arms.base import Query
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import build_once
+from armwise.arms.lab.portfolio import ArmTable, outcomes, write_matrix
 from armwise.arms.models.embedding import HashingEmbedder
-from armwise.arms.portfolio import ArmTable, outcomes, write_matrix
 from armwise.arms.questions import Question
 from armwise.arms.relevance import read_model, write_model
 from armwise.arms.retrievers import ArmSpec, Resources, build_arm, catalog

@@ -239,7 +239,7 @@ import sys
 from pathlib import Path
 import ray
 from armwise.arms import local_ray
-from armwise.arms.jobs import worker_pool
+from armwise.arms.lab.jobs import worker_pool
 
 @ray.remote
 def mask():

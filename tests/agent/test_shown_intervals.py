@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from armwise.agent.api.console import overview, worth
 from armwise.agent.config import AppConfig, parse
+from armwise.agent.console import overview, worth
 from armwise.agent.evaluation.evaluate import evaluate_log
 from armwise.agent.evaluation.request import EvaluationRequest
-from armwise.agent.offline.evaluate import evaluate_scores
-from armwise.agent.offline.portfolio_report import Outcomes
-from armwise.agent.routers import Stage, cascade
+from armwise.agent.lab.offline.evaluate import evaluate_scores
+from armwise.agent.lab.offline.portfolio_report import Outcomes
+from armwise.agent.lab.routers import cascade
+from armwise.agent.routers import Stage
 from armwise.agent.routers.utility import Utility
 from armwise.feedback.arrays import Floats
 from armwise.feedback.events import (
@@ -36,8 +37,8 @@ from armwise.feedback.sources import LogSource
 from armwise.feedback.training_log import observed, rollups
 from tests.agent.asking import join
 from tests.agent.fakes import CONFIG
-from tests.agent.offline.test_evaluate_router import table
-from tests.agent.routers.cascade.test_cascade import World, made, world  # noqa: F401
+from tests.agent.lab.offline.test_evaluate_router import table
+from tests.agent.lab.routers.cascade.test_cascade import World, made, world  # noqa: F401
 
 ARMS = tuple(CONFIG["arms"])
 SIZES = (1, 2, 5, 100)

@@ -19,9 +19,10 @@ ROOT = Path(__file__).parents[2]
 
 NUMERIC = (
     *("tests/feedback/ope", "tests/feedback/dataset", "tests/feedback/drift", "tests/agent/policies"),
-    *("tests/agent/learning", "tests/agent/evaluation", "tests/agent/routers", "tests/arms/portfolio"),
+    *("tests/agent/learning", "tests/agent/evaluation", "tests/agent/lab/routers"),
     *(
         "tests/agent/test_shown_intervals.py",
+        "tests/arms/lab/portfolio",
         "tests/comparison",
         "armwise/feedback/ope",
         "armwise/agent/policies",

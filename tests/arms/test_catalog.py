@@ -49,7 +49,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def numbers(package: Path, *, folders: bool = True) -> Numbers:
-    return Numbers(package.name, "tests.numbers", "number", NumberError, folders=folders)
+    return Numbers([package.name], "tests.numbers", "number", NumberError, folders=folders)
 
 
 class NumberError(ValueError):

@@ -115,7 +115,7 @@ IMPORTED = (
         "armwise.agent.routers",
         "armwise.feedback.ope",
         "armwise.feedback.exchange",
-        "armwise.arms.portfolio",
+        "armwise.arms.lab.portfolio",
     ),
     *(
         f"armwise.agent.cli.{name}"
@@ -161,7 +161,7 @@ def test_the_small_installation_reads_a_log(tmp_path: Path) -> None:
             "serve",
         ),
         ("from armwise.agent.policies.serialization import pack; pack({}, {})", "serve"),
-        ("from armwise.agent.routers.optimizer import seeded\nwith seeded(0): pass", "train"),
+        ("from armwise.agent.lab.routers.optimizer import seeded\nwith seeded(0): pass", "train"),
     ],
 )
 def test_a_policy_or_a_router_without_its_library_says_what_brings_it(

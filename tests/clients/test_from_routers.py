@@ -11,8 +11,8 @@ import yaml
 from armwise.agent.config import parse
 from armwise.arms.base import Query, Retrieval
 from armwise.arms.corpus import CorpusSource, ingest_all
+from armwise.arms.more.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
 from armwise.arms.retrievers import Resources, build_arm, prepare
-from armwise.arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
 from tests.agent.fakes import FakeArms
 from tests.clients.conftest import listening
 

@@ -15,7 +15,7 @@ from haystack.utils import Secret
 from armwise.agent.client import Client
 from armwise.agent.integrations.haystack import ArmwiseRetriever
 from armwise.arms.base import Query
-from armwise.arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
+from armwise.arms.more.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
 
 
 async def test_documents_name_their_decision(server: Listening) -> None:

@@ -18,7 +18,7 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests, Retriev
 from armwise.agent.client import Client
 from armwise.agent.integrations.langchain import ArmwiseRetriever
 from armwise.arms.base import Query
-from armwise.arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
+from armwise.arms.more.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
 
 
 class TestRetriever(RetrieversIntegrationTests):

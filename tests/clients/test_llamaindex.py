@@ -17,7 +17,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from armwise.agent.client import Client
 from armwise.agent.integrations.llamaindex import ArmwiseRetriever
 from armwise.arms.base import Query
-from armwise.arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
+from armwise.arms.more.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
 
 
 async def test_nodes_name_their_decision(server: Listening) -> None:

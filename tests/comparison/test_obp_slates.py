@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from armwise.feedback.arrays import drawn_of
-from armwise.feedback.ope import Sample, mips, slates
+from armwise.feedback.exchange import slates
+from armwise.feedback.ope import Sample, mips
 from benchmarks.obp_slates_golden import CASES, CATEGORIES, checksum, invent, invent_categories
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "obp_slates.json").read_text())

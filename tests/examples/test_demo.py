@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from armwise.agent.cli.serve import LaunchError
 from armwise.agent.client import AsyncClient, ClientError
 from armwise.agent.config import ConfigError
-from armwise.agent.simulation.questions import QuestionsError
+from armwise.agent.lab.simulation.questions import QuestionsError
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.retrievers.remote import RemoteArm, RemoteParams
 from examples.demo import __main__ as demo_command

@@ -25,10 +25,11 @@ from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestPoint
 from armwise.agent.evaluation import Moment
+from armwise.agent.wings import LAYOUTS, load
 from armwise.arms.base import Progress
 from armwise.feedback.dataset import UNSETTLED
 from armwise.feedback.events import Example
-from armwise.feedback.exchange import ExchangeError, Header, export_lines, write_dsjson, write_obp
+from armwise.feedback.jsonl import ExchangeError, Header, export_lines
 from armwise.feedback.log import Store
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import position_of, read_examples, settled
@@ -120,7 +121,10 @@ class Export:
             return self.feedback()
         if form == "jsonl":
             return export_lines(self.examples(on_progress), self._header)
-        return write_dsjson(self._final(on_progress), self._rule.reward_of, self.left_out)
+        lines: Iterator[bytes] = load(LAYOUTS["dsjson"])(
+            self._final(on_progress), self._rule.reward_of, self.left_out
+        )
+        return lines
 
     def _final(self, on_progress: Progress | None = None) -> Iterator[Example]:
         """Yield the settled examples of the window: layouts of others do not say which ones are."""
@@ -139,7 +143,11 @@ class Export:
         Raises:
             ExchangeError: Nothing is left to write.
         """
-        return write_obp(folder, partial(self._final, on_progress), self._rule.reward_of, self.left_out).lost
+        write_obp = load(LAYOUTS["obp"])
+        lost: int = write_obp(
+            folder, partial(self._final, on_progress), self._rule.reward_of, self.left_out
+        ).lost
+        return lost
 
     def zipped(self) -> Iterator[bytes]:
         """Yield obp's layout as the bytes of a .zip. Raises ExchangeError."""

@@ -12,10 +12,10 @@ import pytest
 from armwise.agent.api.documented import TAGS
 from armwise.agent.api.middleware import METRICS, WITHOUT_KEY
 from tests.agent.api.contract import published
-from tests.agent.api.test_feedback_shapes import VERDICT
 from tests.agent.api.test_points import POINTS
 from tests.agent.asking import look_up
 from tests.agent.fakes import CONFIG, Service
+from tests.agent.gateways.test_feedback_shapes import VERDICT
 
 ALWAYS = {"400", "403", "408", "413", "421", "431", "500", "503"}
 WITH_KEY = {"401", "429"}

@@ -16,9 +16,9 @@ import pytest
 import sqlalchemy as sa
 from pyarrow import parquet
 
-from armwise.agent.api.feedback_shapes import LangfuseScore
 from armwise.agent.api.personalizer import events
 from armwise.agent.api.schemas import FeedbackItem
+from armwise.agent.gateways.feedback_shapes import LangfuseScore
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.feedback.log import Store, erasures
 from armwise.feedback.log import tables as t

@@ -9,7 +9,7 @@ import httpx
 import orjson
 import pytest
 
-from armwise.agent.routers.answer_selector import open_selector
+from armwise.agent.lab.routers.answer_selector import open_selector
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
 from armwise.arms.corpus import ingest
 from armwise.arms.llm import Chunk, Prompt, base, prompts
@@ -27,10 +27,10 @@ from armwise.feedback.events import (
     Source,
     Status,
 )
-from tests.agent.api.test_mcp import call, connected, failure
 from tests.agent.api.test_tenants import bearer
 from tests.agent.asking import CHAT, QUESTION, refused
 from tests.agent.fakes import DIM, FakeArms, Service
+from tests.agent.gateways.test_mcp import call, connected, failure
 from tests.agent.trained_routers import kept
 
 ARMS: dict[str, Any] = {

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from armwise.feedback.events import Feedback, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
-from tests.agent.api.test_buttons import BUTTON, EVIL, token
 from tests.agent.asking import forced, look_up
 from tests.agent.fakes import Service
+from tests.agent.gateways.test_buttons import BUTTON, EVIL, token
 
 THUMB = {"decision_id": "d-1", "metric_name": "thumb", "value": 1.0}
 

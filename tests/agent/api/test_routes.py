@@ -9,10 +9,10 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from armwise.agent.access.keyring import SCOPES, caller_scopes
-from armwise.agent.api.console.page import CONSOLE
 from armwise.agent.api.pages import FEEDBACK_BUTTON
 from armwise.agent.api.personalizer.protocol import VERSIONS
 from armwise.agent.config import Scope
+from armwise.agent.console.page import CONSOLE
 from tests.agent.asking import refused
 from tests.agent.fakes import Service
 

@@ -8,9 +8,9 @@ import pytest
 
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.llm import base
-from tests.agent.api.test_mcp import call, connected, failure
 from tests.agent.asking import CHAT, refused, rows
 from tests.agent.fakes import FakeArms, Service
+from tests.agent.gateways.test_mcp import call, connected, failure
 
 CORPORA = {name: {"source": f"/data/{name}"} for name in ("docs", "tickets", "wiki")}
 

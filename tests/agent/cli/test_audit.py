@@ -15,12 +15,13 @@ from armwise.agent.cli.main import app
 from armwise.agent.config import load
 from armwise.agent.evaluation import audit
 from armwise.feedback.events import Example
-from armwise.feedback.exchange import Header, appearing, rule_of, write_export
+from armwise.feedback.exchange import rule_of
+from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from tests.agent.cli.test_cli import said
+from tests.agent.console.test_period_file import row, simulated
 from tests.agent.evaluation.logged import BEGIN, World, configured, fill
-from tests.agent.evaluation.test_period_file import row, simulated
 
 THIRD = (1 / 3, 1 / 3, 1 / 3)
 

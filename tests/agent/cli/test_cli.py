@@ -33,7 +33,7 @@ from armwise.agent.cli.options import weighted
 from armwise.agent.cli.serve import LaunchError, is_open
 from armwise.agent.client import ClientError
 from armwise.agent.config import load
-from armwise.agent.warmstart import RunFailedError
+from armwise.agent.jobs import RunFailedError
 from armwise.arms.base import ArmError
 from armwise.feedback.errors import LogGapError, LogUnavailableError, StoreError, UnderWayError
 from armwise.feedback.events import Feedback
@@ -329,8 +329,8 @@ def test_a_verb_of_offline_work_does_it_with_the_configuration_and_its_options(
     expected: dict[str, Any],
 ) -> None:
     done = list[Any]()
-    monkeypatch.setattr(f"armwise.agent.cli.offline.{function}", lambda settings, *_: done.append(settings))
-    monkeypatch.setattr("armwise.agent.cli.offline.opened", lambda path, **_: load(path))
+    monkeypatch.setattr(f"armwise.agent.lab.verbs.{function}", lambda settings, *_: done.append(settings))
+    monkeypatch.setattr("armwise.agent.lab.verbs.opened", lambda path, **_: load(path))
     result = run(verb, *words.split(), "-c", config)
     assert result.exit_code == 0, result.output
     (settings,) = done
@@ -441,7 +441,7 @@ def test_serve_starts_cold_and_says_why_where_the_first_warm_start_cannot_be_don
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("armwise.agent.warmstart.warm_start_before_traffic", fails)
+    monkeypatch.setattr("armwise.agent.lab.warmstart.warm_start_before_traffic", fails)
     output = said(run("serve", "-c", config, "--prepare-only"), 0)
     assert f"{error}; the service starts without it and tries again" in output
     assert str(error) not in said(run("serve", "-c", config, "--prepare-only", "--cold"), 0)

@@ -19,11 +19,11 @@ from armwise.arms import models
 from armwise.arms.base import ArmError, Query
 from armwise.arms.corpus import Corpus, CorpusError
 from armwise.arms.indexes import IndexMismatchError, build_once
+from armwise.arms.lab.portfolio import read_matrix, read_outcomes
+from armwise.arms.lab.portfolio.outcomes import OutcomesError
+from armwise.arms.lab.portfolio.score_matrix import MatrixError
 from armwise.arms.manifest import MANIFEST
 from armwise.arms.models import ModelNotFoundError
-from armwise.arms.portfolio import read_matrix, read_outcomes
-from armwise.arms.portfolio.outcomes import OutcomesError
-from armwise.arms.portfolio.score_matrix import MatrixError
 from armwise.arms.retrievers import build_arm, catalog
 from tests.agent.derived import DAMAGES, Home, damage
 

@@ -21,7 +21,7 @@ from armwise.agent.access import NewKey
 from armwise.agent.cli.main import app
 from armwise.agent.client import AsyncClient, Client
 from armwise.agent.evaluation import EvaluationRequest
-from armwise.agent.offline import (
+from armwise.agent.lab.offline import (
     CascadeTraining,
     Comparing,
     Evaluation,
@@ -32,8 +32,8 @@ from armwise.agent.offline import (
     Synthesis,
     Training,
 )
-from armwise.agent.simulation import Simulation
-from armwise.agent.warmstart import Beside, InsertSettings
+from armwise.agent.lab.simulation import Simulation
+from armwise.agent.lab.warmstart import Beside, InsertSettings
 
 TABLE = Path(__file__).with_name("defaults.yaml")
 

@@ -23,7 +23,8 @@ from armwise.agent.cli.evaluate import configured_by
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, load
 from armwise.feedback.events import Example
-from armwise.feedback.exchange import Faults, read_dsjson, read_export, read_headers, read_obp, rule_of
+from armwise.feedback.exchange import Faults, read_dsjson, read_obp, rule_of
+from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import Joiner, read_examples, take_epoch

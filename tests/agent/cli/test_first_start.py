@@ -17,9 +17,9 @@ from armwise.agent.background import PAUSES_S, Work, WorkFailure, recorded
 from armwise.agent.cli import first_start, serve
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, parse
+from armwise.agent.jobs import RunFailedError
 from armwise.agent.run_folder import BEHIND, RUN_FOLDER, Building, BuildingProgress
 from armwise.agent.serving import same_document
-from armwise.agent.warmstart import RunFailedError
 from armwise.arms.retrievers import ArmSpec, closure
 from armwise.feedback.errors import UnderWayError
 from armwise.feedback.log import Store
@@ -238,7 +238,7 @@ def test_the_process_behind_the_service_builds_enters_and_reports_its_end(
 ) -> None:
     monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
     warmed, seen = list[AppConfig](), list[Building | None]()
-    monkeypatch.setattr(first_start, "warm_start_at_first", lambda one, *_: warmed.append(one))
+    monkeypatch.setattr("armwise.agent.lab.warmstart.warm_start_at_first", lambda one, *_: warmed.append(one))
     replaced = arm_sets.replace
 
     def replace(*args: Any) -> arm_sets.ArmSet:
@@ -328,7 +328,7 @@ def test_a_run_that_failed_behind_the_service_is_left_to_the_service_which_reads
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(first_start, "warm_start_at_first", fail)
+    monkeypatch.setattr("armwise.agent.lab.warmstart.warm_start_at_first", fail)
     begun(config)
     first_start.follow(written(document, tmp_path), wait=pytest.fail)
     assert f"{error}; the service tries again" in capsys.readouterr().err

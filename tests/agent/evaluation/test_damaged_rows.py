@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from armwise.agent.config import AppConfig, load
-from armwise.agent.evaluation import EvaluationError, EvaluationRequest, audit, evaluate_log, period
+from armwise.agent.console import period
+from armwise.agent.evaluation import EvaluationError, EvaluationRequest, audit, evaluate_log
 from armwise.feedback.events import Observation, Source
 from armwise.feedback.log import Store, damage, limits, listing
 from armwise.feedback.log import tables as t

@@ -10,8 +10,8 @@ from armwise.agent.evaluation import EvaluationRequest, evaluate_log
 from armwise.agent.evaluation.evaluate import uniform
 from armwise.agent.evaluation.report import Report
 from armwise.feedback.dataset import Log
+from armwise.feedback.exchange import Slates, slates
 from armwise.feedback.log import Store
-from armwise.feedback.ope import Slates, slates
 from armwise.feedback.sources import LogSource
 from tests.agent.fakes import Service
 

@@ -12,7 +12,7 @@ from armwise.agent.learning import Recipe, publish_candidate
 from armwise.feedback.log import Store
 from armwise.feedback.ope.intervals import Weighted
 from armwise.feedback.registry import promotions
-from tests.agent.warmstart.test_run import configured
+from tests.agent.lab.warmstart.test_run import configured
 
 LOOKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 

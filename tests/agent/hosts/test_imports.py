@@ -93,7 +93,7 @@ def test_a_host_of_arms_or_models_knows_no_agent(module: str) -> None:
     [
         (
             "armwise.agent.hosts.ingress",
-            ("armwise.agent.hosts.learner", "armwise.agent.hosts.jobs", "armwise.agent.warmstart.run"),
+            ("armwise.agent.hosts.learner", "armwise.agent.hosts.jobs", "armwise.agent.lab.warmstart.run"),
         ),
         (
             "armwise.agent.hosts.learner",

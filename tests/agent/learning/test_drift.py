@@ -24,7 +24,7 @@ from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import take_epoch
 from tests.agent.asking import look_up, record
 from tests.agent.fakes import CONFIG, Service
-from tests.agent.warmstart.test_insert_labels import outcomes_file, warmed
+from tests.agent.lab.warmstart.test_insert_labels import outcomes_file, warmed
 
 NOW = 1_800_000_000.0
 RAISED = {"floor": 0.2, "raised_for": "PT10M"}

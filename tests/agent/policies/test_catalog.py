@@ -43,7 +43,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     def installed(source: str, *points: str) -> ClassCatalogue[Policy]:
         install_package(tmp_path, monkeypatch, "their_policies", source, "armwise.policies", points)
         catalogue: ClassCatalogue[Policy] = ClassCatalogue(
-            "armwise.agent.policies", "armwise.policies", "policy", PolicyError
+            ["armwise.agent.policies"], "armwise.policies", "policy", PolicyError
         )
         monkeypatch.setattr(catalog, "POLICIES", catalogue)
         return catalogue

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from armwise.agent.routers import MaxSim, Router, RouterError, RouterSpec, build_router, catalog, load_router
+from armwise.agent.lab.routers import MaxSim
+from armwise.agent.routers import Router, RouterError, RouterSpec, build_router, catalog, load_router
 from armwise.agent.spec import ClassCatalogue
 from tests.packages import install_package
 from tests.router_contracts import asked, world
@@ -48,7 +49,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     def installed(source: str, *points: str) -> ClassCatalogue[Router]:
         install_package(tmp_path, monkeypatch, "their_routers", source, "armwise.routers", points)
         catalogue: ClassCatalogue[Router] = ClassCatalogue(
-            "armwise.agent.routers", "armwise.routers", "router", RouterError
+            ["armwise.agent.lab.routers"], "armwise.routers", "router", RouterError
         )
         monkeypatch.setattr(catalog, "ROUTERS", catalogue)
         return catalogue

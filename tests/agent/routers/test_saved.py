@@ -152,7 +152,7 @@ def test_a_router_whose_own_encoder_is_gone_says_so(tmp_path: Path, monkeypatch:
     def gone(_backbone: object) -> None:
         raise ModelNotFoundError("model 'hashing:8': gone")
 
-    monkeypatch.setattr("armwise.agent.routers.contrastive.build_embedder", gone)
+    monkeypatch.setattr("armwise.agent.lab.routers.contrastive.build_embedder", gone)
     with pytest.raises(RouterError, match=r"router\.model: model 'hashing:8': gone"):
         read_trained(tmp_path)
 

@@ -15,10 +15,10 @@ from armwise.agent.api.schemas import ArmDescription
 from armwise.agent.config import ConfigError
 from armwise.agent.hosts import arms as hosts
 from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.lab.warmstart.run import RunSnapshot
 from armwise.agent.learning import publish_candidate
 from armwise.agent.policies import PolicySpec
 from armwise.agent.turn import Ask, NoEligibleArmError
-from armwise.agent.warmstart.run import RunSnapshot
 from armwise.arms.base import ArmBuildError, Query, Retrieval
 from armwise.arms.retrievers import ArmSpec
 from armwise.feedback.registry import arm_sets

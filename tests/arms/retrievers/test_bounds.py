@@ -14,13 +14,13 @@ from armwise.arms.llm import Chunk, GeneratorError, Prompt
 from armwise.arms.llm.pricing import MOST_TOKENS, UNPROMPTED, Bound, most_tokens
 from armwise.arms.models import Backbone
 from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.more.generative.vendi_rag import VendiRagArm, VendiRagParams
 from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare
 from armwise.arms.retrievers.catalog import search_bound
-from armwise.arms.retrievers.generative.vendi_rag import VendiRagArm, VendiRagParams
 from armwise.arms.retrievers.kind import Verdict
 from tests.arms.conftest import keep
 from tests.arms.contract import DIM
-from tests.arms.retrievers.generative.test_vendi_rag import Search
+from tests.arms.more.generative.test_vendi_rag import Search
 
 BACKBONES = {"hashed": Backbone(model=f"hashing:{DIM}")}
 

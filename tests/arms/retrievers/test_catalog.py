@@ -533,7 +533,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     points = ENTRY_POINTS.format(module=module).splitlines()
     install_package(tmp_path, monkeypatch, module, PLUGIN, "armwise.arms", points)
     kinds = catalog.KindCatalogue(
-        "armwise.arms.retrievers", "armwise.arms", "kind", ArmSpecError, folders=True
+        ["armwise.arms.retrievers"], "armwise.arms", "kind", ArmSpecError, folders=True
     )
     monkeypatch.setattr(catalog, "KINDS", kinds)
     return module

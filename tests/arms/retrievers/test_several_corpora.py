@@ -8,7 +8,7 @@ import pytest
 
 from armwise.arms.corpus import Corpus, CorpusSource, ingest_all
 from armwise.arms.deployments.arm_host import key_of
-from armwise.arms.jobs.job import PoolJob, Sweep
+from armwise.arms.lab.jobs.job import PoolJob, Sweep
 from armwise.arms.models import Backbone
 from armwise.arms.retrievers import ArmSpec, ArmSpecError, Resources, build_arm, catalog, prepare
 from armwise.arms.retrievers.catalog import arm_features, same, search_digest, validate_specs

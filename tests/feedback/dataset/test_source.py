@@ -9,7 +9,7 @@ import pytest
 from armwise.feedback.dataset.features import described
 from armwise.feedback.dataset.log import Log, Selection
 from armwise.feedback.events import Context
-from armwise.feedback.exchange import ExchangeError, Header, write_export
+from armwise.feedback.jsonl import ExchangeError, Header, write_export
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from armwise.feedback.sources import ExportSource, LogSource

@@ -13,7 +13,8 @@ import pytest
 from pyarrow import parquet
 
 from armwise.feedback.events import Example
-from armwise.feedback.exchange import ExchangeError, Faults, read_dsjson, read_obp
+from armwise.feedback.exchange import Faults, read_dsjson, read_obp
+from armwise.feedback.jsonl import ExchangeError
 from tests.feedback.exchange.traffic import read
 
 N = 8

@@ -18,7 +18,7 @@ from armwise.agent.policies.vowpal import VowpalWabbit
 from armwise.feedback.events import IMPORTED, LABELS, Example, Mode
 from armwise.feedback.exchange.dsjson import read_dsjson, write_dsjson
 from armwise.feedback.exchange.imported import Faults, rewarded
-from armwise.feedback.exchange.jsonl import ExchangeError
+from armwise.feedback.jsonl import ExchangeError
 from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.exported import ARMS, any_example, example
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from armwise.feedback.events import Example
-from armwise.feedback.exchange import ExchangeError
+from armwise.feedback.jsonl import ExchangeError
 from tests.feedback.exchange.exports import EXPORTS, Files, N, text
 from tests.feedback.exchange.traffic import read
 

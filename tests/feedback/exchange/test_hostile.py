@@ -12,20 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from armwise.feedback import jsonl
 from armwise.feedback.events import Example
-from armwise.feedback.exchange import (
-    ExchangeError,
-    Faults,
-    Header,
-    delimited,
-    imported,
-    jsonl,
-    obp,
-    read_dsjson,
-    read_export,
-    read_obp,
-    write_export,
-)
+from armwise.feedback.exchange import Faults, delimited, imported, obp, read_dsjson, read_obp
+from armwise.feedback.jsonl import ExchangeError, Header, read_export, write_export
 from tests.feedback.exchange.test_dsjson import EVENT
 
 SCALE = (-1.0, 1.0)

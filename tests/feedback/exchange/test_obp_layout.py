@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from armwise.feedback.dataset import Log
 from armwise.feedback.events import IMPORTED, LABELS, Context, Example, Mode
 from armwise.feedback.exchange.imported import Faults
-from armwise.feedback.exchange.jsonl import ExchangeError
 from armwise.feedback.exchange.obp import ARRAYS, FOLDER, read_obp, survey, write_obp
+from armwise.feedback.jsonl import ExchangeError
 from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.exported import ARMS, any_example, example
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armwise.arms.portfolio import read_outcomes
-from armwise.feedback.exchange import ExchangeError
+from armwise.arms.lab.portfolio import read_outcomes
 from armwise.feedback.exchange.outcomes import uniform_unit
+from armwise.feedback.jsonl import ExchangeError
 from tests.feedback.exchange.traffic import ARMS, TRUTH, as_csv, as_lines, near_the_truth, read
 
 N = 3000

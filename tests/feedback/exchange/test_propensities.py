@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from armwise.feedback.dataset import Log
 from armwise.feedback.events import ESTIMATED, IMPORTED, Cost
-from armwise.feedback.exchange import Header, read_export, rule_of, write_export
+from armwise.feedback.exchange import rule_of
 from armwise.feedback.exchange.propensities import Frequencies
 from armwise.feedback.exchange.table import Row
+from armwise.feedback.jsonl import Header, read_export, write_export
 from tests.feedback.exchange.traffic import (
     ARMS,
     NAMES,

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from armwise.feedback.exchange import ExchangeError
 from armwise.feedback.exchange.records import names_in, read_records, value_at
+from armwise.feedback.jsonl import ExchangeError
 
 ROWS = [{"id": "a", "text": 'Who, "exactly"?\nAnd when?'}, {"id": "b", "text": "Ä é"}]
 

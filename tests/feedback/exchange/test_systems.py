@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from armwise.feedback.exchange import ExchangeError
+from armwise.feedback.jsonl import ExchangeError
 from tests.feedback.exchange.exports import (
     SHORT,
     chat,

@@ -16,9 +16,10 @@ from pyarrow import parquet
 
 from armwise.agent.policies import FeatureSpec, describe
 from armwise.feedback.events import IMPORTED
-from armwise.feedback.exchange import ExchangeError, Header, read_export, rule_of, write_export
+from armwise.feedback.exchange import rule_of
 from armwise.feedback.exchange.messages import ASSISTANT, last_text
 from armwise.feedback.exchange.table import feature_of, number, seconds
+from armwise.feedback.jsonl import ExchangeError, Header, read_export, write_export
 from tests.feedback.exchange.traffic import (
     ARMS,
     NAMES,

@@ -1,0 +1,205 @@
+"""Find decisions; show everything about one, verify it, ask why its arm, and label it."""
+
+import asyncio
+from dataclasses import replace
+from typing import Annotated
+
+import orjson
+from fastapi import Request, Response
+from pydantic import BaseModel, Field, StringConstraints
+
+from armwise.agent.api import decisions as api
+from armwise.agent.api import feedback as api_feedback
+from armwise.agent.api import ranking
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.api.schemas import DecisionId, DecisionQuery, FeedbackItem, PageBefore
+from armwise.agent.console import explanation
+from armwise.agent.console.page import ACTION, colours, form_of, page, pages, valid
+from armwise.agent.evaluation import Moment
+from armwise.agent.serving import DecisionPoint
+from armwise.arms.base import ArmError
+from armwise.feedback.events import OBSERVED, Mask, Status
+from armwise.feedback.log import listing
+from armwise.feedback.registry import Version, versions
+from armwise.number import Number
+
+router = pages()
+
+USE = require("decide", "read")
+
+PAGE = 50
+
+STATUSES = (*Status, listing.RUNNING)
+
+REASONS = {
+    Mask.DISABLED: "it was switched off",
+    Mask.EXCLUDED: "the request excluded it",
+    Mask.NOT_ALLOWED: "the request allowed others only",
+    Mask.LOADING: "its encoder was still being loaded",
+    Mask.BREAKER_OPEN: "its circuit breaker was open, after failures in a row",
+    Mask.AT_CAP: "as many of its searches were under way as its cap allows",
+    Mask.CANNOT_FILTER: "it cannot keep to the request's filter, or to who may see a passage",
+    Mask.LLM_UNAVAILABLE: "its language model had failed, or had no room or rate left",
+    Mask.UNSUPPORTED: "its language model does not support what the request asked for",
+    Mask.SEARCH_FAILED: "its search for this question had failed before the draw",
+}
+"""Why an arm could not be drawn, in words."""
+
+
+class Filters(BaseModel):
+    """The fields of the form of filters that the API does not have, or has of another kind."""
+
+    since: Moment | None = Field(default=None, description="Committed then or later.")
+    until: Moment | None = Field(default=None, description="Committed by then.")
+    text: Annotated[str, StringConstraints(max_length=256)] | None = None
+    least: Number | None = None
+    most: Number | None = None
+
+
+@router.get("/decisions", dependencies=[USE])
+async def found(
+    request: Request, point: RequestPoint, caller: RequestCaller, before: PageBefore = None
+) -> Response:
+    """A page of decisions, newest first."""
+    fields = {name: value for name, value in request.query_params.items() if value.strip()}
+    if name := fields.pop("id", None):
+        return await decision(request, point, caller, valid(DecisionId, name.strip()))
+    for name in ("before", "point"):
+        fields.pop(name, None)
+    also = valid(Filters, fields)
+    query = {name: value for name, value in fields.items() if name not in Filters.model_fields}
+    criteria = replace(
+        api.filter_of(point, caller, valid(DecisionQuery, query)),
+        logged_since=also.since and also.since.timestamp(),
+        logged_until=also.until and also.until.timestamp(),
+        text=also.text,
+        least=also.least,
+        most=also.most,
+    )
+    rule = point.config.reward
+    listed = await asyncio.to_thread(listing.decisions, point.store, rule, criteria, PAGE, before)
+    return page(
+        request,
+        "decisions.html",
+        rows=[(api.row_of(row, point, caller), row.raw_cost, row.reward) for row in listed.decisions],
+        fields=fields,
+        following=listed.following and {**fields, "before": listed.following},
+        looked_through=listed.looked_through,
+        statuses=STATUSES,
+        ranks=point.ranks,
+        metrics=list(rule.metrics),
+        versions=await asyncio.to_thread(_versions, point, criteria.version),
+        colours=await asyncio.to_thread(colours, point),
+    )
+
+
+def _versions(point: DecisionPoint, chosen: int | None) -> list[Version]:
+    """Return the versions that the form offers: the newest, and the chosen one."""
+    listed = [version for version, _ in versions.page(point.store, PAGE)]
+    if chosen is not None and all(version.version != chosen for version in listed):
+        chosen_version = versions.find(point.store, chosen)
+        listed += [] if chosen_version is None else [chosen_version]
+    return listed
+
+
+@router.get("/decisions/{decision_id}", dependencies=[USE])
+async def decision(
+    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
+) -> Response:
+    """Everything known about a decision."""
+    answer = await api.decision(point, caller, decision_id)
+    return await asyncio.to_thread(_decision, request, point, answer)
+
+
+def _decision(request: Request, point: DecisionPoint, answer: StdlibJson[api.DecisionRecord]) -> Response:
+    rule, record = point.config.reward, answer.reply
+    logged_arms = {*record.pmf, *record.masked, *(record.shadow or ())}
+    version = versions.find(point.store, record.policy_version)
+    unknown = (
+        []
+        if point.ranks or record.policy == OBSERVED
+        else [name for name in point.turns.arms if name not in logged_arms]
+    )
+    return page(
+        request,
+        "decision.html",
+        one=record,
+        raw=orjson.dumps(orjson.loads(answer.body), option=orjson.OPT_INDENT_2).decode(),
+        unknown=unknown,
+        ranks=point.ranks,
+        reasons=REASONS,
+        recipe=None if version is None else version.recipe,
+        quality=rule.quality(record.metrics) if record.metrics else None,
+        rule=rule,
+        colours=colours(point),
+    )
+
+
+@router.get("/decisions/{decision_id}/passages", dependencies=[USE])
+async def passages(
+    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
+) -> Response:
+    """The texts of the passages of a decision, where the corpus has them."""
+    execution = (await api.record(point, caller, decision_id)).execution
+    ids = () if execution is None else execution.passages
+    try:
+        permitted_passages = await api.permitted(point, caller, ids)
+        without = [name for name in ids if name not in permitted_passages]
+        missing = f"{len(without)} of {len(ids)} are not in the corpus any more." if without else ""
+        if without and point.turns.restricted:
+            ids = tuple(permitted_passages)
+            missing = "Some are not shown: the groups of your key do not permit them, or they are gone."
+    except ArmError as error:
+        permitted_passages, missing = {}, f"The corpus is not at hand: {error}."
+    return page(request, "passages.html", ids=ids, found=permitted_passages, missing=missing)
+
+
+@router.get("/decisions/{decision_id}/verify", dependencies=[require("operate")])
+async def verify(
+    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
+) -> Response:
+    """Whether the distribution and the draw can be computed again from the log."""
+    verification = (await api.verify(point, caller, decision_id)).reply
+    return page(request, "verification.html", one=verification)
+
+
+@router.get("/decisions/{decision_id}/why", dependencies=[require("read")])
+async def why(
+    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
+) -> Response:
+    """The largest contributions to the score of the drawn arm against the runner-up."""
+    record = await api.record(point, caller, decision_id)
+    explained = await explanation.explain(point, record.decision)
+    if point.ranks:
+        names = dict(zip(record.decision.arms, ranking.by_ids(record.decision).arms, strict=True))
+        explained = replace(explained, arm=names[explained.arm], runner_up=names[explained.runner_up])
+    arms = await asyncio.to_thread(colours, point)
+    return page(request, "why.html", why=explained, colours=arms)
+
+
+@router.post("/decisions/{decision_id}/feedback", dependencies=[require("feedback"), ACTION])
+async def label(
+    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
+) -> Response:
+    """Keep the judgement of the person who signed in as feedback, with the source of the key."""
+    fields = await form_of(request)
+    given = fields.get("value", "")
+    try:
+        value = float(given)
+    except ValueError:
+        raise ApiError("invalid_value", f"value {given!r} is not a number", "value") from None
+    comment = {"comment": fields["comment"]} if "comment" in fields else {}
+    item = valid(
+        FeedbackItem,
+        {
+            "decision_id": decision_id,
+            "metric_name": fields.get("metric", ""),
+            "value": value,
+            "tags": {"from": "console"},
+            **comment,
+        },
+    )
+    (kept,) = await api_feedback.keep_all(point, caller, item)
+    return page(request, "labelled.html", kept=kept, item=item)

@@ -1,0 +1,174 @@
+"""The gate's evidence along the log, with what one may do about it; several evaluations side by side."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Query, Request, Response
+from pydantic import Field, ValidationError
+
+from armwise.agent.access import Caller
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.operations import evaluations as api
+from armwise.agent.api.operations.evaluations import EvaluationResult, EvaluationState
+from armwise.agent.api.schemas import LARGEST, PathNumber
+from armwise.agent.console.charts import chart_of
+from armwise.agent.console.page import ACTION, form_of, page, pages, seen, valid
+from armwise.agent.evaluation import CandidateKind, EvaluationRequest, Report, judged_as
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.registry import active_policy, evaluations, versions
+
+router = pages()
+
+READ, OPERATE = require("read"), require("operate")
+
+NEWEST = 20
+"""Evaluations that are looked through for verdicts."""
+
+CARDS = 3
+"""Candidates whose evidence is shown."""
+
+TOGETHER = 6
+"""Evaluations that can be compared."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The newest verdict of the gate on a candidate.
+
+    Attributes:
+        name: Name of the candidate, as in the request.
+        version: Number, where it is a version or the recipe of one.
+        evaluation: That which judged it.
+        verdict: As `armwise.feedback.ope.gate.Verdict.document` returns it.
+        chart: The gain, its lower bound and the margin over time; None without decisions.
+    """
+
+    name: str
+    version: int | None
+    evaluation: EvaluationState
+    verdict: Mapping[str, Any]
+    chart: str | None
+
+
+async def judged(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
+    """Return the newest verdicts, and the evaluations that will give one."""
+    cards: dict[str, Judged] = {}
+    newest = (await api.evaluations(point, caller, NEWEST)).reply.evaluations
+    listed = [evaluation for evaluation in newest if evaluation.request.get("gate")]
+    for evaluation in listed:
+        report = None
+        if len(cards) < CARDS:
+            report = _report(await api.result_of(point, caller, evaluation.id))
+        for candidate in report.candidates if report else ():
+            if candidate.verdict is not None and candidate.name not in cards and len(cards) < CARDS:
+                version, verdict = _version(candidate.name), candidate.verdict
+                cards[candidate.name] = Judged(candidate.name, version, evaluation, verdict, trail(verdict))
+    pending = [evaluation for evaluation in listed if not evaluations.State(evaluation.status).ended]
+    return {"judged": list(cards.values()), "pending": pending}
+
+
+def _version(name: str) -> int | None:
+    kind, _, number = name.partition(":")
+    of_version = kind in (CandidateKind.VERSION, CandidateKind.CANARY, CandidateKind.RECIPE)
+    return int(number) if of_version and number.isdigit() else None
+
+
+def _report(evaluation: EvaluationResult) -> Report | None:
+    """Return the report of an evaluation; None where there is none, or it is of an earlier release."""
+    try:
+        return None if evaluation.result is None else Report.read(evaluation.result)
+    except ValidationError:
+        return None
+
+
+def trail(verdict: Mapping[str, Any]) -> str | None:
+    """Return the chart of a verdict's evidence, as JSON for `console.js`; None without decisions."""
+    points, figures = verdict.get("trail", ()), verdict["figures"]
+    if not points or figures is None:
+        return None
+    margin = figures["margin"]
+    low, gain = ([point[name] for point in points] for name in ("low", "gain"))
+    # the first bounds are far below all others, and would hide them
+    settled = [*low[len(low) // 5 :], gain[-1], margin]
+    series: list[dict[str, Any]] = [
+        {"label": "estimated gain", "colour": "--grey", "values": gain},
+        {"label": "at least", "colour": "--c0", "values": low},
+        {"label": "margin", "colour": "--c1", "values": [margin] * len(points)},
+    ]
+    height = max(settled) - min(settled) or 1.0
+    bounds = [min(settled) - height / 10, max(settled) + height / 3]
+    return chart_of([point["at"] for point in points], series, unit="reward", bounds=bounds)
+
+
+@router.get("/policies/gate", dependencies=[READ])
+async def gate(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
+    """The evidence of the gate, which is asked for again while an evaluation runs."""
+    return page(request, "gate.html", **deciding(point), **await judged(point, caller))
+
+
+def deciding(point: DecisionPoint) -> dict[str, Any]:
+    """Return the number of the served version, None for none, and the canaries by their versions."""
+    served, active = point.versions.version, point.versions.active
+    return {
+        "served": None if served is None else served.version,
+        "canaries": {canary.version: canary for canary in active.canaries},
+    }
+
+
+@router.post("/policies/gate", dependencies=[OPERATE, ACTION])
+async def judge(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
+    """Have the gate judge a version: the evaluation that its promotion would ask for."""
+    number = valid(PathNumber, (await form_of(request)).get("version", ""))
+    if await asyncio.to_thread(versions.find, point.store, number) is None:
+        raise ApiError("version_not_found", f"there is no version {number}", "version")
+    active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
+    evaluation_request = EvaluationRequest(candidates=(judged_as(number, active),), gate=True)
+    await api.submit(point, caller, evaluation_request)
+    return seen(request, "/policies")
+
+
+Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(alias="of", max_length=TOGETHER)]
+
+
+@router.get("/evaluations/compare", dependencies=[READ])
+async def compare(
+    request: Request,
+    point: RequestPoint,
+    caller: RequestCaller,
+    of: Numbers = [],  # noqa: B006
+) -> Response:
+    """What several evaluations say of the same candidates."""
+    if len(set(of)) < 2:
+        raise ApiError("invalid_value", "choose two evaluations or more, each by its box", "of")
+    reports = await _reports(point, caller, sorted(set(of)))
+    names = list(dict.fromkeys(candidate.name for _, report in reports for candidate in report.candidates))
+    headlines = {
+        (number, candidate.name): candidate.headline
+        for number, report in reports
+        for candidate in report.candidates
+    }
+    ends = [
+        end
+        for headline in headlines.values()
+        if headline is not None and headline.value is not None
+        for end in (headline.value.low, headline.value.high)
+    ]
+    ends += [report.earned for _, report in reports if report.earned is not None]
+    span = min(ends, default=0.0), max(ends, default=1.0)
+    return page(request, "compare.html", found=reports, names=names, headlines=headlines, span=span)
+
+
+async def _reports(point: DecisionPoint, caller: Caller, numbers: Sequence[int]) -> list[tuple[int, Report]]:
+    """Return the reports of evaluations. Raises ApiError where one of them has none."""
+    reports = []
+    for number in numbers:
+        evaluation = await api.result_of(point, caller, number)
+        if (report := _report(evaluation)) is None:
+            raise ApiError(
+                "not_done", f"evaluation {number} is {evaluation.status}, and has no report to read", "of"
+            )
+        reports.append((number, report))
+    return reports

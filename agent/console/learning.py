@@ -1,0 +1,114 @@
+"""Is it learning? What was served over decisions, beside its alternatives; shares by kind of question."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from armwise.agent.access import Caller
+from armwise.agent.api import decisions
+from armwise.agent.api.schemas import DecisionQuery
+from armwise.agent.console.charts import band, chart_of
+from armwise.agent.console.page import COLOURS, colours
+from armwise.agent.evaluation import LearningCurve, least_floor, read_curve, shares_by_kind, summary_of
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.training_log import raters, rollups
+
+NEWEST = 1000
+"""Explored decisions whose kinds are counted."""
+
+
+def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
+    """Return what the panel shows to a caller; this reads the log."""
+    config = point.config
+    curve = read_curve(
+        point.store,
+        config.reward,
+        least_floor(point.store, config),
+        point.versions.configured.digest,
+        ranks=point.ranks,
+    )
+    reads = "read" in caller.scopes
+    colour_numbers = colours(point)
+    if reads:
+        criteria = decisions.filter_of(point, caller, DecisionQuery())
+        feature, kinds = shares_by_kind(
+            [(draw.arm, draw.features) for draw in rollups.newest_draws(point.store, NEWEST, criteria)]
+        )
+    else:
+        feature, kinds = "", []
+    marks = curve.marks if reads else ()
+    whole = curve.whole
+    compared = max((arm.n for arm in whole.arms), default=0)
+    counts = raters.newest_counts(point.store, config.reward.join) if reads and caller.sees_all else ()
+    return {
+        "sentence": summary_of(whole),
+        "whole": whole,
+        "compared": compared if compared < whole.rewarded else None,
+        "marks": marks,
+        "promise": curve.promise,
+        "kinds": kinds,
+        "feature": feature,
+        "raters": counts,
+        "rated": sum(count.rated for count in counts),
+        "left_out": sum(count.left_out for count in counts),
+        "rater_share": config.reward.rater_share,
+        "arms": _in_order({arm for kind in kinds for arm in kind.shares}, colour_numbers),
+        "charts": charts(curve, [mark.decision for mark in marks], colour_numbers),
+    }
+
+
+def charts(curve: LearningCurve, marks: Sequence[int], known: Mapping[str, int]) -> dict[str, str]:
+    """Return the charts over decisions, as JSON for `console.js`.
+
+    The picture of rewards holds all estimates and the band of what was served; the band of what was hardly
+    drawn leaves it.
+
+    Args:
+        curve: The course of learning.
+        marks: Decisions at which something changed, in order.
+        known: Numbers of the colours of arms.
+    """
+    rewarded = [stretch for stretch in curve.stretches if stretch.served]
+    drawn = [stretch for stretch in curve.stretches if stretch.shares]
+    whole = curve.whole
+    rest = {"counts": "decision", "range": [0, max(1, whole.decisions)], "marks": marks}
+    series = [band("what was served", "--ink", [stretch.served for stretch in rewarded])]
+    if whole.uniform is not None:
+        series.append(band("a uniform choice", "--grey", [stretch.uniform for stretch in rewarded]))
+    if whole.best is not None and whole.best.name is not None:
+        name = whole.best.name
+        series.append(band(f"always {name}", _colour(known, name), [stretch.best for stretch in rewarded]))
+    if curve.promise is not None:
+        promise, last = curve.promise, rewarded[-1:]
+        values = [
+            promise.value if stretch.end > promise.decision or [stretch] == last else None
+            for stretch in rewarded
+        ]
+        about = {"label": "expected by the warm start", "colour": "--good", "dashed": True}
+        series.append({**about, "values": values})
+    shares = [
+        {
+            "label": arm,
+            "colour": _colour(known, arm),
+            "values": [round(100 * stretch.shares.get(arm, 0.0), 2) for stretch in drawn],
+        }
+        for arm in _in_order({arm for stretch in drawn for arm in stretch.shares}, known)
+    ]
+    levels = [value for line in series for value in line["values"] if value is not None]
+    ends = [end for stretch in rewarded if stretch.served for end in stretch.served[1]]
+    low, high = min([*levels, *ends], default=0.0), max([*levels, *ends], default=1.0)
+    margin = 0.05 * (high - low) or 0.05
+    bounds = [low - margin, high + margin]
+    return {
+        "rewards": chart_of(
+            [stretch.middle for stretch in rewarded], series, unit="reward", bounds=bounds, **rest
+        ),
+        "shares": chart_of([stretch.middle for stretch in drawn], shares, unit="%", stacked=True, **rest),
+    }
+
+
+def _in_order(arms: Iterable[str], numbers: Mapping[str, int]) -> list[str]:
+    return sorted(arms, key=lambda arm: (numbers.get(arm, COLOURS), arm))
+
+
+def _colour(numbers: Mapping[str, int], arm: str) -> str:
+    return f"--c{numbers.get(arm, COLOURS - 1)}"

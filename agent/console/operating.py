@@ -1,0 +1,185 @@
+"""What operators do and look at: arms, evaluations and warm starts."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request, Response
+
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.operations import arms, evaluations
+from armwise.agent.api.schemas import ArmSwitch, PageBefore, PathNumber
+from armwise.agent.console import overview, worth
+from armwise.agent.console.page import ACTION, colours, form_of, page, pages, seen, valid
+from armwise.agent.evaluation import EvaluationRequest, least_floor
+from armwise.agent.lab.warmstart import routes as warm_starts
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.ope import ESTIMATORS, INTERVALS
+from armwise.feedback.registry import runs as registry_runs
+from armwise.feedback.training_log import rollups
+
+router = pages()
+
+USE, READ, OPERATE = require("decide", "read"), require("read"), require("operate")
+
+PAGE = 50
+
+TRIGGERS = {
+    registry_runs.Trigger.SCHEDULE: "the schedule",
+    registry_runs.Trigger.ALARM: "a drift alarm",
+    registry_runs.Trigger.REQUEST: "a request",
+    registry_runs.Trigger.COMMAND: "a command",
+    registry_runs.Trigger.FIRST: "the first start",
+    registry_runs.Trigger.RESUMED: "a start after the last one failed, or its process died",
+}
+"""What started a warm start, in words."""
+
+STATUSES = {
+    registry_runs.State.ASKED: "requested",
+    registry_runs.State.NOTHING_NEW: "nothing new to learn",
+    registry_runs.State.ABANDONED: "abandoned: its process died",
+}
+"""The status of a warm start in words, where its name is none."""
+
+INPUTS = {
+    "join": "rule of the join",
+    "log": "facts in the log",
+    "examples": "examples in the training log",
+    "traffic": "decisions of the traffic",
+    "live": "active recipe",
+    "alarm": "drift alarm at example",
+    "lots": "labels by source",
+    "labels": "labels inserted",
+}
+"""Names of the inputs of a warm start, where their own need words."""
+
+
+@router.get("/arms", dependencies=[USE])
+async def live(
+    request: Request, point: RequestPoint, caller: RequestCaller, by: str | None = None
+) -> Response:
+    """The live arms: what they are, how they do, what they are worth by kind of question, their switches."""
+    reply = (await arms.arms(point)).reply
+    health = {arm.name: point.decider.health.state(arm.name) for arm in reply.arms}
+    figures, colour_numbers = await asyncio.to_thread(_last_day, point)
+    worth_by_kind, chosen = None, None
+    if "read" in caller.scopes and not point.ranks:
+        worth_by_kind = await asyncio.to_thread(worth.by_kind, point, caller, by)
+        chosen = await asyncio.to_thread(worth.portfolio, point)
+    shown: dict[str, Any] = {
+        "figures": figures,
+        "colours": colour_numbers,
+        "worth": worth_by_kind,
+        "portfolio": chosen,
+    }
+    return page(request, "arms.html", **vars(reply), health=health, **shown)
+
+
+def _last_day(point: DecisionPoint) -> tuple[dict[str, Any], dict[str, int]]:
+    window = overview.window_of("24h", point.service.clock(), None)
+    rows = rollups.read(point.store, window.since, window.until, window.step)
+    return overview.by_arm(rows, point.config.reward, least_floor(point.store, point.config)), colours(point)
+
+
+@router.post("/arms/{name}", dependencies=[OPERATE, ACTION])
+async def switch(request: Request, point: RequestPoint, name: str) -> Response:
+    """Switch an arm on or off."""
+    enabled = (await form_of(request)).get("enabled") == "true"
+    await arms.switch(point, name, ArmSwitch(enabled=enabled))
+    return seen(request, "/arms")
+
+
+@router.get("/evaluations", dependencies=[READ])
+async def submitted(
+    request: Request, point: RequestPoint, caller: RequestCaller, before: PageBefore = None
+) -> Response:
+    """The evaluations, and the form for a new one."""
+    listed = (await evaluations.evaluations(point, caller, PAGE, before)).reply.evaluations
+    return page(
+        request,
+        "evaluations.html",
+        listed=listed,
+        arms=list(point.turns.arms),
+        estimators=list(ESTIMATORS),
+        intervals=INTERVALS,
+        following=listed[-1].id if len(listed) == PAGE else None,
+    )
+
+
+@router.post("/evaluations", dependencies=[OPERATE, ACTION])
+async def submit(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
+    """Request an evaluation."""
+    fields = await form_of(request)
+    body: dict[str, Any] = {name: fields[name] for name in ("since", "until", "interval") if name in fields}
+    body["candidates"] = [line.strip() for line in fields.get("candidates", "").splitlines() if line.strip()]
+    body["gate"] = "gate" in fields
+    submitted = (await evaluations.submit(point, caller, valid(EvaluationRequest, body))).reply
+    return seen(request, f"/evaluations/{submitted.id}")
+
+
+@router.get("/evaluations/{number}", dependencies=[READ])
+async def evaluation(
+    request: Request, point: RequestPoint, caller: RequestCaller, number: PathNumber
+) -> Response:
+    """One evaluation: its progress, then its report."""
+    reply = (await evaluations.evaluation(point, caller, number)).reply
+    fields = {name: value for name, value in reply.request.items() if value not in (None, "", [], {})}
+    return page(request, "evaluation.html", one=reply, asked=fields)
+
+
+@router.get("/evaluations/{number}/report", dependencies=[READ])
+async def report(point: RequestPoint, caller: RequestCaller, number: PathNumber) -> Response:
+    """The report of an evaluation, which runs no script."""
+    return await evaluations.report(point, caller, number)
+
+
+@router.get("/warm-starts", dependencies=[READ])
+async def runs(request: Request, point: RequestPoint, before: PageBefore = None) -> Response:
+    """The warm starts, and the button for a new one."""
+    listed = (await warm_starts.runs(point, PAGE, before)).reply
+    following = listed.warm_starts[-1].id if len(listed.warm_starts) == PAGE else None
+    configured = point.config.warm_start is not None
+    return page(
+        request,
+        "warm_starts.html",
+        runs=listed.warm_starts,
+        following=following,
+        due=listed.next,
+        triggers=TRIGGERS,
+        statuses=STATUSES,
+        configured=configured,
+    )
+
+
+@router.post("/warm-starts", dependencies=[OPERATE, ACTION])
+async def start(request: Request, point: RequestPoint) -> Response:
+    """Request a warm start."""
+    run = (await warm_starts.ask(point)).reply
+    return seen(request, f"/warm-starts/{run.id}")
+
+
+@router.get("/warm-starts/{number}", dependencies=[READ])
+async def run(request: Request, point: RequestPoint, number: PathNumber) -> Response:
+    """One warm start, step by step."""
+    reply = (await warm_starts.run(point, number)).reply
+    return page(
+        request,
+        "warm_start.html",
+        one=reply,
+        steps=[{**step, "found": without_trails(step["found"])} for step in reply.steps],
+        recipe=reply.inputs.get("recipe"),
+        triggers=TRIGGERS,
+        statuses=STATUSES,
+        inputs=INPUTS,
+    )
+
+
+def without_trails(found: Any) -> Any:
+    """Return the result of a step without the trails of verdicts, which the page of the gate draws.
+
+    >>> without_trails({"recipe:3": {"promote": True, "trail": [{"at": 0.0}]}})
+    {'recipe:3': {'promote': True}}
+    """
+    if not isinstance(found, Mapping):
+        return found
+    return {name: without_trails(part) for name, part in found.items() if name != "trail"}

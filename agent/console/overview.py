@@ -1,0 +1,281 @@
+"""The overview: what was asked, earned and spent in a window, arm by arm, beside drawing at random."""
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from fastapi import Request, Response
+from fastapi.responses import HTMLResponse
+
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.operations import policies
+from armwise.agent.api.operations.policies import Agreement
+from armwise.agent.console import learning
+from armwise.agent.console.charts import band, chart_of
+from armwise.agent.console.page import COLOURS, HEADERS, colours, page, pages
+from armwise.agent.evaluation import least_floor
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.ope import intervals
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import rollups
+
+router = pages()
+
+DAY = 24 * 3600
+
+WINDOWS: Mapping[str, int | None] = {"1h": 3600, "24h": DAY, "7d": 7 * DAY, "30d": 30 * DAY, "all": None}
+"""Seconds of each window; None for the whole log."""
+
+SLOTS = 180
+"""Stretches of time in a chart, at most."""
+
+COARSER = 4
+"""How many of these make one of the chart of rewards, where single ones hold too few."""
+
+KEPT_S = 4.0
+"""How long the live part is sent again to all who watch the same window and may see the same."""
+
+KEPT_TIMES = 1000
+"""Or so many times as long as it took to make, if that is longer: watching costs 1/1000 of a replica."""
+
+WEIGHTED = ("w", "wr", "w2", "w2r", "w2r2")
+"""Sums of which an estimate of what an arm would earn is made."""
+
+NEWEST = 1000
+"""Turns whose latencies are shown."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of time, in seconds since the epoch, and its slots."""
+
+    name: str
+    since: int
+    until: int
+    step: int
+
+
+@router.get("", dependencies=[require("decide", "read")])
+async def overview(
+    request: Request,
+    point: RequestPoint,
+    caller: RequestCaller,
+    agreement: Agreement,
+    window: str = "24h",
+) -> Response:
+    """What was asked, earned and spent in a window."""
+    if window not in WINDOWS:
+        raise ApiError(
+            "invalid_value", f"window {window!r}: one of {', '.join(WINDOWS)} was expected", "window"
+        )
+    kept = _kept(request)
+    sees = caller.prefix, caller.sees_all, "read" in caller.scopes
+    key = window, point.name, request.scope.get("root_path", ""), sees
+    if "hx-request" in request.headers and key in kept and kept[key][0] > time.monotonic():
+        return HTMLResponse(kept[key][1], headers=HEADERS)
+    began = time.monotonic()
+    active = (await policies.policy(point, agreement)).reply
+    window_figures = await asyncio.to_thread(_read, point, window)
+    learned = await asyncio.to_thread(learning.panel, point, caller)
+    refused = {code: n for code, n in point.telemetry.counts("armwise_failures").items() if n}
+    shed = sum(point.telemetry.counts("armwise_shed").values())
+    live = {name: info.enabled for name, info in point.turns.arms.items()}
+    values = {
+        **window_figures,
+        "learning": learned,
+        "policy": active,
+        "shed": shed,
+        "refused": refused,
+        "live": live,
+    }
+    shown = await asyncio.to_thread(page, request, "overview.html", windows=WINDOWS, window=window, **values)
+    if "hx-request" in request.headers:
+        ended = time.monotonic()
+        kept[key] = ended + max(KEPT_S, KEPT_TIMES * (ended - began)), shown.body
+    return shown
+
+
+Sight = tuple[str, bool, bool]
+"""The prefix of the ids that a caller sees, whether it sees all, and whether it reads."""
+
+Watched = tuple[str, str, str, Sight]
+"""A window, a point, a prefix of paths, and what a caller sees."""
+
+
+def _kept(request: Request) -> dict[Watched, tuple[float, bytes | memoryview]]:
+    """Return the live parts, each with how long it may be sent."""
+    state = request.app.state
+    if not hasattr(state, "overviews"):
+        state.overviews = {}
+    overviews: dict[Watched, tuple[float, bytes | memoryview]] = state.overviews
+    return overviews
+
+
+def _read(point: DecisionPoint, name: str) -> dict[str, Any]:
+    store, rule, now = point.store, point.config.reward, point.service.clock()
+    floor = least_floor(point.store, point.config)
+    window = window_of(name, now, rollups.first_start(store))
+    rows = rollups.read(store, window.since, window.until, window.step)
+    arms = colours(point)
+    return {
+        "read": rollups.progress(store, rule),
+        "since": window.since,
+        "total": figures(rows, 0, rule, floor),
+        "arms": by_arm(rows, rule, floor),
+        "baseline": at_random(rows, rule, floor),
+        "elsewhere": _elsewhere(point, name, now),
+        "latency": latencies(rollups.newest_seconds(store, NEWEST)),
+        "charts": charts(rows, window, arms, rule, floor),
+        "colours": arms,
+    }
+
+
+def _elsewhere(point: DecisionPoint, name: str, now: float) -> int | None:
+    """Return the decisions of other systems in a window; None where none are taken."""
+    if point.config.tap is None:
+        return None
+    length = WINDOWS[name]
+    return rollups.decided_elsewhere(point.store, 0.0 if length is None else now - length)
+
+
+def window_of(name: str, now: float, first: int | None) -> Window:
+    """Return a window that ends now.
+
+    Args:
+        name: One of `WINDOWS`.
+        now: Seconds since the epoch.
+        first: When the first minute or hour with a decision begins, where the window would begin earlier;
+            None for an empty log.
+
+    >>> window_of("24h", 1_000_000.0, None).step, window_of("all", 36_000_000.0, 0).step
+    (480, 201600)
+    >>> window_of("7d", 1_000_000.0, 999_600).since, window_of("7d", 1_000_000.0, 999_600).step
+    (999600, 60)
+    """
+    length, begin = WINDOWS[name], -math.inf if first is None else float(first)
+    since = max(begin, -math.inf if length is None else now - length)
+    if math.isinf(since):
+        since = now
+    unit = rollups.MINUTE if now - since < DAY + 1 else rollups.HOUR
+    step = max(1, math.ceil((now - since) / unit / SLOTS)) * unit
+    return Window(name, int(since // step) * step, int(now) + 1, step)
+
+
+def figures(some: rollups.Sums, n: float, rule: RewardRule, floor: float) -> dict[str, Any]:
+    """Return counts, means and the estimates of reward of some rows of a window.
+
+    Args:
+        some: The rows of one arm, or all.
+        n: Rewards of the whole window.
+        rule: Prices costs, and has the range of rewards.
+        floor: Least probability of an arm that could be drawn.
+    """
+    total = some.total()
+    finished, rewarded, prices = total["finished"] or math.nan, total["rewarded"], rule.cost
+    cost = (
+        prices.steps * total["steps"] + prices.kilotokens * total["tokens"] / 1000 + prices.usd * total["usd"]
+    )
+    cost += prices.seconds * (total["retrieval_s"] + total["llm_s"])
+    squares = rewarded, total["reward"], total["reward2"]
+    return {
+        **total,
+        "reward_mean": intervals.from_sums(
+            int(rewarded), rewarded, total["reward"], *squares, reach=1.0, rewards=rule.reward_range
+        ),
+        "alone": intervals.from_sums(
+            int(n), *(total[name] for name in WEIGHTED), reach=1.0 / floor, rewards=rule.reward_range
+        ),
+        "cost_mean": cost / finished,
+        "retrieval_ms": 1000 * total["retrieval_s"] / finished,
+        "llm_ms": 1000 * total["llm_s"] / (total["answers"] or math.nan),
+    }
+
+
+def by_arm(rows: rollups.Sums, rule: RewardRule, floor: float) -> dict[str, dict[str, Any]]:
+    """Return the figures of each arm, by name."""
+    n = rows.columns["rewarded"].sum()
+    return {arm: figures(rows.where(rows.arm == arm), n, rule, floor) for arm in sorted(set(rows.arm))}
+
+
+def at_random(rows: rollups.Sums, rule: RewardRule, floor: float) -> tuple[float, intervals.Interval] | None:
+    """Return what drawing every eligible arm alike would have earned, by SNIPS; None if that is unknown."""
+    p = np.divide(1.0, rows.n_arms, out=np.zeros(len(rows.n_arms)), where=rows.n_arms > 0)
+    once = (float(rows.columns[name] @ p) for name in ("w", "wr"))
+    twice = (float(rows.columns[name] @ (p * p)) for name in ("w2", "w2r", "w2r2"))
+    rewarded, reach = int(rows.columns["rewarded"].sum()), float(p.max(initial=0.0)) / floor
+    return intervals.from_sums(rewarded, *once, *twice, reach=reach, rewards=rule.reward_range)
+
+
+def latencies(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Return the median, 95th and 99th percentile of each stage, in milliseconds; none without turns."""
+    return {
+        stage: (1000 * np.quantile(values, (0.5, 0.95, 0.99))).tolist()
+        for stage, values in seconds.items()
+        if values
+    }
+
+
+def charts(
+    rows: rollups.Sums, window: Window, arms: Mapping[str, int], rule: RewardRule, floor: float
+) -> dict[str, str]:
+    """Return the charts of a window, as JSON for `console.js`."""
+    n = (window.until - window.since + window.step - 1) // window.step
+    counts = {
+        arm: np.bincount(rows.slot[chosen], rows.columns["explored"][chosen], n)
+        for arm in sorted(set(rows.arm), key=lambda name: arms.get(name, COLOURS))
+        for chosen in [rows.arm == arm]
+    }
+    explored = sum(counts.values(), np.zeros(n))
+    total = np.bincount(rows.slot, rows.columns["decisions"], n)
+    slots = np.flatnonzero(explored)
+    shares = [
+        {
+            "label": arm,
+            "colour": f"--c{arms.get(arm, COLOURS - 1)}",
+            "values": (100 * count[slots] / explored[slots]).round(2).tolist(),
+        }
+        for arm, count in counts.items()
+    ]
+    stretches = rows.slot // COARSER
+    earned, random = {}, {}
+    for stretch in np.unique(stretches).tolist():
+        some = rows.where(stretches == stretch)
+        if mean := figures(some, 0, rule, floor)["reward_mean"]:
+            earned[stretch], random[stretch] = mean, at_random(some, rule, floor)
+    middle = window.since + window.step * COARSER / 2
+    whole = [window.since, window.until]
+    return {
+        "shares": chart_of(
+            [window.since + window.step * (i + 0.5) for i in slots.tolist()],
+            shares,
+            unit="%",
+            stacked=True,
+            range=whole,
+        ),
+        "requests": chart_of(
+            [window.since + window.step * (i + 0.5) for i in range(n)],
+            [
+                {
+                    "label": "requests",
+                    "colour": "--ink",
+                    "values": (total * 60 / window.step).round(3).tolist(),
+                }
+            ],
+            unit="a minute",
+            range=whole,
+        ),
+        "rewards": chart_of(
+            [middle + window.step * COARSER * slot for slot in earned],
+            [
+                band("what was served", "--ink", earned.values()),
+                band("drawn at random", "--grey", random.values()),
+            ],
+            unit="reward",
+            range=whole,
+        ),
+    }

@@ -1,0 +1,406 @@
+"""A period as a page to forward and as a short text: what was served, earned, saved and changed.
+
+Both are read by people who do not know the product: terms are explained on the page, and every figure that is
+an estimate stands with its interval.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from armwise.agent.console.period import KindGain, Period, Saving
+from armwise.agent.console.period_curve import AtEqualQuality
+from armwise.agent.evaluation.served import Alternative, rounded, summary_of
+from armwise.agent.reporting import GREY, GRID, INK, LEGEND, PALETTE, draw_svg, filled, moment, visible
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_CHARS = 900
+"""Characters of the short text at most."""
+
+NAME_CHARS = 40
+"""Characters of a name in it at most."""
+
+SHOWN = 4
+"""Arms that it names at most."""
+
+MOST_UNKNOWN = 5
+"""Open questions that are listed at most, the nearest to an answer first."""
+
+HOUR, MINUTE = 3600.0, 60.0
+
+SUBJECT = "What was served"
+
+DOUBTFUL = "The propensities on record fail the audit, so the estimates below are wrong."
+"""Begin of the summary where they do."""
+
+
+def text_of(period: Period) -> str:
+    """Return a text of at most `MOST_CHARS` characters, for a chat.
+
+    `&`, `<` and `>` are written as entities, so that a name mentions no channel and forges no link in Slack.
+    """
+    whole = period.whole
+    lines = [f"*Armwise, {_from_to(period)}*"]
+    shares = ", ".join(f"{_short(arm.name)} {arm.share:.0%}" for arm in period.arms[:SHOWN])
+    others = f" and {len(period.arms) - SHOWN} more" if len(period.arms) > SHOWN else ""
+    lines.append(f"{_counted(whole.decisions)}, {period.rewarded:,} with feedback. Drawn: {shares}{others}.")
+    lines.append(_cut(summary_in_words(period), 330))
+    if saved := savings_in_words(period):
+        lines.append(_cut(saved, 230))
+    if equal := equal_in_words(period):
+        lines.append(_cut(equal, 230))
+    if period.changes or period.held:
+        _, last = max((*period.changes, *period.held))
+        n = len(period.changes) + len(period.held)
+        lines.append(f"{n:,} change{'' if n == 1 else 's'} and verdicts. The last: {_cut(last, 120)}")
+    if unknown := unknowns(period):
+        lines.append(_cut(f"Not known yet: {unknown[0]}", 150))
+    escaped = [escape(visible(line), quote=False).replace("\n", " ") for line in lines]
+    while len("\n".join(escaped)) > MOST_CHARS:
+        escaped.pop()
+    return "\n".join(escaped)
+
+
+def page_of(period: Period, command: str) -> str:
+    """Return the page of a period as HTML without a resource of another file.
+
+    Args:
+        period: The period.
+        command: The command that makes it again.
+    """
+    pictures = {}
+    if any(stretch.served for stretch in period.stretches):
+        pictures["rewards"] = draw_svg(period, _draw_rewards, "Reward a decision over the period")
+    if len(period.curve) > 1:
+        pictures["curve"] = draw_svg(
+            period, _draw_curve, "Reward and cost of what was served and of each arm"
+        )
+    if any(stretch.shares for stretch in period.stretches):
+        pictures["shares"] = draw_svg(period, _draw_shares, "Share of each arm over the period")
+    return filled(
+        "period.html",
+        pictures,
+        period=period,
+        whole=period.whole,
+        title=f"What was served and saved, {_from_to(period)}",
+        summary=summary_in_words(period),
+        equal_summary=equal_in_words(period),
+        costs=dollars if period.usd is not None or period.spent_usd > 0.0 else duration,
+        saved=savings_in_words(period),
+        unknown=unknowns(period),
+        gain=gain_in_words,
+        kind_arms=sorted({arm for kind in period.kinds for arm in kind.shares}),
+        alternatives=[
+            alternative
+            for alternative in (period.whole.uniform, *period.whole.arms)
+            if alternative is not None
+        ],
+        role=lambda alternative: _role(period, alternative),
+        dollars=dollars,
+        duration=duration,
+        changes=sorted((*period.changes, *period.held)),
+        command=command,
+        armwise=metadata.version("armwise"),
+    )
+
+
+def summary_in_words(period: Period) -> str:
+    """Return what is known of what was served, in one sentence or two."""
+    doubt = f"{DOUBTFUL} " if period.doubt else ""
+    if not period.without:
+        return doubt + summary_of(period.whole, SUBJECT)
+    if period.without < period.whole.explored:
+        missing = f"{_counted(period.without)} have no propensity on record and are in no comparison."
+        return f"{doubt}{summary_of(period.whole, SUBJECT)} {missing}"
+    n = sum(raw_mean.n for raw_mean in period.raw)
+    earned = "no decision has a reward"
+    if n:
+        mean = sum(raw_mean.n * raw_mean.reward for raw_mean in period.raw) / n
+        earned = f"{n:,} decisions with a reward earned {mean:.3f} each (a raw mean)"
+    return (
+        f"No decision has a propensity on record: {earned}. What another choice would have earned, cost or "
+        "saved "
+        "cannot be said: who chose may have given each arm other questions."
+    )
+
+
+def equal_in_words(period: Period) -> str:
+    """Return what was saved at equal quality, in a sentence; empty where nothing is shown."""
+    written = dollars if period.spent_usd > 0.0 else duration
+    better = [comparison for comparison in period.equal if comparison.alternative_saves]
+    if better:
+        most = min(better, key=lambda comparison: comparison.saved)
+        each = written(-most.saved, max(abs(most.saved_low), abs(most.saved_high)))
+        return (
+            f"At equal quality, {most.name} would save {each} an answer: it earns at most "
+            f"{max(0.0, most.high):.3f} less."
+        )
+    saved = [comparison for comparison in period.equal if comparison.served_saves]
+    if not saved:
+        return ""
+    most = max(saved, key=lambda comparison: comparison.saved)
+    each = written(most.saved, max(abs(most.saved_low), abs(most.saved_high)))
+    return (
+        f"At equal quality, it saves {each} an answer beside {most.name}: it earns at most "
+        f"{max(0.0, -most.low):.3f} less."
+    )
+
+
+def gain_in_words(one: KindGain) -> str:
+    """Return whether a kind of question gains from what was served.
+
+    >>> alternative = Alternative("small", 100, 0.5, (0.4, 0.6), 0.1, 0.05, 0.15, None)
+    >>> gain_in_words(KindGain("pro", alternative))
+    'gains'
+    """
+    if one.beside.worse:  # the alternative
+        return "gains"
+    if one.beside.better:
+        return "loses"
+    if one.beside.more is None:
+        return "not known yet"
+    return f"not known yet: about {rounded(one.beside.more):,} more of the kind at least"
+
+
+def savings_in_words(period: Period) -> str:
+    """Return what was saved beside the dearest arm in a sentence; empty where it cannot be compared."""
+    parts = []
+    for saving, written in ((period.usd, dollars), (period.seconds, duration)):
+        if saving is not None:
+            parts.append(_saved(saving, written))
+    if not parts or period.dearest is None:
+        return ""
+    n = max(saving.n for saving in (period.usd, period.seconds) if saving is not None)
+    return (
+        f"Beside always using {period.dearest}, {_rank(period)}, it {' and '.join(parts)}, on {n:,} answers."
+    )
+
+
+def _saved(saving: Saving, written: Any) -> str:
+    total, low, high = saving.total
+    most = max(abs(low), abs(high))
+    if low > 0.0:
+        return f"saved {written(total, most)} ({written(low, most)} to {written(high, most)})"
+    if high < 0.0:
+        return f"spent {written(-total, most)} ({written(-high, most)} to {written(-low, most)}) more"
+    return f"spent between {written(-low, most)} more and {written(high, most)} less"
+
+
+def unknowns(period: Period) -> list[str]:
+    """Return what is not known yet, a sentence each with how many more decisions it takes at least."""
+    whole = period.whole
+    if period.without and period.without == whole.explored:
+        return ["what other choices would have earned: each draw needs its probability on record."]
+    if whole.earned is None:
+        return ["what decisions earn: none of those that were drawn has feedback."]
+    open_ones = [
+        alternative
+        for alternative in (whole.uniform, *whole.arms)
+        if alternative is not None and not (alternative.better or alternative.worse)
+    ]
+    questions = [
+        _open(alternative)
+        for alternative in sorted(open_ones, key=lambda alternative: alternative.more or float("inf"))
+    ]
+    for saving, what in ((period.usd, "dollars"), (period.seconds, "seconds")):
+        if saving is not None and saving.low <= 0.0 <= saving.high:
+            questions.append(f"whether it saves {what} beside always using {period.dearest}.")
+    questions += [_not_shown(comparison) for comparison in period.equal if comparison.verdict == "not known"]
+    return questions[:MOST_UNKNOWN]
+
+
+def _not_shown(comparison: AtEqualQuality) -> str:
+    takes = "how many more decisions it takes cannot be foreseen"
+    if comparison.more:
+        takes = f"about {rounded(comparison.more):,} more decisions at least"
+    return f"whether the cheaper of what was served and {comparison.name} is as good: {takes}."
+
+
+def _open(alternative: Alternative) -> str:
+    name = "a uniform choice" if alternative.name is None else f"always using {alternative.name}"
+    takes = "how many more decisions it takes cannot be foreseen"
+    if alternative.more:
+        takes = f"about {rounded(alternative.more):,} more decisions at least"
+    return f"whether it earns more or less than {name}: {takes}."
+
+
+def _rank(period: Period) -> str:
+    return "the slowest arm" if period.usd is None else "the dearest arm"
+
+
+def _role(period: Period, alternative: Alternative) -> str:
+    """Return what an alternative is beside its name."""
+    best = period.whole.best
+    roles = [
+        role
+        for role, holds in (
+            ("the best single arm by its estimate", best is not None and alternative.name == best.name),
+            (_rank(period), alternative.name is not None and alternative.name == period.dearest),
+        )
+        if holds
+    ]
+    return ", ".join(roles)
+
+
+def dollars(amount: float, beside: float = 0.0) -> str:
+    """Return an amount in dollars, with two digits that count where it and another one are small.
+
+    >>> dollars(1234.5), dollars(0.01234), dollars(0.0), dollars(-2.5)
+    ('$1,234.50', '$0.012', '$0', '-$2.50')
+    """
+    sign = "-" if amount < 0.0 else ""
+    size = max(abs(amount), abs(beside))
+    if size == 0.0:
+        return "$0"
+    if size >= 1.0:
+        return f"{sign}${abs(amount):,.2f}"
+    digits = next(places for places in range(2, 12) if size >= 10.0 ** (1 - places) or places == 11)
+    return f"{sign}${abs(amount):.{digits}f}"
+
+
+def duration(seconds: float, beside: float = 0.0) -> str:
+    """Return a duration in the largest unit of which there is one in it, or in another one.
+
+    >>> duration(0.25), duration(75.0), duration(9000.0), duration(-90.0)
+    ('0.25 s', '1.2 min', '2.5 h', '-1.5 min')
+    """
+    size = max(abs(seconds), abs(beside))
+    if size >= HOUR:
+        return f"{seconds / HOUR:,.1f} h"
+    if size >= MINUTE:
+        return f"{seconds / MINUTE:.1f} min"
+    return f"{seconds:.2g} s"
+
+
+def _from_to(period: Period) -> str:
+    return f"{moment(period.since)} to {moment(period.until)}"
+
+
+def _counted(n: int) -> str:
+    return f"{n:,} decision{'' if n == 1 else 's'}"
+
+
+def _short(name: str) -> str:
+    return _cut(name, NAME_CHARS)
+
+
+def _cut(text: str, most: int) -> str:
+    """Return the begin of a text that is too long.
+
+    >>> _cut("a long text", 8), _cut("short", 8)
+    ('a long …', 'short')
+    """
+    return text if len(text) <= most else text[: most - 1] + "\u2026"
+
+
+# -- pictures ----------------------------------------------------------------------------------------
+
+
+def _colours(period: Period) -> dict[str, str]:
+    names = sorted({arm.name for arm in period.arms} | {arm.name or "" for arm in period.whole.arms})
+    return {name: PALETTE[number % len(PALETTE)] for number, name in enumerate(names)}
+
+
+def _draw_rewards(period: Period) -> "Figure":
+    """Draw the reward of what was served with its band, and its alternatives as lines."""
+    figure, axes = _figure()
+    rows = [stretch for stretch in period.stretches if stretch.served]
+    best = period.whole.best
+    x = [stretch.middle for stretch in rows]
+    lines: list[tuple[str, str, Sequence[Any], str]] = [
+        ("what was served", INK, [stretch.served for stretch in rows], "-"),
+    ]
+    if period.whole.uniform is not None:
+        lines.append(("a uniform choice", GREY, [stretch.uniform for stretch in rows], "--"))
+    if best is not None and best.name is not None:
+        colour = _colours(period)[best.name]
+        lines.append((f"always {_short(best.name)}", colour, [stretch.best for stretch in rows], ":"))
+    for label, colour, estimates, style in lines:
+        points = [
+            (at, estimate[0]) for at, estimate in zip(x, estimates, strict=True) if estimate is not None
+        ]
+        axes.plot(*zip(*points, strict=True), style, color=colour, marker="o", markersize=3, label=label)
+    low, high = zip(*(stretch.served[1] for stretch in rows if stretch.served), strict=True)
+    axes.fill_between(x, low, high, color=INK, alpha=0.12, linewidth=0)
+    axes.set_xlim(0, max(1, period.whole.decisions))
+    axes.set_xlabel("decision of the period", fontsize=8, color=INK)
+    axes.legend(**LEGEND, fontsize=8, labelcolor=INK)
+    return figure
+
+
+def _draw_shares(period: Period) -> "Figure":
+    """Draw the shares of the arms, stacked."""
+    figure, axes = _figure()
+    rows = [stretch for stretch in period.stretches if stretch.shares]
+    colours = _colours(period)
+    names = [name for name in colours if any(stretch.shares.get(name) for stretch in rows)]
+    below = [0.0] * len(rows)
+    widths = [stretch.end - stretch.begin for stretch in rows]
+    for name in names:
+        shares = [stretch.shares.get(name, 0.0) for stretch in rows]
+        axes.bar(
+            [stretch.begin for stretch in rows],
+            shares,
+            widths,
+            bottom=below,
+            align="edge",
+            color=colours[name],
+            label=_short(name),
+            linewidth=0,
+        )
+        below = [low + share for low, share in zip(below, shares, strict=True)]
+    axes.set_xlim(0, max(1, period.whole.decisions))
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter("{x:.0%}")
+    axes.set_xlabel("decision of the period", fontsize=8, color=INK)
+    axes.legend(**LEGEND, fontsize=8, labelcolor=INK)
+    return figure
+
+
+def _draw_curve(period: Period) -> "Figure":
+    """Draw reward over cost, each with its interval, and the lines that mixes of two arms can reach."""
+    figure, axes = _figure()
+    colours = _colours(period)
+    arms = period.curve[1:]
+    for number, arm in enumerate(arms):
+        for other in arms[number + 1 :]:
+            axes.plot([arm.cost, other.cost], [arm.reward, other.reward], color=GRID, linewidth=1.0, zorder=1)
+    for point in (*arms, period.curve[0]):
+        colour = INK if point.name is None else colours.get(point.name, GREY)
+        label = "what was served" if point.name is None else f"always {_short(point.name)}"
+        across = [[point.cost - point.cost_interval[0]], [point.cost_interval[1] - point.cost]]
+        up = [[point.reward - point.reward_interval[0]], [point.reward_interval[1] - point.reward]]
+        axes.errorbar(
+            [point.cost],
+            [point.reward],
+            xerr=across,
+            yerr=up,
+            color=colour,
+            fmt="D" if point.name is None else "o",
+            markersize=6,
+            linewidth=1.2,
+            label=label,
+        )
+    axes.set_xlabel(
+        "dollars an answer" if period.spent_usd > 0.0 else "seconds an answer", fontsize=8, color=INK
+    )
+    axes.set_ylabel("reward a decision", fontsize=8, color=INK)
+    axes.legend(**LEGEND, fontsize=8, labelcolor=INK)
+    return figure
+
+
+def _figure() -> tuple["Figure", Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 2.8), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    for spine in axes.spines.values():
+        spine.set_color(GREY)
+    axes.tick_params(colors=INK, labelsize=8, color=GREY)
+    axes.grid(axis="y", color=GRID)
+    axes.set_axisbelow(True)
+    return figure, axes

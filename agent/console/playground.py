@@ -1,0 +1,63 @@
+"""Ask from the browser: one arm that the policy draws, a named one, or all of them side by side."""
+
+import asyncio
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+
+from armwise.agent.api import decisions as api
+from armwise.agent.api import ranking
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.openai import chat
+from armwise.agent.api.openai.schemas import ChatRequest
+from armwise.agent.api.schemas import DecisionId, RankRequest
+from armwise.agent.console.page import ACTION, CONSOLE, colours, form_of, page, pages, unless_refused, valid
+
+router = pages()
+
+DECIDE = require("decide")
+
+
+async def _signed_in(request: Request) -> None:
+    unless_refused(request)
+
+
+answers = APIRouter(prefix=CONSOLE, include_in_schema=False)
+"""What scripts of a page read: failures are those of the API."""
+
+
+@router.get("/playground", dependencies=[DECIDE])
+async def playground(request: Request, point: RequestPoint) -> Response:
+    """The form for a question, or for a request with its actions."""
+    arms = [name for name, info in point.turns.arms.items() if info.enabled]
+    most = point.config.limits.question_chars
+    return page(request, "playground.html", arms=arms, most=most, ranks=point.ranks)
+
+
+@router.post("/playground/decide", dependencies=[DECIDE, ACTION])
+async def decide(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
+    """Choose among the actions of a request, as `POST /v1/decisions` does."""
+    try:
+        fields = orjson.loads((await form_of(request)).get("request", ""))
+    except orjson.JSONDecodeError as error:
+        raise ApiError("invalid_value", f"the request is not JSON: {error}", "request") from None
+    body = valid(RankRequest, {**fields, "point": point.name} if isinstance(fields, dict) else fields)
+    made = await ranking.decide(ranking.ranking_at(point.service, point.name), caller, body, None, None)
+    return await asked(request, point, caller, made.id)
+
+
+@answers.post("/playground/ask", dependencies=[Depends(_signed_in), DECIDE, ACTION])
+async def ask(request: Request, point: RequestPoint, caller: RequestCaller, body: ChatRequest) -> Response:
+    """Answer as `/v1/chat/completions` does, with the key of the cookie."""
+    return await chat.chat(request, point, caller, body)
+
+
+@router.get("/playground/{decision_id}", dependencies=[DECIDE])
+async def asked(
+    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
+) -> Response:
+    """What was decided for a question that was answered, and the buttons that judge it."""
+    record = (await api.decision(point, caller, decision_id)).reply
+    arms, metrics = await asyncio.to_thread(colours, point), point.config.reward.metrics
+    return page(request, "asked.html", one=record, colours=arms, metrics=metrics)

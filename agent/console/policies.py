@@ -1,0 +1,519 @@
+"""Policies: versions by recipe, the timeline, two versions compared, and every action with what it will do.
+
+a row of a recipe or a version --link--> what will happen, and the field for the reason --form--> done
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import Query, Request, Response
+from pydantic import Field
+
+from armwise.agent.api import decisions as api_decisions
+from armwise.agent.api import ranking
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.operations import policies
+from armwise.agent.api.operations.policies import Agreement
+from armwise.agent.api.schemas import (
+    LARGEST,
+    CanaryChoice,
+    Digits,
+    PageBefore,
+    PathNumber,
+    PromotionChoice,
+    VersionChoice,
+)
+from armwise.agent.console import evidence
+from armwise.agent.console.page import ACTION, colours, form_of, number, page, pages, seen, valid
+from armwise.agent.evaluation import FRESH_S, judged_as, newest_judgement
+from armwise.agent.jobs import UndecidedError
+from armwise.agent.learning import DIGEST_CHARS, Recipe, configuration_of
+from armwise.agent.policies import Policy, PolicyError
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.events import Decision
+from armwise.feedback.registry import (
+    ActivePolicy,
+    Evaluation,
+    Run,
+    Version,
+    active_policy,
+    arm_sets,
+    evaluations,
+    promotions,
+    runs,
+    versions,
+)
+
+router = pages()
+
+READ, OPERATE = require("read"), require("operate")
+
+PAGE = 50
+"""Recipes, rows of the timeline, and versions of a recipe on a page."""
+
+COMPARED = 1000
+"""Newest decisions for which two versions are compared."""
+
+DIFFERENT = 20
+"""Questions that are shown on which they differ most."""
+
+BESIDE = 20
+"""Versions of its recipe around each of two that are compared, which may be chosen instead."""
+
+SHARES = (0.01, 0.05, 0.1, 0.25, promotions.LARGEST_SHARE)
+"""Shares of the traffic that a canary can be given here."""
+
+USUAL_SHARE = 0.05
+
+
+Position = Annotated[int, Field(ge=0, le=LARGEST)]
+
+VersionNumber = Annotated[Digits, Query(ge=1, le=LARGEST)]
+
+RecipeDigest = Annotated[str | None, Query(min_length=1, max_length=64)]
+
+
+class Act(StrEnum):
+    """What an operator can do with a version."""
+
+    PROMOTE = "promote"
+    CANARY = "canary"
+    ROLLBACK = "rollback"
+    END = "end"
+    """End the canary."""
+
+    JUDGE = "judge"
+    """Have the gate judge it."""
+
+
+@dataclass(frozen=True)
+class RecipeRow:
+    """A recipe on the page.
+
+    Attributes:
+        digest: Digest of the recipe, shortened.
+        newest: Newest version of the recipe.
+        count: How many versions it has.
+        configured: Whether it is that of the configuration.
+        run: The warm start that it comes from; None for none.
+        promotion: Newest promotion of the recipe under this configuration; None for none.
+        serving: The version of it that decides now; None for none.
+        canaries: Those of its versions that have a share of the traffic, with it.
+        problem: Why it cannot be served here; empty where it can.
+    """
+
+    digest: str
+    newest: Version
+    count: int
+    configured: bool
+    run: Run | None
+    promotion: promotions.Promotion | None
+    serving: int | None
+    canaries: Sequence[promotions.Promotion]
+    problem: str
+
+    @property
+    def was_active(self) -> bool:
+        """Whether it is or was the active recipe, so that its versions may be rolled back to."""
+        return self.configured or self.promotion is not None
+
+
+@router.get("/policies", dependencies=[READ])
+async def overview(
+    request: Request,
+    point: RequestPoint,
+    caller: RequestCaller,
+    agreement: Agreement,
+    before: PageBefore = None,
+    until: PageBefore = None,
+    recipe: RecipeDigest = None,
+    earlier: PageBefore = None,
+) -> Response:
+    """The recipes, the timeline of what was promoted and rolled back, and what the gate knows.
+
+    `before` is the page of the recipes, `until` that of the timeline, `earlier` that of the versions of the
+    `recipe` which is open.
+    """
+    state = (await policies.policy(point, agreement)).reply
+    judgements = await evidence.judged(point, caller)
+    rows = await asyncio.to_thread(recipe_rows, point, before)
+    opened = None
+    if recipe is not None:
+        if not any(row.digest == recipe for row in rows):
+            rows = [*await asyncio.to_thread(recipe_rows, point, None, recipe), *rows]
+        opened = await asyncio.to_thread(versions_of, point, recipe, earlier)
+    timeline = await asyncio.to_thread(_timeline, point, until)
+    return page(
+        request,
+        "policies.html",
+        active=state,
+        **judgements,
+        **evidence.deciding(point),
+        rows=rows,
+        recipe=recipe,
+        opened=opened,
+        following=rows[-1].newest.version if len(rows) >= PAGE else None,
+        before=before,
+        **timeline,
+    )
+
+
+@router.get("/policies/versions", dependencies=[READ])
+async def of_recipe(request: Request, point: RequestPoint, recipe: RecipeDigest) -> Response:
+    """The newest versions of a recipe, for its row on the page that is opened."""
+    opened = await asyncio.to_thread(versions_of, point, recipe or "", None)
+    return page(request, "versions.html", opened=opened, **evidence.deciding(point))
+
+
+def recipe_rows(point: DecisionPoint, before: int | None, recipe: str | None = None) -> list[RecipeRow]:
+    """Return a page of the recipes, or one of them alone; this reads the log."""
+    store, configured = point.store, point.versions.configured.digest
+    listed = versions.recipes(store, PAGE, before, recipe)
+    digests = [group.newest.recipe for group in listed]
+    promoted = promotions.of_recipes(store, configured, digests)
+    origins = runs.of_recipes(store, digests)
+    served, active = point.versions.version, point.versions.active
+    of_canary = {
+        canary.version: canary_version.recipe
+        for canary in active.canaries
+        if (canary_version := versions.find(store, canary.version)) is not None
+    }
+    return [
+        RecipeRow(
+            digest=version.recipe,
+            newest=version,
+            count=group.count,
+            configured=version.recipe == configured,
+            run=origins.get(version.recipe),
+            promotion=promoted.get(version.recipe),
+            serving=served.version if served is not None and served.recipe == version.recipe else None,
+            canaries=[row for row in active.canaries if of_canary.get(row.version) == version.recipe],
+            problem=problem_of(version, point),
+        )
+        for group in listed
+        for version in [group.newest]
+    ]
+
+
+def problem_of(version: Version, point: DecisionPoint) -> str:
+    """Return why a version cannot be served here; an empty text where it can."""
+    try:
+        Recipe.of(version, point.config.reward)
+    except PolicyError as error:
+        return str(error)
+    return ""
+
+
+def versions_of(point: DecisionPoint, recipe: str, earlier: int | None) -> dict[str, Any]:
+    """Return a page of the versions of a recipe; this reads the log. Raises ApiError if there is none."""
+    listed = versions.page(point.store, PAGE, earlier, recipe)
+    if not listed:
+        raise ApiError("invalid_value", f"no version is of recipe {recipe[:DIGEST_CHARS]!r}", "recipe")
+    configured, newest = point.versions.configured.digest, listed[0][0]
+    return {
+        "recipe": recipe,
+        "listed": listed,
+        "earlier": listed[-1][0].version if len(listed) == PAGE else None,
+        "was_active": promotions.was_active(point.store, configured, recipe),
+        "problem": problem_of(newest, point),
+    }
+
+
+def _timeline(point: DecisionPoint, until: int | None) -> dict[str, Any]:
+    rows, active = promotions.newest(point.store, PAGE, until), point.versions.active.promotion
+    forced = {row.version for row in (*rows, *([active] if active else [])) if row.forced}
+    first_starts = promotions.first_starts(point.store, forced)
+    return {
+        "timeline": rows,
+        "first_starts": first_starts,
+        "promoted_first": active is not None and active.seq in first_starts,
+        "until": rows[-1].seq if len(rows) == PAGE else None,
+    }
+
+
+@router.get("/policies/act", dependencies=[OPERATE])
+async def consider(request: Request, point: RequestPoint, action: Act, version: VersionNumber) -> Response:
+    """What an action will do, in a sentence or more, before it is done, and the field for its reason."""
+    chosen = await _version(point, version)
+    problem = problem_of(chosen, point)
+    if problem and action in (Act.PROMOTE, Act.CANARY, Act.ROLLBACK, Act.JUDGE):
+        raise ApiError("promotion_refused", problem, "version")
+    situation = await asyncio.to_thread(_situation, point, chosen)
+    if action is Act.ROLLBACK and not situation.was_active:
+        message = f"the recipe of version {version} has never decided here: promote it, or make it a canary"
+        raise ApiError("promotion_refused", message, "version")
+    if action is Act.END and version not in situation.canaries:
+        raise ApiError("changed_meanwhile", f"version {version} is no canary any more", "version")
+    return page(
+        request,
+        "act.html",
+        action=action.value,
+        version=version,
+        after=situation.after,
+        sentences=consequences(action, situation),
+        shares=SHARES,
+        usual=USUAL_SHARE,
+        served=situation.served,
+        opinion=await _opinion(point, chosen) if action is Act.PROMOTE else None,
+    )
+
+
+@router.get("/policies/verdict", dependencies=[OPERATE])
+async def verdict(request: Request, point: RequestPoint, version: VersionNumber) -> Response:
+    """What the gate says of a version, which is asked for again while it judges."""
+    chosen = await _version(point, version)
+    return page(request, "verdict.html", version=version, opinion=await _opinion(point, chosen))
+
+
+async def _version(point: DecisionPoint, number: int) -> Version:
+    """Return the version with a number. Raises ApiError if there is none."""
+    version = await asyncio.to_thread(versions.find, point.store, number)
+    if version is None:
+        raise ApiError("version_not_found", f"there is no version {number}", "version")
+    return version
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A version, and what an action on it would change.
+
+    Attributes:
+        version: The version.
+        newest: The newest version of its recipe.
+        served: Number of the version that decides; None for none.
+        canaries: Numbers of the versions that have a share of the traffic.
+        pinned: Number of the version that a rollback has pinned; None for none.
+        arms_added: Arms that its recipe brings and that are not live.
+        arms_removed: Live arms that its recipe does not have.
+        is_automatic: Whether it is a canary that the service itself began.
+        is_active: Whether its recipe is the active one.
+        was_active: Whether it is or was.
+        after: Number of the newest promotion, rollback or canary; 0 for none.
+    """
+
+    version: Version
+    newest: Version
+    served: int | None
+    canaries: tuple[int, ...] = ()
+    pinned: int | None = None
+    arms_added: tuple[str, ...] = ()
+    arms_removed: tuple[str, ...] = ()
+    is_automatic: bool = False
+    is_active: bool = False
+    was_active: bool = False
+    after: int = 0
+
+
+def _situation(point: DecisionPoint, version: Version) -> Situation:
+    configured, served = point.versions.configured.digest, point.versions.version
+    active = active_policy(point.store, configured)
+    newest = versions.latest(point.store, version.recipe)
+    assert newest is not None  # there is at least this one
+    live = point.config.arm_documents
+    brought = arm_sets.brought_by(point.store, version.version)
+    brought = live if brought is None else brought
+    return Situation(
+        version,
+        newest,
+        None if served is None else served.version,
+        tuple(canary.version for canary in active.canaries),
+        None if active.pin is None else active.pin.version,
+        tuple(name for name in brought if name not in live),
+        tuple(name for name in live if name not in brought),
+        (canary := active.canary(version.version)) is not None and canary.automatic,
+        version.recipe == active.recipe,
+        promotions.was_active(point.store, configured, version.recipe),
+        active.seq,
+    )
+
+
+def consequences(action: Act, now: Situation) -> list[str]:
+    """Return what an action will do, in sentences."""
+    chosen = f"Version {now.version.version} ({described(now.version)})"
+    others = f"version {now.served}" if now.served else "the served version"
+    canaries_end = [f"The canary of version {number} ends." for number in now.canaries]
+    arms = [f"Its arms become live: {', '.join(now.arms_added)}."] if now.arms_added else []
+    if now.arms_removed:
+        arms.append(f"Live arms that it does not have are taken away: {', '.join(now.arms_removed)}.")
+    match action:
+        case Act.PROMOTE:
+            newest = f"Version {now.newest.version} ({described(now.newest)})"
+            pin_ends = [f"The rollback to version {now.pinned} ends."] if now.pinned else []
+            follow = "will decide all traffic within a second, and each newer version of its recipe after it."
+            unasked = ["Its recipe is the active one, so the gate is not asked."] if now.is_active else []
+            return [f"{newest} {follow}", *pin_ends, *canaries_end, *arms, *unasked]
+        case Act.ROLLBACK:
+            kept = "as it is, until the next promotion or rollback; what is learned meanwhile waits."
+            return [f"{chosen} will decide all traffic within a second, {kept}", *canaries_end, *arms]
+        case Act.CANARY:
+            other = [number for number in now.canaries if number != now.version.version]
+            share = f"will decide a share of the traffic within a second, as it is, and {others} the rest."
+            turns = [f"It takes turns with {_numbered(other)}, decision by decision."] if other else []
+            automatic_ends = (
+                ["Its share is no longer changed by the service itself."] if now.is_automatic else []
+            )
+            return [f"{chosen} {share}", *turns, *automatic_ends]
+        case Act.END:
+            ends = f"The canary of version {now.version.version} ends within a second:"
+            return [f"{ends} {others} decides its share of the traffic again."]
+        case Act.JUDGE:
+            compares = f"{chosen} is compared with what was served, by an evaluation on the logged decisions."
+            return [compares, "What is served stays as it is."]
+
+
+def _numbered(numbers: Sequence[int]) -> str:
+    """Return version numbers in words.
+
+    >>> _numbered([3]), _numbered([3, 7])
+    ('version 3', 'versions 3 and 7')
+    """
+    *first, last = map(str, numbers)
+    return f"versions {', '.join(first)} and {last}" if first else f"version {last}"
+
+
+def described(version: Version) -> str:
+    """Return the kind of a version and what it has learned.
+
+    >>> described(Version(1, None, "r", "j", {"kind": "adaptive"}, 1465, 0, "d", 1, 0.0))
+    'adaptive, learned 1,465 examples'
+    """
+    return f"{version.policy['kind']}, learned {version.examples_seq:,} examples"
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What the gate says of a version, compared with what is served now.
+
+    Attributes:
+        evaluation: The newest evaluation that judges it; None where it was not judged.
+        verdict: As `armwise.feedback.ope.gate.Verdict.document` returns it; None before it is known.
+        is_fresh: Whether a promotion uses that verdict; otherwise it asks the gate again.
+    """
+
+    evaluation: Evaluation | None = None
+    verdict: Mapping[str, Any] | None = None
+    is_fresh: bool = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether an evaluation is queued or running."""
+        return self.evaluation is not None and not self.evaluation.status.ended
+
+
+async def _opinion(point: DecisionPoint, version: Version) -> Opinion | None:
+    """Return what the gate says of a version; None where it is not asked: its recipe is the active one."""
+    active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
+    if active.recipe == version.recipe:
+        return None
+    return await asyncio.to_thread(_read_opinion, point, version.version, active)
+
+
+def _read_opinion(point: DecisionPoint, version: int, active: ActivePolicy) -> Opinion:
+    store = point.store
+    judgement = newest_judgement(store, configuration_of(point.config), version, active)
+    if judgement is None or judgement.status is not evaluations.State.DONE:
+        return Opinion(judgement)
+    report = evaluations.result_of(store, judgement.seq) or {}
+    verdicts = {candidate["name"]: candidate["verdict"] for candidate in report["candidates"]}
+    fresh = judgement.finished_at is not None and judgement.finished_at >= point.service.clock() - FRESH_S
+    return Opinion(judgement, verdicts[judged_as(version, active)], fresh)
+
+
+@router.post("/policies", dependencies=[OPERATE, ACTION])
+async def choose(request: Request, point: RequestPoint, agreement: Agreement) -> Response:
+    """Promote a version, roll back to it, make it a canary or end that; the reason is part of the record."""
+    fields = await form_of(request)
+    version, reason = valid(PathNumber, fields.get("version", "")), fields.get("reason", "")
+    if "after" in fields:
+        await _require_unchanged(point, valid(Position, fields["after"]))
+    match fields.get("action"):
+        case Act.PROMOTE:
+            body = valid(PromotionChoice, {"reason": reason, "force": "force" in fields})
+            try:
+                await policies.promote(point, version, body, agreement)
+            except UndecidedError:
+                return seen(request, "/policies/act", action=Act.PROMOTE.value, version=version)
+        case Act.ROLLBACK:
+            await policies.rollback(point, version, valid(VersionChoice, {"reason": reason}), agreement)
+        case Act.CANARY:
+            body = valid(CanaryChoice, {"reason": reason, "share": number(fields.get("share", ""))})
+            await policies.canary(point, version, body, agreement)
+        case Act.END:
+            await policies.canary(
+                point, version, valid(CanaryChoice, {"reason": reason, "share": 0}), agreement
+            )
+        case other:
+            message = f"action {other!r}: promote, rollback, canary or end was expected"
+            raise ApiError("invalid_value", message, "action")
+    return seen(request, "/policies")
+
+
+async def _require_unchanged(point: DecisionPoint, after: int) -> None:
+    """Refuse an action whose consequences were stated before another one. Raises ApiError."""
+    active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
+    if active.seq != after:
+        message = "what is served was changed while this was read: go back, and read what it will do now"
+        raise ApiError("changed_meanwhile", message, "after")
+
+
+@router.get("/policies/differences", dependencies=[READ])
+async def differences(
+    request: Request, point: RequestPoint, caller: RequestCaller, one: PageBefore, other: PageBefore
+) -> Response:
+    """Where two versions differ on those of the newest decisions that the caller may see."""
+    pair = [await _version(point, number or 0) for number in (one, other)]
+    newest = await asyncio.to_thread(point.store.newest, COMPARED, features=True)
+    logged = [decision for decision in newest if caller.reads(decision.id)]
+
+    def compare(first: Policy, second: Policy) -> list[tuple[float, Decision, Any, Any]]:
+        return differing(first, second, logged)
+
+    comparisons = await api_decisions.with_policies(point, pair, compare, "version")
+    same = sum(a.argmax() == b.argmax() for _, _, a, b in comparisons)
+    return page(
+        request,
+        "differences.html",
+        pair=pair,
+        choices=await asyncio.to_thread(_comparable, point, pair),
+        served=point.versions.version and point.versions.version.version,
+        n=len(comparisons),
+        same=same,
+        apart=float(np.mean([distance for distance, *_ in comparisons])) if comparisons else 0.0,
+        rows=[
+            (distance, caller.shown_id(decision.id), _by_ids(point, decision), a, b)
+            for distance, decision, a, b in comparisons[:DIFFERENT]
+        ],
+        colours=await asyncio.to_thread(colours, point),
+    )
+
+
+def _by_ids(point: DecisionPoint, decision: Decision) -> Decision:
+    return ranking.by_ids(decision) if point.ranks else decision
+
+
+def _comparable(point: DecisionPoint, pair: Sequence[Version]) -> list[Version]:
+    """Return the versions that may be chosen instead, newest first: of each recipe, and beside the pair."""
+    listed = {row.newest.version: row.newest for row in versions.recipes(point.store, PAGE)}
+    for chosen in pair:
+        beside = versions.page(point.store, BESIDE, chosen.version + BESIDE // 2, chosen.recipe)
+        listed |= {version.version: version for version, _ in beside} | {chosen.version: chosen}
+    return sorted(listed.values(), key=lambda version: -version.version)
+
+
+def differing(
+    first: Policy, second: Policy, logged: Sequence[Decision]
+) -> list[tuple[float, Decision, Any, Any]]:
+    """Return the probability mass that two policies place differently for each decision, most first.
+
+    Each comes with the decision and with both distributions, without the floor.
+    """
+    rows = []
+    for decision in logged:
+        a, b = (policy.probabilities(decision.context, decision.arms) for policy in (first, second))
+        rows.append((float(np.abs(a - b).sum() / 2), decision, a, b))
+    return sorted(rows, key=lambda row: -row[0])

@@ -1,0 +1,131 @@
+"""The verb that reports a period: a page to forward, and a text for a chat."""
+
+import re
+import shlex
+import time
+from contextlib import closing
+from math import floor
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from armwise.agent.cli.console import console, errors, explained, progress
+from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Point, moment, with_log
+from armwise.agent.console.period import Period, read_period
+from armwise.agent.console.period_file import read_file_period, span_of
+from armwise.agent.console.period_report import page_of, text_of
+from armwise.agent.evaluation import moment_of
+from armwise.feedback.clock import utc
+from armwise.feedback.log import Store
+
+DURATION = re.compile(r"(\d{1,6})([mhdw])")
+
+WEEK = "7d"
+
+SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
+
+
+def report(
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            help="Begin: so long before the end, such as 7d, 24h or 90m; or a date. Else 7d, of a file all.",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", help="End, such as 2026-05-01T12:00, in UTC; else now, of a file its last."),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", help="Read a file of `armwise export` or `armwise import` in place of the log."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page, one HTML file such as week.html.")
+    ] = None,
+    text: Annotated[
+        bool, typer.Option("--text", help="Print a text for a chat, too; without -o it is printed anyway.")
+    ] = False,
+    config: ConfigPath = CONFIG,
+    point: Point = POINT,
+) -> None:
+    """Report what was served in a period, what it earned and saved, what changed, and what is not known."""
+    with explained():
+        if output is not None and output.suffix != ".html":
+            raise ValueError(f"--output {output}: a name that ends with .html was expected")
+        if output is not None and not output.parent.is_dir():
+            raise ValueError(f"--output {output}: there is no folder {output.parent}")
+        if export is not None:
+            period, command = _of_file(export, since, until)
+        else:
+            period, command = _of_log(config, point, since, until)
+        if output is not None:
+            output.write_text(page_of(period, shlex.join([*command, "-o", output.name])), encoding="utf-8")
+            console.print(f"{output}: {period.whole.decisions:,} decisions", markup=False, soft_wrap=True)
+        if text or output is None:
+            console.print(text_of(period), markup=False, highlight=False, soft_wrap=True)
+
+
+def _of_log(config: Path, point: str, since: str | None, until: str | None) -> tuple[Period, list[str]]:
+    """Return the report of the log of a service, and the command that makes it again, but for the page."""
+    end = time.time() if until is None else moment("--until", until).timestamp()
+    begin = begin_of(since or WEEK, end)
+    whole, settings = with_log(config, point)
+    ranks = point in whole.ranking
+    with (
+        closing(Store(settings.database_url, settings.reward.join)) as store,
+        progress(errors) as on_progress,
+    ):
+        period = read_period(store, settings, begin, end, on_progress, ranks=ranks)
+    words = ["armwise", "report", *(["-c", str(config)] if config != CONFIG else [])]
+    return period, [*words, *(["--point", point] if point != POINT else []), *_window(begin, end)]
+
+
+def _of_file(path: Path, since: str | None, until: str | None) -> tuple[Period, list[str]]:
+    """Return the report of a file, and the command that makes it again, but for the page."""
+    first, last = span_of(path)
+    # the last decision is part of it, and an end is left out
+    end = floor(last) + 1.0 if until is None else moment("--until", until).timestamp()
+    begin = floor(first) if since is None else begin_of(since, end)
+    if not begin < end:
+        raise ValueError(f"--until {until}: a time after the first decision, {utc(first)}, was expected")
+    with progress(errors) as on_progress:
+        period = read_file_period(path, begin, end, on_progress)
+    return period, ["armwise", "report", "--from", str(path), *_window(begin, end)]
+
+
+def begin_of(text: str, end: float) -> float:
+    """Return the begin of a period that ends then: so long before it, or a date. Raises ValueError.
+
+    >>> begin_of("7d", 1e6), begin_of("90m", 1e6), begin_of("2w", 2e6), begin_of("1970-01-02", 1e6)
+    (395200.0, 994600.0, 790400.0, 86400.0)
+    """
+    if match := DURATION.fullmatch(text):
+        number, unit = match.groups()
+        begin = end - int(number) * SECONDS[unit]
+    else:
+        try:
+            begin = moment_of(text).timestamp()
+        except ValueError:
+            raise ValueError(
+                f"--since {text!r}: a duration such as 7d, 24h or 90m, or a date such as 2026-05-01 or "
+                "2026-05-01T12:00, was expected"
+            ) from None
+    if begin < 0.0:
+        raise ValueError(f"--since {text}: the log has no year before 1970")
+    if not begin < end:
+        raise ValueError(f"--since {text}: a time before the end of the period was expected")
+    return begin
+
+
+def _window(begin: float, end: float) -> list[str]:
+    """Return the options of a period."""
+    return [
+        word
+        for option, at in (("--since", begin), ("--until", end))
+        for word in (option, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)))
+    ]

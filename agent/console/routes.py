@@ -1,0 +1,112 @@
+"""Every page of the console; the login form, and scripts and styles, which need no key."""
+
+from functools import cache
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+from armwise.agent.access import UnauthorizedError
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import AppService
+from armwise.agent.console import decisions, evidence, operating, overview, playground, policies, system
+from armwise.agent.console.page import (
+    ACTION,
+    CONSOLE,
+    DIALECT,
+    HEADERS,
+    KEY_COOKIE,
+    MEDIA,
+    STATIC,
+    TEMPLATES,
+    base_of,
+    form_of,
+    page,
+    pages,
+    seen,
+)
+from armwise.agent.reporting import filled
+
+router = APIRouter(prefix=CONSOLE, include_in_schema=False)
+
+STYLE = "console.css"
+
+
+@router.get("/login")
+async def form(request: Request, service: AppService) -> Response:
+    """The form that asks for a key."""
+    if service.keyring.is_open:
+        return seen(request, "")
+    return _form(request, request.query_params.get("next", ""), expired="expired" in request.query_params)
+
+
+@router.post("/login", dependencies=[ACTION])
+async def login(request: Request, service: AppService) -> Response:
+    """Keep a valid key in a cookie of this session of the browser."""
+    fields = await form_of(request)
+    after, key = fields.get("next", ""), fields.get("key", "").strip()
+    try:
+        service.keyring.caller(f"Bearer {key}")
+    except UnauthorizedError as error:
+        return _form(request, after, problem=str(error) if key.isascii() else "a key is ASCII text")
+    below = after if after.startswith("/") and not after.startswith(("//", "/\\")) else ""
+    response = seen(request, below)
+    secure = request.headers.get("origin", "").startswith("https://")
+    response.set_cookie(
+        KEY_COOKIE, key, path=base_of(request), secure=secure, httponly=True, samesite="strict"
+    )
+    return response
+
+
+@router.post("/logout", dependencies=[ACTION])
+async def logout(request: Request) -> RedirectResponse:
+    """Forget the key."""
+    response = seen(request, "/login")
+    response.delete_cookie(KEY_COOKIE, path=base_of(request), httponly=True, samesite="strict")
+    return response
+
+
+@router.get("/static/{name}")
+async def static(name: str) -> Response:
+    """A script, a style sheet or a licence."""
+    content = _style() if name == STYLE else STATIC.get(name)
+    if content is None:
+        raise ApiError("not_found", f"there is no file {name!r}")
+    media = MEDIA["." + name.rpartition(".")[2]]
+    return Response(content, media_type=media, headers={**HEADERS, "cache-control": "max-age=3600"})
+
+
+def _form(request: Request, after: str, *, expired: bool = False, problem: str = "") -> Response:
+    status = 401 if problem else 200
+    return page(request, "login.html", status, after=after, expired=expired, problem=problem)
+
+
+@cache
+def _style() -> bytes:
+    return filled(TEMPLATES / STYLE, {}).encode()
+
+
+_elsewhere = pages()
+
+
+@_elsewhere.get("/{path:path}")
+async def missing(request: Request) -> Response:
+    """There is no such page."""
+    raise ApiError("not_found", f"there is no page {request.url.path!r}")
+
+
+ROUTES = tuple(
+    route
+    for resource in (
+        router,
+        playground.answers,
+        *(
+            module.router
+            for module in (overview, playground, decisions, policies, evidence, operating, system)
+        ),
+        _elsewhere,
+    )
+    for route in resource.routes
+)
+"""In the order in which they are matched."""
+
+DIALECTS = (DIALECT,)

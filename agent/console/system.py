@@ -1,0 +1,119 @@
+"""Keys, the configuration that holds, and the health of this replica and of the log."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from fastapi import Request, Response
+
+from armwise.agent.access import NewKey
+from armwise.agent.api.failures import failures_at
+from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, require
+from armwise.agent.api.operations import keys
+from armwise.agent.api.schemas import PublicId
+from armwise.agent.console.page import ACTION, form_of, number, page, pages, seen, valid
+from armwise.agent.run_folder import Building
+from armwise.agent.serving import DecisionPoint, Service
+from armwise.feedback.log import damage, without_password
+from armwise.feedback.training_log import lag
+
+router = pages()
+
+PATIENCE_S = 0.2
+"""How long the page waits for Ray Serve."""
+
+TEXTS, NUMBERS = (
+    ("project", "source", "budget_duration", "expires"),
+    ("rpm_limit", "tpm_limit", "max_budget", "token_budget"),
+)
+"""Fields of a new key that may be left empty."""
+
+
+@router.get("/system", dependencies=[require("read")])
+async def system(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
+    """The health of this replica and of the log; with more scopes, the configuration and the keys."""
+    return await _shown(request, point, caller.scopes, None)
+
+
+@router.post("/system/keys", dependencies=[require("admin"), ACTION])
+async def create(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
+    """Make a key, and show its secret once."""
+    fields = await form_of(request)
+    body: dict[str, Any] = {name: fields[name] for name in TEXTS if name in fields}
+    body |= {name: number(fields[name]) for name in NUMBERS if name in fields}
+    body |= {"name": fields.get("name", ""), "scopes": fields.get("scopes", "").split()}
+    body["groups"] = fields.get("groups", "").split()
+    made = (await keys.create(point.service, valid(NewKey, body))).reply
+    return await _shown(request, point, caller.scopes, made)
+
+
+@router.post("/system/keys/{public_id}", dependencies=[require("admin"), ACTION])
+async def disable(request: Request, service: AppService, public_id: PublicId) -> Response:
+    """Disable a key for good."""
+    await keys.disable(service, public_id)
+    return seen(request, "/system")
+
+
+async def _shown(
+    request: Request, point: DecisionPoint, scopes: frozenset[Any], made: keys.NewKeyState | None
+) -> Response:
+    health = await asyncio.to_thread(_health, point)
+    deployed = await _deployed(request.app.state, point.service)
+    listed = (await keys.listed(point.service)).reply.keys if "admin" in scopes else None
+    configuration = None
+    if "operate" in scopes:
+        document = point.config.model_dump(mode="json", exclude_defaults=True)
+        document["log_url"] = without_password(point.config.database_url)
+        configuration = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    return page(
+        request,
+        "system.html",
+        health=health,
+        deployed=deployed,
+        keys=listed,
+        configuration=configuration,
+        made=made,
+    )
+
+
+async def _deployed(state: Any, service: Service) -> Mapping[str, tuple[bool, str]]:
+    """Return how every deployment is; one question at a time, as Ray Serve may not answer."""
+    task: asyncio.Task[Mapping[str, tuple[bool, str]]] | None = getattr(state, "deployed", None)
+    if task is None or task.done():
+        task = state.deployed = asyncio.create_task(asyncio.to_thread(service.deployments))
+    done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
+    return task.result() if done else {"Ray Serve": (False, f"did not answer within {PATIENCE_S:g} s")}
+
+
+def _health(point: DecisionPoint) -> list[tuple[str, bool, str]]:
+    """Return what was checked, whether it is well, and what was found."""
+    point.store.check_tables()
+    learned = None if point.versions.version is None else point.versions.version.examples_seq
+    behind = lag.lag_of(point.store, point.config.reward.join, learned)
+    loading = sorted(point.decider.health.loading)
+    jump_s = point.service.clock.jump_s
+    trouble, building = point.log.trouble, Building.read()
+    failed = [(failure.what, False, str(failure)) for failure in failures_at(point)]
+    lost = lag.dangling(point.store, point.config.reward.wait_s)
+    beyond = damage.newest(point.store)
+    return [
+        (
+            "decides",
+            point.decides,
+            "hosts were reached and a version is served" if point.decides else "not yet",
+        ),
+        ("encoders", not loading, f"arms that wait: {', '.join(loading)}" if loading else "all are loaded"),
+        ("arms", building is None, str(building or "all are built")),
+        *(failed or [("background", True, "nothing fails")]),
+        ("log", not trouble, f"{behind.log_seq:,} facts" if not trouble else "facts cannot be written"),
+        ("learner", behind.seconds(point.service.clock()) < 60, f"{behind.facts:,} facts behind"),
+        ("feedback", not lost, f"{lost:,} items refer to no decision"),
+        ("rows", not beyond, f"{len(beyond):,} beyond limits: {beyond[-1]}" if beyond else "as expected"),
+        ("clock", not jump_s, f"{jump_s:g} s ahead of the log" if jump_s else "followed"),
+        (
+            "requests",
+            True,
+            f"{len(point.service.under_way)} in progress, {point.config.limits.in_flight} at most",
+        ),
+    ]

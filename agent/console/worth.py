@@ -1,0 +1,176 @@
+"""What each arm is worth by kind of question, and the last portfolio with its curve of size against value."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isclose
+from typing import Any
+
+from armwise.agent.access import Caller
+from armwise.agent.api import decisions
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.schemas import DecisionQuery
+from armwise.agent.console.charts import chart_of
+from armwise.agent.console.overview import WEIGHTED
+from armwise.agent.evaluation import least_floor
+from armwise.agent.policies import kinds_of
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.ope import intervals
+from armwise.feedback.registry import runs
+from armwise.feedback.training_log import rollups
+
+NEWEST = 2000
+"""Rewarded decisions that kinds are compared on."""
+
+MOST = 12
+"""Kinds that are shown by name."""
+
+OTHERS = "all others"
+
+RUNS = 20
+"""Warm starts among which the last portfolio is looked for."""
+
+ROUNDING = 1e-9
+"""Difference up to which two estimates are tied: it is of the order in which rewards were added up."""
+
+Estimate = tuple[float, intervals.Interval] | None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of question.
+
+    Attributes:
+        name: The value of the feature.
+        n: Rewarded decisions of the kind.
+        drawn: How often each arm was drawn for them.
+        worth: What each would have earned on all of them.
+        best: The arm whose interval is above those of all others that were drawn; None where none is.
+        more: Decisions of the kind that it takes at least until there is one, if the estimates are right;
+            None where there is one, or nothing to compare.
+    """
+
+    name: str
+    n: int
+    drawn: Mapping[str, float]
+    worth: Mapping[str, Estimate]
+    best: str | None
+    more: int | None
+
+
+def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, Any]:
+    """Return the kinds by one feature, of the decisions that a caller may see; this reads the log.
+
+    Raises:
+        ApiError: No question has such a feature.
+    """
+    criteria = decisions.filter_of(point, caller, DecisionQuery())
+    rows = rollups.newest_rewards(point.store, point.config.reward, NEWEST, criteria)
+    frequencies = Counter(head for row in rows for head in {head for head, _ in kinds_of(row.features)})
+    families = [head for head, _ in frequencies.most_common()]
+    if by and by not in frequencies:
+        there = ", ".join(families) or "none"
+        raise ApiError("invalid_value", f"no question has a feature {by!r}=...; there are: {there}", "by")
+    by = by or next(iter(families), None)
+    kinds = (
+        grouped(rows, by, point.config.reward.reward_range, least_floor(point.store, point.config))
+        if by
+        else []
+    )
+    return {"rewarded": len(rows), "families": families, "by": by, "kinds": kinds}
+
+
+def grouped(
+    rows: Sequence[rollups.Rewarded], by: str, rewards: intervals.Interval, floor: float
+) -> list[Kind]:
+    """Return the kinds of rewarded decisions by a feature, the most frequent first.
+
+    Args:
+        rows: The decisions.
+        by: The feature.
+        rewards: Smallest and largest possible reward.
+        floor: Least probability of an arm that could be drawn.
+    """
+    named = [([value for head, value in kinds_of(row.features) if head == by], row) for row in rows]
+    frequent_names = [
+        name for name, _ in Counter(name for names, _ in named for name in names).most_common(MOST)
+    ]
+    members = defaultdict[str, list[rollups.Rewarded]](list)
+    for names, row in named:
+        for name in {name if name in frequent_names else OTHERS for name in names or (OTHERS,)}:
+            members[name].append(row)
+    return [_kind(name, members[name], rewards, floor) for name in (*frequent_names, OTHERS) if members[name]]
+
+
+def _kind(name: str, rows: Sequence[rollups.Rewarded], rewards: intervals.Interval, floor: float) -> Kind:
+    sums = defaultdict[str, Counter[str]](Counter)
+    for row in rows:
+        sums[row.arm].update(row.sums)
+    drawn = {arm: amounts["rewarded"] for arm, amounts in sums.items()}
+    worth = {
+        arm: intervals.from_sums(
+            len(rows), *(amounts[name] for name in WEIGHTED), reach=1.0 / floor, rewards=rewards
+        )
+        for arm, amounts in sums.items()
+    }
+    return Kind(name, len(rows), drawn, worth, *leader(worth, len(rows)))
+
+
+def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, int | None]:
+    """Return the arm that is best beyond doubt, or how many more decisions it takes at least to know.
+
+    The widths of intervals fall with the square root of the number of decisions; those that are cut to the
+    range of rewards are wider than they say.
+
+    Args:
+        worth: What each arm is worth.
+        n: Decisions that this is known from.
+
+    >>> leader({"a": (0.9, (0.8, 1.0)), "b": (0.5, (0.4, 0.6))}, 100)
+    ('a', None)
+    >>> leader({"a": (0.7, (0.5, 0.9)), "b": (0.5, (0.3, 0.7))}, 100)
+    (None, 300)
+    """
+    ranked = sorted(
+        ((arm, *estimate) for arm, estimate in worth.items() if estimate),
+        key=lambda row: row[1],
+        reverse=True,
+    )
+    if len(ranked) < 2:
+        return None, None
+    (first, value, (low, high)), others = ranked[0], ranked[1:]
+    if all(low > other_high for _, _, (_, other_high) in others):
+        return first, None
+    factors = [
+        ((high - low + other_high - other_low) / (2.0 * (value - other))) ** 2
+        for _, other, (other_low, other_high) in others
+        if not isclose(other, value, abs_tol=ROUNDING)
+    ]
+    tied = len(factors) < len(others)
+    return None, None if tied else max(1, round(n * (max(factors) - 1.0)))
+
+
+def portfolio(point: DecisionPoint) -> dict[str, Any] | None:
+    """Return the last portfolio that a warm start chose, and its curve; this reads the log."""
+    for run in runs.page(point.store, RUNS):
+        for step in run.steps:
+            if step["name"] == "portfolio" and step["found"]:
+                return {**step["found"], "run": run.seq, "at": step["at"], "chart": curve(step["found"])}
+    return None
+
+
+def curve(found: Mapping[str, Any]) -> str | None:
+    """Return the chart of a portfolio's value by its size; None where the run did not keep it."""
+    if "curve" not in found:
+        return None
+    values = found["curve"]
+    series = [
+        {"label": "the portfolio", "colour": "--c0", "values": values["portfolio"]},
+        {"label": "arms with the largest means", "colour": "--c1", "values": values["average"]},
+        {
+            "label": "the best single arm",
+            "colour": "--grey",
+            "values": [found["single"]] * len(values["portfolio"]),
+        },
+    ]
+    return chart_of([*range(1, len(values["portfolio"]) + 1)], series, unit=found["measure"], counts="arms")

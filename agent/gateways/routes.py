@@ -1,0 +1,23 @@
+"""The doors of other protocols: feedback in the shapes of other services, buttons, tools for models."""
+
+import asyncio
+from importlib import import_module
+
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from armwise.agent.gateways import buttons, feedback_shapes
+
+
+class _Mcp:
+    """The Model Context Protocol, which its first request loads: most services have none, and would wait."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        mcp = await asyncio.to_thread(import_module, "armwise.agent.gateways.mcp")
+        await mcp.serve(scope, receive, send)
+
+
+ROUTES = (*feedback_shapes.router.routes, *buttons.router.routes, Route("/mcp", _Mcp(), methods=["POST"]))
+
+DIALECTS = (feedback_shapes.LANGFUSE,)

@@ -1,0 +1,481 @@
+"""Choose a portfolio from a score matrix, and validate it on held-out questions.
+
+scores -> split -> choose on one part -> compare on both -> portfolio.yaml   arms for a service
+                                                            portfolio.json   all figures
+                                                            portfolio.png    value by size and by cost
+"""
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import orjson
+import yaml
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Console
+
+from armwise.agent.lab.offline.portfolio_report import (
+    Bound,
+    Budgeted,
+    Known,
+    Outcomes,
+    PortfolioReport,
+    draw,
+    notes,
+    tables,
+)
+from armwise.arms.lab.portfolio import (
+    ArmTable,
+    Portfolio,
+    ScoreMatrix,
+    coverage,
+    greedy,
+    imputation,
+    knapsack,
+    read_matrix,
+    score_matrix,
+    selection,
+)
+from armwise.arms.retrievers import ArmSpec, catalog, closure
+from armwise.arms.suggestions import did_you_mean, matches
+
+TOLERABLE = 0.05
+"""Error of a mean score for which the number of questions needed is reported."""
+
+YAML, FIGURES, PICTURE = "portfolio.yaml", "portfolio.json", "portfolio.png"
+
+
+Scores = NDArray[np.float32]
+
+Floats = NDArray[np.float64]
+
+Codes = NDArray[np.intp]
+
+USUAL_COST = "seconds"
+"""The cost that budgets are in, where it was measured and none was named."""
+
+UNNAMED = "unnamed"
+"""Stands for the data set of questions that name none."""
+
+
+class Selection(BaseModel):
+    """Which arms to choose from, how many or within which budget, and how to validate the choice."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    scores: Path = Field(description="Folder of a score matrix.")
+    k: int = Field(default=5, ge=1, description="Arms to choose, those of --start included.")
+    budget: float | None = Field(
+        default=None, gt=0, description="What the arms may cost together, instead of -k."
+    )
+    cost: str | None = Field(
+        default=None,
+        description="Unit of a budget: seconds, steps, tokens, usd, or of a log total_tokens; else seconds, "
+        "or the first of the matrix.",
+    )
+    start: tuple[str, ...] = Field(default=(), description="An arm that must be chosen.")
+    include: tuple[str, ...] = Field(default=("*",), description="Pattern of arms to choose from.")
+    exclude: tuple[str, ...] = Field(default=(), description="Pattern of arms to leave out.")
+    held_out: float = Field(
+        default=0.5, gt=0, lt=1, description="Part of the questions to validate the choice on."
+    )
+    splits: int = Field(
+        default=1,
+        ge=1,
+        description="Splits of the questions; the first gives the portfolio, all of them its spread.",
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of the splits and of the resamples of intervals.")
+    delta: float = Field(default=0.05, gt=0, lt=1, description="Chance that the sample bound may not hold.")
+    budgets: int = Field(default=8, ge=0, description="Points of value against budget; 0 leaves it out.")
+    output: Path = Field(
+        default=Path("portfolio"), description="Folder for arms, figures and plot; earlier ones are replaced."
+    )
+
+
+@dataclass(slots=True)
+class Pool:
+    """The arms and questions of which any score is known; the questions are put in order for each split.
+
+    Attributes:
+        arms: Names, in the order of the rows.
+        scores: NaN where unknown, shape (n_arms, n_questions).
+        chances: Probability that each would be known, of the same shape; None where that was not left to
+            chance.
+        groups: Data set of each question, as a place in `datasets`, shape (n_questions,).
+        datasets: Their names.
+        cost: Name of the cost that budgets are in.
+        costs: Costs of each arm, shape (n_arms,); None when no cost was measured.
+        share: Part of the scores that are known.
+        lost_arms: Arms of which no score is known.
+        lost_questions: How many questions of which no score is known.
+    """
+
+    arms: tuple[str, ...]
+    scores: Scores
+    chances: Scores | None
+    groups: Codes
+    datasets: tuple[str, ...]
+    cost: str | None
+    costs: Floats | None
+    share: float
+    lost_arms: tuple[str, ...]
+    lost_questions: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether every score is known, so that none is filled in."""
+        return self.share == 1.0
+
+    @classmethod
+    def of(cls, matrix: ScoreMatrix, cost: str | None) -> "Pool":
+        """Leave out what nothing is known of.
+
+        Args:
+            matrix: Matrix, whose scores are taken over, not copied.
+            cost: That budgets are in; None for seconds, or else the first that was measured.
+
+        Raises:
+            ValueError: There is no such cost, or no score is known.
+        """
+        scores, chances = matrix.scores, matrix.chances
+        if cost is None and matrix.table.costs:
+            cost = USUAL_COST if USUAL_COST in matrix.table.costs else next(iter(matrix.table.costs))
+        costs = None if cost is None else matrix.costs(cost)
+        unknown = np.isnan(scores)
+        arms = np.flatnonzero(~unknown.all(axis=1)).tolist()
+        questions = np.flatnonzero(~unknown.all(axis=0)).tolist()
+        if not arms:
+            raise ValueError(f"no arm of {', '.join(matrix.arms)} has a known score")
+        if (len(arms), len(questions)) != scores.shape:
+            scores = scores[np.ix_(arms, questions)]
+            chances = None if chances is None else chances[np.ix_(arms, questions)]
+            costs = None if costs is None else costs[arms]
+        labels = [matrix.questions[question].dataset or UNNAMED for question in questions]
+        datasets = {name: place for place, name in enumerate(sorted(set(labels)))}
+        return cls(
+            arms=tuple(matrix.arms[arm] for arm in arms),
+            scores=scores,
+            chances=chances,
+            groups=np.array([datasets[label] for label in labels]),
+            datasets=tuple(datasets),
+            cost=cost,
+            costs=costs,
+            share=int(np.count_nonzero(~unknown)) / scores.size,
+            lost_arms=tuple(name for arm, name in enumerate(matrix.arms) if arm not in arms),
+            lost_questions=len(matrix.questions) - len(questions),
+        )
+
+    def split(self, share: float, rng: np.random.Generator) -> int:
+        """Put the questions to choose on first, and return how many they are.
+
+        Every data set is split in the same proportion. The scores are moved in place, as a second
+        copy of a large matrix might not fit. Raises ValueError when a part would be empty.
+        """
+        n = len(self.groups)
+        by_group = np.lexsort((rng.random(n), self.groups))
+        held = np.diff(np.floor(np.arange(n + 1) * share + rng.random())) > 0.0
+        if held.all() or not held.any():
+            raise ValueError(f"{n} questions cannot be split so that a part of {share:g} is held out")
+        order = np.concatenate([by_group[~held], by_group[held]])
+        self.groups = self.groups[order]
+        for row in (*self.scores, *(() if self.chances is None else self.chances)):
+            row[:] = row[order]
+        return int((~held).sum())
+
+    def halves(self, cut: int) -> tuple[Scores, Scores]:
+        """Return the scores before and after the cut, expectations in place of those that are not known.
+
+        An arm of which the first part knows nothing scores 0 there: it cannot be chosen by it.
+        """
+        first, second = self.scores[:, :cut], self.scores[:, cut:]
+        known = (None, None) if self.chances is None else (self.chances[:, :cut], self.chances[:, cut:])
+        chosen, held_out = (
+            imputation.complete(first, self.groups[:cut], chances=known[0]),
+            imputation.complete(second, self.groups[cut:], chances=known[1]),
+        )
+        unscored = [arm for arm, row in enumerate(first) if np.isnan(row).all()]
+        if unscored:  # then scores are missing, and what was completed is a copy
+            chosen[unscored] = 0.0
+        return chosen, held_out
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen on the first part of the questions.
+
+    Attributes:
+        chosen: Scores on that part, the unknown ones as expected, shape (n_arms, n_chosen).
+        held_out: Scores on the held-out questions, likewise.
+        portfolio: The arms.
+        average: Arms with the largest means, within the same size or budget.
+        single: The arm with the largest mean, whatever it costs.
+    """
+
+    chosen: Scores
+    held_out: Scores
+    portfolio: Portfolio
+    average: tuple[int, ...]
+    single: int
+
+
+def select_portfolio(settings: Selection, console: Console) -> PortfolioReport:
+    """Choose, write the results to `settings.output`, print them, and return the figures.
+
+    Args:
+        settings: What to choose from, and how.
+        console: Where the tables go.
+
+    Raises:
+        ValueError: The matrix cannot be read, or the settings do not fit it; the message says how.
+    """
+    table = score_matrix.read_arms(settings.scores)
+    pool = Pool.of(read_matrix(settings.scores, _candidates(settings, table)), settings.cost)
+    for arm in settings.start:
+        if arm in pool.lost_arms:
+            raise ValueError(f"start names {arm!r}, of which no score is known")
+    rng = np.random.default_rng([settings.seed, 0])
+    report = _report(pool, settings, table, _choose(pool, settings, rng), rng)
+    splits = [report.held_out]
+    for split in range(1, settings.splits):
+        rng = np.random.default_rng([settings.seed, split])
+        other = _choose(pool, settings, rng)
+        splits.append(_outcomes(other.held_out, other).compare(rng if pool.whole else None))
+    report = replace(report, splits=tuple(splits))
+    results = {
+        PICTURE: draw(report),
+        FIGURES: orjson.dumps(report, option=orjson.OPT_INDENT_2),
+        YAML: _configuration(report, table, settings).encode(),  # the last: what a service reads
+    }
+    _write(settings.output, results)
+    for table_of_figures in tables(report):
+        console.print(table_of_figures)
+    for note in notes(report):
+        console.print(note, markup=False, highlight=False)
+    console.print(f"written to {settings.output / YAML}", markup=False, highlight=False, soft_wrap=True)
+    return report
+
+
+def _candidates(settings: Selection, table: ArmTable) -> list[str]:
+    """Return the arms to choose from, by name. Raises ValueError."""
+    for arm in settings.start:
+        if arm not in table.specs:
+            raise ValueError(f"start names {arm!r}, which was not scored{did_you_mean(arm, table.specs)}")
+
+    def is_included(arm: str) -> bool:
+        return matches(arm, settings.include) and not matches(arm, settings.exclude)
+
+    candidates = [
+        arm
+        for arm, spec in table.specs.items()
+        if arm in settings.start or (spec.action and is_included(arm))
+    ]
+    if not candidates:
+        patterns = ", ".join(settings.include)
+        raise ValueError(
+            f"none of {len(table.specs)} arms, such as {next(iter(table.specs))!r}, is {patterns}"
+        )
+    return candidates
+
+
+def _choose(pool: Pool, settings: Selection, rng: np.random.Generator) -> Choice:
+    """Split the questions and choose. Raises ValueError."""
+    chosen, held_out = pool.halves(pool.split(settings.held_out, rng))
+    return choose(chosen, held_out, pool.costs, settings.k, settings.budget, _start(pool, settings))
+
+
+def _start(pool: Pool, settings: Selection) -> list[int]:
+    return [pool.arms.index(arm) for arm in settings.start]
+
+
+def _outcomes(scores: Scores, choice: Choice) -> Outcomes:
+    return Outcomes.of(scores, choice.portfolio.arms, choice.average, choice.single)
+
+
+def _report(
+    pool: Pool, settings: Selection, table: ArmTable, choice: Choice, rng: np.random.Generator
+) -> PortfolioReport:
+    """Compute the statistics of one split."""
+    picks, groups = choice.portfolio.arms, pool.groups[choice.chosen.shape[1] :]
+    outcomes, resamples = _outcomes(choice.held_out, choice), rng if pool.whole else None
+    held_out = outcomes.compare(resamples)
+    return PortfolioReport(
+        measure=table.measure,
+        algorithm="greedy" if settings.budget is None else "knapsack",
+        pool=len(pool.arms),
+        arms=tuple(pool.arms[arm] for arm in picks),
+        average=tuple(pool.arms[arm] for arm in choice.average),
+        chosen=_outcomes(choice.chosen, choice).compare(resamples),
+        held_out=held_out,
+        datasets={
+            pool.datasets[group]: outcomes.compare(resamples, np.flatnonzero(groups == group))
+            for group in np.unique(groups).tolist()
+        },
+        cost=pool.cost,
+        spent=None if pool.costs is None else math.fsum(pool.costs[list(picks)]),
+        budgets=by_budget(pool, choice, settings.budgets, settings.budget or 0.0, _start(pool, settings)),
+        bound=_bound(pool, settings, choice) if pool.whole else None,
+        known=_known(pool, choice),
+        splits=(held_out,),
+        manifest=table.manifest,
+    )
+
+
+def _bound(pool: Pool, settings: Selection, choice: Choice) -> Bound:
+    most = settings.k
+    if settings.budget is not None and pool.costs is not None:
+        most = selection.affordable(pool.costs, settings.budget)
+    (n_arms, n), delta, factor = choice.chosen.shape, settings.delta, choice.portfolio.guarantee
+    return Bound(
+        factor=factor,
+        error=selection.sample_error(n, most, n_arms, delta, factor),
+        delta=delta,
+        questions=n,
+        tolerable=TOLERABLE,
+        needed=selection.sample_size(TOLERABLE, most, n_arms, delta, factor),
+    )
+
+
+def _known(pool: Pool, choice: Choice) -> Known | None:
+    """Return how many scores are known, None where all are."""
+    if pool.whole and not pool.lost_arms and not pool.lost_questions:
+        return None
+    picks, cut = choice.portfolio.arms, choice.chosen.shape[1]
+    support = (int((~np.isnan(pool.scores[arm, :cut])).sum()) for arm in picks)
+    low, high = imputation.extremes(pool.scores[:, cut:], picks)
+    return Known(pool.share, pool.lost_arms, pool.lost_questions, tuple(support), low, high)
+
+
+def _write(output: Path, results: Mapping[str, bytes]) -> None:
+    """Write all files under temporary names, then rename them in their order, so that none is ever partial.
+
+    Empty folders that it made are removed where that fails.
+    """
+    made = [folder for folder in (output, *output.parents) if not folder.exists()]
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=output) as unfinished:
+            for file, content in results.items():
+                (Path(unfinished) / file).write_bytes(content)
+            for file in results:
+                (Path(unfinished) / file).replace(output / file)
+    except BaseException:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def _configuration(report: PortfolioReport, table: ArmTable, settings: Selection) -> str:
+    """Return arms and the backbones that they need, as a configuration names them. Raises ArmSpecError."""
+    specs: dict[str, ArmSpec] = {}
+    for arm in report.arms:
+        specs |= closure(arm, table.specs)
+    needed = frozenset[str]().union(*(catalog.backbones_of(arm, table.specs) for arm in report.arms))
+    held_out = report.held_out
+    header = [
+        f"{len(report.arms)} of {report.pool} arms, chosen by {report.algorithm} for {report.measure} on "
+        f"{report.chosen.questions} questions",
+        f"on {held_out.questions} others {held_out.portfolio[-1]:.3f}, by average "
+        f"{held_out.average[-1]:.3f}, best single arm {held_out.single:.3f}, oracle {held_out.oracle:.3f}",
+        f"seed {settings.seed}; in the order of picking: {', '.join(report.arms)}",
+        *(f"{fact}: {value}" for fact, value in report.manifest.items()),
+    ]
+    if members := [arm for arm in specs if arm not in report.arms]:
+        header.append(f"not chosen, but parts of arms that were: {', '.join(members)}")
+    document = {
+        "arms": {
+            arm: spec.model_copy(update={"action": arm in report.arms}).model_dump(
+                mode="json", exclude_defaults=True
+            )
+            for arm, spec in specs.items()
+        },
+        "backbones": {
+            name: backbone.model_dump(mode="json", exclude_defaults=True)
+            for name, backbone in table.backbones.items()
+            if name in needed
+        },
+    }
+    comments = "".join(f"# {' '.join(line.split())}\n" for line in header)
+    return comments + yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def choose(
+    chosen: Scores,
+    held_out: Scores,
+    costs: Floats | None,
+    size: int,
+    budget: float | None,
+    start: Sequence[int],
+) -> Choice:
+    """Choose on the first part of the questions.
+
+    Args:
+        chosen: Scores on that part, all known, shape (n_arms, n_chosen).
+        held_out: Scores on the held-out questions, shape (n_arms, n_held_out).
+        costs: Costs of each arm, shape (n_arms,).
+        size: Arms to choose, unless there is a budget.
+        budget: What they may cost together.
+        start: Arms that must be among them.
+
+    Raises:
+        ValueError: What is asked for cannot be chosen, or there are no costs for a budget.
+    """
+    (single,) = selection.top_by_average(chosen, 1)
+    if budget is None:
+        return Choice(
+            chosen, held_out, greedy(chosen, size, start), selection.top_by_average(chosen, size), single
+        )
+    if costs is None:
+        raise ValueError("a budget needs costs, and the matrix has none")
+    return Choice(chosen, held_out, *_bought(chosen, costs, budget, start), single)
+
+
+def _bought(
+    chosen: Scores, costs: Floats, budget: float, start: Sequence[int]
+) -> tuple[Portfolio, tuple[int, ...]]:
+    """Return the portfolio, and the arms with the largest means that can be paid, one after the other."""
+    portfolio = knapsack(chosen, costs, budget, start)
+    average: list[int] = []
+    for arm in selection.top_by_average(chosen, len(chosen)):
+        if costs[[*average, arm]].sum() <= budget * (1.0 + selection.ROUNDING):
+            average.append(arm)
+    return portfolio, tuple(average)
+
+
+def by_budget(
+    pool: Pool, choice: Choice, points: int, most: float, start: Sequence[int]
+) -> tuple[Budgeted, ...]:
+    """Choose again, for budgets from the least that buys anything of use.
+
+    Args:
+        pool: The arms.
+        choice: What to compare with: the last budget is at least what it costs.
+        points: Budgets, less those that are the same; 0 for none.
+        most: The last budget, unless it buys too little.
+        start: Arms that must be chosen.
+    """
+    if pool.costs is None or not points:
+        return ()
+    paid = pool.costs[(pool.costs > 0.0) & (choice.chosen.max(axis=1) > 0.0)]
+    if not len(paid):
+        return ()
+    least = max(float(paid.min()), math.fsum(pool.costs[list(start)]))
+    most = max(most, math.fsum(pool.costs[list(choice.portfolio.arms)]), least)
+    budgeted = []
+    for budget in np.unique(np.geomspace(least, most, points)).tolist():
+        portfolio, average = _bought(choice.chosen, pool.costs, budget, start)
+        budgeted.append(
+            Budgeted(
+                budget,
+                tuple(pool.arms[arm] for arm in portfolio.arms),
+                portfolio.values[-1],
+                coverage.values(choice.held_out, portfolio.arms)[-1],
+                coverage.values(choice.held_out, average)[-1],
+            )
+        )
+    return tuple(budgeted)

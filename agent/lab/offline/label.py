@@ -1,0 +1,241 @@
+"""Label questions: the answer that each arm's passages give, its scores, steps and tokens.
+
+em, f1, acc           the answer against the right ones, token by token
+recall                the passages against those that support the answer
+answer_correctness    the claims of the answer against those of the right ones, by the language model
+judge                 the passages from five sides, by the language model
+bem                   the answer against the right ones, by a classifier that is named
+
+Seconds are not kept: they differ from run to run, and outcomes are the same bytes however often a run
+was interrupted. So a price of seconds cannot be learned from them.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from armwise.agent.config import AppConfig
+from armwise.agent.config.warm_start import QUESTION_LINE
+from armwise.agent.lab.offline.score import JUDGE, Needed, arms_of, corpus_of, questions_of, some_of
+from armwise.agent.lab.routers import open_selector
+from armwise.arms.base import Progress
+from armwise.arms.lab.jobs import LabelJob, LabelReport, Measure, answer_measures, label
+from armwise.arms.lab.portfolio import Outcomes
+from armwise.arms.lab.scoring import scorers
+from armwise.arms.llm import catalog, prompts
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec, closure
+from armwise.arms.suggestions import did_you_mean, select_names
+from armwise.feedback.answer_metrics import METRICS, recall_at_k
+
+CLAIMS, EQUIVALENCE, RECALL = "answer_correctness", "bem", "recall"
+
+OF_ANSWERS = (*METRICS, CLAIMS, EQUIVALENCE)
+
+MEASURES = (*OF_ANSWERS, RECALL, JUDGE)
+
+SHOWN = 10
+"""Arms and measures with missing scores whose first reason is printed."""
+
+
+class Labelling(BaseModel):
+    """Which arms answer which questions, how, and by which measures."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    config: AppConfig = Field(description="Names the corpus, the arms and the language model.")
+    queries: Path = Field(description=f"JSON lines, plain or .gz, each {QUESTION_LINE}.")
+    output: Path = Field(description="Folder of the outcomes; must not hold others.")
+    form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of an answer.")
+    measures: tuple[str, ...] = Field(
+        default=(),
+        description="em, f1, acc, recall, answer_correctness, judge, bem; else em, f1, acc, "
+        "and recall where a question has gold_ids.",
+    )
+    bem_model: str | None = Field(default=None, description="Classifier of bem, which is then measured, too.")
+    arms: tuple[str, ...] = Field(
+        default=("*",), min_length=1, description="Pattern of arms to ask, else all."
+    )
+    pool: Path | None = Field(
+        default=None, description="YAML with `backbones` and `pool`; else the arms of the configuration."
+    )
+    corpus: str | None = Field(
+        default=None, description="An ingested corpus; else that of the configuration."
+    )
+    limit: int | None = Field(default=None, ge=1, description="Ask this many of the shuffled questions.")
+    seed: int = Field(default=0, ge=0, description="Seed that shuffles questions, and of arms that draw.")
+    block: int = Field(default=16, ge=1, description="Questions that are finished, and kept, together.")
+    workers: int | None = Field(
+        default=None,
+        ge=1,
+        description="Processes; else one a processor, and one where vLLM runs inside it.",
+    )
+    at_once: int = Field(
+        default=64,
+        ge=1,
+        le=1024,
+        description="Prompts, and searches beside them, that a process has in flight.",
+    )
+
+    @model_validator(mode="after")
+    def _measurable(self) -> "Labelling":
+        for name in self.measures:
+            if name not in MEASURES:
+                raise ValueError(f"no measure {name!r}{did_you_mean(name, MEASURES)}")
+        if EQUIVALENCE in self.measures and self.bem_model is None:
+            raise ValueError("measure bem needs bem_model, the name of a classifier")
+        if CLAIMS in self.measures and not self.config.backbones:
+            raise ValueError(
+                "measure answer_correctness needs a sentence encoder: declare one in `backbones`"
+            )
+        return self
+
+
+def label_questions(settings: Labelling, console: Console, on_progress: Progress) -> Outcomes:
+    """Write the outcomes to `settings.output`, print the report, and return them.
+
+    Args:
+        settings: What is asked.
+        console: Where the figures go.
+        on_progress: Called with the progress.
+
+    Raises:
+        ValueError: Questions, arms, pool, measures or output do not fit; a subclass of it says which.
+        CorpusError: The corpus cannot be read.
+        ModelNotFoundError: A model is not where its name says.
+    """
+    config, answering = settings.config.settled(), settings.config.answering
+    everything, backbones = arms_of(config, settings.pool)
+    actions = [name for name, spec in everything.items() if spec.action]
+    arms = tuple(select_names(actions, settings.arms, "no arm"))
+    specs: dict[str, ArmSpec] = {}
+    for arm in arms:
+        specs |= closure(arm, everything)
+    measured = _measured(settings)
+    questions = _questions(settings, measured, console)
+    job = LabelJob(
+        questions=questions,
+        corpus=corpus_of(config, settings.corpus, on_progress),
+        indexes=config.indexes_path,
+        specs=specs,
+        backbones={**config.backbones, **backbones},
+        llm=config.llm,
+        seed=settings.seed,
+        block=settings.block,
+        open_selector=open_selector,
+        trust=None if settings.pool else config.trust,  # a pool is a file of the operator
+        arms=arms,
+        form=settings.form,
+        of_answers=_of_answers(settings, measured),
+        of_passages=_of_passages(settings, measured),
+        k=answering.passages,
+        word_budget=answering.word_budget,
+        max_tokens=answering.max_tokens,
+        at_once=settings.at_once,
+        llms=config.llms,
+        templates=config.templates,
+    )
+    workers = settings.workers or (
+        1 if any(isinstance(model, catalog.VllmSpec) for model in config.models.values()) else None
+    )
+    report = label(job, settings.output, workers=workers, progress=on_progress)
+    _print_report(report, job, settings, console)
+    return report.outcomes
+
+
+def _measured(settings: Labelling) -> tuple[str, ...]:
+    """Name the measures."""
+    more = (EQUIVALENCE,) if settings.bem_model else ()
+    return tuple(dict.fromkeys((*(settings.measures or (*METRICS, RECALL)), *more)))
+
+
+def _questions(settings: Labelling, measured: tuple[str, ...], console: Console) -> tuple[Question, ...]:
+    """Return the questions to ask, which can be measured. Raises ValueError."""
+    needed: Needed | None = None
+    if of_answers := [name for name in measured if name in OF_ANSWERS]:
+        needed = "answers"
+    elif measured == (RECALL,):
+        needed = "gold_ids"
+    everything = questions_of(settings.queries, needed, ", ".join(of_answers or measured), console)
+    if RECALL in settings.measures and not any(question.gold_ids for question in everything):
+        raise ValueError(f"{settings.queries}: no question has gold_ids, which recall needs")
+    return some_of(everything, settings.limit, settings.seed)
+
+
+def _of_answers(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measure[str], ...]:
+    """Return the measures of answers. Raises ModelNotFoundError."""
+    measures = [
+        answer_measures.by_words(name, metric) for name, metric in METRICS.items() if name in measured
+    ]
+    if CLAIMS in measured:
+        measures.append(answer_measures.by_claims(next(iter(settings.config.backbones))))
+    if settings.bem_model is not None:
+        measures.append(answer_measures.by_equivalence(settings.bem_model))
+    return tuple(measures)
+
+
+def _of_passages(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measure[scorers.Ranking], ...]:
+    """Return the measures of passages."""
+    measures = []
+    if RECALL in measured:
+        measures.append(answer_measures.by_passages(recall_at_k, settings.config.answering.passages))
+    if JUDGE in measured:
+        measures.append(answer_measures.by_judge(settings.config.answering.word_budget))
+    return tuple(measures)
+
+
+def _print_report(report: LabelReport, job: LabelJob, settings: Labelling, console: Console) -> None:
+    before = f" ({report.resumed:,} of them before)" if report.resumed else ""
+    console.print(
+        f"{len(job.arms):,} arms on {len(job.questions):,} questions{before}; written to {settings.output}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(_figures(report, [measure.scores[0] for measure in job.measures]))
+    gaps = [*report.failed.items(), *report.unscored.items()]
+    worst = sorted((gap for gap in gaps if gap[1].count), key=lambda gap: -gap[1].count)
+    if not worst:
+        return
+    table = Table("arm or measure", "missing", "first reason", title="what is not known")
+    for name, missing in worst[:SHOWN]:
+        table.add_row(name, f"{missing.count:,}", escape(missing.first))
+    if len(worst) > SHOWN:
+        table.add_row(f"and {len(worst) - SHOWN:,} more", "", "")
+    console.print(table)
+    console.print(
+        f"missing scores are kept as missing: to retry, delete {settings.output} and label again",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _figures(report: LabelReport, scores: list[str]) -> Table:
+    """Return the mean of each score and cost over what is known, arm by arm."""
+    outcomes, n = report.outcomes, len(report.outcomes.questions)
+    spent = [outcomes.costs.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    columns = [
+        *((name.replace("_", " "), outcomes.scores.get(name), 3) for name in scores),
+        ("steps", outcomes.costs.get("steps"), 2),
+        ("tokens", None if spent[0] is None or spent[1] is None else spent[0] + spent[1], 0),
+    ]
+    table = Table("arm", "answered", *(name for name, *_ in columns), "failures", padding=0)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for at, arm in enumerate(outcomes.arms):
+        means = [_mean(values[:, at], digits) if values is not None else "" for _, values, digits in columns]
+        failures = report.failed[arm].count
+        table.add_row(arm, f"{n - failures:,}", *means, f"{failures:,}")
+    return table
+
+
+def _mean(values: NDArray[np.float64], digits: int) -> str:
+    """Return the mean of what is known, as a table shows it; nothing where nothing is."""
+    present = values[~np.isnan(values)]
+    return f"{present.mean():,.{digits}f}" if len(present) else ""

@@ -1,0 +1,387 @@
+"""The value of a portfolio beside the alternatives: figures, tables and a picture.
+
+Everything is compared on the same questions: the portfolio as it grows, as many arms of the
+largest means, the best single arm, and the oracle that may ask every arm. What was chosen on
+a question is not evidence on that question, so everything is reported on held-out questions, too.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from statistics import fmean, pstdev
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from armwise.agent.reporting import GREY, INK, PALETTE
+from armwise.arms.lab.portfolio import coverage
+from armwise.feedback.ope import Interval, Terms, intervals
+
+Scores = NDArray[np.float32]
+
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Mean scores on some questions.
+
+    Attributes:
+        questions: How many they are.
+        portfolio: Values of the first arm that was picked, of the best of the first two, and so on.
+        average: Values of as many arms with the largest means on the questions used for choosing.
+        lead: 95 % interval of the portfolio minus these, for each number of arms; 0 to 0 where they are the
+            same arms. None where scores are filled in: what is expected varies less than what happens.
+        single: Value of the arm with the largest mean on the questions used for choosing.
+        oracle: Value of the best of all arms on each question.
+    """
+
+    questions: int
+    portfolio: tuple[float, ...]
+    average: tuple[float, ...]
+    lead: tuple[Interval, ...] | None
+    single: float
+    oracle: float
+
+    @property
+    def difference(self) -> float:
+        """The whole portfolio minus the arms with the largest means."""
+        return self.portfolio[-1] - self.average[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Budgeted:
+    """What one budget buys.
+
+    Attributes:
+        budget: In the unit of the costs.
+        arms: Names of the arms, in the order of picking.
+        chosen: Mean score on the questions used for choosing.
+        held_out: Mean score on the held-out questions.
+        average: Held out, of the arms with the largest means that the budget buys one after the other.
+    """
+
+    budget: float
+    arms: tuple[str, ...]
+    chosen: float
+    held_out: float
+    average: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What the sample proves of the portfolio's mean score on questions to come.
+
+    Attributes:
+        factor: With probability 1 - delta it is at least this part of the best possible, less `error`.
+        error: What the number of questions allows for.
+        delta: Chance that it does not hold.
+        questions: How many the portfolio was chosen on.
+        tolerable: A small error.
+        needed: How many it would take for an error of `tolerable`.
+    """
+
+    factor: float
+    error: float
+    delta: float
+    questions: int
+    tolerable: float
+    needed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """How many scores are known; `armwise.arms.lab.portfolio.imputation` estimates the others.
+
+    Attributes:
+        share: Part of the scores that are known, of the arms and questions of which any is.
+        arms_left_out: Arms of which no score is known.
+        questions_left_out: How many questions of which no score is known.
+        support: For each arm of the portfolio, the questions it was chosen on that know its score.
+        low: Held-out mean score of the portfolio with every unknown score counted as 0.
+        high: Held-out mean score of the portfolio with every unknown score counted as 1.
+    """
+
+    share: float
+    arms_left_out: tuple[str, ...]
+    questions_left_out: int
+    support: tuple[int, ...]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class PortfolioReport:
+    """How a portfolio was chosen, and its value.
+
+    Attributes:
+        measure: Measure that the scores are of.
+        algorithm: `greedy` or `knapsack`.
+        pool: How many arms there were to choose from.
+        arms: Chosen arms, in the order of picking.
+        average: Arms with the largest means, best first.
+        chosen: On the questions used for choosing.
+        held_out: On the others.
+        datasets: On the held-out questions of each data set, the whole portfolio only.
+        cost: Name of the cost that budgets are in; None when there is none.
+        spent: What the portfolio costs, as the sum over its arms.
+        budgets: Value against budget.
+        bound: What the sample proves; None where scores are filled in: then it proves nothing.
+        known: What is known; None when everything is.
+        splits: The held-out comparison of each split of the questions, this one first.
+        manifest: What the scores follow from.
+    """
+
+    measure: str
+    algorithm: str
+    pool: int
+    arms: tuple[str, ...]
+    average: tuple[str, ...]
+    chosen: Comparison
+    held_out: Comparison
+    datasets: Mapping[str, Comparison]
+    cost: str | None
+    spent: float | None
+    budgets: tuple[Budgeted, ...]
+    bound: Bound | None
+    known: Known | None
+    splits: tuple[Comparison, ...]
+    manifest: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """The scores, question by question, of everything that is compared.
+
+    Attributes:
+        portfolio: Values of the first picks, shape (n_sizes, n_questions).
+        average: Values of as many arms with the largest means, shape (n_sizes, n_questions).
+        single: Values of the single arm, shape (n_questions,).
+        oracle: Values of the best arm, shape (n_questions,).
+        same: Whether both have the same arms, for each size, shape (n_sizes,).
+    """
+
+    portfolio: Scores
+    average: Scores
+    single: Scores
+    oracle: Scores
+    same: Sequence[bool]
+
+    @classmethod
+    def of(cls, scores: Scores, picks: Sequence[int], average: Sequence[int], single: int) -> "Outcomes":
+        """Look them up; where one of the two has fewer arms, its last set stands for the larger ones."""
+        sizes = np.arange(max(len(picks), len(average)))
+        grown = (
+            np.maximum.accumulate(scores[list(arms)], axis=0)[sizes.clip(max=len(arms) - 1)]
+            for arms in (picks, average)
+        )
+        oracle = coverage.best_of(scores, range(len(scores)))
+        same = [set(picks[: size + 1]) == set(average[: size + 1]) for size in sizes.tolist()]
+        return cls(next(grown), next(grown), scores[single], oracle, same)
+
+    def compare(self, rng: np.random.Generator | None, where: Indices | slice = slice(None)) -> Comparison:
+        """Average over some questions; `rng` draws the resamples of the intervals, None leaves them out."""
+        portfolio, average = self.portfolio[:, where], self.average[:, where]
+        leads = (portfolio - average).astype(np.float64)
+        ones = np.ones(leads.shape[1])
+        terms = [Terms("ips", row, ones, ones) for row in leads]
+        lead: tuple[Interval, ...] | None = None
+        if rng is not None:
+            spans = intervals.bootstrap(terms, rng)
+            lead = tuple(map(_lead_of, terms, spans, self.same))
+        return Comparison(
+            questions=len(ones),
+            portfolio=_means(portfolio),
+            average=_means(average),
+            lead=lead,
+            single=float(self.single[where].mean(dtype=np.float64)),
+            oracle=float(self.oracle[where].mean(dtype=np.float64)),
+        )
+
+
+def _lead_of(lead: Terms, resampled: Interval, same: bool) -> Interval:
+    """Return the interval of a lead; of the same arms it is 0."""
+    if same:
+        return 0.0, 0.0
+    return intervals.shown(lead.value, resampled, (-1.0, 1.0), n=len(lead.numerator))[1]
+
+
+def _means(scores: Scores) -> tuple[float, ...]:
+    return tuple(scores.mean(axis=1, dtype=np.float64).tolist())
+
+
+def tables(report: PortfolioReport) -> list[Table]:
+    """Lay the figures out: value against size, each data set, value against budget, each split."""
+    report_tables = [_by_size(report), _by_dataset(report)]
+    if report.budgets:
+        report_tables.append(_by_budget(report))
+    if len(report.splits) > 1:
+        report_tables.append(_by_split(report))
+    return report_tables
+
+
+def notes(report: PortfolioReport) -> list[str]:
+    """Say what the sample proves, and what is not known."""
+    lines = []
+    if (bound := report.bound) is not None:
+        proved = (
+            f"With probability {1.0 - bound.delta:g}, {report.measure} on new questions like these is at "
+            f"least {bound.factor:.3f} of the best possible less {bound.error:.3f}: it was chosen on "
+            f"{bound.questions:,} questions"
+        )
+        if bound.error >= bound.factor:  # scores are at most 1
+            proved = f"{bound.questions:,} questions prove nothing of {report.measure} on new ones"
+        lines.append(f"{proved}; an error of {bound.tolerable:g} would take {bound.needed:,}.")
+    if (known := report.known) is None:
+        return lines
+    if known.share < 1.0:
+        support = ", ".join(f"{arm} {n:,}" for arm, n in zip(report.arms, known.support, strict=True))
+        lines.append(
+            f"{known.share:.1%} of the scores are known; the others count as what is expected of them, "
+            f"so there are no intervals, and nothing is proved of new questions. "
+            f"Held out, {report.measure} of the portfolio is {known.low:.3f} if they are all 0 and "
+            f"{known.high:.3f} if they are all 1. Known scores behind each pick: {support}."
+        )
+    if known.questions_left_out:
+        lines.append(f"{known.questions_left_out:,} questions without any known score are left out.")
+    if known.arms_left_out:
+        lines.append(f"Arms without any known score are left out: {', '.join(known.arms_left_out)}.")
+    return lines
+
+
+def _by_size(report: PortfolioReport) -> Table:
+    parts = report.chosen, report.held_out
+    table = _table(
+        f"{report.measure} of the best of the arms, chosen on {parts[0].questions:,} questions, "
+        f"held out {parts[1].questions:,}",
+        *("arms", "added", "portfolio", "by average"),
+        *(f"{name}, held out" for name in ("portfolio", "by average", _lead(report))),
+    )
+    for size in range(len(parts[0].portfolio)):
+        added = report.arms[size] if size < len(report.arms) else ""
+        table.add_row(str(size + 1), added, *_cells(parts[0], size)[:2], *_cells(parts[1], size))
+    table.add_section()
+    for name, (chosen, held_out) in (
+        ("best single arm", [part.single for part in parts]),
+        (f"oracle of all {report.pool}", [part.oracle for part in parts]),
+    ):
+        table.add_row("", name, f"{chosen:.3f}", "", f"{held_out:.3f}", "", "")
+    return table
+
+
+def _by_dataset(report: PortfolioReport) -> Table:
+    table = _table(
+        f"{report.measure} by data set, held out",
+        *("data set", "questions", "portfolio", "by average", _lead(report), "best single", "oracle"),
+    )
+    rows = (
+        {**report.datasets, "all": report.held_out} if len(report.datasets) > 1 else {"all": report.held_out}
+    )
+    for name, part in rows.items():
+        table.add_row(
+            name, f"{part.questions:,}", *_cells(part, -1), f"{part.single:.3f}", f"{part.oracle:.3f}"
+        )
+    return table
+
+
+def _by_budget(report: PortfolioReport) -> Table:
+    table = _table(
+        f"{report.measure} by budget in {report.cost}",
+        *("budget", "arms", "portfolio", "portfolio, held out", "by average, held out"),
+    )
+    for row in report.budgets:
+        values = (f"{value:.3f}" for value in (row.chosen, row.held_out, row.average))
+        table.add_row(f"{row.budget:.4g}", str(len(row.arms)), *values)
+    return table
+
+
+def _by_split(report: PortfolioReport) -> Table:
+    splits = report.splits
+    table = _table(
+        f"{report.measure} held out, over {len(splits)} splits", "", "mean", "spread", "least", "most"
+    )
+    for name, values in (
+        ("portfolio", [split.portfolio[-1] for split in splits]),
+        ("by average", [split.average[-1] for split in splits]),
+        ("lead", [split.difference for split in splits]),
+        ("best single arm", [split.single for split in splits]),
+        ("oracle", [split.oracle for split in splits]),
+    ):
+        spread = (fmean(values), pstdev(values), min(values), max(values))
+        table.add_row(name, *(f"{value:.3f}" for value in spread))
+    return table
+
+
+def _lead(report: PortfolioReport) -> str:
+    """Return what the column of leads is called."""
+    return "lead" if report.held_out.lead is None else "lead [95 %]"
+
+
+def _cells(part: Comparison, size: int) -> tuple[str, str, str]:
+    lead = f"{part.portfolio[size] - part.average[size]:+.3f}"
+    if part.lead is not None:
+        low, high = part.lead[size]
+        lead += f" [{low:+.3f}, {high:+.3f}]"
+    return f"{part.portfolio[size]:.3f}", f"{part.average[size]:.3f}", lead
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        left = not i or column == "added"
+        table.add_column(column, justify="left" if left else "right", overflow="fold" if left else "ellipsis")
+    return table
+
+
+def draw(report: PortfolioReport) -> bytes:
+    """Draw mean score against size and, where there are costs, against budget; return it as a PNG."""
+    from matplotlib.figure import Figure
+
+    panels = 2 if report.budgets else 1
+    figure = Figure(figsize=(6.2 * panels, 4.6), dpi=150, layout="constrained")
+    by_size, *by_budget = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
+    _draw_sizes(by_size, report)
+    for axes in by_budget:
+        _draw_budgets(axes, report)
+    for axes in (by_size, *by_budget):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(colors=INK, labelsize=9)
+        axes.grid(axis="y", color="#e6e8eb")
+        axes.set_axisbelow(True)
+    by_size.set_ylabel(f"{report.measure}, best of the arms", color=INK)
+    picture = BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+def _draw_sizes(axes: Any, report: PortfolioReport) -> None:
+    held_out, chosen = report.held_out, report.chosen
+    sizes = range(1, len(held_out.portfolio) + 1)
+    axes.axhline(held_out.oracle, color=GREY, linestyle=":", label=f"oracle of all {report.pool}")
+    axes.plot(
+        sizes, chosen.portfolio, color=PALETTE[0], alpha=0.5, linestyle="--", label="portfolio, where chosen"
+    )
+    axes.plot(sizes, held_out.portfolio, color=PALETTE[0], linewidth=2.4, marker="o", label="portfolio")
+    axes.plot(sizes, held_out.average, color=PALETTE[1], marker="s", label="largest means")
+    axes.axhline(held_out.single, color=INK, linestyle="--", linewidth=1.0, label="best single arm")
+    axes.set_xticks(list(sizes))
+    axes.set_title(f"Held out, {held_out.questions:,} questions", loc="left", color=INK)
+    axes.set_xlabel("Arms", color=INK)
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _draw_budgets(axes: Any, report: PortfolioReport) -> None:
+    budgets = [row.budget for row in report.budgets]
+    axes.plot(budgets, [row.chosen for row in report.budgets], color=PALETTE[0], alpha=0.5, linestyle="--")
+    held_out = [row.held_out for row in report.budgets]
+    axes.plot(budgets, held_out, color=PALETTE[0], linewidth=2.4, marker="o")
+    axes.plot(budgets, [row.average for row in report.budgets], color=PALETTE[1], marker="s")
+    axes.axhline(report.held_out.oracle, color=GREY, linestyle=":")
+    axes.axhline(report.held_out.single, color=INK, linestyle="--", linewidth=1.0)
+    axes.set_xscale("log")
+    axes.set_xticks(budgets, [f"{budget:,.0f}" if budget >= 100 else f"{budget:.3g}" for budget in budgets])
+    axes.set_xticks([], minor=True)
+    axes.set_title("By what the arms cost together", loc="left", color=INK)
+    axes.set_xlabel(f"Budget, {report.cost}", color=INK)

@@ -1,0 +1,210 @@
+"""Features of a router on recorded questions: embeddings, passages and answers."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from armwise.agent.config import AppConfig
+from armwise.agent.lab.offline.labelled_data import Retrieved
+from armwise.agent.lab.routers import cross_validation
+from armwise.agent.routers import Features, RouterError, Stage, dataset
+from armwise.agent.routers import features as router_features
+from armwise.arms.base import Passage, Progress
+from armwise.arms.corpus import Corpus, ingest_all
+from armwise.arms.indexes import PassageVectors, prepare_vectors
+from armwise.arms.lab.portfolio import Outcomes
+from armwise.arms.models import Backbone, build_embedder
+from armwise.arms.profile import NO_PROFILES, Profile
+from armwise.arms.relevance import Case, Examples, Fitting, RelevanceModel
+from armwise.arms.retrievers import Resources, prepare_profiles, read_profiles
+
+BLOCK = 256
+"""Questions between two steps of the progress."""
+
+FOLDS = 5
+"""Folds of the relevance models that score a router's training questions."""
+
+FITTING = Fitting(draws=1, rounds=150, depth=5, learning_rate=0.06)
+"""Settings of these models, and of the one that the router serves with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedFeatures:
+    """The features of a router.
+
+    Attributes:
+        features: Features of all questions, as far as its stage goes.
+        k: The most passages that an arm found; 0 where the router does not look at them.
+        corpus: Digest of the corpus that they are of; None likewise.
+        foreign: Passages that are not of that corpus: they count as not found.
+        found: The others, of each arm on each question.
+        answers: Answers of each arm on each question; None where the router does not compare them.
+    """
+
+    features: Features
+    k: int = 0
+    corpus: str | None = None
+    foreign: int = 0
+    found: Sequence[Sequence[Sequence[Passage]]] = ()
+    answers: Sequence[Sequence[str]] | None = None
+
+    def with_relevance(self, relevance: Sequence[Mapping[str, float]]) -> Features:
+        """Return the features with those of the relevance of each question's passages, by id."""
+        return router_features.with_relevance(self.features, relevance, self.found, self.answers)
+
+    def examples(self, gold: Sequence[Collection[str]], on_progress: Progress) -> Examples:
+        """Return the questions, to fit models of relevance to. Raises RelevanceError."""
+        texts, arms = self.features.texts, self.features.arms
+        cases = [
+            Case(text, dict(zip(arms, row, strict=True)), frozenset(ids))
+            for text, row, ids in zip(texts, self.found, gold, strict=True)
+        ]
+        return Examples.of(cases, FITTING, on_progress)
+
+
+def relevance_of_others(
+    examples: Examples, texts: Sequence[str], known: cross_validation.Rows, seed: int
+) -> tuple[RelevanceModel, list[Mapping[str, float]]]:
+    """Return a model, and the relevance of all questions' passages by models not fitted to the question.
+
+    Args:
+        examples: All questions.
+        texts: Texts of all questions.
+        known: Questions whose gold passages may be used, by index. Their relevance is that of models fitted
+            to the other folds of them, that of all other questions is by a model fitted to all of them.
+        seed: Seed that shuffles questions into folds.
+
+    Raises:
+        RelevanceError: No passage of these questions is gold, or all are.
+    """
+    model = examples.fit(known)
+    relevance = examples.predicted(model)
+    inner = cross_validation.folds([texts[row] for row in known], FOLDS, seed)
+    parts = [(known[training], known[held_out]) for training, held_out in inner]
+    for row, predicted in enumerate(examples.out_of_fold(parts)):
+        if predicted is not None:
+            relevance[row] = predicted
+    return model, relevance
+
+
+def observed_features(
+    outcomes: Outcomes,
+    config: AppConfig,
+    backbone: str,
+    stage: Stage,
+    on_progress: Progress,
+    relevance: RelevanceModel | None = None,
+) -> ObservedFeatures:
+    """Compute the features of a router's stage, the same as at serving time.
+
+    Args:
+        outcomes: The questions, and what was found and answered.
+        config: Settled; names the corpus, whose vectors are made where they are missing.
+        backbone: Name of the sentence encoder.
+        stage: How far the router looks.
+        on_progress: Called with the progress.
+        relevance: Relevance model of the router, if it has columns of it.
+
+    Raises:
+        RouterError: The outcomes have no passages, or only those of another corpus.
+        CorpusError: The corpus cannot be read.
+        ModelNotFoundError: The model of the backbone is not where its name says.
+    """
+    rankings = [[ids or () for ids in row] for row in outcomes.passages]
+    if stage is not Stage.QUESTION and not any(ids for row in rankings for ids in row):
+        raise RouterError("the router reads what was retrieved; the outcomes have no passages")
+    texts = tuple(question.text for question in outcomes.questions)
+    embedding = _embedded(texts, config.backbones[backbone], on_progress)
+    features = Features(
+        outcomes.arms, texts, router_features.QUESTION, router_features.question_table(texts), embedding
+    )
+    profiles = sampled_profiles(config, on_progress, backbone)
+    features = replace(features, passages={name: profile.vectors for name, profile in profiles.items()})
+    if stage is Stage.QUESTION:
+        return ObservedFeatures(features)
+    passages = Retrieved.of(outcomes, config, on_progress)
+    assert passages.corpus is not None  # some were retrieved
+    vectors = _vectors(passages, passages.corpus, config, backbone, on_progress)
+    retrieved = _retrieved(texts, embedding, passages.rankings, vectors, on_progress)
+    answers = answered = None
+    if stage is Stage.ANSWERED:
+        answers = [[answer or "" for answer in row] for row in outcomes.answers]
+        answered = router_features.answered_table(texts, outcomes.arms, answers, passages.rankings)
+    observed = ObservedFeatures(
+        replace(features, retrieved=retrieved, answered=answered),
+        max(len(ids) for row in rankings for ids in row),
+        passages.corpus.digest,
+        passages.foreign,
+        passages.rankings,
+        answers,
+    )
+    if relevance is None:
+        return observed
+    predicted = [
+        relevance.relevance(text, dict(zip(outcomes.arms, row, strict=True)))
+        for text, row in zip(texts, passages.rankings, strict=True)
+    ]
+    return replace(observed, features=observed.with_relevance(predicted))
+
+
+def sampled_profiles(
+    config: AppConfig, on_progress: Progress, backbone: str | None = None
+) -> Mapping[str, Profile]:
+    """Return what the sources of all arms are about, where the configuration looks at it.
+
+    Args:
+        config: Settled; its sources are sampled where that is missing.
+        on_progress: Called with the progress.
+        backbone: The only encoder whose vectors are wanted; None for any.
+
+    Raises:
+        CorpusError: A corpus cannot be read.
+        ModelNotFoundError: The model of the backbone is not where its name says.
+    """
+    spec = config.features.similarity
+    if spec is None or backbone not in (None, spec.backbone):
+        return NO_PROFILES
+    corpus = ingest_all(config.corpus_sources, progress=on_progress)
+    have = Resources(corpus, config.indexes_path, config.backbones, config.arms)
+    prepare_profiles(config.arms, spec, have, on_progress)
+    return read_profiles(config.arms, spec, have)
+
+
+def _embedded(texts: Sequence[str], backbone: Backbone, on_progress: Progress) -> NDArray[np.float32]:
+    embedder = build_embedder(backbone)
+    blocks = []
+    for start in range(0, len(texts), BLOCK):
+        blocks.append(embedder.encode_queries(texts[start : start + BLOCK]))
+        on_progress("embedding questions", min(start + BLOCK, len(texts)), len(texts))
+    return np.concatenate(blocks)
+
+
+def _vectors(
+    passages: Retrieved, corpus: Corpus, config: AppConfig, name: str, on_progress: Progress
+) -> Mapping[str, NDArray[np.float32]]:
+    """Return the vectors of what was found, by id."""
+    backbone = config.backbones[name]
+    prepare_vectors(corpus, config.indexes_path, backbone, on_progress)
+    ids = sorted({passage.id for row in passages.rankings for ranking in row for passage in ranking})
+    return PassageVectors(corpus, config.indexes_path, backbone).of(ids)
+
+
+def _retrieved(
+    texts: Sequence[str],
+    embedding: NDArray[np.float32],
+    rankings: Sequence[Sequence[Sequence[Passage]]],
+    vectors: Mapping[str, NDArray[np.float32]],
+    on_progress: Progress,
+) -> dataset.ArmTable:
+    blocks = []
+    for start in range(0, len(rankings), BLOCK):
+        end = min(start + BLOCK, len(rankings))
+        blocks.append(
+            router_features.retrieved_table(
+                texts[start:end], embedding[start:end], rankings[start:end], vectors
+            )
+        )
+        on_progress("looking at passages", end, len(rankings))
+    return dataset.ArmTable(blocks[0].names, np.concatenate([block.values for block in blocks]))

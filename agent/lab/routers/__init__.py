@@ -1,0 +1,44 @@
+"""The kinds of routers, one file a router, and how they are validated."""
+
+from . import cascade, cost_quality, cross_validation, utilities, validation
+from .answer_selector import RouterSelector, TrainedDecider, open_selector
+from .contrastive import Contrastive
+from .ensembles import Blend, Calibrated
+from .heuristic import AvgSim, MaxSim, Moran, OverallSim, VarSim
+from .ltrr import ListNet, PairwiseFFN, PointwiseFFN
+from .r3ag import Capability
+from .ridge import RidgeRouter
+from .svm import PairwiseSVM, PointwiseSVM
+from .transformer import Transformer
+from .trees import LambdaMART, LogisticXGBoost, PairwiseXGBoost, PointwiseXGBoost
+
+__all__ = [
+    "AvgSim",
+    "Blend",
+    "Calibrated",
+    "Capability",
+    "Contrastive",
+    "LambdaMART",
+    "ListNet",
+    "LogisticXGBoost",
+    "MaxSim",
+    "Moran",
+    "OverallSim",
+    "PairwiseFFN",
+    "PairwiseSVM",
+    "PairwiseXGBoost",
+    "PointwiseFFN",
+    "PointwiseSVM",
+    "PointwiseXGBoost",
+    "RidgeRouter",
+    "RouterSelector",
+    "TrainedDecider",
+    "Transformer",
+    "VarSim",
+    "cascade",
+    "cost_quality",
+    "cross_validation",
+    "open_selector",
+    "utilities",
+    "validation",
+]

@@ -1,0 +1,176 @@
+"""A trained model in an arm: a router selects an answer of an ensemble, a cascade picks one or goes on.
+
+A router of stage answered has more features than others: which answers agree, and whether the passages
+contain them. The price is that all members answer, whichever answer is selected.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from armwise.agent.lab.routers.cascade import (
+    Observed,
+    TrainedCascade,
+    read_cascade,
+    stage_features,
+    with_relevance,
+)
+from armwise.agent.routers.dataset import RouterError, Stage
+from armwise.agent.routers.features import features_of
+from armwise.agent.routers.saved import Trained, read_trained
+from armwise.arms.base import ArmBuildError, ArmError, Passage, Query
+from armwise.arms.llm import prompts
+from armwise.arms.retrievers import DeciderSpec, SelectorSpec, Verdict
+
+
+class RouterSelector:
+    """Selects answers by the scores of a router of stage answered.
+
+    A passage outside the corpus, such as one from a search API, has no vector: it is left out, as in
+    training.
+
+    Args:
+        trained: The router.
+        arms: Names of the members, in the order of their answers.
+    """
+
+    def __init__(self, trained: Trained, arms: Sequence[str]) -> None:
+        self.k = trained.about.k
+        self._trained = trained
+        self._arms = tuple(arms)
+
+    def select(
+        self,
+        query: Query,
+        answers: Sequence[str],
+        found: Sequence[Sequence[Passage]],
+        vectors: Mapping[str, NDArray[np.float32]],
+    ) -> int:
+        """Return the index of the answer with the highest score; of ties, the first. Raises ArmError."""
+        embedding = query.embeddings[self._trained.about.backbone]
+        try:
+            relevance = self._trained.relevance
+            features = features_of(query.text, embedding, self._arms, found, vectors, answers, relevance)
+            return int(self._trained.router.scores(features)[0].argmax())
+        except RouterError as error:
+            raise ArmError(f"the router cannot pick an answer: {error}") from error
+
+
+class TrainedDecider:
+    """Decides by a trained cascade.
+
+    Args:
+        trained: The cascade.
+    """
+
+    def __init__(self, trained: TrainedCascade) -> None:
+        self.k = trained.about.k
+        self._cascade = trained.cascade
+
+    def decide(
+        self, question: str, answers: Sequence[str | None], found: Sequence[Sequence[Passage]]
+    ) -> Verdict:
+        """Return what to do after a stage; a failed arm has given an empty answer. Raises ArmError."""
+        cascade = self._cascade
+        stage = cascade.spec.counts.index(len(answers))
+        arms = cascade.spec.arms[: len(answers)]
+        try:
+            given = [answer or "" for answer in answers]
+            features = stage_features((question,), arms, [found], [given])
+            if cascade.relevance is not None:
+                observed = Observed((found,), (given,), (frozenset(),))
+                features = with_relevance(features, observed, cascade.relevance)
+            scores = cascade.models[stage].answers.scores(features)
+            gain = float(cascade.gains(stage, features, scores)[0])
+        except RouterError as error:
+            raise ArmError(f"the cascade cannot judge its answers: {error}") from error
+        answered_scores = np.where([answer is None for answer in answers], -np.inf, scores[0])
+        last = stage == len(cascade.spec.stages) - 1
+        return Verdict(
+            int(answered_scores.argmax()),
+            float(cascade.models[stage].probability(answered_scores.max())),
+            None if last else gain,
+            goes_on=not last and gain > cascade.thresholds[stage],
+        )
+
+
+@overload
+def open_selector(wanted: SelectorSpec, /) -> RouterSelector: ...
+
+
+@overload
+def open_selector(wanted: DeciderSpec, /) -> TrainedDecider: ...
+
+
+def open_selector(wanted: SelectorSpec | DeciderSpec, /) -> RouterSelector | TrainedDecider:
+    """Read a router that selects answers, or the decider of a cascade.
+
+    Raises:
+        ArmBuildError: It cannot be read, compares no answers or those of other arms, or its features would
+            not be those of its training.
+    """
+    if isinstance(wanted, DeciderSpec):
+        return _open_decider(wanted)
+    try:
+        trained = read_trained(wanted.router)
+    except RouterError as error:
+        raise ArmBuildError(str(error)) from None
+    try:
+        _check(trained, wanted)
+    except RouterError as error:
+        raise ArmBuildError(f"router {wanted.router}: {error}") from None
+    return RouterSelector(trained, wanted.arms)
+
+
+def _check(trained: Trained, spec: SelectorSpec) -> None:
+    """Refuse a router that does not fit. Raises RouterError."""
+    about = trained.about
+    if trained.router.stage is not Stage.ANSWERED:
+        raise RouterError(
+            f"{about.kind!r} of stage {about.stage} compares no answers: train one of stage answered"
+        )
+    if sorted(about.arms) != sorted(spec.arms):
+        trained_arms, here = ", ".join(about.arms), ", ".join(spec.arms)
+        raise RouterError(
+            f"it compares the answers of {trained_arms}, and the members are {here}: train one on just these"
+        )
+    if about.backbone != spec.backbone:
+        raise RouterError(f"it was trained on backbone {about.backbone!r}, not on {spec.backbone!r}")
+    trained.check_encoder(spec.encoder)
+    _check_writing(about.writing, spec.writing, "the members'")
+
+
+def _check_writing(learned: prompts.Writing | None, here: prompts.Writing, whose: str) -> None:
+    """Refuse answers that are written in another way. Raises RouterError."""
+    if learned is None:  # the outcomes that it was trained on did not state it
+        return
+    for fact, value in learned.facts.items():
+        if (now := here.facts[fact]) != value:
+            raise RouterError(f"it learned from answers of {fact} {value}, and {whose} have {now}")
+
+
+def _open_decider(spec: DeciderSpec) -> TrainedDecider:
+    """Read a trained cascade.
+
+    Raises:
+        ArmBuildError: It cannot be read, has other stages, or learned from answers of another form or length.
+    """
+    try:
+        trained = read_cascade(spec.folder)
+    except RouterError as error:
+        raise ArmBuildError(str(error)) from None
+    about = trained.about
+    if about.spec.stages != spec.stages:
+        trained_stages, here = (
+            " | ".join(map(", ".join, stages)) for stages in (about.spec.stages, spec.stages)
+        )
+        raise ArmBuildError(
+            f"decider {spec.folder}: it was trained on stages {trained_stages}, and these are {here}"
+        )
+    try:
+        _check_writing(about.writing, spec.writing, "these")
+    except RouterError as error:
+        raise ArmBuildError(f"decider {spec.folder}: {error}") from None
+    return TrainedDecider(trained)

@@ -1,0 +1,483 @@
+"""A fitted cascade: of each stage, which answer is the best so far, and what going on would gain.
+
+    answers so far --router--> a score each --isotonic--> probability that the best one is right
+                                         '--router of the gain--> go on if it is above the threshold
+
+What a stage gains is known on training questions from out-of-fold scores: the reward of going on, by the rule
+of the later stages, minus that of stopping, each net of the cost so far.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from armwise.agent.lab.routers.cascade.stopping import StopRule, certified_threshold, share_thresholds
+from armwise.agent.lab.routers.cross_validation import folds, out_of_fold_scores, part_of
+from armwise.agent.routers import features as router_features
+from armwise.agent.routers.base import Router
+from armwise.agent.routers.catalog import RouterSpec, build_router
+from armwise.agent.routers.dataset import ArmTable, Features, Floats, RouterError, RoutingDataset
+from armwise.agent.routers.features import QUESTION, answered_table, question_table
+from armwise.arms import signals
+from armwise.arms.base import Passage, Progress
+from armwise.arms.relevance import Case, Examples, Fitting, RelevanceError, RelevanceModel
+from armwise.arms.retrievers import Stages
+
+GO_ON = "go on"
+"""The only arm of the router of the gain."""
+
+Integers = NDArray[np.intp]
+
+ANSWERS = RouterSpec(
+    kind="logistic_xgboost",
+    params={
+        "stage": "answered",
+        "dims": 0,
+        "rounds": 400,
+        "depth": 5,
+        "learning_rate": 0.02,
+        "colsample": 0.3,
+    },
+)
+
+GAIN = RouterSpec(
+    kind="pointwise_xgboost",
+    params={
+        "stage": "retrieved",
+        "dims": 0,
+        "centre": False,
+        "rounds": 120,
+        "depth": 2,
+        "min_child_weight": 40.0,
+        "colsample": 0.3,
+    },
+)
+
+FITTING = Fitting(draws=1, rounds=150, learning_rate=0.06)
+"""Settings of the models of relevance."""
+
+FOUND = (*signals.FOUND, *signals.WORDED)
+"""Features of the passages of each member: of words alone, so that no encoder is needed."""
+
+Found = Sequence[Sequence[Passage]]
+
+
+class CascadeSpec(BaseModel):
+    """What a cascade asks, and how it is fitted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stages: Stages = Field(description="Names of arms, cheap ones first: those of a stage answer together.")
+    right: str = Field("em", description="Score of the outcomes whose expectation is the probability.")
+    answers: RouterSpec = Field(ANSWERS, description="Router that predicts it for each answer so far.")
+    gain: RouterSpec = Field(GAIN, description="Router that predicts the reward gained by going on.")
+    relevance: bool = Field(
+        default=False,
+        description="Whether the predicted relevance of passages is a feature, of a model that is fitted to "
+        "the `gold_ids` of the questions.",
+    )
+    stop: StopRule = Field(StopRule(), description="When it stops.")
+    folds: int = Field(5, ge=2, description="Folds of the out-of-fold scores.")
+    seed: int = Field(
+        0, ge=0, description="Seed that draws the folds and the questions held out for a bound."
+    )
+
+    @model_validator(mode="after")
+    def _a_share_each(self) -> "CascadeSpec":
+        if self.stop.by == "share" and len(self.stop.shares) != len(self.stages) - 1:
+            n = len(self.stages)
+            raise ValueError(f"{n} stages need {n - 1} shares, got {len(self.stop.shares)}")
+        return self
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms of all stages, in order."""
+        return tuple(arm for stage in self.stages for arm in stage)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many arms have answered at the end of each stage."""
+        return tuple(np.cumsum([len(stage) for stage in self.stages]).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the arms of a cascade did on questions.
+
+    Attributes:
+        found: Passages that each answer was written from, best first: `found[question][arm]`.
+        answers: `answers[question][arm]`.
+        gold: Ids of the passages that support the right answer of each question; empty where unknown.
+    """
+
+    found: tuple[Found, ...]
+    answers: tuple[Sequence[str], ...]
+    gold: tuple[frozenset[str], ...]
+
+    def rows(self, at: NDArray[np.intp]) -> "Observed":
+        """Return some of the questions."""
+        return Observed(
+            *(tuple(values[row] for row in at) for values in (self.found, self.answers, self.gold))
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CascadeDataset:
+    """What a cascade is fitted to.
+
+    Attributes:
+        features: Features of the arms that have answered by each stage, without relevance.
+        right: Score that is predicted, in [0, 1], shape (n_questions, n_arms).
+        quality: Utility of each answer before costs, likewise.
+        cost: Priced cost of each answer, likewise.
+        seen: What was found and answered, for relevance; None without.
+
+    Raises:
+        RouterError: A value is unknown.
+    """
+
+    features: tuple[Features, ...]
+    right: Floats
+    quality: Floats
+    cost: Floats
+    seen: Observed | None = None
+
+    def __post_init__(self) -> None:
+        for what, values in (("score", self.right), ("quality", self.quality), ("cost", self.cost)):
+            if not np.isfinite(values).all():
+                row, arm = np.argwhere(~np.isfinite(values))[0].tolist()
+                name, text = self.features[-1].arms[arm], self.features[-1].texts[row]
+                raise RouterError(f"the {what} of {name!r} on {text!r} is {values[row, arm]}: leave it out")
+
+    def __len__(self) -> int:
+        return len(self.right)
+
+    def rows(self, at: NDArray[np.intp]) -> "CascadeDataset":
+        """Return some of the questions."""
+        features = tuple(of_stage.rows(at) for of_stage in self.features)
+        observed = None if self.seen is None else self.seen.rows(at)
+        return CascadeDataset(features, self.right[at], self.quality[at], self.cost[at], observed)
+
+    def reward(self, stage: int, picks: Integers) -> Floats:
+        """Return the reward of stopping at a stage with these answers, shape (n_questions,)."""
+        spent = self.cost[:, : len(self.features[stage].arms)].sum(axis=1)
+        return np.asarray(self.quality[np.arange(len(self)), picks] - spent)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageModel:
+    """What a cascade knows of a stage.
+
+    Attributes:
+        answers: Scores the answers so far.
+        scores: Knots of the calibration: scores of best answers, rising, shape (n_knots,).
+        probabilities: That these are right, shape (n_knots,).
+        gain: Predicts what going on would gain; None at the last stage.
+    """
+
+    answers: Router
+    scores: Floats
+    probabilities: Floats
+    gain: Router | None = None
+
+    def probability(self, scores: Floats) -> Floats:
+        """Return the probability that the best answer, of these scores, is right, shape (n,)."""
+        return np.interp(scores, self.scores, self.probabilities)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Walk:
+    """Where a cascade stopped on some questions.
+
+    Attributes:
+        stage: Number of the last stage that ran, from 0, shape (n,).
+        pick: Number of the arm whose answer was picked, shape (n,).
+        probability: Predicted, that it is right, shape (n,).
+    """
+
+    stage: Integers
+    pick: Integers
+    probability: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cascade:
+    """A fitted cascade.
+
+    Attributes:
+        spec: What it asks.
+        models: Models of each stage.
+        thresholds: It goes on where the predicted gain is above, of each stage but the last.
+        relevance: Model of the relevance of passages; None without.
+    """
+
+    spec: CascadeSpec
+    models: tuple[StageModel, ...]
+    thresholds: Floats
+    relevance: RelevanceModel | None = None
+
+    def features(self, labels: CascadeDataset) -> tuple[Features, ...]:
+        """Return the features of questions as its routers read them. Raises RouterError."""
+        return tuple(_seen(features, labels.seen, self.relevance) for features in labels.features)
+
+    def gains(self, stage: int, features: Features, scores: Floats) -> Floats:
+        """Return the predicted reward of going on, shape (n,); -inf at the last stage. Raises RouterError.
+
+        Args:
+            stage: Number, from 0.
+            features: Features of the arms that have answered by then, from `features`.
+            scores: Scores by the router of answers, shape (n, n_arms).
+        """
+        gain = self.models[stage].gain
+        return np.full(len(features), -np.inf) if gain is None else gain.scores(_flat(features, scores))[:, 0]
+
+    def walk(self, features: Sequence[Features], thresholds: Floats | None = None) -> Walk:
+        """Walk through the stages on questions whose every answer is known. Raises RouterError.
+
+        Args:
+            features: Features of the arms that have answered by each stage, from `features`.
+            thresholds: In place of its own, shape (n_stages - 1,).
+        """
+        limits = np.append(self.thresholds if thresholds is None else thresholds, np.inf)
+        n = len(features[0])
+        stage, pick, probability = np.zeros(n, dtype=np.intp), np.zeros(n, dtype=np.intp), np.zeros(n)
+        here = np.arange(n)
+        for number, model in enumerate(self.models):
+            remaining_features = features[number].rows(here)
+            scores = model.answers.scores(remaining_features)
+            stage[here], pick[here] = number, scores.argmax(axis=1)
+            probability[here] = model.probability(scores.max(axis=1))
+            here = here[self.gains(number, remaining_features, scores) > limits[number]]
+            if not len(here):
+                break
+        return Walk(stage, pick, probability)
+
+
+def stage_features(
+    texts: Sequence[str],
+    arms: Sequence[str],
+    found: Sequence[Sequence[Sequence[Passage]]],
+    answers: Sequence[Sequence[str]],
+) -> Features:
+    """Return the features of the members that have answered so far, as if there were no other.
+
+    Args:
+        texts: The questions.
+        arms: Names of these members.
+        found: Passages that each answer was written from, best first: `found[question][arm]`.
+        answers: `answers[question][arm]`, empty where a member failed.
+    """
+    rows = [
+        np.hstack(
+            [
+                signals.found_signals([[passage.id for passage in passages] for passages in of_arms]),
+                signals.word_signals(text, of_arms),
+            ]
+        )
+        for text, of_arms in zip(texts, found, strict=True)
+    ]
+    return Features(
+        tuple(arms),
+        tuple(texts),
+        QUESTION,
+        question_table(texts),
+        np.empty((len(texts), 0), dtype=np.float32),
+        ArmTable(FOUND, np.array(rows).reshape(len(texts), len(arms), len(FOUND))),
+        answered_table(texts, arms, answers, found),
+    )
+
+
+def fit_cascade(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress) -> Cascade:
+    """Fit a cascade; for a bound, to a part of the questions, and the bound on the others.
+
+    Raises:
+        RouterError: The labels cannot be fitted to.
+    """
+    if spec.stop.alpha is None:
+        cascade, gains = fit_stages(spec, labels, on_progress)
+        shares = spec.stop.shares
+        return replace(cascade, thresholds=share_thresholds(gains, shares)) if shares else cascade
+    calibration = part_of(labels.features[0].texts, spec.stop.held_out, spec.seed)
+    if not calibration.any() or calibration.all():
+        raise RouterError(
+            f"{len(labels)} questions cannot be split so that {spec.stop.held_out:g} are held out"
+        )
+    cascade, _ = fit_stages(spec, labels.rows(np.flatnonzero(~calibration)), on_progress)
+    rest = labels.rows(np.flatnonzero(calibration))
+    features = cascade.features(rest)
+    row, everything = np.arange(len(rest)), len(spec.stages) - 1
+
+    def right(threshold: float) -> Floats:
+        walk = cascade.walk(features, np.full(everything, threshold))
+        return np.asarray(rest.right[row, walk.pick])
+
+    most = right(-np.inf)
+    gains = [
+        cascade.gains(stage, of_stage, cascade.models[stage].answers.scores(of_stage))
+        for stage, of_stage in enumerate(features[:-1])
+    ]
+    threshold, _ = certified_threshold(
+        np.concatenate(gains), lambda limit: most - right(limit), spec.stop.alpha, spec.stop.delta
+    )
+    return replace(cascade, thresholds=np.full(everything, threshold))
+
+
+def fit_stages(
+    spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress
+) -> tuple[Cascade, list[Floats]]:
+    """Return a cascade that goes by the reward, and the out-of-fold gains of each stage but the last, (n,).
+
+    Raises:
+        RouterError: The labels cannot be fitted to.
+    """
+    parts = folds(labels.features[0].texts, spec.folds, spec.seed)
+    relevance = None
+    if spec.relevance:
+        relevance, labels = _with_relevance(labels, parts, on_progress)
+    last, row = len(spec.stages) - 1, np.arange(len(labels))
+    models: list[StageModel] = []
+    stage_scores: list[Floats] = []
+    for stage, features in enumerate(labels.features):
+        answers = RoutingDataset(features, labels.right[:, : len(features.arms)], is_choice=False)
+        router, scores = _fit_out_of_fold(spec.answers, answers, parts)
+        best = labels.right[row, scores.argmax(axis=1)]
+        models.append(StageModel(router, *_calibrated(scores.max(axis=1), best)))
+        stage_scores.append(scores)
+        on_progress("fitting to the answers of each stage", stage + 1, last + 1)
+    rewards = [labels.reward(stage, scores.argmax(axis=1)) for stage, scores in enumerate(stage_scores)]
+    onwards, gains = rewards[last], [np.empty(0)] * last
+    for stage in reversed(range(last)):
+        gain_labels = RoutingDataset(
+            _flat(labels.features[stage], stage_scores[stage]),
+            (onwards - rewards[stage])[:, None],
+            is_choice=False,
+        )
+        router, scores = _fit_out_of_fold(spec.gain, gain_labels, parts)
+        models[stage], gains[stage] = replace(models[stage], gain=router), scores[:, 0]
+        onwards = np.where(gains[stage] > 0.0, onwards, rewards[stage])
+        on_progress("fitting to the gains of going on", last - stage, last)
+    return Cascade(spec, tuple(models), np.zeros(last), relevance), gains
+
+
+def _with_relevance(
+    labels: CascadeDataset, parts: Sequence[tuple[Integers, Integers]], on_progress: Progress
+) -> tuple[RelevanceModel, CascadeDataset]:
+    """Return a model fitted to all questions, and the questions with out-of-fold relevance."""
+    observed = labels.seen
+    if observed is None or not any(observed.gold):
+        raise RouterError("relevance is learned from gold_ids, and no question has any")
+    examples, owners = examples_of(labels.features, observed)
+    rows, features = [], []
+    for number, (training, held_out) in enumerate(parts, start=1):
+        model = _fitted(examples, np.isin(owners, training))
+        rest = observed.rows(held_out)
+        features.append([_seen(of_stage.rows(held_out), rest, model) for of_stage in labels.features])
+        rows.append(held_out)
+        on_progress("fitting relevance", number, len(parts) + 1)
+    order = np.argsort(np.concatenate(rows))
+    whole = tuple(stacked(stages).rows(order) for stages in zip(*features, strict=True))
+    model = _fitted(examples, np.ones(len(owners), dtype=bool))
+    on_progress("fitting relevance", len(parts) + 1, len(parts) + 1)
+    return model, replace(labels, features=whole)
+
+
+def _fitted(examples: Examples, chosen: NDArray[np.bool_]) -> RelevanceModel:
+    try:
+        return examples.fit(np.flatnonzero(chosen))
+    except RelevanceError as error:
+        raise RouterError(f"the cascade cannot learn relevance: {error}") from error
+
+
+def _seen(features: Features, observed: Observed | None, model: RelevanceModel | None) -> Features:
+    """Return the features of a stage with relevance, if there is a model of it."""
+    if model is None:
+        return features
+    if observed is None:
+        raise RouterError("the cascade reads the relevance of passages: give it what was found and answered")
+    return with_relevance(features, observed, model)
+
+
+def _fit_out_of_fold(
+    spec: RouterSpec, labels: RoutingDataset, parts: Sequence[tuple[Integers, Integers]]
+) -> tuple[Router, Floats]:
+    """Return a router that is fitted to all labels, and out-of-fold scores, shape (n, n_arms)."""
+    scores = out_of_fold_scores(lambda: build_router(spec), labels, parts)
+    return build_router(spec).fit(labels), scores
+
+
+def _calibrated(scores: Floats, right: Floats) -> tuple[Floats, Floats]:
+    """Return the knots of the isotonic regression of a score on a predicted one, each of shape (n_knots,)."""
+    from scipy.optimize import isotonic_regression  # here: replicas read what is fitted
+
+    distinct, at, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    fitted = isotonic_regression(np.bincount(at, right) / counts, weights=counts)
+    knots = np.unique(np.concatenate([fitted.blocks[:-1], fitted.blocks[1:] - 1]))
+    return distinct[knots], np.clip(fitted.x[knots], 0.0, 1.0)
+
+
+def _flat(features: Features, scores: Floats) -> Features:
+    """Return the features of all arms of a question, and their scores, as those of going on."""
+    tables = [table for table in (features.retrieved, features.answered) if table is not None]
+    tables.append(ArmTable(("score",), scores[:, :, None]))
+    names = [f"{name} of {arm}" for table in tables for arm in features.arms for name in table.names]
+    values = np.hstack([table.values.reshape(len(features), -1) for table in tables])
+    best = np.sort(scores, axis=1)[:, ::-1]
+    lead = best[:, :1] - (best[:, 1:2] if best.shape[1] > 1 else 0.0)
+    table = ArmTable((*names, "best score", "lead"), np.hstack([values, best[:, :1], lead])[:, None, :])
+    return replace(features, arms=(GO_ON,), retrieved=table, answered=None)
+
+
+def examples_of(features: Sequence[Features], seen: Observed) -> tuple[Examples, NDArray[np.intp]]:
+    """Return what a model of relevance is fitted to, and the question of each of its cases.
+
+    A question is a case at each stage at which something has been found. Raises RouterError.
+    """
+    cases, owners = [], []
+    for stage in features:
+        for number, (text, row, gold) in enumerate(zip(stage.texts, seen.found, seen.gold, strict=True)):
+            if gold and (by_arm := _by_arm(stage.arms, row)):
+                cases.append(Case(text, by_arm, gold))
+                owners.append(number)
+    try:
+        return Examples.of(cases, FITTING), np.array(owners, dtype=np.intp)
+    except RelevanceError as error:
+        raise RouterError(f"the cascade cannot learn relevance: {error}") from error
+
+
+def _by_arm(arms: Sequence[str], row: Found) -> dict[str, Sequence[Passage]]:
+    return {arm: passages for arm, passages in zip(arms, row, strict=False) if passages}
+
+
+def with_relevance(features: Features, seen: Observed, model: RelevanceModel) -> Features:
+    """Add the predicted relevance of passages to the features of a stage, which has found and answered."""
+    n = len(features.arms)
+    relevance = [
+        model.relevance(text, _by_arm(features.arms, row))
+        for text, row in zip(features.texts, seen.found, strict=True)
+    ]
+    passages, answers = [row[:n] for row in seen.found], [row[:n] for row in seen.answers]
+    return router_features.with_relevance(features, relevance, passages, answers)
+
+
+def stacked(parts: Sequence[Features]) -> Features:
+    """Return the questions of several features of the same arms and columns, one after the other."""
+    first = parts[0]
+    retrieved, answered = (
+        None
+        if table is None
+        else ArmTable(table.names, np.concatenate([getattr(part, name).values for part in parts]))
+        for name, table in (("retrieved", first.retrieved), ("answered", first.answered))
+    )
+    return Features(
+        first.arms,
+        tuple(text for part in parts for text in part.texts),
+        first.names,
+        np.concatenate([part.question for part in parts]),
+        np.concatenate([part.embedding for part in parts]),
+        retrieved,
+        answered,
+        first.passages,
+    )

@@ -1,0 +1,156 @@
+"""A trained cascade in a folder: its routers, and the facts of its training.
+
+cascade.json           the facts of its training, thresholds and calibrations
+stage-<n>.answers      the router of the answers of a stage, from 1
+stage-<n>.gain         the router of what going on gains
+relevance.model        the model of the relevance of passages, where it reads one
+manifest.json          size and digest of each of these (`armwise.arms.manifest`)
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
+
+from armwise.agent.lab.routers.cascade.fitted import Cascade, CascadeSpec, StageModel
+from armwise.agent.routers.catalog import load_router
+from armwise.agent.routers.dataset import RouterError
+from armwise.agent.routers.saved import AGAIN, check_digest, digest_of, read_file, write_files
+from armwise.arms.llm import prompts
+from armwise.arms.relevance import RelevanceError, RelevanceModel
+
+ABOUT, RELEVANCE = "cascade.json", "relevance.model"
+
+Threshold = Annotated[
+    float, PlainSerializer(lambda limit: limit if math.isfinite(limit) else str(limit), when_used="json")
+]
+"""A threshold, as text where JSON has no number for it: `inf` never goes on, `-inf` always does."""
+
+
+class Calibration(BaseModel):
+    """Knots of the probability of the best answer of a stage."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    scores: tuple[float, ...] = Field(min_length=1)
+    probabilities: tuple[float, ...] = Field(min_length=1)
+
+
+class About(BaseModel):
+    """The facts of a cascade's training.
+
+    Attributes:
+        format: Version of the folder.
+        spec: What it asks, and how it was fitted.
+        calibrations: Calibrations of each stage.
+        thresholds: Thresholds of each stage but the last.
+        digests: Digests of the files of its routers, by name.
+        k: The most passages that an arm found.
+        corpus: Digest of the corpus of these passages; None where the arms found none.
+        writing: How the answers were written; None if unknown.
+        utility: Utility that the reward defines.
+        inputs: Digests of the files that it was trained on, by their paths.
+        questions: Number of training questions.
+        held_out: Results on held-out questions; None if it was not evaluated.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    spec: CascadeSpec
+    calibrations: tuple[Calibration, ...]
+    thresholds: tuple[Threshold, ...]
+    digests: dict[str, str]
+    k: int = Field(ge=0)
+    corpus: str | None
+    writing: prompts.Writing | None
+    utility: dict[str, Any]
+    inputs: dict[str, str]
+    questions: int
+    held_out: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedCascade:
+    """A fitted cascade, and the facts of its training."""
+
+    cascade: Cascade
+    about: About
+
+
+def files_of(cascade: Cascade) -> dict[str, bytes]:
+    """Return the routers of a cascade by the names of their files."""
+    files = {}
+    for number, model in enumerate(cascade.models, start=1):
+        files[f"stage-{number}.answers"] = model.answers.save()
+        if model.gain is not None:
+            files[f"stage-{number}.gain"] = model.gain.save()
+    if cascade.relevance is not None:
+        files[RELEVANCE] = cascade.relevance.save()
+    return files
+
+
+def write_cascade(folder: Path, cascade: Cascade, **facts: Any) -> TrainedCascade:
+    """Write a cascade, replacing another one in the folder, and return it with the facts of its training.
+
+    Args:
+        folder: Made where it is missing.
+        cascade: The fitted cascade.
+        facts: The fields of `About` that are not the cascade's own.
+    """
+    files = files_of(cascade)
+    about = About(
+        spec=cascade.spec,
+        calibrations=tuple(
+            Calibration(
+                scores=tuple(model.scores.tolist()), probabilities=tuple(model.probabilities.tolist())
+            )
+            for model in cascade.models
+        ),
+        thresholds=tuple(cascade.thresholds.tolist()),
+        digests={name: digest_of(saved) for name, saved in files.items()},
+        **facts,
+    )
+    document = orjson.dumps(about.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+    write_files(folder, {**files, ABOUT: document})
+    return TrainedCascade(cascade, about)
+
+
+def read_cascade(folder: Path) -> TrainedCascade:
+    """Read a cascade.
+
+    Raises:
+        RouterError: It is missing, damaged, of another version, or its files are not those that it describes.
+    """
+    folder = folder.expanduser()
+    try:
+        about = About.model_validate_json(read_file(folder, ABOUT))
+        models = [_stage(folder, about, number) for number in range(len(about.spec.stages))]
+        relevance = RelevanceModel.load(_read(folder, about, RELEVANCE)) if about.spec.relevance else None
+    except OSError as error:
+        raise RouterError(
+            f"{folder} holds no trained cascade: {error}; `armwise train --model cascade` writes one"
+        ) from None
+    except (ValidationError, IndexError, RelevanceError) as error:
+        raise RouterError(f"{folder / ABOUT} is damaged, or of another version: {error}; {AGAIN}") from None
+    return TrainedCascade(Cascade(about.spec, tuple(models), np.array(about.thresholds), relevance), about)
+
+
+def _stage(folder: Path, about: About, number: int) -> StageModel:
+    names = [f"stage-{number + 1}.answers"]
+    if number + 1 < len(about.spec.stages):
+        names.append(f"stage-{number + 1}.gain")
+    routers = [load_router(_read(folder, about, name)) for name in names]
+    knots = about.calibrations[number]
+    return StageModel(routers[0], np.array(knots.scores), np.array(knots.probabilities), *routers[1:])
+
+
+def _read(folder: Path, about: About, name: str) -> bytes:
+    """Return the content of a file that is the one described. Raises RouterError."""
+    saved = read_file(folder, name)
+    check_digest(saved, about.digests.get(name), str(folder / name))
+    return saved

@@ -1,0 +1,208 @@
+"""The router of Retriever Portfolios: the cosine of a vector of the question and a vector of the arm."""
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from armwise.agent.lab.routers.optimizer import Descent, DescentParameters, Mask, Rows, on_threads, seeded
+from armwise.agent.routers.base import Parametrised, Schema, State
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
+from armwise.arms.models import Backbone, Embedder, build_embedder
+from armwise.number import Number
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Inputs = list[NDArray[np.float32]]
+
+EPSILON = 1e-5
+"""What a layer norm adds to the variance."""
+
+
+class ContrastiveParameters(DescentParameters):
+    """The network and its fit; the defaults are the paper's, except for the encoder."""
+
+    encoder: str | None = Field(
+        None,
+        description="Frozen text encoder: a hub name (the paper has google/flan-t5-large), a folder, "
+        "`package:NAME/PATH`, or `hashing:DIM`; null uses only the embedding of the question.",
+    )
+    width: int = Field(256, ge=1, description="Units of a hidden layer.")
+    dropout: Number = Field(0.1, ge=0.0, lt=1.0, description="Share of the units that are dropped in a step.")
+    temperature: Number = Field(
+        1.0,
+        gt=0.0,
+        description="Divisor of the cosines in the loss; 1 leaves them as they are, as the published code "
+        "does.",
+    )
+    most_winners: int | None = Field(
+        None,
+        ge=1,
+        description="Largest number of tied best arms of a training question, 3 in the paper; null for any "
+        "number.",
+    )
+    batch_size: int = Field(64, ge=1, description="Questions in a step.")
+    learning_rate: Number = Field(3e-4, gt=0.0, description="Learning rate of AdamW.")
+
+
+class Contrastive(Parametrised[ContrastiveParameters]):
+    """Scores an arm with the cosine between a vector of the question and a vector of the arm.
+
+    Each input (the vector of a frozen text encoder, the embedding) goes through Linear, ReLU, dropout and
+    layer norm to `width` numbers; these, side by side, through two more such blocks. It is fitted by minus
+    the log-probability that one of the arms tied for the best is chosen. Questions on which no arms differ
+    are left out. A fitted router needs numpy alone, besides the encoder.
+
+    Unlike in the paper, a question may have any number of best arms: those with few are the hard ones, and a
+    router fitted to them alone mistakes what is best there for what is best. The paper's loss is the mean of
+    the log-probabilities of the best arms, which asks for every one of them; with one winner both are the
+    same. Also, there is one embedding in place of two, and no encoder unless one is named; its
+    vector is mean-pooled unless its folder sets another pooling, and normalised; and the epoch is chosen by
+    the held-out loss, not by the recall.
+
+    Raises:
+        ModelNotFoundError: When it is fitted or loaded, the encoder is not found.
+
+    Source: Retriever Portfolios: A Principled Approach to Adaptive RAG (2026), arXiv:2605.31176, appendix
+    B.9; the loss after Chen et al. 2024, RouterDC, arXiv:2409.19886.
+    """
+
+    kind = "contrastive"
+    example: ClassVar = {"width": 64}
+    Params = ContrastiveParameters
+    _encoder: Embedder | None
+    _weights: dict[str, NDArray[np.float32]]
+
+    def _fit(self, labels: RoutingDataset) -> None:
+        import torch
+        from torch import Tensor
+
+        chosen, right = self.chosen, winners(labels.utility)
+        used = labels.telling & (right.sum(axis=1) <= (chosen.most_winners or right.shape[1]))
+        if not used.any():
+            raise RouterError(
+                f"every question on which arms differ has more than {chosen.most_winners} best arms"
+            )
+        right, known = right[used], ~np.isnan(labels.utility[used])
+        self._encoder = self._load()
+        inputs = [torch.from_numpy(values) for values in self._inputs(labels.features.rows(used))]
+        with seeded(chosen.seed), on_threads(1):
+            network = _network([rows.shape[1] for rows in inputs], chosen, n_arms=right.shape[1])
+
+            def losses(at: Rows) -> Tensor:
+                near = cosines(network, [rows[at] for rows in inputs])
+                return any_losses(near / chosen.temperature, right[at], known[at])
+
+            descent = Descent(chosen, chosen.batch_size, chosen.learning_rate, chosen.batch_size)
+            descent.run(network, losses, np.arange(len(right)))
+        self._weights = {name: value.numpy() for name, value in network.state_dict().items()}
+        self._weights["arms.weight"] = _unit(self._weights["arms.weight"])
+
+    def _scores(self, features: Features) -> Floats:
+        blocks = [self._block(f"input{at}", values) for at, values in enumerate(self._inputs(features))]
+        question = _unit(self._block("fusion1", self._block("fusion0", np.hstack(blocks))))
+        at = positions(self._fitted.arms, features.arms)
+        return np.asarray(question @ self._weights["arms.weight"][at].T, dtype=np.float64)
+
+    def _block(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Apply Linear, ReLU and layer norm."""
+        weights = self._weights
+        hidden = np.maximum(values @ weights[f"{name}.0.weight"].T + weights[f"{name}.0.bias"], 0.0)
+        hidden -= hidden.mean(axis=1, keepdims=True)
+        hidden /= np.sqrt((hidden * hidden).mean(axis=1, keepdims=True) + np.float32(EPSILON))
+        normed: NDArray[np.float32] = hidden * weights[f"{name}.3.weight"] + weights[f"{name}.3.bias"]
+        return normed
+
+    def _inputs(self, features: Features) -> Inputs:
+        inputs = []
+        if (encoder := self._encoder) is not None:
+            # `encode_passages` uses all threads, `encode_queries` one, as others are served meanwhile
+            encode = encoder.encode_queries if len(features) == 1 else encoder.encode_passages
+            inputs.append(encode(features.texts))
+        if features.embedding.shape[1]:
+            inputs.append(features.embedding)
+        if not inputs:
+            raise RouterError("router 'contrastive' needs the questions' embeddings, or an encoder")
+        return inputs
+
+    def _load(self) -> Embedder | None:
+        if self.chosen.encoder is None:
+            return None
+        return build_embedder(Backbone.model_validate({"model": self.chosen.encoder}))
+
+    def _state(self) -> State:
+        if self._encoder is None:
+            return self._weights
+        return {**self._weights, "encoder": np.frombuffer(self._encoder.digest.encode(), dtype=np.uint8)}
+
+    def _restore(self, schema: Schema, state: State) -> None:
+        del schema
+        self._encoder = self._load()
+        if self._encoder is not None and state["encoder"].tobytes().decode() != self._encoder.digest:
+            raise RouterError(
+                f"encoder {self.chosen.encoder!r} is not the one that the router was fitted with"
+            )
+        self._weights = {name: value for name, value in state.items() if name != "encoder"}
+
+
+def winners(utility: Floats) -> NDArray[np.bool_]:
+    """Return whether each known arm is tied for the best on each question, shape (n_questions, n_arms).
+
+    >>> winners(np.array([[1.0, 0.5, 1.0], [np.nan, 0.0, -1.0]])).tolist()
+    [[True, False, True], [False, True, False]]
+    """
+    worth = np.nan_to_num(utility, nan=-np.inf)
+    return np.asarray((worth == worth.max(axis=1, keepdims=True)) & ~np.isnan(utility))
+
+
+def any_losses(logits: "Tensor", right: Mask, known: Mask) -> "Tensor":
+    """Return minus the log-probability of the positive arms together on each question, shape (n,).
+
+    Args:
+        logits: Shape (n, n_arms).
+        right: The positives, at least one a question, all of them known, shape (n, n_arms).
+        known: The arms in the softmax, shape (n, n_arms).
+    """
+    import torch
+
+    among, chosen = (torch.as_tensor(mask, device=logits.device) for mask in (known, right))
+    shares = logits.masked_fill(~among, -torch.inf).log_softmax(dim=1)
+    return -shares.masked_fill(~chosen, -torch.inf).logsumexp(dim=1)
+
+
+def cosines(network: "nn.ModuleDict", inputs: "list[Tensor]") -> "Tensor":
+    """Return the cosine between each question and each arm, shape (n, n_arms)."""
+    import torch
+    from torch.nn.functional import normalize
+
+    blocks = [network[f"input{at}"](values) for at, values in enumerate(inputs)]
+    question = normalize(network["fusion1"](network["fusion0"](torch.cat(blocks, dim=1))), dim=1)
+    return question @ normalize(network.get_parameter("arms.weight"), dim=1).T
+
+
+def _network(dims: list[int], chosen: ContrastiveParameters, n_arms: int) -> "nn.ModuleDict":
+    from torch import nn
+
+    width = chosen.width
+
+    def block(dim: int) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Linear(dim, width), nn.ReLU(), nn.Dropout(chosen.dropout), nn.LayerNorm(width, EPSILON)
+        )
+
+    arms = nn.Linear(width, n_arms, bias=False)
+    nn.init.normal_(arms.weight, std=0.02)
+    return nn.ModuleDict(
+        {
+            **{f"input{at}": block(dim) for at, dim in enumerate(dims)},
+            "fusion0": block(len(dims) * width),
+            "fusion1": block(width),
+            "arms": arms,
+        }
+    )
+
+
+def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), dtype=np.float32)

@@ -1,0 +1,217 @@
+"""Routers made of routers: the mean of several, and one whose scores are calibrated to utilities."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from armwise.agent.lab.routers.cross_validation import folds, kinds, out_of_fold_scores, worth
+from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
+from armwise.agent.routers.catalog import build_router
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
+from armwise.agent.spec import Spec
+from armwise.number import Number
+
+ROUNDING = 1e-9
+"""A spread below this share of the largest score is rounding error."""
+
+
+class BlendParameters(Parameters):
+    """The members of a blend, and how they are weighed."""
+
+    members: list[Spec] = Field(
+        min_length=1, description="Routers, each with a `kind` of the catalogue and its `params`."
+    )
+    weights: list[Annotated[Number, Field(gt=0.0)]] | None = Field(
+        None, description="Weight of each member; null weighs all alike."
+    )
+    scale: Literal["spread", "rank"] = Field(
+        "spread",
+        description="How scores of members are made comparable: divided by their spread on the training "
+        "questions (`spread`), or replaced by the share of arms with a lower score (`rank`).",
+    )
+
+
+class Blend(Parametrised[BlendParameters]):
+    """Scores an arm with the weighted mean of its members' scores, each fitted to the same labels.
+
+    The spread of a member is the standard deviation of its scores around their mean over the arms of a
+    question, over all training questions: an offset common to all arms does not change their order. Blend a
+    train-free router by rank only: its score of an arm that retrieves nothing is far below all others.
+
+    The stage of a blend is the latest of its members'.
+
+    Args:
+        params: Fields of `BlendParameters`.
+    """
+
+    kind = "blend"
+    example: ClassVar = {
+        "members": [{"kind": "ridge"}, {"kind": "pairwise_svm"}],
+        "weights": [1.0, 2.0],
+    }
+    Params = BlendParameters
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        self._members = [build_router(spec) for spec in self.chosen.members]
+        self.stage = max(member.stage for member in self._members)
+        weights = np.array(self.chosen.weights or [1.0] * len(self._members))
+        if len(weights) != len(self._members):
+            raise RouterError(f"blend: {len(weights)} weights do not fit {len(self._members)} members")
+        self._weights = weights / weights.sum()
+
+    def _fit(self, labels: RoutingDataset) -> None:
+        for member in self._members:
+            member.fit(labels)
+        self._spreads = np.ones(len(self._members))
+        if self.chosen.scale == "spread":
+            self._spreads = np.array([_spread(member.scores(labels.features)) for member in self._members])
+
+    def _scores(self, features: Features) -> Floats:
+        blended = np.zeros((len(features), len(features.arms)))
+        for member, spread, weight in zip(self._members, self._spreads, self._weights, strict=True):
+            scores = member.scores(features)
+            blended += weight * (rank_shares(scores) if self.chosen.scale == "rank" else scores / spread)
+        return blended
+
+    def _state(self) -> State:
+        saved = (np.frombuffer(member.save(), dtype=np.uint8) for member in self._members)
+        return {"spreads": self._spreads, **{f"member.{n}": array for n, array in enumerate(saved)}}
+
+    def _restore(self, schema: Schema, state: State) -> None:
+        del schema
+        self._spreads = state["spreads"]
+        for number, member in enumerate(self._members):
+            member.load(state[f"member.{number}"].tobytes())
+
+
+def rank_shares(scores: Floats) -> Floats:
+    """Return the share of the arms of a question that each arm scores above; itself and ties count one half.
+
+    >>> rank_shares(np.array([[0.1, 7.0, 0.1]])).round(3).tolist()
+    [[0.333, 0.833, 0.333]]
+    """
+    score, other = scores[:, :, None], scores[:, None, :]
+    return np.asarray(0.5 * (score > other).mean(axis=2) + 0.5 * (score >= other).mean(axis=2))
+
+
+def _spread(scores: Floats) -> float:
+    """Return the spread between arms, or 1 where it is rounding error."""
+    spread = float((scores - scores.mean(axis=1, keepdims=True)).std())
+    return spread if spread > ROUNDING * np.abs(scores).max() else 1.0
+
+
+class CalibratedParameters(Parameters):
+    """The router that is calibrated, and the cross-validation that does it."""
+
+    router: Spec = Field(
+        description="Router whose scores are calibrated: a `kind` of the catalogue and its `params`."
+    )
+    folds: int = Field(5, ge=2, description="Folds of the cross-validation.")
+    held_out: Literal["questions", "kinds"] = Field(
+        "questions",
+        description="What a fold holds out: questions drawn at random (`questions`), or all questions of "
+        "one form (`kinds`), which keeps only differences between questions that hold across forms and "
+        "suits labels of synthetic questions.",
+    )
+    seed: int = Field(0, ge=0, description="Seed that shuffles questions into folds.")
+
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares of the differences between questions that a router may keep; of equal ones, the least."""
+
+
+class Calibrated(Parametrised[CalibratedParameters]):
+    """Scores an arm with its expected utility: an offset of the arm, plus a slope times a router's score.
+
+    The slope is the least-squares one, with an offset for each arm, over out-of-fold scores: it measures how
+    reliable the scores are, and is 0 where they mislead. With `held_out: kinds` it is multiplied by the share
+    at which the best-scored arms earn most on kinds that were left out of the fit. The offsets make the mean
+    score of an arm on the training questions its mean utility there.
+
+    A router that compares arms with each other, such as a pairwise one, needs all arms in every request.
+
+    Args:
+        params: Fields of `CalibratedParameters`.
+
+    Attributes:
+        slope: Utility by which a score one higher is better, at least 0.
+        offsets: Offsets of each arm, shape (n_arms,).
+    """
+
+    kind = "calibrated"
+    example: ClassVar = {"router": {"kind": "pairwise_svm", "params": {"strengths": [10.0]}}}
+    Params = CalibratedParameters
+    slope: float
+    offsets: Floats
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        self._router = build_router(self.chosen.router)
+        self.stage = self._router.stage
+
+    def _fit(self, labels: RoutingDataset) -> None:
+        out_of_fold = self._out_of_fold(labels)
+        self.slope = slope(out_of_fold, labels.utility)
+        if self.chosen.held_out == "kinds":
+            self.slope *= _best_share(self.slope * out_of_fold, labels.utility)
+        scores = self._router.fit(labels).scores(labels.features)
+        scores[np.isnan(labels.utility)] = np.nan
+        self.offsets = np.nanmean(labels.utility, axis=0) - self.slope * np.nanmean(scores, axis=0)
+
+    def _out_of_fold(self, labels: RoutingDataset) -> Floats:
+        """Return out-of-fold scores, NaN where a question was never held out, shape (n, n_arms)."""
+        n, seed = self.chosen.folds, self.chosen.seed
+        by_kind = self.chosen.held_out == "kinds"
+        parts = kinds(labels.features.question, n, seed) if by_kind else []
+        parts = parts or folds(labels.features.texts, n, seed)
+        try:
+            return out_of_fold_scores(lambda: build_router(self.chosen.router), labels, parts)
+        except RouterError as error:
+            raise RouterError(
+                f"calibrated: {len(labels)} questions are too few for {n} folds: {error}"
+            ) from error
+
+    def _scores(self, features: Features) -> Floats:
+        at = positions(self._fitted.arms, features.arms)
+        return self.offsets[at] + self.slope * self._router.scores(features)
+
+    def _state(self) -> State:
+        router = np.frombuffer(self._router.save(), dtype=np.uint8)
+        return {"router": router, "slope": np.array(self.slope), "offsets": self.offsets}
+
+    def _restore(self, schema: Schema, state: State) -> None:
+        del schema
+        self._router.load(state["router"].tobytes())
+        self.slope, self.offsets = float(state["slope"]), state["offsets"]
+
+
+def _best_share(differences: Floats, utility: Floats) -> float:
+    """Return the share of predicted differences at which the best arms earn most."""
+    is_known = ~np.isnan(differences).any(axis=1)
+    scores, utility = differences[is_known], utility[is_known]
+    if not len(scores):
+        return 0.0
+    scores = scores - scores.mean(axis=0)
+    means = np.nan_to_num(np.nanmean(utility, axis=0), nan=-np.inf)
+    return max(SHARES, key=lambda share: worth(means + share * scores, utility))
+
+
+def slope(scores: Floats, utility: Floats) -> float:
+    """Return the slope of utility over score by least squares, each arm with its own offset; at least 0.
+
+    Args:
+        scores: NaN where unknown, shape (n, n_arms).
+        utility: NaN where unknown, of the same shape.
+
+    >>> slope(np.array([[1.0, 10.0], [2.0, 12.0]]), np.array([[5.0, 0.0], [7.0, 4.0]]))
+    2.0
+    """
+    is_known = ~np.isnan(scores) & ~np.isnan(utility)
+    counts = np.maximum(is_known.sum(axis=0), 1)
+    x, y = (
+        np.where(is_known, values - np.where(is_known, values, 0.0).sum(axis=0) / counts, 0.0)
+        for values in (scores, utility)
+    )
+    return max(0.0, float((x * y).sum() / ((x * x).sum() or 1.0)))

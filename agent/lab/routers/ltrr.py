@@ -1,0 +1,199 @@
+"""LTRR's feed-forward networks: fitted with torch, scored with numpy alone.
+
+    features of the question --.
+    features of the arm -------+--> 256 --> 128 --> 64 --> score of the arm
+    one-hot code of the arm ---'
+
+The fit is in `ltrr_training`, the fitted network in `mlp`.
+"""
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
+
+import numpy as np
+from pydantic import Field
+
+from armwise.agent.lab.routers.networks import Array, Network
+from armwise.agent.lab.routers.optimizer import Descent, DescentParameters, on_threads, seeded
+from armwise.agent.lab.routers.preprocessing import Preparation
+from armwise.agent.lab.routers.ranking_targets import CentreParameters, Pairs, Points, Ranking, Target
+from armwise.agent.routers.base import Parametrised, Schema, StageParameters, State
+from armwise.agent.routers.dataset import (
+    Features,
+    Floats,
+    RouterError,
+    RoutingDataset,
+    positions,
+    scored_in_parts,
+)
+from armwise.number import Number
+
+if TYPE_CHECKING:
+    from armwise.agent.lab.routers.neural.ltrr_training import Examples, FeedForward
+
+
+class NeuralParameters(StageParameters, DescentParameters):
+    """The inputs, the size and the fit of a network."""
+
+    identity: bool = Field(
+        True, description="Whether rows include the one-hot code of the arm; LTRR leaves it out."
+    )
+    hidden: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = Field(
+        [256, 128, 64], description="Units of each hidden layer."
+    )
+    dropout: Number = Field(0.2, ge=0.0, lt=1.0, description="Share of the units that are dropped in a step.")
+    batch_size: int = Field(64, ge=1, description="Questions in a step.")
+    learning_rate: Number = Field(1e-3, gt=0.0, description="Learning rate of AdamW.")
+    weight_decay: Number = Field(0.01, ge=0.0, description="Weight decay of AdamW.")
+
+
+N = TypeVar("N", bound=NeuralParameters)
+
+
+class Neural(Parametrised[N]):
+    """A network over the features of the question and of an arm.
+
+    Missing features of an arm, such as all of an arm that retrieves nothing, are replaced by a learned
+    vector; features that no arm lacked in training, by their median.
+    """
+
+    example: ClassVar = {"hidden": [32, 16], "learning_rate": 0.01, "batch_size": 16}
+
+    _network: Network
+
+    def _fit(self, labels: RoutingDataset) -> None:
+        from armwise.agent.lab.routers.neural import ltrr_training
+
+        chosen = self.chosen
+        self._preparation = Preparation.of(labels.features, chosen.dims)
+        examples = ltrr_training.Examples.of(
+            self._of_question(labels.features),
+            self._preparation.arms(labels.features),
+            self._target.utility(labels),
+        )
+        if not examples.own.shape[2] and not chosen.identity:
+            raise RouterError(
+                f"{self.kind}: identity is false, and no feature of an arm is known at stage "
+                f"{chosen.stage!r}: the rows of all arms would be the same"
+            )
+        with seeded(chosen.seed), on_threads(1):
+            network = ltrr_training.FeedForward(
+                examples.shape, chosen.hidden, dropout=chosen.dropout, identity=chosen.identity
+            )
+            self._descend(network, examples, labels)
+        self._network = network.as_arrays()
+
+    def _descend(self, network: "FeedForward", examples: "Examples", labels: RoutingDataset) -> None:
+        chosen = self.chosen
+        descent = Descent(chosen, chosen.batch_size, chosen.learning_rate, chosen.batch_size)
+        descent.run(network, self._target.losses(network, examples), self._target.questions(labels))
+
+    def _of_question(self, features: Features) -> Floats:
+        """Return the inputs of each question, shape (n, d)."""
+        return self._preparation.question(features)
+
+    @property
+    @abstractmethod
+    def _target(self) -> Target:
+        """The target of the fit."""
+
+    def _scores(self, features: Features) -> Floats:
+        at = positions(self._fitted.arms, features.arms)
+        return scored_in_parts(features, len(at) ** 2, lambda part: self._of_part(part, at))
+
+    def _of_part(self, features: Features, at: list[int]) -> Array:
+        question = self._network.of_question(self._of_question(features))
+        return self._of_arms(question, self._network.of_arms(self._preparation.arms(features), at))
+
+    def _of_arms(self, question: Array, arms: Array) -> Array:
+        """Return scores, shape (n, n_arms), from the two parts of the first layer."""
+        return self._network.rest(question[:, None] + arms)
+
+    def _state(self) -> State:
+        return {**self._network.state(), **self._preparation.state()}
+
+    def _restore(self, schema: Schema, state: State) -> None:
+        del schema
+        self._preparation = Preparation.restore(state)
+        self._network = Network.restore(state, len(self.chosen.hidden))
+
+
+class PointParameters(CentreParameters, NeuralParameters):
+    """The parameters of a network on centred or plain utilities."""
+
+
+class PointwiseFFN(Neural[PointParameters]):
+    """Scores an arm with its expected utility less the mean of the question's arms, by the squared error.
+
+    Unlike in the paper, a row may have the one-hot code of its arm, and utilities are centred by question;
+    without `centre`, a score is the expected utility itself.
+
+    Source: Kim and Diaz 2025, LTRR: Learning to rank retrievers for LLMs, arXiv:2506.13743.
+    """
+
+    kind = "pointwise_ffn"
+    Params = PointParameters
+
+    @property
+    def _target(self) -> Target:
+        return Points(self.chosen.centre)
+
+
+class ListParameters(NeuralParameters):
+    """The parameters of a network with a listwise loss."""
+
+    temperature: Number = Field(
+        1.0, gt=0.0, description="Divisor of the utilities: the smaller, the more the best arm counts."
+    )
+
+
+class ListNet(Neural[ListParameters]):
+    """Scores arms so that their softmax approximates the softmax of their utilities.
+
+    The loss is the cross-entropy of the two: the probabilities of each arm to be first in the list.
+
+    Source: Cao et al. 2007, Learning to rank: from pairwise approach to listwise approach (ICML), as in
+    Kim and Diaz 2025, LTRR: Learning to rank retrievers for LLMs, arXiv:2506.13743; the temperature is added.
+    """
+
+    kind = "listnet"
+    Params = ListParameters
+
+    @property
+    def _target(self) -> Target:
+        return Ranking(self.chosen.temperature)
+
+
+class PairParameters(NeuralParameters):
+    """The parameters of a network with a pairwise loss."""
+
+    pairs: int = Field(
+        16, ge=1, description="Largest number of pairs of a question in an epoch, each in both directions."
+    )
+
+
+class PairwiseFFN(Neural[PairParameters]):
+    """Scores an arm with its mean probability of being better than another.
+
+    A row of the network is a pair: the features of the question, and the difference of the features of the
+    two arms. The loss is the cross-entropy of which one is better, in both directions; ties are left out. An
+    arm counts as one half against itself, so that a single arm has a score.
+
+    Unlike in the paper, an epoch draws some pairs of each question, and does not use all.
+
+    Source: Kim and Diaz 2025, LTRR: Learning to rank retrievers for LLMs, arXiv:2506.13743.
+    """
+
+    kind = "pairwise_ffn"
+    Params = PairParameters
+
+    @property
+    def _target(self) -> Target:
+        return Pairs(self.chosen.pairs, self.chosen.seed)
+
+    def _of_arms(self, question: Array, arms: Array) -> Array:
+        logits = self._network.rest(question[:, None, None] + (arms[:, :, None] - arms[:, None, :]))
+        better = 0.5 + 0.5 * np.tanh(0.5 * logits)  # the logistic function, in a form that does not overflow
+        diagonal = np.arange(arms.shape[1])
+        better[:, diagonal, diagonal] = 0.5
+        return np.asarray(better.mean(axis=2))

@@ -1,0 +1,171 @@
+"""Text models that encode questions, whose last layers can be fitted; one has a token for each arm."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import batch_to_device
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm, normalize
+from transformers.utils import logging
+from typing_extensions import override
+
+from armwise.agent.lab.routers.optimizer import on_threads, seeded
+from armwise.agent.routers.base import State
+from armwise.agent.routers.dataset import Features, Floats, RouterError
+from armwise.arms.models import ModelNotFoundError, compute_cores, locate
+
+READING = threading.Lock()
+"""One encodes at a time: a fast tokenizer refuses two threads, and torch's number of threads is global."""
+
+
+FITTED_LAYERS = 2
+"""Last layers that R3AG fits, as in the paper, besides the word embeddings."""
+
+
+class TextReader(nn.Module):
+    """A model of sentence-transformers, with the pooling of its folder, or the mean without one.
+
+    It runs on CUDA if available. All its layers are frozen at first. Once fitted, it is thread-safe.
+
+    Args:
+        name: A hub name, a folder, or `package:NAME/PATH`.
+        at_once: Texts that are encoded together.
+        max_length: Tokens of a text that are read; None is the model's own limit.
+
+    Attributes:
+        width: Length of its vectors.
+
+    Raises:
+        ModelNotFoundError: The model is not found, or cannot be loaded.
+    """
+
+    def __init__(self, name: str, at_once: int, max_length: int | None = None) -> None:
+        super().__init__()
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would fill the log
+        place = locate(name)
+        try:
+            self.model = SentenceTransformer(
+                str(place),
+                local_files_only=isinstance(place, Path),
+                # eager attention: the order of sums in faster ones varies on a GPU
+                model_kwargs={"dtype": torch.float32, "attn_implementation": "eager"},
+            )
+        except (OSError, ValueError) as error:
+            raise ModelNotFoundError(f"model {name!r} cannot be loaded: {error}") from error
+        if max_length is not None:
+            self.model.max_seq_length = max_length
+        self.name, self.at_once = name, at_once
+        self.width = int(self.model.get_embedding_dimension() or 0)
+        self.requires_grad_(False)
+        self.eval()
+
+    @property
+    def body(self) -> Any:
+        """The model of transformers inside."""
+        return self.model.transformers_model
+
+    def free_last(self, count: int) -> None:
+        """Unfreeze the last layers. Raises RouterError if there are fewer."""
+        stacks = (module for module in self.body.modules() if isinstance(module, nn.ModuleList))
+        layers = max(stacks, key=len)
+        if count > len(layers):
+            raise RouterError(
+                f"{count} layers of model {self.name!r} are to be fitted, but it has {len(layers)}"
+            )
+        layers[len(layers) - count :].requires_grad_(True)
+
+    def forward(self, texts: Sequence[str]) -> Tensor:
+        """Return one vector a text, shape (n, width)."""
+        read = batch_to_device(self.model.preprocess(list(texts)), self.model.device)
+        vectors: Tensor = self.model(read)["sentence_embedding"]
+        return vectors
+
+    def read(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return one vector a text in numpy, shape (n, width), without gradients."""
+        starts = range(0, len(texts), self.at_once)
+        with READING, on_threads(len(compute_cores())), torch.inference_mode():
+            parts = [self(texts[start : start + self.at_once]).cpu().numpy() for start in starts]
+        return np.concatenate([np.empty((0, self.width), dtype=np.float32), *parts])
+
+    def state(self) -> State:
+        """Return the fitted parameters; the others are the model's own."""
+        return {name: value.detach().cpu().numpy() for name, value in self._free()}
+
+    @torch.no_grad()
+    def restore(self, state: State) -> None:
+        """Take what `state` returned. Raises KeyError if an array is missing."""
+        for name, value in self._free():
+            value.copy_(torch.from_numpy(state[name]))
+        self.eval()
+
+    def _free(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, value) for name, value in self.named_parameters() if value.requires_grad]
+
+
+class ScaledReader(TextReader):
+    """A text model whose vectors are scaled to mean 0 and variance 1."""
+
+    @override
+    def forward(self, texts: Sequence[str]) -> Tensor:
+        return layer_norm(super().forward(texts), (self.width,))
+
+
+class TextTower(TextReader):
+    """R3AG's full encoder: a text model that encodes questions, and the tokens of arms, as unit vectors.
+
+    Args:
+        name: A hub name, a folder, or `package:NAME/PATH`.
+        n_arms: Number of tokens added to the vocabulary; their embeddings are random.
+        at_once: Texts that are encoded together.
+
+    Raises:
+        ModelNotFoundError: The model is not found, or cannot be loaded.
+        RouterError: It has fewer than two layers.
+    """
+
+    def __init__(self, name: str, n_arms: int, at_once: int) -> None:
+        super().__init__(name, at_once)
+        self.tokens = [f"<RET_{arm}>" for arm in range(n_arms)]
+        self._extend()
+        self.free_last(FITTED_LAYERS)
+        self.body.get_input_embeddings().requires_grad_(True)
+
+    @classmethod
+    def restored(cls, name: str, n_arms: int, at_once: int, state: State) -> Self:
+        """Return a fitted tower. Raises KeyError if an array is missing."""
+        with seeded(0):
+            tower = cls(name, n_arms, at_once)
+        tower.restore(state)
+        return tower
+
+    def inputs(self, features: Features) -> NDArray[Any]:
+        """Return the texts."""
+        return np.array(features.texts, dtype=object)
+
+    @override
+    def forward(self, texts: Sequence[str]) -> Tensor:
+        return normalize(super().forward(texts), dim=1)
+
+    def fitted(self) -> Self:
+        """Return itself."""
+        return self
+
+    def encode(self, features: Features) -> Floats:
+        """Return one unit vector a question, shape (n_questions, width)."""
+        return self.read(features.texts).astype(np.float64)
+
+    def _extend(self) -> None:
+        body, tokenizer = self.body, self.model.tokenizer
+        tokenizer.add_tokens(self.tokens, special_tokens=True)
+        if len(tokenizer) > body.get_input_embeddings().num_embeddings:  # some models have spare rows
+            body.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        rows = body.get_input_embeddings().weight
+        with torch.no_grad():
+            drawn = torch.randn(len(self.tokens), rows.shape[1]) * rows.std().cpu()
+            rows[tokenizer.convert_tokens_to_ids(self.tokens)] = drawn.to(rows.device)

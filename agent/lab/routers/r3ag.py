@@ -1,0 +1,193 @@
+"""R3AG's router: retrieval quality and generation utility of each arm, weighted by the question.
+
+    texts or embeddings --Encoder of quality--> r_q --.
+                        --Encoder of utility-> g_q --Fusion--> cos(g_q, h_arm) = scores
+
+The fit is in `neural.r3ag_training`; scoring needs numpy alone if no text encoder is named.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from armwise.agent.lab.routers.networks import Encoder, Fusion, Head
+from armwise.agent.lab.routers.optimizer import Descent, DescentParameters, Mask, on_threads, seeded
+from armwise.agent.routers.base import Parametrised, Schema, State
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
+from armwise.arms.models import Backbone, compute_cores, digest_backbone
+from armwise.number import Number
+
+if TYPE_CHECKING:
+    from armwise.agent.lab.routers.neural.r3ag_training import Tower
+
+PARTS = ("quality.", "utility.")
+"""Prefixes of the names of the arrays of the two encoders."""
+
+
+class CapabilityParameters(DescentParameters):
+    """The encoders, the attention, and their fit.
+
+    The defaults are the paper's where it states them. It does not state the temperature, the regularization,
+    the heads, nor the fit of the attention.
+    """
+
+    encoder: str | None = Field(
+        None,
+        description="Text model to start from: a hub name (the paper has Qwen/Qwen3-Embedding-0.6B), a "
+        "folder, or `package:NAME/PATH`; null projects the embedding of the question instead.",
+    )
+    width: int = Field(
+        128,
+        ge=1,
+        description="Dimensions of a vector; with a text model, those of its own vectors (1024 in the "
+        "paper).",
+    )
+    heads: int = Field(8, ge=1, description="Number of attention heads; must divide the width.")
+    best: int = Field(
+        2, ge=1, description="Number of best arms of a question that are positives; ties add more."
+    )
+    temperature: Number = Field(0.2, gt=0.0, description="Divisor of the cosines in InfoNCE.")
+    regularization: Number = Field(
+        0.1, ge=0.0, description="Weight of the distance between the fused vector of an arm and its utility."
+    )
+    batch_size: int | None = Field(
+        None, ge=1, description="Questions in a step; null is 512 with a text model, 64 without."
+    )
+    learning_rate: Number | None = Field(
+        None,
+        gt=0.0,
+        description="Learning rate of the encoders; null is 2e-6 with a text model, 1e-3 without.",
+    )
+    fusion_rate: Number = Field(1e-3, gt=0.0, description="Learning rate of the attention.")
+    at_once: int = Field(64, ge=1, description="Questions that are read together, as memory allows.")
+    weight_decay: Number = Field(0.01, ge=0.0, description="Weight decay of AdamW.")
+    held_out: Number = Field(
+        0.05, ge=0.0, lt=1.0, description="Share of the questions that are held out to choose the best epoch."
+    )
+
+
+class Capability(Parametrised[CapabilityParameters]):
+    """Scores an arm with the cosine of its capabilities, weighted by the question, and the question's needs.
+
+    Two encoders turn the question and each arm (one learned token) into a retrieval quality, `r_q` and `r_i`,
+    and a generation utility, `g_q` and `g_i`. Attention by `r_q` over `r_i` and `g_i` gives `h_i`; the
+    score is cos(g_q, h_i). First each encoder is fitted by InfoNCE to the best arms by its label, then
+    the attention, with both encoders as they are, by binary cross-entropy of sigmoid(cos(h_i, g_q))
+    against the best arms by utility, plus a multiple of |h_i - g_i|^2. An arm that retrieves nothing is
+    treated like any other. Without quality, the utility is the label of both encoders.
+
+    With `encoder`, this is the full form: both encoders start as the text model named, whose last two
+    layers and word embeddings are fitted, and whose vocabulary is extended by the arms; on CUDA where
+    there is one. Without, it is a reduction for small machines: the embedding stays as it is, and each
+    encoder is a hidden layer and a projection to `width` numbers, which an arm's token, as long as an
+    embedding, goes through as a question does.
+
+    Questions on which no arms differ are left out, and a loss is the mean, not the sum, over the positives of
+    a question, as ties can make them many: see `positives`.
+
+    Raises:
+        ModelNotFoundError: When it is fitted or loaded, the encoder is not found.
+
+    Source: Zhao et al. 2026, R3AG: Retriever Routing for Retrieval-Augmented Generation, section 4 and
+    appendices A.5 and B.
+    """
+
+    kind = "capability"
+    example: ClassVar = {"width": 32, "heads": 4}
+    Params = CapabilityParameters
+    _encoders: tuple[Encoder, ...]
+    _fusion: Fusion
+
+    def _fit(self, labels: RoutingDataset) -> None:
+        from armwise.agent.lab.routers.neural.r3ag_training import fit_encoder, fit_fusion
+
+        chosen, features, fitted = self.chosen, labels.features, []
+        full = chosen.encoder is not None
+        size = chosen.batch_size or (512 if full else 64)
+        descent = Descent(chosen, size, chosen.learning_rate or (2e-6 if full else 1e-3), chosen.at_once)
+        quality = labels.utility if labels.quality is None else labels.quality
+        with seeded(chosen.seed), on_threads(len(compute_cores()) if full else 1):
+            for what, values in (("quality", quality), ("utility", labels.utility)):
+                right, known = positives(values, chosen.best), ~np.isnan(values)
+                if not right.any():
+                    raise RouterError(f"there is no question on which two arms differ in {what}")
+                tower = self._tower(features)
+                fitted.append(fit_encoder(tower, features, right, known, descent, chosen.temperature))
+            self._encoders = tuple(encoder for encoder, _ in fitted)
+            arms = np.stack([vectors for _, vectors in fitted], axis=1)
+            asks, needs = (encoder.encode(features) for encoder in self._encoders)
+            of_fusion = replace(descent, learning_rate=chosen.fusion_rate)
+            self._fusion = fit_fusion(
+                arms, asks, needs, right, known, of_fusion, chosen.heads, chosen.regularization
+            )
+
+    def _tower(self, features: Features) -> "Tower":
+        if self.chosen.encoder is not None:
+            from armwise.agent.lab.routers.neural.text_encoder import TextTower
+
+            tower: Tower = TextTower(self.chosen.encoder, len(features.arms), self.chosen.at_once)
+        elif features.embedding.shape[1]:
+            from armwise.agent.lab.routers.neural.r3ag_training import HeadTower
+
+            tower = HeadTower(features.embedding.shape[1], len(features.arms), self.chosen.width)
+        else:
+            raise RouterError("router 'capability' needs the questions' embeddings, or an encoder")
+        if tower.width % self.chosen.heads:
+            raise RouterError(f"{self.chosen.heads} heads do not divide a width of {tower.width}")
+        return tower
+
+    def _scores(self, features: Features) -> Floats:
+        scores = self._fusion.scores(*(encoder.encode(features) for encoder in self._encoders))
+        return scores[:, positions(self._fitted.arms, features.arms)]
+
+    def _state(self) -> State:
+        state = dict(self._fusion.state())
+        for what, encoder in zip(PARTS, self._encoders, strict=True):
+            state |= {what + name: value for name, value in encoder.state().items()}
+        if self.chosen.encoder is not None:
+            state["encoder"] = np.frombuffer(self._digest().encode(), dtype=np.uint8)
+        return state
+
+    def _restore(self, schema: Schema, state: State) -> None:
+        if self.chosen.encoder is not None and state["encoder"].tobytes().decode() != self._digest():
+            raise RouterError(
+                f"encoder {self.chosen.encoder!r} is not the one that the router was fitted with"
+            )
+        self._fusion = Fusion(state["ask"], state["offset"], state["give"])
+        self._encoders = tuple(self._encoder(schema, _part(state, what)) for what in PARTS)
+
+    def _encoder(self, schema: Schema, state: State) -> Encoder:
+        if self.chosen.encoder is None:
+            return Head(state)
+        from armwise.agent.lab.routers.neural.text_encoder import TextTower
+
+        return TextTower.restored(self.chosen.encoder, len(schema.arms), self.chosen.at_once, state)
+
+    def _digest(self) -> str:
+        return digest_backbone(Backbone.model_validate({"model": self.chosen.encoder}))
+
+
+def positives(label: Floats, best: int) -> Mask:
+    """Return whether each arm is among the best of each question, shape (n_questions, n_arms).
+
+    An arm is, if fewer than `best` are better and it is not among the worst: of tied arms, all are or none
+    is, and none is if all arms are tied.
+
+    Args:
+        label: NaN where unknown, shape (n_questions, n_arms).
+        best: Number of positives, without ties.
+
+    >>> positives(np.array([[0.9, 0.2, 0.5], [1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]), 2).tolist()
+    [[True, False, True], [True, False, False], [False, False, False]]
+    """
+    is_known = ~np.isnan(label)
+    worth = np.where(is_known, label, -np.inf)
+    better = (worth[:, None, :] > worth[:, :, None]).sum(axis=2)
+    worst = np.where(is_known, label, np.inf).min(axis=1, keepdims=True)
+    return np.asarray((better < best) & (worth > worst))
+
+
+def _part(state: State, what: str) -> State:
+    return {name.removeprefix(what): value for name, value in state.items() if name.startswith(what)}

@@ -1,0 +1,135 @@
+"""The targets of routers: utilities as points, as pairs, or as a list.
+
+The target of a network defines its numbers, the questions that are used, and the loss.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from pydantic import Field
+
+from armwise.agent.lab.routers.optimizer import Rows
+from armwise.agent.routers.base import Parameters
+from armwise.agent.routers.dataset import Floats, RoutingDataset
+
+if TYPE_CHECKING:  # it takes seconds to load, and a fitted router does not need it
+    from torch import Tensor
+
+    from armwise.agent.lab.routers.neural.ltrr_training import Examples, FeedForward
+
+
+class CentreParameters(Parameters):
+    """Whether utilities are centred."""
+
+    centre: bool = Field(
+        True,
+        description="Whether the mean utility of a question is subtracted: its difficulty does not "
+        "distinguish arms. A question with one known arm then has no target.",
+    )
+
+
+def centred(utility: Floats) -> Floats:
+    """Return utilities less their mean on the question; NaN where fewer than two arms are known.
+
+    >>> centred(np.array([[1.0, 0.0, np.nan], [1.0, np.nan, np.nan]])).tolist()
+    [[0.5, -0.5, nan], [nan, nan, nan]]
+    """
+    count = (~np.isnan(utility)).sum(axis=1, keepdims=True)
+    mean = np.nansum(utility, axis=1, keepdims=True) / np.maximum(count, 1)
+    return np.where(count > 1, utility - mean, np.nan)
+
+
+class Target(Protocol):
+    """The target of a network."""
+
+    def utility(self, labels: RoutingDataset) -> Floats:
+        """Return the target of each arm, NaN where unknown, shape (n, n_arms)."""
+        ...
+
+    def questions(self, labels: RoutingDataset) -> Rows:
+        """Return the indices of the questions with a target."""
+        ...
+
+    def losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
+        """Return a function from indices of questions to the loss of each, shape (n,)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Each utility by itself, by its squared error.
+
+    Attributes:
+        centre: Whether utilities are centred by question.
+    """
+
+    centre: bool = True
+
+    def utility(self, labels: RoutingDataset) -> Floats:
+        """Return the utilities, centred if `centre`."""
+        return centred(labels.utility) if self.centre else labels.utility
+
+    def questions(self, labels: RoutingDataset) -> Rows:
+        """Return those with a known utility."""
+        return np.flatnonzero(~np.isnan(self.utility(labels)).all(axis=1))
+
+    def losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
+        """Return the squared errors of each question."""
+        from armwise.agent.lab.routers.neural.ltrr_training import squared_losses
+
+        return lambda rows: squared_losses(network(*examples.inputs(rows)), examples.utility[rows])
+
+
+class _Uncentred:
+    """Utilities of which only the differences between arms count."""
+
+    __slots__ = ()
+
+    def utility(self, labels: RoutingDataset) -> Floats:
+        """Return the utilities."""
+        return labels.utility
+
+    def questions(self, labels: RoutingDataset) -> Rows:
+        """Return those on which arms differ."""
+        return np.flatnonzero(labels.telling)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking(_Uncentred):
+    """The utilities of a question as a list, by the cross-entropy of which arm comes first.
+
+    Attributes:
+        temperature: Divisor of the utilities.
+    """
+
+    temperature: float = 1.0
+
+    def losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
+        """Return ListNet's loss of each question."""
+        from armwise.agent.lab.routers.neural.ltrr_training import top_one_losses
+
+        return lambda rows: top_one_losses(
+            network(*examples.inputs(rows)), examples.utility[rows] / self.temperature
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs(_Uncentred):
+    """Which arm of a pair is better, by cross-entropy.
+
+    Attributes:
+        most: Largest number of pairs of a question that a training step draws.
+        seed: Seed that draws the pairs.
+    """
+
+    most: int
+    seed: int
+
+    def losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
+        """Return the mean loss of the pairs of each question."""
+        from armwise.agent.lab.routers.neural.ltrr_training import pair_losses
+
+        rng = np.random.default_rng(self.seed)
+        return lambda rows: pair_losses(network, examples, rows, self.most, rng)

@@ -1,0 +1,286 @@
+"""Routers of boosted trees, by xgboost.
+
+The columns of a row are the features of the question, the features of an arm and the one-hot code of the
+arm. The row of a pair of arms has the differences of the latter two.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from armwise.agent.lab.routers.preprocessing import Preparation
+from armwise.agent.lab.routers.ranking_targets import CentreParameters, centred
+from armwise.agent.routers.base import Parametrised, Schema, StageParameters, State
+from armwise.agent.routers.dataset import (
+    Features,
+    Floats,
+    RouterError,
+    RoutingDataset,
+    positions,
+    scored_in_parts,
+)
+from armwise.arms import extras
+from armwise.number import Number
+
+THREADS = 1
+"""One, so that a fit is deterministic. On busy cores, two took five times as long."""
+
+MODEL = "xgboost.ubj"
+"""Name of the array that holds the bytes of the trees."""
+
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.float32]
+
+
+class Boosting(StageParameters):
+    """The rows and the trees; the defaults are LTRR's."""
+
+    identity: bool = Field(
+        True, description="Whether rows include the one-hot code of the arm; LTRR leaves it out."
+    )
+    impute: bool = Field(
+        False,
+        description="Whether missing features of an arm are replaced by the median of the training data, "
+        "as in LTRR; otherwise each node learns a direction for them.",
+    )
+    rounds: int = Field(100, ge=1, description="Number of trees.")
+    depth: int = Field(5, ge=1, le=6, description="Largest depth of a tree.")
+    learning_rate: Number = Field(
+        0.05, gt=0.0, le=1.0, description="Shrinkage: factor of each tree's leaves."
+    )
+    min_child_weight: Number = Field(2.0, ge=0.0, description="Smallest sum of second derivatives in a leaf.")
+    gamma: Number = Field(0.1, ge=0.0, description="Smallest gain of a split.")
+    subsample: Number = Field(0.8, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
+    colsample: Number = Field(0.8, gt=0.0, le=1.0, description="Share of the columns that a tree uses.")
+    seed: int = Field(0, ge=0, description="Seed that draws rows and columns of each tree.")
+
+
+class PointwiseBoosting(CentreParameters, Boosting):
+    """The trees that predict utilities: by default more of them, with a smaller learning rate."""
+
+    rounds: int = Field(300, ge=1, description="Number of trees.")
+    depth: int = Field(4, ge=1, le=6, description="Largest depth of a tree.")
+    learning_rate: Number = Field(
+        0.03, gt=0.0, le=1.0, description="Shrinkage: factor of each tree's leaves."
+    )
+    min_child_weight: Number = Field(
+        20.0, ge=0.0, description="Smallest sum of second derivatives in a leaf."
+    )
+    gamma: Number = Field(0.0, ge=0.0, description="Smallest gain of a split.")
+    subsample: Number = Field(0.7, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
+    colsample: Number = Field(0.5, gt=0.0, le=1.0, description="Share of the columns that a tree uses.")
+
+
+B = TypeVar("B", bound=Boosting)
+
+
+class BoostedTrees(Parametrised[B]):
+    """Trees over rows of one arm, or of a pair of arms.
+
+    Attributes:
+        objective: Objective of xgboost.
+    """
+
+    objective: ClassVar[Mapping[str, Any]]
+    example: ClassVar = {"rounds": 15, "learning_rate": 0.3}
+
+    @abstractmethod
+    def _rows(self, of_arms: Floats) -> Floats:
+        """Turn features of arms, shape (..., n_arms, c), into those of rows: (..., n_arms, [n_arms,] c)."""
+
+    @abstractmethod
+    def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
+        """Return the target of each row and whether it is known, both (n, n_arms, [n_arms])."""
+
+    @abstractmethod
+    def _ranked(self, sums: Floats) -> Floats:
+        """Turn the sums of the trees, shape (n, n_arms, [n_arms]), into scores (n, n_arms)."""
+
+    @extras.explained()
+    def _fit(self, labels: RoutingDataset) -> None:
+        import xgboost
+
+        chosen, features = self.chosen, labels.features
+        self._preparation = Preparation.of(features, chosen.dims)
+        if not self._known(features).shape[-1] and not chosen.identity:
+            raise RouterError(
+                f"{self.kind}: identity is false, and no feature of an arm is known at stage "
+                f"{chosen.stage!r}: the rows of all arms would be the same"
+            )
+        target, used = self._targets(labels.utility)
+        rows = self._table(features, self._names(len(features.arms)))[used]
+        listwise = {"qid": np.nonzero(used)[0]} if self.objective["objective"] == "rank:ndcg" else {}
+        self._booster = xgboost.train(
+            {
+                "nthread": THREADS,
+                "max_depth": chosen.depth,
+                "eta": chosen.learning_rate,
+                "min_child_weight": chosen.min_child_weight,
+                "gamma": chosen.gamma,
+                "subsample": chosen.subsample,
+                "colsample_bytree": chosen.colsample,
+                "seed": chosen.seed,
+                **self.objective,
+            },
+            xgboost.QuantileDMatrix(rows, target[used], nthread=THREADS, **listwise),
+            chosen.rounds,
+        )
+
+    def _scores(self, features: Features) -> Floats:
+        names = self._names(len(self._fitted.arms))[positions(self._fitted.arms, features.arms)]
+        n_rows = math.prod(self._rows(names).shape[:-1])
+        return scored_in_parts(
+            features, n_rows, lambda part: self._ranked(self._margins(self._table(part, names)))
+        )
+
+    def _margins(self, table: Rows) -> Floats:
+        """Return the sum of the trees on each row, shape (n, n_arms, [n_arms])."""
+        rows = table.reshape(-1, table.shape[-1])
+        margins = self._booster.inplace_predict(rows, predict_type="margin")
+        return np.asarray(margins, dtype=np.float64).reshape(table.shape[:-1])
+
+    def _table(self, features: Features, names: Floats) -> Rows:
+        """Return the rows of arms with these one-hot codes, shape (n, n_arms, [n_arms], n_columns)."""
+        arm_features, names = self._rows(self._known(features)), self._rows(names)
+        shape = arm_features.shape[:-1]
+        question = self._preparation.question(features)
+        question = question.reshape(len(features), *[1] * (len(shape) - 1), question.shape[1])
+        parts = (
+            np.broadcast_to(question, (*shape, question.shape[-1])),
+            arm_features,
+            np.broadcast_to(names, (*shape, names.shape[-1])),
+        )
+        return np.concatenate(parts, axis=-1, dtype=np.float32)
+
+    def _known(self, features: Features) -> Floats:
+        return self._preparation.imputed(features) if self.chosen.impute else self._preparation.arms(features)
+
+    def _names(self, n_arms: int) -> Floats:
+        return np.eye(n_arms, n_arms if self.chosen.identity else 0)
+
+    def _state(self) -> State:
+        model = np.frombuffer(self._booster.save_raw("ubj"), dtype=np.uint8)
+        return {**self._preparation.state(), MODEL: model}
+
+    @extras.explained()
+    def _restore(self, schema: Schema, state: State) -> None:
+        import xgboost
+
+        del schema
+        self._preparation = Preparation.restore(state)
+        self._booster = xgboost.Booster({"nthread": THREADS}, model_file=bytearray(state[MODEL]))
+
+
+class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):
+    """Predicts the utility of each arm by itself, by regression on squared errors.
+
+    Unlike in the paper, a row has the one-hot code of its arm, and the mean utility of a question is
+    subtracted first (`identity`, `centre`).
+
+    Source: LTRR: Learning To Rank Retrievers for LLMs (2025), arXiv:2506.13743; Chen and Guestrin 2016,
+    XGBoost: a scalable tree boosting system, arXiv:1603.02754.
+    """
+
+    kind = "pointwise_xgboost"
+    Params: ClassVar[type[Any]] = PointwiseBoosting
+    objective: ClassVar[Mapping[str, Any]] = {"objective": "reg:squarederror"}
+
+    def _rows(self, of_arms: Floats) -> Floats:
+        return of_arms
+
+    def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
+        target = centred(utility) if self.chosen.centre else utility
+        return target, ~np.isnan(target)
+
+    def _ranked(self, sums: Floats) -> Floats:
+        return sums
+
+
+class LogisticBoosting(PointwiseBoosting):
+    """The trees that predict probabilities: utilities are not centred."""
+
+    centre: Literal[False] = Field(False, description="Always false: a utility is the probability itself.")
+
+
+class LogisticXGBoost(PointwiseXGBoost):
+    """Predicts the probability that an arm is right, by the logistic loss.
+
+    A utility beyond [0, 1] counts as the nearest of the two.
+
+    Source: FrugalGPT (2023), arXiv:2305.05176, scores answers likewise; Chen and Guestrin 2016, XGBoost.
+    """
+
+    kind = "logistic_xgboost"
+    Params: ClassVar[type[Any]] = LogisticBoosting
+    objective: ClassVar[Mapping[str, Any]] = {"objective": "reg:logistic"}
+
+    def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
+        return np.clip(utility, 0.0, 1.0), ~np.isnan(utility)
+
+    def _ranked(self, sums: Floats) -> Floats:
+        from scipy.special import expit
+
+        return np.asarray(expit(sums), dtype=np.float64)
+
+
+class PairwiseXGBoost(BoostedTrees[Boosting]):
+    """Predicts which of two arms is the better one; an arm's score is its mean probability of being better.
+
+    It is fitted to every pair in both directions, without ties. A prediction uses both directions, too; an
+    arm against itself counts as one half. The mean is over the arms in the request: without one of them, the
+    scores of the others change. Unlike in the paper, a row also has the codes of its arms.
+
+    Source: LTRR: Learning To Rank Retrievers for LLMs (2025), arXiv:2506.13743.
+    """
+
+    kind = "pairwise_xgboost"
+    Params = Boosting
+    objective: ClassVar[Mapping[str, Any]] = {"objective": "binary:logistic"}
+
+    def _rows(self, of_arms: Floats) -> Floats:
+        return of_arms[..., :, None, :] - of_arms[..., None, :, :]
+
+    def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
+        ahead = utility[:, :, None] - utility[:, None, :]
+        return (ahead > 0.0).astype(np.float64), ~np.isnan(ahead) & (ahead != 0.0)
+
+    def _ranked(self, sums: Floats) -> Floats:
+        from scipy.special import expit
+
+        wins = expit(sums)
+        return np.asarray(0.5 + (wins - wins.swapaxes(1, 2)).mean(axis=2) / 2.0)
+
+
+class LambdaMART(BoostedTrees[Boosting]):
+    """Ranks the arms of a question as a list, by the gradient of NDCG.
+
+    The relevance of an arm is its utility, scaled to [0, 1] between the worst and the best known arm of the
+    question; it is the gain itself, so utilities need no grades. LTRR trains a network by the same gradient;
+    these are trees, as in the original LambdaMART.
+
+    Source: Burges 2010, From RankNet to LambdaRank to LambdaMART: an overview, MSR-TR-2010-82; for the
+    utilities, LTRR: Learning To Rank Retrievers for LLMs (2025), arXiv:2506.13743.
+    """
+
+    kind = "lambdamart"
+    Params = Boosting
+    objective: ClassVar[Mapping[str, Any]] = {"objective": "rank:ndcg", "ndcg_exp_gain": False}
+
+    def _rows(self, of_arms: Floats) -> Floats:
+        return of_arms
+
+    def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
+        is_known = ~np.isnan(utility)
+        low = np.where(is_known, utility, np.inf).min(axis=1, keepdims=True)
+        high = np.where(is_known, utility, -np.inf).max(axis=1, keepdims=True)
+        differ = high > low
+        relevance = (utility - np.where(differ, low, 0.0)) / np.where(differ, high - low, 1.0)
+        return relevance, is_known & differ
+
+    def _ranked(self, sums: Floats) -> Floats:
+        return sums

@@ -1,0 +1,125 @@
+"""Utilities of each arm on each question, computed from outcomes, score matrices or the log."""
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from armwise.agent.routers.dataset import Floats, RouterError, positions
+from armwise.agent.routers.features import scaled
+from armwise.agent.routers.utility import PRIOR_MEASURE, Utility
+from armwise.arms.lab.portfolio import Outcomes, ScoreMatrix
+from armwise.arms.suggestions import did_you_mean
+from armwise.feedback.reward import Prices
+
+COST_COLUMNS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "steps": (("steps",),),
+    "kilotokens": (("prompt_tokens", "completion_tokens"), ("total_tokens",), ("tokens",)),
+    "seconds": (("retrieval_s", "llm_s"), ("seconds",)),
+}
+"""Costs that sum to a component of `Prices`: the first group that is complete counts.
+
+Dollars need no column: a missing cost in dollars counts as 0.
+"""
+
+
+def utilities(outcomes: Outcomes, utility: Utility) -> Floats:
+    """Return the utility of each arm on each question, shape (n_questions, n_arms), NaN where unknown.
+
+    Args:
+        outcomes: Scores and costs.
+        utility: Their weights.
+
+    Raises:
+        RouterError: A measure, a cost that has a price, or the arm to compare with is not in the outcomes.
+    """
+    worth = np.zeros((len(outcomes.questions), len(outcomes.arms)))
+    for name, weight in utility.measures.items():
+        worth = worth + weight * _score(outcomes, name)
+    if utility.prior > 0.0:
+        worth = worth + utility.prior * np.nanmean(_score(outcomes, PRIOR_MEASURE), axis=0)
+    if utility.cost_weight > 0.0:
+        worth = worth - utility.cost_weight * priced(outcomes, utility.cost)
+    if utility.over is not None:
+        worth = worth - worth[:, positions(outcomes.arms, [utility.over])]
+    return scaled(worth.T).T if utility.scale == "minmax" else worth
+
+
+def priced(outcomes: Outcomes, prices: Prices) -> Floats:
+    """Return the priced cost of each arm on each question, shape (n_questions, n_arms).
+
+    Raises:
+        RouterError: A cost that has a price is missing.
+    """
+    total = np.zeros((len(outcomes.questions), len(outcomes.arms)))
+    if "usd" in outcomes.costs:
+        total = total + prices.usd * cost_of(outcomes, "usd")
+    for component, costs in needed(prices, outcomes.costs).items():
+        price = getattr(prices, component)
+        for cost in costs:
+            if cost not in outcomes.costs:
+                raise RouterError(
+                    f"{component} have the price {price:g}, but no outcome has {cost!r}: {remedy(component)}"
+                )
+            total = total + (price / 1000.0 if component == "kilotokens" else price) * outcomes.costs[cost]
+    return total
+
+
+def needed(prices: Prices, known: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return the costs that must be known for each component that has a price.
+
+    Args:
+        prices: Prices of the components.
+        known: Names of the costs that are known.
+
+    >>> needed(Prices(steps=0, seconds=1), ["steps", "seconds"]), needed(Prices(), [])
+    ({'seconds': ('seconds',)}, {'steps': ('steps',)})
+    """
+    return {name: way_of(name, known) for name in COST_COLUMNS if getattr(prices, name) > 0.0}
+
+
+def way_of(component: str, known: Collection[str]) -> tuple[str, ...]:
+    """Return the costs that sum to a component: the first group that is known, or the first of all."""
+    groups = COST_COLUMNS[component]
+    return next((group for group in groups if all(cost in known for cost in group)), groups[0])
+
+
+def remedy(component: str) -> str:
+    """Return advice for a component that has a price and is unknown.
+
+    >>> remedy("steps")
+    'price steps at 0 for these labels, or add steps to them'
+    """
+    return (
+        f"price {component} at 0 for these labels, or add {' and '.join(COST_COLUMNS[component][0])} to them"
+    )
+
+
+def cost_of(outcomes: Outcomes, name: str) -> Floats:
+    """Return a cost, shape (n_questions, n_arms): NaN where unknown, but 0 for dollars."""
+    values = outcomes.costs[name]
+    return np.nan_to_num(values) if name in ("usd", "search_usd") else values
+
+
+def _score(outcomes: Outcomes, name: str) -> Floats:
+    if name not in outcomes.scores:
+        raise RouterError(f"no score {name!r} among the outcomes{did_you_mean(name, outcomes.scores)}")
+    return outcomes.scores[name]
+
+
+def of_matrix(matrix: ScoreMatrix, name: str) -> Outcomes:
+    """Return the scores of a matrix, or of the log, as outcomes; each question has the mean cost of an arm.
+
+    Args:
+        matrix: Scores in [0, 1], NaN where unknown.
+        name: Name of the score, such as `recall`.
+    """
+    n = len(matrix.questions)
+    costs = {cost: np.tile(matrix.costs(cost), (n, 1)) for cost in matrix.table.costs}
+    return Outcomes(
+        matrix.questions,
+        matrix.arms,
+        {name: np.ascontiguousarray(matrix.scores.T, dtype=np.float64)},
+        costs,
+        ((None,) * len(matrix.arms),) * n,
+        ((None,) * len(matrix.arms),) * n,
+    )

@@ -1,0 +1,13 @@
+"""Ask a running service questions with known answers, and draw how it learns."""
+
+from .questions import Question, load_questions, shuffled
+from .simulation import Simulation, SimulationError, simulate
+
+__all__ = [
+    "Question",
+    "Simulation",
+    "SimulationError",
+    "load_questions",
+    "shuffled",
+    "simulate",
+]

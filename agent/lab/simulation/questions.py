@@ -1,0 +1,77 @@
+"""Questions with known answers, one JSON object a line: what a simulation asks."""
+
+import gzip
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from armwise.agent.config.warm_start import QUESTION_LINE
+
+T = TypeVar("T")
+
+
+class QuestionsError(ValueError):
+    """A file of questions cannot be used; the message names the file and the line."""
+
+
+class Question(BaseModel):
+    """A question and what is known to be right. Fields of a line that are not named here are ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str = Field(min_length=1, description="Unique in its file.")
+    question: str = Field(min_length=1, description="The text of the question.")
+    answers: tuple[str, ...] = Field(default=(), description="Right answers; any one will do.")
+    gold_ids: tuple[str, ...] = Field(default=(), description="Ids of the passages that support the answer.")
+    dataset: str | None = Field(default=None, description="Where it comes from.")
+    type: str | None = Field(default=None, description="What kind of question it is.")
+
+    @property
+    def group(self) -> str:
+        """The data set, else the type, else `all`."""
+        return self.dataset or self.type or "all"
+
+
+def load_questions(path: Path) -> list[Question]:
+    """Read questions from JSON lines, plain or, when the name ends in .gz, compressed.
+
+    Raises:
+        QuestionsError: The file cannot be read or is empty, a line is no
+            question, or an id occurs twice; lines are named by number.
+    """
+    line_numbers: dict[str, int] = {}
+    questions = []
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    question = _parse(line, f"{path}, line {number}")
+                    before = line_numbers.setdefault(question.id, number)
+                    if before != number:
+                        raise QuestionsError(
+                            f"{path}, line {number}: id {question.id!r} is already that of line {before}"
+                        )
+                    questions.append(question)
+    except (OSError, EOFError, zlib.error) as error:
+        raise QuestionsError(f"cannot read questions from {path}: {error}") from error
+    if not questions:
+        raise QuestionsError(f"{path} holds no question; expected lines like {QUESTION_LINE}")
+    return questions
+
+
+def shuffled(questions: Sequence[T], seed: int) -> list[T]:
+    """Return the questions in the random order that the seed stands for."""
+    return [questions[i] for i in np.random.default_rng(seed).permutation(len(questions))]
+
+
+def _parse(line: bytes, where: str) -> Question:
+    try:
+        return Question.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = ": ".join([*map(str, first["loc"]), first["msg"]])
+        raise QuestionsError(f"{where}, is not a question: {what}; expected {QUESTION_LINE}") from None

@@ -1,0 +1,292 @@
+"""The verbs of the laboratory: questions, scores, portfolios, labels, routers, warm starts, simulations."""
+
+import asyncio
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from armwise.agent.cli.console import console, errors, explained, progress
+from armwise.agent.cli.options import (
+    ARGUMENT,
+    CONFIG,
+    POINT,
+    URL,
+    ConfigPath,
+    Key,
+    Point,
+    Url,
+    opened,
+    renamed,
+    settings_options,
+    unique,
+    weighted,
+)
+from armwise.agent.jobs import RunFailedError
+from armwise.agent.lab.offline import (
+    CascadeTraining,
+    Comparing,
+    Evaluation,
+    Labelling,
+    RelevanceTraining,
+    Scoring,
+    Selection,
+    Synthesis,
+    Training,
+    cascade_spec,
+    compare_questions,
+    evaluate_model,
+    label_questions,
+    make_questions,
+    router_spec,
+    score_arms,
+    select_portfolio,
+    train_cascade,
+    train_relevance,
+    train_router,
+)
+from armwise.agent.lab.simulation import Simulation, simulate
+from armwise.agent.lab.warmstart import InsertSettings, insert_labels, preview_lots
+from armwise.agent.lab.warmstart import warm_start as run_warm_start
+from armwise.feedback.registry import runs
+
+OUTPUT, K = "--output -o", "-k"
+
+SIMULATION_FLAGS = {"questions": ARGUMENT, "metrics": "--metric", "output": OUTPUT, "k": K}
+
+
+class Model(StrEnum):
+    """What `train` can train."""
+
+    ROUTER = "router"
+    RELEVANCE = "relevance"
+    CASCADE = "cascade"
+
+
+@settings_options(
+    Synthesis,
+    {"output": OUTPUT, "with_model": "--with-model/--without-model"},
+    without=("config",),
+    text=("styles",),
+)
+def synthesize(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
+    """Make questions from the corpus, each with the passages that answer it.
+
+    Score the arms on them, train a router, and start from it before the first real question. An interrupted
+    run continues where it stopped.
+    """
+    with explained():
+        given["styles"] = unique(
+            "--styles", (weighted(style, "--styles") for style in given.get("styles") or ())
+        )
+        settings = opened(config, without=["router"])  # it may be about to be trained
+        with progress() as on_progress:
+            make_questions(Synthesis.model_validate({"config": settings, **given}), console, on_progress)
+
+
+@settings_options(Comparing, {"made": ARGUMENT, "output": OUTPUT}, without=("config",))
+def align(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
+    """Compare made questions with real ones, and keep those to learn from, by weight.
+
+    Real questions need no answers. Where there are none so far, a score matrix of the made questions brings
+    arms that match words and arms that compare vectors on a par: made questions favour the former.
+    """
+    with explained():
+        settings = opened(config, without=["router"])
+        with progress() as on_progress:
+            compare_questions(Comparing.model_validate({"config": settings, **given}), console, on_progress)
+
+
+@settings_options(Scoring, {"output": OUTPUT, "k": K}, without=("config",))
+def score(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
+    """Score every arm of a pool on every question; an interrupted run continues where it stopped."""
+    with explained():
+        settings = opened(config, without=["router"])  # it may be about to be trained
+        with progress() as on_progress:
+            score_arms(Scoring.model_validate({"config": settings, **given}), console, on_progress)
+
+
+@settings_options(Selection, {"scores": ARGUMENT, "output": OUTPUT, "k": K}, without=("delta", "budgets"))
+def portfolio(given: dict[str, Any]) -> None:
+    """Choose the few arms that together serve most; the result is configuration for `armwise apply`."""
+    with explained():
+        select_portfolio(Selection.model_validate(given), console)
+
+
+@settings_options(Labelling, {"measures": "--measure", "output": OUTPUT}, without=("config",))
+def label(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
+    """Answer every question with every arm; an interrupted run continues where it stopped.
+
+    Scores, steps and tokens are kept. Seconds are not: they would differ after an interruption.
+    """
+    with explained():
+        settings = opened(config, without=["router"])  # it may be about to be trained
+        with progress() as on_progress:
+            label_questions(Labelling.model_validate({"config": settings, **given}), console, on_progress)
+
+
+@settings_options(
+    InsertSettings,
+    {"outcomes": ARGUMENT, "metrics": "--metric"},
+    without=("config", "run", "beside"),
+    text=("metrics", "draws"),
+    help_texts={
+        "outcomes": "Outcomes of arms, from `armwise label`; or a matrix, from `armwise score`.",
+        "metrics": "declared=score, such as answer_correct=em; repeatable.",
+        "draws": "Arms to draw on a question, or all; else all.",
+    },
+)
+def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG, point: Point = POINT) -> None:
+    """Enter labels into the log, so that a policy has learned from them before its first question.
+
+    Where every arm was labelled on hundreds of questions, `armwise train` and a policy with
+    `prior_feature: router` gain more from them. Labels as decisions are for policies without a router, for
+    few labels, and for arms that a router does not know. With a router in the configuration they carry its
+    scores, too: of a question that it was trained on the out-of-fold score, which `train --folds 5` keeps.
+    """
+    with explained():
+        given["metrics"] = unique("--metric", map(renamed, given["metrics"]))
+        if given.get("draws") == "all":
+            del given["draws"]
+        settings = InsertSettings.model_validate({"config": opened(config).of(point), **given})
+        with progress() as on_progress:
+            insert_labels(settings, console, on_progress)
+
+
+def warm_start(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the labels that are new, and do nothing.")
+    ] = False,
+    config: ConfigPath = CONFIG,
+    point: Point = POINT,
+) -> None:
+    """Run a warm start now: gather labels, learn a candidate from them, evaluate it, promote or hold it.
+
+    It is the run that a service does by the schedule of `warm_start` in the configuration, in this process,
+    whether a service runs or not. Exits with 0 where the candidate was promoted or held, or nothing was new.
+    """
+    with explained():
+        settings = opened(config).of(point)
+        if dry_run:
+            with progress() as on_progress:
+                lots = preview_lots(settings, on_progress)
+            for lot in lots:
+                line = f"{lot.source}: {lot.kind}, {'new' if lot.new else 'known'}, {lot.path}"
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+            return
+        try:
+            with progress() as on_progress:
+                run = run_warm_start(settings, runs.Trigger.COMMAND, console, on_progress)
+        except RunFailedError as error:
+            errors.print(str(error), style="red", markup=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+        console.print(f"run {run.seq}: {run.status.replace('_', ' ')}", markup=False, highlight=False)
+
+
+@settings_options(
+    Training,
+    {"outcomes": ARGUMENT, "output": OUTPUT},
+    without=("config", "router", "utility"),
+)
+def train(
+    given: dict[str, Any],
+    model: Annotated[Model, typer.Option("--model", help="What is trained.")] = Model.ROUTER,
+    router: Annotated[str | None, typer.Option("--router", help="Kind of the router.")] = None,
+    stage: Annotated[
+        str | None,
+        typer.Option("--stage", help="What it sees: question, retrieved or answered; else as its kind."),
+    ] = None,
+    spec: Annotated[
+        Path | None, typer.Option("--spec", help="YAML with `kind` and `params` instead of --router.")
+    ] = None,
+    measure: Annotated[
+        list[str] | None,
+        typer.Option("--measure", help="Score of the outcomes, with =WEIGHT if not 1; else f1; repeatable."),
+    ] = None,
+    prior: Annotated[
+        float, typer.Option("--prior", help="Weight of the arm's mean exact match over all questions.")
+    ] = 0.0,
+    cost_weight: Annotated[
+        float,
+        typer.Option("--cost-weight", help="Utility lost for a unit of cost, at the prices of the reward."),
+    ] = 0.0,
+    over: Annotated[
+        str | None, typer.Option("--over", help="Arm whose utility is subtracted on each question.")
+    ] = None,
+    minmax: Annotated[
+        bool, typer.Option("--minmax", help="Scale the utilities of each question to [0, 1].")
+    ] = False,
+    config: ConfigPath = CONFIG,
+) -> None:
+    """Train a router on outcomes and validate it; `router` in the configuration serves it.
+
+    With `--model relevance`, a model of the relevance of passages: it learns from the gold_ids of the
+    questions, and an arm of kind `learned_fusion` serves it. What describes a router is then left out. With
+    `--model cascade`, the stages of an arm of kind `cascade`, which `--spec` describes.
+    """
+    with explained():
+        settings = opened(config, without=["router"])  # it may be about to be trained
+        utility = {
+            "measures": unique("--measure", map(weighted, measure or ["f1"])),
+            "prior": prior,
+            "cost_weight": cost_weight,
+            "cost": settings.reward.cost,
+            "over": over,
+            "scale": "minmax" if minmax else "none",
+        }
+        given = {"config": settings, **given}
+        of_router: dict[str, Any] = {"--router": router, "--stage": stage}
+        if model is Model.RELEVANCE:
+            of_router |= {
+                "--spec": spec, "--measure": measure, "--prior": prior, "--cost-weight": cost_weight,
+                "--over": over, "--minmax": minmax,
+            }  # fmt: skip
+        if model is not Model.ROUTER and (extra := [flag for flag, value in of_router.items() if value]):
+            raise ValueError(f"{', '.join(extra)}: only a router has that, not --model {model.value}")
+        with progress() as on_progress:
+            match model:
+                case Model.ROUTER:
+                    given |= {"router": router_spec(router, stage, spec), "utility": utility}
+                    train_router(Training.model_validate(given), console, on_progress)
+                case Model.RELEVANCE:
+                    train_relevance(RelevanceTraining.model_validate(given), console, on_progress)
+                case Model.CASCADE:
+                    if spec is None:
+                        raise ValueError("--model cascade needs --spec, a YAML file of its stages")
+                    given |= {"spec": cascade_spec(spec), "utility": utility}
+                    train_cascade(CascadeTraining.model_validate(given), console, on_progress)
+
+
+@settings_options(
+    Evaluation,
+    {"model": ARGUMENT, "outcomes": ARGUMENT, "output": OUTPUT},
+    without=("config",),
+    help_texts={"outcomes": "Outcomes of the same arms on other questions, from `armwise label`."},
+)
+def evaluate(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
+    """Evaluate a trained router, cascade or model of relevance on outcomes that it was not trained on.
+
+    A question that it was trained on is left out, but for a cascade, which keeps no list of them. The best
+    single arm is the one that is best here.
+    """
+    with explained():
+        settings = opened(config, without=["router"])
+        with progress() as on_progress:
+            evaluate_model(Evaluation.model_validate({"config": settings, **given}), console, on_progress)
+
+
+@settings_options(
+    Simulation,
+    SIMULATION_FLAGS,
+    without=("url", "api_key", "timeout_s", "learned_timeout_s"),
+    text=("metrics",),
+)
+def simulate_traffic(given: dict[str, Any], url: Url = URL, key: Key = None) -> None:
+    """Send questions with known answers to a live service, score, feed back, and draw the learning curve."""
+    with explained():
+        metrics = unique("--metric", map(renamed, given["metrics"]))
+        settings = Simulation.model_validate(
+            {**given, "url": url, "api_key": key or None, "metrics": metrics}
+        )
+        asyncio.run(simulate(settings, console))

@@ -1,0 +1,28 @@
+"""Warm starts: labels enter the log, a candidate learns them, and the gate promotes or holds it."""
+
+from .canary import AutomaticCanaries
+from .job import WarmStarts
+from .labels import (
+    Beside,
+    InsertSettings,
+    WarmStartError,
+    contexts_of,
+    insert_labels,
+    label_decisions,
+)
+from .run import preview_lots, warm_start, warm_start_at_first, warm_start_before_traffic
+
+__all__ = [
+    "AutomaticCanaries",
+    "Beside",
+    "InsertSettings",
+    "WarmStartError",
+    "WarmStarts",
+    "contexts_of",
+    "insert_labels",
+    "label_decisions",
+    "preview_lots",
+    "warm_start",
+    "warm_start_at_first",
+    "warm_start_before_traffic",
+]

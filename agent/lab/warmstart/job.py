@@ -1,0 +1,163 @@
+"""Warm starts as a background task: each run in a child process with a low priority.
+
+    task.due    from the newest run, the open alarm and the schedule
+    task.run    takes the run, starts the child, and renews the lease while it lives
+
+So a run is in the log whatever happens to the child. Processes that the child starts, such as workers that
+run arms, have its priority, and all of them end with this process. An interrupted run is started again once
+its lease has ended.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import orjson
+
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.jobs import RunFailedError, environment_of_a_child, next_run, this_process
+from armwise.agent.lab.warmstart.journal import HEARTBEAT_S
+from armwise.agent.lab.warmstart.run import carry_out
+from armwise.agent.learning import Recipe
+from armwise.agent.low_priority import command_of_a_child
+from armwise.agent.reporting import Terminal, log_plainly
+from armwise.feedback.drift import read_alarms
+from armwise.feedback.errors import LogUnavailableError, SupersededError, UnderWayError
+from armwise.feedback.log import Store
+from armwise.feedback.registry import active_policy, runs
+
+logger = logging.getLogger(__name__)
+
+READ_S = 1.0
+"""Seconds between two reads of the log."""
+
+POLL_S = 0.2
+"""Seconds between two polls of a child."""
+
+END_S = 5.0
+"""Seconds until a child that was terminated is killed."""
+
+
+class WarmStarts:
+    """Does the runs that are due. Implements `armwise.agent.jobs.Task`.
+
+    Args:
+        store: The log.
+        config: Settled; a warm start is configured.
+        since: Start of a cron schedule before the first run, seconds since the epoch.
+        begin: Starts a child process for the configuration and the number of its run.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: AppConfig,
+        since: float,
+        begin: "Callable[[AppConfig, int], subprocess.Popen[bytes]] | None" = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        assert config.warm_start is not None
+        self._store, self._config, self._spec, self._since = store, config, config.warm_start, since
+        self._begin, self._clock = begin or begin_child, clock
+        self._configured = Recipe.configured(config).digest
+        self._next_read = 0.0
+        self._trigger = runs.Trigger.SCHEDULE
+
+    def due(self, now: float) -> bool:
+        """Read the schedule and the log, once a second."""
+        if now < self._next_read:
+            return False
+        self._next_read = now + READ_S
+        active = active_policy(self._store, self._configured)
+        alarms = read_alarms(self._store, self._config.reward.join, active)
+        planned = next_run(self._store, self._spec, self._configured, alarms, self._since)
+        if planned is None or planned.at > now:
+            return False
+        self._trigger = planned.trigger
+        return True
+
+    def run(self, stop: threading.Event) -> None:
+        """Do a run; it ends early where the service stops, or where the run was abandoned."""
+        try:
+            mine = runs.claim(self._store, self._configured, self._trigger, this_process(), self._clock())
+        except UnderWayError as error:
+            logger.info("%s", error)
+            return
+        logger.info("warm start %d begins, by %s", mine.seq, mine.trigger)
+        child, renewed_at = self._begin(self._config, mine.seq), self._clock()
+        try:
+            while child.poll() is None:
+                if stop.wait(POLL_S):
+                    return
+                if self._clock() >= renewed_at + HEARTBEAT_S:
+                    renewed_at = self._clock()
+                    with suppress(LogUnavailableError):  # most outages are shorter than the lease
+                        runs.renew(self._store, mine, renewed_at)
+            if child.returncode:
+                ended = f"its process ended with status {child.returncode}: see its output"
+                runs.finish(self._store, mine, runs.State.FAILED, self._clock(), ended)
+        except SupersededError as error:
+            logger.warning("%s", error)
+        finally:
+            _end(child)
+
+
+def begin_child(config: AppConfig, number: int) -> "subprocess.Popen[bytes]":
+    """Start a child process that does a run; it writes to the standard error of this process."""
+    child = subprocess.Popen(
+        command_of_a_child(__name__, run_child.__name__, writes=True),
+        stdin=subprocess.PIPE,  # kept open: its end signals that this process has ended
+        env=environment_of_a_child(),
+        start_new_session=True,
+    )
+    assert child.stdin is not None
+    with suppress(BrokenPipeError):  # it has ended already, which its status shows
+        task = {"config": config.model_dump(mode="json"), "run": number}
+        child.stdin.write(orjson.dumps(task, option=orjson.OPT_APPEND_NEWLINE))
+        child.stdin.flush()
+    return child
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """End a child and all processes that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(END_S)
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    if child.stdin is not None:
+        with suppress(BrokenPipeError):
+            child.stdin.close()
+
+
+def run_child() -> None:
+    """Do the run that a line of input names; its failure is recorded in the log, not by the exit status.
+
+    The input stays open after the line while the parent lives.
+    """
+    descriptor = sys.stdin.fileno()
+    logging.basicConfig(level=logging.INFO)
+    log_plainly()
+    with open(descriptor, "rb", buffering=0, closefd=False) as given:
+        task = orjson.loads(given.readline())
+    threading.Thread(target=_end_with_the_parent, args=(descriptor,), daemon=True).start()
+    console = Terminal(file=sys.stderr, width=120)
+    try:
+        carry_out(parse(task["config"]), task["run"], console, lambda *_: None)
+    except RunFailedError:
+        logger.exception("a warm start failed")
+
+
+def _end_with_the_parent(descriptor: int) -> None:
+    while os.read(descriptor, 1):
+        pass
+    os.killpg(os.getpgrp(), signal.SIGKILL)

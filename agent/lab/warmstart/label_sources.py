@@ -1,0 +1,396 @@
+"""Labels for a warm start: what each source would give, whether that is new, and how it is fetched.
+
+    sources --lots--> a digest of the inputs of each --fetch--> a path that `read_labelled` reads
+                      new, unless a run that ended with a verdict took it before
+
+Arms are run by the jobs of `armwise label` and `armwise score`. Their folders are named by a digest of the
+inputs: interrupted work continues where it stopped, and is not repeated.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from rich.console import Console
+
+from armwise.agent.config import AppConfig, WarmStartSpec, warm_start
+from armwise.agent.lab.offline import (
+    CONTAINS,
+    FEWEST,
+    JUDGE,
+    MEASURES,
+    Labelling,
+    Scoring,
+    Synthesis,
+    corpus_of,
+    label_questions,
+    make_questions,
+    on_par,
+    score_arms,
+)
+from armwise.agent.lab.warmstart.labels import WarmStartError
+from armwise.arms.base import Progress
+from armwise.arms.lab.jobs import digest_of_document
+from armwise.arms.lab.portfolio import read_matrix, write_matrix
+from armwise.arms.llm import catalog as llm_catalog
+from armwise.arms.models import digest_backbone, digest_of
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Run
+from armwise.feedback.training_log import traffic
+
+DIGEST_CHARS = 16
+"""Digits of a digest in the name of a folder."""
+
+SAMPLE = ".jsonl"
+"""Suffix of the file with the questions of a sample, beside the folder of their labels."""
+
+GROWTH = 1.1
+"""Growth of the traffic after which its feedback is taken again."""
+
+TIMED = 4
+"""Searches that each arm is timed by, where seconds have a price."""
+
+
+Sampled = warm_start.JudgeSource | warm_start.HindsightSource
+"""Sources that take questions of the traffic, each once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """Labels of one source for a run.
+
+    Attributes:
+        source: Name of the source in the configuration.
+        kind: Kind of the source.
+        digest: Digest of all inputs of the labels.
+        path: Where the labels are, or will be.
+        metrics: Declared metric to the score that it gets; empty where no labels are inserted.
+        new: Whether no run that ended with a verdict took them before.
+        questions: Texts of the questions of a sample.
+        answers: A right answer to each of them; empty where none is known.
+    """
+
+    source: str
+    kind: str
+    digest: str
+    path: Path
+    metrics: Mapping[str, str]
+    new: bool
+    questions: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return the lot as a run keeps it."""
+        return {
+            "source": self.source,
+            "kind": self.kind,
+            "digest": self.digest,
+            "path": str(self.path),
+            "new": self.new,
+        }
+
+
+class LabelSources:
+    """The label sources of a configuration.
+
+    Args:
+        config: Settled, with the live arms.
+        spec: Names the sources.
+        store: The log.
+        before: Runs that ended with a verdict, in order.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        config: AppConfig,
+        spec: WarmStartSpec,
+        store: Store,
+        before: Sequence[Run],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config, self._spec, self._store, self._clock = config, spec, store, clock
+        self._folder = config.home_path / "warm_starts"
+        self._taken = [lot for run in before for lot in run.inputs["lots"] if lot["new"]]
+
+    def lots(self, on_progress: Progress) -> list[Lot]:
+        """Return the lots of each source now; no arm is run, and nothing is written.
+
+        Args:
+            on_progress: Called with the progress, where the corpus is not ingested yet.
+
+        Raises:
+            WarmStartError: A file or folder is not there.
+            CorpusError: The corpus cannot be read.
+            ModelNotFoundError: The model of a backbone is not where its name says.
+            LogUnavailableError: The log cannot be read.
+        """
+        setup = self._setup(on_progress)
+        lots: list[Lot] = []
+        for name, source in self._spec.sources.items():
+            match source:
+                case warm_start.OutcomesSource():
+                    lots.append(self._outcomes(name, source))
+                case warm_start.QuestionsSource():
+                    lots.append(self._questions(name, source, setup))
+                case warm_start.SyntheticSource():
+                    lots.append(self._synthetic(name, source, setup))
+                case warm_start.JudgeSource():
+                    recent = traffic.asked_since(self._store, self._since(source))
+                    lots += self._sampled(name, source, setup, dict.fromkeys(recent, ""))
+                case warm_start.HindsightSource() if self._proposes:
+                    lots += self._sampled(name, source, setup, self._confirmed(source))
+                case warm_start.FeedbackSource():
+                    lots += self._feedback(name, source)
+        return lots
+
+    def fetch(self, lot: Lot, console: Console, on_progress: Progress) -> None:
+        """Produce the labels of a lot at its path, unless they are there.
+
+        Args:
+            lot: One of `lots`.
+            console: Prints the results.
+            on_progress: Called with the progress.
+
+        Raises:
+            ValueError: Questions or settings do not fit; a subclass of it says which.
+            JobError: Arms cannot be run; finished work is kept.
+        """
+        if lot.path.exists():
+            return
+        source = self._spec.sources[lot.source]
+        lot.path.parent.mkdir(parents=True, exist_ok=True)
+        match source:
+            case warm_start.QuestionsSource(measure=None):
+                self._label(lot, source, console, on_progress)
+            case warm_start.QuestionsSource():
+                self._score(lot, source.path, str(source.measure), source.limit, console, on_progress)
+            case warm_start.SyntheticSource():
+                self._synthesize(lot, source, console, on_progress)
+            case warm_start.JudgeSource() | warm_start.HindsightSource():
+                sample = _sample_of(lot.path)
+                _write_sample(sample, lot.questions, lot.answers)
+                measure = JUDGE if isinstance(source, warm_start.JudgeSource) else CONTAINS
+                self._score(lot, sample, measure, None, console, on_progress)
+            case warm_start.FeedbackSource():
+                settings = Scoring(
+                    config=self._config, from_log=True, measure=source.measure, output=lot.path
+                )
+                score_arms(settings, console, on_progress)
+            case warm_start.OutcomesSource():  # removed since `lots`
+                raise WarmStartError(f"source {lot.source!r}: there is no {lot.path} any more")
+
+    def _setup(self, on_progress: Progress) -> str:
+        """Return a digest of the inputs of answers besides the question: arms, encoders, corpus, model."""
+        without_arms = warm_start.OutcomesSource | warm_start.FeedbackSource
+        if all(isinstance(source, without_arms) for source in self._spec.sources.values()):
+            return ""
+        config = self._config
+        models = {name: llm_catalog.identity_of(spec) for name, spec in config.llms.items()}
+        own_prompts = {name: template.model_dump() for name, template in config.prompts.items()}
+        return digest_of_document(
+            {
+                "arms": config.arm_documents,
+                "encoders": {name: digest_backbone(backbone) for name, backbone in config.backbones.items()},
+                "corpus": corpus_of(config, None, on_progress).digest,
+                "llm": llm_catalog.identity_of(config.llm),
+                "answering": config.answering.identity(),
+                "scores": sorted(self._spec.scores),
+                **({"llms": models} if models else {}),
+                **({"prompts": own_prompts} if own_prompts else {}),
+            }
+        )
+
+    def _outcomes(self, name: str, source: warm_start.OutcomesSource) -> Lot:
+        digest = digest_of_document([_file(name, source.path), source.metrics])
+        return self._lot(name, source.kind, digest, source.path, source.metrics)
+
+    def _questions(self, name: str, source: warm_start.QuestionsSource, setup: str) -> Lot:
+        fields = source.model_dump(mode="json", exclude={"path"})
+        digest = digest_of_document([_file(name, source.path), fields, setup])
+        path = self._folder / name / digest[:DIGEST_CHARS]
+        return self._lot(name, source.kind, digest, path, source.metrics)
+
+    def _synthetic(self, name: str, source: warm_start.SyntheticSource, setup: str) -> Lot:
+        digest = digest_of_document([source.model_dump(mode="json"), setup])
+        path = self._folder / name / digest[:DIGEST_CHARS]
+        return self._lot(name, source.kind, digest, path, source.metrics)
+
+    @property
+    def _proposes(self) -> bool:
+        """Whether a portfolio or a router is made of the labels."""
+        return self._spec.portfolio is not None or self._spec.router is not None
+
+    def _since(self, source: Sampled) -> float:
+        return self._clock() - warm_start.seconds_of(source.within)
+
+    def _confirmed(self, source: warm_start.HindsightSource) -> dict[str, str]:
+        """Return the answers that feedback confirmed, by question."""
+        rule, above = self._config.reward, source.above
+        least, most = (
+            (above, math.inf) if rule.metric(source.metric).optimize == "max" else (-math.inf, above)
+        )
+        return traffic.confirmed_since(
+            self._store, rule.join, source.metric, least, most, self._since(source)
+        )
+
+    def _sampled(self, name: str, source: Sampled, setup: str, recent: Mapping[str, str]) -> list[Lot]:
+        """Return the samples that runs took before, and a new one where there are new questions.
+
+        Args:
+            name: Name of the source.
+            source: The source.
+            setup: Digest of what answers depend on besides the question.
+            recent: Questions of the traffic, each with an answer; empty where none is known.
+        """
+        metrics = source.metrics if isinstance(source, warm_start.JudgeSource) else {}
+        before = [
+            Lot(name, source.kind, lot["digest"], path, metrics, new=False)
+            for lot in self._taken
+            # by its name alone: the log leads to no other folder
+            if lot["source"] == name and (path := self._folder / name / Path(lot["path"]).name).exists()
+        ]
+        taken = [_sample_of(lot.path) for lot in before]
+        for file in sorted((self._folder / name).glob("*" + SAMPLE)):
+            lot = self._sample(name, source, metrics, setup, _asked(file))
+            if _sample_of(lot.path) == file and file not in taken:  # of an interrupted run
+                return [*before, lot]
+        sampled_texts = {text for file in taken for text in _asked(file)}
+        fresh = sorted((text for text in recent if text not in sampled_texts), key=digest_of_document)
+        if not fresh:
+            return before
+        chosen = {text: recent[text] for text in fresh[: source.questions]}
+        return [*before, self._sample(name, source, metrics, setup, chosen)]
+
+    def _sample(
+        self, name: str, source: Sampled, metrics: Mapping[str, str], setup: str, questions: Mapping[str, str]
+    ) -> Lot:
+        texts, answers = list(questions), tuple(answer for answer in questions.values() if answer)
+        digest = digest_of_document([texts, metrics, setup, *([answers] if answers else [])])
+        path = self._folder / name / digest[:DIGEST_CHARS]
+        return Lot(name, source.kind, digest, path, metrics, True, tuple(texts), answers)
+
+    def _feedback(self, name: str, source: warm_start.FeedbackSource) -> list[Lot]:
+        """Return the feedback on the traffic, where there is any and a portfolio or a router uses it."""
+        if not self._proposes:
+            return []
+        n = traffic.decisions_of_traffic(self._store, self._config.reward.join)
+        if n == 0:
+            return []
+        rule = self._config.reward.model_dump(mode="json")
+        digest = digest_of_document([source.measure, rule, _level(n), self._config.arm_documents])
+        return [self._lot(name, source.kind, digest, self._folder / name / digest[:DIGEST_CHARS], {})]
+
+    def _lot(self, name: str, kind: str, digest: str, path: Path, metrics: Mapping[str, str]) -> Lot:
+        taken = any(lot["source"] == name and lot["digest"] == digest for lot in self._taken)
+        return Lot(name, kind, digest, path, metrics, not taken)
+
+    def _label(
+        self, lot: Lot, source: warm_start.QuestionsSource, console: Console, on_progress: Progress
+    ) -> None:
+        settings = Labelling(
+            config=self._config,
+            queries=source.path,
+            output=lot.path,
+            form=source.form,
+            measures=tuple(name for name in MEASURES if name in self._spec.scores),
+            limit=source.limit,
+            workers=self._spec.workers,
+        )
+        label_questions(settings, console, on_progress)
+
+    def _synthesize(
+        self, lot: Lot, source: warm_start.SyntheticSource, console: Console, on_progress: Progress
+    ) -> None:
+        """Make questions, score the arms on them, and keep those that favour neither words nor vectors."""
+        made, scores = _sample_of(lot.path), lot.path.with_name(lot.path.name + ".all")
+        if not made.exists():
+            given = source.model_dump(include={"questions", "with_model", "seed"})
+            make_questions(Synthesis(config=self._config, output=made, **given), console, on_progress)
+        if not scores.exists():
+            whole = replace(lot, path=scores)
+            self._score(whole, made, source.measure, None, console, on_progress)
+        matrix = read_matrix(scores)
+        rows = on_par(matrix, source.seed) if source.balanced else np.arange(len(matrix.questions))
+        kept = [matrix.questions[row] for row in rows.tolist()]
+        if len(kept) < min(FEWEST, len(matrix.questions)):
+            raise WarmStartError(
+                f"source {lot.source!r}: {len(kept)} of {len(matrix.questions)} made questions are left, and "
+                f"{FEWEST} are needed: make more, or set `balanced: false`"
+            )
+        chances = None if matrix.chances is None else matrix.chances[:, rows].T
+        write_matrix(
+            lot.path, matrix.table, [(kept, np.ascontiguousarray(matrix.scores[:, rows].T))], chances
+        )
+        if len(kept) < len(matrix.questions):
+            console.print(
+                f"{len(kept):,} of {len(matrix.questions):,} questions are kept, on which lexical and dense "
+                "arms find as much as each other",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def _score(
+        self,
+        lot: Lot,
+        queries: Path,
+        measure: str,
+        limit: int | None,
+        console: Console,
+        on_progress: Progress,
+    ) -> None:
+        priced = self._config.reward.cost.seconds > 0.0
+        settings = Scoring(
+            config=self._config,
+            measure=measure,
+            queries=queries,
+            output=lot.path,
+            limit=limit,
+            workers=self._spec.workers,
+            timed=TIMED if priced else 0,
+        )
+        score_arms(settings, console, on_progress)
+
+
+def _level(n: int) -> int:
+    """Return how many times a count of decisions has grown by a tenth since the first.
+
+    >>> _level(100), _level(104), _level(110)
+    (48, 48, 49)
+    """
+    return math.floor(math.log(n, GROWTH))
+
+
+def _file(name: str, path: Path) -> str:
+    """Return the digest of a file or folder. Raises WarmStartError where there is none."""
+    if not path.exists():
+        raise WarmStartError(f"source {name!r}: there is no {path}")
+    return digest_of(path)
+
+
+def _sample_of(path: Path) -> Path:
+    """Return the file with the questions of the labels at a path."""
+    return path.with_name(path.name + SAMPLE)
+
+
+def _asked(sample: Path) -> dict[str, str]:
+    """Return the questions of a sample, each with its answer; empty where none is known."""
+    rows = map(orjson.loads, sample.read_bytes().splitlines())
+    return {row["question"]: row.get("answers", [""])[0] for row in rows}
+
+
+def _write_sample(sample: Path, texts: Sequence[str], answers: Sequence[str]) -> None:
+    """Write questions with ids derived from their texts, so that samples can be combined."""
+    lines = []
+    for text, answer in zip_longest(texts, answers):
+        row = {"id": digest_of_document(text), "question": text} | ({"answers": [answer]} if answer else {})
+        lines.append(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+    unfinished = sample.with_suffix(".part")
+    unfinished.write_bytes(b"".join(lines))
+    unfinished.replace(sample)

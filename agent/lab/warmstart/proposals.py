@@ -1,0 +1,178 @@
+"""What a warm start makes of labels beside what the policy learns: a portfolio of arms, and a router.
+
+Both are written to folders, with their results. With `live` the candidate brings them, and its promotion puts
+them in service together with its policy; otherwise they are proposals for an operator to apply.
+"""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from armwise.agent.config import AppConfig, read_portfolio, warm_start
+from armwise.agent.lab.offline import (
+    YAML,
+    Selection,
+    Training,
+    read_labelled,
+    select_portfolio,
+    train_router,
+    write_scores,
+)
+from armwise.agent.lab.warmstart.journal import Step
+from armwise.agent.lab.warmstart.label_sources import Lot
+from armwise.agent.lab.warmstart.labels import WarmStartError
+from armwise.agent.routers import RouterSpec, Stage
+from armwise.arms.base import Progress
+from armwise.arms.lab.portfolio import score_matrix
+from armwise.arms.suggestions import did_you_mean
+
+KEPT = 5
+"""Runs whose proposals are kept."""
+
+
+def remove_older(folder: Path, run: int, configured: Path | None) -> None:
+    """Remove the proposals of all but the last runs, except a configured one.
+
+    Args:
+        folder: Has a folder for each run, named by its number.
+        run: The newest one.
+        configured: The configured router, which is kept; None for none.
+    """
+    runs = sorted(
+        int(path.name) for path in folder.glob("*") if path.name.isdecimal() and int(path.name) <= run
+    )
+    for number in runs[:-KEPT]:
+        old = folder / str(number)
+        if configured is None or not configured.is_relative_to(old):
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def propose_portfolio(
+    plan: warm_start.PortfolioPlan,
+    config: AppConfig,
+    lots: Sequence[Lot],
+    folder: Path,
+    step: Step,
+    console: Console,
+) -> AppConfig | None:
+    """Choose arms by the labels, and write the choice to a folder.
+
+    Args:
+        plan: How many, and by which measure.
+        config: Names the live arms.
+        lots: Labels, all of them fetched.
+        folder: Folder of the run; its content is replaced.
+        step: Takes the result.
+        console: Prints the tables.
+
+    Returns:
+        The configuration with the chosen arms, if they are to go live; None otherwise.
+
+    Raises:
+        ValueError: There is no such score, nothing can be chosen by it, or an arm cannot go live here; a
+            subclass of it says which.
+    """
+    outcomes = read_labelled([lot.path for lot in lots])
+    if plan.measure not in outcomes.scores:
+        hint = did_you_mean(plan.measure, outcomes.scores)
+        raise WarmStartError(f"portfolio.measure: no label has a score {plan.measure!r}{hint}")
+    specs, backbones = dict(config.arms), dict(config.backbones)
+    for lot in lots:
+        if (lot.path / score_matrix.ARMS).exists():  # a score matrix has the specs of its arms
+            table = score_matrix.read_arms(lot.path)
+            specs, backbones = {**table.specs, **specs}, {**table.backbones, **backbones}
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_scores(outcomes, plan.measure, specs, backbones, folder / "scores", "warm start")
+    output = folder / "portfolio"
+    given = plan.model_dump(include={"k", "budget", "cost"})
+    report = select_portfolio(Selection(scores=folder / "scores", output=output, **given), console)
+    held_out = report.held_out
+    command = f"armwise apply {output / YAML}"
+    step.said = (
+        f"chose {', '.join(report.arms)}: {plan.measure} {held_out.portfolio[-1]:.3f} on held-out questions, "
+        f"the best single arm {held_out.single:.3f}; "
+    )
+    step.said += "the candidate brings them" if plan.live else f"serve them with `{command}`"
+    step.found = {
+        "arms": list(report.arms),
+        "measure": plan.measure,
+        "value": held_out.portfolio[-1],
+        "single": held_out.single,
+        "curve": {"portfolio": list(held_out.portfolio), "average": list(held_out.average)},
+        "questions": held_out.questions,
+        "path": str(output / YAML),
+        "apply": command,
+    }
+    return config.with_arms(read_portfolio(output / YAML)["arms"]) if plan.live else None
+
+
+def propose_router(
+    plan: warm_start.RouterPlan,
+    config: AppConfig,
+    lots: Sequence[Lot],
+    folder: Path,
+    step: Step,
+    console: Console,
+    on_progress: Progress,
+) -> str | None:
+    """Train a router on the labels, validate it out of fold, and keep it.
+
+    Args:
+        plan: Which router, and the utility of an answer.
+        config: Names the live arms and the backbones.
+        lots: Labels, all of them fetched.
+        folder: Where the router is kept; its content is replaced.
+        step: Takes the result.
+        console: Prints the tables.
+        on_progress: Called with the progress.
+
+    Returns:
+        Name of the router as a candidate, where it is a proposal and the log can evaluate it; else None.
+
+    Raises:
+        ValueError: The labels do not fit the plan; a subclass of it says which.
+    """
+    places = tuple(lot.path for lot in lots)
+    arms = tuple(arm for arm in read_labelled(places).arms if arm in config.actions)
+    if not arms:
+        raise WarmStartError("router: no live arm is labelled, so there is none to choose among")
+    training = Training(
+        config=config,
+        outcomes=places,
+        arms=arms,
+        router=RouterSpec(kind=plan.kind, params=plan.params),
+        utility=plan.utility,
+        backbone=plan.backbone,
+        folds=plan.folds,
+        output=folder,
+    )
+    trained = train_router(training, console, on_progress)
+    about = trained.about
+    held_out = about.held_out
+    evaluable = trained.router.stage is Stage.QUESTION
+    step.found = {
+        "path": str(folder),
+        "kind": about.kind,
+        "digest": about.digest,
+        "questions": about.questions,
+        "held_out": held_out,
+        "utility": plan.utility.model_dump(mode="json"),
+        "configure": f"router: {{path: {folder}}}",
+    }
+    step.said = f"trained {about.kind} on {about.questions:,} questions"
+    if held_out is not None:
+        single = held_out["single"]
+        step.said += (
+            f": of those that it has not seen it earns {held_out['router']['utility']:.4f}, "
+            f"the best single arm, {single}, {held_out['arms'][single]['utility']:.4f}"
+        )
+    if plan.live:
+        step.said += "; the candidate brings it"
+        return None
+    step.said += f"; serve it with `{step.found['configure']}`"
+    if not evaluable:
+        step.said += "; it looks at what every arm retrieves, of which the log keeps one: it is not evaluated"
+    return f"router:{folder}" if evaluable else None

@@ -1,0 +1,546 @@
+"""A warm start, from labels to a verdict, as one run that the log keeps with its inputs.
+
+    labels since the last run --> portfolio, router
+           |                          |
+           '--> the log ---------> candidate --> evaluation --> the gate --> promoted | held
+
+The labels are decisions of the run: only recipes whose starting point names it learn them. So a run that
+fails, at whatever step, does not change what is served. The candidate has the active policy and reward, and
+learns the labels of all runs that ended with a verdict, held ones included. It brings the router, and the
+arms if they are to go live: one promotion puts all three in service. While a drift alarm is open, the labels
+and the traffic before it are left out.
+
+Before the first request there is no traffic to judge a candidate by. With `warm_start.first: promote`, a run
+on a log without traffic promotes its candidate, and a service that starts afterwards serves it at once:
+
+    warm_start(config, Trigger.COMMAND, console, on_progress)     or `armwise warm-start -c CONFIG`
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+
+from armwise.agent.config import AppConfig, ConfigError, WarmStartSpec
+from armwise.agent.evaluation import EvaluationFailedError, EvaluationRequest, run_evaluation, verdict_on
+from armwise.agent.jobs import RunFailedError, this_process
+from armwise.agent.lab.warmstart.canary import first_share
+from armwise.agent.lab.warmstart.journal import HEARTBEAT_S, Journal, Step
+from armwise.agent.lab.warmstart.label_sources import LabelSources, Lot
+from armwise.agent.lab.warmstart.labels import Beside, InsertSettings, insert_labels
+from armwise.agent.lab.warmstart.proposals import KEPT, propose_portfolio, propose_router, remove_older
+from armwise.agent.learning import (
+    DIGEST_CHARS,
+    Recipe,
+    active_recipe,
+    configuration_of,
+    keep_router,
+    publish_candidate,
+    score_by_searching,
+)
+from armwise.arms.base import Progress
+from armwise.arms.lab.jobs import digest_of_document
+from armwise.feedback.drift import Alarm, read_alarms
+from armwise.feedback.errors import ChangedMeanwhileError, ConflictError
+from armwise.feedback.log import Store
+from armwise.feedback.registry import ActivePolicy, Run, Version, active_policy, arm_sets, promotions, routers
+from armwise.feedback.registry import runs as registry_runs
+from armwise.feedback.registry import versions as registry_versions
+from armwise.feedback.training_log import StartingPoint, position_of, traffic
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """State of the log and the configuration as a run begins.
+
+    It determines the recipe of a candidate, and whether that would be new.
+
+    Attributes:
+        config: Settled, with the live arms.
+        spec: The configured warm start.
+        live: The active recipe.
+        active: The promotions that hold under the configuration.
+        alarm: The newest alarm since which no labels were inserted; None for none.
+        log_seq: Position of the log.
+        examples: Position of the training log.
+        traffic: Decisions of the traffic in the training log.
+        before: Runs for the configured recipe that ended with a verdict, in order.
+        file_arms: The arms of the configuration file, as the log keeps them.
+        brought: The live arms, if a version brought them; None otherwise.
+    """
+
+    config: AppConfig
+    spec: WarmStartSpec
+    live: Recipe
+    active: ActivePolicy
+    alarm: Alarm | None
+    log_seq: int
+    examples: int
+    traffic: int
+    before: tuple[Run, ...]
+    file_arms: arm_sets.Arms
+    brought: arm_sets.Arms | None
+
+    @classmethod
+    def of(cls, config: AppConfig, store: Store) -> "RunSnapshot":
+        """Read the log.
+
+        Raises:
+            ConfigError: No warm start is configured.
+            LogUnavailableError: Try again later.
+        """
+        file_arms, newest = config.arm_documents, arm_sets.live(store)
+        live = arm_sets.at_start(store, file_arms)
+        brought = live if newest is not None and newest.version is not None and newest.arms == live else None
+        config = config.with_arms(live).settled()
+        spec, join = warm_start_spec(config), config.reward.join
+        configured = Recipe.configured(config).digest
+        active = active_policy(store, configured)
+        alarms = read_alarms(store, join, active)
+        with store.reading() as connection:
+            examples = position_of(connection, join).examples_seq
+        alarm = alarms.newest if alarms.warm_start_open else None
+        return cls(
+            config,
+            spec,
+            active_recipe(store, config, active),
+            active,
+            alarm if alarm is not None and alarm.example_seq <= examples else None,
+            store.log_seq(),
+            examples,
+            traffic.decisions_of_traffic(store, join),
+            tuple(registry_runs.judged(store, configured)),
+            file_arms,
+            brought,
+        )
+
+    @property
+    def after(self) -> int:
+        """Position of the training log before which a candidate learns nothing."""
+        before = 0 if self.live.start is None else self.live.start.after
+        return before if self.alarm is None else max(before, self.alarm.example_seq)
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """Earlier runs whose labels a candidate learns."""
+        recent_runs = (run for run in self.before if run.inputs["examples"] >= self.after)
+        return tuple(run.seq for run in recent_runs if run.inputs["labels"])
+
+    @property
+    def router(self) -> str | None:
+        """Digest of the router of a candidate if none is trained: the last one, or the active one."""
+        plan = self.spec.router
+        if plan is not None and plan.live and self.before and (last := self.before[-1].inputs.get("router")):
+            return str(last)
+        return self.live.router
+
+    def candidate(
+        self, run: int | None = None, router: str | None = None, brought: arm_sets.Arms | None = None
+    ) -> Recipe:
+        """Return the recipe of a candidate.
+
+        Args:
+            run: A further run whose labels it learns; None for none.
+            router: Digest of its router; None for `self.router`.
+            brought: Arms that become live with it; None for those that are live.
+        """
+        also = None if self.live.start is None else self.live.start.also
+        start = StartingPoint(self.runs if run is None else (*self.runs, run), self.after, also)
+        return replace(
+            self.live,
+            policy=self.spec.policy or self.live.policy,
+            start=None if start == StartingPoint() else start,
+            router=router or self.router,
+            arms=brought or self.brought,
+        )
+
+    def judged(self, recipe: Recipe) -> bool:
+        """Whether a recipe is the active one, or was judged by the same traffic and settings before."""
+        now = {**self.inputs(), "recipe": recipe.digest}
+        compared = {name: now[name] for name in ("recipe", "traffic", "configuration", "arms")}
+        return recipe == self.live or any(
+            compared == {name: run.inputs.get(name) for name in compared} for run in self.before
+        )
+
+    def inputs(self) -> dict[str, Any]:
+        """Return what a run depends on, as the log keeps it; its labels are added as they are gathered."""
+        config = self.config
+        live = self.live.start
+        return {
+            "configuration": configuration_of(config),
+            "arms": digest_of_document(config.arm_documents),
+            "join": config.reward.join,
+            "log": self.log_seq,
+            "examples": self.examples,
+            "traffic": self.traffic,
+            "live": {"recipe": self.live.digest, "start": None if live is None else live.document()},
+            "alarm": None if self.alarm is None else self.alarm.example_seq,
+            "lots": [],
+            "labels": 0,
+        }
+
+
+def warm_start_spec(config: AppConfig) -> WarmStartSpec:
+    """Return the configured warm start. Raises ConfigError where there is none."""
+    if config.warm_start is None:
+        raise ConfigError("warm_start is not configured: see examples/warm_start.yaml")
+    return config.warm_start
+
+
+def preview_lots(
+    config: AppConfig, on_progress: Progress, clock: Callable[[], float] = time.time
+) -> list[Lot]:
+    """Return what a run would gather now, and do nothing. Raises what `LabelSources.lots` raises."""
+    with closing(Store(config.database_url, config.reward.join, clock)) as store:
+        now = RunSnapshot.of(config, store)
+        return LabelSources(now.config, now.spec, store, now.before, clock).lots(on_progress)
+
+
+def warm_start(
+    config: AppConfig,
+    trigger: registry_runs.Trigger,
+    console: Console,
+    on_progress: Progress,
+    clock: Callable[[], float] = time.time,
+) -> Run:
+    """Do a run now, in this process, and return it as the log keeps it.
+
+    Args:
+        config: Names the log and the warm start.
+        trigger: What it is started by.
+        console: Prints each step.
+        on_progress: Called with the progress of long steps.
+        clock: Seconds since the epoch.
+
+    Raises:
+        ConfigError: No warm start is configured.
+        UnderWayError: Another run is under way; this one was not started.
+        RunFailedError: It has failed; what is served has not changed.
+        StoreError: It could not be started.
+    """
+    warm_start_spec(config)
+    redact = config.privacy.redactor()
+    with closing(Store(config.database_url, config.reward.join, clock, redact=redact)) as store:
+        worker = this_process()
+        mine = registry_runs.claim(store, Recipe.configured(config).digest, trigger, worker, clock())
+        return _do(config, store, mine, console, on_progress, clock, HEARTBEAT_S)
+
+
+def warm_start_before_traffic(config: AppConfig, console: Console, on_progress: Progress) -> Run | None:
+    """Do a run where the log holds neither traffic nor the verdict of a run; else return None.
+
+    Raises what `warm_start` raises.
+    """
+    if config.warm_start is None or config.warm_start.first != "promote":
+        return None
+    with closing(Store(config.database_url, config.reward.join)) as store:
+        if traffic.exists(store) or registry_runs.judged(store, Recipe.configured(config).digest):
+            return None
+    return warm_start(config, registry_runs.Trigger.FIRST, console, on_progress)
+
+
+def warm_start_at_first(config: AppConfig, console: Console, on_progress: Progress) -> Run | None:
+    """Do the run of a first start behind the service, where no run has come to a verdict; else return None.
+
+    Its candidate is promoted as one before the first request would be: what traffic there is was answered by
+    other arms, or by a policy that has hardly begun to learn, and there is too little to judge by.
+
+    Raises what `warm_start` raises.
+    """
+    if config.warm_start is None or config.warm_start.first != "promote":
+        return None
+    with closing(Store(config.database_url, config.reward.join)) as store:
+        if registry_runs.judged(store, Recipe.configured(config).digest):
+            return None
+    return warm_start(config, registry_runs.Trigger.FIRST, console, on_progress)
+
+
+def carry_out(config: AppConfig, number: int, console: Console, on_progress: Progress) -> Run:
+    """Do a run that another process has taken, and whose lease that one renews; else as `warm_start`."""
+    with closing(Store(config.database_url, config.reward.join)) as store:
+        mine = registry_runs.find(store, number)
+        assert mine is not None
+        return _do(config, store, mine, console, on_progress, time.time, None)
+
+
+def _do(
+    config: AppConfig,
+    store: Store,
+    mine: Run,
+    console: Console,
+    on_progress: Progress,
+    clock: Callable[[], float],
+    heartbeat_s: float | None,
+) -> Run:
+    def show(step: Step) -> None:
+        console.print(f"{step.name:<10}{step.said}", markup=False, highlight=False, soft_wrap=True)
+
+    journal = Journal(store, mine, show, clock, heartbeat_s)
+    try:
+        with journal:
+            now = RunSnapshot.of(config, store)  # read once no other run can change it
+            is_first = _is_first(store, mine)
+            journal.ends(_Steps(now, store, mine.seq, is_first, journal, console, on_progress, clock).do())
+    except Exception as error:
+        if journal.promoted:
+            raise
+        raise RunFailedError(f"run {mine.seq} failed, what is served is as it was: {error}") from error
+    run = registry_runs.find(store, mine.seq)
+    assert run is not None
+    return run
+
+
+def _is_first(store: Store, run: Run) -> bool:
+    """Return whether a run is that of a first start, or goes on with one that was killed or has failed."""
+    return registry_runs.read_attempts(store, run)[-1].trigger is registry_runs.Trigger.FIRST
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The steps of a run; of a first start if `is_first`."""
+
+    now: RunSnapshot
+    store: Store
+    run: int
+    is_first: bool
+    journal: Journal
+    console: Console
+    on_progress: Progress
+    clock: Callable[[], float]
+
+    def do(self) -> registry_runs.State:
+        """Do all steps; return the state that the run ends with."""
+        now, journal, spec = self.now, self.journal, self.now.spec
+        journal.inputs = now.inputs()
+        lots = self._gather()
+        fresh = any(lot.new for lot in lots)
+        if not fresh and now.judged(now.candidate()):
+            return (
+                registry_runs.State.NOTHING_NEW
+            )  # no labels, no alarm, no traffic that could change the verdict
+        home, config = now.config.home_path, now.config
+        router = trained = brought = None
+        if spec.portfolio is not None and fresh:
+            with journal.step("portfolio") as step:
+                folder = home / "runs" / str(self.run)
+                chosen = propose_portfolio(spec.portfolio, config, lots, folder, step, self.console)
+                if chosen is not None:
+                    config, brought = chosen, chosen.arm_documents
+        if spec.router is not None and fresh and len(config.actions) > 1:
+            with journal.step("router") as step:
+                folder = home / "routers" / str(self.run)
+                router = propose_router(
+                    spec.router, config, lots, folder, step, self.console, self.on_progress
+                )
+                if spec.router.live:
+                    trained = step.found["router"] = keep_router(self.store, folder, self.clock())
+        configured = None if now.config.router is None else now.config.router.path
+        for kind in ("runs", "routers"):
+            remove_older(home / kind, self.run, configured)
+        routers.prune(self.store, KEPT)
+        if brought is not None:  # labels of all arms, of those that may be replaced as well
+            config = now.config.with_arms({**brought, **now.config.arm_documents})
+        labels = self._enter([lot for lot in lots if lot.new and lot.metrics], config)
+        recipe = now.candidate(self.run if labels else None, trained, brought)
+        journal.inputs["router"] = recipe.router
+        version = self._learn(recipe)
+        verdict = self._evaluate(version, router)
+        return self._decide(version, verdict)
+
+    def _gather(self) -> list[Lot]:
+        now, journal = self.now, self.journal
+        with journal.step("gather") as step:
+            sources = LabelSources(now.config, now.spec, self.store, now.before, self.clock)
+            lots = sources.lots(self.on_progress)
+            journal.inputs["lots"] = [lot.document() for lot in lots]
+            fresh = [lot.source for lot in lots if lot.new]
+            step.said = f"new labels of {', '.join(fresh)}" if fresh else "no new labels"
+            if now.alarm is not None:
+                step.said += f"; after the alarm at example {now.alarm.example_seq:,}, {now.alarm.subject}"
+            if fresh:
+                for lot in lots:
+                    sources.fetch(lot, self.console, self.on_progress)
+        return lots
+
+    def _enter(self, lots: Sequence[Lot], config: AppConfig) -> int:
+        """Insert labels of the arms of a configuration as those of this run; return how many."""
+        now, journal = self.now, self.journal
+        beside = Beside(runs=now.runs, others=now.after == 0)
+        with journal.step("enter") as step:
+            for lot in lots:
+                settings = InsertSettings(
+                    config=config,
+                    outcomes=lot.path,
+                    metrics=dict(lot.metrics),
+                    run=self.run,
+                    beside=beside,
+                )
+                new = insert_labels(settings, self.console, self.on_progress)
+                step.found[lot.source] = step.found.get(lot.source, 0) + new
+            labels: int = sum(step.found.values())
+            journal.inputs["labels"] = labels
+            step.said = f"{labels:,} labels that no candidate has learned before"
+        return labels
+
+    def _learn(self, recipe: Recipe) -> Version | None:
+        """Publish a candidate; None where it would not be new."""
+        now, journal = self.now, self.journal
+        with journal.step("learn") as step:
+            journal.inputs["recipe"] = recipe.digest
+            if now.judged(recipe):
+                step.said = "no candidate: it would be what is followed, or was judged by the same traffic"
+                return None
+            recipe.require_servable(self.store, now.config)
+            arms, searched = list(now.config.actions), ""
+            if recipe.router is not None and now.spec.router is not None:
+                config = now.config if recipe.arms is None else now.config.with_arms(recipe.arms)
+                newest = now.spec.router.searched
+                searched = score_by_searching(self.store, recipe.router, config, newest, self.on_progress)
+            version = publish_candidate(
+                self.store, recipe, arms, self.clock, self.on_progress, now.config.backbones
+            )
+            journal.candidate = version.version
+            start = recipe.start or StartingPoint()
+            step.found = {"version": version.version, "recipe": recipe.digest, "start": start.document()}
+            runs = f"runs {', '.join(map(str, start.runs))}" if start.runs else "no run"
+            step.said = (
+                f"version {version.version} is the candidate, {recipe.policy.kind}: it has learned labels of "
+                f"{runs}, and the training log from {start.after + 1:,} to {version.examples_seq:,}"
+            )
+            if recipe.router is not None:
+                step.found["router"] = recipe.router
+                step.said += f"; its router is {recipe.router[:DIGEST_CHARS]}" + (
+                    searched and f": {searched}"
+                )
+            if recipe.arms is not None:
+                step.found["arms"] = list(recipe.arms)
+                step.said += f"; its arms are {', '.join(recipe.arms)}"
+        return version
+
+    def _evaluate(self, version: Version | None, router: str | None) -> dict[str, Any] | None:
+        """Return the verdict on the candidate; None without one, without traffic or at a first start."""
+        name = None if version is None else f"recipe:{version.version}"
+        if (name is None and router is None) or self.now.traffic == 0 or self.is_first:
+            return None
+        with self.journal.step("evaluate") as step:
+            results = []
+            if name is not None:
+                self.journal.evaluation, step.found[name] = self._judged(name)
+                results.append(f"evaluation {self.journal.evaluation}: {name} {step.found[name]['verdict']}")
+            if router is not None:  # a proposal, which decides nothing
+                try:
+                    number, step.found[router] = self._judged(router)
+                    results.append(f"evaluation {number}: {router} {step.found[router]['verdict']}")
+                except EvaluationFailedError as error:
+                    results.append(f"{router} is not judged: {error}")
+            step.said = "; ".join(results)
+        return None if name is None else step.found[name]
+
+    def _judged(self, name: str) -> tuple[int, dict[str, Any]]:
+        """Return the evaluation of a candidate, and the verdict of the gate. Raises EvaluationFailedError."""
+        request = EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
+        worker = f"{this_process()}:run-{self.run}"
+        evaluation = run_evaluation(
+            self.store, self.now.config, request, worker, self.on_progress, self.clock
+        )
+        return evaluation.number, verdict_on(evaluation.report, name)
+
+    def _decide(self, version: Version | None, verdict: dict[str, Any] | None) -> registry_runs.State:
+        """Promote the candidate, or hold it and record why."""
+        now, journal = self.now, self.journal
+        configured = Recipe.configured(now.config).digest
+        with journal.step("decide") as step:
+            reasons = self._reasons(version, verdict, active_policy(self.store, configured))
+            if version is not None and not reasons:
+                unjudged = "a first start" if self.is_first else "nothing was served before"
+                why = unjudged if verdict is None else "the gate lets it through"
+                reason = f"warm start {self.run}: {why}"
+                promotion = promotions.Promotion(
+                    0,
+                    version.version,
+                    promotions.Action.PROMOTE,
+                    reason,
+                    self.clock(),
+                    forced=verdict is None,
+                    evaluation=journal.evaluation,
+                    automatic=True,
+                )
+                if version.arms is not None:  # what a rollback brings back, and a start with this file keeps
+                    arm_sets.started(self.store, now.file_arms)
+                step.said = f"promoted: version {version.version}, and what is learned after it"
+                try:
+                    journal.promote(configured, promotion, now.active.seq)
+                except ChangedMeanwhileError:
+                    reasons = ["What is served was changed while it was judged."]
+                except ConflictError as error:
+                    reasons = [f"Its arms cannot become live: {error}."]
+                else:
+                    return registry_runs.State.PROMOTED
+            step.found = {"reasons": reasons}
+            step.said = "held: " + " ".join(reasons)
+            if version is not None and self._begin_canary(version, verdict):
+                share = step.found["canary"] = self._first_share()
+                step.said += f" It gets {share:.1%} of each decision in which it takes part, as a canary."
+        return registry_runs.State.HELD
+
+    def _first_share(self) -> float:
+        return first_share(self.now.config.floor, len(self.now.config.actions))
+
+    def _begin_canary(self, version: Version, verdict: dict[str, Any] | None) -> bool:
+        """Give a candidate that is held for want of evidence alone a share; return whether it got one."""
+        configured = Recipe.configured(self.now.config).digest
+        active = active_policy(self.store, configured)
+        if (
+            self.now.spec.canary != "auto"
+            or verdict is None
+            or not verdict.get("undecided")
+            or active.pin is not None
+            or active.seq != self.now.active.seq
+            or len(active.canaries) >= promotions.MOST_CANARIES
+            or version.arms not in (None, self.now.config.arm_documents)
+            or any(self._recipe_of(canary.version) == version.recipe for canary in active.canaries)
+        ):
+            return False
+        promotion = promotions.Promotion(
+            0,
+            version.version,
+            promotions.Action.CANARY,
+            f"canary: warm start {self.run} holds it for want of evidence",
+            self.clock(),
+            share=self._first_share(),
+            evaluation=self.journal.evaluation,
+            automatic=True,
+        )
+        try:
+            promotions.record(self.store, configured, promotion, after=active.seq)
+        except ChangedMeanwhileError:
+            return False
+        return True
+
+    def _recipe_of(self, number: int) -> str | None:
+        version = registry_versions.find(self.store, number)
+        return None if version is None else version.recipe
+
+    def _reasons(
+        self, version: Version | None, verdict: dict[str, Any] | None, active: ActivePolicy
+    ) -> list[str]:
+        """Return why a candidate is held, one sentence each; none where it may be promoted."""
+        if version is None:
+            return ["There is no candidate."]
+        unserved = self.is_first or not traffic.exists(self.store)
+        first = self.now.spec.first == "promote" and unserved
+        if verdict is None and not first:
+            return ["The log holds no decision of the traffic to judge it by."]
+        if verdict is not None and not verdict["promote"]:
+            return list(verdict["reasons"])
+        if self.now.spec.promote == "never":
+            return ["`warm_start.promote` is never: an operator promotes it."]
+        if active.pin is not None:
+            return [f"Version {active.pin.version} is pinned by an operator."]
+        for canary in active.canaries:
+            if not canary.automatic:
+                return [f"Version {canary.version} has a share of the traffic, which a promotion would end."]
+        return []

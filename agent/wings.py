@@ -1,0 +1,46 @@
+"""What the wings add to the service, by import path: nothing of it is imported before it is needed.
+
+    a wing --imports--> the core
+    the core --load(path)--> what a wing has registered here
+
+The wings are the folders `console`, `gateways`, `integrations` and `lab` of `agent`, `engines`, `lab` and
+`more` of `arms`, and `exchange` of `feedback`; all else is the core. Kinds of arms, policies and routers are
+found by their catalogues, verbs of the command line by their list.
+"""
+
+from importlib import import_module
+from typing import Any
+
+ROUTE_MODULES = ("armwise.agent.console.routes", "armwise.agent.gateways.routes", "armwise.agent.lab.routes")
+"""Modules with ROUTES of the service, and DIALECTS that some of them speak; the first match answers."""
+
+LAYOUTS = {
+    "dsjson": "armwise.feedback.exchange:write_dsjson",
+    "obp": "armwise.feedback.exchange:write_obp",
+}
+"""Functions that write a log in the layout of another system, by its name."""
+
+WARM_STARTS = "armwise.agent.lab.warmstart:WarmStarts"
+CANARIES = "armwise.agent.lab.warmstart:AutomaticCanaries"
+"""Tasks of the background."""
+
+WARM_START_BEFORE_TRAFFIC = "armwise.agent.lab.warmstart:warm_start_before_traffic"
+WARM_START_AT_FIRST = "armwise.agent.lab.warmstart:warm_start_at_first"
+
+OPEN_SELECTOR = "armwise.agent.lab.routers:open_selector"
+"""Opens the trained model of an arm of kind ensemble or cascade."""
+
+POOL = "armwise.arms.lab.portfolio:PoolSpec"
+"""The specification of a file of candidates for a portfolio."""
+
+
+def load(path: str) -> Any:
+    """Return what a wing registers under an import path, `module` or `module:attribute`.
+
+    Raises:
+        ModuleNotFoundError: A library of the wing is not installed; the extra that brings it is known to
+            `armwise.arms.extras`.
+    """
+    module, _, attribute = path.partition(":")
+    imported = import_module(module)
+    return getattr(imported, attribute) if attribute else imported

@@ -1,0 +1,521 @@
+"""PostgreSQL: full text search, and vectors by the extension pgvector.
+
+`ts_rank` knows how often a word stands in a passage, and not in how many passages it stands: a question is
+ranked by its commonest words, and every passage that has one of them is looked at. So each word has the
+weight that BM25 gives it, and passages with the rarer words are looked at first.
+
+Source: Robertson & Zaragoza, The Probabilistic Relevance Framework, 2009 (the weight); the documentation of
+PostgreSQL, `pg_stats`.
+"""
+
+import json
+import math
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Self
+from urllib.parse import urlsplit
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from armwise.arms.base import ArmError, Passage, Query
+from armwise.arms.filters import Scalar
+from armwise.arms.retrievers.collection import Row, ServerParams, State, engine_kind
+from armwise.arms.retrievers.conditions import Order, condition_of, loaded_metadata
+
+if TYPE_CHECKING:  # loading takes a tenth of a second
+    import sqlalchemy as sa
+
+Column = Annotated[str, StringConstraints(pattern=r'^[^"\x00]{1,63}$')]
+
+STATES = "armwise_ingests"
+"""Table of what was put into which table."""
+
+INDEXED_DIMS = 2000
+"""Longest vectors that pgvector indexes; longer ones are compared one by one."""
+
+SEARCH_WIDTH, MAX_WIDTH = 128, 1000
+"""Candidates of a search by vectors, at least k, as of the kind `dense`; and the most that pgvector takes."""
+
+PAGE = 10_000
+
+STATISTICS_S = 600.0
+"""Seconds for which the statistics of words are taken for the present ones."""
+
+COUNTED_WORDS = 1_000
+"""A tenth of the most common words that PostgreSQL counts in a table that `ingest` fills."""
+
+LOOKED_AT = (1_000, 10_000)
+"""Rows that are expected to be looked at in the first search, and where that finds too few, in the next."""
+
+
+class Columns(BaseModel):
+    """Columns of a table; those of a table that `ingest` makes are the defaults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: Column = Field(default="id", description="Column of the id, of any type.")
+    title: Column | None = Field(default="title", description="Column of the title; null without titles.")
+    text: Column = Field(default="text", description="Column of the text.")
+    metadata: Column | None = Field(
+        default="metadata",
+        description="Column of the metadata, of type jsonb; null without metadata, which makes every "
+        "passage readable by every caller.",
+    )
+    search: Column = Field(default="search", description="Column of the words, of type tsvector.")
+    vector: Column = Field(default="embedding", description="Column of the vector, of type vector.")
+
+
+class PostgresParams(ServerParams):
+    """Parameters of an arm over a table of PostgreSQL."""
+
+    url: str = Field(description="Address of the database: postgresql://user@host/name, without a password.")
+    collection: str = Field(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,54}(\.[A-Za-z_][A-Za-z0-9_]{0,54})?$",
+        description="Name of the table, with its schema or without.",
+    )
+    connections: int = Field(8, ge=1, le=256, description="Most connections of one process to the database.")
+    language: str = Field(
+        "english", pattern=r"^[a-z_]{1,63}$", description="Text search configuration of PostgreSQL."
+    )
+    build_memory_mb: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Memory in MB in which `ingest` builds the index of vectors, faster where all of "
+        "it fits; null for the server's own `maintenance_work_mem`.",
+    )
+    fields: Columns = Field(Columns(), description="Columns, for a table that something else fills.")
+
+    @property
+    def names_fields(self) -> bool:
+        """Whether it names columns."""
+        return self.fields != Columns()
+
+    @model_validator(mode="after")
+    def _is_postgres(self) -> Self:
+        if urlsplit(self.url).scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
+            raise ValueError(f"url {self.url!r} does not begin with postgresql://")
+        return self
+
+
+class Sql:
+    """Conditions in SQL: a text with names of parameters, whose values are in `values`.
+
+    Args:
+        metadata: The column, quoted; None without metadata.
+    """
+
+    def __init__(self, metadata: str | None) -> None:
+        self.values: dict[str, Any] = {}
+        self._metadata = "'{}'::jsonb" if metadata is None else f"COALESCE({metadata}, '{{}}')"
+
+    def parameter(self, value: Any) -> str:
+        """Return the name of a new parameter with a value."""
+        name = f"p{len(self.values)}"
+        self.values[name] = value
+        return f"%({name})s"
+
+    def one_of(self, key: str, values: Sequence[Scalar]) -> str:
+        """Return: the JSON value is, or as a list holds, one of these."""
+        if "\0" in key:
+            return "FALSE"
+        stored_value = f"({self._metadata} -> {self.parameter(key)}::text)"
+        json_values = [json.dumps(scalar) for scalar in values if _can_be_stored(scalar)]
+        return self.some(
+            [
+                f"COALESCE({stored_value} @> {self.parameter(json_value)}::jsonb, FALSE)"
+                for json_value in json_values
+            ]
+        )
+
+    def ordered(self, key: str, how: Order, number: float) -> str:
+        """Return: the JSON value is a number, and so compared."""
+        if "\0" in key or math.isnan(number):
+            return "FALSE"
+        sign = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}[how]
+        name, value = self.parameter(key), self.parameter(repr(number))
+        return (
+            f"CASE jsonb_typeof({self._metadata} -> {name}::text) WHEN 'number' "
+            f"THEN ({self._metadata} ->> {name}::text)::numeric {sign} {value}::text::numeric "
+            "ELSE FALSE END"
+        )
+
+    def lacks(self, key: str) -> str:
+        """Return: there is no such key, or it is null."""
+        return f"COALESCE(jsonb_typeof({self._metadata} -> {self.parameter(key)}::text), 'null') = 'null'"
+
+    def every(self, parts: Sequence[str]) -> str:
+        """Return: all of these hold."""
+        return f"({' AND '.join(parts)})"
+
+    def some(self, parts: Sequence[str]) -> str:
+        """Return: one of these holds."""
+        return f"({' OR '.join(parts)})" if parts else "FALSE"
+
+    def negated(self, part: str) -> str:
+        """Return: this does not hold."""
+        return f"(NOT {part})"
+
+
+def _can_be_stored(value: Scalar) -> bool:
+    """Return whether jsonb can hold a value: texts without NUL, numbers that are finite."""
+    return "\0" not in value if isinstance(value, str) else math.isfinite(value)
+
+
+@dataclass(frozen=True)
+class WordStatistics:
+    """In how many rows the words of a table stand, as far as it is known.
+
+    Attributes:
+        rows: Rows of the table.
+        shares: Share of the rows with a word, in (0, 1], of the most common words; empty where nothing is
+            known.
+    """
+
+    rows: float = 0.0
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def _unknown(self) -> float:
+        """Share of any other word: half of that of the rarest known one."""
+        return min(self.shares.values()) / 2.0
+
+    def expected_rows(self, word: str) -> float:
+        """Return in how many rows a word stands; half of the rarest known one for any other."""
+        share = self.shares.get(word)
+        return self.rows * (self._unknown if share is None else share)
+
+    def weights(self, words: Sequence[str]) -> list[float]:
+        """Return the weight of each word; 1 where nothing is known.
+
+        >>> known = WordStatistics(100, {"the": 1.0, "bridge": 0.1})
+        >>> [round(weight, 1) for weight in known.weights(["the", "bridge", "unknown"])]
+        [0.0, 2.3, 2.9]
+        """
+        if not self.shares:
+            return [1.0] * len(words)
+        counts = map(self.expected_rows, words)
+        return [math.log(1.0 + max(0.0, self.rows - n + 0.5) / (n + 0.5)) for n in counts]
+
+    def steps(self, words: Sequence[str]) -> Iterator[list[str]]:
+        """Yield the words that a row must have one of: the rarest first, at last all.
+
+        >>> known = WordStatistics(1e6, {"the": 1.0, "river": 0.005, "bridge": 0.0005})
+        >>> list(known.steps(["the", "river", "bridge"]))
+        [['bridge'], ['bridge', 'river'], ['bridge', 'river', 'the']]
+        """
+        if self.shares:
+            words = sorted(words, key=self.expected_rows)
+            counts = [self.expected_rows(word) for word in words]
+            before = 0
+            for most in LOOKED_AT:
+                n = max(1, sum(math.fsum(counts[: at + 1]) <= most for at in range(len(counts))))
+                if before < n < len(words):
+                    yield list(words[:n])
+                    before = n
+        yield list(words)
+
+
+def literal(word: str) -> str:
+    r"""Return a word as a query of PostgreSQL.
+
+    >>> print(literal("o'neil\\"))
+    'o''neil\\'
+    """
+    return "'" + word.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+class PostgresTable:
+    """A table of PostgreSQL."""
+
+    def __init__(self, params: PostgresParams) -> None:
+        import sqlalchemy as sa
+
+        self._params = params
+        url = sa.make_url(params.url).set(drivername="postgresql+psycopg")
+        if (password := params.key) is not None:
+            url = url.set(password=password)
+        milliseconds = int(params.timeout_s * 1000)
+        self._engine = sa.create_engine(
+            url,
+            pool_size=params.connections,
+            max_overflow=0,
+            pool_timeout=params.timeout_s,
+            pool_pre_ping=True,
+            hide_parameters=True,
+            connect_args={
+                "connect_timeout": max(2, int(params.timeout_s)),
+                "options": f"-c statement_timeout={milliseconds}",
+            },
+        )
+        weakref.finalize(self, self._engine.dispose)
+        self._known_words = -math.inf, WordStatistics()
+        names = params.fields
+        self._table = ".".join(_quoted(part) for part in params.collection.split("."))
+        self._id, self._text = _column(names.id), _column(names.text)
+        self._search, self._vector = _column(names.search), _column(names.vector)
+        self._title = "''" if names.title is None else _column(names.title)
+        self._metadata = None if names.metadata is None else _column(names.metadata)
+
+    def lexical(self, query: Query, k: int) -> list[Passage]:
+        """Return passages with at least one word, by `ts_rank` and how rare each word is.
+
+        Shorter ones come first among equals. A word that many passages have is asked for only where the rarer
+        ones find fewer than `k`.
+        """
+        words = self._words(query.text)
+        if not words:
+            return []
+        statistics, passages = self._word_statistics(), list[Passage]()
+        weights = dict(zip(words, statistics.weights(words), strict=True))
+        for step in statistics.steps(words):
+            passages = self._with_words(query, k, weights, step)
+            if len(passages) >= k:
+                break
+        return passages
+
+    def _words(self, text: str) -> list[str]:
+        """Return the words of a text, as the language reduces them."""
+        with self._connected() as connection:
+            return list(
+                connection.exec_driver_sql(
+                    f"SELECT lexeme FROM unnest(to_tsvector('{self._params.language}', %(text)s))",
+                    {"text": text.replace("\0", " ")},
+                ).scalars()
+            )
+
+    def _word_statistics(self) -> WordStatistics:
+        """Return what is known of the words, at most `STATISTICS_S` seconds old."""
+        now = time.monotonic()
+        asked_at, statistics = self._known_words
+        if now - asked_at < STATISTICS_S:
+            return statistics
+        with self._connected() as connection:
+            row = connection.exec_driver_sql(
+                "SELECT reltuples, most_common_elems::text::text[], most_common_elem_freqs FROM pg_class "
+                "JOIN pg_namespace ON pg_namespace.oid = relnamespace LEFT JOIN pg_stats ON "
+                "schemaname = nspname AND tablename = relname AND attname = %(column)s "
+                "WHERE pg_class.oid = to_regclass(%(table)s) ORDER BY inherited DESC NULLS LAST LIMIT 1",
+                {"column": self._params.fields.search, "table": self._table},
+            ).one_or_none()
+        statistics = WordStatistics()
+        if (
+            row is not None and row[1]
+        ):  # after the shares of the words come the least, the most and that of null
+            statistics = WordStatistics(float(row[0]), dict(zip(row[1], row[2], strict=False)))
+        self._known_words = now, statistics
+        return statistics
+
+    def _with_words(
+        self, query: Query, k: int, weights: Mapping[str, float], words: Sequence[str]
+    ) -> list[Passage]:
+        sql = Sql(self._metadata)
+        names, values = sql.parameter([*map(literal, weights)]), sql.parameter([*weights.values()])
+        score = (
+            f"(SELECT sum(weight * ts_rank({self._search}, word, 1)) "
+            f"FROM unnest({names}::tsquery[], {values}::float8[]) AS asked (word, weight))"
+        )
+        some = sql.parameter(" | ".join(map(literal, words)))
+        return self._found(sql, query, score, f"{self._search} @@ {some}::tsquery", k)
+
+    def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
+        """Return the nearest passages by the cosine."""
+        sql = Sql(self._metadata)
+        near = sql.parameter(_vector_text(vector))
+        distance = f"{self._vector} <=> {near}::vector"
+        return self._found(sql, query, f"1 - ({distance})", f"{self._vector} IS NOT NULL", k, distance)
+
+    def _found(
+        self, sql: Sql, query: Query, score: str, where: str, k: int, order: str | None = None
+    ) -> list[Passage]:
+        condition = condition_of(query, sql)
+        limit = sql.parameter(k)
+        metadata = "NULL" if self._metadata is None else self._metadata
+        # by distance alone, as the index of vectors can; by score and id where all are looked at anyway
+        by = f"{score} DESC, {self._id}" if order is None else order
+        statement = (
+            f"SELECT {self._id}::text, {self._title}, {self._text}, {metadata}, {score} "
+            f"FROM {self._table} AS found WHERE {where} AND {condition} ORDER BY {by} LIMIT {limit}"
+        )
+        with self._connected() as connection:
+            if order is not None:
+                width = min(max(k, SEARCH_WIDTH), MAX_WIDTH)
+                connection.exec_driver_sql(f"SET LOCAL hnsw.ef_search = {width}")
+                # so that a filter does not leave fewer than k of what the index found
+                connection.exec_driver_sql("SET LOCAL hnsw.iterative_scan = strict_order")
+            rows = connection.exec_driver_sql(statement, sql.values).all()
+        return [
+            Passage(name, title or "", text, score, loaded_metadata(metadata))
+            for name, title, text, metadata, score in rows
+        ]
+
+    def _connected(self) -> "_Connected":
+        return _Connected(self._engine)
+
+    def create(self, dim: int | None) -> None:
+        """Make the table with its index of words, and the table of states."""
+        words = f"to_tsvector('{self._params.language}', title || ' ' || text)"
+        vector = "" if dim is None else f", embedding vector({dim})"
+        with self._connected() as connection:
+            run = connection.exec_driver_sql
+            if dim is not None:
+                run("CREATE EXTENSION IF NOT EXISTS vector")
+            run(
+                f"CREATE TABLE IF NOT EXISTS {self._table} (id text PRIMARY KEY, title text NOT NULL, "
+                "text text NOT NULL, metadata jsonb NOT NULL, digest text NOT NULL, "
+                f"search tsvector GENERATED ALWAYS AS ({words}) STORED{vector})"
+            )
+            run(f"CREATE INDEX IF NOT EXISTS {self._index('words')} ON {self._table} USING gin (search)")
+            run(f"CREATE TABLE IF NOT EXISTS {STATES} (collection text PRIMARY KEY, state jsonb NOT NULL)")
+
+    def _index(self, what: str) -> str:
+        return _quoted(f"{self._params.collection.rpartition('.')[2]}_{what}")
+
+    def state(self) -> State | None:
+        """Return what was put there."""
+        if not self._there(STATES):
+            return None
+        with self._connected() as connection:
+            stored_state = connection.exec_driver_sql(
+                f"SELECT state FROM {STATES} WHERE collection = %(name)s", {"name": self._params.collection}
+            ).scalar()
+        return None if stored_state is None else State(**stored_state)
+
+    def keep(self, state: State) -> None:
+        """Store a state."""
+        with self._connected() as connection:
+            connection.exec_driver_sql(
+                f"INSERT INTO {STATES} VALUES (%(name)s, %(state)s::jsonb) "
+                "ON CONFLICT (collection) DO UPDATE SET state = EXCLUDED.state",
+                {"name": self._params.collection, "state": state.dumped()},
+            )
+
+    def _there(self, table: str) -> bool:
+        with self._connected() as connection:
+            return bool(
+                connection.exec_driver_sql("SELECT to_regclass(%(t)s) IS NOT NULL", {"t": table}).scalar()
+            )
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        if not self._there(self._table):
+            return 0
+        with self._connected() as connection:
+            return int(connection.exec_driver_sql(f"SELECT count(*) FROM {self._table}").scalar_one())
+
+    def digests(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the digests of rows."""
+        with self._connected() as connection:
+            rows = connection.exec_driver_sql(
+                f"SELECT id, digest FROM {self._table} WHERE id = ANY(%(ids)s)", {"ids": list(ids)}
+            )
+            return {row.id: row.digest for row in rows}
+
+    def ids(self) -> Iterator[str]:
+        """Yield every id, a page at a time."""
+        last: str | None = None
+        while True:
+            with self._connected() as connection:
+                page = connection.exec_driver_sql(
+                    f"SELECT id FROM {self._table} WHERE %(last)s::text IS NULL OR id > %(last)s::text "
+                    f"ORDER BY id LIMIT {PAGE}",
+                    {"last": last},
+                ).scalars()
+                names: list[str] = list(page)
+            yield from names
+            if len(names) < PAGE:
+                return
+            last = names[-1]
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Insert or replace rows, in one transaction."""
+        columns = ["id", "title", "text", "metadata", "digest"]
+        columns += ["embedding"] if rows[0].vector is not None else []
+        values: list[Mapping[str, Any]] = [
+            {**row.document, "embedding": None if row.vector is None else _vector_text(row.vector)}
+            for row in rows
+        ]
+        casts = {"metadata": "::jsonb", "embedding": "::vector"}
+        placed = ", ".join(f"%({column})s{casts.get(column, '')}" for column in columns)
+        replaced = ", ".join(f"{column} = EXCLUDED.{column}" for column in columns[1:])
+        with self._connected() as connection:
+            connection.exec_driver_sql(
+                f"INSERT INTO {self._table} ({', '.join(columns)}) VALUES ({placed}) "
+                f"ON CONFLICT (id) DO UPDATE SET {replaced}",
+                values,
+            )
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete rows."""
+        with self._connected() as connection:
+            connection.exec_driver_sql(
+                f"DELETE FROM {self._table} WHERE id = ANY(%(ids)s)", {"ids": list(ids)}
+            )
+
+    def finish(self) -> None:
+        """Index the vectors, and let the planner count the rows and their words."""
+        with self._connected() as connection:
+            run = connection.exec_driver_sql
+            run("SET LOCAL statement_timeout = 0")  # an index of millions takes minutes
+            if self._params.build_memory_mb is not None:
+                run(f"SET LOCAL maintenance_work_mem = '{self._params.build_memory_mb}MB'")
+            dims = run(
+                "SELECT atttypmod FROM pg_attribute WHERE attrelid = to_regclass(%(t)s) "
+                "AND attname = 'embedding' AND NOT attisdropped",
+                {"t": self._table},
+            ).scalar()
+            if dims is not None and dims <= INDEXED_DIMS:
+                run(
+                    f"CREATE INDEX IF NOT EXISTS {self._index('near')} ON {self._table} "
+                    "USING hnsw (embedding vector_cosine_ops)"
+                )
+            run(f"ALTER TABLE {self._table} ALTER COLUMN search SET STATISTICS {COUNTED_WORDS}")
+            run(f"ANALYZE {self._table}")
+        self._known_words = -math.inf, WordStatistics()
+
+
+class _Connected:
+    """A transaction; what the driver raises says what is wrong without the statement."""
+
+    def __init__(self, engine: "sa.Engine") -> None:
+        self._begun = engine.begin()
+
+    def __enter__(self) -> "sa.Connection":
+        from sqlalchemy import exc
+
+        try:
+            return self._begun.__enter__()
+        except exc.DBAPIError as error:
+            raise ArmError(str(error.orig).strip().partition("\n")[0]) from error
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        from sqlalchemy import exc
+
+        self._begun.__exit__(kind, error, trace)
+        if isinstance(error, exc.DBAPIError):
+            raise ArmError(str(error.orig).strip().partition("\n")[0]) from error
+
+
+def _column(name: str) -> str:
+    """Return a column of the table that is searched."""
+    return f"found.{_quoted(name)}"
+
+
+def _quoted(name: str) -> str:
+    """Return an identifier of SQL; the driver takes % for a parameter."""
+    return '"' + name.replace('"', '""').replace("%", "%%") + '"'
+
+
+def _vector_text(vector: NDArray[np.float32]) -> str:
+    return orjson.dumps(vector.astype(float).tolist()).decode()
+
+
+KIND = engine_kind(
+    "postgres", "PostgreSQL", PostgresParams, PostgresTable, {"url": "postgresql://armwise@localhost/search"}
+)

@@ -1,0 +1,315 @@
+"""Qdrant: vectors, and words as sparse vectors whose rarity the engine itself counts."""
+
+import atexit
+import hashlib
+import re
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from armwise.arms.base import ArmBuildError, Passage, Query, QuestionRefusedError
+from armwise.arms.filters import GROUPS, Scalar
+from armwise.arms.retrievers.collection import (
+    FORMAT_WITH_WORDS,
+    NetworkParams,
+    Row,
+    State,
+    client,
+    engine_kind,
+    explained,
+)
+from armwise.arms.retrievers.conditions import Order, condition_of, loaded_metadata
+from armwise.arms.tokenizer import words
+
+PAGE = 1000
+
+STATE = "armwise_ingest"
+
+EMPTY_LISTS = "empty_lists"
+"""Field with the names of metadata that are empty lists, which to Qdrant are as missing ones."""
+
+K1, B, USUAL_WORDS = 1.2, 0.75, 80.0
+"""Parameters of BM25. The usual length of a passage is a constant, since a sparse vector is made before
+other passages are known."""
+
+
+class PayloadFields(BaseModel):
+    """Fields of a payload; those of a collection that `ingest` fills are the defaults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str | None = Field(default="id", description="Field of the id; null for the id of the point.")
+    title: str | None = Field(default="title", description="Field of the title; null without titles.")
+    text: str = Field(default="text", description="Field of the text, such as page_content of LangChain.")
+    metadata: str = Field(default="metadata", description="Field of the object of the metadata.")
+    vector: str = Field(default="dense", description="Name of the vector; empty for the unnamed one.")
+    words: str = Field(default="words", description="Name of the sparse vector of the words.")
+
+
+class QdrantParams(NetworkParams):
+    """Parameters of an arm over a collection of Qdrant."""
+
+    url: str | None = Field(
+        None, description="Address of the server, such as http://localhost:6333; null with `path`."
+    )
+    path: str | None = Field(
+        None, description="Folder of a database inside the process, for small collections; null with `url`."
+    )
+    fields: PayloadFields = Field(
+        PayloadFields(), description="Fields, for a collection that something else fills."
+    )
+
+    @property
+    def place(self) -> str:
+        """The address, or the folder."""
+        return self.url or self.path or ""
+
+    @property
+    def names_fields(self) -> bool:
+        """Whether it names fields."""
+        return self.fields != PayloadFields()
+
+    @model_validator(mode="after")
+    def _is_in_one_place(self) -> Self:
+        if (self.url is None) == (self.path is None):
+            raise ValueError("either url or path must be set")
+        if self.url is not None and not re.fullmatch(r"https?://[^@/]+(/[^@]*)?", self.url):
+            raise ValueError(f"url {self.url!r} is not an address such as http://localhost:6333")
+        return self
+
+
+class Filters:
+    """Conditions as filters of Qdrant.
+
+    Args:
+        models: The models of the client.
+        metadata: The field of the metadata.
+    """
+
+    def __init__(self, models: Any, metadata: str) -> None:
+        self._models = models
+        self._metadata = metadata
+
+    def one_of(self, key: str, values: Sequence[Scalar]) -> Any:
+        """Return: the value is, or as a list holds, one of these; numbers by a range, as 1 is 1.0."""
+        models, path = self._models, self._path(key)
+        matches = []
+        for value in values:
+            if isinstance(value, bool | str):
+                what = {"match": models.MatchValue(value=value)}
+            else:
+                what = {"range": models.Range(gte=value, lte=value)}
+            matches.append(models.FieldCondition(key=path, **what))
+        return self.some(matches)
+
+    def ordered(self, key: str, how: Order, number: float) -> Any:
+        """Return: the value is a number, and so compared."""
+        models = self._models
+        return models.FieldCondition(key=self._path(key), range=models.Range(**{how: number}))
+
+    def lacks(self, key: str) -> Any:
+        """Return: there is no such value, and no empty list."""
+        models = self._models
+        missing = models.IsEmptyCondition(is_empty=models.PayloadField(key=self._path(key)))
+        empty = models.FieldCondition(key=EMPTY_LISTS, match=models.MatchValue(value=key))
+        return models.Filter(must=[missing], must_not=[empty])
+
+    def every(self, parts: Sequence[Any]) -> Any:
+        """Return: all of these hold."""
+        return self._models.Filter(must=list(parts))
+
+    def some(self, parts: Sequence[Any]) -> Any:
+        """Return: one of these holds."""
+        models = self._models
+        return models.Filter(should=list(parts)) if parts else models.HasIdCondition(has_id=[])
+
+    def negated(self, part: Any) -> Any:
+        """Return: this does not hold."""
+        return self._models.Filter(must_not=[part])
+
+    def _path(self, key: str) -> str:
+        """Return the path of a value. Raises QuestionRefusedError: Qdrant cannot quote a quotation mark."""
+        if '"' in key:
+            raise QuestionRefusedError(f"Qdrant knows no metadata whose name has a quotation mark: {key!r}")
+        return f'{self._metadata}."{key}"'
+
+
+class QdrantCollection:
+    """A collection of Qdrant."""
+
+    row_format = FORMAT_WITH_WORDS
+
+    def __init__(self, params: QdrantParams) -> None:
+        module = client("qdrant_client", "qdrant")
+        self._models: Any = module.models
+        self._params, self._name = params, params.collection
+        if params.path is not None:
+            self._connection = in_folder(params.path)
+        else:
+            self._connection = module.QdrantClient(
+                url=params.url,
+                api_key=params.key,
+                timeout=max(1, round(params.timeout_s)),
+                check_compatibility=False,
+            )
+        self._filters = Filters(self._models, params.fields.metadata)
+
+    def lexical(self, query: Query, k: int) -> list[Passage]:
+        """Return passages with at least one word, by BM25."""
+        weights = sparse(query.text, query=True)
+        if not weights:
+            return []
+        vector = self._models.SparseVector(indices=list(weights), values=list(weights.values()))
+        return self._found(vector, self._params.fields.words, query, k)
+
+    def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
+        """Return the nearest passages, by the measure of the collection."""
+        return self._found(vector.astype(float).tolist(), self._params.fields.vector or None, query, k)
+
+    def _found(self, vector: Any, using: str | None, query: Query, k: int) -> list[Passage]:
+        points = self._connection.query_points(
+            self._name,
+            query=vector,
+            using=using,
+            query_filter=condition_of(query, self._filters),
+            limit=k,
+            with_payload=True,
+        ).points
+        fields = self._params.fields
+        return [
+            Passage(
+                str(point.id if fields.id is None else point.payload[fields.id]),
+                str((point.payload.get(fields.title) if fields.title else None) or ""),
+                point.payload[fields.text],
+                point.score,
+                loaded_metadata(point.payload.get(fields.metadata)),
+            )
+            for point in points
+        ]
+
+    def create(self, dim: int | None) -> None:
+        """Make the collection; metadata of groups are indexed, since every search asks for them."""
+        models = self._models
+        if self._connection.collection_exists(self._name):
+            return
+        self._connection.create_collection(
+            self._name,
+            vectors_config={}
+            if dim is None
+            else {"dense": models.VectorParams(size=dim, distance=models.Distance.COSINE)},
+            sparse_vectors_config={"words": models.SparseVectorParams(modifier=models.Modifier.IDF)},
+        )
+        if self._params.path is None:
+            for field in (f'metadata."{GROUPS}"', EMPTY_LISTS):
+                self._connection.create_payload_index(self._name, field, models.PayloadSchemaType.KEYWORD)
+
+    def state(self) -> State | None:
+        """Return what was put there."""
+        if not self._connection.collection_exists(self._name):
+            return None
+        kept = self._connection.get_collection(self._name).config.metadata or {}
+        return State(**kept[STATE]) if STATE in kept else None
+
+    def keep(self, state: State) -> None:
+        """Store a state in the metadata of the collection."""
+        kept = {name: getattr(state, name) for name in State.__slots__}
+        self._connection.update_collection(self._name, metadata={STATE: kept})
+
+    def count(self) -> int:
+        """Return the number of points."""
+        there = self._connection.collection_exists(self._name)
+        return int(self._connection.count(self._name, exact=True).count) if there else 0
+
+    def digests(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the digests of points."""
+        points = self._connection.retrieve(
+            self._name, [_point(passage_id) for passage_id in ids], with_payload=["id", "digest"]
+        )
+        return {point.payload["id"]: point.payload["digest"] for point in points}
+
+    def ids(self) -> Iterator[str]:
+        """Yield every id, a page at a time."""
+        after = None
+        while True:
+            points, after = self._connection.scroll(
+                self._name, limit=PAGE, offset=after, with_payload=["id"], with_vectors=False
+            )
+            yield from (point.payload["id"] for point in points)
+            if after is None:
+                return
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Insert or replace points, and wait until they are there."""
+        points = [
+            self._models.PointStruct(
+                id=_point(row.passage.id), payload=_payload(row), vector=self._vectors(row)
+            )
+            for row in rows
+        ]
+        self._connection.upsert(self._name, points, wait=True)
+
+    def _vectors(self, row: Row) -> dict[str, Any]:
+        weights = sparse(row.search, query=False)
+        vectors: dict[str, Any] = {}
+        if weights:
+            vectors["words"] = self._models.SparseVector(indices=list(weights), values=list(weights.values()))
+        if row.vector is not None:
+            vectors["dense"] = row.numbers
+        return vectors
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete points, and wait until they are gone."""
+        self._connection.delete(self._name, [_point(passage_id) for passage_id in ids], wait=True)
+
+    def finish(self) -> None:
+        """Do nothing: Qdrant indexes by itself."""
+
+
+@cache
+def in_folder(path: str) -> Any:
+    """Return the one client that a process has of a folder."""
+    try:
+        opened = client("qdrant_client", "qdrant").QdrantClient(path=path)
+    except RuntimeError as error:  # another process has it
+        raise ArmBuildError(explained(error)) from error
+    atexit.register(opened.close)
+    return opened
+
+
+def sparse(text: str, *, query: bool) -> Mapping[int, float]:
+    """Return the words of a text as a sparse vector: the part of BM25 that needs no other passage.
+
+    Args:
+        text: The text.
+        query: Whether it is a question, whose words count as often as they are there.
+
+    Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond.
+    """
+    terms = words(text, "english")
+    times = Counter(int.from_bytes(hashlib.blake2b(w.encode(), digest_size=4).digest()) for w in terms)
+    damping = K1 * (1 - B + B * len(terms) / USUAL_WORDS)
+    return {word: float(n) if query else n * (K1 + 1) / (n + damping) for word, n in times.items()}
+
+
+def _point(name: str) -> str:
+    """Return the id of a point, which Qdrant wants to be a UUID."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
+
+
+def _payload(row: Row) -> dict[str, Any]:
+    passage = row.passage
+    empty = [key for key, value in passage.metadata.items() if isinstance(value, list | tuple) and not value]
+    return {
+        **row.document,
+        "metadata": dict(passage.metadata),
+        **({EMPTY_LISTS: empty} if empty else {}),
+    }
+
+
+KIND = engine_kind("qdrant", "Qdrant", QdrantParams, QdrantCollection, {"url": "http://localhost:6333"})

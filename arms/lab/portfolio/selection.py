@@ -1,0 +1,291 @@
+"""Selection of a portfolio of arms that maximises the mean score of its best arm.
+
+    F(S) = mean over questions of the largest score of an arm in S
+
+    greedy           at most k arms               at least 1 - 1/e of the best such set
+    knapsack         arms within a budget         at least 0.6174 of the best such set
+    top_by_average   the k arms of largest means  no factor: they may all answer the same questions
+    sample_error     error bound of F on n questions; `sample_size` is its inverse
+
+The factors follow from F being monotone and submodular. Scores are of shape (n_arms,
+n_questions), in [0, 1] and complete (see `armwise.arms.lab.portfolio.imputation`), and are read in place.
+Decisions are made in float64; of arms that tie the first is picked.
+
+Source: Retriever Portfolios, 2026, arXiv:2605.31176 (the objective, greedy, the sample size).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from armwise.arms.lab.portfolio.coverage import (
+    CLOSE,
+    THREADS,
+    Run,
+    Scores,
+    best_of,
+    checked,
+    threads,
+    total,
+    totals,
+    values,
+)
+
+Floats = NDArray[np.float64]
+
+GREEDY = 1.0 - 1.0 / math.e
+"""Source: Nemhauser, Wolsey and Fisher 1978, An analysis of approximations for maximizing submodular
+set functions I, Mathematical Programming 14."""
+
+KNAPSACK = 0.6174
+"""Source: Feldman, Nutov and Shoham 2023, Practical budgeted submodular maximization,
+Algorithmica 85, arXiv:2007.04937 (a single guess)."""
+
+ROUNDING = 1e-9
+"""Relative tolerance of a budget, so that 0.1 + 0.2 is within 0.3."""
+
+BATCH = 16 * THREADS
+"""Arms that are evaluated before checking whether the next one can still win."""
+
+
+@dataclass(frozen=True, slots=True)
+class Portfolio:
+    """A selection of arms.
+
+    Attributes:
+        arms: Rows of the scores, in the order of the picks.
+        values: F of the first, of the first two, and so on; never falling.
+        guarantee: Lower bound of `values[-1]` as a share of the best possible value.
+    """
+
+    arms: tuple[int, ...]
+    values: tuple[float, ...]
+    guarantee: float
+
+    @property
+    def gains(self) -> tuple[float, ...]:
+        """Increase of F by each pick."""
+        return tuple(np.diff(self.values, prepend=0.0).tolist())
+
+
+def greedy(scores: Scores, k: int, start: Sequence[int] = ()) -> Portfolio:
+    """Pick k arms, each the one with the largest gain.
+
+    Gains only fall, so an arm whose last known gain is below another's present one is not
+    evaluated: the picks are those of a scan over all arms.
+
+    Args:
+        scores: Shape (n_arms, n_questions).
+        k: Number of arms, those of `start` included.
+        start: Arms that must be selected; the guarantee is relative to sets with them.
+
+    Returns:
+        Fewer than k arms if no other arm has a gain.
+
+    Raises:
+        ValueError: k is not in 1..n_arms, a score is not in [0, 1], or `start` does not fit.
+
+    Source: Minoux 1978, Accelerated greedy algorithms for maximizing submodular set functions.
+
+    >>> greedy(np.array([[0.9, 0.0, 0.0], [0.8, 0.6, 0.0], [0.0, 0.4, 0.5]], np.float32), k=2).arms
+    (1, 2)
+    """
+    scores = checked(scores)
+    if not 1 <= k <= len(scores):
+        raise ValueError(f"k is {k}; of {len(scores)} arms, 1 to {len(scores)} can be chosen")
+    arms = _checked_start(start, len(scores))
+    if len(arms) > k:
+        raise ValueError(f"start names {len(arms)} arms, more than k = {k}")
+    best = best_of(scores, arms)
+    bounds, even = np.full(len(scores), np.inf), np.ones(len(scores))
+    with threads(scores) as run:
+        while len(arms) < k:
+            bounds[arms] = -np.inf
+            arm, gain = _densest(scores, best, bounds, even, run)
+            if gain <= 0.0:
+                break
+            arms.append(arm)
+            np.maximum(best, scores[arm], out=best)
+    return _portfolio(scores, arms, GREEDY)
+
+
+def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] = ()) -> Portfolio:
+    """Pick arms whose costs are within a budget.
+
+    Every arm is tried as the first one, and the set is filled by the largest gain per cost.
+    After each pick, the set with the one affordable arm of the largest gain is a candidate, too,
+    with the cheapest of several. The best candidate wins. A trial stops when the fractional
+    relaxation of what is left of the budget cannot exceed the best, as gains only fall.
+
+    Args:
+        scores: Shape (n_arms, n_questions).
+        costs: Not negative, shape (n_arms,); arms without cost are taken first if they have a gain.
+        budget: In the unit of the costs.
+        start: Arms that must be selected; the guarantee is relative to sets with them.
+
+    Raises:
+        ValueError: A score is not in [0, 1], a cost is negative or not finite, the budget is
+            too small for `start` or for any arm with a score above 0, or `start` does not fit.
+
+    Source: 1-Guess Greedy+ of Feldman, Nutov and Shoham, see `KNAPSACK`.
+
+    >>> scores = np.array([[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]], np.float32)
+    >>> knapsack(scores, np.array([3.0, 1.0, 1.0]), budget=3.0).arms
+    (0,)
+    """
+    scores = checked(scores)
+    arms = _checked_start(start, len(scores))
+    costs = _checked_costs(costs, budget, arms, len(scores))
+    limit = budget * (1.0 + ROUNDING)
+    for arm in np.flatnonzero(costs == 0.0).tolist():
+        if (scores[arm] > best_of(scores, arms)).any():
+            arms.append(arm)
+    best = best_of(scores, arms)
+    chosen, value = arms, total(best)
+    with threads(scores) as run:
+        alone = totals(scores, best, np.arange(len(scores)), run) - value
+        alone[costs == 0.0] = -np.inf  # those with a gain are taken already
+        prices = np.where(costs > 0.0, costs, 1.0)
+        # the empty guess first: it stops most of the others early
+        for guess in ([], *([arm] for arm in np.flatnonzero(costs > 0.0).tolist() if arm not in arms)):
+            filled, bounds = [*arms, *guess], alone.copy()
+            best = best_of(scores, filled)
+            while True:
+                left = limit - math.fsum(costs[filled])
+                bounds[filled] = -np.inf
+                bounds[costs > left] = -np.inf
+                now = total(best)
+                rivals = np.flatnonzero(now + bounds > value)
+                if len(rivals):
+                    sums = totals(scores, best, rivals, run)
+                    bounds[rivals] = sums - now
+                    if sums.max() > value:
+                        # of arms that are worth the same, the cheapest one
+                        arm = int(rivals[np.lexsort((costs[rivals], -sums))[0]])
+                        chosen, value = [*filled, arm], float(sums.max())
+                more = _fractional(bounds, prices, left)
+                if more <= 0.0 or now + more <= value:
+                    break
+                arm, _ = _densest(scores, best, bounds, prices, run)
+                filled.append(arm)
+                np.maximum(best, scores[arm], out=best)
+    if not chosen and (useful := scores.any(axis=1)).any():
+        least = costs[useful].min()
+        raise ValueError(
+            f"budget {budget:g} is too small: the cheapest arm that scores above 0 costs {least:g}"
+        )
+    return _portfolio(scores, chosen, KNAPSACK)
+
+
+def top_by_average(scores: Scores, k: int) -> tuple[int, ...]:
+    """Return the k arms with the largest mean scores, best first, ties by index.
+
+    >>> top_by_average(np.array([[0.9, 0.0, 0.0], [0.8, 0.6, 0.0], [0.0, 0.4, 0.5]], np.float32), k=2)
+    (1, 2)
+    """
+    nothing = np.zeros(scores.shape[1], dtype=np.float32)
+    means = totals(scores, nothing, np.arange(len(scores)))
+    return tuple(np.argsort(-means, kind="stable")[:k].tolist())
+
+
+def affordable(costs: Floats, budget: float) -> int:
+    """Return how many of the cheapest arms a budget pays for.
+
+    >>> affordable(np.array([0.3, 0.1, 0.2]), budget=0.3)
+    2
+    """
+    return int(np.searchsorted(np.sort(costs).cumsum(), budget * (1.0 + ROUNDING), side="right"))
+
+
+def sample_error(n: int, k: int, n_arms: int, delta: float, factor: float = GREEDY) -> float:
+    """Return the eps with F(S) >= factor * OPT - eps, for S chosen on n questions and OPT on new ones.
+
+    Hoeffding: F on n questions is wrong by e or more, in one direction, with probability
+    exp(-2 n e^2). A union bound over the at most n_arms^k sets that could be chosen, and over
+    the best one, gives 2 n_arms^k exp(-2 n e^2) = delta. Otherwise
+    F(S) >= F_n(S) - e >= factor * F_n(best) - e >= factor * OPT - (1 + factor) e.
+
+    Args:
+        n: Questions that the portfolio was chosen on, from the distribution of new ones.
+        k: Number of arms; under a budget, `affordable`.
+        n_arms: Number of candidates.
+        delta: Probability that the bound does not hold, in (0, 1).
+        factor: Guarantee of the algorithm.
+
+    >>> round(sample_error(sample_size(0.1, k=5, n_arms=360, delta=0.05), k=5, n_arms=360, delta=0.05), 4)
+    0.1
+    """
+    return (1.0 + factor) * math.sqrt((k * math.log(n_arms) + math.log(2.0 / delta)) / (2.0 * n))
+
+
+def sample_size(eps: float, k: int, n_arms: int, delta: float, factor: float = GREEDY) -> int:
+    """Return the least number of questions whose `sample_error` is at most eps.
+
+    >>> sample_size(0.1, k=5, n_arms=360, delta=0.05)
+    4412
+    """
+    return math.ceil(((1.0 + factor) / eps) ** 2 * (k * math.log(n_arms) + math.log(2.0 / delta)) / 2.0)
+
+
+def _portfolio(scores: Scores, arms: Sequence[int], guarantee: float) -> Portfolio:
+    if not arms:
+        raise ValueError("no arm that can be chosen scores above 0 on any question")
+    return Portfolio(tuple(arms), values(scores, arms), guarantee)
+
+
+def _densest(scores: Scores, best: Scores, bounds: Floats, costs: Floats, run: Run) -> tuple[int, float]:
+    """Return the arm with the largest gain per cost, the first of those that tie, and its gain.
+
+    Args:
+        scores: Shape (n_arms, n_questions).
+        best: Largest scores of the arms before it, shape (n_questions,).
+        bounds: Upper bounds of the gains, shape (n_arms,); minus infinity excludes an arm. Those
+            of evaluated arms are lowered, and stay valid when `best` rises.
+        costs: Positive, shape (n_arms,).
+        run: Maps over threads.
+    """
+    now, error, largest = total(best), CLOSE * len(best), -np.inf
+    order = np.argsort(-bounds / costs, kind="stable")[: np.count_nonzero(bounds > -np.inf)]
+    for at in range(0, len(order), BATCH):
+        batch = order[at : at + BATCH]
+        if bounds[batch[0]] / costs[batch[0]] < largest:
+            break
+        bounds[batch] = totals(scores, best, batch, run, np.float32) - now + error
+        largest = max(largest, float(((bounds[batch] - 2.0 * error) / costs[batch]).max()))
+    tied = np.flatnonzero(bounds / costs >= largest)
+    gains = totals(scores, best, tied, run) - now
+    first = int((gains / costs[tied]).argmax())
+    return int(tied[first]), float(gains[first])
+
+
+def _fractional(bounds: Floats, costs: Floats, left: float) -> float:
+    """Return the gain of the fractional relaxation within what is left of the budget."""
+    gaining = np.flatnonzero(bounds > 0.0)
+    order = gaining[np.argsort(-bounds[gaining] / costs[gaining], kind="stable")]
+    before = np.cumsum(costs[order]) - costs[order]
+    part = ((left - before) / costs[order]).clip(0.0, 1.0)
+    return float(bounds[order] @ part)
+
+
+def _checked_start(start: Sequence[int], n_arms: int) -> list[int]:
+    for arm in start:
+        if not 0 <= arm < n_arms or start.count(arm) > 1:
+            raise ValueError(f"start holds {arm}; it must name arms from 0 to {n_arms - 1}, each once")
+    return list(start)
+
+
+def _checked_costs(costs: Floats, budget: float, start: list[int], n_arms: int) -> Floats:
+    """Return the costs as float64. Raises ValueError."""
+    costs = np.asarray(costs, dtype=np.float64)
+    if costs.shape != (n_arms,):
+        raise ValueError(f"{n_arms} arms need costs of shape ({n_arms},), got {costs.shape}")
+    for arm in np.flatnonzero(~((costs >= 0.0) & (costs < np.inf))):
+        raise ValueError(f"arm {arm} costs {costs[arm]:g}; costs must be finite and not negative")
+    if not 0.0 <= budget < np.inf:
+        raise ValueError(f"budget {budget:g} must be finite and not negative")
+    if (least := math.fsum(costs[start])) > budget * (1.0 + ROUNDING):
+        raise ValueError(f"budget {budget:g} is too small: the arms of start cost {least:g}")
+    return costs

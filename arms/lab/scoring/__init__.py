@@ -1,0 +1,18 @@
+"""What rankings and answers are worth."""
+
+from . import correctness, scorers
+from .correctness import AnswerCorrectness, Equivalence
+from .scorers import AnswerScorer, ContainsScorer, JudgeScorer, RetrievalScorer, Scorer, ScoringError
+
+__all__ = [
+    "AnswerCorrectness",
+    "AnswerScorer",
+    "ContainsScorer",
+    "Equivalence",
+    "JudgeScorer",
+    "RetrievalScorer",
+    "Scorer",
+    "ScoringError",
+    "correctness",
+    "scorers",
+]

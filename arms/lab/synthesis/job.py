@@ -1,0 +1,261 @@
+"""Questions made from passages: what one is, which are kept, and the job that makes them.
+
+The job takes a block of passages at a time, and resumes after an interruption. No two kept questions
+are alike, and each style has its share.
+
+    passages in random order -> maker -> <output>.blocks -> selection
+"""
+
+import hashlib
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from armwise.arms.base import Progress
+from armwise.arms.corpus import Corpus
+from armwise.arms.lab.jobs import checkpoint
+from armwise.arms.tokenizer import words
+
+STYLES: Mapping[str, str] = {
+    "keywords": "A search by the salient words of a passage.",
+    "title": "A question of the title and a salient phrase.",
+    "cloze": "A statement of the passage, asked for the name, date or number in it.",
+    "link": "A question of one passage that describes another, which it mentions, in place of its name.",
+    "compare": "A question of two passages about the same kind of thing.",
+}
+"""Styles of questions that are made by extraction."""
+
+PROMPTED: Mapping[str, str] = {
+    "keywords": "A search in a few words, as typed into a search box.",
+    "natural": "A question as a person asks it, in words of their own.",
+    "link": "A question that needs two passages, of which one mentions the title of the other.",
+}
+"""Styles of questions that a language model writes."""
+
+
+class SynthesisError(ValueError):
+    """Questions cannot be made; the message names the setting or the corpus."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A question that was made from passages.
+
+    Attributes:
+        question: The text.
+        gold_ids: Ids of the passages that it was made from.
+        style: How it was made.
+        answers: Right answers, where the passages give them.
+    """
+
+    question: str
+    gold_ids: tuple[str, ...]
+    style: str
+    answers: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The style, and a digest of the text."""
+        digest = hashlib.blake2b(self.question.encode(), digest_size=6).hexdigest()
+        return f"{self.style}/{digest}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the question as a line of a file of questions.
+
+        >>> Made("Who wrote Faust?", ("7",), "cloze", ("Goethe",)).document()["answers"]
+        ('Goethe',)
+        """
+        fields = asdict(self)
+        return {"id": self.id, "type": fields.pop("style"), **fields}
+
+
+class Maker(Protocol):
+    """Makes questions from passages; thread-safe and deterministic where its model is.
+
+    Attributes:
+        identity: Identity of the questions.
+        styles: The styles that it makes.
+        step: Passages between two checkpoints.
+    """
+
+    identity: Mapping[str, str]
+    styles: tuple[str, ...]
+    step: int
+
+    def make(self, positions: Sequence[int]) -> list[list[Made]]:
+        """Return the questions made from each of these passages of the corpus; may be none.
+
+        Raises:
+            GeneratorError: The language model failed.
+        """
+        ...
+
+
+ALIKE = 0.8
+"""Jaccard similarity of the content words from which two questions count as one."""
+
+
+class Selection:
+    """The questions that are kept, at first one a passage.
+
+    Args:
+        n: How many to keep.
+        shares: Weight of each style, positive.
+
+    Attributes:
+        kept: In the order in which they were added.
+        duplicates: Questions that were left out as alike to another.
+    """
+
+    def __init__(self, n: int, shares: Mapping[str, float]) -> None:
+        self.kept: list[Made] = []
+        self.duplicates = 0
+        self._n = n
+        total = sum(shares.values())
+        self._due = {style: n * share / total for style, share in shares.items()}
+        self._counts: Counter[str] = Counter()
+        self._by_word: defaultdict[str, list[int]] = defaultdict(list)
+        self._content: list[frozenset[str]] = []
+        self._spare: list[Made] = []
+
+    @property
+    def complete(self) -> bool:
+        """Whether as many are kept as were asked for."""
+        return len(self.kept) >= self._n
+
+    def add(self, candidates: Sequence[Made]) -> None:
+        """Keep the question of a passage whose style lacks most of its share; save the others."""
+        left = sorted(candidates, key=self._missing, reverse=True)
+        while left and not self.complete:
+            if self._missing(left[0]) <= 0.0 or self._keep(left.pop(0)):
+                break
+        self._spare += left
+
+    def fill(self) -> None:
+        """Keep saved questions until there are enough, of the style that lacks most first."""
+        waiting: defaultdict[str, list[Made]] = defaultdict(list)
+        for made in reversed(self._spare):
+            waiting[made.style].append(made)
+        self._spare = []
+        while waiting and not self.complete:
+            style = max(waiting, key=lambda name: self._due[name] - self._counts[name])
+            self._keep(waiting[style].pop())
+            if not waiting[style]:
+                del waiting[style]
+
+    def _missing(self, made: Made) -> float:
+        """Return the part of the share of a style that is still missing."""
+        due = self._due[made.style]
+        return (due - self._counts[made.style]) / due
+
+    def _keep(self, made: Made) -> bool:
+        """Keep a question unless one like it is kept."""
+        content = frozenset(words(made.question, "english"))
+        if not content or self._alike(content):
+            self.duplicates += 1
+            return False
+        for word in content:
+            self._by_word[word].append(len(self.kept))
+        self._content.append(content)
+        self._counts[made.style] += 1
+        self.kept.append(made)
+        return True
+
+    def _alike(self, content: Iterable[str]) -> bool:
+        content = frozenset(content)
+        common = Counter(at for word in content for at in self._by_word.get(word, ()))
+        return any(
+            shared >= ALIKE * (len(content) + len(self._content[at]) - shared)
+            for at, shared in common.items()
+        )
+
+
+PATIENCE = 4
+"""Passages for each question that is asked for, after which the shares of the styles no longer bind."""
+
+
+def synthesize(
+    corpus: Corpus,
+    maker: Maker,
+    output: Path,
+    n: int,
+    shares: Mapping[str, float],
+    seed: int,
+    progress: Progress,
+) -> Selection:
+    """Make questions from passages in random order until there are enough, and write them to a file.
+
+    Several corpora are read in turn, whatever their sizes: which one will be asked about is not known.
+
+    Args:
+        corpus: The passages.
+        maker: Makes questions from passages.
+        output: The file of JSON lines; `<output>.blocks` holds finished blocks until it is written.
+        n: How many to make.
+        shares: Weight of each style.
+        seed: Seed that shuffles the passages.
+        progress: Progress callback.
+
+    Raises:
+        SynthesisError: No passage gave a question.
+        JobError: The blocks are of other settings, or another process is working on them.
+        GeneratorError: The language model failed; finished blocks are kept.
+    """
+    order = shuffled(corpus, seed)
+    selection = Selection(n, shares)
+    identity = {
+        "corpus": corpus.digest,
+        "seed": str(seed),
+        "styles": ", ".join(maker.styles),
+        **maker.identity,
+    }
+    with checkpoint.open_blocks(output, identity) as blocks:
+        finished = blocks.finished()
+        for number in range(math.ceil(len(order) / maker.step)):
+            if number in finished:
+                made = [
+                    [_made(document) for document in of_passage]
+                    for of_passage in orjson.loads(blocks.read(number))
+                ]
+            else:
+                made = maker.make(order[number * maker.step : (number + 1) * maker.step].tolist())
+                blocks.write(
+                    number, orjson.dumps([[question.document() for question in some] for some in made])
+                )
+            for candidates in made:
+                selection.add(candidates)
+            if (number + 1) * maker.step >= min(PATIENCE * n, len(order)):
+                selection.fill()
+            progress("making questions", len(selection.kept), n)
+            if selection.complete:
+                break
+        if not selection.kept:
+            raise SynthesisError(f"no passage of corpus {corpus.name!r} gave a question of these styles")
+        written = output.with_name(f"{output.name}.part")
+        written.write_bytes(
+            b"".join(orjson.dumps(question.document()) + b"\n" for question in selection.kept)
+        )
+        written.replace(output)
+        blocks.delete()
+    return selection
+
+
+def shuffled(corpus: Corpus, seed: int) -> NDArray[np.intp]:
+    """Return all positions in random order, those of several corpora in turn, shape (n_passages,)."""
+    rng = np.random.default_rng(seed)
+    parts = [rng.permutation(len(part)) + corpus.start(prefix) for prefix, part in corpus.parts.items()]
+    turns = np.concatenate([np.arange(len(part)) for part in parts])
+    return np.concatenate(parts)[np.argsort(turns, kind="stable")]
+
+
+def _made(document: dict[str, Any]) -> Made:
+    """Return a question of a block."""
+    gold, answers = tuple(document["gold_ids"]), tuple(document["answers"])
+    return Made(document["question"], gold, document["type"], answers)

@@ -1,0 +1,31 @@
+"""Kinds of arms beyond a search: models that search by steps, tools of others, graphs of entities."""
+
+from .external.frameworks import RetrieverArm, RetrieverParams
+from .external.mcp import McpArm, McpParams
+from .generative.cascade import CascadeArm, CascadeParams
+from .generative.ensemble import EnsembleArm, EnsembleParams
+from .generative.multistep import MultistepArm, MultistepParams
+from .generative.query_variants import QueryVariantsArm, QueryVariantsParams
+from .generative.vendi_rag import VendiRagArm, VendiRagParams
+from .graph import GraphArm, GraphParams
+from .vendi import VendiParams
+
+__all__ = [
+    "CascadeArm",
+    "CascadeParams",
+    "EnsembleArm",
+    "EnsembleParams",
+    "GraphArm",
+    "GraphParams",
+    "McpArm",
+    "McpParams",
+    "MultistepArm",
+    "MultistepParams",
+    "QueryVariantsArm",
+    "QueryVariantsParams",
+    "RetrieverArm",
+    "RetrieverParams",
+    "VendiParams",
+    "VendiRagArm",
+    "VendiRagParams",
+]

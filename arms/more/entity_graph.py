@@ -1,0 +1,300 @@
+"""A graph of entities and passages, and the walk from the entities of a question.
+
+An entity is linked to every passage that names it. Odd hops go from entities to passages,
+even hops from passages to entities. The names are extracted into a file that a killed run
+resumes; then both directions of the links are stored as memory-mapped columns.
+"""
+
+import hashlib
+import os
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from armwise.arms.base import Progress
+from armwise.arms.corpus import Corpus, Permitted
+from armwise.arms.indexes.build_once import build, check, folder
+from armwise.arms.manifest import Identity
+from armwise.arms.more.entities import Extractor, title_names
+
+FORMAT = 2
+"""Format of the files below; raised when their contents or the extraction change."""
+
+NAMES = "entities.jsonl"
+"""The names in each passage, one line per passage; `null` if unreadable, which leaves its title."""
+
+ROOM = 4
+"""Links that are followed at a time per missing passage: many lead to the same one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """From each source to its targets, in order.
+
+    Attributes:
+        starts: Start of the targets of each source, and the end of the last, shape (n_sources + 1,).
+        targets: Shape (n_links,).
+    """
+
+    starts: NDArray[np.int64]
+    targets: NDArray[np.int32]
+
+    def counts(self, sources: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Return the number of targets of each source."""
+        return self.starts[sources + 1] - self.starts[sources]
+
+    def of(self, sources: NDArray[np.intp]) -> NDArray[np.int32]:
+        """Return the targets of the first source, then of the next, and so on.
+
+        >>> Links(np.array([0, 2, 2, 3]), np.array([7, 5, 9])).of(np.array([2, 0])).tolist()
+        [9, 7, 5]
+        """
+        counts = self.counts(sources)
+        before = np.cumsum(counts) - counts
+        places = np.repeat(self.starts[sources] - before, counts) + np.arange(counts.sum())
+        targets: NDArray[np.int32] = self.targets[places]
+        return targets
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The passages of a walk. A shorter walk from the same entities gives the first part of them.
+
+    Attributes:
+        passages: Positions in order of discovery, shape (n,).
+        ends: Number of passages after each odd hop.
+    """
+
+    passages: NDArray[np.intp]
+    ends: tuple[int, ...]
+
+    def reached(self, max_hops: int, max_candidates: int) -> int:
+        """Return the number of passages of a walk with these limits.
+
+        >>> Walk(np.array([5, 2, 9]), ends=(1, 3)).reached(max_hops=2, max_candidates=10)
+        1
+        """
+        odd_hops = min((max_hops + 1) // 2, len(self.ends))
+        return min(self.ends[odd_hops - 1], max_candidates)
+
+
+class Graph:
+    """Entities and the passages that name them.
+
+    Entities are numbered in order of a 64-bit hash of their names, and only the hashes are
+    stored: with a million entities, the chance of a collision is about one in 37 million.
+    """
+
+    def __init__(self, keys: NDArray[np.uint64], passages: Links, entities: Links) -> None:
+        """Take a graph as it is.
+
+        Args:
+            keys: Hash of the name of each entity, ascending, shape (n_entities,).
+            passages: From an entity to the positions of its passages, ascending.
+            entities: From a passage to its entities, in order.
+        """
+        self._keys = keys
+        self._passages = passages
+        self._entities = entities
+
+    @classmethod
+    def build(cls, named: Iterable[Sequence[str]]) -> Self:
+        """Build the graph from the names in each passage, without repetitions."""
+        all_keys, counts = array("Q"), array("q")
+        for names in named:
+            all_keys.extend(map(_key, names))
+            counts.append(len(names))
+        keys, entities = np.unique(np.array(all_keys, dtype=np.uint64), return_inverse=True)
+        passages = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[
+            np.argsort(entities, kind="stable")
+        ]
+        return cls(
+            keys,
+            Links(_starts(np.bincount(entities, minlength=len(keys))), passages),
+            Links(_starts(np.array(counts, dtype=np.int64)), entities.astype(np.int32)),
+        )
+
+    @classmethod
+    def prepare(
+        cls, corpus: Corpus, indexes: Path, extractor: Extractor, progress: Progress | None = None
+    ) -> None:
+        """Build the graph of the corpus if it is missing. Raises GeneratorError."""
+        identity = _identity(corpus, extractor)
+
+        def write(unfinished: Path) -> None:
+            extract(corpus, extractor, unfinished / NAMES, progress)
+            cls.build(_named(corpus, unfinished / NAMES)).save(unfinished)
+
+        build(folder(indexes, "graph", identity), identity, write)
+
+    @classmethod
+    def open(cls, corpus: Corpus, indexes: Path, extractor: Extractor) -> Self:
+        """Map the graph that `prepare` built into memory. Raises IndexMismatchError."""
+        identity = _identity(corpus, extractor)
+        target = folder(indexes, "graph", identity)
+        check(target, identity)
+        # asarray: every access to a memmap itself costs microseconds
+        keys, *links = (np.asarray(np.load(target / f"{name}.npy", mmap_mode="r")) for name in _ARRAYS)
+        return cls(keys, Links(*links[:2]), Links(*links[2:]))
+
+    def save(self, target: Path) -> None:
+        """Write the graph into a folder."""
+        arrays: tuple[NDArray[Any], ...] = (
+            self._keys,
+            self._passages.starts,
+            self._passages.targets,
+            self._entities.starts,
+            self._entities.targets,
+        )
+        for name, values in zip(_ARRAYS, arrays, strict=True):
+            np.save(target / f"{name}.npy", values)
+
+    def counts(self, permitted: Permitted | None = None) -> NDArray[np.int64]:
+        """Return how many passages name each entity, of those that are permitted; shape (n_entities,)."""
+        if permitted is None:
+            return np.diff(self._passages.starts)
+        before = np.concatenate(([0], np.cumsum(permitted.mask[self._passages.targets])))
+        return np.diff(before[self._passages.starts])
+
+    def known(self, names: Sequence[str], counts: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
+        """Return which of the names are entities, shape (n_names,); with counts, of at least one passage."""
+        places, is_entity = self._look_up(names)
+        if counts is not None:
+            is_entity[is_entity] = counts[places[is_entity]] > 0
+        return is_entity
+
+    def numbers(self, names: Sequence[str]) -> NDArray[np.intp]:
+        """Return the entities of the names that are known, in order."""
+        places, is_entity = self._look_up(names)
+        return places[is_entity]
+
+    def walk(
+        self,
+        entities: NDArray[np.intp],
+        max_entity_df: int,
+        max_hops: int,
+        max_candidates: int,
+        permitted: Permitted | None = None,
+        counts: NDArray[np.int64] | None = None,
+    ) -> Walk:
+        """Gather passages hop by hop, in order of discovery: by entity, then by position.
+
+        Passages that are not permitted are neither gathered nor walked through, nor counted.
+
+        Args:
+            entities: The start, without repetitions.
+            max_entity_df: An entity in more passages is not expanded.
+            max_hops: At least 1; an even last hop adds nothing.
+            max_candidates: Most passages.
+            permitted: The passages that may be found; None for all.
+            counts: Those of `permitted`; None to count them now.
+
+        Source: Retriever Portfolios, 2026, arXiv:2605.31176 (GraphDense).
+        """
+        if permitted is None:
+            seen_passages = np.zeros(len(self._entities.starts) - 1, dtype=np.bool_)
+        else:
+            seen_passages = ~permitted.mask
+            counts = self.counts(permitted) if counts is None else counts
+        seen_entities = np.zeros(len(self._keys), dtype=np.bool_)
+        seen_entities[entities] = True
+        gathered, ends, total = [], [], 0
+        for _ in range(0, max_hops, 2):
+            named = self._passages.counts(entities) if counts is None else counts[entities]
+            expanded = entities[named <= max_entity_df]
+            passages = self._discovered(expanded, seen_passages, max_candidates - total)
+            total += len(passages)
+            gathered.append(passages)
+            ends.append(total)
+            if not len(passages) or total == max_candidates:
+                break
+            entities = _unseen(self._entities.of(passages), seen_entities)
+        return Walk(np.concatenate(gathered), tuple(ends))
+
+    def _discovered(
+        self, entities: NDArray[np.intp], visited: NDArray[np.bool_], most: int
+    ) -> NDArray[np.intp]:
+        """Return unseen passages of these entities, at most `most`."""
+        reached = np.cumsum(self._passages.counts(entities))
+        parts, followed = [np.empty(0, dtype=np.intp)], 0
+        while followed < len(entities) and most > 0:
+            before = reached[followed - 1] if followed else 0
+            end = max(followed + 1, int(np.searchsorted(reached, before + ROOM * most, side="right")))
+            parts.append(_unseen(self._passages.of(entities[followed:end]), visited)[:most])
+            most -= len(parts[-1])
+            followed = end
+        return np.concatenate(parts)
+
+    def _look_up(self, names: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """Return the insertion index of each name among the entities, and whether it is one."""
+        keys = np.fromiter(map(_key, names), np.uint64, len(names))
+        places = np.searchsorted(self._keys, keys)
+        is_entity = places < len(self._keys)
+        is_entity[is_entity] = self._keys[places[is_entity]] == keys[is_entity]
+        return places, is_entity
+
+
+_ARRAYS = ("keys", "passage_starts", "passages", "entity_starts", "entities")
+
+
+def extract(corpus: Corpus, extractor: Extractor, path: Path, progress: Progress | None = None) -> None:
+    """Write the names in each passage into a file, resuming a killed run."""
+    done, unread = _whole_lines(path)
+    total = len(corpus)
+    with path.open("ab") as file:
+        while done < total:
+            passages = corpus.passages(range(done, min(done + extractor.step, total)))
+            names = extractor.of_passages(passages)
+            file.write(b"".join(orjson.dumps(each) + b"\n" for each in names))
+            file.flush()
+            done += len(passages)
+            unread += names.count(None)
+            if progress is not None:
+                progress(
+                    f"finding entities ({unread} unreadable)" if unread else "finding entities", done, total
+                )
+
+
+def _whole_lines(path: Path) -> tuple[int, int]:
+    """Truncate an incomplete last line, and return the number of lines, and of those that are null."""
+    if not path.exists():
+        return 0, 0
+    written = path.read_bytes()
+    whole = written.rfind(b"\n") + 1
+    os.truncate(path, whole)
+    lines = written[:whole].splitlines()
+    return len(lines), lines.count(b"null")
+
+
+def _named(corpus: Corpus, path: Path) -> Iterator[list[str]]:
+    with path.open("rb") as file:
+        for passage, line in zip(corpus, file, strict=True):
+            names = orjson.loads(line)
+            yield title_names(passage.title) if names is None else names
+
+
+def _unseen(targets: NDArray[np.int32], visited: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the distinct targets that are not marked as visited, and mark them."""
+    new = targets[~visited[targets]]
+    _, first = np.unique(new, return_index=True)
+    unseen = new[np.sort(first)].astype(np.intp)
+    visited[unseen] = True
+    return unseen
+
+
+def _starts(counts: NDArray[np.integer]) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+
+
+def _key(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+
+
+def _identity(corpus: Corpus, extractor: Extractor) -> Identity:
+    return {"format": FORMAT, "corpus": corpus.digest, **extractor.identity}

@@ -1,0 +1,120 @@
+"""A search by a tool of a server of the Model Context Protocol, over streamable HTTP."""
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.retrievers.kind import Kind, Members, Resources, reach_of
+from armwise.arms.retrievers.new_arms import NewArms
+from armwise.arms.retrievers.remote import (
+    HttpArm,
+    HttpParams,
+    UnreadableError,
+    best,
+    check_reach,
+    fill,
+    passages_of,
+    results_at,
+    string_at,
+)
+
+if TYPE_CHECKING:
+    from armwise.arms.more.external._mcp_session import Session
+
+
+class McpParams(HttpParams):
+    """Parameters of an arm of kind `mcp`."""
+
+    url: str = Field(description="Address of the server, http or https, such as https://search.example/mcp.")
+    tool: str = Field("search", min_length=1, description="Name of the tool that searches.")
+    query_argument: str = Field(
+        "query", min_length=1, description="Argument of the tool that takes the question."
+    )
+    arguments: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="Other arguments of the tool; the text `{k}` becomes the number of passages.",
+    )
+    results: str | None = Field(
+        "results",
+        description="Path of the list of results in the JSON that the tool returns; null takes each text "
+        "that it returns as a passage.",
+    )
+    fetch: str | None = Field(
+        None,
+        description="Name of the tool that returns the rest of a result, such as its text, by the argument "
+        "`id`; null where results are whole.",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.query_argument in self.arguments:
+            raise ValueError(f"arguments has {self.query_argument!r}, which is the question's")
+        if self.fetch is not None and self.results is None:
+            raise ValueError("fetch needs results with ids, but results is null")
+        return self
+
+
+class McpArm(HttpArm):
+    """Return what a tool finds, highest score first."""
+
+    def __init__(self, name: str, params: McpParams, limits: NewArms | None = None) -> None:
+        super().__init__(name, params, limits)
+        self._params = params
+        self._version: str | None = None
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Call the tool, and read what it returns. Raises ArmError, within `total_s`."""
+        try:
+            return Retrieval(best(self.connections.waiting.run(self._found(query.text, k)), k))
+        except UnreadableError as error:
+            raise ArmError(f"{self.label} gave a result that cannot be read: {error}") from error
+
+    async def _found(self, question: str, k: int) -> list[Passage]:
+        """Return the passages of a search. Raises ArmError, UnreadableError."""
+        from armwise.arms.more.external._mcp_session import connected
+
+        params, fetch = self._params, self._params.fetch
+        arguments: Any = fill(params.arguments, "{question}", k)
+        version, self._version = self._version, None  # asked for again after a failure
+        async with connected(self, params.total_s, version) as session:
+            reply = await session.call(params.tool, {params.query_argument: question, **arguments})
+            if params.results is None:
+                texts = dict.fromkeys(reply.texts)
+                passages = [_passage(text, place) for place, text in enumerate(texts, start=1)]
+            else:
+                results = results_at(reply.document, params.results)
+                if fetch is not None:
+                    results = await asyncio.gather(
+                        *(self._whole(session, fetch, result) for result in results[:k])
+                    )
+                passages = passages_of(results, params.fields)
+            self._version = session.version
+            return passages
+
+    async def _whole(self, session: "Session", tool: str, result: JsonValue) -> JsonValue:
+        """Return a result with what another tool has of it."""
+        name = string_at(result, self._params.fields.id)
+        rest = (await session.call(tool, {"id": name})).document
+        return {**result, **rest} if isinstance(result, dict) and isinstance(rest, dict) else rest
+
+
+def _passage(text: str, place: int) -> Passage:
+    """Return a text without an id as a passage; its id is a hash of it."""
+    return Passage(hashlib.sha256(text.encode()).hexdigest()[:32], "", text, 1 / place)
+
+
+def _build(name: str, params: McpParams, have: Resources, _: Members) -> McpArm:
+    return McpArm(name, params, reach_of("mcp", params, have))
+
+
+KIND = Kind(
+    "mcp",
+    "calls a tool of a server of the Model Context Protocol",
+    McpParams,
+    _build,
+    check_reach=check_reach,
+    example={"url": "https://search.example/mcp"},
+)

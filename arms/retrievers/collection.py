@@ -1,0 +1,473 @@
+"""A collection of a search engine: what an arm asks of it, and what `ingest` puts into it."""
+
+import importlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, runtime_checkable
+
+import httpx
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from armwise.arms import tokenizer
+from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
+from armwise.arms.retrievers.conditions import facts_of, loaded_metadata, stored
+from armwise.arms.retrievers.fusion import fuse
+from armwise.arms.retrievers.kind import Kind, Members, ReadVersion, Resources, reach_of
+from armwise.arms.retrievers.new_arms import NewArms
+from armwise.arms.retrievers.remote import best
+from armwise.arms.secrets import secret_of
+from armwise.number import Number
+
+P = TypeVar("P", bound="EngineParams")
+
+T = TypeVar("T")
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]
+"""A name that every engine takes as it is, in a path or a URL."""
+
+CONSTANT = 60.0
+"""Constant of the reciprocal rank fusion of a hybrid search, as in `armwise.arms.retrievers.fusion`."""
+
+PLACES = 5
+"""Decimals of a score."""
+
+BETWEEN = ".."
+"""Stands between the version that a collection had and the one that it will have."""
+
+FORMAT = 1
+"""Version of the stored form of a passage: a higher one writes every passage again."""
+
+FORMAT_WITH_WORDS = f"{FORMAT}.{tokenizer.VERSION}"
+"""The same of a collection whose words are split here."""
+
+VERSION_S = 10.0
+"""Seconds for which the version of a collection is taken for the present one."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What `ingest` has put into a collection, as stored in the engine.
+
+    Attributes:
+        version: Version of what was put there before; empty if that was not complete.
+        next: Version of what is put there now; `version` once it is complete.
+        corpus: Name of the corpus.
+        model: Digest of the model of the vectors; empty without vectors.
+        done: Positions of the corpus that are there.
+    """
+
+    version: str
+    next: str
+    corpus: str
+    model: str
+    done: int
+
+    @property
+    def shown(self) -> str:
+        """The version; between two of them, both."""
+        return self.version if self.version == self.next else f"{self.version}{BETWEEN}{self.next}"
+
+    def dumped(self) -> str:
+        """Return it as JSON."""
+        return orjson.dumps(self).decode()
+
+    @classmethod
+    def loaded(cls, text: str | bytes) -> Self:
+        """Return it from JSON."""
+        return cls(**orjson.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A passage as a collection holds it.
+
+    Attributes:
+        passage: The passage.
+        digest: Changes when the passage or its vector does.
+        vector: Unit vector, shape (dim,); None without.
+    """
+
+    passage: Passage
+    digest: str
+    vector: NDArray[np.float32] | None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The texts that a search returns, the metadata as JSON among them, and the digest."""
+        passage = self.passage
+        texts = {"id": passage.id, "title": passage.title, "text": passage.text}
+        return {**texts, "metadata": stored(passage.metadata), "digest": self.digest}
+
+    @property
+    def search(self) -> str:
+        """The text in which words are looked for."""
+        return f"{self.passage.title} {self.passage.text}"
+
+    @property
+    def facts(self) -> list[str]:
+        """The facts by which an engine that does not compare metadata filters."""
+        return facts_of(self.passage.metadata)
+
+    @property
+    def numbers(self) -> list[float] | None:
+        """The vector as numbers of JSON; None without."""
+        return None if self.vector is None else self.vector.astype(float).tolist()
+
+
+FIELDS = ["id", "title", "text", "metadata"]
+"""What a search reads of a document."""
+
+
+def passage_of(document: Mapping[str, Any], score: float, name: str = "id") -> Passage:
+    """Return the passage of a document of `Row.document`.
+
+    Args:
+        document: Fields of the document, by name.
+        score: Score of the passage.
+        name: Field of its id.
+    """
+    metadata = loaded_metadata(document["metadata"])
+    return Passage(document[name], document["title"], document["text"], score, metadata)
+
+
+class Collection(Protocol):
+    """A collection of an engine; thread-safe. What it raises besides ArmError is of its client.
+
+    One whose every write makes a file may have an attribute `batch`, for passages of one write. One whose
+    words are split here has an attribute `row_format`, which is `FORMAT_WITH_WORDS`. One that is a folder may
+    have the methods of `Folder`.
+    """
+
+    def lexical(self, query: Query, k: int) -> list[Passage]:
+        """Return passages that share words with a question, which has some, and that its caller may see.
+
+        The best come first.
+        """
+        ...
+
+    def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
+        """Return the passages nearest to a vector, which is not 0, that the caller may see, best first."""
+        ...
+
+    def create(self, dim: int | None) -> None:
+        """Make the collection if it is missing, for vectors of a length, or without."""
+        ...
+
+    def state(self) -> State | None:
+        """Return what was put there; None where `ingest` did not make it, or it is missing."""
+        ...
+
+    def keep(self, state: State) -> None:
+        """Store a state, after all that was written before it."""
+        ...
+
+    def count(self) -> int:
+        """Return the number of passages; 0 where the collection is missing."""
+        ...
+
+    def digests(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the digests of those passages that are there."""
+        ...
+
+    def ids(self) -> Iterator[str]:
+        """Yield the id of every passage, while none is written."""
+        ...
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Add passages, in place of those with the same ids."""
+        ...
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Remove passages; one that is not there is no error."""
+        ...
+
+    def finish(self) -> None:
+        """Make what the engine needs for a fast search, after all was written."""
+        ...
+
+
+@runtime_checkable
+class Folder(Protocol):
+    """A collection in a folder of this machine, whose files `ingest` describes in a manifest."""
+
+    def problems(self, *, contents: bool) -> list[str]:
+        """Return which files have changed since `ingest` put them there, by sizes or by their contents."""
+        ...
+
+    def discard(self) -> None:
+        """Remove the collection."""
+        ...
+
+
+class CollectionVersion:
+    """What `ingest` has put into a collection. Thread-safe.
+
+    Args:
+        collection: The collection.
+    """
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self._version: str | None = None
+        self._looked_at = -math.inf
+
+    def __call__(self, fresh: bool) -> str | None:
+        """Return its version, None where `ingest` has put nothing there; what the client raises passes.
+
+        Args:
+            fresh: Whether to ask the engine, also where that was done less than `VERSION_S` seconds ago.
+        """
+        now = time.monotonic()
+        if fresh or now - self._looked_at >= VERSION_S:
+            self._looked_at = now  # also where it fails: an engine that is away is not asked at each search
+            self._version = None
+            state = self._collection.state()
+            self._version = None if state is None else state.shown
+        return self._version
+
+
+class EngineParams(BaseModel):
+    """Parameters of every arm over a search engine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    collection: Name = Field(description="Name of the collection: a table or an index.")
+    mode: Literal["lexical", "dense", "hybrid"] = Field(
+        "lexical",
+        description="Searches by words (`lexical`), by vectors (`dense`), or by both, fused by reciprocal "
+        "ranks (`hybrid`).",
+    )
+    backbone: str | None = Field(
+        None,
+        description="Backbone of the vectors: required by `dense` and `hybrid`, and to fill a collection "
+        "that has vectors; null for none.",
+    )
+    depth: int = Field(50, ge=1, description="hybrid: passages of each of the two rankings, at least k.")
+
+    @property
+    def place(self) -> str:
+        """The engine: its address or its folder."""
+        raise NotImplementedError
+
+    @property
+    def names_fields(self) -> bool:
+        """Whether it names fields of its own, such as that of the metadata, by which permissions hold."""
+        return False
+
+    @model_validator(mode="after")
+    def _has_vectors(self) -> Self:
+        if self.mode != "lexical" and self.backbone is None:
+            raise ValueError(f"mode {self.mode} needs a backbone")
+        return self
+
+
+class NetworkParams(EngineParams):
+    """Parameters of an arm over an engine that another process runs."""
+
+    timeout_s: Number = Field(5.0, gt=0.0, le=600.0, description="Seconds that a search may take.")
+    key_env: str | None = Field(
+        None, description="Variable of the environment that holds the password or key of the engine."
+    )
+
+    @property
+    def key(self) -> str | None:
+        """The password or key; None without. Raises ArmBuildError."""
+        if self.key_env is None:
+            return None
+        if not (key := secret_of(self.key_env)):
+            raise ArmBuildError(f"the password or key is missing: set the variable {self.key_env}")
+        return key
+
+
+class ServerParams(NetworkParams):
+    """Parameters of an arm over an engine at an address."""
+
+    url: str = Field(description="Address of the engine, without a password.")
+
+    @property
+    def place(self) -> str:
+        """The address."""
+        return self.url
+
+    @model_validator(mode="after")
+    def _is_open_to_all(self) -> Self:
+        try:
+            password = httpx.URL(self.url).password
+        except httpx.InvalidURL as error:
+            raise ValueError(f"url is not an address: {error}") from None
+        if password:
+            raise ValueError("url holds a password, which everybody sees: name a variable as key_env")
+        return self
+
+
+class EngineArm:
+    """Search a collection, by words, by vectors or by both.
+
+    A hybrid search fuses the two rankings of the engine by reciprocal ranks, the same for all engines.
+
+    Attributes:
+        params: Parameters.
+        collection: What it searches.
+    """
+
+    def __init__(self, name: str, params: EngineParams, collection: Collection) -> None:
+        self.name = name
+        self.backbones = frozenset(_embeds(params))
+        self.params = params
+        self.collection = collection
+        self._version = CollectionVersion(collection)
+
+    @property
+    def version(self) -> str:
+        """What `ingest` has put there; empty if nothing did. Up to `VERSION_S` seconds old."""
+        return self.asked(lambda: self._version(False)) or ""
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return the `k` best passages; none by words that are none, or by a vector of zeros.
+
+        Raises MissingEmbeddingError, ArmError.
+        """
+        params = self.params
+        n = max(k, params.depth) if params.mode == "hybrid" else k
+        rankings: list[tuple[Passage, ...]] = []
+        if params.mode != "dense":
+            has_words = any(character.isalnum() for character in query.text)
+            passages = self.asked(lambda: self._lexical(query, n)) if has_words else []
+            rankings.append(_ranked(passages, n))
+        if params.mode != "lexical":
+            vector = query.embedding(params.backbone or "", arm=self.name)
+            if not np.isfinite(vector).all():
+                raise ArmError(f"arm {self.name!r}: the query's embedding holds a number that is not finite")
+            passages = self.asked(lambda: self.collection.dense(vector, query, n)) if vector.any() else []
+            rankings.append(_ranked(passages, n))
+        return Retrieval(rankings[0] if len(rankings) == 1 else fuse(rankings, CONSTANT)[:k])
+
+    def _lexical(self, query: Query, n: int) -> list[Passage]:
+        """Search by words, which are to be those of the collection. Raises ArmError."""
+        wanted = getattr(self.collection, "row_format", None)
+        version = None if wanted is None else self._version(False)
+        if version is not None and not version.endswith(f"-{wanted}"):
+            raise ArmError(
+                f"the collection has the words of another version, {version}: "
+                "`armwise ingest --into` this arm writes them again"
+            )
+        return self.collection.lexical(query, n)
+
+    def asked(self, ask: Callable[[], T]) -> T:
+        """Ask the collection. Raises ArmError."""
+        try:
+            return ask()
+        except ArmError as error:
+            raise type(error)(f"arm {self.name!r}: {error}") from error
+        except Exception as error:  # of a client that is not ours
+            raise ArmError(f"arm {self.name!r}: {explained(error)}") from error
+
+
+def _ranked(passages: list[Passage], n: int) -> tuple[Passage, ...]:
+    """Return the best passages.
+
+    Scores are rounded: the same sum of 32-bit numbers differs from one time to the next in some engines. The
+    cosine with a vector of zeros is not a number, and counts as 0.
+    """
+    scores = (round(passage.score, PLACES) if math.isfinite(passage.score) else 0.0 for passage in passages)
+    return best((passage.scored(score) for passage, score in zip(passages, scores, strict=True)), n)
+
+
+def explained(error: Exception) -> str:
+    """Return the first line of what a client of an engine says."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
+
+
+def client(module: str, extra: str) -> ModuleType:
+    """Return the module of an engine's client. Raises ArmBuildError."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ArmBuildError(
+            f"the client of {extra} is not installed ({error}): pip install 'armwise[{extra}]'"
+        ) from error
+
+
+def check_reach(params: EngineParams, limits: NewArms) -> None:
+    """Refuse an arm over a collection, or with a variable, that is not named. Raises ArmError.
+
+    Args:
+        params: Parameters of the arm.
+        limits: What may be named.
+    """
+    named = [engine for engine in limits.engines if engine.place == params.place]
+    if not any(params.collection in engine.collections for engine in named):
+        raise ArmError(
+            f"collection {params.collection!r} of {params.place} is none that `new_arms.engines` of the "
+            "configuration names, and the arm is none of its arms"
+        )
+    variable = params.key_env if isinstance(params, NetworkParams) else None
+    if variable is not None and variable not in [name for engine in named for name in engine.variables]:
+        raise ArmError(
+            f"the variable {variable} may not be sent to {params.place}: `new_arms.engines` of the "
+            "configuration does not name it there"
+        )
+    if params.names_fields:
+        raise ArmError("only an arm of the configuration file can name the fields of a collection")
+
+
+def open_shared(params: P, have: Resources, make: Callable[[P], Collection]) -> Collection:
+    """Return the collection that arms of a kind with the same parameters but mode and depth share."""
+    shared_params = params.model_copy(update={"mode": "lexical", "depth": 1})
+    # `make` is in the key, as two kinds may have one class of parameters
+    return have.shared(("collection", make, shared_params), lambda: make(shared_params))
+
+
+def engine_kind(
+    name: str, title: str, params: type[P], make: Callable[[P], Collection], place: Mapping[str, Any]
+) -> Kind[P]:
+    """Return the kind of the arms of an engine.
+
+    Args:
+        name: Name of the kind.
+        title: Name of the engine.
+        params: Parameters.
+        make: Opens a collection, without a connection. Raises ArmBuildError.
+        place: Parameters that say where an engine is, for an example.
+    """
+
+    def version(arm_params: P, have: Resources) -> ReadVersion:
+        opened = open_shared(arm_params, have, make)
+        collection_version = have.shared(("version", opened), lambda: CollectionVersion(opened))
+
+        def read(fresh: bool) -> str | None:
+            try:
+                return collection_version(fresh)
+            except Exception as error:  # of a client that is not ours
+                raise ArmError(explained(error)) from error
+
+        return read
+
+    def build(arm: str, arm_params: P, have: Resources, _: Members) -> EngineArm:
+        limits = reach_of(name, arm_params, have)
+        if limits is not None:
+            check_reach(arm_params, limits)
+        return EngineArm(arm, arm_params, open_shared(arm_params, have, make))
+
+    return Kind(
+        name,
+        f"searches a collection of [{title}](engines.md)",
+        params,
+        build,
+        backbones=lambda arm_params: () if arm_params.backbone is None else (arm_params.backbone,),
+        embeds=_embeds,
+        check_reach=check_reach,
+        filters=True,
+        version=version,
+        example={"collection": "passages", **place},
+    )
+
+
+def _embeds(params: EngineParams) -> tuple[str, ...]:
+    return () if params.mode == "lexical" or params.backbone is None else (params.backbone,)

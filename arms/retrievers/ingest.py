@@ -1,0 +1,230 @@
+"""Put a corpus into a collection of a search engine: once, again after a kill, and after a change.
+
+The corpus is read in batches in order of position. A passage is written where the engine has none of its id
+or one of another digest, and the position is stored after each batch. What the corpus has no longer is
+deleted at the end.
+"""
+
+import hashlib
+import logging
+from collections.abc import Collection as Several
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Protocol, TypeVar
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from armwise.arms.base import ArmError, Passage, Progress
+from armwise.arms.indexes import Vectors
+from armwise.arms.models import digest_backbone
+from armwise.arms.retrievers.collection import FORMAT, Collection, EngineArm, Folder, Row, State
+from armwise.arms.retrievers.kind import Resources, contents_of, vectors_of
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+BATCH = 500
+"""Passages between two stored positions, unless the collection has a `batch` of its own."""
+
+PAGE = 1000
+"""Ids that are looked up or deleted at a time."""
+
+
+class Passages(Protocol):
+    """What is read of a corpus."""
+
+    @property
+    def name(self) -> str:
+        """Name of the corpus."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Changes when ids, titles or texts do."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def passages(self, positions: Iterable[int]) -> Sequence[Passage]:
+        """Return passages by position."""
+        ...
+
+    def known(self, ids: Iterable[str]) -> Mapping[str, int]:
+        """Return the positions of the ids that are in it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The vectors of a corpus.
+
+    Attributes:
+        model: Digest of the model.
+        vectors: By position, shape (n_passages, dim).
+    """
+
+    model: str
+    vectors: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run did.
+
+    Attributes:
+        version: Version of the collection.
+        written: Passages that were new or had changed.
+        deleted: Passages that the corpus has no longer.
+    """
+
+    version: str
+    written: int = 0
+    deleted: int = 0
+
+
+def ingest(
+    corpus: Passages, collection: Collection, embedded: Embedded | None, progress: Progress | None = None
+) -> Report:
+    """Make a collection hold a corpus and nothing else.
+
+    Args:
+        corpus: The passages.
+        collection: Where they go.
+        embedded: Their vectors; None where the arms over the collection search by words alone.
+        progress: Called after each batch.
+
+    Raises:
+        ArmError: The collection holds something else: another corpus, vectors of another model, or what
+            was not put there by this function.
+    """
+    model = "" if embedded is None else embedded.model
+    version = version_of(corpus, model, row_format(collection))
+    state = collection.state()
+    empty = state is None
+    if state is None and (n := collection.count()):
+        raise ArmError(f"the collection has {n:,} passages that were not put there by ingest: name another")
+    if state is not None:
+        _check(state, corpus.name, model)
+        if state.version == version == state.next:
+            return Report(version)
+    collection.create(None if embedded is None else embedded.vectors.shape[1])
+    if state is None or state.next != version:
+        before = state.version if state is not None and state.version == state.next else ""
+        state = State(before, version, corpus.name, model, 0)
+        collection.keep(state)
+    written, total, batch = 0, len(corpus), getattr(collection, "batch", BATCH)
+    for positions in _batches(range(state.done, total), batch):
+        written += _put(corpus, collection, embedded, positions, empty=empty)
+        state = replace(state, done=positions[-1] + 1)
+        collection.keep(state)
+        if progress is not None:
+            progress("filling the engine", state.done, total)
+    deleted = _delete_others(corpus, collection)
+    collection.finish()
+    collection.keep(replace(state, version=version))
+    return Report(version, written, deleted)
+
+
+def damage_of(arm: EngineArm) -> list[str]:
+    """Return which files of the collection of an arm have changed; empty for one of a server."""
+    folder = arm.collection
+    return folder.problems(contents=True) if isinstance(folder, Folder) else []
+
+
+def fill_arm(arm: EngineArm, have: Resources, progress: Progress | None = None) -> Report:
+    """Make the collection of an arm hold the corpus alone; a damaged folder is filled anew.
+
+    Raises ArmError, ModelNotFoundError.
+    """
+    if (damage := damage_of(arm)) and isinstance(arm.collection, Folder):
+        logger.warning("the collection of arm %r is filled again: %s", arm.name, ", ".join(damage))
+        arm.collection.discard()
+    embedded = None
+    if arm.params.backbone is not None:
+        backbone = have.backbones[arm.params.backbone]
+        kept = Vectors.of(have.corpus, have.indexes, backbone)
+        kept.prepare(have.corpus, backbone, progress)
+        embedded = Embedded(str(kept.identity["model"]), kept.read())
+    return arm.asked(lambda: ingest(have.corpus, arm.collection, embedded, progress))
+
+
+def current_version(arm: EngineArm, have: Resources) -> str:
+    """Return the version that the collection of an arm has once it holds the corpus."""
+    backbone = arm.params.backbone
+    model = "" if backbone is None else digest_backbone(have.backbones[backbone])
+    return version_of(have.corpus, model, row_format(arm.collection))
+
+
+def version_of(corpus: Passages, model: str, stored_as: int | str = FORMAT) -> str:
+    """Return the version of a collection that holds a corpus with the vectors of a model."""
+    vectors = vectors_of(model) if model else "words"
+    return f"{contents_of(corpus)}-{vectors}-{stored_as}"
+
+
+def _check(state: State, corpus: str, model: str) -> None:
+    """Refuse to replace what is there by something else."""
+    if state.corpus != corpus:
+        raise ArmError(f"the collection holds corpus {state.corpus!r}, not {corpus!r}: name another")
+    if state.model != model:
+        have, want = (f"of model {digest[:8]}" if digest else "missing" for digest in (state.model, model))
+        raise ArmError(
+            f"the vectors of the collection are {have}, and would then be {want}: name another collection, "
+            "or the same backbone for all arms over it"
+        )
+
+
+def _put(
+    corpus: Passages,
+    collection: Collection,
+    embedded: Embedded | None,
+    positions: Sequence[int],
+    *,
+    empty: bool,
+) -> int:
+    """Write what is new or has changed, all where the collection was empty; return how much that was."""
+    stored_as = row_format(collection)
+    model, vectors = ("", None) if embedded is None else (embedded.model, embedded.vectors)
+    rows = [
+        Row(passage, digest_of(passage, model, stored_as), None if vectors is None else vectors[position])
+        for position, passage in zip(positions, corpus.passages(positions), strict=True)
+    ]
+    there = {} if empty else collection.digests([row.passage.id for row in rows])
+    changed = [row for row in rows if there.get(row.passage.id) != row.digest]
+    if changed:
+        collection.write(changed)
+    return len(changed)
+
+
+def digest_of(passage: Passage, model: str, stored_as: int | str = FORMAT) -> str:
+    """Return the digest of a passage with its vector."""
+    parts = [stored_as, model, passage.id, passage.title, passage.text, dict(passage.metadata)]
+    return hashlib.blake2b(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+
+
+def row_format(collection: Collection) -> int | str:
+    """Return the version of the stored form of a passage in a collection."""
+    return getattr(collection, "row_format", FORMAT)
+
+
+def _delete_others(corpus: Passages, collection: Collection) -> int:
+    """Delete what the corpus does not have, and return how much that was."""
+    surplus = collection.count() - len(corpus)
+    if surplus == 0:
+        return 0
+    others: list[str] = []
+    for page in _batches(collection.ids(), PAGE):
+        corpus_ids: Several[str] = corpus.known(page)
+        others += [passage_id for passage_id in page if passage_id not in corpus_ids]
+    for page in _batches(others, PAGE):
+        collection.delete(page)
+    return len(others)
+
+
+def _batches(values: Iterable[T], size: int) -> Iterator[list[T]]:
+    left = iter(values)
+    while batch := list(islice(left, size)):
+        yield batch

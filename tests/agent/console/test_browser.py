@@ -1,0 +1,414 @@
+"""The console in a real browser: every page and action, without errors, by keyboard, in light and dark."""
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from armwise.agent.console.page import CONSOLE, PAGES
+from armwise.agent.console.period import read_period
+from armwise.agent.console.period_report import page_of
+from armwise.agent.learning import Recipe, publish_candidate
+from armwise.agent.policies import PolicySpec
+from armwise.arms.llm import base
+from armwise.feedback.log import Store
+from armwise.feedback.registry import arm_sets
+from armwise.feedback.training_log import rollups
+from tests.agent.browsing import CHROMIUM, Visit, browsing, listening, traffic
+from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, fill
+from tests.agent.fakes import Service
+
+pytestmark = pytest.mark.slow
+
+AXE = (Path(__file__).parents[2] / "assets" / "axe.min.js").read_text(encoding="utf-8")
+
+HARM = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+
+LOOKS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+
+LONG = HARM + " [1] " + "ما هو أطول نهر؟ " * 6000
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, str]]:
+    """A service with traffic, below a prefix, whose answers mean harm, are long, or read to the left."""
+    generator = base.ScriptedGenerator({HARM: LONG}, default=f"The Danube does [1], {HARM}.")
+    policy = {"kind": "linucb", "params": {"ridge": 5.0}}
+    limits = {"question_chars": 1000, "completion_tokens": 100_000}
+    points = {"cheap": {"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}}}
+    folder = tmp_path_factory.mktemp("console")
+    service = Service(folder, generator, policy=policy, limits=limits, points=points)
+    service.step_at("cheap")
+    with listening(service, "/team") as address, service.working():
+        traffic(address, [f"question {i} about rivers" for i in range(40)] + [HARM])
+        for _ in range(3):
+            service.learner.step()
+        yield service, address
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Visit]:
+    """A browser; where there is none, the reason why these tests are skipped."""
+    if shutil.which(CHROMIUM) is None:
+        pytest.skip("there is no chromium: `make browser` installs Debian's, and needs apt")
+    with browsing() as visit:
+        yield visit
+
+
+def paths(address: str) -> list[str]:
+    found = httpx.get(f"{address}{CONSOLE}/decisions?text=script").text
+    decision = found.split(f"{CONSOLE}/decisions/")[1].split('"')[0]
+    recipe = httpx.get(f"{address}{CONSOLE}/policies").text.split('data-value="')[1].split('"')[0]
+    more = [
+        *("/nowhere", "?window=all", "/arms?by=shape", "/policies?point=cheap", "/playground?point=cheap"),
+        *(f"/policies?recipe={recipe}", "/policies/act?action=rollback&version=1"),
+        *("/policies/act?action=judge&version=1", "/policies/differences?one=1&other=2"),
+        f"/decisions/{decision}?open=why,features,record",
+    ]
+    return [*(path for path, _ in PAGES), f"/decisions/{decision}", *more]
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_every_page_has_no_errors_and_no_serious_barrier(
+    served: tuple[Service, str], chrome: Visit, width: int, scheme: str
+) -> None:
+    _, address = served
+    page = chrome(width, scheme)
+    for path in paths(address):
+        page.goto(f"{address}{CONSOLE}{path}")
+        assert_no_barrier(page, path)
+
+
+def assert_no_barrier(page: Any, path: str) -> None:
+    """Look for what axe calls serious, and for what is wider than the window."""
+    page.evaluate(AXE)
+    barriers = page.evaluate("axe.run({resultTypes: ['violations']}).then(found => found.violations)")
+    serious = [
+        (one["id"], [node["html"][:200] for node in one["nodes"]])
+        for one in barriers
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert serious == [], path
+    overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    assert overflow <= 0, f"{path} is {overflow} pixels too wide"
+
+
+def test_a_question_is_asked_by_keyboard_and_its_answer_judged(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    _, address = served
+    page = chrome(1280, "light")
+    page.goto(f"{address}{CONSOLE}/playground")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.type("Who flows through Vienna?")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".after .judge")
+    assert page.inner_text("article .text-of") == f"The Danube does [1], {HARM}."
+    assert page.locator("article .passages li").count() == 4
+    assert page.locator("article .passages li").first.locator("strong").text_content().endswith("cited")
+    assert page.locator("article svg.bar").count() == 3
+    page.get_by_role("button", name="thumb 1", exact=True).click()
+    page.wait_for_selector("article .outcome .note")
+    assert "thumb 1, accepted" in page.inner_text("article .outcome")
+    assert '"Who flows through Vienna?"' in page.inner_text("#curl")
+
+
+def test_every_arm_is_asked_side_by_side(served: tuple[Service, str], chrome: Visit) -> None:
+    service, address = served
+    page = chrome(1280, "dark")
+    page.goto(f"{address}{CONSOLE}/playground")
+    page.get_by_label("Question").fill(HARM)
+    page.get_by_role("button", name="Ask every arm").click()
+    page.locator(".after .judge").nth(2).wait_for()
+    assert page.locator(".after .judge").count() == 3
+    assert len({one.bounding_box()["y"] for one in page.locator(".judge").all()}) == 1, "in one row"
+    assert [page.locator("article h2").nth(i).inner_text() for i in range(3)] == [*service.config.arms]
+    assert page.locator("article .text-of[aria-busy=false]").first.inner_text().startswith(HARM)
+    assert page.locator("article img, article script").count() == 0
+
+
+def test_a_decision_is_verified_explained_and_labelled(served: tuple[Service, str], chrome: Visit) -> None:
+    _, address = served
+    page = chrome(390, "light")
+    page.goto(f"{address}{CONSOLE}/decisions?text=script")
+    page.locator("tbody a").last.click()
+    page.get_by_role("button", name="Verify").click()
+    page.wait_for_selector("#verification .good")
+    page.get_by_text("What each feature adds").click()
+    page.wait_for_selector("#why section")
+    page.get_by_label("Value").fill("many")
+    page.get_by_role("button", name="Keep this judgement").click()
+    page.wait_for_selector(".outcome .problem")
+    assert "'many' is not a number" in page.inner_text(".outcome")
+    page.get_by_label("Value").fill("0.5")
+    page.get_by_role("button", name="Keep this judgement").click()
+    page.wait_for_selector(".outcome .note")
+
+
+def test_the_overview_follows_the_log_without_a_reload(served: tuple[Service, str], chrome: Visit) -> None:
+    service, address = served
+    service.learner.step()
+    page = chrome(1280, "light")
+    page.clock.install()
+    page.goto(f"{address}{CONSOLE}?window=1h")
+    before = page.inner_text("dd >> nth=2")
+    traffic(address, ["one more question"], seed=9)
+    service.learner.step()
+    page.clock.run_for(6000)
+    page.get_by_text(f"{int(before) + 1}", exact=True).first.wait_for()
+    page.clock.run_for(100)
+    page.locator("canvas").nth(2).wait_for()
+
+
+def test_operators_switch_arms_roll_back_compare_and_evaluate(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    _, address = served
+    page = chrome(1280, "light")
+    page.goto(f"{address}{CONSOLE}/arms")
+    page.get_by_role("button", name="Switch off none").click()
+    page.get_by_role("button", name="Switch on none").click()
+    page.get_by_role("button", name="Switch off none").wait_for()
+    page.goto(f"{address}{CONSOLE}/policies")
+    page.locator("details[name=recipe] summary").first.click()
+    page.get_by_role("link", name="Roll back to 1", exact=True).click()
+    page.get_by_text("Version 1 (linucb, learned 0 examples) will decide all traffic").wait_for()
+    page.keyboard.type("it was <b>better</b>")
+    page.keyboard.press("Enter")
+    page.get_by_text("it was <b>better</b>").first.wait_for()
+    page.get_by_role("link", name=re.compile("^Compare")).first.click()
+    page.get_by_role("heading", name="Two versions side by side").wait_for()
+    page.get_by_label("Another").select_option("2")
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url("**/policies/differences?one=1&other=2")
+    page.goto(f"{address}{CONSOLE}/policies/act?action=rollback&version=999")
+    page.get_by_text("there is no version 999").wait_for()
+    page.goto(f"{address}{CONSOLE}/evaluations")
+    page.get_by_text("Evaluate other policies").click()
+    page.get_by_label("Candidates").fill("fixed:bm25")
+    page.get_by_role("button", name="Evaluate").click()
+    report = page.frame_locator("iframe")
+    report.get_by_role("heading", name="What other policies would have earned").wait_for(timeout=60_000)
+
+
+def test_the_gate_is_asked_its_evidence_acted_on_and_evaluations_compared(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    service, address = served
+    recipe = Recipe(PolicySpec(kind="linucb", params={"ridge": 1.0}), service.config.reward)
+    publish_candidate(service.point.store, recipe, list(service.config.actions))
+    page = chrome(390, "light")
+    page.goto(f"{address}{CONSOLE}/policies")
+    page.get_by_role("link", name=re.compile("^Judge")).first.click()
+    page.get_by_role("button", name="Have it judged").click()
+    page.locator("#gate canvas").wait_for(timeout=60_000)
+    assert_no_barrier(page, "the evidence of the gate")
+    page.locator("#gate").get_by_role("link", name=re.compile("^Canary")).click()
+    page.get_by_label("Share of the traffic").select_option("10 %")
+    page.get_by_label("Why; part of the record").fill("a <b>tenth</b> of it first")
+    page.get_by_role("button", name="Make it a canary").click()
+    page.get_by_text("a <b>tenth</b> of it first").first.wait_for()
+    assert "canary of 10 %" in page.get_by_role("region", name="Timeline").inner_text().replace("\xa0", " ")
+    page.goto(f"{address}{CONSOLE}/evaluations")
+    page.get_by_text("Evaluate other policies").click()
+    page.get_by_label("Candidates").fill("uniform")
+    page.get_by_role("button", name="Evaluate").click()
+    page.locator("iframe").wait_for(timeout=60_000)
+    page.goto(f"{address}{CONSOLE}/evaluations")
+    for box in page.get_by_role("checkbox", name="Compare evaluation").all()[:2]:
+        box.check()
+    page.get_by_role("button", name="Compare those").click()
+    page.get_by_role("heading", name="Evaluations compared").wait_for()
+    assert_no_barrier(page, "evaluations compared")
+
+
+def test_a_decision_shows_its_passages_when_they_are_opened(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    _, address = served
+    page = chrome(1280, "dark")
+    page.goto(f"{address}{CONSOLE}/decisions?text=rivers")
+    page.locator("tbody a").first.click()
+    page.locator("#passages summary").first.focus()
+    page.keyboard.press("Enter")
+    page.locator("#passages .text-of").first.wait_for()
+    assert page.locator("#passages li").count() == 4
+    assert_no_barrier(page, "passages")
+
+
+def test_a_person_signs_in_and_out_and_sees_when_the_key_ceases_to_hold(
+    tmp_path: Path, chrome: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADMIN_KEY", "admin-secret")
+    service = Service(tmp_path, keys=[{"env": "ADMIN_KEY", "scopes": ["admin"]}])
+    with listening(service) as address:
+        page = chrome(1280, "light")
+        page.goto(f"{address}{CONSOLE}/system")
+        page.get_by_label("Key of this service").fill("admin-secret")
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_text("Make a key").click()
+        page.get_by_label("Name").fill("for a while")
+        page.get_by_label("Scopes").fill("read decide")
+        page.get_by_role("button", name="Make it").click()
+        secret = page.inner_text(".note pre")
+        page.get_by_role("button", name="Sign out").click()
+        assert page.evaluate("document.cookie") == ""
+        page.get_by_label("Key of this service").fill(secret)
+        page.get_by_role("button", name="Sign in").click()
+        page.clock.install()
+        page.goto(f"{address}{CONSOLE}")
+        page.get_by_text("Nothing was asked in this window.").wait_for()
+        public = secret.split("-")[2]
+        httpx.delete(
+            f"{address}/v1/keys/{public}", headers={"authorization": "Bearer admin-secret"}
+        ).raise_for_status()
+        page.clock.run_for(6000)
+        page.get_by_text("is disabled").wait_for()
+        page.get_by_role("link", name="Sign in").click()
+        page.get_by_label("Key of this service").wait_for()
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_the_page_of_a_period_has_no_errors_and_no_serious_barrier(
+    tmp_path: Path, chrome: Visit, width: int, scheme: str
+) -> None:
+    """`armwise report` writes it; names that mean harm, and long ones, are in it."""
+    world = World(
+        {HARM: 0.5, "b" * 90: 0.8, "c": 0.2},
+        usd={HARM: 0.1, "b" * 90: 0.01, "c": 0.0},
+        seconds={HARM: 1.0, "b" * 90: 2.0, "c": 0.1},
+    )
+    store = Store(f"sqlite:///{tmp_path / 'log.db'}")
+    fill(store, world, 400, seed=1)
+    config: Any = SimpleNamespace(reward=RULE, floor=FLOOR, least_floor=FLOOR)
+    made = read_period(store, config, BEGIN, BEGIN + 1e6, lambda *_: None)
+    store.close()
+    file = tmp_path / "week.html"
+    file.write_text(page_of(made, "armwise report -o week.html"), encoding="utf-8")
+    page = chrome(width, scheme)
+    page.goto(file.as_uri())
+    assert page.locator("figure svg").count() == 3
+    assert_no_barrier(page, "week.html")
+
+
+def test_the_line_of_learning_is_drawn_with_what_changed(served: tuple[Service, str], chrome: Visit) -> None:
+    """Both charts of the first panel are there, and its tables open by keyboard."""
+    service, address = served
+    arm_sets.switch(service.point.store, "bm25", False, time.time())
+    arm_sets.switch(service.point.store, "bm25", True, time.time())
+    service.settled("default")
+    while rollups.advance(service.point.store, service.config.reward).left:
+        pass
+    page = chrome(390, "light")
+    page.goto(f"{address}{CONSOLE}")
+    panel = page.get_by_role("region", name="Is it learning?")
+    assert panel.locator("canvas").count() == 2
+    assert "Switch: bm25" in panel.locator("ol.marks").inner_text()
+    summary = panel.locator("summary").first
+    summary.focus()
+    page.keyboard.press("Enter")
+    assert panel.get_by_role("rowheader", name="a uniform choice").is_visible()
+    assert_no_barrier(page, "overview")
+
+
+def test_what_is_open_is_in_the_address_which_a_button_copies(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    """A link opens the same recipe, the same parts of a decision and the same page of a point."""
+    _, address = served
+    page = chrome(1280, "light")
+    page.goto(f"{address}{CONSOLE}/policies?point=cheap")
+    page.locator("details[name=recipe] summary").first.click()
+    page.wait_for_url("**/policies?point=cheap&recipe=*")
+    page.get_by_role("region", name="Versions").wait_for()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy link").click()
+    page.get_by_text("Copied", exact=True).wait_for()
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert link == page.url
+    page.goto(f"{link}&earlier=999")  # a page of the versions, which closes with them
+    page.get_by_role("region", name="Versions").wait_for()
+    page.locator("details[name=recipe] summary").first.click()
+    page.wait_for_url("**/policies?point=cheap")
+    page.goto(f"{address}{CONSOLE}/decisions?text=script")
+    page.locator("tbody a").last.click()
+    page.get_by_text("What each feature adds").click()
+    page.locator("#features summary").click()
+    page.wait_for_url("**/decisions/*?open=why%2Cfeatures")
+    page.reload()
+    page.wait_for_selector("#why section")
+    page.locator("#features pre").wait_for()
+    page.locator("#why summary").click()
+    page.wait_for_url("**/decisions/*?open=features")
+
+
+def test_a_link_is_selected_in_a_field_where_there_is_no_clipboard(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    """A page without HTTPS has no clipboard: the link is there to be copied by hand."""
+    _, address = served
+    page = chrome(390, "dark")
+    page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.goto(f"{address}{CONSOLE}/decisions?arm=bm25&least=0.5")
+    page.get_by_role("button", name="Copy link").click()
+    field = page.get_by_label("Link to this view")
+    field.wait_for()
+    assert field.input_value() == f"{address}{CONSOLE}/decisions?arm=bm25&least=0.5"
+    assert page.evaluate("getSelection().toString()") == field.input_value()
+    assert_no_barrier(page, "the link")
+
+
+def test_a_question_is_in_the_link_of_the_playground_and_never_sent_with_it(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    """It stands behind the #, so that no log of a proxy has it; the arm is chosen again."""
+    _, address = served
+    page = chrome(1280, "light")
+    page.goto(f"{address}{CONSOLE}/playground")
+    page.get_by_label("Question").fill("Who & where?")
+    page.get_by_label("Arm", exact=True).select_option("bm25")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    page.locator(".after .judge").wait_for()
+    assert page.url == f"{address}{CONSOLE}/playground#question=Who+%26+where%3F&model=arm%2Fbm25"
+    asked: list[str] = []
+    again = chrome(1280, "light")
+    again.on("request", lambda request: asked.append(request.url))
+    again.goto(f"{address}{CONSOLE}/playground#question=Who+%26+where%3F&model=arm%2Fbm25")
+    assert again.get_by_label("Question").input_value() == "Who & where?"
+    assert again.get_by_label("Arm", exact=True).input_value() == "arm/bm25"
+    assert not [one for one in asked if "ask" in one]
+
+
+def test_a_table_that_is_wider_than_the_window_shows_a_shadow_where_it_goes_on(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    """At 390 pixels the decisions scroll in a region, whose edge is darker than the page beside it."""
+    _, address = served
+    page = chrome(390, "light")
+    page.goto(f"{address}{CONSOLE}/decisions")
+    region = page.get_by_role("region", name="Decisions")
+    assert region.evaluate("one => one.scrollWidth > one.clientWidth")
+    box = region.bounding_box()
+
+    def edge() -> float:
+        clip = {"x": box["x"] + box["width"] - 3, "y": box["y"], "width": 3, "height": 200}
+        return float(np.asarray(Image.open(BytesIO(page.screenshot(clip=clip))).convert("L")).mean())
+
+    hidden = edge()
+    region.evaluate("one => one.scrollTo(one.scrollWidth, 0)")
+    page.wait_for_timeout(100)
+    assert hidden < edge() - 20, "and none at its end"

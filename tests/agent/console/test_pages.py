@@ -1,0 +1,786 @@
+"""What the pages show of a small log: figures, decisions, explanations, and texts that mean harm."""
+
+import asyncio
+import html
+import json
+import re
+import threading
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from fastapi.routing import APIRoute
+
+from armwise.agent.console import decisions, explanation, operating, overview, policies
+from armwise.agent.console.page import CONSOLE, pages
+from armwise.agent.console.routes import ROUTES
+from armwise.agent.learning.restore import restore_policy
+from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
+from armwise.arms.base import ArmError, Passage
+from armwise.arms.llm import base
+from armwise.feedback.events import Context, Decision, Mask, Mode
+from armwise.feedback.log import tables as t
+from armwise.feedback.ope import ESTIMATORS, Sample, intervals
+from armwise.feedback.registry import runs, versions
+from armwise.feedback.reward import Prices, RewardRule
+from armwise.feedback.training_log import lag, read_examples, rollups
+from tests.agent.asking import ask, look_up, tell
+from tests.agent.fakes import Service
+
+ORIGIN = {"origin": "http://service"}
+
+HARM = "<script>alert(1)</script><img src=x onerror=alert(2)> \u202egnp.exe"
+
+HARMLESS = "&lt;script&gt;alert(1)&lt;/script&gt;&lt;img src=x onerror=alert(2)&gt; \\u202egnp.exe"
+
+
+@pytest.fixture
+async def linear(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service with a linear policy that has learned a little."""
+    policy = {"kind": "linucb", "params": {"ridge": 1.0}}
+    async with Service(tmp_path, policy=policy).running() as service:
+        for i in range(12):
+            found = (await look_up(service, query=f"question {i} of twelve")).json()["agent"]
+            await tell(service, found["decision_id"], 1.0 if found["arm_served"] == "bm25" else -1.0)
+        await service.settle()
+        yield service
+
+
+async def seen(service: Service, path: str) -> str:
+    answer = await service.client.get(CONSOLE + path)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def plain(text: str) -> str:
+    """The text of a page, without its tags."""
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", text)))
+
+
+def test_every_page_is_below_the_path_of_the_console_and_in_no_document() -> None:
+    more = pages()
+    more.add_api_route("/one-more", lambda: None)
+    for route in (*more.routes, *ROUTES):
+        assert isinstance(route, APIRoute)
+        assert route.path.startswith("/console")
+        assert not route.include_in_schema
+
+
+def test_every_reason_why_an_arm_was_not_drawn_has_words() -> None:
+    assert decisions.REASONS.keys() == set(Mask)
+
+
+@pytest.mark.parametrize(("times", "readings"), [(1e9, 1), (0, 2)])
+async def test_a_slow_overview_is_sent_again_for_as_long_as_its_share_of_time_allows(
+    linear: Service, monkeypatch: pytest.MonkeyPatch, times: float, readings: int
+) -> None:
+    made: list[str] = []
+    read = overview._read  # noqa: SLF001
+    monkeypatch.setattr(overview, "KEPT_S", 0.0)
+    monkeypatch.setattr(overview, "KEPT_TIMES", times)
+    monkeypatch.setattr(overview, "_read", lambda replica, name: made.append(name) or read(replica, name))
+    for _ in range(2):
+        part = await linear.client.get(f"{CONSOLE}?window=1h", headers={"hx-request": "true"})
+        assert part.status_code == 200
+    assert len(made) == readings
+
+
+async def test_the_overview_shows_the_figures_of_the_log(linear: Service) -> None:
+    shown = plain(await seen(linear, "?window=1h"))
+    store, rule = linear.point.store, linear.config.reward
+    records = [await asyncio.to_thread(store.record, one.id) for one in store.newest(100)]
+    rewards = []
+    for record in records:
+        assert record is not None
+        assert record.execution is not None
+        rewards.append(rule.reward(record.metrics or {}, record.execution.cost))
+    mean = float(np.mean([reward for reward in rewards if reward is not None]))
+    assert "requests 12 since" in shown
+    assert f"reward a request {mean:.3f} [" in shown
+    assert "of 12 with feedback" in shown
+
+
+async def test_an_empty_log_says_what_to_do_next(service: Service) -> None:
+    assert "Nothing was asked in this window." in plain(await seen(service, ""))
+    assert "The log holds no decision yet." in plain(await seen(service, "/decisions"))
+    assert "No decision matches" in plain(await seen(service, "/decisions?arm=bm25"))
+    apart = await seen(service, "/policies/differences?one=1&other=1")
+    assert "The log holds no decision to compare them on." in apart
+
+
+async def test_texts_of_others_are_shown_and_never_run(tmp_path: Path) -> None:
+    generator = base.ScriptedGenerator({}, default=HARM + " word" * 25_000)
+    question = HARM + " ما هو أطول نهر؟"
+    async with Service(
+        tmp_path, generator, limits={"question_chars": 1000, "completion_tokens": 100_000}
+    ).running() as service:
+        messages = [{"role": "user", "content": question}]
+        found = (await ask(service, messages=messages, max_tokens=50_000)).json()["agent"]["decision_id"]
+        await tell(service, found, tags={HARM[:20]: HARM})
+        for path in ("/decisions", f"/decisions/{found}"):
+            page = await seen(service, path)
+            assert HARMLESS in page
+            assert not re.search(r"<script(?![^>]*\bsrc=)|<img|onerror=\S*>(?!<)", page.replace(HARMLESS, ""))
+        assert 'dir="auto"' in page
+        assert len(page) > 100_000
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("since=yesterday", "'yesterday' is not a date such as 2026-05-01"),
+        ("version=two", "version: "),
+        ("version=-1", "version: "),
+        ("status=<i>", "status: "),
+        ("least=nan", "least: "),
+        ("before=0", "before: "),
+        ("id=%00", "String should match pattern"),
+        ("arm=" + "a" * 300, "arm: "),
+    ],
+)
+async def test_a_filter_that_cannot_be_read_is_named(service: Service, query: str, said: str) -> None:
+    answer = await service.client.get(f"{CONSOLE}/decisions?{query}")
+    assert answer.status_code == 400
+    assert said in plain(answer.text)
+
+
+async def test_a_decision_is_found_verified_explained_and_labelled(linear: Service) -> None:
+    found = (await look_up(linear, query="where is the source?")).json()["agent"]["decision_id"]
+    by_id = await seen(linear, f"/decisions?id=%20{found}%20")
+    assert "where is the source?" in by_id
+    assert (await linear.client.get(f"{CONSOLE}/decisions/none")).status_code == 404
+    assert "Verified : version" in plain(await seen(linear, f"/decisions/{found}/verify"))
+    why = plain(await seen(linear, f"/decisions/{found}/why"))
+    assert "Exact: its expected reward is" in why
+    for value, status in (("1", 200), ("7", 400), ("good", 400)):
+        kept = await linear.client.post(
+            f"{CONSOLE}/decisions/{found}/feedback",
+            data={"metric": "thumb", "value": value, "comment": "by hand"},
+            headers=ORIGIN,
+        )
+        assert kept.status_code == status, kept.text
+    record = await asyncio.to_thread(linear.point.store.record, found)
+    assert record is not None
+    (item,) = record.feedback
+    assert (item.metric, item.value, item.tags) == ("thumb", 1.0, {"from": "console"})
+    assert item.content == {"comment": "by hand"}
+
+
+async def test_passages_have_their_texts_where_the_corpus_has_them(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (await look_up(service, model="arm/bm25", agent={"return": ["passages"]})).json()
+    texts = [(one["id"], one["text"]) for one in found["passages"]]
+    path = f"/decisions/{found['agent']['decision_id']}"
+    assert f'hx-get="{CONSOLE}{path}/passages"' in await seen(service, path)
+    shown = plain(await seen(service, f"{path}/passages"))
+    assert len(texts) == 4
+    assert all(name in shown and text in shown for name, text in texts)
+
+    async def some(ids: Sequence[str]) -> list[Passage]:
+        return [Passage(ids[0], HARM, HARM)]
+
+    monkeypatch.setattr(service.point, "passages", some)
+    shown = await seen(service, f"{path}/passages")
+    assert "3 of 4 are not in the corpus any more." in shown
+    assert HARMLESS in shown
+    assert "<script>" not in shown
+
+    monkeypatch.setattr(service.point.turns, "restricted", True)
+    shown = plain(await seen(service, f"{path}/passages"))
+    assert "Some are not shown: the groups of your key do not permit them" in shown
+    assert [name in shown for name, _ in texts] == [True, False, False, False]
+    monkeypatch.undo()
+
+    async def gone(ids: Sequence[str]) -> list[Passage]:
+        raise ArmError(f"no host for {len(ids)}")
+
+    monkeypatch.setattr(service.point, "passages", gone)
+    shown = plain(await seen(service, f"{path}/passages"))
+    assert "The corpus is not at hand: no host for 4." in shown
+    assert texts[0][0] in shown
+
+
+async def test_what_is_built_behind_a_first_start_is_shown_and_no_failure_of_readiness(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "arms well all are built" in plain(await seen(service, "/system"))
+    assert (await service.client.get("/ready")).json()["building"] is None
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    BuildingProgress(tmp_path)("embedding passages", 3, 9)
+    assert "arms not well embedding passages: 3 of 9" in plain(await seen(service, "/system"))
+    assert (await service.client.get("/ready")).json()["building"] == "embedding passages: 3 of 9"
+
+
+async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(service: Service) -> None:
+    shown = await seen(service, "/system")
+    assert "without Ray Serve" in shown
+    assert re.search(r"requests well \d+ in progress, \d+ at most", plain(shown))
+    found = {"Ingress": (True, "2 running"), "Learner": (False, "1 starting no room")}
+    service.replica.service.deployments = lambda: found
+    shown = plain(await seen(service, "/system"))
+    assert "Ingress well 2 running" in shown
+    assert "Learner not well 1 starting no room" in shown
+    answered = threading.Event()
+    service.replica.service.deployments = lambda: {} if answered.wait(60) else found
+    try:
+        shown = plain(await seen(service, "/system"))
+        assert "Ray Serve not well did not answer within" in shown
+    finally:
+        answered.set()
+
+
+async def test_a_decision_says_why_other_arms_could_not_be_drawn(service: Service) -> None:
+    await service.client.patch("/v1/arms/none", json={"enabled": False})
+    health = service.point.decider.health
+    for _ in range(3):
+        with health.track("bm25") as report:
+            report(failed=("bm25",))
+    found = (await look_up(service)).json()["agent"]["decision_id"]
+    shown = plain(await seen(service, f"/decisions/{found}"))
+    assert "none : it was switched off bm25 : its circuit breaker was open" in shown
+    record = (await service.client.get(f"/v1/decisions/{found}")).json()
+    assert record["masked"] == {"none": "disabled", "bm25": "breaker_open"}
+    assert "Neither eligible nor masked" not in shown
+    with service.point.store.writing() as connection:  # as before the log kept masks
+        connection.execute(
+            sa.update(t.decisions).values(features={"sparse": {}, "embedding": [], "arms": {}})
+        )
+    shown = plain(await seen(service, f"/decisions/{found}"))
+    assert "Neither eligible nor masked: none , bm25 . It was not live then" in shown
+    forced = (await look_up(service, model="arm/bm25")).json()["agent"]["decision_id"]
+    assert "The request named the arm" in await seen(service, f"/decisions/{forced}")
+
+
+async def test_contributions_add_up_to_the_difference_of_the_scores(linear: Service) -> None:
+    found = (await look_up(linear, query="a question of twelve")).json()["agent"]["decision_id"]
+    shown = await seen(linear, f"/decisions/{found}/why")
+    total = float(re.findall(r"expected reward is ([-+][\d.]+)", shown)[0])
+    parts = [float(one) for one in re.findall(r"<td>([-+][\d.]+)</td>", shown)]
+    assert abs(sum(parts) - total) < 1e-3 * len(parts)
+
+
+def test_the_largest_contributions_are_shown_and_the_others_added_up() -> None:
+    amounts = {f"f{i}": np.array([0.0, -float(i)]) for i in range(1, 16)}
+    policy: Any = SimpleNamespace(contributions=lambda *_: amounts)
+    made = Decision("d", Context("q"), ("a", "b"), (0.9, 0.1), "a", "linucb", 1, Mode.EXPLORE)
+    found = explanation.explained(policy, made)
+    assert [name for name, _ in found.contributions] == [f"f{i}" for i in range(15, 3, -1)]
+    assert (found.arm, found.runner_up, found.exact) == ("a", "b", True)
+    assert (found.rest, found.total) == (1.0 + 2.0 + 3.0, 120.0)
+
+
+def test_a_feature_that_changes_the_probability_is_shown_and_one_that_does_not_is_not() -> None:
+    def probabilities(context: Context, _: Sequence[str]) -> Any:
+        p = 0.5 + 0.4 * context.features.get("tier", 0.0)
+        return np.array([p, 1.0 - p])
+
+    policy: Any = SimpleNamespace(probabilities=probabilities)
+    context = Context("q", {"length": 0.3, "tier": 1.0})
+    made = Decision("d", context, ("a", "b"), (0.9, 0.1), "a", "vowpal", 1, Mode.EXPLORE)
+    found = explanation.explained(policy, made)
+    assert (found.exact, found.unit, found.rest) == (False, "probability", None)
+    ((name, amount),) = found.contributions
+    assert (name, amount, found.total) == ("tier", pytest.approx(0.8), pytest.approx(0.8))
+
+
+@pytest.mark.parametrize(("args", "said"), [("--squarecb", "Exact:"), ("--bag 3", "An approximation")])
+async def test_an_explanation_of_vowpal_is_exact_for_one_regression_and_approximate_for_several(
+    tmp_path: Path, args: str, said: str
+) -> None:
+    policy = {"kind": "vowpal", "params": {"args": f"--cb_explore_adf {args} -q sa"}}
+    async with Service(tmp_path, policy=policy).running() as service:
+        await _explained(service, said)
+
+
+async def _explained(service: Service, said: str) -> None:
+    for i in range(4):
+        found = (await look_up(service, query=f"question {i}")).json()["agent"]
+        await tell(service, found["decision_id"], 1.0)
+    await service.learn()
+    found = (await look_up(service)).json()["agent"]
+    assert said in plain(await seen(service, f"/decisions/{found['decision_id']}/why"))
+    forced = (await look_up(service, model="arm/bm25")).json()["agent"]["decision_id"]
+    answer = await service.client.get(f"{CONSOLE}/decisions/{forced}/why")
+    assert (answer.status_code, "no policy chose" in answer.text) == (409, True)
+
+
+async def test_a_key_sees_the_decisions_of_its_project_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    projects: dict[str, dict[str, Any]] = {
+        "ACME": {"scopes": ["decide", "read"], "project": "acme"},
+        "MAIN": {"scopes": ["decide", "read"]},
+        "ROOT": {"scopes": ["admin"]},
+    }
+    for name in projects:
+        monkeypatch.setenv(name, name)
+    keys = [{"env": name, **about} for name, about in projects.items()]
+    async with Service(tmp_path, keys=keys).running() as service:
+        bearer = {name: {"authorization": f"Bearer {name}"} for name in projects}
+        for name in ("ACME", "MAIN"):
+            await look_up(service, bearer[name], query=f"asked by {name}")
+        for name, others in (("ACME", "MAIN"), ("MAIN", "ACME")):
+            page = (await service.client.get(f"{CONSOLE}/decisions", headers=bearer[name])).text
+            assert f"asked by {name}" in page
+            assert f"asked by {others}" not in page
+            same = f"{CONSOLE}/policies/differences?one=1&other=1"
+            assert "On the newest 1 decisions" in (await service.client.get(same, headers=bearer[name])).text
+        page = (await service.client.get(f"{CONSOLE}/decisions", headers=bearer["ROOT"])).text
+        assert "asked by ACME" in page
+        assert "asked by MAIN" in page
+        acme = service.point.store.newest(2)[1].id
+        assert acme.startswith("acme~")
+        hidden = await service.client.get(f"{CONSOLE}/decisions/{acme}", headers=bearer["MAIN"])
+        assert hidden.status_code in (400, 404)
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "step"),
+    [("1h", 3600, 60), ("24h", 86_400, 480), ("7d", 604_800, 3600), ("30d", 2_592_000, 14_400)],
+)
+def test_a_window_has_at_most_180_slots_of_minutes_up_to_a_day_and_of_hours_beyond(
+    name: str, length: int, step: int
+) -> None:
+    now = 1_800_000_000.0
+    window = overview.window_of(name, now, None)
+    assert window.step == step
+    assert 0 <= now - length - window.since < step
+    assert window.until == now + 1
+
+
+@pytest.mark.parametrize("name", ["24h", "7d", "30d", "all"])
+def test_a_window_begins_with_the_first_decision_of_a_young_log(name: str) -> None:
+    now = 1_800_000_000.0
+    window = overview.window_of(name, now, int(now) - 600)
+    assert (window.since, window.step) == (int(now) - 600, 60)
+    old = overview.window_of(name, now, int(now) - 90 * 86_400)
+    assert old.since <= now - (overview.WINDOWS[name] or 90 * 86_400)
+
+
+def test_a_window_of_an_empty_log_without_a_length_begins_now() -> None:
+    assert overview.window_of("all", 1_800_000_000.0, None).since == 1_800_000_000
+
+
+def sums_of(arms: Sequence[str], **columns: Sequence[float]) -> rollups.Sums:
+    """Sums of a slot each, for as many arms."""
+    n = len(arms)
+    known = {name: np.array(columns.get(name, [0.0] * n)) for name in (*rollups.COUNTS, *rollups.SUMS)}
+    return rollups.Sums(np.arange(n), np.array(arms, dtype=object), np.full(n, 2), known)
+
+
+def test_costs_and_durations_are_means_of_finished_turns_and_of_answers() -> None:
+    rule = RewardRule(cost=Prices(steps=1.0, kilotokens=0.5, usd=2.0, seconds=0.25))
+    columns = {"steps": 8.0, "tokens": 6000.0, "usd": 1.5, "retrieval_s": 2.0, "llm_s": 6.0}
+    rows = sums_of(["bm25"], finished=[4.0], answers=[3.0], **{name: [one] for name, one in columns.items()})
+    found = overview.figures(rows, 0, rule, 0.01)
+    assert found["cost_mean"] == pytest.approx((8.0 + 3.0 + 3.0 + 2.0) / 4)
+    assert (found["retrieval_ms"], found["llm_ms"]) == (500.0, 2000.0)
+
+
+def test_a_chart_has_each_slot_at_its_middle_and_four_of_them_for_a_reward() -> None:
+    once = {"rewarded": [2.0] * 6, "reward": [1.0] * 6, "reward2": [1.0] * 6}
+    rows = sums_of(
+        ["a", "b", "a", "b", "b", "b"],
+        decisions=[3.0, 1.0, 2.0, 0.0, 1.0, 4.0],
+        explored=[3.0, 1.0, 1.0, 0.0, 0.0, 4.0],
+        **once,
+    )
+    window = overview.Window("1h", since=6000, until=6360, step=60)
+    made = overview.charts(rows, window, {"a": 0, "b": 1}, RewardRule(), 0.01)
+    found = {name: json.loads(one) for name, one in made.items()}
+    assert found["shares"]["x"] == [6030.0, 6090.0, 6150.0, 6330.0]
+    assert found["requests"]["x"] == [6030.0, 6090.0, 6150.0, 6210.0, 6270.0, 6330.0]
+    assert found["rewards"]["x"] == [6120.0, 6360.0]
+    (requests,) = found["requests"]["series"]
+    assert requests["values"] == [3.0, 1.0, 2.0, 0.0, 1.0, 4.0], "forced ones are requests, and no shares"
+    assert [one["values"] for one in found["shares"]["series"]] == [[100, 0, 100, 0], [0, 100, 0, 100]]
+    assert [one["unit"] for one in found.values()] == ["%", "a minute", "reward"]
+    assert [one["range"] for one in found.values()] == [[6000, 6360]] * 3
+
+
+def test_latencies_are_the_median_and_the_slowest_twentieth_and_hundredth() -> None:
+    found = overview.latencies({"turn": [i / 1000 for i in range(101)], "model": []})
+    assert found == {"turn": pytest.approx([50.0, 95.0, 99.0])}
+
+
+async def test_drawing_at_random_and_each_arm_alone_are_the_estimates_of_the_evaluation(
+    linear: Service,
+) -> None:
+    store, rule = linear.point.store, linear.config.reward
+    examples = list(read_examples(store, rule.join))
+    arms = [*linear.config.actions]
+    propensity = np.array([one.decision.propensity for one in examples])
+    drawn = np.array([arms.index(one.decision.drawn) for one in examples])
+    reward = np.array([rule.reward_of(one) for one in examples], dtype=np.float64)
+    window = overview.window_of("1h", linear.replica.service.clock(), None)
+    rows = rollups.read(store, window.since, window.until, window.step)
+    targets = {"random": np.full((len(reward), len(arms)), 1 / len(arms))}
+    targets |= {arm: np.tile(np.eye(len(arms))[i], (len(reward), 1)) for i, arm in enumerate(arms)}
+    by_arm = overview.by_arm(rows, rule, linear.config.floor)
+    assert by_arm.keys() == {arms[i] for i in drawn}
+    assert len(by_arm) > 1
+    for name in ("random", *by_arm):
+        target = targets[name]
+        terms = ESTIMATORS["snips"](Sample(propensity, drawn, reward, target))
+        random = overview.at_random(rows, rule, linear.config.floor)
+        found = random if name == "random" else by_arm[name]["alone"]
+        assert found is not None
+        reach = target.max() / linear.config.floor
+        expected = np.clip(
+            intervals.normal(intervals.hedged(terms, reach, *rule.reward_range)), *rule.reward_range
+        )
+        assert np.allclose((found[0], *found[1]), (terms.value, *expected)), name
+
+
+async def followed(service: Service, path: str, row: str) -> list[list[str]]:
+    """Return what a pattern of a row finds on each page, from the first one to the one without a next."""
+    found: list[list[str]] = []
+    link: str | None = f"{CONSOLE}{path}"
+    while link is not None:
+        answer = await service.client.get(link)
+        assert answer.status_code == 200, answer.text
+        found.append(re.findall(row, answer.text))
+        links = re.findall('rel="next" href="([^"]+)"', answer.text)
+        link = html.unescape(links[0]) if links else None
+        assert len(found) < 10
+    return found
+
+
+async def test_each_page_of_decisions_leads_to_the_next_with_its_filters(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "PAGE", 2)
+    for i in range(3):
+        await look_up(service, model="arm/bm25", query=f"question {i} of three")
+        await look_up(service, model="arm/none", query=f"question {i} without")
+    row = r"question (\d (?:of three|without))<"
+    every = await followed(service, "/decisions", row)
+    assert [*chain(*every)] == [f"{i} {which}" for i in range(2, -1, -1) for which in ("without", "of three")]
+    assert {len(one) for one in every[:3]} == {2}
+    kept = await followed(service, "/decisions?arm=bm25&text=question", row)
+    assert [*chain(*kept)] == [f"{i} of three" for i in range(2, -1, -1)]
+
+
+async def test_each_field_of_the_form_finds_what_it_names(linear: Service) -> None:
+    await look_up(linear, query="alone in its talk", agent={"episode_id": "talk-1"})
+    for i, value in ((12, 1.0), (13, -1.0)):
+        asked = (await look_up(linear, query=f"question {i} of twelve")).json()["agent"]
+        await tell(linear, asked["decision_id"], value)
+    await linear.learn()
+    row = r"(question \d+ of twelve|alone in its talk)<"
+
+    async def found(**fields: str) -> list[str]:
+        return re.findall(row, await seen(linear, f"/decisions?{urlencode(fields)}"))
+
+    assert await found(text="ALONE") == ["alone in its talk"]
+    assert await found(episode="talk-1") == ["alone in its talk"]
+    assert len(await found(since="2020-01-01", until="2120-01-01")) == 15
+    assert await found(until="2020-01-01") == []
+    assert await found(since="2120-01-01") == []
+    good, bad = await found(least="0.3"), await found(most="0.3")
+    assert "question 12 of twelve" in good
+    assert "question 13 of twelve" in bad
+    assert sorted([*good, *bad]) == sorted(f"question {i} of twelve" for i in range(14))
+
+
+async def test_a_key_of_a_project_is_led_to_the_decisions_of_an_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACME", "ACME")
+    keys = [{"env": "ACME", "scopes": ["decide", "read"], "project": "acme"}]
+    async with Service(tmp_path, keys=keys).running() as service:
+        bearer = {"authorization": "Bearer ACME"}
+        found = (await look_up(service, bearer, agent={"episode_id": "talk-1"})).json()["agent"]
+        one = await service.client.get(f"{CONSOLE}/decisions/{found['decision_id']}", headers=bearer)
+        (link,) = re.findall(rf'href="({CONSOLE}/decisions\?[^"]*talk-1)"', one.text)
+        assert found["decision_id"] in (await service.client.get(link, headers=bearer)).text
+
+
+async def test_each_page_of_what_operators_do_leads_to_the_next(
+    linear: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = linear.point.store
+    for i in range(3):
+        found = (await look_up(linear, query=f"one more {i}")).json()["agent"]
+        await tell(linear, found["decision_id"], 1.0)
+        await linear.learn()
+        await linear.client.post(f"{CONSOLE}/evaluations", data={"candidates": "uniform"}, headers=ORIGIN)
+        run = runs.request(store, "recipe", float(i))
+        with store.writing() as connection:
+            connection.execute(sa.update(t.runs).values(status="failed"))
+    assert run.seq == 3
+    monkeypatch.setattr(operating, "PAGE", 2)
+    rows = {
+        "/evaluations": (rf'"{CONSOLE}/evaluations/(\d+)"', [["3", "2"], ["1"]]),
+        "/warm-starts": (rf'"{CONSOLE}/warm-starts/(\d+)"', [["3", "2"], ["1"]]),
+    }
+    for path, (row, expected) in rows.items():
+        assert await followed(linear, path, row) == expected, path
+
+
+async def test_an_operator_acts_with_a_reason_that_the_timeline_shows(linear: Service) -> None:
+    client = linear.client
+
+    async def act(**fields: str) -> httpx.Response:
+        return await client.post(f"{CONSOLE}/policies", data=fields, headers=ORIGIN)
+
+    done = await act(action="rollback", version="1", reason="it was <i>calmer</i>")
+    assert (done.status_code, done.headers["location"]) == (303, f"{CONSOLE}/policies")
+    done = await act(action="canary", version="2", reason="try it", share="0.25")
+    assert done.status_code == 303
+    shown = await seen(linear, "/policies")
+    assert "it was &lt;i&gt;calmer&lt;/i&gt;" in shown
+    assert "canary of 25 %" in plain(shown).replace("\xa0", " ")
+    assert "pinned to version 1" in plain(shown)
+    for fields, status, said in (
+        ({"action": "rollback", "version": "1"}, 400, "reason"),
+        ({"action": "rollback", "version": "99", "reason": "x"}, 404, "there is no version 99"),
+        ({"action": "canary", "version": "2", "reason": "x", "share": "0.9"}, 400, "share"),
+        ({"action": "explode", "version": "2", "reason": "x"}, 400, "'explode'"),
+        ({"action": "promote", "version": "two", "reason": "x"}, 400, "two"),
+    ):
+        answer = await act(**fields)
+        assert answer.status_code == status
+        assert said in plain(answer.text)
+
+
+async def test_two_versions_are_compared_on_the_logged_questions(linear: Service) -> None:
+    found = plain(await seen(linear, "/policies/differences?one=1&other=2"))
+    store, arms = linear.point.store, list(linear.config.actions)
+    logged = store.newest(100, features=True)
+    pair = [versions.find(store, number) for number in (1, 2)]
+    first, second = (
+        restore_policy(store, one, linear.config.reward, arms) for one in pair if one is not None
+    )
+    p, q = (
+        np.array([policy.probabilities(one.context, one.arms) for one in logged])
+        for policy in (first, second)
+    )
+    apart = float(np.abs(p - q).sum(axis=1).mean() / 2)
+    same = float((p.argmax(axis=1) == q.argmax(axis=1)).mean())
+    assert f"place {100 * apart:.1f} % of the probability" in found.replace("\xa0", " ")
+    assert f"for {100 * same:.1f} %" in found.replace("\xa0", " ")
+    gone = await linear.client.get(f"{CONSOLE}/policies/differences?one=1&other=77")
+    assert (gone.status_code, "there is no version 77" in gone.text) == (404, True)
+
+
+async def test_decisions_on_which_two_versions_differ_most_come_first(linear: Service) -> None:
+    (one,) = linear.point.store.newest(1, features=True)
+    logged = [
+        replace(one, id=f"d-{p}", context=replace(one.context, features={"p": p})) for p in (0.5, 1.0, 0.75)
+    ]
+    leaning: Any = SimpleNamespace(probabilities=lambda context, _: np.array([context.features["p"], 0.0]))
+    even: Any = SimpleNamespace(probabilities=lambda *_: np.array([0.5, 0.0]))
+    found = [(distance, one.id) for distance, one, _, _ in policies.differing(leaning, even, logged)]
+    assert found == [(0.25, "d-1.0"), (0.125, "d-0.75"), (0.0, "d-0.5")]
+
+
+async def test_an_arm_is_switched_and_an_evaluation_asked_for(linear: Service) -> None:
+    client = linear.client
+    await client.post(f"{CONSOLE}/arms/none", data={"enabled": "false"}, headers=ORIGIN)
+    assert "Switch on none" in plain(await seen(linear, "/arms"))
+    wrong = await client.post(f"{CONSOLE}/evaluations", data={"candidates": "nonsense:"}, headers=ORIGIN)
+    assert (wrong.status_code, "nonsense" in wrong.text) == (400, True)
+    asked = await client.post(
+        f"{CONSOLE}/evaluations", data={"candidates": "fixed:bm25\n\nuniform"}, headers=ORIGIN
+    )
+    assert asked.headers["location"] == f"{CONSOLE}/evaluations/1"
+    assert "queued: 0 % done" in plain(await seen(linear, "/evaluations/1")).replace("\xa0", " ")
+    assert "fixed:bm25, uniform" in await seen(linear, "/evaluations")
+    window = {"since": "2020-01-01", "until": "2120-02-03", "interval": "bootstrap"}
+    await client.post(f"{CONSOLE}/evaluations", data={"candidates": "uniform", **window}, headers=ORIGIN)
+    request = (await client.get("/v1/evaluations/2")).json()["request"]
+    assert request["interval"] == "bootstrap"
+    assert (request["since"][:10], request["until"][:10]) == ("2020-01-01", "2120-02-03")
+    early = await client.get(f"{CONSOLE}/evaluations/1/report")
+    assert early.status_code == 409
+    refused = await client.post(f"{CONSOLE}/warm-starts", headers=ORIGIN)
+    assert (refused.status_code, "warm_start" in refused.text) == (409, True)
+
+
+async def test_the_configuration_is_shown_without_the_password_of_the_log(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = service.config.model_copy(update={"log_url": "postgresql+psycopg://armwise:pa55word@db/log"})
+    monkeypatch.setattr(type(service.point), "config", config)
+    shown = await seen(service, "/system")
+    assert "armwise:***@db/log" in shown
+    assert "pa55word" not in shown
+
+
+async def test_a_key_has_what_its_form_says(service: Service) -> None:
+    async def make(headers: dict[str, str], **fields: str) -> dict[str, str]:
+        made = await service.client.post(f"{CONSOLE}/system/keys", data=fields, headers=ORIGIN | headers)
+        assert made.status_code == 200, made.text
+        (secret,) = re.findall(r"<pre[^>]*>(sk-aw-[^<]+)<", made.text)
+        return {"authorization": f"Bearer {secret}"}
+
+    root = await make({}, name="root", scopes="admin")
+    limits = {"tpm_limit": "500", "max_budget": "2.5", "budget_duration": "1mo"}
+    await make(root, name="shop", scopes="decide feedback", project="acme", groups="board staff", **limits)
+    (key,) = [
+        one for one in (await service.client.get("/v1/keys", headers=root)).json()["keys"] if one["tpm_limit"]
+    ]
+    assert (key["scopes"], key["project"]) == (["decide", "feedback"], "acme")
+    assert key["groups"] == ["board", "staff"]
+    found = [key[name] for name in ("rpm_limit", "tpm_limit", "max_budget", "budget_duration")]
+    assert found == [None, 500, 2.5, "1mo"]
+
+
+@pytest.mark.parametrize(("seconds", "well"), [(59.9, "well"), (60.0, "not well")])
+async def test_a_learner_that_is_a_minute_behind_is_not_well(
+    service: Service, monkeypatch: pytest.MonkeyPatch, seconds: float, well: str
+) -> None:
+    behind = SimpleNamespace(log_seq=7, facts=3, seconds=lambda _: seconds)
+    monkeypatch.setattr(lag, "lag_of", lambda *_: behind)
+    assert f"learner {well} 3 facts behind" in plain(await seen(service, "/system"))
+
+
+async def test_a_key_is_shown_once_and_the_configuration_without_passwords(service: Service) -> None:
+    fields = {"name": "the first", "scopes": "admin", "expires": "2999-01-01T00:00Z", "rpm_limit": "600"}
+    made = await service.client.post(f"{CONSOLE}/system/keys", data=fields, headers=ORIGIN)
+    (secret,) = re.findall(r"sk-aw-\w+-\w+", made.text)
+    bearer = {"authorization": f"Bearer {secret}"}
+    again = (await service.client.get(f"{CONSOLE}/system", headers=bearer)).text
+    assert secret not in again
+    assert secret.split("-")[2] in again
+    assert "log_url: sqlite:///" in again
+    public = secret.split("-")[2]
+    gone = await service.client.post(f"{CONSOLE}/system/keys/{public}", headers={**ORIGIN, **bearer})
+    assert gone.status_code == 303
+    wrong = await service.client.get(f"{CONSOLE}/system", headers=bearer)
+    assert wrong.status_code == 303
+
+
+STEPS = [
+    {
+        "name": "gather",
+        "at": 1_700_000_000.0,
+        "seconds": 1.25,
+        "said": "new labels of <b>people</b>",
+        "found": {},
+    },
+    {
+        "name": "evaluate",
+        "at": 1_700_000_100.0,
+        "seconds": 12.0,
+        "said": "",
+        "found": {
+            "recipe:3": {
+                "promote": False,
+                "reasons": ["too little"],
+                "trail": [{"at": 1.0, "low": 0.0}],
+                "figures": {"gain": 0.123456789, "finished_at": 1_700_000_200.0, "delay_s": 2.5, "p": None},
+                "parts": [{"digest": "ab" * 32, "latency_ms": 3.0, "n": 12345}],
+            }
+        },
+    },
+]
+
+
+async def test_a_warm_start_is_told_in_names_and_dates(service: Service) -> None:
+    """Steps have dates and durations; results and inputs are names with values, without the trail."""
+    store, now = service.point.store, 1_700_000_000.0
+    mine = runs.claim(store, "ours", runs.Trigger.SCHEDULE, "worker", now)
+    inputs = {"log": 1700000, "alarm": None, "live": {"recipe": "c" * 64, "start": {"runs": [1, 2]}}}
+    runs.save_progress(store, mine, now, inputs=inputs, steps=STEPS, candidate=1)
+    runs.finish(store, mine, runs.State.HELD, now + 3600.0)
+    listed = plain(await seen(service, "/warm-starts"))
+    assert "1 2023-11-14 22:13 UTC 2023-11-14 23:13 UTC the schedule held version 1" in listed
+    page = await seen(service, "/warm-starts/1")
+    shown = re.sub(r" ([,;.])", r"\1", plain(page))
+    assert "held, by the schedule, since 2023-11-14 22:13 UTC; ended 2023-11-14 23:13 UTC." in shown
+    assert "gather 2023-11-14 22:13 UTC, 1.25 s new labels of <b>people</b>" in shown
+    for said in (
+        "promote no reasons too little figures gain 0.1235",
+        "finished at 2023-11-14 22:16 UTC delay 2.5 s p none",
+        "digest abababababab latency 3 ms n 12,345",
+        "facts in the log 1,700,000 drift alarm at example none active recipe recipe cccccccccccc",
+        "start runs 1, 2",
+    ):
+        assert said in shown
+    assert "trail" not in shown
+    assert f'href="{CONSOLE}/policies?' not in page, "the run names no recipe"
+    assert not re.search(r"[{}]|\b1[0-9]{9}\b", shown)
+
+
+async def test_costs_have_their_units(tmp_path: Path) -> None:
+    """A cost is shown in steps, tokens, dollars and time, with its price beside it."""
+    async with Service(tmp_path).running() as service:
+        found = (await ask(service)).json()["agent"]["decision_id"]
+        store = service.point.store
+        cost = {"steps": 2, "prompt_tokens": 1200, "completion_tokens": 34, "usd": 0.25, "retrieval_s": 1.5}
+        with store.writing() as connection:
+            connection.execute(sa.update(t.executions).values(**cost, llm_s=0.25))
+        spent = "2 steps, 1,234 tokens, $0.25, 1.75 s"
+        assert spent in plain(await seen(service, "/decisions"))
+        assert f"cost {spent} priced 2.000" in plain(await seen(service, f"/decisions/{found}"))
+        assert f"Cost: {spent} , priced 2.000" in plain(await seen(service, f"/playground/{found}"))
+        await service.learn()
+        assert f"{spent} priced 2.000" in plain(await seen(service, "/arms"))
+        with store.writing() as connection:
+            connection.execute(sa.update(t.executions).values(steps=1, usd=0.0, retrieval_s=0.004, llm_s=0.0))
+        assert "1 step, 1,234 tokens, 4 ms" in plain(await seen(service, "/decisions"))
+
+
+async def test_a_decision_begins_with_its_answer_and_ends_with_what_the_policy_saw(linear: Service) -> None:
+    """Answer and passages, then feedback and reward, then why, and the features folded."""
+    found = (await look_up(linear, query="where is the source?")).json()["agent"]["decision_id"]
+    page = await seen(linear, f"/decisions/{found}")
+    titles = re.findall(r"<h2>([^<]*)</h2>", page)
+    assert titles == [
+        *("Question", "Answer", "Passages", "Feedback and reward", "Why this arm", "What the policy saw")
+    ]
+    assert page.index('id="why"') > page.index("Keep this judgement") > page.index('id="passages"')
+    assert '<details id="features"><summary>' in page
+
+
+async def test_versions_are_chosen_from_a_list_where_decisions_are_looked_for(
+    linear: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list has the newest versions, and an older one that a link names."""
+    monkeypatch.setattr(decisions, "PAGE", 1)
+
+    async def offered(query: str) -> tuple[list[str], list[str]]:
+        (options,) = re.findall(
+            r'<select id="version".*?</select>', await seen(linear, f"/decisions{query}"), re.S
+        )
+        return re.findall(r'value="(\d+)"', options), re.findall(r'value="(\d+)" selected', options)
+
+    assert await offered("") == (["2"], [])
+    assert await offered("?version=2") == (["2"], ["2"])
+    assert await offered("?version=1") == (["2", "1"], ["1"])
+
+
+async def test_an_evaluation_shows_what_it_was_asked(linear: Service) -> None:
+    """Its request is a list of names and values; what was left out is left out."""
+    window = {"since": "2020-01-01", "candidates": "uniform\nfixed:bm25", "gate": "on"}
+    await linear.client.post(f"{CONSOLE}/evaluations", data=window, headers=ORIGIN)
+    shown = plain(await seen(linear, "/evaluations/1")).replace(" ,", ",")
+    assert "candidates uniform, fixed:bm25 baseline served since 2020-01-01T00:00:00Z" in shown
+    assert "gate yes" in shown
+    assert not re.search(r"[{}]|None|until", shown)
+
+
+async def test_the_link_of_a_page_that_an_action_answers_is_that_of_its_page(service: Service) -> None:
+    """A refused action, and a key that was made, are no views that could be opened again."""
+    made = await service.client.post(
+        f"{CONSOLE}/system/keys?point=default", data={"name": "a", "scopes": "admin"}, headers=ORIGIN
+    )
+    assert f'id="copy-link" data-link="{CONSOLE}/system"' in made.text
+    (secret,) = re.findall(r"sk-aw-\w+-\w+", made.text)
+    bearer = {"authorization": f"Bearer {secret}"}
+    listed = await service.client.get(f"{CONSOLE}/decisions?arm=bm25", headers=bearer)
+    assert 'id="copy-link">Copy link' in listed.text
+    assert secret not in listed.text
+    refused = await service.client.post(f"{CONSOLE}/policies", data={}, headers={**ORIGIN, **bearer})
+    assert (refused.status_code, f'data-link="{CONSOLE}/policies"' in refused.text) == (400, True)

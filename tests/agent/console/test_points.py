@@ -1,0 +1,127 @@
+"""The pages of each decision point: what is shown, where links lead, and what actions act on."""
+
+import html
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from armwise.agent.console.page import CONSOLE, PAGES
+from tests.agent.api.test_points import POINTS, actions, click, fed, ranked
+from tests.agent.asking import look_up
+from tests.agent.console.test_pages import ORIGIN, plain, seen
+from tests.agent.fakes import Service
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service with a point whose actions come with the request, and one with arms of its own."""
+    async with Service(tmp_path, points=POINTS).running() as service:
+        yield service
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_every_link_and_form_of_a_page_stays_at_its_point(service: Service, point: str) -> None:
+    for path, title in PAGES:
+        shown = await seen(service, f"{path}?point={point}")
+        assert f'aria-current="true">{point}</a>' in shown, title
+        picker = re.findall(rf'href="({CONSOLE}[^"]*)"[^>]*>(default|news|cheap)</a>', shown)
+        assert [name for _, name in picker] == ["default", *POINTS]
+        assert picker[0][0] == CONSOLE + path, "the default point has the addresses that it always had"
+        others = {address for address, name in picker if name != point}
+        led = re.findall(rf'(?:href|hx-get|hx-post|formaction|action|data-ask)="({CONSOLE}[^"]*)"', shown)
+        kept = [one for one in led if "/static/" not in one and one not in others and "logout" not in one]
+        assert len(kept) > len(PAGES)
+        assert all(re.search(rf"[?;]point={point}\b", one) for one in kept), title
+    unknown = await service.client.get(f"{CONSOLE}?point=<b>")
+    assert (unknown.status_code, "no decision point '<b>'" in html.unescape(unknown.text)) == (404, True)
+
+
+async def test_a_page_shows_the_log_of_its_point_alone(service: Service) -> None:
+    await look_up(service, query="asked of the service")
+    await look_up(service, query="asked cheaply", model="point/cheap")
+    await service.learn()
+    await service.learn_at("cheap")
+    for point, own, other in (
+        ("default", "asked of the service", "asked cheaply"),
+        ("cheap", "asked cheaply", "asked of the service"),
+    ):
+        shown = await seen(service, f"/decisions?point={point}")
+        assert own in shown
+        assert other not in shown
+        assert "requests 1 since" in plain(await seen(service, f"?point={point}"))
+    live = {"hx-request": "true"}
+    for point in ("default", "news", "cheap"):  # the live part of one point is not that of another
+        part = await service.client.get(f"{CONSOLE}?point={point}", headers=live)
+        assert f"requests {int(point != 'news')} since" in plain(part.text)
+    (address,) = set(re.findall(r'href="([^"]*/decisions/cheap%3A[^"]*)"', shown))
+    assert "asked cheaply" in (await service.client.get(address)).text
+    told = await service.client.post(
+        address.replace("?", "/feedback?"), data={"metric": "thumb", "value": "1"}, headers=ORIGIN
+    )
+    assert "accepted" in told.text
+    switched = await service.client.post(
+        f"{CONSOLE}/arms/none?point=cheap", data={"enabled": "false"}, headers=ORIGIN
+    )
+    assert switched.headers["location"] == f"{CONSOLE}/arms?point=cheap"
+    assert [service.points[point].turns.arms["none"].enabled for point in ("default", "cheap")] == [
+        True,
+        False,
+    ]
+
+
+async def test_actions_of_requests_are_shown_by_their_ids(service: Service) -> None:
+    for _ in range(6):
+        found = await ranked(service, actions=actions("sport", "<opera>", age=2))
+        await fed(service, click(found["decision_id"], float(found["chosen"] == "sport")))
+    await service.learn_at("news")
+    found = await ranked(service, "d-1", actions=actions("law", "art", "sport", age=2), excluded=["art"])
+    listed = plain(await seen(service, "/decisions?point=news"))
+    assert f"{found['chosen']} 0." in listed
+    assert "action-" not in listed
+    assert "news%3Ad-1" in await seen(service, f"/decisions?point=news&arm={found['chosen']}")
+    assert "No decision matches" in await seen(service, "/decisions?point=news&arm=nobody")
+    assert "Worth by kind" not in await seen(service, "/arms?point=news")
+    one = plain(await seen(service, "/decisions/news:d-1"))
+    assert f"drawn {found['chosen']} with probability" in one
+    assert "Verified : version" in plain(await seen(service, "/decisions/news:d-1/verify"))
+    other = ({"law", "sport"} - {found["chosen"]}).pop()
+    why = plain(await seen(service, "/decisions/news:d-1/why"))
+    assert f"Why {found['chosen']} and not {other}" in why
+    apart = await seen(service, "/policies/differences?point=news&one=1&other=2")
+    assert re.search(r'decisions/news%3A\w+\?point=news"', apart)
+    assert "action-" not in plain(apart)
+
+
+async def test_the_playground_of_such_a_point_sends_a_request_with_actions(service: Service) -> None:
+    async def decide(request: str) -> tuple[int, str]:
+        answer = await service.client.post(
+            f"{CONSOLE}/playground/decide?point=news", data={"request": request}, headers=ORIGIN
+        )
+        return answer.status_code, plain(answer.text)
+
+    (example,) = re.findall(
+        r"<textarea[^>]*>(.*)</textarea>", await seen(service, "/playground?point=news"), re.S
+    )
+    status, shown = await decide(plain(example))
+    assert (status, "a-17" in shown, "click 1" in shown) == (200, True, True)
+    assert len(service.points["news"].store.newest(9)) == 1
+    status, _ = await decide(json.dumps({"point": "cheap", "actions": actions("a", "b")}))
+    assert (status, len(service.points["news"].store.newest(9))) == (200, 2), "the point is the page's"
+    for request, said in (
+        ("{", "the request is not JSON"),
+        ("7", "valid dictionary"),
+        (json.dumps({"actions": []}), "actions: "),
+        (json.dumps({"actions": actions("a", "a")}), "'a' is the id of two actions"),
+    ):
+        status, shown = await decide(request)
+        assert (status, said in shown) == (400, True), shown
+    assert 'value="point/cheap/arm/bm25"' in await seen(service, "/playground?point=cheap")
+
+
+async def test_an_arm_that_is_switched_off_cannot_be_asked_in_the_playground(service: Service) -> None:
+    await service.points["cheap"].switch("bm25", enabled=False)
+    assert 'value="point/cheap/arm/bm25"' not in await seen(service, "/playground?point=cheap")
+    assert 'value="arm/bm25"' in await seen(service, "/playground")

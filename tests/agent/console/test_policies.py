@@ -1,0 +1,397 @@
+"""Versions folded into recipes, and actions that say what they will do before they do it."""
+
+import asyncio
+import html
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from armwise.agent.console import policies
+from armwise.agent.console.page import CONSOLE, PAGES
+from armwise.agent.console.policies import Act, Situation, consequences
+from armwise.agent.learning import Recipe, publish_candidate
+from armwise.agent.policies import PolicySpec
+from armwise.feedback.registry import Version, evaluations, promotions, runs
+from tests.agent.api.test_promotion_gate import approve, let_through, published, without_waiting
+from tests.agent.asking import look_up, tell
+from tests.agent.console.test_pages import ORIGIN, plain, seen
+from tests.agent.fakes import FakeGate, Service
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """One replica with three versions of the configured recipe, and a gate that holds everything."""
+    gate = FakeGate(False, "it gains too little", "it is <b>new</b>")
+    async with Service(tmp_path, promotion_gate=gate).running() as service:
+        for i in range(2):
+            found = (await look_up(service, query=f"question {i}")).json()["agent"]
+            await tell(service, found["decision_id"], 1.0)
+            await service.learn()
+        yield service
+
+
+def candidate(service: Service, kind: str = "linucb", **params: float) -> int:
+    """Publish a version of another recipe."""
+    recipe = Recipe(PolicySpec(kind=kind, params=params), service.config.reward)
+    return publish_candidate(service.point.store, recipe, list(service.config.actions)).version
+
+
+async def act(service: Service, **fields: str) -> httpx.Response:
+    return await service.client.post(f"{CONSOLE}/policies", data=fields, headers=ORIGIN)
+
+
+async def considered(service: Service, action: str, version: int) -> str:
+    return plain(await seen(service, f"/policies/act?action={action}&version={version}"))
+
+
+def rows_of(shown: str) -> list[str]:
+    """The text of the row of each recipe, in order."""
+    return [plain(part) for part in shown.split('<li id="recipe-')[1:]]
+
+
+def version(number: int, examples: int, kind: str = "adaptive") -> Version:
+    return Version(number, None, "r", "j", {"kind": kind, "params": {}}, examples, 0, "d", 1, 0.0)
+
+
+CHOSEN = "Version 41 (adaptive, learned 465 examples)"
+
+FIRST = Situation(version(41, 465), version(41, 465), served=40)
+
+
+@pytest.mark.parametrize(
+    ("action", "now", "said"),
+    [
+        (
+            Act.PROMOTE,
+            replace(FIRST, canaries=(37, 39), pinned=12),
+            f"{CHOSEN} will decide all traffic within a second, and each newer version of its recipe after"
+            " it. The rollback to version 12 ends. The canary of version 37 ends. The canary of version 39"
+            " ends.",
+        ),
+        (
+            Act.PROMOTE,
+            replace(FIRST, version=version(38, 400), is_active=True),
+            f"{CHOSEN} will decide all traffic within a second, and each newer version of its recipe after"
+            " it. Its recipe is the active one, so the gate is not asked.",
+        ),
+        (
+            Act.ROLLBACK,
+            replace(
+                FIRST, version=version(7, 1070), canaries=(39,), arms_added=("a", "b"), arms_removed=("c",)
+            ),
+            "Version 7 (adaptive, learned 1,070 examples) will decide all traffic within a second, as it is, "
+            "until the next promotion or rollback; what is learned meanwhile waits. The canary of version 39 "
+            "ends. Its arms become live: a, b. Live arms that it does not have are taken away: c.",
+        ),
+        (
+            Act.CANARY,
+            replace(FIRST, canaries=(37, 38, 39)),
+            f"{CHOSEN} will decide a share of the traffic within a second, as it is, and version 40 the rest."
+            " It takes turns with versions 37, 38 and 39, decision by decision.",
+        ),
+        (
+            Act.CANARY,
+            replace(FIRST, canaries=(41,), served=None, is_automatic=True),
+            f"{CHOSEN} will decide a share of the traffic within a second, as it is, and the served version "
+            "the rest. Its share is no longer changed by the service itself.",
+        ),
+        (
+            Act.END,
+            replace(FIRST, canaries=(41,)),
+            "The canary of version 41 ends within a second: version 40 decides its share of the traffic"
+            " again.",
+        ),
+        (
+            Act.JUDGE,
+            replace(FIRST, canaries=(39,)),
+            f"{CHOSEN} is compared with what was served, by an evaluation on the logged decisions. What is "
+            "served stays as it is.",
+        ),
+    ],
+)
+def test_what_an_action_will_do_is_said_in_sentences(action: Act, now: Situation, said: str) -> None:
+    """The sentences name versions, what they have learned, and everything that ends or begins with it."""
+    assert " ".join(consequences(action, now)) == said
+
+
+async def test_each_recipe_is_a_row_with_its_origin_and_its_state(service: Service) -> None:
+    """The configured recipe serves, a candidate names its warm start, and a canary its share."""
+    store = service.point.store
+    mine = runs.claim(store, "ours", runs.Trigger.REQUEST, "worker", 3.0)
+    of_run = candidate(service)
+    runs.save_progress(store, mine, 4.0, inputs={}, steps=[], candidate=of_run)
+    other = candidate(service, ridge=7.0)
+    await act(service, action="canary", version=str(other), reason="try it", share="0.25")
+    shown = (await seen(service, "/policies")).replace("\xa0", " ").replace("&nbsp;", " ")
+    canary, warm, configured = rows_of(shown)
+    assert re.search(rf"linucb \w+ canary version {other}, 25 %", canary)
+    assert "from an earlier configuration, or a command newest version 5," in canary
+    assert f"End the canary {other}" in canary
+    assert re.search(r"linucb \w+ candidate from warm start 1 , 1970-01-01 00:00 UTC newest version 4", warm)
+    assert "learned 2 examples" in warm
+    assert re.search(r"vowpal \w+ serving from the configuration newest version 3", configured)
+    assert "3 versions" in configured
+    assert ("Roll back" in canary, "Roll back" in warm) == (False, False), "neither has ever decided"
+    assert "Promote" not in configured
+    await act(service, action="promote", version=str(of_run), reason="better", force="on")
+    await service.learn()
+    for row in rows_of(await seen(service, "/policies")):
+        if "from the configuration" in row:
+            assert "earlier from the configuration" in row
+            assert "Roll back to 3" in row
+        elif "warm start 1" in row:
+            assert re.search(r"serving.* promoted \d{4}-", row)
+        else:
+            assert "candidate from" in row, "its canary has ended"
+
+
+async def test_no_number_of_a_version_is_typed(service: Service) -> None:
+    """Versions are chosen by buttons and lists on every page, never written into a field."""
+    candidate(service)
+    acts = [f"/policies/act?action={action}&version=4" for action in ("promote", "canary", "judge")]
+    more = ["/policies/differences?one=3&other=4", *acts]
+    for path in (*(path for path, _ in PAGES), *more):
+        fields = re.findall(r'<input [^>]*name="(?:version|one|other)"[^>]*>', await seen(service, path))
+        assert all('type="hidden"' in field for field in fields), path
+
+
+async def test_the_versions_of_a_recipe_are_reached_beyond_its_first_page(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each page of an open recipe leads to the one before, and keeps that it is open."""
+    monkeypatch.setattr(policies, "PAGE", 2)
+    configured = service.point.versions.configured.digest
+    path, found = f"/policies?recipe={configured}", []
+    while path:
+        shown = await seen(service, path)
+        opened = shown[shown.index('aria-label="Versions"') :]
+        found.append(re.findall(r'<th scope="row">(\d+)</th>', opened))
+        links = re.findall(rf'href="{CONSOLE}(/policies\?recipe=[^"#]*)#recipe-{configured[:12]}"', opened)
+        path = html.unescape(links[0]) if links else ""
+    assert found == [["3", "2"], ["1"]]
+    part = await seen(service, f"/policies/versions?recipe={configured}")
+    assert re.findall(r'<th scope="row">(\d+)</th>', part) == ["3", "2"]
+    wrong = await service.client.get(f"{CONSOLE}/policies?recipe=<b>")
+    assert (wrong.status_code, "no version is of recipe '<b>'" in plain(wrong.text)) == (400, True)
+
+
+async def test_recipes_and_the_timeline_go_on_with_their_next_pages(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is paged apart, and an open recipe is shown although it is on a later page."""
+    for ridge in (1.0, 2.0, 3.0):
+        candidate(service, ridge=ridge)
+    for i in range(3):
+        await act(service, action="rollback", version="1", reason=f"reason {i}")
+    monkeypatch.setattr(policies, "PAGE", 2)
+    first = await seen(service, "/policies")
+    assert [re.findall(r"newest version (\d)", row) for row in rows_of(first)] == [["6"], ["5"]]
+    (link,) = re.findall(r'rel="next" href="([^"]*)"', first)
+    second = (await service.client.get(html.unescape(link))).text
+    assert [re.findall(r"newest version (\d)", row) for row in rows_of(second)] == [["4"], ["3"]]
+    configured = service.point.versions.configured.digest
+    opened = rows_of(await seen(service, f"/policies?recipe={configured}"))
+    assert [re.findall(r"newest version (\d)", row)[0] for row in opened] == ["3", "6", "5"]
+    (link,) = re.findall(r'href="([^"]*until=[^"]*)"', first)
+    earlier = (await service.client.get(html.unescape(link))).text
+    assert [re.findall(r"reason (\d)", page[page.index("Timeline") :]) for page in (first, earlier)] == [
+        ["2", "1"],
+        ["0"],
+    ]
+
+
+async def test_the_gate_is_quoted_before_a_promotion(tmp_path: Path) -> None:
+    """Unjudged, under way, held with its reasons and let through are four different texts."""
+    async with Service(tmp_path).running() as service:
+        without_waiting(service)
+        number = published(service)
+        store = service.point.store
+        assert "The gate has not judged it against what is served now." in await considered(
+            service, "promote", number
+        )
+        waits = await act(service, action="promote", version=str(number), reason="better", after="0")
+        assert waits.headers["location"] == f"{CONSOLE}/policies/act?action=promote&version={number}"
+        running = await seen(service, f"/policies/act?action=promote&version={number}")
+        assert f'hx-get="{CONSOLE}/policies/verdict?version={number}" hx-trigger="every 2s"' in running
+        assert "The gate judges it, by evaluation 1 : 0 % done." in plain(running).replace("\xa0", " ")
+        held = {"promote": False, "reasons": ["it gains <i>nothing</i>"]}
+        report = {"candidates": [{"name": f"recipe:{number}", "verdict": held}]}
+        claimed = evaluations.claim(store, _configuration(service), "worker", service.clock())
+        assert claimed is not None
+        evaluations.finish(store, claimed, evaluations.Answer(report, ""), service.clock())
+        shown = await considered(service, "promote", number)
+        assert "The gate holds it , by evaluation 1" in shown
+        assert "it gains <i>nothing</i>" in shown
+        assert "whatever the gate says" in shown
+        assert "asked again" not in shown
+        approve(service, number)
+        shown = await considered(service, "promote", number)
+        assert "The gate lets it through , by evaluation 2" in shown
+        assert "whatever the gate says" not in shown
+        await act(service, action="canary", version=str(number), reason="first a share", share="0.5")
+        assert "The gate has not judged it against what is served now." in await considered(
+            service, "promote", number
+        )
+
+
+def _configuration(service: Service) -> str:
+    (configured,) = {one.configured for one in evaluations.page(service.point.store, 9)}
+    return configured
+
+
+async def test_an_old_verdict_is_shown_as_one_that_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A promotion uses the verdicts of the last minute, so an older one is marked."""
+    async with Service(tmp_path).running() as service:
+        number = published(service)
+        approve(service, number)
+        monkeypatch.setattr(policies, "FRESH_S", -1.0)
+        assert "It is asked again" in await considered(service, "promote", number)
+
+
+async def test_an_action_is_refused_if_something_else_was_served_meanwhile(service: Service) -> None:
+    """What the page said would not be true any more: nothing is recorded."""
+    page = await seen(service, "/policies/act?action=rollback&version=1")
+    (after,) = re.findall(r'name="after" value="(\d+)"', page)
+    assert after == "0"
+    await act(service, action="rollback", version="2", reason="another operator")
+    late = await act(service, action="rollback", version="1", reason="late", after=after)
+    assert (late.status_code, "was changed while this was read" in plain(late.text)) == (409, True)
+    assert [row.reason for row in promotions.newest(service.point.store, 9)] == ["another operator"]
+    done = await act(service, action="rollback", version="1", reason="in time", after="1")
+    assert done.status_code == 303
+
+
+async def test_the_gate_is_not_asked_about_the_active_recipe(service: Service) -> None:
+    """A promotion of it ends a rollback, and there is nothing to force."""
+    await act(service, action="rollback", version="1", reason="calmer")
+    assert "Promote 3" in plain(await seen(service, "/policies"))
+    shown = await considered(service, "promote", 1)
+    assert "Version 3 (vowpal, learned 2 examples) will decide all traffic" in shown
+    assert "The rollback to version 1 ends." in shown
+    assert "so the gate is not asked." in shown
+    assert "The gate has not judged it" not in shown
+    assert "whatever the gate says" not in shown
+    part = plain(await seen(service, "/policies/verdict?version=1"))
+    assert "Its recipe is the active one now" in part
+
+
+async def test_a_canary_begins_and_ends_by_its_buttons(service: Service) -> None:
+    """Its share is chosen from a list; ending it is an action of its own, for the canary alone."""
+    number = candidate(service)
+    page = await seen(service, f"/policies/act?action=canary&version={number}")
+    assert re.findall(r'<option value="([\d.]+)"', page) == ["0.01", "0.05", "0.1", "0.25", "0.5"]
+    assert 'value="0.05" selected' in page
+    none = await service.client.get(f"{CONSOLE}/policies/act?action=end&version={number}")
+    assert (none.status_code, "is no canary any more" in plain(none.text)) == (409, True)
+    await act(service, action="canary", version=str(number), reason="try", share="0.1")
+    assert f"The canary of version {number} ends" in await considered(service, "end", number)
+    assert (await act(service, action="end", version=str(number), reason="enough")).status_code == 303
+    assert service.point.versions.active.canaries == ()
+    assert "canary ended" in plain(await seen(service, "/policies"))
+
+
+async def test_what_cannot_be_done_is_refused_before_it_is_asked_for(service: Service) -> None:
+    """A rollback to a recipe that never decided, an unknown version and an unknown action are named."""
+    number = candidate(service)
+    for query, status, said in (
+        (f"action=rollback&version={number}", 409, "has never decided here"),
+        ("action=promote&version=99", 404, "there is no version 99"),
+        ("action=explode&version=1", 400, "action"),
+        ("action=promote&version=two", 400, "version"),
+        ("action=promote", 400, "version"),
+    ):
+        answer = await service.client.get(f"{CONSOLE}/policies/act?{query}")
+        assert (answer.status_code, said in plain(answer.text)) == (status, True), query
+    wrong = await act(service, action="rollback", version="1", reason="x", after="-1")
+    assert (wrong.status_code, "greater than or equal to 0" in plain(wrong.text)) == (400, True)
+
+
+async def test_a_version_that_another_reward_taught_has_no_buttons(service: Service) -> None:
+    """Its row says why it cannot be served, and its confirmation is refused."""
+    recipe = Recipe(PolicySpec(kind="linucb"), service.config.reward.model_copy(update={"cost_weight": 0.7}))
+    number = publish_candidate(service.point.store, recipe, list(service.config.actions)).version
+    row = rows_of(await seen(service, "/policies"))[0]
+    assert "it was learned by another reward" in row
+    assert "Canary" not in row
+    refused = await service.client.get(f"{CONSOLE}/policies/act?action=canary&version={number}")
+    assert (refused.status_code, "another reward" in refused.text) == (409, True)
+
+
+async def test_the_first_start_is_not_called_forced_and_an_operator_who_forces_is(service: Service) -> None:
+    """The warm start before any traffic promotes without a verdict, as there is nothing to compare with."""
+    store, configured = service.point.store, service.point.versions.configured.digest
+    number = candidate(service)
+    mine = runs.claim(store, configured, runs.Trigger.COMMAND, "worker", 3.0)
+    finished = promotions.Finished(mine, {"candidate": number})
+    reason = "warm start 1: nothing was served before"
+    promotion = promotions.Promotion(0, number, promotions.Action.PROMOTE, reason, 4.0, forced=True)
+    await asyncio.to_thread(promotions.record, store, configured, promotion, finished=finished)
+    await service.refresh()
+    shown = plain(await seen(service, "/policies"))
+    assert "forced" not in shown
+    assert "first start: nothing was served before" in shown
+    await act(service, action="promote", version="1", reason="I insist", force="on")
+    shown = plain(await seen(service, "/policies"))
+    assert shown.count("forced") == 2, "in the timeline, and of the active promotion"
+    assert "promoted forced 1 I insist" in shown
+
+
+async def test_two_versions_are_chosen_from_lists_that_reach_their_neighbours(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest of each recipe, and the versions around the two that are compared."""
+    number = candidate(service)
+    monkeypatch.setattr(policies, "BESIDE", 2)
+    page = await seen(service, f"/policies/differences?one=1&other={number}")
+    lists = re.findall(r'<select id="(one|other)" name="\1">(.*?)</select>', page, re.S)
+    assert [re.findall(r'value="(\d+)"', options) for _, options in lists] == [["4", "3", "1"]] * 2
+    assert [re.findall(r'value="(\d+)" selected', options) for _, options in lists] == [["1"], ["4"]]
+    missing = await service.client.get(f"{CONSOLE}/policies/differences?one=1")
+    assert missing.status_code == 400
+
+
+async def test_a_verdict_is_let_through_by_the_console_as_by_the_api(tmp_path: Path) -> None:
+    """A promotion that the gate lets through is recorded with its evaluation, and is not forced."""
+    async with Service(tmp_path).running() as service:
+        without_waiting(service)
+        number = published(service)
+        await act(service, action="promote", version=str(number), reason="better")
+        evaluation = let_through(service)
+        page = await seen(service, f"/policies/act?action=promote&version={number}")
+        (after,) = re.findall(r'name="after" value="(\d+)"', page)
+        done = await act(service, action="promote", version=str(number), reason="better", after=after)
+        assert done.status_code == 303, done.text
+        promotion = service.point.versions.active.promotion
+        assert promotion is not None
+        assert (promotion.version, promotion.evaluation, promotion.forced) == (number, evaluation, False)
+
+
+async def test_several_canaries_and_those_that_the_service_began_are_told_apart(service: Service) -> None:
+    """Each has its share and its end; one that the service began by itself says so, as the timeline does."""
+    store, configured = service.point.store, service.point.versions.configured.digest
+    one, other = candidate(service), candidate(service, ridge=7.0)
+    await act(service, action="canary", version=str(one), reason="by hand", share="0.05")
+    row = promotions.Promotion(
+        0, other, promotions.Action.CANARY, "canary: held", 9.0, share=0.0345, automatic=True
+    )
+    await asyncio.to_thread(promotions.record, store, configured, row)
+    await service.refresh()
+    shown = plain(await seen(service, "/policies")).replace("\xa0", " ")
+    assert f"canary version {one}, 5 %" in shown
+    assert f"canary, by itself version {other}, 3.45 %" in shown
+    assert "canary of 3.45 % by itself" in shown
+    assert "canary of 5 % 4 by hand" in shown
+    assert f"End the canary {one}" in shown
+    assert f"End the canary {other}" in shown
+    said = await considered(service, "canary", other)
+    assert f"It takes turns with version {one}, decision by decision." in said
+    assert "Its share is no longer changed by the service itself." in said
+    assert "no longer changed" not in await considered(service, "canary", one)
+    wrong = await service.client.get(f"{CONSOLE}/policies/act?action=end&version=1")
+    assert (wrong.status_code, "version 1 is no canary any more" in plain(wrong.text)) == (409, True)

@@ -1,0 +1,186 @@
+"""What each arm is worth by kind of question, and the curve of the last portfolio."""
+
+import asyncio
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from armwise.agent.access import OPEN
+from armwise.agent.console import worth
+from armwise.agent.console.page import CONSOLE
+from armwise.feedback.log import listing
+from armwise.feedback.ope import ESTIMATORS, Sample, intervals
+from armwise.feedback.registry import runs
+from armwise.feedback.training_log import read_examples, rollups
+from tests.agent.asking import look_up
+from tests.agent.console.test_pages import plain, seen
+from tests.agent.fakes import Service
+
+
+async def asked(service: Service, tier: str, n: int, feature: str = "tier", **headers: str) -> None:
+    """Ask questions of a kind, and praise BM25 for it if it is free."""
+    for i in range(n):
+        context = {"context": {feature: tier, "size": i}}
+        found = (await look_up(service, headers, query=f"question {i}", agent=context)).json()["agent"]
+        praised = (found["arm_served"] == "bm25") == (tier == "free")
+        body = {
+            "metric_name": "thumb",
+            "decision_id": found["decision_id"],
+            "value": 1.0 if praised else -1.0,
+        }
+        answer = await service.client.post("/v1/feedback", json=body, headers=headers)
+        assert answer.status_code == 202, answer.text
+
+
+async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_of_that_kind(
+    service: Service,
+) -> None:
+    assert "No feedback so far." in plain(await seen(service, "/arms"))
+    for tier in ("free", "paid<b>"):
+        await asked(service, tier, 9)
+    await service.settle()
+    store, rule = service.point.store, service.config.reward
+    rows = rollups.newest_rewards(store, rule, 100, listing.DecisionFilter())
+    assert len(rows) == 18
+    assert len(rollups.newest_rewards(store, rule, 5, listing.DecisionFilter())) == 5
+    shown = plain(await seen(service, "/arms?by=tier"))
+    assert "paid<b> 9" in shown
+    assert "<b>" not in (await seen(service, "/arms?by=tier")).replace("<body", "")
+    arms = [*service.config.actions]
+    kinds = worth.grouped(rows, "tier", rule.reward_range, service.config.floor)
+    assert len(kinds) == 2
+    for kind in kinds:
+        examples = [
+            one
+            for one in read_examples(store, rule.join)
+            if f"tier={kind.name}" in one.decision.context.features
+        ]
+        assert kind.n == len(examples) == 9
+        propensity = np.array([one.decision.propensity for one in examples])
+        drawn = np.array([arms.index(one.decision.drawn) for one in examples])
+        reward = np.array([rule.reward_of(one) for one in examples], dtype=np.float64)
+        for arm, found in kind.worth.items():
+            target = np.tile(np.eye(len(arms))[arms.index(arm)], (9, 1))
+            terms = ESTIMATORS["snips"](Sample(propensity, drawn, reward, target))
+            assert found is not None
+            hedged = intervals.hedged(terms, 1 / service.config.floor, *rule.reward_range)
+            expected = np.clip(intervals.normal(hedged), *rule.reward_range)
+            assert np.allclose((found[0], *found[1]), (terms.value, *expected))
+            assert kind.drawn[arm] == (drawn == arms.index(arm)).sum()
+        assert kind.best is None, "nine decisions prove nothing"
+    assert re.search(r"too early to say: \d+ more at least", shown)
+    unknown = await service.client.get(f"{CONSOLE}/arms?by=colour")
+    assert (unknown.status_code, "there are: " in unknown.text) == (400, True)
+
+
+async def test_the_kinds_are_by_the_feature_that_most_questions_have(service: Service) -> None:
+    for tier, n, feature in (("here", 1, "place"), ("free", 3, "tier"), ("there", 1, "place")):
+        await asked(service, tier, n, feature)
+    await service.settle()
+    found = worth.by_kind(service.point, OPEN, None)
+    assert [head for head in found["families"] if head in ("tier", "place")] == ["tier", "place"]
+    assert (found["rewarded"], found["by"]) == (5, found["families"][0])
+
+
+def test_rare_kinds_are_counted_together_and_a_question_without_one_is_with_them() -> None:
+    sums = {"rewarded": 1.0, "w": 2.0, "wr": 1.0, "w2": 4.0, "w2r": 2.0, "w2r2": 1.0}
+    seen_features: list[dict[str, float]] = [{}, {"w=river": 1.0}, {"ask=who": 1.0, "ask=how": 1.0}]
+    seen_features += [{f"ask={i}": 1.0} for i in range(20) for _ in range(2)]
+    found = worth.grouped([rollups.Rewarded("a", sums, one) for one in seen_features], "ask", (0, 1), 0.1)
+    assert len(found) == worth.MOST + 1
+    assert [kind.n for kind in found] == [2] * worth.MOST + [2 * (20 - worth.MOST) + 2 + 1]
+    assert found[-1].name == worth.OTHERS
+    better = rollups.Rewarded("b", {**sums, "wr": 1.5}, {"ask=who": 1.0})
+    (kind,) = worth.grouped([rollups.Rewarded("a", sums, {"ask=who": 1.0}), better], "ask", (0, 1), 0.1)
+    assert (kind.n, kind.best) == (2, None)
+    assert kind.more is not None
+    weightless = dict.fromkeys(sums, 0.0) | {"rewarded": 1.0}
+    (kind,) = worth.grouped([rollups.Rewarded("a", weightless, {"ask=who": 1.0})], "ask", (0, 1), 0.1)
+    assert (kind.worth, kind.best, kind.more) == ({"a": None}, None, None)
+
+
+def test_an_arm_is_best_only_where_its_interval_is_above_all_others() -> None:
+    apart = {"a": (0.9, (0.8, 1.0)), "b": (0.5, (0.3, 0.7)), "c": (0.7, (0.5, 0.85))}
+    assert worth.leader(apart, 50) == (None, 45), (
+        "the interval of c reaches into it, which is the last of them"
+    )
+    assert worth.leader(apart | {"c": (0.7, (0.5, 0.79))}, 50) == ("a", None)
+    assert worth.leader(apart | {"c": (0.7, (0.6, 0.8))}, 50) == (None, 1), "they touch"
+    assert worth.leader({"a": (0.9, (0.8, 1.0)), "b": None}, 50) == (None, None)
+    wide = (0.0, 1.0)
+    for tied in (0.9, 0.9 - 1e-16, 0.9 - 1e-10):  # sums of the same rewards in another order
+        assert worth.leader({"a": (0.9, wide), "b": (tied, wide), "c": (0.1, wide)}, 50) == (None, None)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 40])
+@pytest.mark.parametrize("reward", [0.0, 0.95, 1.0])
+def test_equal_rewards_have_an_interval_within_their_range_that_narrows(n: int, reward: float) -> None:
+    def of(rows: int) -> tuple[float, float]:
+        sums = rows * np.array([1.0, reward, 1.0, reward, reward * reward])
+        found = intervals.from_sums(rows, *sums.tolist(), reach=1.0, rewards=(0.0, 1.0))
+        assert found is not None
+        assert found[1][0] <= found[0] <= found[1][1]
+        return found[1]
+
+    (low, high), (later_low, later_high) = of(n), of(20 * n)
+    assert 0.0 <= low < high <= 1.0
+    assert later_high - later_low < high - low
+
+
+async def test_a_key_sees_the_kinds_of_its_project_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[dict[str, Any]] = []
+    for name, project in (("ACME", {"project": "acme"}), ("MAIN", {}), ("ASK", {})):
+        monkeypatch.setenv(name, name)
+        scopes = ["decide", "feedback"] if name == "ASK" else ["decide", "feedback", "read"]
+        keys.append({"env": name, "scopes": scopes, **project})
+    async with Service(tmp_path, keys=keys).running() as service:
+        bearer = {name: {"authorization": f"Bearer {name}"} for name in ("ACME", "MAIN", "ASK")}
+        for name in ("ACME", "MAIN"):
+            await asked(service, f"of-{name}", 3, **bearer[name])
+        await service.settle()
+
+        async def arms(name: str) -> httpx.Response:
+            return await service.client.get(f"{CONSOLE}/arms?by=tier", headers=bearer[name])
+
+        assert "of-ACME" in (await arms("ACME")).text
+        assert "of-MAIN" not in (await arms("ACME")).text
+        assert "of-ACME" not in (await arms("MAIN")).text
+        assert "Worth by kind" not in (await arms("ASK")).text
+
+
+async def test_the_last_portfolio_is_drawn_by_its_size(service: Service) -> None:
+    assert "<h2>Portfolio</h2>" in await seen(service, "/arms")
+    store, now = service.point.store, service.replica.service.clock()
+    run = runs.claim(store, "configured", runs.Trigger.REQUEST, "test", now)
+    found = {"arms": ["bm25", "dense"], "measure": "em", "value": 0.75, "single": 0.5, "questions": 40}
+    step = {"name": "portfolio", "at": now, "seconds": 1.0, "said": "", "found": found}
+    charts: list[list[str]] = []
+    for more in ({}, {"curve": {"portfolio": [0.5, 0.75], "average": [0.5, 0.6]}}):
+        steps = [
+            {**step, "name": "gather", "found": {"exam": 3}},
+            {**step, "found": {**found, **more}},
+        ]
+        await asyncio.to_thread(
+            runs.save_progress, store, run, now, inputs={}, steps=steps, candidate=None, evaluation=None
+        )
+        shown = await seen(service, "/arms")
+        assert "em 0.750 on 40 held-out questions, the best single arm 0.500" in plain(shown)
+        charts.append(re.findall(r'data-chart="([^"]*)"', shown))
+    assert charts[0] == []
+    (drawn,) = (json.loads(html.unescape(one)) for one in charts[1])
+    assert drawn["x"] == [1, 2]
+    assert drawn["counts"] == "arms"
+    assert [one["values"] for one in drawn["series"]] == [[0.5, 0.75], [0.5, 0.6], [0.5, 0.5]]
+    runs.finish(store, run, runs.State.HELD, now)
+    later = runs.claim(store, "configured", runs.Trigger.REQUEST, "test", now + 1.0)
+    without = [{**step, "name": "gather"}, {**step, "found": {}}]
+    runs.save_progress(store, later, now, inputs={}, steps=without, candidate=None, evaluation=None)
+    assert "em 0.750 on 40 held-out questions" in plain(await seen(service, "/arms")), "of an earlier run"

@@ -1,0 +1,192 @@
+"""The contrastive router: what it is fitted to, what it computes, and what it reads of a question."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load
+from torch.nn.functional import cosine_similarity, layer_norm, linear, relu
+
+from armwise.agent.lab.routers.contrastive import Contrastive, any_losses, winners
+from armwise.agent.routers.catalog import load_router
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
+from armwise.arms.models import ModelNotFoundError
+from tests.agent.tiny import make_encoder
+from tests.router_contracts import best_single, world, worth
+
+ARMS = ("none", "bm25", "dense", "graph", "multi")
+
+
+def directions(n: int, seed: int, dim: int = 16) -> RoutingDataset:
+    """Return questions on which an arm is worth 1 where their vector points its way, and 0 elsewhere."""
+    rng = np.random.default_rng(seed)
+    embedding = rng.normal(size=(n, dim)).astype(np.float32)
+    embedding /= np.linalg.norm(embedding, axis=1, keepdims=True)
+    along = embedding @ np.random.default_rng(99).normal(size=(dim, len(ARMS)))
+    utility = (along >= np.sort(along, axis=1)[:, [-2]]).astype(np.float64)  # two arms win
+    texts = tuple(f"question {row}" for row in range(n))
+    return RoutingDataset(Features(ARMS, texts, (), np.zeros((n, 0)), embedding), utility)
+
+
+def with_more(labels: RoutingDataset, utility: Floats) -> RoutingDataset:
+    """Add questions, with the first vectors once more."""
+    n = len(utility)
+    known, more = labels.features, labels.features.rows(np.arange(n))
+    features = replace(
+        known,
+        texts=known.texts + more.texts,
+        question=np.vstack([known.question, more.question]),
+        embedding=np.vstack([known.embedding, more.embedding]),
+    )
+    return RoutingDataset(features, np.vstack([labels.utility, utility]))
+
+
+def test_it_learns_which_way_an_arm_lies() -> None:
+    router, held_out = Contrastive(epochs=20).fit(directions(800, seed=1)), directions(400, seed=2)
+    assert best_single(held_out) < 0.5
+    assert worth(router, held_out) > 0.85
+
+
+def test_scores_are_the_cosines_of_the_network_it_fitted() -> None:
+    labels = directions(200, seed=1)
+    router = Contrastive(epochs=2, width=24).fit(labels)
+    weights = {
+        name: torch.from_numpy(value) for name, value in load(router.save().partition(b"\n")[2]).items()
+    }
+
+    def block(name: str, rows: torch.Tensor) -> torch.Tensor:
+        hidden = relu(linear(rows, weights[f"{name}.0.weight"], weights[f"{name}.0.bias"]))
+        return layer_norm(hidden, (24,), weights[f"{name}.3.weight"], weights[f"{name}.3.bias"])
+
+    rows = torch.from_numpy(labels.features.embedding)
+    for name in ("input0", "fusion0", "fusion1"):
+        rows = block(name, rows)
+    expected = cosine_similarity(rows[:, None], weights["arms.weight"], dim=2).numpy()
+    assert np.ptp(expected) > 0.5
+    np.testing.assert_allclose(router.scores(labels.features), expected, atol=1e-5)
+
+
+def test_questions_that_tell_nothing_or_have_too_many_winners_are_left_out() -> None:
+    labels, nan = directions(150, seed=1), np.nan
+    silent = np.array(
+        [
+            [0.0, 0.0, 0.0, 0.0, 0.0],
+            [0.7, 0.7, 0.7, 0.7, 0.7],
+            [1.0, 1.0, 1.0, 1.0, 0.0],  # four winners
+            [nan, 0.4, nan, nan, nan],
+        ]
+    )
+    router = Contrastive(epochs=1, most_winners=3)
+    fitted = router.fit(labels).save()
+    assert router.fit(with_more(labels, silent)).save() == fitted
+    three = np.array([[1.0, 1.0, 1.0, 0.0, 0.0]])
+    assert router.fit(with_more(labels, three)).save() != fitted
+    with pytest.raises(RouterError, match="every question on which arms differ has more than 1 best arms"):
+        Contrastive(most_winners=1).fit(labels)
+
+
+def test_what_is_right_with_many_others_is_preferred_to_what_is_seldom_right_alone() -> None:
+    labels = directions(300, seed=1)
+    labels.utility[:] = np.where(np.arange(300)[:, None] % 10 == 0, [1, 0, 0, 0, 0], [0, 1, 1, 1, 1])
+    assert worth(Contrastive().fit(labels), labels) == pytest.approx(0.9)
+    assert worth(Contrastive(most_winners=3).fit(labels), labels) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("n_right", [1, 2, 4])
+def test_the_loss_is_of_the_winners_together(n_right: int) -> None:
+    logits = torch.tensor([[0.3, -1.0, 2.0, 0.5, 9.0]], requires_grad=True)
+    right, known = np.arange(5)[None] < n_right, np.arange(5)[None] < 4
+    loss = any_losses(logits, right, known)
+    odds = np.exp([0.3, -1.0, 2.0, 0.5])
+    assert loss.item() == pytest.approx(-np.log(odds[:n_right].sum() / odds.sum()), abs=1e-6)
+    loss.sum().backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+    assert logits.grad[0, 4] == 0.0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_a_difference_of_scores_is_the_temperature_times_the_log_odds(temperature: float) -> None:
+    n = 100
+    features = Features(
+        ("bm25", "dense"), tuple(map(str, range(n))), (), np.zeros((n, 0)), np.ones((n, 1), dtype=np.float32)
+    )
+    labels = RoutingDataset(features, np.repeat([[1.0, 0.0], [0.0, 1.0]], [60, 40], axis=0))
+    options: dict[str, Any] = {"width": 8, "dropout": 0.0, "held_out": 0.0, "batch_size": n}
+    router = Contrastive(epochs=100, learning_rate=0.03, temperature=temperature, **options).fit(labels)
+    (first, second), *_ = router.scores(features)
+    assert first - second == pytest.approx(temperature * 0.405465, abs=0.01)  # log(0.6 / 0.4)
+
+
+def test_the_best_known_arms_win() -> None:
+    utility = np.array([[0.1, np.nan, 0.9, 0.9], [-1.0, np.nan, -2.0, np.nan]])
+    assert winners(utility).tolist() == [[False, False, True, True], [True, False, False, False]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_encoder(tmp_path_factory.mktemp("tiny") / "model", world(300, seed=1).features.texts)
+
+
+def texts_alone(labels: RoutingDataset) -> RoutingDataset:
+    """Take the embeddings away."""
+    n = len(labels)
+    return replace(labels, features=replace(labels.features, embedding=np.zeros((n, 0), dtype=np.float32)))
+
+
+def test_a_named_encoder_reads_the_question(model: Path) -> None:
+    labels, held_out = texts_alone(world(200, seed=1)), texts_alone(world(100, seed=3))
+    for encoder in (str(model), "hashing:64"):
+        router = Contrastive(encoder=encoder, learning_rate=2e-3).fit(labels)
+        assert worth(router, held_out) > best_single(held_out) + 0.5
+        np.testing.assert_array_equal(
+            load_router(router.save()).scores(held_out.features), router.scores(held_out.features)
+        )
+
+
+def test_an_encoder_is_read_beside_the_embedding(model: Path) -> None:
+    labels = world(40, seed=1)
+    router = Contrastive(encoder=str(model), epochs=1).fit(labels)
+    seen = labels.features
+    for changed in (
+        replace(seen, texts=("why", *seen.texts[1:])),
+        replace(seen, embedding=np.vstack([-seen.embedding[:1], seen.embedding[1:]])),
+    ):
+        moved = np.abs(router.scores(changed) - router.scores(seen)).max(axis=1)
+        assert moved[0] > 1e-4
+        assert moved[1:].max() < 1e-5
+
+
+def test_an_encoder_that_is_not_there_or_another_is_refused(tmp_path: Path) -> None:
+    labels = world(40, seed=1)
+    with pytest.raises(ModelNotFoundError, match="there is no file or folder /nowhere/model"):
+        Contrastive(encoder="/nowhere/model").fit(labels)
+    place = make_encoder(tmp_path / "model", labels.features.texts, seed=8)
+    saved = Contrastive(encoder=str(place), epochs=1).fit(labels).save()
+    other = make_encoder(tmp_path / "other", labels.features.texts, seed=9)
+    (other / "model.safetensors").replace(place / "model.safetensors")
+    with pytest.raises(RouterError, match="is not the one that the router was fitted with"):
+        load_router(saved)
+
+
+def test_a_question_without_an_embedding_needs_an_encoder() -> None:
+    with pytest.raises(RouterError, match="needs the questions' embeddings, or an encoder"):
+        Contrastive().fit(texts_alone(world(40, seed=1)))
+
+
+def test_asking_a_loaded_router_does_not_import_torch(tmp_path: Path) -> None:
+    labels = world(40, seed=1)
+    router = Contrastive(epochs=1).fit(labels)
+    (tmp_path / "router").write_bytes(router.save())
+    script = (
+        "import sys, pathlib; from armwise.agent.routers.catalog import load_router;"
+        "from tests.router_contracts import asked;"
+        f"router = load_router(pathlib.Path({str(tmp_path / 'router')!r}).read_bytes());"
+        "router.scores(asked()); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

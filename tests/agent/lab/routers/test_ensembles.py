@@ -1,0 +1,237 @@
+"""Blends and calibrated routers: their members' scores, weighed and mapped as they say."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.stats import rankdata
+
+from armwise.agent.lab.routers.cross_validation import kinds
+from armwise.agent.lab.routers.ensembles import Blend, Calibrated, rank_shares, slope
+from armwise.agent.routers.base import Router
+from armwise.agent.routers.catalog import RouterSpec, build_router, load_router
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, Stage, positions
+from tests.router_contracts import ARMS, world
+
+RIDGE = {"kind": "ridge", "params": {"strengths": [3.0]}}
+EMBEDDED = {"kind": "ridge", "params": {"sees": "embedding", "strengths": [3.0]}}
+SVM = {"kind": "pairwise_svm", "params": {"strengths": [10.0]}}
+MEMORY = {"kind": "ridge", "params": {"strengths": [1e-6], "least": 1}}
+"""Knows each training question by heart."""
+
+
+build_blend, build_calibrated = Blend, Calibrated
+
+
+def fitted(spec: dict[str, object], labels: RoutingDataset) -> Router:
+    return build_router(RouterSpec.model_validate(spec)).fit(labels)
+
+
+def spread(scores: Floats) -> float:
+    """Return how far scores of a question are from their mean."""
+    return float(np.sqrt(np.mean((scores - scores.mean(axis=1, keepdims=True)) ** 2)))
+
+
+def test_a_blend_is_the_weighted_mean_of_its_members_over_their_spreads() -> None:
+    labels, asked = world(80, seed=1), world(20, seed=2).features
+    one, other = fitted(RIDGE, labels), fitted(SVM, labels)
+    parts = [router.scores(asked) / spread(router.scores(labels.features)) for router in (one, other)]
+    even, uneven = build_blend(members=[RIDGE, SVM]), build_blend(members=[RIDGE, SVM], weights=[1.0, 3.0])
+    np.testing.assert_allclose(even.fit(labels).scores(asked), (parts[0] + parts[1]) / 2.0)
+    np.testing.assert_allclose(uneven.fit(labels).scores(asked), (parts[0] + 3.0 * parts[1]) / 4.0)
+
+
+def test_a_blend_of_ranks_is_the_mean_share_of_arms_that_are_beaten() -> None:
+    labels, asked = world(80, seed=1), world(20, seed=2).features
+    ranks = [rankdata(fitted(spec, labels).scores(asked), axis=1) for spec in (RIDGE, SVM)]
+    blend = build_blend(members=[RIDGE, SVM], scale="rank").fit(labels)
+    np.testing.assert_allclose(blend.scores(asked), (np.mean(ranks, axis=0) - 0.5) / 4.0)
+
+
+@given(arrays(np.float64, (3, 5), elements=st.integers(0, 3).map(float)))
+def test_the_share_that_is_beaten_is_the_mean_rank(scores: Floats) -> None:
+    np.testing.assert_allclose(rank_shares(scores), (rankdata(scores, axis=1) - 0.5) / 5.0)
+
+
+def test_how_much_a_member_boasts_does_not_matter() -> None:
+    """The same model on utilities a hundred times as large has scores as much larger."""
+    labels, asked = world(80, seed=1), world(20, seed=2).features
+    louder = RoutingDataset(labels.features, 100.0 * labels.utility)
+    blend = build_blend(members=[RIDGE, EMBEDDED])
+    np.testing.assert_allclose(blend.fit(labels).scores(asked), blend.fit(louder).scores(asked), rtol=1e-4)
+
+
+def test_a_member_that_tells_no_arms_apart_changes_no_choice() -> None:
+    labels, asked = world(80, seed=1), world(20, seed=2).features
+    mute = {"kind": "ridge", "params": {"least": 1000}}
+    same = RoutingDataset(labels.features, labels.utility - labels.utility.mean(axis=0) + 0.5)
+    blend = build_blend(members=[EMBEDDED, mute]).fit(same).scores(asked)
+    alone = fitted(EMBEDDED, same).scores(asked)
+    np.testing.assert_array_equal(blend.argmax(axis=1), alone.argmax(axis=1))
+
+
+def test_a_blend_looks_as_far_as_the_member_that_looks_farthest() -> None:
+    late = {"kind": "pairwise_svm", "params": {"stage": "answered"}}
+    assert build_blend(members=[RIDGE]).stage is Stage.QUESTION
+    assert build_blend(members=[RIDGE, {"kind": "max_sim"}]).stage is Stage.RETRIEVED
+    assert build_blend(members=[late, RIDGE]).stage is Stage.ANSWERED
+    assert build_calibrated(router=late).stage is Stage.ANSWERED
+
+
+def test_a_blend_of_which_a_member_refuses_new_labels_is_not_fitted() -> None:
+    labels = world(60, seed=1)
+    blend = build_blend(members=[RIDGE, EMBEDDED]).fit(labels)
+    bare = replace(labels.features, embedding=np.empty((60, 0), dtype=np.float32))
+    with pytest.raises(RouterError, match="needs the questions' embeddings"):
+        blend.fit(replace(labels, features=bare))
+    for ask in (lambda: blend.scores(labels.features), blend.save):
+        with pytest.raises(RouterError, match="router 'blend' was not fitted yet"):
+            ask()
+
+
+def test_blends_and_calibrations_nest() -> None:
+    labels, asked = world(60, seed=1), world(5, seed=2).features
+    inner = {"kind": "calibrated", "params": {"router": SVM, "folds": 2}}
+    blend = build_blend(members=[{"kind": "blend", "params": {"members": [RIDGE, inner]}}, EMBEDDED]).fit(
+        labels
+    )
+    loaded = load_router(blend.save())
+    np.testing.assert_array_equal(loaded.scores(asked), blend.scores(asked))
+    assert loaded.save() == blend.save()
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        ({"members": []}, "blend: members: .* at least 1 item"),
+        ({"members": [RIDGE], "weights": [1.0, 2.0]}, "blend: 2 weights do not fit 1 members"),
+        ({"members": [RIDGE], "weights": [-1.0]}, r"blend: weights.0: .* greater than 0, got -1.0"),
+        ({"members": [{"kind": "rigde"}]}, "no router of kind 'rigde'; did you mean 'ridge'"),
+        ({"members": [{"kind": "ridge", "params": {"folds": 1}}]}, "ridge: folds: .* got 1"),
+    ],
+)
+def test_members_that_cannot_be_built_are_refused(params: dict[str, object], told: str) -> None:
+    with pytest.raises(RouterError, match=told):
+        build_blend(**params)
+
+
+@pytest.mark.parametrize("spec", [RIDGE, SVM, MEMORY, {"kind": "max_sim"}])
+def test_calibrated_scores_of_an_arm_are_right_on_average(spec: dict[str, object]) -> None:
+    labels = world(100, seed=1)
+    rng = np.random.default_rng(0)
+    labels.utility[rng.random(labels.utility.shape) < 0.2] = np.nan
+    scores = build_calibrated(router=spec).fit(labels).scores(labels.features)
+    scores[np.isnan(labels.utility)] = np.nan
+    if spec["kind"] == "max_sim":  # it has no number of the arm that retrieves nothing
+        scores, utility = scores[:, 1:], labels.utility[:, 1:]
+    else:
+        utility = labels.utility
+    np.testing.assert_allclose(np.nanmean(scores, axis=0), np.nanmean(utility, axis=0), atol=1e-6)
+
+
+def test_calibrated_scores_rank_the_arms_of_a_question_by_score_and_offset() -> None:
+    labels, asked = world(100, seed=1), world(20, seed=2).features
+    router, inner = build_calibrated(router=SVM).fit(labels), fitted(SVM, labels)
+    expected = router.offsets + router.slope * inner.scores(asked)
+    np.testing.assert_allclose(router.scores(asked), expected)
+    order = ("graph", "none", "dense", "bm25")
+    at = positions(ARMS, order)
+    np.testing.assert_allclose(router.scores(asked.of(order)), expected[:, at])
+
+
+def test_scores_are_believed_as_far_as_they_hold_on_questions_never_seen() -> None:
+    """A router that knows questions by heart predicts them perfectly, and tells nothing of others."""
+    labels = world(200, seed=1)
+    texts = tuple(f"secret{n} puzzle{n}" for n in range(200))
+    features = labels.features
+    strange = RoutingDataset(
+        type(features)(features.arms, texts, features.names, features.question, features.embedding),
+        labels.utility,
+    )
+    by_heart = fitted(MEMORY, strange).scores(strange.features)
+    np.testing.assert_allclose(by_heart, labels.utility, atol=1e-3)
+    assert build_calibrated(router=MEMORY).fit(strange).slope == pytest.approx(0.0, abs=0.05)
+    assert build_calibrated(router=EMBEDDED).fit(labels).slope == pytest.approx(1.0, abs=0.15)
+
+
+def test_a_score_of_another_scale_is_mapped_to_the_scale_of_rewards() -> None:
+    labels, held_out = world(300, seed=1), world(200, seed=3)
+    raw = fitted(SVM, labels).scores(held_out.features)
+    calibrated = build_calibrated(router=SVM).fit(labels).scores(held_out.features)
+    assert np.abs(raw - held_out.utility).mean() > 2.0 * np.abs(calibrated - held_out.utility).mean()
+    assert calibrated.mean() == pytest.approx(held_out.utility.mean(), abs=0.05)
+
+
+def test_the_slope_is_that_of_least_squares_with_an_offset_an_arm() -> None:
+    rng = np.random.default_rng(0)
+    scores, utility = rng.normal(size=(50, 3)), rng.normal(size=(50, 3))
+    utility += 0.7 * scores + [0.0, 5.0, -2.0]
+    utility[rng.random(utility.shape) < 0.3] = np.nan
+    known = ~np.isnan(utility)
+    names = np.broadcast_to(np.eye(3), (50, 3, 3))[known]
+    solution, *_ = np.linalg.lstsq(np.column_stack([scores[known], names]), utility[known], rcond=None)
+    assert slope(scores, utility) == pytest.approx(solution[0])
+    assert slope(scores, -utility) == 0.0
+    assert slope(np.zeros((50, 3)), utility) == 0.0
+
+
+def test_questions_that_are_all_the_same_leave_the_means_of_the_arms() -> None:
+    labels = world(20, seed=1)
+    features = labels.features
+    same = type(features)(
+        features.arms, ("why?",) * 20, features.names, features.question, features.embedding
+    )
+    router = build_calibrated(router=EMBEDDED).fit(RoutingDataset(same, labels.utility))
+    expected = np.broadcast_to(labels.utility.mean(axis=0), (20, 4))
+    np.testing.assert_allclose(router.scores(same), expected)
+
+
+def test_too_few_questions_for_so_many_folds_are_told() -> None:
+    labels = world(20, seed=1)
+    labels.utility[1:, 0] = np.nan
+    with pytest.raises(RouterError, match="20 questions are too few for 5 folds: arm 'none' has no label"):
+        build_calibrated(router=RIDGE).fit(labels)
+
+
+def two_kinds(flipped: float, seed: int = 0, n: int = 200) -> RoutingDataset:
+    """Two kinds of questions and two arms: a feature says which is better, times `flipped` in one."""
+    rng = np.random.default_rng(seed)
+    kind, signal = np.repeat([0.0, 1.0], n // 2), rng.normal(size=n)
+    better = signal * np.where(kind == 1.0, flipped, 1.0)
+    names = ("kind", "form", "length", "signal")
+    question = np.stack([kind, kind, kind, signal], axis=1)
+    texts, vectors = tuple(f"question {row}" for row in range(n)), np.zeros((n, 0), dtype=np.float32)
+    features = Features(("even", "odd"), texts, names, question, vectors)
+    return RoutingDataset(features, np.stack([0.5 + 0.1 * better, 0.52 - 0.1 * better], axis=1))
+
+
+def test_held_out_kinds_keep_only_differences_that_hold_for_other_kinds() -> None:
+    params = {"router": {"kind": "ridge", "params": {"sees": "features"}}, "folds": 2}
+    by_kind = build_calibrated(held_out="kinds", **params)
+    assert by_kind.fit(two_kinds(1.0)).slope == pytest.approx(1.1, abs=0.1)
+    misled = by_kind.fit(two_kinds(-1.0))
+    assert misled.slope == 0.0
+    np.testing.assert_allclose(
+        misled.scores(two_kinds(-1.0).features), np.tile(two_kinds(-1.0).utility.mean(axis=0), (200, 1))
+    )
+
+
+@given(
+    arrays(np.float64, (12, 3), elements=st.integers(-2, 2).map(float)), st.integers(2, 6), st.integers(0, 9)
+)
+def test_kinds_hold_out_each_question_once(table: Floats, n: int, seed: int) -> None:
+    table[0, 0] = table[1, 0] + 1.0  # two forms at least
+    parts = kinds(table, n, seed)
+    assert 2 <= len(parts) <= n
+    assert sorted(np.concatenate([held_out for _, held_out in parts]).tolist()) == list(range(12))
+    for training, held_out in parts:
+        assert sorted([*training.tolist(), *held_out.tolist()]) == list(range(12))
+        alike = (table[training][:, None] == table[held_out][None]).all(axis=2)
+        assert not alike.any(), "questions of one form are of one kind"
+
+
+def test_questions_of_one_form_are_not_split_into_kinds() -> None:
+    assert kinds(np.ones((12, 3)), 3, 0) == []

@@ -1,0 +1,49 @@
+"""The train-free routers ask the arm that is best by one number."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from armwise.agent.lab.routers.heuristic import UNKNOWN_SCORE, AvgSim, MaxSim, Moran, OverallSim, VarSim
+from armwise.agent.routers.dataset import ArmTable, RouterError, RoutingDataset
+from tests.router_contracts import ARMS, SEEN, world
+
+LABELS = world(40, seed=1)
+
+
+@pytest.mark.parametrize("kind", [OverallSim, AvgSim, MaxSim, VarSim, Moran], ids=lambda kind: kind.kind)
+def test_the_best_number_is_asked(kind: type[MaxSim]) -> None:
+    assert LABELS.features.retrieved is not None
+    numbers = LABELS.features.retrieved.values[:, 1:, SEEN.index(kind.kind)]
+    best = numbers.argmin(axis=1) if kind is VarSim else numbers.argmax(axis=1)
+    asked = kind().fit(LABELS).scores(LABELS.features).argmax(axis=1)
+    np.testing.assert_array_equal(asked, best + 1)
+
+
+@pytest.mark.parametrize("kind", [MaxSim, VarSim])
+def test_an_arm_without_the_number_comes_last_however_bad_the_others_can_be(kind: type[MaxSim]) -> None:
+    values = np.full((1, 4, 1), -1.0 if kind is MaxSim else 1.0)
+    values[0, 0] = np.nan
+    seen = replace(LABELS.features.rows([0]), retrieved=ArmTable((kind.kind,), values))
+    all_of_it = replace(LABELS.features, retrieved=ArmTable((kind.kind,), np.repeat(values, 40, axis=0)))
+    scores = kind().fit(RoutingDataset(all_of_it, LABELS.utility)).scores(seen)[0]
+    assert scores[0] == UNKNOWN_SCORE
+    assert (scores[1:] > scores[0]).all()
+
+
+def test_what_was_learned_is_nothing() -> None:
+    one, other = MaxSim().fit(LABELS), MaxSim().fit(world(10, seed=9))
+    assert one.save() == other.save()
+    seen = LABELS.features
+    assert seen.retrieved is not None
+    expected = seen.retrieved.values[:, 1:, SEEN.index("max_sim")]
+    np.testing.assert_array_equal(other.scores(seen.of(ARMS[1:])), expected)
+
+
+def test_labels_without_the_number_are_refused() -> None:
+    bare = replace(LABELS.features, retrieved=ArmTable(("moran",), np.ones((40, 4, 1))))
+    with pytest.raises(
+        RouterError, match="router 'max_sim' needs the feature 'max_sim' of each arm, which is missing"
+    ):
+        MaxSim().fit(RoutingDataset(bare, LABELS.utility))

@@ -1,0 +1,296 @@
+"""R3AG's router: its labels, its losses, its folded attention, and its full form over a text model."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.functional import cosine_similarity, normalize
+
+from armwise.agent.lab.routers.networks import Head
+from armwise.agent.lab.routers.neural.r3ag_training import HeadTower, fit_encoder, fold, fuse, fusion_losses
+from armwise.agent.lab.routers.neural.text_encoder import TextTower
+from armwise.agent.lab.routers.optimizer import Descent, on_threads
+from armwise.agent.lab.routers.r3ag import Capability, CapabilityParameters, positives
+from armwise.agent.routers.catalog import load_router
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
+from armwise.arms.models import ModelNotFoundError
+from tests import router_contracts
+from tests.agent.tiny import make_encoder
+from tests.router_contracts import DIM, best_single, world, worth
+
+ARMS = ("none", "bm25", "dense", "graph", "multi", "vendi")
+
+
+def directions(n: int, seed: int, dim: int = 16) -> RoutingDataset:
+    """Return questions on which an arm is worth more, the more their vector points its way."""
+    rng = np.random.default_rng(seed)
+    embedding = rng.normal(size=(n, dim)).astype(np.float32)
+    embedding /= np.linalg.norm(embedding, axis=1, keepdims=True)
+    utility = embedding @ np.random.default_rng(99).normal(size=(dim, len(ARMS)))
+    return RoutingDataset(
+        Features(ARMS, ("why",) * n, (), np.zeros((n, 0)), embedding), utility.astype(np.float64)
+    )
+
+
+def test_it_learns_which_way_an_arm_lies() -> None:
+    held_out = directions(400, seed=2)
+    router = Capability(width=64).fit(directions(800, seed=1))
+    most = float(held_out.utility.max(axis=1).mean())
+    assert best_single(held_out) < 0.2 * most
+    assert worth(router, held_out) > 0.85 * most
+
+
+@given(
+    label=st.lists(st.floats(-1, 1), min_size=4, max_size=6, unique=True),
+    best=st.integers(1, 3),
+)
+def test_without_ties_the_positives_are_the_top_k(label: list[float], best: int) -> None:
+    top = np.argsort(label)[::-1][:best]
+    assert set(np.flatnonzero(positives(np.array([label]), best)[0])) == set(top.tolist())
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ([1.0, 0.0, 0.0, 0.0], [0]),
+        ([1.0, 1.0, 1.0, 0.0], [0, 1, 2]),
+        ([0.9, 0.5, 0.5, 0.1], [0, 1, 2]),
+        ([0.4, np.nan, 0.2, np.nan], [0]),
+        ([0.4, np.nan, 0.3, 0.2], [0, 2]),
+        ([0.3, 0.3, 0.3, np.nan], []),
+        ([np.nan, 0.3, np.nan, np.nan], []),
+    ],
+)
+def test_tied_arms_are_positives_together_or_not_at_all(label: list[float], expected: list[int]) -> None:
+    assert np.flatnonzero(positives(np.array([label]), 2)[0]).tolist() == expected
+
+
+def test_the_loss_of_the_attention_is_the_papers() -> None:
+    needs = torch.tensor([[1.0, 0.0]])
+    fused = torch.tensor([[[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0]]])
+    utilities = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    right, known = np.array([[True, False, False]]), np.array([[True, True, False]])
+    # cosines 1, 0 and an arm that has no part: softplus(-1) + softplus(0), distances 1 and 4
+    expected = np.log1p(np.exp(-1.0)) + np.log(2.0) + 0.5 * (1.0 + 4.0)
+    found = fusion_losses(fused, needs, utilities, right, known, 0.5)
+    assert found.tolist() == [pytest.approx(expected, rel=1e-6)]
+
+
+@pytest.mark.parametrize("heads", [1, 2, 8])
+def test_the_folded_attention_gives_the_cosines_of_the_attention(heads: int) -> None:
+    torch.manual_seed(heads)
+    attention = torch.nn.MultiheadAttention(16, heads, batch_first=True)
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter)
+    pairs = normalize(torch.randn(5, 2, 16), dim=2)
+    asks, needs = normalize(torch.randn(7, 16), dim=1), normalize(torch.randn(7, 16), dim=1)
+    with torch.no_grad():
+        expected = cosine_similarity(fuse(attention, asks, pairs), needs[:, None], dim=2).numpy()
+        one, _ = attention(asks[2:3], pairs[4], pairs[4])  # question 2, arm 4, as the paper writes it
+        assert cosine_similarity(one[0], needs[2], dim=0).item() == pytest.approx(expected[2, 4], abs=1e-5)
+    found = fold(attention, pairs).scores(asks.double().numpy(), needs.double().numpy())
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_the_head_in_numpy_is_the_head_in_torch() -> None:
+    labels = directions(20, seed=1)
+    tower = HeadTower(16, len(ARMS), 8)
+    with torch.no_grad():
+        expected = tower(tower.inputs(labels.features)).numpy()
+    np.testing.assert_allclose(tower.fitted().encode(labels.features), expected, atol=1e-6)
+
+
+def test_an_encoder_brings_a_question_near_to_its_positives() -> None:
+    labels = directions(500, seed=1)
+    right, known = positives(labels.utility, 2), np.ones_like(labels.utility, dtype=bool)
+    torch.manual_seed(0)
+    tower, descent = HeadTower(16, len(ARMS), 16), Descent(CapabilityParameters(), 32, 3e-3, 32)
+    with on_threads(1):
+        encoder, arms = fit_encoder(tower, labels.features, right, known, descent, 0.2)
+    near = encoder.encode(labels.features) @ arms.T
+    assert np.abs(near).max() <= 1.0 + 1e-6
+    assert near[right].mean() > near[~right].mean() + 0.3
+
+
+def with_quality(labels: RoutingDataset, quality: Floats) -> RoutingDataset:
+    return replace(labels, quality=quality)
+
+
+def test_the_quality_fits_its_encoder_and_the_utility_stands_in_for_it() -> None:
+    labels = directions(200, seed=1)
+    router = Capability(width=16, epochs=2)
+    alone = router.fit(labels).save()
+    assert router.fit(with_quality(labels, labels.utility)).save() == alone
+    other = load_router(router.fit(with_quality(labels, -labels.utility)).save())
+    seen = labels.features
+    assert np.abs(other.scores(seen) - load_router(alone).scores(seen)).max() > 1e-3
+
+
+def test_an_arm_whose_quality_nobody_knows_is_an_arm_still() -> None:
+    labels = directions(800, seed=1)
+    quality = labels.utility.copy()
+    quality[:, 0] = np.nan  # it retrieves nothing
+    held_out = directions(400, seed=2)
+    router = Capability(width=64).fit(with_quality(labels, quality))
+    asked = router.scores(held_out.features).argmax(axis=1) == 0
+    best = held_out.utility.argmax(axis=1) == 0
+    assert 0.7 * best.sum() < asked.sum() < 1.4 * best.sum()
+    assert worth(router, held_out) > 0.8 * held_out.utility.max(axis=1).mean()
+
+
+def test_a_quality_that_does_not_fit_is_refused() -> None:
+    labels = directions(5, seed=1)
+    with pytest.raises(RouterError, match=r"5 questions and 6 arms have a quality of shape \(5, 2\)"):
+        with_quality(labels, labels.utility[:, :2])
+    infinite = labels.utility.copy()
+    infinite[3, 1] = np.inf
+    with pytest.raises(RouterError, match="the quality of 'bm25' on 'why' is infinite"):
+        with_quality(labels, infinite)
+    with pytest.raises(RouterError, match="there is no question on which two arms differ in quality"):
+        Capability().fit(with_quality(labels, np.ones((5, 6))))
+    kept = with_quality(labels, labels.utility).rows([0, 2]).quality
+    assert kept is not None
+    np.testing.assert_array_equal(kept, labels.utility[[0, 2]])
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"width": 20}, "8 heads do not divide a width of 20"),
+        ({"best": 0}, "capability: best: .* greater than or equal to 1, got 0"),
+        ({"temprature": 0.1}, "capability: temprature: .*, got 0.1"),
+    ],
+)
+def test_a_parameter_that_does_not_fit_is_refused(params: dict[str, float], message: str) -> None:
+    with pytest.raises(RouterError, match=message):
+        Capability(**params).fit(directions(20, seed=1))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_encoder(tmp_path_factory.mktemp("tiny") / "model", world(200, seed=1).features.texts)
+
+
+@pytest.fixture(scope="module")
+def full(model: Path) -> Capability:
+    """The full form, fitted in large steps: the model is small, and knows nothing to begin with."""
+    router = Capability(encoder=str(model), heads=4, learning_rate=3e-3, batch_size=32, at_once=16, best=1)
+    return router.fit(texts_alone(world(200, seed=1)))
+
+
+def texts_alone(labels: RoutingDataset) -> RoutingDataset:
+    """Take the embeddings away."""
+    n = len(labels)
+    return replace(labels, features=replace(labels.features, embedding=np.zeros((n, 0), dtype=np.float32)))
+
+
+def test_the_full_form_learns_from_the_texts(full: Capability) -> None:
+    held_out = texts_alone(world(200, seed=3))
+    assert worth(full, held_out) > best_single(held_out) + 0.5
+
+
+def test_the_full_form_comes_back_as_it_was_saved(full: Capability) -> None:
+    seen = texts_alone(world(70, seed=3)).features
+    back = load_router(full.save())
+    np.testing.assert_array_equal(back.scores(seen), full.scores(seen))
+    assert back.save() == full.save()
+
+
+def test_the_full_form_scores_each_question_alone_and_each_arm_as_any_other(full: Capability) -> None:
+    seen = texts_alone(world(20, seed=3)).features
+    alone = np.vstack([full.scores(seen.rows([row])) for row in range(len(seen))])
+    np.testing.assert_allclose(full.scores(seen), alone, atol=1e-5)
+    few = ("graph", "none")
+    np.testing.assert_array_equal(
+        full.scores(seen.of(few)), full.scores(seen)[:, [seen.arms.index(arm) for arm in few]]
+    )
+
+
+def test_only_the_word_embeddings_and_the_last_two_layers_are_fitted(model: Path) -> None:
+    labels = world(60, seed=1)
+    right, known = positives(labels.utility, 2), np.ones_like(labels.utility, dtype=bool)
+    tower = TextTower(str(model), len(labels.features.arms), 16)
+    before = {name: value.detach().clone() for name, value in tower.named_parameters()}
+    assert tower(tower.tokens).shape == (4, 32)
+    descent = Descent(CapabilityParameters(epochs=2), 32, 1e-3, 16)
+    with on_threads(1):
+        fit_encoder(tower, labels.features, right, known, descent, 0.2)
+
+    moved = {name for name, value in tower.named_parameters() if not torch.equal(value, before[name])}
+    expected = {
+        name
+        for name in before
+        if name.endswith("word_embeddings.weight") or ".layer.1." in name or ".layer.2." in name
+    }
+    assert len(expected) == 1 + 2 * 16
+    # A bias of keys has no part in attention: it may stay where it is.
+    assert {name for name in expected - moved if not name.endswith("key.bias")} == set()
+    assert moved <= expected
+    assert set(tower.state()) == expected
+
+
+def test_each_arm_gets_a_word_of_its_own(model: Path) -> None:
+    tower = TextTower(str(model), 3, 16)
+    words = tower.model.tokenizer.convert_tokens_to_ids(tower.tokens)
+    plain = TextTower(str(model), 1, 16)
+    size = len(plain.model.tokenizer) - 1
+    assert words == [size, size + 1, size + 2]
+    with torch.no_grad():
+        near = tower(tower.tokens) @ tower(tower.tokens).T
+    assert near.fill_diagonal_(0.0).max().item() < 0.999
+
+
+def test_the_full_form_keeps_what_every_router_promises(model: Path) -> None:
+    build = partial(Capability, encoder=str(model), heads=2, epochs=1)
+    router_contracts.threads_see_what_one_thread_sees(build)
+    router_contracts.unknown_utilities_are_left_out(build)
+    router_contracts.the_same_labels_give_the_same_bytes(build)
+
+
+def test_a_model_that_is_not_there_or_another_is_refused(tmp_path: Path) -> None:
+    labels = world(20, seed=1)
+    with pytest.raises(ModelNotFoundError, match="there is no file or folder /nowhere/model"):
+        Capability(encoder="/nowhere/model").fit(labels)
+    with pytest.raises(ModelNotFoundError, match="cannot be loaded"):
+        Capability(encoder=str(tmp_path)).fit(labels)
+    place = make_encoder(tmp_path / "model", labels.features.texts, seed=8)
+    saved = Capability(encoder=str(place), heads=4, epochs=1).fit(texts_alone(labels)).save()
+    other = make_encoder(tmp_path / "other", labels.features.texts, seed=9)
+    (other / "model.safetensors").replace(place / "model.safetensors")
+    with pytest.raises(RouterError, match="is not the one that the router was fitted with"):
+        load_router(saved)
+    with pytest.raises(RouterError, match="needs the questions' embeddings, or an encoder"):
+        Capability().fit(texts_alone(labels))
+
+
+def test_asking_a_loaded_router_does_not_import_torch(tmp_path: Path) -> None:
+    router = Capability(width=16, epochs=1).fit(world(40, seed=1))
+    (tmp_path / "router").write_bytes(router.save())
+    script = (
+        "import sys, pathlib; from armwise.agent.routers.catalog import load_router;"
+        "from tests.router_contracts import asked;"
+        f"router = load_router(pathlib.Path({str(tmp_path / 'router')!r}).read_bytes());"
+        "router.scores(asked()); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_a_zero_vector_has_finite_scores() -> None:
+    labels = world(40, seed=1)
+    router = Capability(width=16, epochs=1).fit(labels)
+    nothing = replace(labels.features, embedding=np.zeros((len(labels), DIM), dtype=np.float32))
+    assert np.isfinite(router.scores(nothing)).all()
+    empty = Head(
+        {
+            name: np.zeros(shape)
+            for name, shape in (("0.weight", (2, DIM)), ("0.bias", 2), ("2.weight", (2, 2)), ("2.bias", 2))
+        }
+    )
+    assert empty.encode(nothing).tolist() == np.zeros((len(labels), 2)).tolist()

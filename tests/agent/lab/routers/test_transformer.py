@@ -1,0 +1,140 @@
+"""The transformer router keeps the promises of a router, and fits as much of its text model as it is told."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load as load_arrays
+
+from armwise.agent.lab.routers.transformer import Transformer
+from armwise.agent.routers.base import read_header
+from armwise.agent.routers.dataset import Floats, RouterError
+from armwise.arms.models import ModelNotFoundError
+from tests.router_contracts import (
+    APART_CHECKS,
+    CHECKS,
+    LEARNING_CHECKS,
+    RETRIEVED_CHECKS,
+    TOPICS,
+    Build,
+    best_single,
+    world,
+    worth,
+)
+
+SMALL = {"hidden": [16], "learning_rate": 0.01, "batch_size": 16, "epochs": 6, "at_once": 64}
+TUNED = {"train_layers": 1, "tuning_epochs": 2, "tuning_rate": 1e-3}
+
+
+def make_model(folder: Path, *, seed: int = 7) -> Path:
+    """Make a text model of two small layers, with random weights."""
+    import torch
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder.mkdir()
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "what", "of", "the", *TOPICS]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary))
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        initializer_range=0.5,  # this wide, or all texts would look next to alike
+    )
+    BertModel(config).save_pretrained(folder)
+    BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=32).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_model(tmp_path_factory.mktemp("tiny") / "model"))
+
+
+@pytest.fixture(scope="module")
+def frozen(model: str) -> Build:
+    return partial(Transformer, model=model, **SMALL)
+
+
+@pytest.fixture(scope="module")
+def tuned(model: str) -> Build:
+    return partial(Transformer, model=model, loss="pointwise", **SMALL, **TUNED)
+
+
+@pytest.mark.parametrize(
+    "check", CHECKS + APART_CHECKS + LEARNING_CHECKS + RETRIEVED_CHECKS, ids=lambda check: check.__name__
+)
+@pytest.mark.parametrize("which", ["frozen", "tuned"])
+def test_a_transformer_keeps_its_promise(
+    which: str, check: Callable[[Build], None], request: pytest.FixtureRequest
+) -> None:
+    check(request.getfixturevalue(which))
+
+
+def arrays(router: Transformer) -> dict[str, Floats]:
+    """Return what is saved of its text model."""
+    saved = load_arrays(read_header(router.save())[1])
+    return {name: value for name, value in saved.items() if name.startswith("reader.")}
+
+
+def test_only_the_layers_that_are_fitted_are_saved(model: str) -> None:
+    import torch
+    from transformers import AutoModel
+
+    labels = world(30, seed=1)
+    assert arrays(Transformer(model=model, **SMALL).fit(labels)) == {}
+    moved = arrays(Transformer(model=model, **SMALL, **TUNED).fit(labels))
+    before = AutoModel.from_pretrained(model).encoder.layer[1].state_dict()
+    after = {name.rpartition("layer.1.")[2]: torch.from_numpy(value) for name, value in moved.items()}
+    assert after.keys() == before.keys()
+    assert sum(not torch.equal(after[name], value) for name, value in before.items()) > len(before) / 2
+
+
+def test_the_text_is_what_it_reads(model: str) -> None:
+    """The words are all that tells the topics apart, once the numbers and the embedding say nothing."""
+    labels = world(300, seed=1)
+    router = Transformer(model=model, stage="question", **SMALL)
+    held_out = world(200, seed=3)
+    for of in (labels, held_out):
+        of.features.question[:] = 0.0
+        of.features.embedding[:] = 0.0
+    assert worth(router.fit(labels), held_out) > best_single(held_out) + 0.3
+
+
+def test_questions_are_cut_at_the_length_that_is_told(model: str) -> None:
+    labels = world(30, seed=1)
+    labels.features.question[:] = 0.0
+    # six words, and the two tokens that begin and end a text
+    eight = replace(labels.features, texts=tuple(f"{text} of" for text in labels.features.texts))
+    longer = replace(eight, texts=tuple(f"{text} the enzyme of the enzyme" for text in eight.texts))
+    short = Transformer(model=model, max_length=8, stage="question", **SMALL).fit(labels)
+    np.testing.assert_allclose(short.scores(longer), short.scores(eight), atol=1e-5)
+    whole = Transformer(model=model, stage="question", **SMALL).fit(labels)
+    assert not np.allclose(whole.scores(longer), whole.scores(eight), atol=1e-3)
+
+
+def test_a_router_of_another_model_is_refused(model: str, tmp_path: Path) -> None:
+    labels = world(30, seed=1)
+    place = make_model(tmp_path / "model", seed=8)
+    saved = Transformer(model=str(place), **SMALL).fit(labels).save()
+    (place / "model.safetensors").write_bytes((Path(model) / "model.safetensors").read_bytes())
+    with pytest.raises(RouterError, match=r"model '.*' is not the one that the router was fitted with"):
+        Transformer(model=str(place), **SMALL).load(saved)
+
+
+def test_more_layers_than_there_are_cannot_be_fitted(model: str) -> None:
+    with pytest.raises(RouterError, match=r"3 layers of model '.*' are to be fitted, but it has 2"):
+        Transformer(model=model, train_layers=3).fit(world(20, seed=1))
+
+
+def test_a_model_that_is_not_there_is_missed(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="there is no file or folder /nowhere/model"):
+        Transformer(model="/nowhere/model").fit(world(20, seed=1))
+    with pytest.raises(ModelNotFoundError, match="cannot be loaded"):
+        Transformer(model=str(tmp_path)).fit(world(20, seed=1))

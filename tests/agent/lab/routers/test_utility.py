@@ -1,0 +1,97 @@
+"""From what arms did to what they are worth."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from armwise.agent.lab.routers.utilities import priced, utilities
+from armwise.agent.routers.dataset import RouterError
+from armwise.agent.routers.utility import LTRR, R3AG, Utility
+from armwise.arms.lab.portfolio import Outcomes
+from armwise.arms.questions import Question
+from armwise.feedback.reward import Prices
+
+ARMS = ("none", "bm25", "dense")
+
+
+def outcomes(**scores: list[list[float]]) -> Outcomes:
+    n = len(next(iter(scores.values())))
+    nothing = ((None,) * 3,) * n
+    return Outcomes(
+        tuple(Question(f"q{i}", f"{i}?") for i in range(n)),
+        ARMS,
+        {name: np.array(rows) for name, rows in scores.items()},
+        {"steps": np.tile([0.0, 1.0, 2.0], (n, 1)), "prompt_tokens": np.full((n, 3), 500.0)},
+        nothing,
+        nothing,
+    )
+
+
+def test_ltrr_is_the_gain_over_no_retrieval_scaled_a_question() -> None:
+    told = utilities(outcomes(f1=[[0.2, 0.6, 0.4], [0.5, 0.5, 0.5]]), LTRR)
+    np.testing.assert_allclose(told, [[0.0, 1.0, 0.5], [0.5, 0.5, 0.5]])
+
+
+def test_r3ag_adds_what_the_arm_earns_on_average() -> None:
+    rows = outcomes(em=[[0.0, 1.0, 0.0], [0.0, 1.0, 1.0]], f1=[[0.0, 1.0, 0.5], [0.0, 1.0, 1.0]])
+    expected = np.array([[0.0, 1.0, 0.0], [0.0, 1.0, 1.0]]) + 0.2 * np.array(
+        [[0.0, 1.0, 0.5], [0.0, 1.0, 1.0]]
+    )
+    np.testing.assert_allclose(utilities(rows, R3AG), expected + 0.2 * np.array([0.0, 1.0, 0.5]))
+
+
+def test_cost_is_priced_and_weighed() -> None:
+    rows = outcomes(acc=[[1.0, 1.0, 1.0]])
+    told = utilities(rows, Utility(measures={"acc": 1.0}, cost_weight=0.1))
+    np.testing.assert_allclose(told, [[1.0, 0.9, 0.8]])
+    with pytest.raises(
+        RouterError,
+        match="kilotokens have the price 1, but no outcome has 'completion_tokens': price kilotokens at 0",
+    ):
+        priced(rows, Prices(kilotokens=1.0))
+
+
+def test_an_unknown_cost_hides_its_own_arm_alone() -> None:
+    rows = outcomes(f1=[[0.5, 0.5, 0.5], [0.5, 0.5, 0.5]])
+    rows.costs["steps"][0, 1] = np.nan
+    np.testing.assert_array_equal(priced(rows, Prices(steps=1.0)), [[0.0, np.nan, 2.0], [0.0, 1.0, 2.0]])
+    told = utilities(rows, Utility(cost_weight=0.1, over="none", scale="minmax"))
+    np.testing.assert_allclose(told, [[1.0, np.nan, 0.0], [1.0, 0.5, 0.0]])
+
+
+def test_an_unknown_price_in_dollars_counts_as_none() -> None:
+    rows = outcomes(f1=[[0.5, 0.5, 0.5]])
+    paid = replace(rows, costs={**rows.costs, "usd": np.array([[0.25, np.nan, 0.5]])})
+    np.testing.assert_array_equal(priced(paid, Prices(steps=0.0, usd=2.0)), [[0.5, 0.0, 1.0]])
+
+
+def test_of_two_arms_that_find_the_same_the_cheaper_one_has_the_higher_utility() -> None:
+    rows = outcomes(f1=[[0.0, 1.0, 1.0]] * 2)
+    paid = replace(rows, costs={**rows.costs, "usd": np.tile([0.0, 0.002, 0.0], (2, 1))})
+    dollars = Prices(steps=0.0, usd=100.0)
+    np.testing.assert_allclose(utilities(paid, Utility(cost_weight=1.0, cost=dollars)), [[0.0, 0.8, 1.0]] * 2)
+    scaled = Utility(cost_weight=1.0, cost=dollars, over="none", scale="minmax")
+    np.testing.assert_allclose(utilities(paid, scaled), [[0.0, 0.8, 1.0]] * 2)
+
+
+def test_an_unknown_score_stays_unknown_and_hides_nothing() -> None:
+    told = utilities(outcomes(f1=[[0.2, np.nan, 0.4]]), Utility(scale="minmax"))
+    np.testing.assert_array_equal(told, [[0.0, np.nan, 1.0]])
+
+
+def test_without_the_utility_of_the_arm_to_compare_with_nothing_is_known() -> None:
+    assert np.isnan(utilities(outcomes(f1=[[np.nan, 0.5, 0.4]]), LTRR)).all()
+
+
+def test_a_measure_or_an_arm_that_is_not_there_is_named() -> None:
+    rows = outcomes(f1=[[0.2, 0.6, 0.4]])
+    with pytest.raises(RouterError, match="no score 'f2' among the outcomes; there are: f1"):
+        utilities(rows, Utility(measures={"f2": 1.0}))
+    with pytest.raises(RouterError, match="'nine' is unknown here"):
+        utilities(rows, Utility(over="nine"))
+
+
+def test_a_weight_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="measure 'f1' has weight 0"):
+        Utility(measures={"f1": 0.0})

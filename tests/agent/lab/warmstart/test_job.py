@@ -1,0 +1,333 @@
+"""Warm starts beside a service: due by the log, one child each, over HTTP as on record."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from armwise.agent.config import AppConfig, load
+from armwise.agent.jobs import Task
+from armwise.agent.lab.warmstart.job import WarmStarts, begin_child
+from armwise.agent.learning import Recipe
+from armwise.feedback.drift import Alarm
+from armwise.feedback.drift.alarms import raise_alarms
+from armwise.feedback.log import Store
+from armwise.feedback.registry import runs, versions
+from armwise.feedback.training_log import take_epoch
+from tests.agent.asking import refused
+from tests.agent.fakes import Service
+from tests.agent.lab.warmstart.test_run import World, configured, outcomes_file
+
+EVERY_HOUR: dict[str, Any] = {"every": "PT1H"}
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
+    monkeypatch.delenv("ARMWISE_HOME", raising=False)
+    return configured(tmp_path, **EVERY_HOUR).settled()
+
+
+class Children:
+    """Stand in for processes that do runs: each ends at once with a status.
+
+    Attributes:
+        status: Of the next one.
+        script: What the next one does instead.
+        begun: The run of each.
+    """
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.script = ""
+        self.begun: list[int] = []
+
+    def __call__(self, config: AppConfig, number: int) -> "subprocess.Popen[bytes]":
+        del config
+        self.begun.append(number)
+        script = self.script or f"raise SystemExit({self.status})"
+        return subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, start_new_session=True)
+
+
+@pytest.fixture
+def children() -> Children:
+    return Children()
+
+
+class Clock:
+    """Says the time that it is told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def task(store: Store, config: AppConfig, children: Children, clock: Clock) -> WarmStarts:
+    return WarmStarts(store, config, 100.0, children, clock)
+
+
+def ours(config: AppConfig) -> str:
+    return Recipe.configured(config).digest
+
+
+def test_the_log_says_when_a_run_is_due(store: Store, config: AppConfig, task: Task) -> None:
+    assert not task.due(99.0)
+    assert task.due(101.0)
+    run = runs.claim(store, ours(config), runs.Trigger.SCHEDULE, "here:1", 101.0)
+    assert not task.due(110.0), "it is under way"
+    runs.finish(store, run, runs.State.HELD, 120.0)
+    assert not task.due(3000.0)
+    assert task.due(101.0 + 3600.0)
+
+
+def test_runs_of_another_service_on_the_same_log_are_its_own(
+    store: Store, task: WarmStarts, children: Children
+) -> None:
+    runs.request(store, "theirs", 90.0)
+    assert not task.due(99.0)
+    theirs = runs.claim(store, "theirs", runs.Trigger.SCHEDULE, "there:1", 100.0)
+    assert task.due(101.0), "no run of ours was done yet"
+    task.run(threading.Event())
+    assert children.begun == [], "but one is done at a time"
+    assert [run.seq for run in runs.page(store, 5)] == [theirs.seq]
+
+
+def test_the_log_is_looked_at_once_a_second(task: WarmStarts) -> None:
+    assert not task.due(99.5)
+    assert not task.due(100.2), "not looked at"
+    assert task.due(100.6)
+
+
+def test_requests_alarms_and_runs_that_died_say_what_started_the_next_one(
+    store: Store, config: AppConfig, task: WarmStarts, children: Children, clock: Clock
+) -> None:
+    def done(at: float, state: runs.State, **inputs: object) -> runs.Trigger:
+        """Have the next run done, and say what started it."""
+        assert task.due(at)
+        clock.now = at
+        task.run(threading.Event())
+        (run,) = runs.page(store, 1)
+        assert children.begun[-1] == run.seq
+        runs.save_progress(store, run, at, inputs=inputs, steps=[])
+        if state is not runs.State.RUNNING:
+            runs.finish(store, run, state, at)
+        return run.trigger
+
+    learner = Recipe.configured(config)
+    epoch = take_epoch(store, "test", 0.0)
+    versions.publish(store, learner.draft(b"state", 0, 0, None, epoch, 0.0), b"state")
+    assert done(101.0, runs.State.HELD) is runs.Trigger.SCHEDULE
+    raise_alarms(store, epoch, [Alarm(learner.digest, "reward of a", "adwin", 0.8, 0.1, 5, 50.0)])
+    assert done(200.0, runs.State.HELD, alarm=5) is runs.Trigger.ALARM
+    assert not task.due(250.0)
+    runs.request(store, ours(config), 300.0)
+    assert done(301.0, runs.State.RUNNING, alarm=5) is runs.Trigger.REQUEST
+    assert not task.due(302.0 + runs.LEASE_S / 2)
+    assert done(303.0 + runs.LEASE_S, runs.State.HELD, alarm=5) is runs.Trigger.RESUMED
+
+
+def test_a_child_that_dies_leaves_a_failed_run_and_the_schedule_goes_on(
+    store: Store, task: WarmStarts, children: Children
+) -> None:
+    children.status = 3
+    assert task.due(100.0)
+    task.run(threading.Event())
+    (run,) = runs.page(store, 5)
+    assert (run.status, run.error) == (runs.State.FAILED, "its process ended with status 3: see its output")
+    assert not task.due(110.0)
+    assert task.due(100.0 + 3600.0)
+
+
+def test_a_run_is_heard_of_for_as_long_as_its_child_lives(
+    store: Store, task: WarmStarts, children: Children, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.agent.lab.warmstart.job.HEARTBEAT_S", 0.0)
+    monkeypatch.setattr("armwise.agent.lab.warmstart.job.POLL_S", 0.005)
+    children.script = "import sys; sys.stdin.read()"
+    assert task.due(100.0)
+    thread = threading.Thread(target=task.run, args=(threading.Event(),))
+    thread.start()
+    until(lambda: bool(runs.page(store, 1)))
+    clock.now = 150.0
+    until(lambda: runs.page(store, 1)[0].alive_at == 150.0)
+    lost = runs.page(store, 1)[0]
+    runs.claim(store, lost.configured, runs.Trigger.RESUMED, "there:1", 151.0 + runs.LEASE_S)
+    thread.join(60)
+    assert not thread.is_alive(), "a child whose run was taken for dead is ended"
+
+
+def test_a_service_that_stops_takes_the_child_and_what_it_started_along(
+    store: Store, config: AppConfig, children: Children
+) -> None:
+    told, stop = Path(config.home).parent / "pid", threading.Event()
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    children.script = (
+        "import pathlib, subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {stubborn!r}])\n"
+        f"pathlib.Path({str(told)!r}).write_text(f'{{child.pid}} ')\n"
+        "time.sleep(600)"
+    )
+
+    def begin(config: AppConfig, number: int) -> "subprocess.Popen[bytes]":
+        child = children(config, number)
+        until(lambda: told.exists() and told.read_text().endswith(" "))
+        stop.set()
+        return child
+
+    WarmStarts(store, config, 0.0, begin).run(stop)
+    until(lambda: _gone(int(told.read_text())))
+
+
+def _gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"  # nobody has asked for its status
+
+
+def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for something."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def world(tmp_path: Path, config: AppConfig) -> Iterator[World]:
+    outcomes_file(tmp_path / "exam")
+    with closing(Store(config.database_url)) as store:
+        world = World(config, store, tmp_path)
+        world.learn()
+        world.ask(range(60))
+        yield world
+
+
+def taken(world: World) -> int:
+    """Take a run, as who begins its child does."""
+    return runs.claim(world.store, world.ours, runs.Trigger.SCHEDULE, "here:1", time.time()).seq
+
+
+@pytest.mark.slow
+def test_a_child_does_a_whole_run_with_a_real_verdict_and_gives_way(world: World) -> None:
+    child = begin_child(world.config, taken(world))
+    until(lambda: child.poll() is not None or _gives_way(child.pid))
+    assert child.returncode is None, "it gave way while it worked"
+    assert child.wait(100) == 0
+    (run,) = runs.page(world.store, 5)
+    assert run.trigger is runs.Trigger.SCHEDULE
+    assert run.status is runs.State.HELD, run.error
+    assert [step["name"] for step in run.steps] == ["gather", "enter", "learn", "evaluate", "decide"]
+    assert run.evaluation == 1
+    verdict = run.steps[3]["found"][f"recipe:{run.candidate}"]
+    assert verdict["verdict"] == "hold"
+    assert run.steps[4]["found"]["reasons"] == verdict["reasons"] != []
+    assert world.unchanged
+    assert child.stdin is not None
+    child.stdin.close()
+
+
+def _gives_way(pid: int) -> bool:
+    return os.getpriority(os.PRIO_PROCESS, pid) == 19
+
+
+@pytest.mark.timeout(600)  # of low priority, it waits for everything else
+def test_a_child_whose_parent_is_no_more_ends_before_its_run_does(world: World) -> None:
+    child = begin_child(world.config, taken(world))
+    assert child.stdin is not None
+    child.stdin.close()
+    assert child.wait(500) == -signal.SIGKILL
+    assert [run.status for run in runs.page(world.store, 2)] == [runs.State.RUNNING]
+
+
+# -- over HTTP --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def service(tmp_path: Path, config: AppConfig) -> Any:
+    document = config.model_dump(mode="json")
+    async with Service(tmp_path, warm_start=document["warm_start"]).running() as service:
+        yield service
+
+
+async def test_a_run_is_asked_for_once_and_looked_at(service: Service) -> None:
+    asked = await service.client.post("/v1/warm-starts")
+    assert (asked.status_code, asked.headers["location"]) == (202, "/v1/warm-starts/1")
+    told = asked.json()
+    assert (told["id"], told["status"], told["trigger"]) == (1, "asked", "request")
+    again = await service.client.post("/v1/warm-starts")
+    assert "run 1 is requested since" in refused(again, 409, "under_way")
+
+    store, now = service.point.store, service.replica.service.clock()
+    run = runs.claim(store, ours(service.config), runs.Trigger.SCHEDULE, "here:1", now)
+    listed = (await service.client.get("/v1/warm-starts")).json()
+    assert [one["status"] for one in listed["warm_starts"]] == ["running"]
+    assert listed["next"] is None
+    step = {"name": "gather", "said": "no new labels", "found": {}}
+    runs.save_progress(store, run, now, inputs={"log": 3}, steps=[step])
+    runs.finish(store, run, runs.State.NOTHING_NEW, now)
+    one = (await service.client.get("/v1/warm-starts/1")).json()
+    assert (one["status"], one["inputs"], one["steps"]) == ("nothing_new", {"log": 3}, [step])
+    listed = (await service.client.get("/v1/warm-starts")).json()
+    assert listed["next"] == {"at": pytest.approx(now + 3600.0), "trigger": "schedule"}
+    assert "steps" not in listed["warm_starts"][0]
+
+
+async def test_a_run_that_there_is_not_is_not_found(service: Service) -> None:
+    refused(await service.client.get("/v1/warm-starts/9"), 404, "warm_start_not_found", "number")
+
+
+async def test_without_a_configured_warm_start_none_can_be_asked_for(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        told = refused(await service.client.post("/v1/warm-starts"), 409, "not_configured")
+        assert "the configuration has no `warm_start`" in told
+        assert (await service.client.get("/v1/warm-starts")).json() == {"warm_starts": [], "next": None}
+
+
+def test_the_example_configuration_can_be_used() -> None:
+    found = load(Path(__file__).parents[4] / "examples" / "warm_start.yaml")
+    assert found.warm_start is not None
+    assert found.warm_start.every == "PT6H"
+
+
+def test_a_run_gives_way_with_its_whole_session() -> None:
+    script = (
+        "import os, pathlib\n"
+        "from armwise.agent.low_priority import lower_priority_of_a_writer\n"
+        "lower_priority_of_a_writer()\n"
+        "group = pathlib.Path('/proc/self/autogroup')\n"
+        "print(os.nice(0), group.read_text() if group.exists() else 'no groups nice 19')\n"
+    )
+    command = [sys.executable, "-c", script]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True).stdout
+    assert told.startswith("19 ")
+    assert told.strip().endswith("nice 19")
+
+
+def test_a_run_in_the_session_of_others_leaves_that_alone() -> None:
+    script = (
+        "import pathlib\n"
+        "from armwise.agent.low_priority import lower_priority_of_a_writer\n"
+        "group = pathlib.Path('/proc/self/autogroup')\n"
+        "before = group.read_text() if group.exists() else ''\n"
+        "lower_priority_of_a_writer()\n"
+        "print(before == (group.read_text() if group.exists() else ''))\n"
+    )
+    command = [sys.executable, "-c", script]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == "True"

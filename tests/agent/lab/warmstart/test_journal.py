@@ -1,0 +1,248 @@
+"""The journal of a run, and the verdict that a run waits for."""
+
+import inspect
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.evaluation import EvaluationFailedError, run_evaluation, verdict_on
+from armwise.agent.jobs import JobFailedError, ProgressCallback
+from armwise.agent.lab.warmstart.journal import HEARTBEAT_S, Journal, Step
+from armwise.agent.learning import configuration_of
+from armwise.feedback.errors import LogUnavailableError, SupersededError
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Run, evaluations, runs
+from tests.agent.fakes import CONFIG
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> AppConfig:
+    return parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
+
+
+@pytest.fixture
+def store(config: AppConfig) -> Iterator[Store]:
+    with closing(Store(config.database_url)) as store:
+        yield store
+
+
+def found(store: Store, run: Run) -> Run:
+    read = runs.find(store, run.seq)
+    assert read is not None
+    return read
+
+
+def begun(store: Store) -> Run:
+    return runs.claim(store, "ours", runs.Trigger.COMMAND, "here:1", 100.0)
+
+
+def within(store: Store, run: Run, do: Callable[[Journal], None]) -> None:
+    with Journal(store, run, lambda _: None, lambda: 100.0) as journal:
+        do(journal)
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30.0
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_each_step_is_on_record_before_the_next_begins(store: Store) -> None:
+    run, told, times = begun(store), list[Step](), count(100.0)
+    with Journal(store, run, told.append, lambda: next(times)) as journal:
+        journal.inputs = {"log": 3}
+        with journal.step("gather") as step:
+            step.found["new"] = ["exam"]
+            step.said = "new labels of exam"
+        read = found(store, run)
+        assert (read.status, read.inputs) == (runs.State.RUNNING, {"log": 3})
+        assert [one["name"] for one in read.steps] == ["gather"]
+        journal.candidate, journal.evaluation = 7, 2
+        journal.ends(runs.State.HELD)
+        with journal.step("decide") as step:
+            step.said = "held"
+    assert [step.name for step in told] == ["gather", "decide"]
+    read = found(store, run)
+    assert (read.status, read.candidate, read.evaluation) == (runs.State.HELD, 7, 2)
+    assert read.steps[0]["found"] == {"new": ["exam"]}
+    assert read.steps[0]["at"] < read.steps[1]["at"] < (read.finished_at or 0.0)
+
+
+def test_the_worker_of_an_open_journal_is_heard_of(store: Store) -> None:
+    run, times = begun(store), count(200.0)
+    with Journal(store, run, lambda _: None, lambda: next(times), heartbeat_s=0.005) as journal:
+        until(lambda: found(store, run).alive_at >= 203.0)
+        journal.ends(runs.State.HELD)
+
+
+def test_a_journal_is_closed_once_nobody_renews_the_lease_any_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewing, release = threading.Event(), threading.Event()
+
+    def renew(*_: object) -> None:
+        renewing.set()
+        assert release.wait(30.0)
+
+    monkeypatch.setattr(runs, "renew", renew)
+    with Journal(store, begun(store), lambda _: None, lambda: 100.0, heartbeat_s=0.005) as journal:
+        assert renewing.wait(30.0)
+        journal.ends(runs.State.HELD)
+        threading.Timer(0.05, release.set).start()
+    assert release.is_set()
+
+
+def test_the_duration_of_a_step_is_kept_in_milliseconds(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timer = SimpleNamespace(monotonic=iter([10.0, 11.23456]).__next__)
+    monkeypatch.setattr("armwise.agent.lab.warmstart.journal.time", timer)
+    run = begun(store)
+
+    def do(journal: Journal) -> None:
+        with journal.step("gather"):
+            pass
+        journal.ends(runs.State.HELD)
+
+    within(store, run, do)
+    assert [one["seconds"] for one in found(store, run).steps] == [1.235]
+
+
+def test_a_run_renews_its_lease_several_times_before_it_ends() -> None:
+    renewals = inspect.signature(Journal).parameters["heartbeat_s"].default
+    assert (renewals, HEARTBEAT_S, runs.LEASE_S) == (10.0, 10.0, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("too many"), "enter: ValueError: too many"),
+        (KeyboardInterrupt(), "enter: KeyboardInterrupt"),
+    ],
+    ids=["failed", "interrupted"],
+)
+def test_what_a_failed_step_found_is_kept_with_the_failure(
+    store: Store, error: BaseException, message: str
+) -> None:
+    run = begun(store)
+
+    def enter(journal: Journal) -> None:
+        with journal.step("gather"):
+            pass
+        with journal.step("enter") as step:
+            step.found["exam"] = 12
+            raise error
+
+    with pytest.raises(type(error)):
+        within(store, run, enter)
+    read = found(store, run)
+    assert (read.status, read.error) == (runs.State.FAILED, message)
+    assert read.steps[1]["found"] == {"exam": 12}
+
+
+@pytest.mark.parametrize("worker", ["there:1", "here:1"], ids=["another worker", "the same worker again"])
+def test_who_has_lost_a_run_finds_out_before_the_next_step(store: Store, worker: str) -> None:
+    run = begun(store)
+
+    def decide(journal: Journal) -> None:
+        runs.claim(store, "ours", runs.Trigger.RESUMED, worker, 101.0 + runs.LEASE_S)
+        with journal.step("decide"):
+            raise AssertionError("it must not be begun")
+
+    with pytest.raises(SupersededError, match="no longer under way"):
+        within(store, run, decide)
+    assert found(store, run).status is runs.State.ABANDONED
+
+
+def test_a_log_that_is_away_does_not_hide_what_was_raised(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise LogUnavailableError("the log is away")
+
+    run = begun(store)
+
+    def gather(journal: Journal) -> None:
+        with journal.step("gather"):
+            monkeypatch.setattr("armwise.feedback.registry.runs.save_progress", away)
+            raise ValueError("first")
+
+    with pytest.raises(ValueError, match="first"):
+        within(store, run, gather)
+    assert found(store, run).status is runs.State.RUNNING, "it will be found dead"
+
+
+# -- the verdict ------------------------------------------------------------------------------------------
+
+REPORT = {"candidates": [{"name": "served"}, {"name": "recipe:3", "verdict": {"promote": False}}]}
+
+
+def ask(store: Store, config: AppConfig, tell: Callable[..., None] = lambda *_: None) -> dict[str, Any]:
+    return run_evaluation(store, config, {"candidates": ["recipe:3"]}, "here:1", tell, lambda: 100.0).report
+
+
+def test_a_run_answers_its_evaluation_itself_and_no_other_however_many_wait(
+    store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def evaluate(
+        _config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback
+    ) -> evaluations.Answer:
+        asked.append(request["candidates"])
+        heard(0.5)
+        return evaluations.Answer(REPORT, "<html>")
+
+    monkeypatch.setattr("armwise.agent.evaluation.gate.evaluate_apart", evaluate)
+    for _ in range(evaluations.MAX_PENDING):
+        evaluations.submit(store, configuration_of(config), {"candidates": ["uniform"]}, 1.0)
+    told: list[tuple[str, int, int]] = []
+    report = ask(store, config, lambda *word: told.append(word))
+    assert asked == [["recipe:3"]]
+    assert report == REPORT
+    assert ("evaluating", 50, 100) in told
+    assert verdict_on(report, "recipe:3") == {"promote": False}
+    assert evaluations.result_of(store, evaluations.MAX_PENDING + 1) == REPORT, "it is kept like any other"
+
+
+def test_a_run_waits_for_a_worker_that_was_faster(
+    store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(_seconds: float) -> None:
+        evaluations.finish(store, theirs, evaluations.Answer(REPORT, "<html>"), 100.0)
+
+    monkeypatch.setattr("armwise.agent.evaluation.gate.time.sleep", sleep)
+    monkeypatch.setattr("armwise.agent.evaluation.gate.Evaluations.due", lambda *_: False)
+    number, real = 1, evaluations.submit
+
+    def submitted(store: Store, ours: str, request: Mapping[str, Any], now: float, most: None) -> Any:
+        nonlocal theirs
+        evaluation = real(store, ours, request, now, most)
+        theirs = evaluations.claim(store, ours, "there:1", now)
+        assert theirs is not None
+        assert theirs.seq == evaluation.seq == number
+        return evaluation
+
+    theirs: Any = None
+    monkeypatch.setattr(evaluations, "submit", submitted)
+    assert ask(store, config) == REPORT
+
+
+def test_an_evaluation_that_fails_says_why(
+    store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluate(*_: object) -> evaluations.Answer:
+        raise JobFailedError("there is no version 3")
+
+    monkeypatch.setattr("armwise.agent.evaluation.gate.evaluate_apart", evaluate)
+    with pytest.raises(EvaluationFailedError, match="evaluation 1 failed: there is no version 3"):
+        ask(store, config)

@@ -1,0 +1,464 @@
+"""What the sources of a warm start give: asked once, found again after a stop, new until it was judged."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.lab.offline import Labelling, Scoring
+from armwise.agent.lab.simulation import load_questions
+from armwise.agent.lab.warmstart.label_sources import LabelSources, Lot, _sample_of
+from armwise.agent.lab.warmstart.labels import WarmStartError
+from armwise.arms.lab.portfolio import ArmTable, outcomes, write_matrix
+from armwise.arms.questions import Question
+from armwise.feedback.events import Feedback
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Run, runs
+from tests.agent.asking import join
+from tests.agent.evaluation.test_evaluate import ARMS, turn
+from tests.agent.fakes import CONFIG
+
+NOW = 10.0
+"""The traffic was a few seconds ago."""
+
+
+@dataclass
+class World:
+    """A log, a corpus, and jobs that do as they are told.
+
+    Attributes:
+        folder: Where they are.
+        store: The log.
+        labelled: What arms were asked to answer, in order.
+        scored: What arms were asked to find, in order.
+        broken: Whether the next jobs fail.
+    """
+
+    folder: Path
+    store: Store
+    labelled: list[Labelling] = field(default_factory=list)
+    scored: list[Scoring] = field(default_factory=list)
+    broken: bool = False
+
+    def config(self, **changes: Any) -> AppConfig:
+        corpus = {"name": "small", "source": str(self.folder / "corpus.jsonl")}
+        document = {**CONFIG, "home": str(self.folder / "home"), "corpus": corpus}
+        return parse({**document, "log_url": f"sqlite:///{self.folder / 'log.db'}", **changes}).settled()
+
+    def gathering(self, sources: Mapping[str, Any], *before: Run, **changes: Any) -> LabelSources:
+        plan = {"warm_start": {"sources": sources, "portfolio": {"measure": "em"}}}
+        config = self.config(**{**plan, **changes})
+        assert config.warm_start is not None
+        return LabelSources(config, config.warm_start, self.store, before, lambda: NOW)
+
+    def label(self, settings: Labelling, *_: object) -> None:
+        """Stand in for `armwise label`."""
+        self._fail()
+        self.labelled.append(settings)
+        settings.output.mkdir()
+        questions = [Question(one.id, one.question) for one in load_questions(settings.queries)]
+        lines = [outcomes.Outcome(one, arm, scores={"em": 1.0}) for one in questions for arm in ARMS]
+        outcomes.write_outcomes(settings.output / "outcomes.jsonl", lines)
+
+    def score(self, settings: Scoring, *_: object) -> None:
+        """Stand in for `armwise score`."""
+        self._fail()
+        self.scored.append(settings)
+        table = ArmTable(settings.config.arms, {}, {}, settings.measure, {})
+        asked = [] if settings.queries is None else load_questions(settings.queries)
+        questions = [Question(one.id, one.question) for one in asked] or [Question("q", "?")]
+        write_matrix(settings.output, table, [(questions, np.ones((len(questions), len(ARMS)), np.float32))])
+
+    def _fail(self) -> None:
+        if self.broken:
+            raise WarmStartError("the model is away")
+
+    def ask(self, *numbers: int) -> None:
+        """Have some traffic."""
+        self.store.append([fact for number in numbers for fact in turn(number, "dense")])
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.delenv("ARMWISE_HOME", raising=False)
+    lines = [{"id": f"p{i}", "title": f"River {i}", "text": f"River {i} meets the sea."} for i in range(12)]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    exam(tmp_path / "exam.jsonl", 5)
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
+        world = World(tmp_path, store)
+        monkeypatch.setattr("armwise.agent.lab.warmstart.label_sources.label_questions", world.label)
+        monkeypatch.setattr("armwise.agent.lab.warmstart.label_sources.score_arms", world.score)
+        yield world
+
+
+def exam(path: Path, n: int) -> None:
+    lines = [{"id": f"q{i}", "question": f"exam {i}", "answers": ["yes"]} for i in range(n)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def lots_of(gathering: LabelSources) -> list[Lot]:
+    return gathering.lots(lambda *_: None)
+
+
+def fetched(gathering: LabelSources) -> list[Lot]:
+    lots = lots_of(gathering)
+    for lot in lots:
+        gathering.fetch(lot, Console(file=StringIO()), lambda *_: None)
+        assert lot.path.exists()
+    return lots
+
+
+def judged(lots: list[Lot]) -> Run:
+    """A run that took these lots and came to a verdict."""
+    inputs = {"lots": [lot.document() for lot in lots]}
+    return Run(
+        1,
+        runs.Trigger.SCHEDULE,
+        runs.State.HELD,
+        "here:1",
+        0.0,
+        0.0,
+        0.0,
+        inputs,
+        [],
+        None,
+        None,
+        None,
+        "ours",
+    )
+
+
+def asked(world: World, metrics: Mapping[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+    source = {
+        "kind": "questions",
+        "path": str(world.folder / "exam.jsonl"),
+        "metrics": metrics or {"right": "em"},
+    }
+    return {"exam": {**source, **fields}}
+
+
+def test_live_arms_are_asked_questions_with_known_answers_once(world: World) -> None:
+    (lot,) = fetched(world.gathering(asked(world, limit=3)))
+    assert (lot.new, lot.metrics) == (True, {"right": "em"})
+    (settings,) = world.labelled
+    assert settings.output == lot.path
+    assert (settings.measures, settings.limit, settings.workers) == (("em",), 3, 1)
+    assert lot.path.is_relative_to(world.folder / "home" / "warm_starts" / "exam")
+    fetched(world.gathering(asked(world, limit=3)))
+    assert len(world.labelled) == 1, "it is there"
+
+
+def test_what_was_judged_is_not_new_until_something_changes(world: World) -> None:
+    before = judged(fetched(world.gathering(asked(world))))
+    (same,) = lots_of(world.gathering(asked(world), before))
+    assert not same.new
+    other_arms = {**CONFIG["arms"], "far": {"kind": "bm25"}}
+    other_corpus = {"name": "other", "source": str(world.folder / "other.jsonl")}
+    (world.folder / "other.jsonl").write_text('{"id": "p", "text": "A lake."}\n')
+    changes: list[dict[str, Any]] = [
+        {"arms": other_arms},
+        {"llm": {"engine": "scripted", "default": "no"}},
+        {"llms": {"more": {"engine": "scripted"}}},
+        {"prompts": {"brief": {"with_passages": "{passages}", "without_passages": "x"}}},
+        {"answering": {"passages": 2}},
+        {"answering": {"max_tokens": 7}},
+        {"backbones": {"tiny": {"model": "hashing:8"}}},
+        {"corpus": other_corpus},
+        {"warm_start": {"sources": asked(world), "portfolio": {"measure": "f1"}}},
+    ]
+    found = [(change, lots_of(world.gathering(asked(world), before, **change))) for change in changes]
+    fields: list[dict[str, Any]] = [
+        {"form": "reasoning"}, {"measure": "R@4"}, {"limit": 4}, {"metrics": {"right": "f1"}},
+    ]  # fmt: skip
+    found += [(change, lots_of(world.gathering(asked(world, **change), before))) for change in fields]
+    exam(world.folder / "exam.jsonl", 6)
+    found.append(({"file": "other"}, lots_of(world.gathering(asked(world), before))))
+    for change, (lot,) in found:
+        assert lot.new, change
+        assert lot.path != same.path, change
+    assert len({lot.path for _, (lot,) in found}) == len(found) == 14
+
+
+OUTCOMES = {"kind": "outcomes", "path": "labels", "metrics": {"right": "em"}}
+MADE = {"kind": "synthetic", "questions": 20}
+USERS = {"kind": "feedback"}
+
+
+@pytest.mark.parametrize(
+    ("source", "others"),
+    [
+        (OUTCOMES, [{"path": "more"}, {"metrics": {"right": "f1"}}]),
+        (
+            MADE,
+            [{"questions": 21}, {"seed": 1}, {"measure": "RR@4"}, {"balanced": False}, {"with_model": True}],
+        ),
+        (USERS, [{"measure": "right"}]),
+    ],
+    ids=lambda one: one["kind"] if isinstance(one, dict) else "",
+)
+def test_labels_of_another_source_are_new(
+    world: World, source: dict[str, Any], others: list[dict[str, Any]]
+) -> None:
+    world.ask(*range(4))
+    join(world.store, world.config())
+    for name in ("labels", "more"):
+        (world.folder / name).write_text(f"outcomes of {name}")
+
+    def lot_of(**change: Any) -> Lot:
+        fields = {**source, **change}
+        if "path" in fields:
+            fields["path"] = str(world.folder / fields["path"])
+        (lot,) = lots_of(world.gathering({"one": fields}, *before))
+        return lot
+
+    before: list[Run] = []
+    before.append(judged([lot_of()]))
+    assert not lot_of().new
+    assert [lot_of(**change).new for change in others] == [True] * len(others)
+    digests = [lot_of(**change).digest for change in others]
+    assert len(set(digests)) == len(others)
+
+
+def test_the_same_labels_of_another_source_are_new(world: World) -> None:
+    (world.folder / "labels").write_text("outcomes")
+    source = {**OUTCOMES, "path": str(world.folder / "labels")}
+    before = judged(lots_of(world.gathering({"one": source})))
+    assert [lot.new for lot in lots_of(world.gathering({"one": source, "two": source}, before))] == [
+        False,
+        True,
+    ]
+
+
+def test_passages_are_scored_where_a_measure_of_them_is_named(world: World) -> None:
+    (lot,) = fetched(world.gathering(asked(world, {"right": "R@4"}, measure="R@4", limit=3)))
+    (settings,) = world.scored
+    assert (settings.measure, settings.output, settings.workers) == ("R@4", lot.path, 1)
+    assert (settings.queries, settings.limit) == (world.folder / "exam.jsonl", 3)
+    assert settings.timed == 0, "seconds cost nothing"
+
+
+def test_searches_are_timed_where_seconds_have_a_price(world: World) -> None:
+    priced = {**CONFIG["reward"], "cost": {"seconds": 0.01}}
+    fetched(world.gathering(asked(world, {"right": "R@4"}, measure="R@4"), reward=priced))
+    (settings,) = world.scored
+    assert settings.timed == 4
+
+
+def test_a_file_that_is_not_there_is_named(world: World) -> None:
+    (world.folder / "exam.jsonl").unlink()
+    with pytest.raises(WarmStartError, match=r"source 'exam': there is no .*exam\.jsonl"):
+        lots_of(world.gathering(asked(world)))
+
+
+def test_questions_are_made_from_the_corpus_once_and_the_live_arms_are_scored_on_them(world: World) -> None:
+    made = {"made": {"kind": "synthetic", "questions": 20}}
+    (lot,) = fetched(world.gathering(made))
+    assert (lot.new, lot.metrics) == (True, {})
+    (settings,) = world.scored
+    assert settings.measure == "R@4"
+    assert lot.path.is_dir()
+    assert settings.queries is not None
+    questions = settings.queries.read_bytes()
+    assert len(load_questions(settings.queries)) == 20
+    assert all(one.gold_ids for one in load_questions(settings.queries))
+    (same,) = fetched(world.gathering(made, judged([lot])))
+    assert not same.new
+    assert len(world.scored) == 1, "it is there"
+    (other,) = fetched(world.gathering({"made": {"kind": "synthetic", "questions": 20, "seed": 1}}))
+    assert other.path != lot.path
+    assert _sample_of(other.path).read_bytes() != questions, "the seed makes other questions"
+    world.broken = True
+    with pytest.raises(WarmStartError):
+        fetched(world.gathering({"made": {"kind": "synthetic", "questions": 20}}, answering={"passages": 2}))
+    world.broken = False
+    (again,) = fetched(
+        world.gathering({"made": {"kind": "synthetic", "questions": 20}}, answering={"passages": 2})
+    )
+    kept = world.scored[-1].queries
+    assert kept is not None
+    assert kept.read_bytes() == questions, "what a run that failed had made is used"
+    assert again.path != lot.path
+
+
+def test_made_questions_of_which_hardly_any_are_left_teach_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.agent.lab.warmstart.label_sources.on_par", lambda *_: np.arange(1))
+    made = world.gathering({"made": {"kind": "synthetic", "questions": 20}})
+    with pytest.raises(WarmStartError, match=r"1 of \d+ made questions are left, and 30 are needed"):
+        fetched(made)
+
+
+JUDGE = {"traffic": {"kind": "judge", "metrics": {"right": "judge"}, "questions": 3}}
+
+
+def texts(lot: Lot) -> set[str]:
+    return set(lot.questions)
+
+
+def test_a_judge_is_asked_of_each_question_of_the_traffic_once(world: World) -> None:
+    world.ask(*range(5))
+    (first,) = fetched(world.gathering(JUDGE))
+    assert len(first.questions) == 3
+    assert world.scored[0].measure == "judge"
+    old, second = fetched(world.gathering(JUDGE, judged([first])))
+    assert (old.new, second.new) == (False, True)
+    assert old.path == first.path, "what a run took before is there for the router"
+    assert texts(first) | texts(second) == {f"question {number}" for number in range(5)}
+    assert not texts(first) & texts(second)
+    assert [lot.new for lot in lots_of(world.gathering(JUDGE, judged([first, second])))] == [False, False]
+    world.ask(7)
+    *_, third = lots_of(world.gathering(JUDGE, judged([first, second])))
+    assert texts(third) == {"question 7"}
+
+
+HINDSIGHT = {"confirmed": {"kind": "hindsight", "metric": "right", "questions": 3}}
+
+
+def test_confirmed_answers_are_looked_for_in_the_passages_of_all_arms_once(world: World) -> None:
+    for number in range(6):
+        decision, execution, _ = turn(number, "dense")
+        right = Feedback(f"f-{number}", decision.id, "right", float(number < 4), 1.0)
+        world.store.append([decision, replace(execution, answer="an answer"), right])
+    join(world.store, world.config())
+    (first,) = fetched(world.gathering(HINDSIGHT))
+    assert (world.scored[0].measure, first.metrics) == ("contains", {}), "for proposals alone"
+    (rows,) = [load_questions(one.queries) for one in world.scored if one.queries]
+    assert {row.question: row.answers for row in rows} == dict.fromkeys(first.questions, ("an answer",))
+    old, second = fetched(world.gathering(HINDSIGHT, judged([first])))
+    assert (old.new, second.new) == (False, True)
+    assert texts(first) | texts(second) == {f"question {number}" for number in range(4)}, "right ones"
+    nothing = world.gathering(HINDSIGHT, judged([first, second]))
+    assert [lot.new for lot in lots_of(nothing)] == [False, False]
+    both = {**asked(world), **HINDSIGHT}
+    assert [lot.source for lot in lots_of(world.gathering(both, warm_start={"sources": both}))] == ["exam"]
+
+
+def test_the_threshold_of_a_source_decides_which_values_confirm_an_answer(world: World) -> None:
+    for number, value in enumerate((0.0, 1.0)):
+        decision, execution, _ = turn(number, "dense")
+        right = Feedback(f"f-{number}", decision.id, "right", value, 1.0)
+        world.store.append([decision, replace(execution, answer="an answer"), right])
+    join(world.store, world.config())
+    confirmed = {}
+    for name, above in (("any", -0.5), ("right", 0.5)):
+        (lot,) = fetched(world.gathering({name: {**HINDSIGHT["confirmed"], "above": above}}))
+        confirmed[name] = texts(lot)
+    assert confirmed == {"any": {"question 0", "question 1"}, "right": {"question 1"}}
+
+
+def test_labels_of_an_earlier_run_are_read_from_the_folder_of_warm_starts_alone(
+    world: World, tmp_path: Path
+) -> None:
+    """The run is a row of the log: its path must not lead to labels, or descriptions of arms, of others."""
+    world.ask(*range(3))
+    (first,) = fetched(world.gathering(JUDGE))
+    elsewhere = tmp_path / "elsewhere"
+    first.path.rename(elsewhere)
+    _sample_of(first.path).rename(_sample_of(elsewhere))
+    lots = lots_of(world.gathering(JUDGE, judged([replace(first, path=elsewhere)])))
+    assert elsewhere not in [lot.path for lot in lots]
+
+
+def test_a_judge_is_asked_of_questions_by_chance_and_not_in_their_order(world: World) -> None:
+    world.ask(*range(8))
+    (lot,) = lots_of(world.gathering(JUDGE))
+    assert lot.questions == ("question 1", "question 6", "question 7")
+
+
+def test_a_judge_is_asked_of_no_question_that_any_of_three_runs_took(world: World) -> None:
+    world.ask(*range(8))
+    before: list[Run] = []
+    taken: list[set[str]] = []
+    for size in (3, 3, 2):
+        *old, new = fetched(world.gathering(JUDGE, *before))
+        assert [texts(lot) for lot in old] == [set()] * len(before)
+        assert [lot.path for lot in old] == [Path(run.inputs["lots"][-1]["path"]) for run in before]
+        assert (new.new, len(new.questions)) == (True, size)
+        taken.append(texts(new))
+        before.append(judged([*old, new]))
+    assert set.union(*taken) == {f"question {number}" for number in range(8)}
+    assert len(world.scored) == 3, "each sample is scored once"
+    assert not any(lot.new for lot in lots_of(world.gathering(JUDGE, *before)))
+
+
+def test_a_sample_that_was_cut_short_is_taken_again_whatever_was_asked_since(world: World) -> None:
+    world.ask(*range(5))
+    world.broken = True
+    gathering = world.gathering(JUDGE)
+    (lot,) = lots_of(gathering)
+    with pytest.raises(WarmStartError):
+        gathering.fetch(lot, Console(file=StringIO()), lambda *_: None)
+    world.ask(*range(5, 40))
+    (again,) = lots_of(world.gathering(JUDGE))
+    assert again == lot
+    other_arms = {**CONFIG["arms"], "far": {"kind": "bm25"}}
+    (other,) = lots_of(world.gathering(JUDGE, arms=other_arms))
+    assert other.path != lot.path, "what was asked of other arms is not part of it"
+
+
+def test_old_questions_and_labels_are_not_sampled(world: World) -> None:
+    world.ask(1, 2)
+    recent = {"traffic": {**JUDGE["traffic"], "within": "PT1H"}}
+    config = world.config(warm_start={"sources": recent})
+    assert config.warm_start is not None
+    later = LabelSources(config, config.warm_start, world.store, [], lambda: 4e9)
+    assert lots_of(later) == []
+
+
+def test_feedback_is_new_while_there_is_more_of_it(world: World) -> None:
+    sources = {"users": {"kind": "feedback"}}
+    assert lots_of(world.gathering(sources)) == [], "there is none"
+    world.ask(*range(4))
+    join(world.store, world.config())
+    (lot,) = fetched(world.gathering(sources))
+    assert (lot.new, lot.metrics) == (True, {})
+    assert (world.scored[0].from_log, world.scored[0].measure) == (True, "reward")
+    (same,) = lots_of(world.gathering(sources, judged([lot])))
+    assert not same.new
+    world.ask(9)
+    join(world.store, world.config())
+    (more,) = lots_of(world.gathering(sources, judged([lot])))
+    assert more.new
+
+
+def test_feedback_is_new_where_the_arms_are_others(world: World) -> None:
+    world.ask(*range(4))
+    join(world.store, world.config())
+    (lot,) = lots_of(world.gathering({"users": USERS}))
+    other_arms = {**CONFIG["arms"], "far": {"kind": "bm25"}}
+    (other,) = lots_of(world.gathering({"users": USERS}, judged([lot]), arms=other_arms))
+    assert other.new
+    assert other.path != lot.path
+
+
+def test_feedback_is_new_where_the_reward_is_another(world: World) -> None:
+    world.ask(*range(4))
+    join(world.store, world.config())
+    (lot,) = lots_of(world.gathering({"users": USERS}))
+    dearer = {**CONFIG["reward"], "cost_weight": 0.2}
+    (other,) = lots_of(world.gathering({"users": USERS}, judged([lot]), reward=dearer))
+    assert other.new
+
+
+def test_feedback_needs_no_corpus(world: World) -> None:
+    world.ask(*range(4))
+    join(world.store, world.config())
+    (world.folder / "corpus.jsonl").unlink()
+    assert [lot.source for lot in lots_of(world.gathering({"users": USERS}))] == ["users"]
+
+
+def test_feedback_is_for_proposals_alone(world: World) -> None:
+    world.ask(*range(4))
+    join(world.store, world.config())
+    both = {**asked(world), "users": {"kind": "feedback"}}
+    (lot,) = lots_of(world.gathering(both, warm_start={"sources": both}))
+    assert lot.source == "exam"

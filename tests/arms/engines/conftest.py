@@ -1,0 +1,106 @@
+"""The engines that can be started here: real ones, in folders, a PostgreSQL, and doubles of others."""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from armwise.arms.base import Passage
+from armwise.arms.engines import lancedb, milvus, opensearch, qdrant, tantivy
+from armwise.arms.engines.postgres import PostgresTable
+from armwise.arms.retrievers.catalog import described
+from armwise.arms.retrievers.collection import Collection, EngineArm
+from armwise.arms.retrievers.ingest import ingest
+from armwise.arms.retrievers.kind import ArmSpec
+from tests.arms.conftest import ENCYCLOPEDIA
+from tests.arms.engines.double import Double, running
+from tests.arms.engines.passages import InMemory, embedded
+from tests.arms.engines.search_server import SearchServer
+from tests.postgres import Server
+
+OPEN: dict[str, Callable[[Any], Collection]] = {
+    "postgres": PostgresTable,
+    "qdrant": qdrant.QdrantCollection,
+    "tantivy": tantivy.TantivyIndex,
+    "lancedb": lancedb.LanceTable,
+    "milvus": milvus.MilvusCollection,
+    "opensearch": opensearch.Index,
+    "elasticsearch": opensearch.ElasticIndex,
+}
+DOUBLES: dict[str, Callable[[], Double]] = {
+    "opensearch": lambda: SearchServer(elastic=False),
+    "elasticsearch": lambda: SearchServer(elastic=True),
+}
+CLIENTS = {"qdrant": "qdrant_client", "milvus": "milvus_lite"}
+NUMBERS = count()
+
+
+class Engine:
+    """An engine that runs, with room for collections."""
+
+    def __init__(self, kind: str, place: dict[str, Any]) -> None:
+        self.kind, self.place = kind, place
+        self.backbone = None if kind == "tantivy" else "hashed"
+        self.modes = ["lexical"] if self.backbone is None else ["lexical", "dense", "hybrid"]
+
+    def spec(self, collection: str, mode: str = "lexical", **params: Any) -> ArmSpec:
+        found = {"collection": collection, "mode": mode, **self.place, **params}
+        return ArmSpec(kind=self.kind, params={**found, **({"backbone": "hashed"} if self.backbone else {})})
+
+    def open(self, collection: str) -> Collection:
+        return OPEN[self.kind](described("arm", self.spec(collection))[1])
+
+    def fresh(self) -> Collection:
+        """Return a collection that is not there yet."""
+        return self.open(f"passages{next(NUMBERS)}")
+
+    def fill(self, collection: Collection, corpus: InMemory) -> int:
+        """Return how many passages were written."""
+        return ingest(corpus, collection, embedded(corpus) if self.backbone else None).written
+
+    def arm(self, collection: Collection, mode: str) -> EngineArm:
+        params = described("arm", self.spec("any", mode))[1]
+        return EngineArm("arm", params, collection)
+
+
+@pytest.fixture(scope="session", params=OPEN)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    kind: str = request.param
+    if kind in DOUBLES:
+        with running(DOUBLES[kind]()) as double:
+            yield Engine(kind, {"url": double.url})
+        return
+    if kind != "postgres":
+        if importlib.util.find_spec(CLIENTS.get(kind, kind)) is None:
+            pytest.skip(f"the client is not installed: pip install 'armwise[{kind}]'")
+        if kind == "milvus":
+            yield Engine(kind, {"url": str(tmp_path_factory.mktemp(kind) / "lite.db")})
+            return
+        yield Engine(kind, {"path": str(tmp_path_factory.mktemp(kind))})
+        return
+    server: Server = request.getfixturevalue("postgres")
+    with server.connect() as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA pg_catalog")
+    url = server.fresh()
+    yield Engine(kind, {"url": url})
+    server.drop(url)
+
+
+@pytest.fixture(scope="session")
+def encyclopedia() -> InMemory:
+    """The passages of the other tests of arms, numbered, the first for a group alone."""
+    found = [replace(p, metadata={"number": n}) for n, p in enumerate(ENCYCLOPEDIA)]
+    secret = Passage(
+        "secret", "Vienna", "The river of Vienna is a secret.", 0.0, {"allowed_groups": ["staff"]}
+    )
+    return InMemory([*found, secret])
+
+
+@pytest.fixture(scope="session")
+def filled(engine: Engine, encyclopedia: InMemory) -> Collection:
+    collection = engine.open("encyclopedia")
+    engine.fill(collection, encyclopedia)
+    return collection

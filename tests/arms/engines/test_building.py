@@ -1,0 +1,388 @@
+"""How an arm over an engine is built: what it may reach, its parameters, its client."""
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, QuestionRefusedError
+from armwise.arms.engines.postgres import PostgresTable
+from armwise.arms.engines.qdrant import Filters, QdrantCollection, QdrantParams, in_folder, sparse
+from armwise.arms.engines.tantivy import TantivyIndex, TantivyParams
+from armwise.arms.filters import Comparison
+from armwise.arms.retrievers import catalog
+from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, build_arm, check_new, described
+from armwise.arms.retrievers.collection import EngineArm, EngineParams, Row
+from armwise.arms.retrievers.ingest import Report, ingest
+from armwise.arms.retrievers.kind import ArmSpec, Resources, Trust
+from armwise.arms.retrievers.new_arms import EngineAccess, NewArms
+from tests.arms.contract import DIM, ask
+from tests.arms.engines.conftest import OPEN, Engine
+from tests.arms.engines.passages import InMemory
+from tests.arms.retrievers.test_catalog import BACKBONES
+from tests.postgres import Server
+
+DATABASE = "postgresql://search@db.example/search"
+NAMED = NewArms(
+    engines=(
+        EngineAccess(place=DATABASE, collections=("passages",), variables=("FIRST_KEY", "SEARCH_KEY")),
+        EngineAccess(place="postgresql://other.example/x", collections=("notes",), variables=("OTHER_KEY",)),
+        EngineAccess(place=DATABASE, collections=("more",), variables=("MORE_KEY",)),
+    )
+)
+
+
+def postgres(**params: Any) -> ArmSpec:
+    return ArmSpec(kind="postgres", params={"url": DATABASE, "collection": "passages", **params})
+
+
+@pytest.mark.parametrize("collection", ["passages", "more"])
+@pytest.mark.parametrize("key_env", [None, "FIRST_KEY", "SEARCH_KEY", "MORE_KEY"])
+def test_an_arm_from_outside_reaches_all_that_is_named_of_its_place(
+    collection: str, key_env: str | None
+) -> None:
+    check_new(
+        {"arm": postgres(collection=collection, key_env=key_env)}, Trust((), NAMED), (), Path("/nowhere")
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (postgres(url="postgresql://search@169.254.169.254/search"), "none that `new_arms.engines`"),
+        (postgres(url="postgresql://search@db.example/other"), "none that `new_arms.engines`"),
+        (postgres(collection="decisions"), "'decisions' of postgresql"),
+        (postgres(key_env="AWS_SECRET_ACCESS_KEY"), "AWS_SECRET_ACCESS_KEY may not be sent"),
+        (postgres(key_env="OTHER_KEY"), "OTHER_KEY may not be sent"),
+        (postgres(collection="notes"), "'notes' of postgresql"),
+        (postgres(fields={"metadata": None}), "only an arm of the configuration file can name the fields"),
+        (ArmSpec(kind="tantivy", params={"path": "/", "collection": "etc"}), "'etc' of / is none"),
+        (ArmSpec(kind="qdrant", params={"url": "http://db.example", "collection": "passages"}), "is none"),
+    ],
+)
+def test_an_arm_from_outside_reaches_no_more_than_is_named(
+    spec: ArmSpec, message: str, corpus: Any, tmp_path: Path
+) -> None:
+    trust = Trust((ArmSpec(kind="bm25", params={"k1": 1.0}),), NAMED)
+    with pytest.raises(ArmSpecError, match=message):
+        check_new({"arm": spec}, trust, (), Path("/nowhere"))
+    with pytest.raises(ArmError, match=message):  # and where it is built
+        build_arm("arm", Resources(corpus, tmp_path, {}, {"arm": spec}, trust=trust))
+    same = spec.model_copy(update={"host": "Other", "action": False})
+    check_new({"arm": same}, Trust((spec,), NAMED), (), Path("/nowhere"))  # one of the file, elsewhere
+
+
+def test_an_arm_from_outside_searches_what_is_named() -> None:
+    for params in ({}, {"language": "german", "key_env": "SEARCH_KEY"}, {"collection": "more"}):
+        check_new({"arm": postgres(**params)}, Trust((), NAMED), (), Path("/nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"url": "postgresql://me:secret@db/search"}, "url holds a password"),
+        ({"url": "mysql://db/search"}, "does not begin with postgresql://"),
+        ({"collection": 'a"; DROP TABLE b'}, "collection"),
+        ({"language": "english'"}, "language"),
+        ({"mode": "dense"}, "mode dense needs a backbone"),
+    ],
+)
+def test_wrong_parameters_are_said(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArmSpecError, match=message):
+        described("arm", postgres(**params))
+
+
+BAD_PLACES = [{}, {"url": "http://q", "path": "q"}, {"url": "http://me:x@q"}, {"url": "q"}]
+
+
+@pytest.mark.parametrize("place", BAD_PLACES)
+def test_a_qdrant_is_in_one_place(place: dict[str, str]) -> None:
+    with pytest.raises(ArmSpecError, match="url"):
+        described("arm", ArmSpec(kind="qdrant", params={"collection": "x", **place}))
+
+
+def test_a_missing_password_is_said(monkeypatch: pytest.MonkeyPatch, corpus: Any, tmp_path: Path) -> None:
+    monkeypatch.delenv("SEARCH_KEY", raising=False)
+    resources = Resources(corpus, tmp_path, {}, {"arm": postgres(key_env="SEARCH_KEY")})
+    with pytest.raises(ArmBuildError, match="set the variable SEARCH_KEY"):
+        build_arm("arm", resources)
+
+
+def test_a_collection_is_filled_with_ten_minutes_for_each_request_and_by_an_arm_that_has_one(
+    monkeypatch: pytest.MonkeyPatch, corpus: Any, tmp_path: Path
+) -> None:
+    filled: list[tuple[Any, ...]] = []
+
+    def fill_arm(*told: Any) -> Report:
+        filled.append(told)
+        return Report("a version", 3)
+
+    monkeypatch.setattr(catalog, "fill_arm", fill_arm)
+    far = ArmSpec(kind="opensearch", params={"url": "http://x", "collection": "c", "timeout_s": 2.0})
+    here = ArmSpec(kind="tantivy", params={"path": str(tmp_path), "collection": "c"})
+    lacking = far.model_copy(update={"params": {**far.params, "backbone": "other"}})
+    specs = {"far": far, "words": ArmSpec(kind="bm25"), "lacking": lacking}
+    if importlib.util.find_spec("tantivy") is not None:
+        specs["here"] = here
+    have = Resources(corpus, tmp_path, BACKBONES, specs)
+    for name in specs.keys() & {"far", "here"}:
+        assert catalog.fill(name, have, print) == Report("a version", 3)
+        arm, resources, progress = filled.pop()
+        assert (arm.name, resources, progress) == (name, have, print)
+        assert getattr(arm.params, "timeout_s", None) == (600.0 if name == "far" else None)
+    with pytest.raises(
+        ArmSpecError, match=r"'words' of kind 'bm25' has no collection: .* opensearch, .*postgres"
+    ):
+        catalog.fill("words", have)
+    with pytest.raises(ArmSpecError, match="unknown backbone 'other'"):
+        catalog.fill("lacking", have)
+    with pytest.raises(ArmSpecError, match="unknown arm 'nobody'"):
+        catalog.fill("nobody", have)
+
+
+MODULES = {"qdrant": "qdrant_client", "tantivy": "tantivy", "lancedb": "lancedb"}
+
+
+@pytest.mark.parametrize(("kind", "module"), MODULES.items())
+def test_a_client_that_is_not_installed_is_named(
+    kind: str, module: str, monkeypatch: pytest.MonkeyPatch, corpus: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    spec = ArmSpec(kind=kind, params={"path": str(tmp_path), "collection": "x"})
+    with pytest.raises(ArmBuildError, match=rf"pip install 'armwise\[{kind}\]'"):
+        build_arm("arm", Resources(corpus, tmp_path, {}, {"arm": spec}))
+
+
+def test_arms_over_one_collection_share_it(engine: Engine, corpus: Any, tmp_path: Path) -> None:
+    specs = {mode: engine.spec("encyclopedia", mode) for mode in engine.modes}
+    resources = Resources(corpus, tmp_path, BACKBONES, specs)
+    arms = [build_arm(mode, resources) for mode in specs]
+    assert all(isinstance(arm, EngineArm) and arm.collection is arms[0].collection for arm in arms)  # type: ignore[attr-defined]
+    for name, arm in zip(specs, arms, strict=True):
+        assert arm.backbones == frozenset(() if name == "lexical" else ("hashed",))
+
+
+def test_every_engine_filters() -> None:
+    kinds = {name for name, kind in KINDS.own.items() if issubclass(kind.params, EngineParams)}
+    assert kinds == set(OPEN)
+    assert all(KINDS[name].filters for name in kinds)
+    assert not KINDS["remote"].filters
+
+
+def test_a_name_that_qdrant_cannot_quote_is_refused() -> None:
+    with pytest.raises(QuestionRefusedError, match="quotation mark"):
+        Filters(pytest.importorskip("qdrant_client").models, "metadata").lacks('x" OR "y')
+
+
+def test_a_table_of_others_is_searched_by_its_own_columns(postgres: Server) -> None:
+    url = postgres.fresh()
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        connection.execute(
+            'CREATE TABLE pages (page_id int, "Body %" text, words tsvector '
+            "GENERATED ALWAYS AS (to_tsvector('simple', \"Body %\")) STORED)"
+        )
+        connection.execute("INSERT INTO pages VALUES (7, 'the Danube'), (8, 'the Rhine')")
+    fields = {"id": "page_id", "title": None, "text": "Body %", "search": "words", "metadata": None}
+    params = {"url": url, "collection": "pages", "language": "simple", "fields": fields}
+    own = described("arm", ArmSpec(kind="postgres", params=params))[1]
+    arm = EngineArm("arm", own, PostgresTable(own))
+    assert arm.search(Query("which Danube?"), 5).passages[0].scored(0.0) == Passage("7", "", "the Danube")
+    for groups in (frozenset[str](), frozenset({"staff"})):
+        assert len(arm.search(Query("the", groups=groups), 5).passages) == 2
+    nothing = Comparison(type="eq", key="x", value=1)
+    assert arm.search(Query("the", where=nothing), 5).passages == ()
+    assert arm.version == ""
+    postgres.drop(url)
+
+
+def test_vectors_are_indexed_in_the_memory_that_an_arm_names(postgres: Server) -> None:
+    with postgres.connect() as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA pg_catalog")
+    url, ran = postgres.fresh(), list[str]()
+    params = {"url": url, "collection": "passages", "backbone": "b", "build_memory_mb": 8}
+    table = PostgresTable(described("arm", ArmSpec(kind="postgres", params=params))[1])
+    table.create(3)
+    sa.event.listen(table._engine, "before_cursor_execute", lambda *run: ran.append(run[2]))  # noqa: SLF001
+    table.finish()
+    where = next(n for n, statement in enumerate(ran) if "USING hnsw" in statement)
+    assert "SET LOCAL maintenance_work_mem = '8MB'" in ran[:where]
+    assert "SET LOCAL statement_timeout = 0" in ran[:where], "an index of millions takes minutes"
+    counted = next(n for n, statement in enumerate(ran) if "search SET STATISTICS 1000" in statement)
+    assert any(statement.startswith("ANALYZE") for statement in ran[counted:])
+    postgres.drop(url)
+
+
+@pytest.mark.parametrize(("dim", "indexed"), [(2000, True), (2001, False)])
+def test_vectors_of_up_to_2000_numbers_are_indexed(postgres: Server, dim: int, indexed: bool) -> None:
+    with postgres.connect() as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA pg_catalog")
+    url = postgres.fresh()
+    params = {"url": url, "collection": "passages", "backbone": "b"}
+    table = PostgresTable(described("arm", ArmSpec(kind="postgres", params=params))[1])
+    table.create(dim)
+    table.finish()
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        found = connection.execute("SELECT indexname FROM pg_indexes WHERE tablename = 'passages'").fetchall()
+    assert (("passages_near",) in found) is indexed
+    assert table.dense(np.ones(dim, dtype=np.float32), Query("x"), 1001) == [], "more than pgvector's width"
+    postgres.drop(url)
+
+
+def test_a_search_by_vectors_considers_k_candidates_and_no_fewer_than_128_nor_more_than_1000(
+    postgres: Server,
+) -> None:
+    with postgres.connect() as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA pg_catalog")
+    url, ran = postgres.fresh(), list[str]()
+    params = {"url": url, "collection": "passages", "backbone": "b"}
+    table = PostgresTable(described("arm", ArmSpec(kind="postgres", params=params))[1])
+    table.create(3)
+    sa.event.listen(table._engine, "before_cursor_execute", lambda *run: ran.append(run[2]))  # noqa: SLF001
+    for k in (3, 200, 5000):
+        table.dense(np.ones(3, dtype=np.float32), Query("x"), k)
+    table.lexical(Query("river"), 3)
+    widths = [statement.rpartition(" ")[2] for statement in ran if "hnsw.ef_search" in statement]
+    assert widths == ["128", "200", "1000"]
+    assert ran.count("SET LOCAL hnsw.iterative_scan = strict_order") == 3, "for a filter"
+    postgres.drop(url)
+
+
+def test_the_words_of_a_passage_weigh_as_in_bm25_of_eighty_words() -> None:
+    pytest.importorskip("qdrant_client")
+    assert list(sparse("rivers rivers bridge", query=True).values()) == [2.0, 1.0]
+    found = sparse(" ".join(["river", "river", *(f"word{n}" for n in range(78))]), query=False)
+    assert sorted(found.values())[-1] == pytest.approx(2 * 2.2 / 3.2)
+    assert sorted(found.values())[0] == pytest.approx(1.0)
+    (alone,) = sparse("river", query=False).values()
+    assert alone == pytest.approx(2.2 / (1 + 1.2 * (0.25 + 0.75 / 80)))
+
+
+@pytest.mark.parametrize(("timeout_s", "seconds"), [(0.2, 1), (7.6, 8)])
+def test_a_server_of_qdrant_gets_the_key_and_a_limit_of_whole_seconds(
+    timeout_s: float, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients: list[dict[str, Any]] = []
+    monkeypatch.setenv("SEARCH_KEY", "secret")
+    monkeypatch.setattr(
+        pytest.importorskip("qdrant_client"), "QdrantClient", lambda **found: clients.append(found)
+    )
+    QdrantCollection(
+        QdrantParams(url="http://qdrant:6333", collection="c", key_env="SEARCH_KEY", timeout_s=timeout_s)
+    )
+    assert clients == [
+        {"url": "http://qdrant:6333", "api_key": "secret", "timeout": seconds, "check_compatibility": False}
+    ]
+
+
+def test_a_server_of_qdrant_indexes_the_groups_that_every_search_asks_for_and_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    class Recorder:
+        def __init__(self, **_: object) -> None: ...
+
+        def __getattr__(self, method: str) -> Any:
+            return lambda name, *args, **options: calls.append((method, (name, *args), options))
+
+    client = pytest.importorskip("qdrant_client")
+    monkeypatch.setattr(client, "QdrantClient", Recorder)
+    models = client.models
+    collection = QdrantCollection(QdrantParams(url="http://qdrant:6333", collection="c"))
+    collection.create(3)
+    assert [method for method, *_ in calls] == [
+        "collection_exists",
+        "create_collection",
+        "create_payload_index",
+        "create_payload_index",
+    ]
+    assert calls[1][2] == {
+        "vectors_config": {"dense": models.VectorParams(size=3, distance=models.Distance.COSINE)},
+        "sparse_vectors_config": {"words": models.SparseVectorParams(modifier=models.Modifier.IDF)},
+    }
+    keyword = models.PayloadSchemaType.KEYWORD
+    assert [args for _, args, _ in calls[2:]] == [
+        ("c", 'metadata."allowed_groups"', keyword),
+        ("c", "empty_lists", keyword),
+    ]
+    calls.clear()
+    collection.write([Row(Passage("p", "", "word"), "", np.ones(3, dtype=np.float32))])
+    collection.delete(["p"])
+    assert [(method, options) for method, _, options in calls] == [
+        ("upsert", {"wait": True}),
+        ("delete", {"wait": True}),
+    ]
+
+
+def test_qdrant_is_not_asked_for_words_that_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("qdrant_client")
+    collection = QdrantCollection(QdrantParams(path=str(tmp_path), collection="c"))
+    monkeypatch.setattr(collection, "_connection", None)
+    assert collection.lexical(Query("the of"), 3) == []
+
+
+def test_a_folder_without_an_index_of_tantivy_stays_as_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("tantivy")
+    index = TantivyIndex(TantivyParams(path=str(tmp_path), collection="c"))
+    for _ in range(2):
+        with pytest.raises(ArmError, match=r"no index in .*c: armwise ingest --into this arm"):
+            index.lexical(Query("river"), 3)
+        assert (index.count(), list(tmp_path.rglob("*/*"))) == (0, [])
+        (tmp_path / "c").mkdir(exist_ok=True)
+
+
+@pytest.mark.parametrize(("length", "found"), [(39, 1), (40, 0)])
+def test_tantivy_indexes_words_of_fewer_than_40_characters(tmp_path: Path, length: int, found: int) -> None:
+    pytest.importorskip("tantivy")
+    params = TantivyParams(path=str(tmp_path), collection="c")
+    index, word = TantivyIndex(params), "9" * length
+    ingest(InMemory([Passage("p", "", f"number {word}")]), index, None)
+    assert len(index.lexical(Query(word), 3)) == found
+
+
+def test_points_of_others_are_searched_by_their_own_fields(tmp_path: Path, corpus: Any) -> None:
+    """As LangChain writes them: one vector without a name, the text beside its metadata."""
+    client = pytest.importorskip("qdrant_client")
+    params: dict[str, Any] = {
+        "path": str(tmp_path),
+        "collection": "notes",
+        "mode": "dense",
+        "backbone": "hashed",
+    }
+    params["fields"] = {"id": None, "title": None, "text": "page_content", "vector": ""}
+    resources = Resources(corpus, tmp_path, BACKBONES, {"arm": ArmSpec(kind="qdrant", params=params)})
+    arm = build_arm("arm", resources)
+    qdrant = in_folder(str(tmp_path))
+    models = client.models
+    qdrant.create_collection("notes", models.VectorParams(size=DIM, distance=models.Distance.COSINE))
+    query = ask("the Danube", arm.backbones)
+    vector = query.embeddings["hashed"].tolist()
+    payloads = [
+        {"page_content": "the Danube", "metadata": m} for m in ({"year": 1}, {"allowed_groups": ["a"]})
+    ]
+    qdrant.upsert(
+        "notes", [models.PointStruct(id=n, payload=p, vector=vector) for n, p in enumerate(payloads)]
+    )
+    (found,) = arm.search(query, 5).passages
+    assert (found.id, found.text, found.metadata) == ("0", "the Danube", {"year": 1})
+    assert len(arm.search(replace(query, groups=frozenset({"a"})), 5).passages) == 2
+
+
+def test_a_folder_of_qdrant_that_another_process_has_is_said(
+    tmp_path: Path, corpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> None:
+        raise RuntimeError(f"Storage folder {path} is already accessed by another instance of Qdrant client.")
+
+    monkeypatch.setattr(pytest.importorskip("qdrant_client"), "QdrantClient", refuse)
+    spec = ArmSpec(kind="qdrant", params={"path": str(tmp_path), "collection": "x"})
+    with pytest.raises(ArmBuildError, match="already accessed by another instance"):
+        build_arm("arm", Resources(corpus, tmp_path, {}, {"arm": spec}))

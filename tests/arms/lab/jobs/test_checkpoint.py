@@ -1,0 +1,188 @@
+"""Finished blocks: kept whole, given back as they were, and never to another job."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from armwise.arms.lab.jobs.checkpoint import JobError, open_blocks, refuse_other_output
+
+IDENTITY = {"corpus": "c0ffee", "measure": "R@4"}
+
+
+FIRST, SECOND = b"\x00first", b"second\n"
+
+
+def test_a_block_comes_back_as_it_was_written_also_after_the_folder_was_closed(tmp_path: Path) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        assert blocks.finished() == set()
+        blocks.write(12, FIRST)
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write(3, SECOND)
+        assert blocks.finished() == {3, 12}
+        assert blocks.read(12) == FIRST
+        assert blocks.read(3) == SECOND
+
+
+def test_what_a_killed_writer_left_is_no_block(tmp_path: Path) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write(0, FIRST)
+        whole = (tmp_path / "b.blocks" / "000000.block").read_bytes()
+        (tmp_path / "b.blocks" / "000001.block.part").write_bytes(whole[:100])
+        assert blocks.finished() == {0}
+        blocks.write(1, SECOND)
+        assert blocks.read(1) == SECOND
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_write_that_is_interrupted_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError("no room")
+
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write(0, FIRST)
+        blocks.write_notes({"a": 0.25})
+        with monkeypatch.context() as broken:
+            broken.setattr(os, step, no_room)
+            for write in (
+                lambda: blocks.write(0, SECOND),
+                lambda: blocks.write(1, SECOND),
+                lambda: blocks.write_notes({"a": 9.0}),
+            ):
+                with pytest.raises(OSError, match="no room"):
+                    write()
+        assert blocks.finished() == {0}
+        assert blocks.read(0) == FIRST
+        assert blocks.read_notes() == {"a": 0.25}
+
+
+def test_notes_are_unknown_until_they_are_written(tmp_path: Path) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        assert blocks.read_notes() is None
+        blocks.write_notes({"a": 0.25})
+        assert blocks.read_notes() == {"a": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("identity", "message"),
+    [
+        (
+            {**IDENTITY, "measure": "RR@4"},
+            "b.blocks was made with measure 'R@4', but measure 'RR@4' is asked",
+        ),
+        ({**IDENTITY, "seed": "1"}, "with seed None, but seed '1'"),
+        ({"measure": "R@4"}, "with corpus 'c0ffee', but corpus None"),
+    ],
+)
+def test_another_job_is_refused_and_told_what_differs(
+    tmp_path: Path, identity: dict[str, str], message: str
+) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write(0, FIRST)
+    with pytest.raises(JobError, match=message), open_blocks(tmp_path / "b", identity):
+        pass
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        assert blocks.finished() == {0}
+
+
+def test_a_job_that_finished_no_block_leaves_the_folder_to_any_other(tmp_path: Path) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write_notes({"a": 0.25})  # as in a folder whose blocks were being deleted
+    other = {**IDENTITY, "seed": "1"}
+    with open_blocks(tmp_path / "b", other) as blocks:
+        assert blocks.read_notes() is None
+        blocks.write(0, FIRST)
+    with (
+        pytest.raises(JobError, match="with seed '1', but seed None"),
+        open_blocks(tmp_path / "b", IDENTITY),
+    ):
+        pass
+    with open_blocks(tmp_path / "b", other) as blocks:
+        assert blocks.finished() == {0}
+
+
+def test_two_processes_cannot_work_on_one_folder(tmp_path: Path) -> None:
+    with (
+        open_blocks(tmp_path / "b", IDENTITY),
+        pytest.raises(JobError, match="another process is working on it"),
+        open_blocks(tmp_path / "b", IDENTITY),
+    ):
+        pass
+
+
+def test_deleted_blocks_are_gone_and_another_job_may_begin(tmp_path: Path) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write(0, FIRST)
+        blocks.delete()
+    assert not (tmp_path / "b.blocks").exists()
+    with open_blocks(tmp_path / "b", {"corpus": "other"}) as blocks:
+        assert blocks.finished() == set()
+
+
+def test_a_folder_without_an_identity_is_no_output_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="exists and is not the output of such a job"):
+        refuse_other_output(tmp_path, IDENTITY)
+
+
+@pytest.mark.parametrize("how", ["halved", "flipped", "first byte", "emptied"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_damaged_block_is_made_again_and_the_others_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str, number: int
+) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write(0, FIRST)
+        blocks.write(1, SECOND)
+        blocks.write_notes({"a": 0.25})
+    path = tmp_path / f"b.blocks/00000{number}.block"
+    content = path.read_bytes()
+    changed = {
+        "halved": content[: len(content) // 2],
+        "flipped": content[:-1] + b"?",
+        "first byte": b"?" + content[1:],
+        "emptied": b"",
+    }
+    path.write_bytes(changed[how])
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        assert blocks.finished() == {1 - number}
+        assert blocks.read_notes() == {"a": 0.25}
+        blocks.write(number, b"again")
+        assert blocks.read(number) == b"again"
+    assert f"00000{number}.block is damaged" in caplog.text
+
+
+def test_damaged_notes_are_unknown_again(tmp_path: Path) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write(0, FIRST)
+        blocks.write_notes({"a": 0.25})
+    path = tmp_path / "b.blocks/notes"
+    path.write_bytes(path.read_bytes().replace(b"0.25", b"0.75"))
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        assert blocks.read_notes() is None
+        assert blocks.finished() == {0}
+
+
+def test_a_block_that_is_damaged_while_the_job_runs_is_named(tmp_path: Path) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write(0, FIRST)
+        (tmp_path / "b.blocks/000000.block").write_bytes(b"x" * 40)
+        with pytest.raises(
+            JobError, match=r"000000\.block is damaged: its digest is not that of its 8 bytes"
+        ):
+            blocks.read(0)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", None])
+def test_blocks_without_a_readable_identity_are_refused_with_what_to_do(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write(0, FIRST)
+    path = tmp_path / "b.blocks/identity.json"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    expected = r"identity\.json is missing or damaged .*: delete .*b\.blocks to start again"
+    with pytest.raises(JobError, match=expected), open_blocks(tmp_path / "b", IDENTITY):
+        pass

@@ -1,0 +1,284 @@
+"""A score matrix comes back as it was written, or is refused with a reason."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+
+from armwise.arms import manifest
+from armwise.arms.lab.portfolio.score_matrix import (
+    ROW_GROUP,
+    ArmTable,
+    MatrixError,
+    ScoreMatrix,
+    read_arms,
+    read_matrix,
+    write_matrix,
+)
+from armwise.arms.models import Backbone
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec
+
+NAN = float("nan")
+
+
+def table_of(*arms: str, **fields: object) -> ArmTable:
+    given: dict[str, object] = {
+        "backbones": {"hash": Backbone(model="hashing:8")},
+        "costs": {"steps": dict.fromkeys(arms, 1.0)},
+        "measure": "R@4",
+        "manifest": {"corpus": "c0ffee"},
+        **fields,
+    }
+    specs = {arm: ArmSpec(kind="dense", params={"backbone": "hash"}) for arm in arms}
+    return ArmTable(specs, **given)  # type: ignore[arg-type]
+
+
+def questions(n: int, first: int = 0) -> list[Question]:
+    return [Question(f"q{i}", f"what is {i}?", ("p1",), ("yes",), "nq") for i in range(first, first + n)]
+
+
+def scores(*rows: Sequence[float]) -> NDArray[np.float32]:
+    return np.array(rows, dtype=np.float32)
+
+
+def test_a_matrix_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    blocks = [
+        (questions(2), scores([0, 0.5, NAN], [1, 0.25, 0])),
+        (questions(1, first=2), scores([NAN, 1, 1])),
+    ]
+    table = table_of("b", "a", "c")
+    write_matrix(tmp_path / "m", table, blocks)
+    found = read_matrix(tmp_path / "m")
+    assert found.table == table
+    assert found.arms == ("b", "a", "c")
+    assert found.questions == tuple(Question(f"q{i}", f"what is {i}?", dataset="nq") for i in range(3))
+    np.testing.assert_array_equal(found.scores, scores([0, 1, NAN], [0.5, 0.25, 1], [NAN, 0, 1]))
+    assert found.scores.dtype == np.float32
+    assert found.scores.flags.c_contiguous
+
+
+def test_only_the_arms_that_are_asked_for_are_read(tmp_path: Path) -> None:
+    write_matrix(tmp_path / "m", table_of("a", "b", "c"), [(questions(1), scores([0.1, 0.2, 0.3]))])
+    found = read_matrix(tmp_path / "m", ["c", "a"])
+    assert found.arms == ("a", "c")
+    assert found.costs("steps").tolist() == [1.0, 1.0]
+    np.testing.assert_array_equal(found.scores, scores([0.1], [0.3]))
+    assert read_arms(tmp_path / "m").specs.keys() == {"a", "b", "c"}
+    with pytest.raises(MatrixError, match="has no arm 'd'"):
+        read_matrix(tmp_path / "m", ["d"])
+
+
+def test_costs_belong_to_their_arms_by_name_and_not_by_position(tmp_path: Path) -> None:
+    costs = {"seconds": {"c": 3.0, "a": 1.0, "d": 4.0, "b": 2.0}}
+    table = table_of("a", "b", "c", "d", costs=costs)
+    write_matrix(tmp_path / "m", table, [(questions(1), scores([0.1, NAN, 0.3, 0.4]))])
+    assert read_matrix(tmp_path / "m").costs("seconds").tolist() == [1.0, 2.0, 3.0, 4.0]
+    without_b = read_matrix(tmp_path / "m", ["d", "c", "a"])
+    assert without_b.arms == ("a", "c", "d")
+    assert without_b.costs("seconds").tolist() == [1.0, 3.0, 4.0]
+
+
+def test_small_blocks_are_gathered_and_large_ones_cut_into_row_groups(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    sizes = [1, ROW_GROUP - 2, 2, 2 * ROW_GROUP + 5, 0, 3]
+    blocks, first = [], 0
+    for size in sizes:
+        blocks.append((questions(size, first), rng.random((size, 2), dtype=np.float32)))
+        first += size
+    write_matrix(tmp_path / "m", table_of("a", "b"), blocks)
+    found = read_matrix(tmp_path / "m")
+    np.testing.assert_array_equal(found.scores, np.concatenate([block for _, block in blocks]).T)
+    assert [question.id for question in found.questions] == [f"q{i}" for i in range(first)]
+    file = pq.ParquetFile(tmp_path / "m" / "scores.parquet")
+    assert file.schema_arrow.names == ["query_id", "question", "dataset", "a", "b"]
+    rows = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    assert rows == [ROW_GROUP, 1, ROW_GROUP, ROW_GROUP, 5, 3]
+
+
+def test_the_chances_of_a_log_come_back_with_the_arms_that_are_read(tmp_path: Path) -> None:
+    chances = np.array([[0.25, 0.5], [0.75, 1.0], [0.125, 0.0]], dtype=np.float32)
+    write_matrix(
+        tmp_path / "m", table_of("a", "b"), [(questions(3), scores([0, 1], [1, 0], [1, 1]))], chances
+    )
+    whole, part = read_matrix(tmp_path / "m"), read_matrix(tmp_path / "m", ["b"])
+    assert whole.chances is not None
+    assert part.chances is not None
+    np.testing.assert_array_equal(whole.chances, chances.T)
+    np.testing.assert_array_equal(part.chances, chances.T[1:])
+    (tmp_path / "m" / "chances.npy").unlink()
+    with pytest.raises(MatrixError, match=r"chances\.npy is missing"):
+        read_matrix(tmp_path / "m")
+    with pytest.raises(MatrixError, match=r"chances of shape \(1, 1\) were expected, got \(2, 1\)"):
+        ScoreMatrix(tuple(questions(1)), table_of("a"), scores([1]), np.ones((2, 1), np.float32))
+
+
+MEASURE = """
+import sys, tracemalloc
+from pathlib import Path
+import pyarrow
+from armwise.arms.lab.portfolio.score_matrix import read_matrix
+
+folder = Path(sys.argv[1])
+read_matrix(folder, ["a0"])  # whatever is loaded or kept at first use
+tracemalloc.start()
+matrix = read_matrix(folder)
+kept, peak = tracemalloc.get_traced_memory()
+print(matrix.scores.nbytes, peak - matrix.scores.nbytes, pyarrow.default_memory_pool().max_memory())
+"""
+
+
+def test_reading_holds_the_matrix_once_and_little_more(tmp_path: Path) -> None:
+    """Beside the 16 MB of scores: the questions and their ids, and a row group of 3.3 MB as it is decoded."""
+    rng = np.random.default_rng(0)
+    blocks = ((questions(500, at), rng.random((500, 200), dtype=np.float32)) for at in range(0, 20_000, 500))
+    write_matrix(tmp_path / "m", table_of(*(f"a{i}" for i in range(200))), blocks)
+    command = [sys.executable, "-c", MEASURE, str(tmp_path / "m")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    scores_bytes, numpy_and_python, arrow = map(int, done.stdout.split())
+    assert scores_bytes == 4 * 200 * 20_000
+    assert numpy_and_python < scores_bytes / 2
+    assert arrow < 3 * 4 * 200 * ROW_GROUP < scores_bytes
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ((questions(1), scores([0.5, 1.5])), r"arm 'b' scores 1.5 on question 'q0'; scores are in \[0, 1\]"),
+        ((questions(1), scores([-0.5, 0.5])), "arm 'a' scores -0.5 on question 'q0'"),
+        ((questions(2), scores([0.5, NAN], [NAN, 1.5])), "arm 'b' scores 1.5 on question 'q1'"),
+        ((questions(2), scores([NAN, 0.5], [-0.5, NAN])), "arm 'a' scores -0.5 on question 'q1'"),
+        ((questions(1), scores([0.5, float("inf")])), "arm 'b' scores inf on question 'q0'"),
+        ((questions(1), scores([0.5, 0.5, 0.5])), r"1 questions and 2 arms has scores of shape \(1, 3\)"),
+        ((questions(2), scores([0.5, 0.5])), r"2 questions and 2 arms has scores of shape \(1, 2\)"),
+        ((questions(1) * 2, scores([0, 0], [1, 1])), "question id 'q0' occurs twice"),
+        (([], np.zeros((0, 2), np.float32)), "at least one question"),
+    ],
+)
+def test_scores_that_do_not_fit_are_refused_and_nothing_is_left(
+    tmp_path: Path, block: tuple[list[Question], NDArray[np.float32]], message: str
+) -> None:
+    good = [(questions(3, first=7), scores([0, 0], [1, 1], [0, 1]))] if block[0] else []
+    with pytest.raises(MatrixError, match=message):
+        write_matrix(tmp_path / "m", table_of("a", "b"), [*good, block])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_block_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+    def blocks() -> object:
+        yield questions(1), scores([0, 0])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_matrix(tmp_path / "m", table_of("a", "b"), blocks())  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_id_of_an_earlier_block_is_refused(tmp_path: Path) -> None:
+    block = (questions(1), scores([0.5]))
+    with pytest.raises(MatrixError, match="question id 'q0' occurs twice"):
+        write_matrix(tmp_path / "m", table_of("a"), [block, block])
+
+
+def test_scores_are_never_overwritten(tmp_path: Path) -> None:
+    write_matrix(tmp_path / "m", table_of("a"), [(questions(1), scores([0.5]))])
+    with pytest.raises(MatrixError, match="exists already"):
+        write_matrix(tmp_path / "m", table_of("a"), [(questions(1), scores([0.75]))])
+    assert read_matrix(tmp_path / "m").scores.tolist() == [[0.5]]
+
+
+def test_of_two_writers_at_once_one_is_told_that_the_other_was_first(tmp_path: Path) -> None:
+    meet = threading.Barrier(2, timeout=10)
+
+    def write(score: float) -> None:
+        meet.wait()
+        write_matrix(tmp_path / "m", table_of("a"), [(questions(1), scores([score]))])
+
+    with ThreadPoolExecutor(2) as pool:
+        writers = {score: pool.submit(write, score) for score in (0.25, 0.75)}
+        refused = [score for score, writer in writers.items() if writer.exception() is not None]
+    assert len(refused) == 1
+    with pytest.raises(MatrixError, match="exists already"):
+        writers[refused[0]].result()
+    assert read_matrix(tmp_path / "m").scores.tolist() == [[1.0 - refused[0]]]
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("arms", "fields", "message"),
+    [
+        ((), {}, "at least one arm"),
+        (("dataset",), {}, "no arm can be called 'dataset'"),
+        (("a", "b"), {"costs": {"steps": {"a": 1.0}}}, "cost 'steps': 'b' is an arm without one"),
+        (("a",), {"costs": {"steps": {"a": 1.0, "z": 1.0}}}, "cost 'steps': 'z' is not an arm"),
+        (("a",), {"costs": {"steps": {"a": -1.0}}}, "cost 'steps' of arm 'a' is -1.0"),
+        (("a", "b"), {"costs": {"steps": {"a": 1.0, "b": -1.0}}}, "cost 'steps' of arm 'b' is -1.0"),
+        (("a",), {"costs": {"steps": {"a": NAN}}}, "cost 'steps' of arm 'a' is nan"),
+    ],
+)
+def test_arms_that_do_not_fit_are_refused(
+    arms: tuple[str, ...], fields: dict[str, object], message: str
+) -> None:
+    with pytest.raises(MatrixError, match=message):
+        table_of(*arms, **fields)
+
+
+def test_a_matrix_in_memory_is_checked_too() -> None:
+    asked = tuple(questions(2))
+    with pytest.raises(MatrixError, match=r"shape \(1, 2\) in C order were expected, got \(2, 1\)"):
+        ScoreMatrix(asked, table_of("a"), scores([0], [1]))
+    with pytest.raises(MatrixError, match="in C order"):
+        ScoreMatrix(asked, table_of("a", "b"), np.asfortranarray(scores([0, 1], [1, 0])))
+    with pytest.raises(MatrixError, match="arm 'a' scores 2 on question 'q1'"):
+        ScoreMatrix(asked, table_of("a"), scores([0, 2]))
+    with pytest.raises(MatrixError, match="occurs twice"):
+        ScoreMatrix((asked[0], asked[0]), table_of("a"), scores([0, 1]))
+    with pytest.raises(MatrixError, match="at least one question"):
+        ScoreMatrix((), table_of("a"), np.zeros((1, 0), np.float32))
+
+
+def test_a_cost_that_was_not_measured_is_named() -> None:
+    matrix = ScoreMatrix(tuple(questions(1)), table_of("a"), scores([1]))
+    with pytest.raises(MatrixError, match="no cost 'step' was measured; did you mean 'steps'"):
+        matrix.costs("step")
+
+
+def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    with pytest.raises(MatrixError, match=r"holds no score matrix: .*arms.json is missing"):
+        read_matrix(folder)
+    write_matrix(folder, table_of("a", "b"), [(questions(2), scores([0, 1], [1, 0]))])
+    whole, arms = (folder / "scores.parquet").read_bytes(), (folder / "arms.json").read_bytes()
+    (folder / "scores.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(MatrixError, match=r"m: scores.parquet is damaged: .* make the scores again"):
+        read_matrix(folder)
+    (folder / "scores.parquet").unlink()
+    with pytest.raises(MatrixError, match=r"m: scores.parquet is missing; delete it"):
+        read_matrix(folder)
+    (folder / "scores.parquet").write_bytes(whole)
+    for damaged in (b"{", b"[]", b"{}", arms.replace(b"kind", b"sort")):
+        (folder / "arms.json").write_bytes(damaged)
+        with pytest.raises(MatrixError, match=r"m: arms.json is damaged: .* make the scores again"):
+            read_matrix(folder)
+        manifest.add(folder, ["arms.json"])
+        with pytest.raises(MatrixError, match="cannot read the arms in"):
+            read_matrix(folder)
+
+
+def test_files_of_different_matrices_are_told_apart(tmp_path: Path) -> None:
+    write_matrix(tmp_path / "m", table_of("a", "b"), [(questions(1), scores([0, 1]))])
+    path = tmp_path / "m" / "arms.json"
+    document = orjson.loads(path.read_bytes())
+    document["specs"] = dict(reversed(document["specs"].items()))
+    path.write_bytes(orjson.dumps(document))
+    manifest.add(path.parent, [path.name])
+    with pytest.raises(MatrixError, match="do not name the same arms in the same order"):
+        read_matrix(tmp_path / "m")

@@ -1,0 +1,571 @@
+"""Ensembles: members answer at once, and the passages behind one answer win."""
+
+import asyncio
+import string
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from armwise.arms.base import (
+    Arm,
+    ArmBuildError,
+    ArmError,
+    MissingEmbeddingError,
+    NoRetrieval,
+    Passage,
+    Query,
+    Retrieval,
+)
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import PassageVectors
+from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base
+from armwise.arms.llm import prompts as llm_prompts
+from armwise.arms.models import Backbone
+from armwise.arms.more.generative import ensemble
+from armwise.arms.more.generative.ensemble import SYSTEM, EnsembleArm, EnsembleParams, Learned, vote
+from armwise.arms.retrievers import bm25 as lexical
+from armwise.arms.retrievers import dense
+from armwise.arms.retrievers.bm25 import BM25Params
+from armwise.arms.retrievers.catalog import (
+    ArmSpecError,
+    backbones_of,
+    build_arm,
+    embeddings_of,
+    prepare,
+    validate_specs,
+)
+from armwise.arms.retrievers.dense import DenseParams
+from armwise.arms.retrievers.kind import AnswerSelector, ArmSpec, Resources, SelectorSpec
+from armwise.arms.tokenizer import normalised
+from armwise.feedback.answer_metrics import words
+from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
+
+WHICH = Query("Which city?")
+
+
+class Says:
+    """Finds one passage whose text is what the model below will answer."""
+
+    def __init__(self, answer: str, *, steps: int = 1, tokens: int = 0, name: str = "") -> None:
+        self.name = name or answer
+        self.backbones = frozenset({f"of {answer}"})
+        self._found = Retrieval((Passage(self.name, "", answer or "?", 0.5),), steps, tokens)
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        del query, k
+        return self._found
+
+
+class Fails(Says):
+    """Finds nothing, with an error."""
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        del query, k
+        raise ArmError(f"{self.name} is broken")
+
+
+class Model:
+    """Answers with the text of the passage, or `London` without one; picks what is left of a list."""
+
+    def __init__(self, *picks: str | GeneratorError) -> None:
+        self._picks = list(picks)
+        self.asked_to_pick: list[str] = []
+        self.tokens = 0
+
+    def __call__(self, prompt: Prompt) -> tuple[str, Chunk]:
+        text, last = asyncio.run(base.complete(base.ScriptedGenerator(self._reply), prompt))
+        self.tokens += last.prompt_tokens + last.completion_tokens
+        return text, last
+
+    def _reply(self, prompt: Prompt) -> str:
+        system, *_, last = (message["content"] for message in prompt.messages)
+        if system == SYSTEM:
+            self.asked_to_pick.append(last)
+            pick = self._picks.pop(0)
+            if isinstance(pick, GeneratorError):
+                raise pick
+            return pick
+        if "[1]\n" not in system:
+            return "London"
+        answer = system.partition("[1]\n")[2].partition("\n</passages>")[0].partition("\n\n")[0]
+        return "" if answer == "?" else answer
+
+
+def of(model: Write, *members: Arm, **params: str) -> EnsembleArm:
+    own = EnsembleParams.model_validate({"arms": [member.name for member in members], **params})
+    return EnsembleArm("all", members, own, model)
+
+
+def winner(retrieval: Retrieval) -> str:
+    return retrieval.passages[0].id
+
+
+# The vote.
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        (["Rome", "Paris", "Paris"], 1),
+        (["Rome", "the  PARIS!", "Paris"], 1),
+        (["Rome", "Paris"], 0),
+        (["Oslo", "Rome", "Paris", "rome", "paris"], 1),
+        (["", "", "Paris"], 2),
+        (["", "..."], 0),
+        (["Rome"], 0),
+    ],
+)
+def test_the_most_common_answer_wins_and_of_several_the_earliest(answers: list[str], expected: int) -> None:
+    assert vote(answers) == expected
+
+
+@given(st.lists(st.sampled_from(["", "Rome", "rome.", "Paris", "the Paris", "Oslo"]), min_size=1))
+def test_no_answer_has_more_votes_than_the_winner_and_no_earlier_one_as_many(answers: list[str]) -> None:
+    votes = Counter(map(normalised, answers))
+    votes[""] = 0
+    counts = [votes[normalised(answer)] for answer in answers]
+    assert vote(answers) == counts.index(max(counts))
+
+
+@given(st.text(alphabet=string.printable))
+@example("The A.")
+def test_answers_are_compared_as_they_are_scored(answer: str) -> None:
+    assert normalised(answer) == " ".join(words(answer))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("“Café”", "cafe\u0301"), ("STRASSE", "Straße"), ("5 €", "5"), ("an  apple", "Apple.")]
+)
+def test_answers_that_look_alike_agree(one: str, other: str) -> None:
+    assert normalised(one) == normalised(other) != ""
+
+
+# The arm.
+
+
+def test_the_passages_behind_the_most_common_answer_are_returned() -> None:
+    members = [Says("Rome", name="a"), Says("Paris", name="b"), Says("paris.", name="c")]
+    found = of(Model(), *members).search(WHICH, 4)
+    assert found.passages == (Passage("b", "", "Paris", 0.5),)
+
+
+def test_a_member_that_looks_nothing_up_answers_too_and_may_win() -> None:
+    members: list[Arm] = [Says("Rome", steps=2), NoRetrieval("none"), Says("London.")]
+    found = of(Model(), *members).search(WHICH, 4)
+    assert (found.passages, found.steps) == ((), 3)
+
+
+def test_steps_and_tokens_of_all_members_and_of_the_model_add_up() -> None:
+    model = Model("2")
+    members = [Says("Rome", steps=1, tokens=10), Says("Paris", steps=3, tokens=20)]
+    found = of(model, *members, select="llm").search(WHICH, 4)
+    assert winner(found) == "Paris"
+    assert (found.steps, found.tokens) == (4, 30 + model.tokens)
+    assert model.tokens > 0
+
+
+def test_a_member_that_fails_is_left_out() -> None:
+    members = [Fails("Rome"), Says("Paris", steps=2), Fails("Rome")]
+    found = of(Model(), *members).search(WHICH, 4)
+    assert (winner(found), found.steps) == ("Paris", 2)
+
+
+def test_a_member_whose_passages_the_model_cannot_read_is_left_out() -> None:
+    model = Model()
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        if "Rome" in prompt.messages[0]["content"]:
+            raise GeneratorError("too long")
+        return model(prompt)
+
+    assert winner(of(write, Says("Rome"), Says("Paris")).search(WHICH, 4)) == "Paris"
+
+
+def test_when_every_member_fails_each_is_named_with_its_reason() -> None:
+    arm = of(Model(), Fails("Rome"), Fails("Paris"))
+    expected = "every member of arm 'all' failed: Rome: Rome is broken; Paris: Paris is broken"
+    with pytest.raises(ArmError, match=expected):
+        arm.search(WHICH, 4)
+
+
+def test_without_a_model_the_arm_says_so(corpus: Corpus, tmp_path: Path) -> None:
+    params = EnsembleParams(arms=("Rome", "Paris"))
+    arm = ensemble.KIND.build("all", params, Resources(corpus, tmp_path, {}, {}), Says)
+    with pytest.raises(ArmError, match="no language model is configured"):
+        arm.search(WHICH, 4)
+
+
+def test_a_mistake_in_a_member_is_not_hidden() -> None:
+    class Mistaken(Says):
+        def search(self, query: Query, k: int) -> Retrieval:
+            raise ZeroDivisionError(query.text, k)
+
+    with pytest.raises(ZeroDivisionError):
+        of(Model(), Says("Rome"), Mistaken("Paris")).search(WHICH, 4)
+
+
+def test_an_answer_has_its_budgets() -> None:
+    prompts: list[Prompt] = []
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        prompts.append(prompt)
+        return "Rome", Chunk()
+
+    members: list[Arm] = [Says("one two three"), NoRetrieval("none")]
+    params = EnsembleParams(arms=("a", "b"), word_budget=2, max_tokens=7)
+    EnsembleArm("all", members, params, write).search(WHICH, 4)
+    assert {prompt.max_tokens for prompt in prompts} == {7}
+    (shown,) = [m["content"] for p in prompts for m in p.messages if "[1]" in m["content"]]
+    assert "one two" in shown
+    assert "three" not in shown
+
+
+@pytest.mark.parametrize("wrong", [{"arms": ["a"]}, {"select": "best"}, {"max_tokens": 0}, {"k": 4}])
+def test_wrong_parameters_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        EnsembleParams.model_validate({"arms": ["a", "b"], **wrong})
+
+
+# The language model as the selector.
+
+
+@pytest.mark.parametrize(
+    ("picks", "expected"),
+    [
+        (["3"], "Oslo"),
+        (["Answer 2 is best."], "Paris"),
+        (["4", "3"], "Oslo"),
+        (["0", "2"], "Paris"),
+        (["Oslo", "[3]"], "Oslo"),
+        (["13", "none"], "Rome"),
+        (["", ""], "Rome"),
+        ([GeneratorError("silent")], "Rome"),
+        (["9", GeneratorError("silent")], "Rome"),
+    ],
+)
+def test_a_pick_is_checked_asked_for_once_more_and_else_the_vote_decides(
+    picks: list[str | GeneratorError], expected: str
+) -> None:
+    model = Model(*picks)
+    members = [Says("Rome"), Says("Paris"), Says("Oslo"), Says("rome", name="Rome again")]
+    assert winner(of(model, *members, select="llm").search(WHICH, 4)) == expected
+    assert len(model.asked_to_pick) == len(picks)
+    first, *again = model.asked_to_pick
+    assert "Question: Which city?\n\n<answers>\n1. Rome\n2. Paris\n3. Oslo\n</answers>\n\n" in first
+    assert again in ([], ["Write only a number from 1 to 3."])
+
+
+def test_an_answer_of_several_lines_is_shown_as_one() -> None:
+    model = Model("1")
+    of(model, Says("Rome,\n  I think\n"), Says("Paris"), select="llm").search(WHICH, 4)
+    assert "<answers>\n1. Rome, I think\n2. Paris\n</answers>" in model.asked_to_pick[0]
+
+
+@pytest.mark.parametrize("answers", [["Rome", "rome."], ["", "Rome"]])
+def test_where_there_is_nothing_to_pick_from_the_model_is_not_asked(answers: list[str]) -> None:
+    model = Model()
+    members = [Says(answer, name=answer or "silent") for answer in answers]
+    assert winner(of(model, *members, select="llm").search(WHICH, 4)) == "Rome"
+    assert model.asked_to_pick == []
+
+
+# A router as the selector.
+
+
+class Fake(AnswerSelector):
+    """Picks the answer that comes last by the alphabet, and keeps what it was shown."""
+
+    def __init__(self, k: int = 2) -> None:
+        self.k = k
+        self.shown: list[tuple[Query, list[str], list[list[str]], dict[str, tuple[int, ...]]]] = []
+
+    def select(
+        self,
+        query: Query,
+        answers: Sequence[str],
+        found: Sequence[Sequence[Passage]],
+        vectors: Mapping[str, np.ndarray],
+    ) -> int:
+        ids = [[passage.id for passage in passages] for passages in found]
+        self.shown.append((query, [*answers], ids, {name: v.shape for name, v in vectors.items()}))
+        return max(range(len(answers)), key=answers.__getitem__)
+
+
+class Finds:
+    """Finds the first passages of the corpus, and as many as it is asked for."""
+
+    def __init__(self, name: str, corpus: Corpus, *others: Passage) -> None:
+        self.name = name
+        self.backbones: frozenset[str] = frozenset()
+        self._passages = (*others, *corpus.passages(range(len(corpus))))
+        self.asked_for: list[int] = []
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        del query
+        self.asked_for.append(k)
+        return Retrieval(self._passages[:k])
+
+
+LEARNED = {"select": "learned", "router": "/routers/cities", "backbone": "hashed"}
+
+
+@pytest.fixture(scope="module")
+def vectors(resources: Resources) -> PassageVectors:
+    return PassageVectors(resources.corpus, resources.indexes, resources.backbones["hashed"])
+
+
+def learned(
+    selector: AnswerSelector, vectors: PassageVectors, write: Write, *members: Arm, **params: str
+) -> EnsembleArm:
+    own = EnsembleParams.model_validate({"arms": [member.name for member in members], **LEARNED, **params})
+    return EnsembleArm("all", members, own, write, Learned(selector, "hashed", vectors))
+
+
+def hashed(text: str) -> Query:
+    return ask(text, frozenset({"hashed"}))
+
+
+def test_a_router_picks_with_the_answers_and_the_passages_of_all_members_before_it(
+    corpus: Corpus, vectors: PassageVectors
+) -> None:
+    selector, web = Fake(), Passage("web", "", "Zagreb")
+    members = [Says("Rome", tokens=5), Finds("corpus", corpus, web), Says("Paris", steps=2)]
+    model = Model()
+    query = hashed("Which city?")
+    found = learned(selector, vectors, model, *members).search(query, 4)
+    assert found.passages == (web, *corpus.passages(range(3))), "four, of which the router saw two"
+    assert (found.steps, found.tokens) == (4, 5 + model.tokens), "a router takes no token"
+    assert selector.shown == [
+        (query, ["Rome", "Zagreb", "Paris"], [["Rome"], ["web", "vienna"], ["Paris"]], {"vienna": (DIM,)})
+    ]
+
+
+@pytest.mark.parametrize(("k", "depth", "returned"), [(1, 3, 1), (3, 3, 3), (5, 5, 5)])
+def test_members_are_answered_from_as_many_passages_as_the_router_knows(
+    corpus: Corpus, vectors: PassageVectors, k: int, depth: int, returned: int
+) -> None:
+    selector, deep = Fake(k=3), Finds("corpus", corpus)
+    prompts: list[Prompt] = []
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        prompts.append(prompt)
+        return "Rome", Chunk()
+
+    found = learned(selector, vectors, write, deep, Says("Paris")).search(hashed("Which city?"), k)
+    assert deep.asked_for == [depth]
+    assert len(found.passages) == returned
+    (shown,) = [system for p in prompts if "[2]" in (system := p.messages[0]["content"])]
+    assert "[3]" in shown
+    assert "[4]" not in shown
+    assert selector.shown[0][2] == [["vienna", "danube", "austria"], ["Paris"]]
+
+
+def test_where_a_member_fails_the_others_vote(vectors: PassageVectors) -> None:
+    selector = Fake()
+    members = [Says("Paris"), Fails("Oslo"), Says("Rome", name="a"), Says("rome", name="b")]
+    found = learned(selector, vectors, Model(), *members).search(hashed("Which city?"), 4)
+    assert winner(found) == "a"
+    assert selector.shown == [], "it compares the answers of all members"
+
+
+def test_a_question_without_the_embedding_that_the_router_needs_is_refused_before_anything_is_spent(
+    vectors: PassageVectors,
+) -> None:
+    model = Model()
+    arm = learned(Fake(), vectors, model, Says("Rome"), Says("Paris"))
+    assert arm.backbones == {"hashed", "of Rome", "of Paris"}
+    with pytest.raises(MissingEmbeddingError, match="arm 'all' needs a 'hashed' embedding"):
+        arm.search(WHICH, 4)
+    assert model.tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"select": "learned"}, "router: .*`select: learned` needs it"),
+        ({"select": "learned", "router": "/r"}, "backbone: .*`select: learned` needs it"),
+        ({**LEARNED, "router": ""}, "router: .*`select: learned` needs it"),
+        ({"router": "/r"}, "router: .*only `select: learned` takes it"),
+        ({"select": "llm", "backbone": "b"}, "backbone: .*only `select: learned` takes it"),
+        ({**LEARNED, "backbone": "hashd"}, "unknown backbone 'hashd'; did you mean 'hashed'"),
+        ({**LEARNED, "form": "shrt"}, "form: Input should be"),
+    ],
+)
+def test_a_router_and_its_backbone_belong_together(wrong: dict[str, str], message: str) -> None:
+    spec = ArmSpec(kind="ensemble", params={"arms": ["a", "b"], **wrong})
+    specs = {"a": ArmSpec(kind="none"), "b": ArmSpec(kind="bm25"), "all": spec}
+    with pytest.raises(ArmSpecError, match=f"arm 'all'.*{message}"):
+        validate_specs(specs, ["hashed"])
+
+
+def with_selector(resources: Resources, specs: Mapping[str, ArmSpec], read: list[SelectorSpec]) -> Resources:
+    """Resources of these arms, in which every router is the fake one."""
+
+    def open_fake(wanted: SelectorSpec) -> AnswerSelector:
+        read.append(wanted)
+        return Fake()
+
+    return Resources(
+        resources.corpus,
+        resources.indexes,
+        resources.backbones,
+        specs,
+        write=Model(),
+        open_selector=open_fake,
+    )
+
+
+def test_a_router_is_asked_for_with_all_that_it_must_fit_and_its_vectors_are_made(
+    resources: Resources, tmp_path: Path
+) -> None:
+    params = {**LEARNED, "arms": ["none", "words"], "form": "short", "word_budget": 99, "max_tokens": 9}
+    specs = {
+        "none": ArmSpec(kind="none"),
+        "words": ArmSpec(kind="bm25"),
+        "all": ArmSpec(kind="ensemble", params=params),
+    }
+    read: list[SelectorSpec] = []
+    have = with_selector(Resources(resources.corpus, tmp_path, resources.backbones, {}), specs, read)
+    prepare(have)
+    arm = build_arm("all", have)
+    writing = llm_prompts.Writing(llm_prompts.Form.SHORT, 99, 9)
+    router, encoder = Path("/routers/cities"), resources.backbones["hashed"]
+    wanted = SelectorSpec(router, ("none", "words"), "hashed", encoder, writing)
+    assert read == [wanted, wanted]
+    assert backbones_of("all", specs) == embeddings_of("all", specs) == arm.backbones == {"hashed"}
+    assert PassageVectors(resources.corpus, tmp_path, encoder).of(["vienna"]).keys() == {"vienna"}
+
+
+def test_where_nothing_reads_a_router_an_arm_that_needs_one_is_not_prepared(resources: Resources) -> None:
+    specs = {
+        "none": ArmSpec(kind="none"),
+        "all": ArmSpec(kind="ensemble", params={**LEARNED, "arms": ["none", "none"]}),
+    }
+    have = Resources(resources.corpus, resources.indexes, resources.backbones, specs)
+    with pytest.raises(
+        ArmBuildError, match="router /routers/cities: answer selectors are not available here"
+    ):
+        prepare(have)
+
+
+# What members are asked.
+
+
+@pytest.mark.parametrize("form", list(llm_prompts.Form))
+def test_members_answer_in_the_form_that_is_asked_for(form: llm_prompts.Form) -> None:
+    prompts: list[Prompt] = []
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        prompts.append(prompt)
+        return "I think <answer>Rome</answer>", Chunk()
+
+    of(write, Says("Rome"), Says("Rome", name="again"), form=form.value).search(WHICH, 4)
+    shown = {prompt.messages[0]["content"] for prompt in prompts}
+    assert shown == {llm_prompts.WITH_PASSAGES[form].format(passages="<passages>\n[1]\nRome\n</passages>")}
+    assert len(prompts) == 2
+
+
+def test_answers_are_compared_without_their_reasons_and_asked_for_once_more_where_they_stand_alone() -> None:
+    written = {
+        "Rome": "So <answer>Rome</answer>",
+        "Paris": "So Paris.",
+        "again": "Hence <answer>Rome</answer>",
+    }
+    spent: list[int] = []
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        spent.append(3)
+        if prompt.messages[-1]["content"] == llm_prompts.ANSWER_ALONE:
+            return "Paris", Chunk(completion_tokens=3)
+        system = prompt.messages[0]["content"]
+        return next(text for name, text in written.items() if name in system), Chunk(completion_tokens=3)
+
+    members = [Says("Paris"), Says("Rome"), Says("again")]
+    found = of(write, *members, form="reasoning").search(WHICH, 4)
+    assert winner(found) == "Rome"
+    assert (len(spent), found.tokens) == (4, 12), "the second prompt is paid for, too"
+
+
+# At once.
+
+
+def meeting(answer: str, barrier: threading.Barrier) -> Arm:
+    """Return a member that goes on only when all members are at work."""
+
+    class Meets(Says):
+        def search(self, query: Query, k: int) -> Retrieval:
+            barrier.wait(timeout=20)
+            return super().search(query, k)
+
+    return Meets(answer)
+
+
+def test_members_work_at_once() -> None:
+    barrier = threading.Barrier(3)
+    members = [meeting(answer, barrier) for answer in ("Rome", "Paris", "Paris")]
+    assert winner(of(Model(), *members).search(WHICH, 4)) == "Paris"
+
+
+def test_ensembles_nest_and_are_searched_by_many_threads_without_waiting_for_themselves() -> None:
+    model = Model()
+    inner = [of(model, Says(city), Says(city), Says("Oslo")) for city in ("Rome", "Paris", "Paris")]
+    outer = of(model, of(model, *inner[:2], inner[2]), *inner)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: outer.search(WHICH, 4), range(16)))
+    assert [winner(each) for each in found] == ["Paris"] * 16
+    assert {each.steps for each in found} == {18}
+
+
+# On real members.
+
+
+@pytest.fixture(scope="module")
+def resources(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Resources:
+    backbones = {"hashed": Backbone(model=f"hashing:{DIM}")}
+    indexes = tmp_path_factory.mktemp("indexes")
+    have = Resources(corpus, indexes, backbones, {}, write=lambda prompt: Model("2")(prompt))
+    lexical.KIND.prepare(BM25Params(), have, None)
+    dense.KIND.prepare(DenseParams(backbone="hashed"), have, None)
+    return have
+
+
+@pytest.fixture(scope="module")
+def member(resources: Resources) -> Callable[[str], Arm]:
+    members: dict[str, Arm] = {
+        "none": NoRetrieval("none"),
+        "words": lexical.KIND.build("words", BM25Params(), resources, NoRetrieval),
+        "near": dense.KIND.build("near", DenseParams(backbone="hashed"), resources, NoRetrieval),
+    }
+    return members.__getitem__
+
+
+@pytest.mark.parametrize("select", ["vote", "llm", "learned"])
+def test_an_ensemble_keeps_the_contract(
+    resources: Resources, member: Callable[[str], Arm], corpus: Corpus, select: str
+) -> None:
+    own = LEARNED if select == "learned" else {"select": select}
+    params = EnsembleParams.model_validate({"arms": ["words", "near", "none"], **own})
+    assert ensemble.KIND.members(params) == ("words", "near", "none")
+    assert ensemble.KIND.steps(params) == 3
+    arm = ensemble.KIND.build("all", params, with_selector(resources, {}, []), member)
+    assert arm.backbones == {"hashed"}
+    check_arm(arm, corpus)
+
+
+def test_searches_at_once_do_not_disturb_each_other(
+    resources: Resources, member: Callable[[str], Arm]
+) -> None:
+    arm = ensemble.KIND.build("all", EnsembleParams(arms=("words", "near")), resources, member)
+    queries = [ask(question, arm.backbones) for question in QUESTIONS] * 4
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda query: arm.search(query, 3), queries)) == [
+            arm.search(query, 3) for query in queries
+        ]
