@@ -28,8 +28,6 @@ from armwise.agent.api.documented import document
 from armwise.agent.api.middleware import ErrorBoundary, RequestGuard, answer_errors
 from armwise.agent.api.openai import chat, completions, models, responses, vector_stores
 from armwise.agent.api.operations import arms, erasures, evaluations, export, keys, policies, warm_starts
-from armwise.agent.api.personalizer import evaluations as personalizer_evaluations
-from armwise.agent.api.personalizer import events, protocol, service
 from armwise.agent.serving import Replica
 from armwise.agent.telemetry import ServerSpans
 
@@ -38,10 +36,9 @@ _HOT = (retrieve, chat, feedback, ranking, observations)
 
 _OPENAI = (completions, models, responses, vector_stores)
 _QUESTIONS = (decisions, feedback_shapes, buttons)
-_PERSONALIZER = (events, service, personalizer_evaluations)
 _OPERATIONS = (arms, policies, evaluations, warm_starts, export, erasures, keys)
 
-_RESOURCES = (*_HOT, *_OPENAI, *_QUESTIONS, *_OPERATIONS, *_PERSONALIZER, health, pages)
+_RESOURCES = (*_HOT, *_OPENAI, *_QUESTIONS, *_OPERATIONS, health, pages)
 
 
 class _Mcp:
@@ -66,7 +63,7 @@ ROUTES = [
 VERSION = metadata.version("armwise")
 """The version that is installed, which the OpenAPI document names."""
 
-DIALECTS = (protocol.DIALECT, feedback_shapes.LANGFUSE, page.DIALECT)
+DIALECTS = (feedback_shapes.LANGFUSE, page.DIALECT)
 """How the clients of other APIs send their key and read errors."""
 
 
