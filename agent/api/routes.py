@@ -64,7 +64,7 @@ VERSION = metadata.version("armwise")
 """The version that is installed, which the OpenAPI document names."""
 
 DIALECTS = (feedback_shapes.LANGFUSE, page.DIALECT)
-"""How the clients of other APIs send their key and read errors."""
+"""How the clients of other APIs send their key."""
 
 
 def create_app(replica: Replica) -> FastAPI:
@@ -81,7 +81,7 @@ def create_app(replica: Replica) -> FastAPI:
     )
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     app.state.service = service = replica.service
-    answer_errors(app, DIALECTS)
+    answer_errors(app)
     app.add_middleware(
         RequestGuard,
         keyring=service.keyring,
@@ -92,5 +92,5 @@ def create_app(replica: Replica) -> FastAPI:
         dialects=DIALECTS,
     )
     app.add_middleware(ServerSpans)
-    app.add_middleware(ErrorBoundary, dialects=DIALECTS)
+    app.add_middleware(ErrorBoundary)
     return app
