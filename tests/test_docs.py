@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from armwise.agent.api import errors, reference
-from armwise.agent.api.personalizer.protocol import VERSIONS
 from armwise.agent.cli.main import VERBS
 from armwise.agent.config import Http, Limits
 from tests.agent.fakes import Service
@@ -58,8 +56,7 @@ def test_every_route_is_described_with_a_request(tmp_path: Path) -> None:
         for section in sections
         if "```bash\ncurl" in section
     }
-    app = Service(tmp_path).app
-    paths = app.openapi()["paths"]
+    paths = Service(tmp_path).app.openapi()["paths"]
     routes = {
         f"{method.upper()} {re.sub(r'{[^}]*}', '{}', path)}"
         for path, methods in paths.items()
@@ -67,17 +64,6 @@ def test_every_route_is_described_with_a_request(tmp_path: Path) -> None:
     }
     assert len(routes) > 20
     assert described == routes
-    personalizer = {
-        f"{method} {re.sub(r'{[^}]*}', '{}', route.path)}"
-        for route in app.routes
-        if isinstance(route, APIRoute) and route.path.startswith(VERSIONS[1])
-        for method in route.methods
-    }
-    assert len(personalizer) > 40
-    page = re.sub(r"\{[^}]*}", "{}", (DOCS / "guide/personalizer.md").read_text(encoding="utf-8"))
-    assert [
-        route for route in personalizer if route.replace(VERSIONS[0], "").replace(VERSIONS[1], "") not in page
-    ] == []
 
 
 def test_the_table_of_routes_is_that_of_the_document_and_the_pages() -> None:

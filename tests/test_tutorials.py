@@ -28,7 +28,6 @@ TUTORIALS = (
     "docs/tutorials/rag-product.md",
     "docs/tutorials/several-models.md",
     "docs/tutorials/production-logs.md",
-    "docs/tutorials/coming-from.md",
 )
 
 ELSEWHERE = {"pip install": "what the environment of the tests has"}

@@ -61,11 +61,6 @@ class _Limit:
             return SpentError(f"the budget of this key is spent: {self.amount:g} {unit} in {self.use[1]}")
         return RateLimitedError(f"{self.amount:g} {unit} a minute are allowed", self.meter, again_s)
 
-    def beyond(self, requests: float) -> Exception:
-        """Return the error for what counts as more requests than are left."""
-        message = f"this counts as {requests:g} requests more: {self.amount:g} a minute are allowed"
-        return RateLimitedError(message, self.meter, self.reset_s)
-
     def full(self) -> Exception:
         """Return the error where what others have reserved takes up all that is left."""
         meter = "tokens" if self.meter == "usd" else self.meter
@@ -122,25 +117,19 @@ class Quota:
         self._exchanging = asyncio.Lock()
         self._reported: tuple[float, dict[ledger.Use, ledger.Amount]] = (0.0, {})
 
-    async def admit(self, caller: Caller, requests: int = 1) -> None:
-        """Count a request of a key, or one that counts as several: all of them, or none.
-
-        Args:
-            caller: Caller of the request.
-            requests: As how many it counts.
+    async def admit(self, caller: Caller) -> None:
+        """Count a request of a key.
 
         Raises:
             RateLimitedError: It has sent too many this minute.
             LogUnavailableError: What is left cannot be read.
         """
-        if caller.key is None or not requests:
+        if caller.key is None:
             return
         now = self._clock()
         for limit in _limits(caller, now, "requests"):
-            if requests > limit.amount:
-                raise limit.beyond(requests)
-            await self._take(limit, requests, partial(self._spend, limit.use))
-        self._count(caller.key, now, ledger.Amount(requests))
+            await self._take(limit, 1, partial(self._spend, limit.use))
+        self._count(caller.key, now, ledger.Amount(requests=1))
 
     async def book(self, caller: Caller, decision_id: str, tokens: int, usd: float) -> None:
         """Reserve what a turn may cost at most, before its arm is drawn.
@@ -256,13 +245,10 @@ class Quota:
             raise limit.refused(again_s)
         if self._clock() < lease.full_until:
             raise limit.full()
-        missing, whole = max(0, amount - lease.free), limit.meter == "requests"
-        reserve = ledger.Reserve(limit.use, limit.meter, limit.amount, missing, whole)
+        reserve = ledger.Reserve(limit.use, limit.meter, limit.amount, max(0, amount - lease.free))
         grant = await self._exchange(reserve, granted)
         if not grant.amount and not grant.again_s:
             if loop.time() >= deadline:
-                if grant.left:  # less than is wanted
-                    raise limit.beyond(amount)
                 lease.full_until = self._clock() + WAIT_S / 4
                 raise limit.full()
             await asyncio.sleep(AGAIN_S)

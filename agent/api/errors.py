@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from armwise.agent.access import (
@@ -373,14 +372,14 @@ class ApiError(Exception):
         )
         return construct(Envelope, error=failure)
 
-    def response(self, request_id: str | None, body: BaseModel | None = None) -> JSONResponse:
-        """Return the response: the envelope, or another body that its clients know."""
+    def response(self, request_id: str | None) -> JSONResponse:
+        """Return the response, with the envelope as its body."""
         wait = self.status == 503 or (self.status == 429 and self.retryable)
         seconds = self.retry_after_s
         headers = {"retry-after": str(seconds), "retry-after-ms": str(1000 * seconds)} if wait else {}
         headers |= {"x-decision-id": self.decision_id} if self.decision_id else {}
         headers["x-content-type-options"] = "nosniff"  # the middleware does not see internal errors
-        return StdlibJson(self.envelope(request_id) if body is None else body, self.status, headers)
+        return StdlibJson(self.envelope(request_id), self.status, headers)
 
 
 def translate(error: Exception) -> ApiError:

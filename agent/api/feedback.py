@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from fastapi import APIRouter, Response
@@ -128,26 +128,23 @@ async def activate(point: RequestPoint, caller: RequestCaller, decision_id: Deci
 
     It may come before the decision; one that is not deferred counts anyway.
     """
-    return await _keep_one(activation(point, caller, decision_id))
-
-
-def activation(point: DecisionPoint, caller: Caller, decision_id: str) -> Item:
-    """Return that the answer of a decision was shown. Raises ForeignIdError."""
     stored = caller.stored(decision_id)
-    fact = Feedback(stored, stored, received_at=point.service.clock(), kind=Kind.ACTIVATION)
-    return Item(point, caller, replace(fact, source=caller.source, key=caller.key))
+    fact = Feedback(
+        stored,
+        stored,
+        received_at=point.service.clock(),
+        kind=Kind.ACTIVATION,
+        source=caller.source,
+        key=caller.key,
+    )
+    return await _keep_one(Item(point, caller, fact))
 
 
 async def _keep_one(item: Item) -> Response:
-    return StdlibJson(item.kept(await keep(item)), 202)
-
-
-async def keep(item: Item) -> Receipt:
-    """Commit an item, and return its receipt. Raises StoreError."""
     (outcome,) = await _accept([item])
     if isinstance(outcome, Exception):
         raise outcome
-    return outcome
+    return StdlibJson(item.kept(outcome), 202)
 
 
 async def keep_all(

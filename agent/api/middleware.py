@@ -1,7 +1,7 @@
 """What every request passes before its handler: its host, its key, its rate, its body; the decision point.
 
 Without keys the service is open: suitable for one machine, not for a network. How the clients of another
-API send their key and read an error, its adapter says in a `Dialect`.
+API send their key, its adapter says in a `Dialect`.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ from uuid import uuid4
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Send
@@ -166,27 +165,21 @@ class Dialect:
     Attributes:
         path: What the paths of the API begin with.
         authorization: Returns what the header `Authorization` would be, from the headers of a request.
-        body: Returns the body of an error; None for the envelope.
         answers_refusals: Whether its routes answer what is refused here, except to pages of other sites: the
             refusal is passed on in the state of the request, without a caller.
     """
 
     path: str
     authorization: Callable[[Mapping[bytes, bytes]], str] = _authorization
-    body: Callable[[ApiError], BaseModel] | None = None
     answers_refusals: bool = False
 
     def speaks(self, path: str) -> bool:
         """Return whether a path is one of the API."""
         return path == self.path or path.startswith(f"{self.path}/")
 
-    def response(self, error: ApiError, request_id: str | None) -> JSONResponse:
-        """Return the response to a request that failed."""
-        return error.response(request_id, None if self.body is None else self.body(error))
-
 
 OURS = Dialect("")
-"""That of every other path: the key is a header, and an error is in the envelope."""
+"""That of every other path: the key is a header."""
 
 
 def _dialect_of(path: str, dialects: Sequence[Dialect]) -> Dialect:
@@ -253,7 +246,7 @@ class RequestGuard:
                 raise
             self._refused(failure.code)
             if failure.code == "forbidden" or not dialect.answers_refusals:
-                await dialect.response(failure, request_id.decode("latin-1"))(scope, receive, send)
+                await failure.response(request_id.decode("latin-1"))(scope, receive, send)
                 return
             state["refusal"], caller = failure, NOBODY
         state["caller"] = caller
@@ -349,11 +342,10 @@ class ErrorBoundary:
 
     Args:
         app: The application behind it.
-        dialects: Those of other APIs.
     """
 
-    def __init__(self, app: ASGIApp, dialects: Sequence[Dialect] = ()) -> None:
-        self._app, self._dialects = app, dialects
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -374,23 +366,23 @@ class ErrorBoundary:
         except Exception as error:
             logger.exception("%s %r fails", scope["method"], scope["path"])
             if not begun:
-                await _answer(error, Request(scope), self._dialects)(scope, receive, send)
+                await _answer(Request(scope), error)(scope, receive, send)
 
 
-def _answer(error: Exception, request: Request, dialects: Sequence[Dialect]) -> JSONResponse:
-    """Return the response to a request that failed, as the dialect of its path has it."""
+def _answer(request: Request, error: Exception) -> JSONResponse:
+    """Return the response to a request that failed."""
     failure = translate(error).shown_to(getattr(request.state, "caller", OPEN))
-    response = _dialect_of(request.url.path, dialects).response(failure, request.headers.get("x-request-id"))
+    response = failure.response(request.headers.get("x-request-id"))
     if failure.code == "method_not_allowed":
         response.headers["allow"] = _allowed(request)
     return response
 
 
-def answer_errors(app: FastAPI, dialects: Sequence[Dialect] = ()) -> None:
-    """Answer the exceptions that routes raise with the envelope, or as the dialect of a path has it."""
+def answer_errors(app: FastAPI) -> None:
+    """Answer the exceptions that routes raise with the envelope."""
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
-        return _answer(error, request, dialects)
+        return _answer(request, error)
 
     for kind in (ApiError, *HANDLED):
         app.add_exception_handler(kind, answer)

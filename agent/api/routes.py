@@ -13,8 +13,6 @@ from armwise.agent.api.documented import document
 from armwise.agent.api.middleware import ErrorBoundary, RequestGuard, answer_errors
 from armwise.agent.api.openai import chat, completions, models, responses, vector_stores
 from armwise.agent.api.operations import arms, erasures, evaluations, export, keys, policies
-from armwise.agent.api.personalizer import evaluations as personalizer_evaluations
-from armwise.agent.api.personalizer import events, protocol, service
 from armwise.agent.serving import Replica
 from armwise.agent.telemetry import ServerSpans
 from armwise.agent.wings import ROUTE_MODULES, load
@@ -23,12 +21,11 @@ _HOT = (retrieve, chat, feedback, ranking, observations)
 """Asked thousands of times a second, so found first."""
 
 _OPENAI = (completions, models, responses, vector_stores)
-_PERSONALIZER = (events, service, personalizer_evaluations)
 _OPERATIONS = (arms, policies, evaluations, export, erasures, keys)
 
 _WINGS = tuple(load(path) for path in ROUTE_MODULES)
 
-_RESOURCES = (*_HOT, *_OPENAI, decisions, *_OPERATIONS, *_PERSONALIZER, health, pages)
+_RESOURCES = (*_HOT, *_OPENAI, decisions, *_OPERATIONS, health, pages)
 
 ROUTES = [
     *(route for resource in _RESOURCES for route in resource.router.routes),
@@ -39,8 +36,8 @@ ROUTES = [
 VERSION = metadata.version("armwise")
 """The version that is installed, which the OpenAPI document names."""
 
-DIALECTS = (protocol.DIALECT, *(dialect for wing in _WINGS for dialect in wing.DIALECTS))
-"""How the clients of other APIs send their key and read errors."""
+DIALECTS = tuple(dialect for wing in _WINGS for dialect in wing.DIALECTS)
+"""How the clients of other APIs send their key."""
 
 
 def create_app(replica: Replica) -> FastAPI:
@@ -57,7 +54,7 @@ def create_app(replica: Replica) -> FastAPI:
     )
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     app.state.service = service = replica.service
-    answer_errors(app, DIALECTS)
+    answer_errors(app)
     app.add_middleware(
         RequestGuard,
         keyring=service.keyring,
@@ -68,5 +65,5 @@ def create_app(replica: Replica) -> FastAPI:
         dialects=DIALECTS,
     )
     app.add_middleware(ServerSpans)
-    app.add_middleware(ErrorBoundary, dialects=DIALECTS)
+    app.add_middleware(ErrorBoundary)
     return app

@@ -273,11 +273,6 @@ class AppConfig(BaseModel):
         description="Further decision points by name, each with its own log; the top level is the point "
         "`default`.",
     )
-    personalizer: str | None = Field(
-        default=None,
-        description="Decision point that serves the routes under `/personalizer`; its `actions` must be "
-        "`request`. Null turns these routes off.",
-    )
 
     _file_arms: dict[str, ArmSpec] | None = PrivateAttr(default=None)  # where `arms` are others
     _file_home: str | None = PrivateAttr(default=None)  # where the file names one
@@ -460,11 +455,6 @@ class AppConfig(BaseModel):
             except (ValueError, StoreError) as error:  # of a wrong key, or of a log in memory
                 message = "\n".join(f"points.{name}: {line}" for line in str(error).splitlines())
                 raise ValueError(message) from None
-        if self.personalizer is not None and self.personalizer not in self.ranking:
-            hint = did_you_mean(self.personalizer, self.ranking)
-            raise ValueError(
-                f"personalizer {self.personalizer!r} is not a point with `actions: request`{hint}"
-            )
         return self
 
     @property
@@ -484,7 +474,7 @@ class AppConfig(BaseModel):
         if point not in self.points:
             there = ", ".join((DEFAULT_POINT, *self.points))
             raise ConfigError(f"there is no decision point {point!r}; there are: {there}")
-        service = self.model_dump(mode="json", exclude={"points", "personalizer"})
+        service = self.model_dump(mode="json", exclude={"points"})
         document = self.points[point].over(service, self.limits.actions)
         return self.parsed({**document, "log_url": point_url(self.database_url, point)})
 

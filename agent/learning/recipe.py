@@ -160,7 +160,7 @@ def configuration_of(config: AppConfig) -> str:
 
     It covers what a candidate is judged by: the gate, the reward, the policy.
     """
-    apart = {"home", "log_url", "keys", "arms", "new_arms", "observations", "points", "personalizer"}
+    apart = {"home", "log_url", "keys", "arms", "new_arms", "observations", "points"}
     document = config.model_dump(mode="json", exclude=apart)
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 

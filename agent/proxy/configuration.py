@@ -82,7 +82,7 @@ UNBOUNDED = ("probes", "ready")
 CONDITIONS = {
     "chat": "{ path /v1/chat/completions /v1/completions /v1/responses /console/playground/ask }",
     "feedback": "{ path /v1/feedback /feedback /api/public/scores /v1/router/outcomes } "
-    "or { path_end /activate /reward }",
+    "or { path_end /activate }",
     "large": f"{{ req.body_size gt {BUFFER_BYTES // 2} }}",
     "probes": "{ path /health /health/decides /metrics }",
     "ready": "{ path /ready }",

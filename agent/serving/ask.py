@@ -583,19 +583,6 @@ async def whole(events: AsyncGenerator[Event, None]) -> tuple[Decided, Choices, 
     return decided, written, finished
 
 
-async def admit(point: DecisionPoint, caller: Caller, requests: int) -> None:
-    """Count further requests of a caller, for one that makes several decisions: all of them, or none.
-
-    Raises:
-        RateLimitedError: The key has sent too many this minute; nothing was decided.
-    """
-    try:
-        await point.service.quota.admit(caller, requests)
-    except RateLimitedError as error:
-        point.telemetry.refused(point.service.code_of(error))
-        raise
-
-
 @asynccontextmanager
 async def place(point: DecisionPoint, caller: Caller, tokens: int) -> AsyncIterator[Callable[[Cost], None]]:
     """Hold a place for work that decides nothing; what is yielded charges its cost.

@@ -87,15 +87,13 @@ class Reserve:
         use: The key and the period.
         meter: Limited quantity: a field of `Amount`.
         limit: The limit, above 0.
-        least: Smallest useful amount.
-        whole: Whether nothing is granted where less than that is left; else what is left is.
+        least: Smallest useful amount, of which what is left is granted where that is less.
     """
 
     use: Use
     meter: str
     limit: float
     least: float
-    whole: bool = False
 
     def grant(
         self, used: Amount, reserved: Amount, before: Amount = Amount(), left_s: float = MINUTE_S
@@ -115,8 +113,6 @@ class Reserve:
             if counted + ROUNDING < self.limit:
                 return Grant()
             return Grant(again_s=self._again_s(spent, earlier, left_s))
-        if self.whole and left < self.least:
-            return Grant(0, left)
         share = left * SHARE if self.meter == "usd" else max(1, int(left * SHARE))
         granted = min(left, max(self.least, share))
         return Grant(granted, left - granted)

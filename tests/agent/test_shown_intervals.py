@@ -117,7 +117,7 @@ def of_the_console(log: Logged) -> Iterator[Figure]:
 
 
 def of_reports(log: Logged) -> Iterator[Figure]:
-    """Evaluations with the gate; `replay`, the demo and Personalizer's summary show the same."""
+    """Evaluations with the gate; `replay` and the demo show the same."""
     for interval in INTERVALS:
         asked = EvaluationRequest(estimators=tuple(ESTIMATORS), interval=interval, gate=interval == "anytime")
         source = LogSource(log.store, log.config.reward)

@@ -177,7 +177,6 @@ def configuration(folder: Path, port: int, **settings: Any) -> Path:
         "router": {"path": str(kept(folder / "router", "max_sim", ROUTED, dim=64)), "k": 3},
         "reward": {"metrics": {"thumb": {"range": [-1, 1]}}, "cost_weight": 0.05},
         "points": {"news": {"actions": "request", "reward": {"metrics": {"click": {}}, "cost_weight": 0.0}}},
-        "personalizer": "news",
         **settings,
     }
     application = {

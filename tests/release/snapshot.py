@@ -163,7 +163,11 @@ def text(value: Any, indent: str = "") -> str:
 def accepted(file: Path = ACCEPTED) -> dict[tuple[str, str], str]:
     """Return the breaks that were decided, by version and sentence, each with its reason."""
     entries = tomllib.loads(file.read_text(encoding="utf-8")).get("break", ())
-    return {(one["release"], one["what"]): one["why"] for one in entries}
+    return {
+        (one["release"], what): one["why"]
+        for one in entries
+        for what in ([one["what"]] if isinstance(one["what"], str) else one["what"])
+    }
 
 
 def write(folder: Path = RELEASES) -> Path:

@@ -74,7 +74,7 @@ def test_an_accepted_break_is_read_by_release_and_sentence(tmp_path: Path) -> No
     [
         (("openapi", "paths", "/v1/chat/completions"), "POST /v1/chat/completions: is gone"),
         (("http", "errors", "not_ready"), "error not_ready: is gone"),
-        (("http", "routes", "POST /personalizer/v1.0/rank"), "POST /personalizer/v1.0/rank: is gone"),
+        (("http", "routes", "POST /mcp"), "POST /mcp: is gone"),
         (("config", "$defs", "Limits", "properties", "in_flight"), "setting `limits.in_flight`: is gone"),
         (("log", "migrations", 0), "migration 16: is gone"),
         (("log", "sqlite", "ticks"), "sqlite: table ticks: is gone"),

@@ -72,7 +72,7 @@ async def submit(
     It runs beside the service at low priority: poll its `status` and `done`. A policy is written out
     in full, as `policy:{kind: linucb, params: {alpha: 0.5}}`, and names no file.
     """
-    submitted = await asyncio.to_thread(submit_now, point, caller, body)
+    submitted = await asyncio.to_thread(_submit, point, caller, body)
     return StdlibJson(
         construct(EvaluationState, **_state(submitted)),
         202,
@@ -132,7 +132,7 @@ async def report(point: RequestPoint, caller: RequestCaller, number: PathNumber)
     return HTMLResponse(html, headers=PAGE_POLICY)
 
 
-def submit_now(point: DecisionPoint, caller: Caller, body: EvaluationRequest) -> Evaluation:
+def _submit(point: DecisionPoint, caller: Caller, body: EvaluationRequest) -> Evaluation:
     """Queue an evaluation in the share of the caller's project; blocks. Raises ApiError, QueueFullError."""
     now, body = point.service.clock(), _within_project(caller, body)
     try:

@@ -121,40 +121,6 @@ async def test_a_clock_that_jumps_back_keeps_what_was_used(store: Store, clock: 
     assert not await admitted(quota, who)
 
 
-async def test_a_call_that_counts_as_several_requests_takes_all_of_them_or_none(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("armwise.agent.access.quota.WAIT_S", 0.0)
-    (quota, other), who = replicas(store, clock), caller(rpm_limit=10)
-    await quota.admit(who, 6)
-    await quota.admit(who, 0)
-    with pytest.raises(RateLimitedError, match="counts as 5 requests more: 10 a minute are allowed") as error:
-        await other.admit(who, 5)
-    assert (error.value.meter, error.value.retry_after_s) == ("requests", 60.0)
-    assert dict(other.headers(who))[b"x-ratelimit-remaining-requests"] == b"4"
-    await quota.report()
-    await other.admit(who, 4)
-    with pytest.raises(RateLimitedError, match="10 requests a minute are allowed"):
-        await other.admit(who)
-    for one in (quota, other):
-        await one.report()
-    assert spend(store, NOW)["k"]["day"].requests == 10
-    clock.now += 120
-    with pytest.raises(RateLimitedError, match="counts as 11 requests more: 10 a minute"):
-        await quota.admit(who, 11)
-    await quota.admit(who, 10)
-
-
-async def test_what_a_replica_holds_counts_towards_a_call_of_several_requests(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("armwise.agent.access.quota.WAIT_S", 0.0)
-    (quota,), who = replicas(store, clock, 1), caller(rpm_limit=80)
-    await quota.admit(who)
-    await quota.admit(who, 79)
-    assert not await admitted(quota, who)
-
-
 async def test_a_replica_gets_what_an_idle_one_has_leased(store: Store, clock: Clock) -> None:
     (idle, busy), who = replicas(store, clock), caller(rpm_limit=80)
     assert await admitted(idle, who), "it holds an eighth of the limit now"

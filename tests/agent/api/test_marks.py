@@ -1,7 +1,7 @@
 """Every text that a caller can send is marked, and after an erasure no mark is left anywhere.
 
-The fields come from the OpenAPI document: a new one is marked by itself. Bodies that it leaves open, and
-those of Personalizer's protocol, which has a document of its own, are listed in `OPEN`.
+The fields come from the OpenAPI document: a new one is marked by itself. Bodies that it leaves open are
+listed in `OPEN`.
 """
 
 import json
@@ -16,7 +16,6 @@ import pytest
 import sqlalchemy as sa
 from pyarrow import parquet
 
-from armwise.agent.api.personalizer import events
 from armwise.agent.api.schemas import FeedbackItem
 from armwise.agent.gateways.feedback_shapes import LangfuseScore
 from armwise.arms.base import Passage, Query, Retrieval
@@ -30,8 +29,6 @@ from tests.agent.fakes import CONFIG, FakeArms, Service
 
 CALLERS = {"decide", "feedback"}
 """Scopes of keys that are given to callers; what operators write is theirs."""
-
-VERSION = "/personalizer/v1.0"
 
 ITEM = {"decision_id": "q-1", "metric_name": "thumb", "value": 1, "feedback_id": "item-1"}
 
@@ -61,16 +58,6 @@ OPEN: Mapping[str, tuple[Any, Any, Any]] = {
         LangfuseScore.model_json_schema(),
         {"traceId": "q-1", "name": "thumb", "value": 1, "id": "item-1"},
         lambda score: [score],
-    ),
-    f"{VERSION}/rank": (
-        events.RankRequest.model_json_schema(),
-        {"contextFeatures": [{"a": 1}], "actions": [{"id": "one"}, {"id": "two"}]},
-        lambda body: body,
-    ),
-    f"{VERSION}/multislot/rank": (
-        events.MultiSlotRequest.model_json_schema(),
-        {"actions": [{"id": "one"}, {"id": "two"}], "slots": [{"id": "top", "baselineAction": "one"}]},
-        lambda body: body,
     ),
 }
 
@@ -355,7 +342,6 @@ ID_FIELDS = {
     *("/feedback.inference_id", "/feedback.episode_id"),
     *("/api/public/scores.traceId", "/api/public/scores.sessionId", "/api/public/scores[].traceId"),
     *("/api/public/scores[].sessionId", "/v1/router/outcomes.replay_id"),
-    *(f"{VERSION}/rank.eventId", f"{VERSION}/multislot/rank.eventId", f"{VERSION}/multislot/rank.slots[].id"),
 }
 """Fields that are an id of a decision or an episode: these stay, and are said to (`COLUMNS`)."""
 
@@ -379,7 +365,7 @@ async def test_no_text_of_a_request_outlives_an_erasure(
     reward = CONFIG["reward"] | {"metrics": CONFIG["reward"]["metrics"] | {"verdict": VERDICT}}
     limits = CONFIG["limits"] | {"body_bytes": 2**20}
     backbones = CONFIG["backbones"] | {"minilm": {"model": "hashing:8"}}
-    settings: dict[str, Any] = {"points": POINTS, "personalizer": "news", "reward": reward, "limits": limits}
+    settings: dict[str, Any] = {"points": POINTS, "reward": reward, "limits": limits}
     arms = FakeArms(dict.fromkeys(CONFIG["arms"], found_or_filtered))
     async with Service(
         tmp_path, log_url=log_url, searched=arms, backbones=backbones, **settings

@@ -10,7 +10,6 @@ from starlette.routing import Route
 
 from armwise.agent.access.keyring import SCOPES, caller_scopes
 from armwise.agent.api.pages import FEEDBACK_BUTTON
-from armwise.agent.api.personalizer.protocol import VERSIONS
 from armwise.agent.config import Scope
 from armwise.agent.console.page import CONSOLE
 from tests.agent.asking import refused
@@ -84,38 +83,6 @@ A route that is not here needs a key, and the scopes that its document has.
 BY_TOKEN = (FEEDBACK_BUTTON,)
 """Paths where a token of one decision stands for a key: `test_buttons.py`."""
 
-PERSONALIZER: dict[tuple[str, str], Scope] = {
-    ("POST", "/rank"): "decide",
-    ("POST", "/multislot/rank"): "decide",
-    ("POST", "/events/{event_id}/reward"): "feedback",
-    ("POST", "/events/{event_id}/activate"): "feedback",
-    ("POST", "/multislot/events/{event_id}/reward"): "feedback",
-    ("POST", "/multislot/events/{event_id}/activate"): "feedback",
-    ("GET", "/configurations/service"): "read",
-    ("PUT", "/configurations/service"): "operate",
-    ("GET", "/configurations/policy"): "read",
-    ("PUT", "/configurations/policy"): "operate",
-    ("DELETE", "/configurations/policy"): "operate",
-    ("POST", "/configurations/applyFromEvaluation"): "operate",
-    ("GET", "/evaluations"): "read",
-    ("POST", "/evaluations"): "operate",
-    ("GET", "/evaluations/{evaluation_id}"): "read",
-    ("PUT", "/evaluations/{evaluation_id}"): "operate",
-    ("DELETE", "/evaluations/{evaluation_id}"): "operate",
-    ("GET", "/featureImportances"): "read",
-    ("GET", "/featureImportances/{importance_id}"): "operate",
-    ("PUT", "/featureImportances/{importance_id}"): "operate",
-    ("DELETE", "/featureImportances/{importance_id}"): "operate",
-    ("GET", "/model"): "read",
-    ("PUT", "/model"): "operate",
-    ("DELETE", "/model"): "operate",
-    ("GET", "/model/properties"): "read",
-    ("GET", "/logs/properties"): "read",
-    ("DELETE", "/logs"): "admin",
-    ("GET", "/status"): "read",
-}
-"""The scope of each call of Personalizer's protocol, under the paths of both of its versions."""
-
 
 def routes_of(app: FastAPI) -> dict[tuple[str, str], tuple[Scope, ...]]:
     """Return the scopes that the document has of each route of the API; HEAD is answered with GET."""
@@ -147,10 +114,9 @@ async def test_each_route_requires_a_key_with_its_scope(
         monkeypatch.setenv(f"{scope.upper()}_KEY", f"{scope}-secret")
     keys = [{"env": f"{scope.upper()}_KEY", "scopes": [scope]} for scope in SCOPES]
     async with Service(tmp_path, keys=keys).running() as service:
-        others = {(method, f"{base}{path}") for method, path in PERSONALIZER for base in VERSIONS}
         routes = routes_of(service.app)
-        assert routes.keys() >= ROUTES.keys() | others, "a route is gone"
-        new = {route: scopes for route, scopes in routes.items() if route not in ROUTES.keys() | others}
+        assert routes.keys() >= ROUTES.keys(), "a route is gone"
+        new = {route: scopes for route, scopes in routes.items() if route not in ROUTES}
         new = {route: scopes for route, scopes in new.items() if route[1] not in BY_TOKEN}
         assert all(new.values()), f"give each of {[*new]} its scopes by **documented(..., scopes=(...))"
         for (method, path), required in {**ROUTES, **new}.items():
@@ -168,28 +134,6 @@ async def test_each_route_requires_a_key_with_its_scope(
                         assert answer.status_code not in (401, 403), answer.text
                     else:
                         assert f"scope '{required[0]}'" in refused(answer, 403, "forbidden")
-
-
-async def test_each_call_of_personalizer_requires_a_key_with_its_scope(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
-) -> None:
-    for scope in SCOPES:
-        monkeypatch.setenv(f"{scope.upper()}_KEY", f"{scope}-secret")
-    keys = [{"env": f"{scope.upper()}_KEY", "scopes": [scope]} for scope in SCOPES]
-    async with Service(tmp_path, keys=keys).running() as service:
-        for (method, path), required in PERSONALIZER.items():
-            with subtests.test(f"{method} {path}"):
-                url = VERSIONS[0] + path.format(event_id="e", evaluation_id="1", importance_id="i")
-                without = await service.client.request(method, url)
-                assert without.json()["error"]["code"] == "Unauthorized"
-                for scope in SCOPES:
-                    headers = {"ocp-apim-subscription-key": f"{scope}-secret"}
-                    answer = await service.client.request(method, url, headers=headers)
-                    allowed = required in caller_scopes((scope,))
-                    assert (answer.status_code in (400, 404)) == allowed, answer.text
-                    assert (answer.json()["error"]["code"] == "Forbidden") != allowed
-        elsewhere = await service.client.get("/v1/arms", headers={"ocp-apim-subscription-key": "read-secret"})
-        refused(elsewhere, 401, "invalid_api_key")
 
 
 async def test_a_path_without_a_route_needs_a_key_too(

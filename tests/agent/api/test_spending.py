@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from armwise.agent.access import quota
 from armwise.agent.serving import DecisionPoint
 from armwise.agent.turn import Places
 from armwise.arms.base import ArmError, Passage, Query, Retrieval, Usage
@@ -307,58 +306,3 @@ def in_part(point: DecisionPoint, n: int, hidden: str = "") -> Any:
         ]
 
     return passages
-
-
-# -- calls that make several decisions ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("slots", "status", "kept"), [(49, 429, 0), (11, 429, 0), (10, 201, 10), (1, 201, 1)]
-)
-async def test_a_call_of_many_slots_counts_as_many_requests(
-    tmp_path: Path, slots: int, status: int, kept: int
-) -> None:
-    news = {"actions": "request", "reward": {"metrics": {"click": {"range": [-1, 1]}}, "cost_weight": 0.0}}
-    limits = {**CONFIG["limits"], "body_bytes": 100_000}
-    async with Service(
-        tmp_path, points={"news": news}, personalizer="news", limits=limits
-    ).running() as service:
-        key = await Fleet([service]).key(rpm_limit=10)
-        names = [f"a-{n}" for n in range(50)]
-        body = {
-            "eventId": "m-1",
-            "actions": [{"id": name} for name in names],
-            "slots": [{"id": f"s-{n}", "baselineAction": names[n]} for n in range(slots)],
-        }
-        answer = await service.client.post("/personalizer/v1.0/multislot/rank", json=body, headers=key)
-        assert answer.status_code == status, answer.text
-        assert service.points["news"].store.counts()["decisions"] == kept
-        left = int(answer.headers["x-ratelimit-remaining-requests"])
-        assert left == (10 - slots if status == 201 else 9), "one that was refused counts as one"
-        if status == 429:
-            assert f"counts as {slots - 1} requests more: 10 a minute" in answer.text
-            one = await service.client.get("/v1/policy", headers=key)
-            assert one.status_code == 200, "what is left may be used"
-
-
-async def test_slots_for_which_too_few_requests_are_left_are_refused_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    news = {"actions": "request", "reward": {"metrics": {"click": {"range": [-1, 1]}}, "cost_weight": 0.0}}
-    async with Service(tmp_path, points={"news": news}, personalizer="news").running() as service:
-        monkeypatch.setattr(quota, "WAIT_S", 0.0)
-        key = await Fleet([service]).key(rpm_limit=10)
-        names = [f"a-{n}" for n in range(6)]
-
-        async def slots() -> int:
-            body = {
-                "actions": [{"id": name} for name in names],
-                "slots": [{"id": name, "baselineAction": name} for name in names],
-            }
-            path = "/personalizer/v1.0/multislot/rank"
-            return (await service.client.post(path, json=body, headers=key)).status_code
-
-        assert [await slots() for _ in range(3)] == [201, 429, 429]
-        assert service.points["news"].store.counts()["decisions"] == 6
-        left = [(await service.client.get("/v1/policy", headers=key)).status_code for _ in range(3)]
-        assert left == [200, 200, 429], "the refused calls counted as one each"

@@ -93,16 +93,6 @@ def test_what_cannot_work_is_refused_by_name(points: dict[str, Any], message: st
     assert message in complaint(**points)
 
 
-def test_personalizer_speaks_to_a_point_of_actions() -> None:
-    document = {**CONFIG, "points": {"news": NEWS, "cheap": {}}}
-    assert parse({**document, "personalizer": "news"}).personalizer == "news"
-    for wrong in ("cheap", "nwes", "default"):
-        with pytest.raises(
-            ConfigError, match=f"personalizer '{wrong}' is not a point with `actions: request`"
-        ):
-            parse({**document, "personalizer": wrong})
-
-
 @pytest.mark.parametrize(
     ("given", "of", "turns"),
     [

@@ -18,8 +18,6 @@ USE = ("k1", "2023-11")
     [
         (Reserve(USE, "requests", 80, 1), Amount(), Amount(), Grant(10, 70)),
         (Reserve(USE, "requests", 80, 30), Amount(40), Amount(20), Grant(20, 0)),
-        (Reserve(USE, "requests", 80, 30, whole=True), Amount(40), Amount(20), Grant(0, 20)),
-        (Reserve(USE, "requests", 80, 20, whole=True), Amount(40), Amount(20), Grant(20, 0)),
         (Reserve(USE, "requests", 7, 0), Amount(), Amount(), Grant(1, 6)),
         (Reserve(USE, "requests", 80, 1), Amount(70), Amount(10), Grant(0, 0)),
         (Reserve(USE, "requests", 80, 1), Amount(80), Amount(), Grant(again_s=inf)),
@@ -30,8 +28,6 @@ USE = ("k1", "2023-11")
     ids=[
         "share",
         "what is left",
-        "whole",
-        "just whole",
         "one",
         "leased",
         "used up",

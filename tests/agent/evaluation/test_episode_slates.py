@@ -1,4 +1,4 @@
-"""Multi-slot decisions of the service are slates to `armwise replay`: logged by the protocol, evaluated."""
+"""Decisions of one episode are a slate to `armwise replay`: made over HTTP, and evaluated."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,33 +20,43 @@ MEALS = {
     "policy": {"kind": "vowpal", "params": {"args": "--cb_explore_adf --epsilon 0.4 -q sf"}},
     "reward": {"metrics": {"click": {"range": [0, 1]}}, "cost_weight": 0.0},
 }
-ACTIONS = [
-    {"id": name, "features": [{"course": course}]}
-    for name, course in (("a", "soup"), ("b", "soup"), ("c", "cake"))
-]
-SLOTS = [{"id": "top", "baselineAction": "a"}, {"id": "side", "baselineAction": "b"}]
-EVENTS = 40
+COURSES = {"a": "soup", "b": "soup", "c": "cake"}
+EPISODES = 40
+
+
+async def choose(service: Service, n: int, place: str, taken: tuple[str, ...] = ()) -> str:
+    """Choose the action of a place of a page, other than those that are taken."""
+    body = {
+        "point": "meals",
+        "context": {"place": place},
+        "actions": [{"id": name, "features": {"course": course}} for name, course in COURSES.items()],
+        "excluded": taken,
+        "episode_id": f"e-{n}",
+    }
+    headers = {"idempotency-key": f"e-{n}-{place}"}
+    answer = await service.client.post("/v1/decisions", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    chosen: str = answer.json()["chosen"]
+    return chosen
+
+
+async def rate(service: Service, n: int, place: str, value: float) -> None:
+    body = {"decision_id": f"meals:e-{n}-{place}", "metric_name": "click", "value": value}
+    answer = await service.client.post("/v1/feedback", json=body)
+    assert answer.status_code == 202, answer.text
 
 
 @pytest.fixture
 async def meals(tmp_path: Path) -> AsyncIterator[Service]:
-    """A service that has filled 40 pairs of slots, each of them rewarded."""
-    async with Service(tmp_path, points={"meals": MEALS}, personalizer="meals").running() as service:
-        for n in range(EVENTS):
-            body = {"eventId": f"e-{n}", "actions": ACTIONS, "slots": SLOTS}
-            answer = await service.client.post("/personalizer/v1.0/multislot/rank", json=body)
-            assert answer.status_code == 201, answer.text
-            shown = [slot["rewardActionId"] for slot in answer.json()["slots"]]
-            reward = [
-                {"slotId": "top", "value": float(shown[0] == "c")},
-                {"slotId": "side", "value": 0.5 * (shown[0] == "c") + 0.5 * (shown[1] == "a")},
-            ]
-            path = f"/personalizer/v1.0/multislot/events/e-{n}/reward"
-            # feedback on the second slot comes first, so that the training log has it before the first
-            for one in reward[::-1]:
-                answer = await service.client.post(path, json={"reward": [one]})
-                assert answer.status_code == 204, answer.text
-            if n in (9, EVENTS - 1):  # from the tenth on the policy prefers some
+    """A service that has filled the two places of 40 pages, each of them rewarded."""
+    async with Service(tmp_path, points={"meals": MEALS}).running() as service:
+        for n in range(EPISODES):
+            top = await choose(service, n, "top")
+            side = await choose(service, n, "side", (top,))
+            # feedback on the second place comes first, so that the training log has it before the first
+            await rate(service, n, "side", 0.5 * (top == "c") + 0.5 * (side == "a"))
+            await rate(service, n, "top", float(top == "c"))
+            if n in (9, EPISODES - 1):  # from the tenth on the policy prefers some
                 await service.learn_at("meals")
         yield service
 
@@ -62,18 +72,18 @@ def evaluated(service: Service, **asked: object) -> tuple[Report, Log]:
         store.close()
 
 
-async def test_the_slots_of_a_request_are_one_slate_in_their_order(meals: Service) -> None:
+async def test_the_decisions_of_an_episode_are_one_slate_in_their_order(meals: Service) -> None:
     names = ("ips", "sips", "rips", "cascade_dr", "mips")
     report, log = await asyncio.to_thread(evaluated, meals, estimators=names)
     (found,) = (one for one in report.candidates if one.name == "uniform")
     value = {one.estimator: one.value for one in found.estimates}
     assert all(value[name] is not None for name in names), [one.note for one in found.estimates]
-    assert log.seq.tolist() == list(range(1, 2 * EVENTS + 1))
+    assert log.seq.tolist() == list(range(1, 2 * EPISODES + 1))
     store, total, alone = meals.points["meals"].store, 0.0, 0.0
-    for n in range(EVENTS):
+    for n in range(EPISODES):
         prefix = 1.0
-        for slot in ("top", "side"):
-            record = store.record(f"e-{n}:{slot}")
+        for place in ("top", "side"):
+            record = store.record(f"e-{n}-{place}")
             assert record is not None
             (reward,) = (item.value for item in record.feedback)
             assert reward is not None
@@ -84,11 +94,11 @@ async def test_the_slots_of_a_request_are_one_slate_in_their_order(meals: Servic
     for name, expected in (("rips", total), ("ips", alone)):
         found_value = value[name]
         assert found_value is not None
-        assert found_value.value == pytest.approx(min(1.0, expected / (2 * EVENTS)))
+        assert found_value.value == pytest.approx(min(1.0, expected / (2 * EPISODES)))
     assert total != pytest.approx(alone)
     whole = Slates.from_log(log, uniform(log))
-    assert whole.rows.n_slates == EVENTS
-    assert slates.rips(whole).value == pytest.approx(total / EVENTS)
+    assert whole.rows.n_slates == EPISODES
+    assert slates.rips(whole).value == pytest.approx(total / EPISODES)
 
 
 async def test_a_slate_is_one_observation_and_the_report_says_so(meals: Service) -> None:

@@ -1,1 +1,0 @@
-"""Azure Personalizer's protocol over one decision point: its clients work unchanged."""
