@@ -26,7 +26,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from armwise.agent.access import is_loopback
+from armwise.agent.access import Keyring, is_loopback
 from armwise.agent.config import DEFAULT_POINT, AppConfig, warm_start
 from armwise.agent.proxy import OTHER_HANDLES, bind_problem, hard_limit_of_files, most_connections
 from armwise.arms import manifest
@@ -192,6 +192,24 @@ def configuration_findings(config: AppConfig, host: str, *, is_open: bool | None
         yield from _remote(name, url)
     for point, point_config in config.by_point.items():
         yield from _unpriced("" if point == DEFAULT_POINT else f"decision point {point!r}: ", point_config)
+
+
+def is_open_to_all(config: AppConfig, host: str) -> bool | None:
+    """Return whether a service has no key; None where the log, which may have one, cannot be read.
+
+    Raises:
+        LogUnavailableError: It cannot, and others than this machine could ask: on loopback replicas wait.
+    """
+    keyring = Keyring(config.keys, time.time)
+    if keyring.is_open and (config.log_path is None or config.log_path.exists()):
+        try:
+            with closing(Store(config.database_url)) as store:
+                keyring.refresh(store)
+        except LogUnavailableError:
+            if not is_loopback(host):
+                raise
+            return None
+    return keyring.is_open
 
 
 def _keys(config: AppConfig, host: str, is_open: bool | None) -> Iterator[Finding]:

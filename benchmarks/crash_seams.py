@@ -37,7 +37,7 @@ def _wrap(owner: Any, name: str, wrapper: Callable[[Function], Function]) -> Non
 def watch_replica(trip: Tripwire) -> None:
     """Place the points of an ingress replica."""
     _watch_commits(trip)
-    _wrap(Decider, "choose", _passing(trip, after="arm drawn"))
+    _wrap(Decider, "decide", _passing(trip, after="arm drawn"))
     loaded = count()
 
     def queueing(append: Function) -> Function:

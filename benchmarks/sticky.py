@@ -169,7 +169,7 @@ def run(policy: Policy, most: int, seed: int, n: int, world: tuple[float, float]
             context = Context("", {f"kind={turn.shown}": 1.0}, arms={arm: {} for arm in ARMS})
             ask = Ask(f"{seed}-{number}-{place}", "?", episode_id=f"talk-{number}")
             draw = kept if kept is not None and decider.is_kept(kept, ARMS) else None
-            decision = decider.choose(ask, ARMS, context, draw=draw)
+            decision = decider.decide(ask, ARMS, context, draw=draw)
             arm = decision.drawn
             tokens = tokens_of(turn, cached[arm])
             cached[arm] = turn.length

@@ -22,7 +22,7 @@ UNAVAILABLE = ("armwise.feedback.errors.LogUnavailableError", "armwise.feedback.
 
 WRONG_REQUEST = (
     "builtins.ValueError",
-    "armwise.agent.cli.serve.LaunchError",
+    "armwise.agent.cli.serve_config.LaunchError",
     "armwise.agent.proxy.process.ProxyError",
     "armwise.arms.base.ArmError",
     "armwise.arms.indexes.build_once.IndexMismatchError",

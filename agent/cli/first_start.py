@@ -23,6 +23,7 @@ import typer
 from armwise.agent.background import Work, retried
 from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
 from armwise.agent.cli.options import opened
+from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError
 from armwise.agent.jobs import RunFailedError
 from armwise.agent.low_priority import lower_priority_of_a_builder
@@ -75,9 +76,7 @@ def _documents(arms: Arms) -> arm_sets.Arms:
     return {name: spec.model_dump(mode="json", exclude_defaults=True) for name, spec in arms.items()}
 
 
-def begin(
-    config: AppConfig, prepare: Callable[[AppConfig, ProgressCallback], None], on_progress: ProgressCallback
-) -> bool:
+def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
     """Build what the service needs for its first answer, and make these arms live; return whether it was.
 
     False, and nothing is live, where all has to be built before: not a first start, several decision points
@@ -85,7 +84,6 @@ def begin(
 
     Args:
         config: The configuration.
-        prepare: Builds what a configuration needs.
         on_progress: Progress callback.
     """
     config = config.settled()
@@ -195,8 +193,6 @@ def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
     Returns:
         Whether all are live; False where the arms were replaced by others meanwhile, which are left alone.
     """
-    from armwise.agent.cli.serve import prepare
-
     with closing(Store(config.database_url)) as store:
         live = arm_sets.live(store)
         corpus = ingest_all(config.corpus_sources, progress=on_progress)

@@ -37,6 +37,9 @@ POINT = "default"
 
 Point = Annotated[str, typer.Option("--point", help="The decision point.", envvar="ARMWISE_POINT")]
 
+SOURCES = "A JSONL file, a BEIR folder, a folder of documents, one of them, `stdlib` or `language`."
+"""What `serve`, `init` and `ingest` take as documents."""
+
 ARGUMENT = ""
 """In place of the flags of an option: the field is a positional argument."""
 

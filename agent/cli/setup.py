@@ -15,8 +15,8 @@ import typer
 import yaml
 
 from armwise.agent.cli.console import PLAIN, console, errors, explained, print_left_out, progress
-from armwise.agent.cli.options import CONFIG, ConfigPath, opened
-from armwise.agent.cli.serve import SOURCES, LaunchError, address_of, is_open
+from armwise.agent.cli.options import CONFIG, SOURCES, ConfigPath, opened
+from armwise.agent.cli.serve_config import LaunchError, address_of
 
 if TYPE_CHECKING:
     from armwise.agent.checks import Finding
@@ -105,7 +105,7 @@ def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
     log = list(checks.log_findings(config))
     yield from named("log", iter(log))
     readable = not any(finding.level == "problem" for finding in log)
-    open_to_all = False if config.keys else is_open(config, address[0]) if readable else None
+    open_to_all = False if config.keys else checks.is_open_to_all(config, address[0]) if readable else None
     yield from named("access", checks.configuration_findings(config, address[0], is_open=open_to_all))
     yield from named("files", checks.file_findings(config))
     yield from named("corpus", checks.corpus_findings(config))

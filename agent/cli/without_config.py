@@ -15,7 +15,7 @@ import httpx
 import yaml
 
 from armwise.agent.cli.console import PLAIN, console
-from armwise.agent.cli.serve import LaunchError
+from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.cli.setup import SCHEMA, llm_written, render_config, require_web_address
 from armwise.agent.config import CorpusSpec
 from armwise.feedback.log import without_password

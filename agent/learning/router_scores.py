@@ -18,10 +18,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from armwise.agent.config import AppConfig
@@ -47,14 +45,6 @@ SEARCH_BATCH = 50
 """Decisions that are searched again before their scores are stored."""
 
 
-class Encoder(Protocol):
-    """Embeds questions."""
-
-    def encode_queries(self, queries: Sequence[str]) -> NDArray[np.float32]:
-        """Return unit vectors, shape (n, dim)."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class StoredTrained:
     """A trained router with its out-of-fold scores."""
@@ -68,7 +58,7 @@ class StoredTrained:
         trained = saved.read_trained(folder)
         return cls(trained, out_of_fold.read_out_of_fold(folder, trained.about))
 
-    def scores(self, texts: Sequence[str], encoder: Encoder | None) -> dataset.Floats:
+    def scores(self, texts: Sequence[str], encoder: Embedder | None) -> dataset.Floats:
         """Return its scores of questions that it has not been fitted to, shape (n_questions, n_arms).
 
         Args:

@@ -41,6 +41,9 @@ class Policy(Protocol):
       raises PolicyError if these parameters prevent that.
     - `contributions(context, arms)`, what each feature adds to the score of each arm, by its name; raises
       PolicyError where the score is not such a sum with its parameters.
+    - `penalised(context, arms, penalty)`, its distribution if each reward were less by its penalty, shape
+      (n_arms,); of a policy that predicts rewards.
+    - `in_shadow`, the policy that learns beside it and does not serve.
     - `restarts`, the times at which it forgot what it had learned, each a `Restart`.
     - `parts`, names of parameters that are specifications of policies.
     - `learns_names = True`: it learns something for each name of an arm, whatever its `parts` do.
@@ -94,26 +97,6 @@ def restarts_of(policy: Policy) -> Sequence[Restart]:
     """Return when a policy forgot what it had learned, the oldest first; none where it never does."""
     restarts: Sequence[Restart] = getattr(policy, "restarts", ())
     return restarts
-
-
-class Shadowing(Protocol):
-    """A policy beside which another one learns, which does not serve."""
-
-    @property
-    def in_shadow(self) -> "Policy":
-        """The other policy."""
-        ...
-
-
-@runtime_checkable
-class Penalised(Protocol):
-    """A policy that predicts rewards, from which a penalty can be subtracted."""
-
-    def penalised(
-        self, context: Context, arms: Sequence[str], penalty: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Return the distribution if each arm's reward were less by its penalty, shape (n_arms,)."""
-        ...
 
 
 class Uniform:

@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.agent.policies.base import Policy, PolicyError, Shadowing
+from armwise.agent.policies.base import Policy, PolicyError
 from armwise.feedback.events import Context
 
 TOLERANCE = 1e-6
@@ -148,7 +148,7 @@ def tilted(probabilities: NDArray[np.float64], penalty: NDArray[np.float64]) -> 
 
 
 def shadow_distribution(
-    policy: Policy | Shadowing,
+    policy: Policy,
     context: Context,
     arms: Sequence[str],
     floor: float,
@@ -166,9 +166,8 @@ def shadow_distribution(
     Raises:
         PolicyError: The shadow policy returned no distribution over the arms.
     """
-    if not hasattr(policy, "in_shadow"):
-        return np.zeros(0)
-    return served_distribution(policy.in_shadow, context, arms, floor, penalty)
+    learning: Policy | None = getattr(policy, "in_shadow", None)
+    return np.zeros(0) if learning is None else served_distribution(learning, context, arms, floor, penalty)
 
 
 def _floored(probabilities: NDArray[np.float64], n_arms: int, floor: float) -> NDArray[np.float64]:

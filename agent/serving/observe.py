@@ -17,17 +17,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
-from typing import Protocol
 
 from armwise.agent.config import Observations
 from armwise.agent.policies import sampling
 from armwise.agent.serving.telemetry import Telemetry
-from armwise.agent.turn import Ask, Commit, Places, TurnLoop, is_text
+from armwise.agent.turn import Ask, Places, TurnLoop, is_text
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, writing
 from armwise.feedback.answer_metrics import words
 from armwise.feedback.errors import StoreError, described
 from armwise.feedback.events import Cost, Decision, Execution, Mode, Observation, Source, Status
+from armwise.feedback.log import GroupCommit
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +35,6 @@ HOUR_S = 3600.0
 
 PATIENCE_S, PAUSE_S = 10.0, 0.05
 """Seconds that an observation waits for a spare place of the language model, and between two looks."""
-
-
-class Log(Protocol):
-    """Commits observations."""
-
-    def append(self, *facts: Observation) -> Commit:
-        """Queue observations to be committed together. Raises LogUnavailableError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +73,7 @@ class Observer:
 
     spec: Observations
     turns: TurnLoop
-    log: Log
+    log: GroupCommit
     places: Places
     telemetry: Telemetry
     timer: Callable[[], float] = time.monotonic

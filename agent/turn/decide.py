@@ -804,7 +804,7 @@ class Decider:
             self._drop(canary, "its router failed")
             return Scored(context, probes)
 
-    def choose(
+    def decide(
         self,
         ask: Ask,
         names: Sequence[str],
@@ -816,7 +816,7 @@ class Decider:
         models: Mapping[str, str] = NO_MODELS,
         draw: KeptDraw | None = None,
     ) -> Decision:
-        """Draw an arm from the policy's distribution, mixed with the canary's and with the floor.
+        """Decide on an arm: `choose` draws it from the distribution of the policy, the canary and the floor.
 
         Where the caller's own decider takes part, the policy has its share, no canary takes part, and the
         floor holds within the share alone.

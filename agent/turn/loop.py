@@ -471,7 +471,7 @@ class TurnLoop:
                     scored = await decider.score(ask, names, query, context, search_first, serving)
                 probes = scored.probes
                 inputs = scored.context, probes, serving, scored.candidate_scores
-                decision = decider.choose(ask, names, *inputs, masked, models, kept)
+                decision = decider.decide(ask, names, *inputs, masked, models, kept)
                 query = replace(query, expected=decision.context.expected)
                 turns.decided(span, decision)
         except BaseException:  # no execution will have what arms spent before the draw
@@ -504,7 +504,7 @@ class TurnLoop:
         with turns.deciding() as span:
             _, context = await self.describe(ask, arms)
             names, masked = eligible(ask, arms), refused(ask, arms)
-            decision = decider.choose(ask, names, context, serving=decider.serving, masked=masked)
+            decision = decider.decide(ask, names, context, serving=decider.serving, masked=masked)
             turns.decided(span, decision)
         execution = Execution(
             decision.id,
@@ -538,7 +538,7 @@ class TurnLoop:
             names, masked = eligible(ask, arms), refused(ask, arms)
             scored = await self._scored(ask, names, arms, serving)
             inputs = scored.context, scored.probes, serving, scored.candidate_scores
-            decision = decider.choose(ask, names, *inputs, masked)
+            decision = decider.decide(ask, names, *inputs, masked)
             turns.decided(span, decision)
         commit = self.log.append(decision)
         on_commit(commit)

@@ -8,10 +8,10 @@ deleted at the end.
 import hashlib
 import logging
 from collections.abc import Collection as Several
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import orjson
@@ -21,7 +21,7 @@ from armwise.arms.base import ArmError, Passage, Progress
 from armwise.arms.indexes import Vectors
 from armwise.arms.models import digest_backbone
 from armwise.arms.retrievers.collection import FORMAT, Collection, EngineArm, Folder, Row, State
-from armwise.arms.retrievers.kind import Resources, contents_of, vectors_of
+from armwise.arms.retrievers.kind import Passages, Resources, contents_of, vectors_of
 
 T = TypeVar("T")
 
@@ -32,30 +32,6 @@ BATCH = 500
 
 PAGE = 1000
 """Ids that are looked up or deleted at a time."""
-
-
-class Passages(Protocol):
-    """What is read of a corpus."""
-
-    @property
-    def name(self) -> str:
-        """Name of the corpus."""
-        ...
-
-    @property
-    def digest(self) -> str:
-        """Changes when ids, titles or texts do."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def passages(self, positions: Iterable[int]) -> Sequence[Passage]:
-        """Return passages by position."""
-        ...
-
-    def known(self, ids: Iterable[str]) -> Mapping[str, int]:
-        """Return the positions of the ids that are in it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

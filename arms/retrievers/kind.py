@@ -7,7 +7,7 @@ import hashlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Generic, Protocol, TypeVar, cast, overload
@@ -353,12 +353,27 @@ def _none(_: BaseModel) -> tuple[str, ...]:
     return ()
 
 
-class Hashed(Protocol):
+class Passages(Protocol):
     """What is read of a corpus."""
+
+    @property
+    def name(self) -> str:
+        """Name of the corpus."""
+        ...
 
     @property
     def digest(self) -> str:
         """Changes when ids, titles or texts do."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def passages(self, positions: Iterable[int]) -> Sequence[Passage]:
+        """Return passages by position."""
+        ...
+
+    def known(self, ids: Iterable[str]) -> Mapping[str, int]:
+        """Return the positions of the ids that are in it."""
         ...
 
 
@@ -375,7 +390,7 @@ def of_corpus(params: BaseModel, have: Resources) -> ReadVersion:
     return lambda _: version
 
 
-def contents_of(corpus: Hashed) -> str:
+def contents_of(corpus: Passages) -> str:
     """Return a hash of all passages with their metadata and their ids: permissions may change alone."""
     metadata: str = getattr(getattr(corpus, "manifest", None), "metadata", "")
     prefix: str = getattr(corpus, "prefix", "")

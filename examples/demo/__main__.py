@@ -8,7 +8,7 @@ import typer
 
 from armwise.agent.cli.console import console, explained, progress
 from armwise.agent.cli.options import settings_options
-from armwise.agent.cli.serve import address_of
+from armwise.agent.cli.serve_config import address_of
 from armwise.arms.local_ray import UMASK
 from examples.demo import demonstrate
 

@@ -21,7 +21,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.agent.cli.console import ProgressCallback
-from armwise.agent.cli.serve import LaunchError, address_of, require_free_port
+from armwise.agent.cli.serve import require_free_port
+from armwise.agent.cli.serve_config import LaunchError, address_of
 from armwise.agent.client import AsyncClient
 from armwise.agent.config import AppConfig, ConfigError, load
 from armwise.agent.lab.simulation import load_questions

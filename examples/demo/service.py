@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import orjson
 
-from armwise.agent.cli.serve import LaunchError
+from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.client import ClientError
 from armwise.agent.client.calls import BUSY
 from armwise.agent.client.client import retry_after_s

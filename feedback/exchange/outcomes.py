@@ -36,8 +36,6 @@ from armwise.feedback.jsonl import ExchangeError
 DOLLARS = "|total_cost"
 """How the column of an arm's dollars ends in RouterBench."""
 
-RESPONSE = "|model_response"
-
 WIDE = Layout(
     "wide",
     fields={

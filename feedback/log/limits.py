@@ -36,9 +36,6 @@ MOST_SUM = 1e100
 LATEST = 4_102_444_800.0
 """Latest time of a fact, seconds since the epoch: the first of January 2100."""
 
-LATEST_DATE = 253_370_764_800.0
-"""Latest time of a setting: the first of January 9999, a year before dates end."""
-
 
 class Limited(TypeDecorator[Any]):
     """A number from `low` to `high`; readers get `instead` of one beyond, or the nearest limit without it.

@@ -58,9 +58,6 @@ SLICES = 12
 LEAST_STRETCH = 20
 """Rows in a row with a single possible arm that make a stretch, at least."""
 
-ENOUGH = 200
-"""Rows that tests need to say much."""
-
 LEAK = 0.999
 """Correlation of a feature with the reward from which on it counts as made from the reward."""
 

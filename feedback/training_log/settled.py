@@ -88,7 +88,10 @@ def waiting(
     most: int,
     canaries: Collection[int] = (),
 ) -> WaitingDecisions:
-    """Return the decisions that still wait for feedback, as `first_waiting` finds them.
+    """Return the decisions that still wait for feedback.
+
+    A decision waits until it is learned, its arm has failed, or the log is past its deadline. One that was
+    learned after `upto` was waiting there.
 
     Args:
         store: The log, which may be written meanwhile.
@@ -112,33 +115,6 @@ def waiting(
     return WaitingDecisions(
         tuple(decision for decision in decisions[:most] if decision.decided_at < settled), settled
     )
-
-
-def first_waiting(store: Store, rule: RewardRule, upto: int, since: float | None = None) -> float:
-    """Return when the first decision was made that still waits for feedback; infinity if none does.
-
-    A decision waits until it is learned, its arm has failed, or the log is past its deadline. One that was
-    learned after `upto` was waiting there.
-
-    Args:
-        store: The log, which may be written meanwhile.
-        rule: Defines when feedback is complete, and the wait time.
-        upto: Position of the training log of the rule that was read last.
-        since: Only decisions since this time, seconds since the epoch.
-    """
-    with store.reading() as connection:
-        return _first_waiting(connection, rule, upto, since)
-
-
-def _first_waiting(
-    connection: sa.Connection, rule: RewardRule, upto: int, since: float | None = None
-) -> float:
-    first = sa.func.min(t.decisions.c.decided_at)
-    queries = _waiting(connection, rule, upto, since)
-    earliest = (
-        connection.scalar(query.with_only_columns(first, maintain_column_froms=True)) for query in queries
-    )
-    return min((at for at in earliest if at is not None), default=inf)
 
 
 def _waiting(

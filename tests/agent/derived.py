@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from armwise.agent import checks
-from armwise.agent.cli.serve import prepare
+from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import AppConfig, ConfigError, parse
 from armwise.agent.lab.offline import read_place
 from armwise.agent.lab.routers import open_selector

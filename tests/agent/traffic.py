@@ -332,9 +332,9 @@ class Traffic:
         traffic = self
 
         class Watched(self.make):  # type: ignore[name-defined, misc]
-            def choose(self, ask: Ask, *seen: Any) -> Decision:
+            def decide(self, ask: Ask, *seen: Any) -> Decision:
                 traffic.able[ask.decision_id] = traffic._able(traffic.wishes[ask.decision_id])
-                decision: Decision = super().choose(ask, *seen)
+                decision: Decision = super().decide(ask, *seen)
                 return decision
 
         return Watched

@@ -19,7 +19,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 from typer.testing import CliRunner
 
-from armwise.agent.cli.serve import LaunchError
+from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.client import AsyncClient, ClientError
 from armwise.agent.config import ConfigError
 from armwise.agent.lab.simulation.questions import QuestionsError

@@ -24,13 +24,14 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from armwise.agent import config as agent_config
+from armwise.agent.checks import is_open_to_all
 from armwise.agent.cli import options
 from armwise.agent.cli import service as service_verbs
 from armwise.agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, explained, progress
 from armwise.agent.cli.main import VERBS as VERBS_OF_MAIN
 from armwise.agent.cli.main import app
 from armwise.agent.cli.options import weighted
-from armwise.agent.cli.serve import LaunchError, is_open
+from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.client import ClientError
 from armwise.agent.config import load
 from armwise.agent.jobs import RunFailedError
@@ -1077,9 +1078,9 @@ def test_a_service_without_keys_does_not_listen_where_others_reach_it(config: Pa
 def test_whether_a_log_has_keys_that_cannot_be_read_is_not_known(config: Path) -> None:
     settings = load(config).model_copy(update={"log_url": "postgresql://127.0.0.1:9/armwise"})
     for host in ("127.0.0.1", "localhost"):
-        assert is_open(settings, host) is None
+        assert is_open_to_all(settings, host) is None
     with pytest.raises(LogUnavailableError):
-        is_open(settings, "0.0.0.0")
+        is_open_to_all(settings, "0.0.0.0")
 
 
 def test_a_portfolio_becomes_live_beside_the_arms_that_are_kept(service: Canned, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from armwise.agent import run_folder
 from armwise.agent.background import PAUSES_S, Work, WorkFailure, recorded
-from armwise.agent.cli import first_start, serve
+from armwise.agent.cli import first_start
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.jobs import RunFailedError
@@ -84,7 +84,7 @@ def store(config: AppConfig) -> Iterator[Store]:
 
 
 def begun(config: AppConfig) -> bool:
-    return first_start.begin(config, serve.prepare, nothing)
+    return first_start.begin(config, nothing)
 
 
 def live(store: Store) -> list[str]:
@@ -156,7 +156,7 @@ def test_a_first_start_that_was_killed_begins_again_with_the_same_arms(
 
 
 def test_a_home_that_has_served_is_left_alone(config: AppConfig, store: Store) -> None:
-    serve.prepare(config, nothing)
+    first_start.prepare(config, nothing)
     arm_sets.started(store, config.arm_documents)
     for path in config.settled().indexes_path.glob("vectors-*"):
         path.rename(path.with_name("lost"))
@@ -166,7 +166,7 @@ def test_a_home_that_has_served_is_left_alone(config: AppConfig, store: Store) -
 
 
 def test_where_nothing_is_missing_all_arms_are_live_at_once(config: AppConfig, store: Store) -> None:
-    serve.prepare(config, nothing)
+    first_start.prepare(config, nothing)
     assert not begun(config)
     assert arm_sets.live(store) is None
 
@@ -281,7 +281,7 @@ def test_what_failed_behind_the_service_is_done_after_a_pause_and_no_arm_leaves_
 ) -> None:
     monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
     seen = list[list[WorkFailure]]()
-    prepare, errors = serve.prepare, iter([OSError("the disk is full")])
+    prepare, errors = first_start.prepare, iter([OSError("the disk is full")])
 
     def failing(*args: Any) -> None:
         for error in errors:
@@ -289,7 +289,7 @@ def test_what_failed_behind_the_service_is_done_after_a_pause_and_no_arm_leaves_
         prepare(*args)
 
     begun(config)
-    monkeypatch.setattr(serve, "prepare", failing)
+    monkeypatch.setattr(first_start, "prepare", failing)
     path = written(document, tmp_path)
     first_start.follow(path, "cold", wait=lambda _seconds: seen.append(recorded("default")))
     ((failure,),) = seen

@@ -20,7 +20,9 @@ from rich.console import Console
 
 from armwise.agent.background import PAUSES_S, Work, WorkFailure, recorded
 from armwise.agent.cli import serve
+from armwise.agent.cli.preparation import prepare
 from armwise.agent.cli.ray_processes import ProcessLostError
+from armwise.agent.cli.serve_config import LaunchError, address_of, ingress_replicas, logs_json
 from armwise.agent.config import parse
 from armwise.agent.proxy import ProxyError
 from armwise.agent.run_folder import BEHIND, PROGRESS, RUN_FOLDER, Building, BuildingProgress
@@ -213,7 +215,7 @@ def test_a_service_is_asked_once_it_is_ready_and_stopped_then(
         asked.append(base)
 
     console = Console(file=StringIO())
-    assert serve.run_service(config, None, serve.address_of(config), console, once) == 0
+    assert serve.run_service(config, None, address_of(config), console, once) == 0
     assert launched.command[1:] == ["-P", "-m", "armwise.agent.cli.start_ray", str(config)]
     assert RUN_FOLDER not in launched.options["env"]
     assert asked == [f"http://127.0.0.1:{starting}"]
@@ -229,7 +231,7 @@ def test_a_question_that_fails_stops_the_service_too(
 
     config = configured(tmp_path, starting)
     with pytest.raises(ConnectionError):
-        serve.run_service(config, None, serve.address_of(config), Console(file=StringIO()), once)
+        serve.run_service(config, None, address_of(config), Console(file=StringIO()), once)
     assert launched.processes[0].poll() == -signal.SIGINT
 
 
@@ -268,7 +270,7 @@ def test_an_interrupted_service_is_drained_stopped_and_loses_its_proxy_last(
         monkeypatch.delenv(name, raising=False)
     config, folder, printed = configured(tmp_path, starting, **telemetry), tmp_path / "run", StringIO()
     folder.mkdir()
-    code = serve.run_service(config, folder, serve.address_of(config), Console(file=printed, width=120))
+    code = serve.run_service(config, folder, address_of(config), Console(file=printed, width=120))
     assert code == -signal.SIGINT
     assert launched.events == ["haproxy.cfg", ("drain", 300.0, None), ("stop", -signal.SIGINT)]
     _, ask, see, end = printed.getvalue().splitlines()
@@ -308,7 +310,7 @@ def test_ray_serve_goes_on_once_all_is_prepared(tmp_path: Path, starting: int, t
         order.append(told.read_text() if told.exists() else "")
         return 0
 
-    console, address = Console(file=StringIO()), serve.address_of(config)
+    console, address = Console(file=StringIO()), address_of(config)
     assert serve.run_service(config, None, address, console, prepare_first=prepare_first) == 5
     assert (order, told.read_text()) == ([""], "prepared\n")
 
@@ -317,7 +319,7 @@ def test_where_the_preparation_fails_ray_ends_in_order_and_nothing_is_served(
     tmp_path: Path, starting: int, told: Path
 ) -> None:
     config = configured(tmp_path, starting)
-    console, address = Console(file=StringIO()), serve.address_of(config)
+    console, address = Console(file=StringIO()), address_of(config)
     assert serve.run_service(config, None, address, console, prepare_first=lambda _: 4) == 4
     assert (told.read_text(), Starting.asked) == ("", 0)
 
@@ -327,7 +329,7 @@ def test_ctrl_c_while_all_is_prepared_stops_ray(tmp_path: Path, launched: Launch
         raise KeyboardInterrupt
 
     config = configured(tmp_path, starting)
-    console, address = Console(file=StringIO()), serve.address_of(config)
+    console, address = Console(file=StringIO()), address_of(config)
     code = serve.run_service(config, None, address, console, prepare_first=prepare_first)
     assert (code, launched.processes[0].poll(), Starting.asked) == (-signal.SIGINT, -signal.SIGINT, 0)
 
@@ -342,7 +344,7 @@ def test_a_proxy_that_cannot_start_stops_ray(
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
     with pytest.raises(ProxyError, match="no such option"):
-        serve.run_service(config, folder, serve.address_of(config), Console(file=StringIO()))
+        serve.run_service(config, folder, address_of(config), Console(file=StringIO()))
     assert launched.processes[0].poll() == -signal.SIGINT
 
 
@@ -372,7 +374,7 @@ def test_what_a_first_start_has_left_is_built_once_the_service_is_ready_and_ends
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
     (folder / BEHIND).write_text(left)
-    serve.run_service(config, folder, serve.address_of(config), Console(file=StringIO()))
+    serve.run_service(config, folder, address_of(config), Console(file=StringIO()))
     _, building = launched.processes
     assert launched.command[1:] == ["-P", "-m", "armwise.agent.cli.first_start", str(config), left]
     assert launched.options["env"][RUN_FOLDER] == str(folder)
@@ -390,7 +392,7 @@ def test_nothing_is_built_behind_a_service_that_never_became_ready(
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
     (folder / BEHIND).write_text("")
-    serve.run_service(config, folder, serve.address_of(config), Console(file=StringIO()))
+    serve.run_service(config, folder, address_of(config), Console(file=StringIO()))
     assert len(launched.processes) == 1
 
 
@@ -481,7 +483,7 @@ def test_a_start_that_takes_long_is_said_once_and_what_is_left_is_built_all_the_
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
     (folder / BEHIND).write_text("")
-    serve.run_service(config, folder, serve.address_of(config), Console(file=StringIO()))
+    serve.run_service(config, folder, address_of(config), Console(file=StringIO()))
     assert capsys.readouterr().err.count("not ready after 0 s, and still starting") == 1
     assert len(launched.processes) == 2
 
@@ -503,7 +505,7 @@ def test_a_ray_that_is_lost_while_it_serves_ends_the_service_and_its_proxy_with_
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
     with pytest.raises(ProcessLostError, match=r"the process that runs Ray Serve \(killed by SIGKILL\)"):
-        serve.run_service(config, folder, serve.address_of(config), Console(file=StringIO()))
+        serve.run_service(config, folder, address_of(config), Console(file=StringIO()))
     assert launched.events == ["proxy stopped"]
 
 
@@ -523,7 +525,7 @@ def test_a_proxy_that_had_ended_is_named_when_it_is_started_again(
     monkeypatch.setattr(Recorded, "looks", 0)
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
-    serve.run_service(config, folder, serve.address_of(config), Console(file=StringIO()))
+    serve.run_service(config, folder, address_of(config), Console(file=StringIO()))
     assert len(launched.processes) == 1
     assert capsys.readouterr().err.splitlines() == ["HAProxy had ended, and was started again"] * 2
 
@@ -537,7 +539,7 @@ def test_a_service_that_ends_by_itself_passes_its_exit_code_on(
     monkeypatch.setattr(serve, "LOOK_S", 0.001)
     monkeypatch.setattr(serve, "START_S", start_s)
     config = configured(tmp_path, 1)
-    assert serve.run_service(config, None, serve.address_of(config), Console(file=printed)) == 3
+    assert serve.run_service(config, None, address_of(config), Console(file=printed)) == 3
     assert printed.getvalue() == ""
 
 
@@ -591,7 +593,7 @@ def test_an_index_that_a_language_model_makes_is_made_before_the_service_starts(
             "reward": {"metrics": {"thumb": {}}},
         }
     )
-    serve.prepare(config, lambda *_: None)
+    prepare(config, lambda *_: None)
     assert any(path.name.startswith("graph") for path in config.indexes_path.iterdir())
 
 
@@ -608,13 +610,13 @@ def test_an_index_that_a_language_model_makes_is_made_before_the_service_starts(
 def test_the_address_is_that_of_the_file_or_port_8000_of_this_machine(
     tmp_path: Path, document: object, expected: tuple[str, int]
 ) -> None:
-    assert serve.address_of(written(tmp_path, document)) == expected
+    assert address_of(written(tmp_path, document)) == expected
 
 
 @pytest.mark.parametrize("options", ["here", {"port": "eighty"}, {"port": None}])
 def test_an_address_of_another_form_is_refused(tmp_path: Path, options: object) -> None:
-    with pytest.raises(serve.LaunchError, match=r"is not of the form \{host: 127\.0\.0\.1, port: 8000\}"):
-        serve.address_of(written(tmp_path, {"http_options": options}))
+    with pytest.raises(LaunchError, match=r"is not of the form \{host: 127\.0\.0\.1, port: 8000\}"):
+        address_of(written(tmp_path, {"http_options": options}))
 
 
 ARMS = {"name": "Arms", "num_replicas": 5}
@@ -638,12 +640,12 @@ def test_the_proxy_has_room_for_the_most_replicas_of_the_ingress(
     tmp_path: Path, deployments: object, expected: int
 ) -> None:
     application = {} if deployments is None else {"deployments": deployments}
-    assert serve.ingress_replicas(written(tmp_path, {"applications": [application]})) == expected
+    assert ingress_replicas(written(tmp_path, {"applications": [application]})) == expected
 
 
 @pytest.mark.parametrize("args", [None, {}, {"telemetry": None}])
 def test_a_log_is_plain_where_the_file_says_nothing_of_it(tmp_path: Path, args: object) -> None:
-    assert not serve.logs_json(written(tmp_path, {"applications": [{"args": args}]}))
+    assert not logs_json(written(tmp_path, {"applications": [{"args": args}]}))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
-from armwise.agent.cli.serve import prepare
+from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import parse
 from armwise.arms.corpus import ingest_all
 from armwise.arms.retrievers import ArmSpecError, Resources, catalog, read_profiles

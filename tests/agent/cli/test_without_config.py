@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from armwise.agent.cli import without_config
-from armwise.agent.cli.serve import LaunchError, install_missing_models
+from armwise.agent.cli.preparation import install_missing_models
+from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.config import AppConfig, load
 from armwise.arms.models import bundled
 from tests.agent.cli.test_cli import run, said

@@ -75,7 +75,7 @@ async def test_an_exception_in_a_tool_is_for_the_log_of_the_service_alone(
     def broken(*_: object) -> None:
         raise KeyError("password=hunter2")
 
-    monkeypatch.setattr(Decider, "choose", broken)
+    monkeypatch.setattr(Decider, "decide", broken)
     async with connected(service) as client:
         said = failure(await client.call_tool("search", {"query": QUESTION}))
     assert "internal_error" in said

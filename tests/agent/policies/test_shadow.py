@@ -141,7 +141,7 @@ async def test_to_serve_the_policy_is_to_replay_the_log_to_the_same_digest(tmp_p
 def decided(policy: Policy, **wishes: Any) -> Decision:
     loop: TurnLoop = a_loop(MemoryLog(), policy=policy, floor=0.1)
     ask = Ask("d-1", "which river?", **wishes)
-    return loop.decider.choose(ask, eligible(ask, loop.arms), asyncio.run(loop.describe(ask, loop.arms))[1])
+    return loop.decider.decide(ask, eligible(ask, loop.arms), asyncio.run(loop.describe(ask, loop.arms))[1])
 
 
 def test_a_decision_says_what_the_policy_would_have_drawn_from() -> None:

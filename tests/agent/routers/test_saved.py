@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from armwise.agent.cli.serve import prepare
+from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import ConfigError, load, parse
 from armwise.agent.routers import out_of_fold
 from armwise.agent.routers.catalog import RouterSpec, build_router

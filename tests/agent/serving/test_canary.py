@@ -78,7 +78,7 @@ def beside(loop: TurnLoop, policy: Policy, share: float, version: int = 9) -> Tu
 
 def drawn(loop: TurnLoop, name: str = "d-1", names: Sequence[str] = NAMES, **wishes: Any) -> Decision:
     wished = replace(LOOK_UP, decision_id=name, **wishes)
-    return loop.decider.choose(wished, names, Context("which river?", {"w=river": 1.0}))
+    return loop.decider.decide(wished, names, Context("which river?", {"w=river": 1.0}))
 
 
 # -- the mixture --------------------------------------------------------------------------------------------

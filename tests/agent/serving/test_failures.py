@@ -270,7 +270,7 @@ async def test_a_bug_of_the_service_is_a_500_that_tells_no_secret(
     def broken(*_: object) -> None:
         raise KeyError("password=hunter2")
 
-    monkeypatch.setattr(Decider, "choose", broken)
+    monkeypatch.setattr(Decider, "decide", broken)
     message = refused(await look_up(service), 500, "internal_error")
     assert message == "KeyError: see the log of the service"
     assert not service.replica.service.under_way

@@ -35,7 +35,7 @@ def decided(
     arms: Sequence[str] = ARMS,
     **ask: Any,
 ) -> Decision:
-    return decider(share).choose(Ask(name, "?", incumbent=incumbent, **ask), arms, SEEN)
+    return decider(share).decide(Ask(name, "?", incumbent=incumbent, **ask), arms, SEEN)
 
 
 distributions = st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3).map(
@@ -115,10 +115,10 @@ def test_the_most_probable_arm_of_the_mixture_is_taken_on_request_and_a_forced_a
 def test_no_canary_takes_part_beside_an_incumbent() -> None:
     shared = decider(0.5)
     shared.serving = replace(shared.serving, canaries=(Canary(Preferring(a=1.0, b=0.0, c=0.0), 9, 0.5),))
-    found = shared.choose(Ask("d-1", "?", incumbent={"b": 1.0}), ARMS, SEEN)
+    found = shared.decide(Ask("d-1", "?", incumbent={"b": 1.0}), ARMS, SEEN)
     assert (found.candidate, found.share) == (0, 0.0)
     assert verify(found, POLICY, SALT).verified
-    assert shared.choose(Ask("d-1", "?"), ARMS, SEEN).candidate == 9
+    assert shared.decide(Ask("d-1", "?"), ARMS, SEEN).candidate == 9
 
 
 # -- decisions that another system made ----------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_the_floor_of_a_shadow_over_many_arms_is_as_large_as_it_can_be() -> None
 def test_the_shadow_of_an_apprentice_keeps_to_the_budget(learning: Policy) -> None:
     apprentice = ShadowPolicy(Fixed("a"), learning)
     turn = Decider(Serving(apprentice, 7), 0.05, SALT, 60.0, clock=lambda: 100.0, price=PRICE)
-    found = turn.choose(Ask("d-1", "?"), ARMS, SEEN)
+    found = turn.decide(Ask("d-1", "?"), ARMS, SEEN)
     penalty = (0.5, 1.0, 0.0)
     assert found.penalty == penalty
     assert found.shadow == tuple(served_distribution(learning, SEEN, ARMS, 0.05, penalty).tolist())

@@ -144,12 +144,12 @@ class MaskedAfterTheDraw(Decider):
         del names, probes, models
         return {}
 
-    def choose(
+    def decide(
         self, ask: Ask, names: Sequence[str], context: Context, probes: Probes = UNPROBED, *others: Any
     ) -> Decision:
         masked = super().masked(names, probes)
         able = [name for name in names if name not in masked]
-        honest = super().choose(ask, able, context, probes, *others)
+        honest = super().decide(ask, able, context, probes, *others)
         if honest.mode is not Mode.EXPLORE:
             return honest
         everything = list(names)

@@ -551,7 +551,7 @@ async def test_a_time_out_reaches_the_reader_and_never_cancels_it() -> None:
 def drawn(loop: TurnLoop, **wishes: Any) -> Decision:
     ask = replace(CHAT, **wishes)
     _, context = asyncio.run(loop.describe(ask, loop.arms))
-    return loop.decider.choose(ask, eligible(ask, loop.arms), context)
+    return loop.decider.decide(ask, eligible(ask, loop.arms), context)
 
 
 def test_a_forced_arm_is_recorded_with_probability_one() -> None:
@@ -708,7 +708,7 @@ async def test_a_language_model_that_fails_puts_no_arm_down() -> None:
 
 
 def drawn_now(loop: TurnLoop) -> Decision:
-    return loop.decider.choose(LOOK_UP, eligible(LOOK_UP, loop.arms), Context("?"))
+    return loop.decider.decide(LOOK_UP, eligible(LOOK_UP, loop.arms), Context("?"))
 
 
 async def test_a_client_that_leaves_puts_no_arm_down_and_frees_its_place() -> None:

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import Sample, evaluate, ips, mips
-from armwise.feedback.ope.embeddings import (
-    category_weight,
-    embedding_weight,
-    mips_by_embedding,
-    select_features,
-)
+from armwise.feedback.ope.embeddings import category_weight, select_features
 from armwise.feedback.ope.sample import NeverDrawnError
 
 law = settings(max_examples=25, deadline=None)
@@ -115,40 +110,6 @@ def test_features_are_columns_that_there_are() -> None:
         replace(sample, categories=np.zeros((60, 5, 1), dtype=np.int64))
     with pytest.raises(ValueError, match=r"p_log must have the shape \(60, 6\) of p_target, got \(60, 5\)"):
         replace(sample, p_log=np.full((60, 5), 0.2))
-
-
-def test_an_embedding_that_names_the_kind_has_about_the_weights_of_the_kind() -> None:
-    kinds = np.array([0, 0, 1, 1, 2, 2])
-    sample = sample_of(2, 3_000, 6, kinds[:, np.newaxis], kinds / 2.0)
-    rng = np.random.default_rng(3)
-    embedding = 8.0 * np.eye(3)[kinds[sample.drawn]] + rng.normal(0.0, 0.1, (3_000, 3))
-    weight = embedding_weight(sample, embedding, np.random.default_rng(0))
-    exact = category_weight(sample)
-    assert np.abs(weight - exact).mean() < 0.1
-    assert np.corrcoef(weight, exact)[0, 1] > 0.98
-    truth = float((sample.p_target @ (kinds / 2.0)).mean())
-    assert mips_by_embedding(sample, embedding, np.random.default_rng(0)).value == pytest.approx(
-        truth, abs=0.03
-    )
-
-
-def test_an_embedding_without_information_weighs_all_arms_alike() -> None:
-    sample = sample_of(4, 2_000)
-    noise = np.random.default_rng(5).normal(size=(2_000, 2))
-    weight = embedding_weight(sample, noise, np.random.default_rng(0))
-    np.testing.assert_allclose(weight, 1.0, atol=0.25)
-
-
-def test_an_embedding_that_cannot_be_used_is_refused() -> None:
-    sample, rng = sample_of(6, 20), np.random.default_rng(0)
-    with pytest.raises(ValueError, match=r"embedding must be \(20, d\) and finite, got \(19, 2\)"):
-        embedding_weight(sample, np.zeros((19, 2)), rng)
-    with pytest.raises(ValueError, match=r"embedding must be \(20, d\) and finite"):
-        embedding_weight(sample, np.full((20, 2), np.nan), rng)
-    with pytest.raises(ValueError, match="needs p_log, the logged distribution"):
-        embedding_weight(replace(sample, p_log=None), np.zeros((20, 2)), rng)
-    with pytest.raises(ValueError, match="30 folds need as many rows, got 20"):
-        embedding_weight(sample, np.zeros((20, 2)), rng, folds=30)
 
 
 def test_replay_has_it_where_arms_have_features() -> None:

@@ -184,4 +184,4 @@ def test_a_draw_waits_as_long_as_a_turn_that_continues_it(store: Store, at: floa
     turn = replace(decision("d2", at=150.0, mode=Mode.CONTINUED), episode_id="talk", draw_id="d1")
     store.append([drawn, execution("d1"), turn, execution("d2"), Tick(at)])
     Joiner(store, how, take_epoch(store, "test", 0.0)).advance(0.0)
-    assert settled.first_waiting(store, how, 0) == (100.0 if waits else inf)
+    assert LogSource(store, how).waiting(None, 0).settled == (100.0 if waits else inf)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from ray import cloudpickle
 
-from armwise.agent.cli.serve import prepare
+from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.lab.offline import observed_features, read_labelled
 from armwise.agent.lab.offline.labelled_data import written
