@@ -12,7 +12,7 @@ from armwise.agent.api.schemas import ArmSwitch, PageBefore, PathNumber
 from armwise.agent.console import overview, worth
 from armwise.agent.console.page import ACTION, colours, form_of, page, pages, seen, valid
 from armwise.agent.evaluation import EvaluationRequest, least_floor
-from armwise.agent.lab.warmstart import routes as warm_starts
+from armwise.agent.lab import routes as warm_starts
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.ope import ESTIMATORS, INTERVALS
 from armwise.feedback.registry import runs as registry_runs

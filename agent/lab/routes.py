@@ -1,6 +1,124 @@
-"""Routes of the laboratory: warm starts."""
+"""`/v1/warm-starts`: the runs that turn labels into a candidate, and the request for a new one."""
 
-from armwise.agent.lab.warmstart.routes import router
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from armwise.agent.api.documented import documented, link
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestPoint, location_of
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.api.schemas import PageBefore, PageLimit, PathNumber
+from armwise.agent.jobs import planned_at
+from armwise.agent.replies import Reply, Time, among, construct
+from armwise.feedback.errors import UnderWayError
+from armwise.feedback.registry import Run
+from armwise.feedback.registry import runs as registry_runs
+
+router = APIRouter(tags=["warm starts"])
+
+
+class WarmStart(Reply):
+    """A warm start."""
+
+    id: int
+    trigger: Annotated[str, among("schedule", "alarm", "request", "command", "first", "resumed")]
+    status: Annotated[
+        str, among("asked", "running", "promoted", "held", "nothing_new", "failed", "abandoned")
+    ]
+    started_at: Time
+    finished_at: Time | None
+    candidate: int | None = Field(description="The version that it published.")
+    evaluation: int | None
+    error: str | None
+
+
+class WarmStartSteps(WarmStart):
+    """A warm start with its inputs and steps."""
+
+    inputs: Mapping[str, Any]
+    steps: Sequence[Mapping[str, Any]]
+
+
+class Due(Reply):
+    """When the next warm start is due."""
+
+    at: Time
+    trigger: str
+
+
+class WarmStartList(Reply):
+    """Warm starts, newest first, and the next one."""
+
+    warm_starts: list[WarmStart]
+    next: Due | None
+
+
+@router.post(
+    "/v1/warm-starts",
+    **documented(
+        "createWarmStart",
+        WarmStart,
+        *("not_configured", "under_way"),
+        scopes=("operate",),
+        status=202,
+        success=link("getWarmStart", number="$response.body#/id"),
+    ),
+)
+async def ask(point: RequestPoint) -> StdlibJson[WarmStart]:
+    """Request a warm start now, whatever the schedule says; the response has its number.
+
+    One runs at a time: while another is queued or running, this is refused.
+    """
+    if point.config.warm_start is None:
+        message = "the configuration has no `warm_start`, so there are no labels to learn from"
+        raise ApiError("not_configured", message)
+    configured = point.versions.configured.digest
+    try:
+        run = await asyncio.to_thread(registry_runs.request, point.store, configured, point.service.clock())
+    except UnderWayError as error:
+        raise ApiError("under_way", str(error)) from None
+    return StdlibJson(
+        construct(WarmStart, **_state(run)), 202, location_of(point, f"/v1/warm-starts/{run.seq}")
+    )
+
+
+@router.get("/v1/warm-starts", **documented("listWarmStarts", WarmStartList, scopes=("read",)))
+async def runs(
+    point: RequestPoint, limit: PageLimit = 50, before: PageBefore = None
+) -> StdlibJson[WarmStartList]:
+    """The warm starts, newest first, and when the `next` one is due.
+
+    `status` is `asked`, `running`, `promoted`, `held`, `nothing_new`, `failed`, or `abandoned` if its
+    process died. `next` is null if none is scheduled, and while one is queued or running. A page ends
+    with the run of id N: get the next one with `before=N`.
+    """
+    listed = await asyncio.to_thread(registry_runs.page, point.store, limit, before)
+    planned = await asyncio.to_thread(planned_at, point)
+    due = None if planned is None else construct(Due, at=planned.at, trigger=planned.trigger.value)
+    states = [construct(WarmStart, **_state(run)) for run in listed]
+    return StdlibJson(construct(WarmStartList, warm_starts=states, next=due))
+
+
+@router.get(
+    "/v1/warm-starts/{number}",
+    **documented("getWarmStart", WarmStartSteps, "warm_start_not_found", scopes=("read",)),
+)
+async def run(point: RequestPoint, number: PathNumber) -> StdlibJson[WarmStartSteps]:
+    """One warm start: its inputs, as digests and positions, and each step with its result."""
+    state = await asyncio.to_thread(registry_runs.find, point.store, number)
+    if state is None:
+        raise ApiError("warm_start_not_found", f"there is no warm start {number}", "number")
+    return StdlibJson(construct(WarmStartSteps, **_state(state), inputs=state.inputs, steps=state.steps))
+
+
+def _state(run: Run) -> dict[str, Any]:
+    columns = ("trigger", "status", "started_at", "finished_at", "candidate", "evaluation", "error")
+    return {"id": run.seq, **{name: getattr(run, name) for name in columns}}
+
 
 ROUTES = tuple(router.routes)
 

@@ -38,10 +38,7 @@ ACCEPTED = RELEASES / "accepted.toml"
 
 CONFIGURATIONS = ("serve_config.yaml", "agent/config/template.yaml")
 
-FACES = (
-    *("armwise", "armwise.agent.client", "armwise.agent.policies", "armwise.agent.routers"),
-    *("armwise.arms", "armwise.arms.retrievers", "armwise.feedback", "armwise.feedback.ope"),
-)
+FACES = ("armwise", "armwise.agent.client")
 """Packages whose exported names users import."""
 
 CONTRACT = ("openapi", "http", "config", "log", "python")

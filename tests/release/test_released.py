@@ -79,7 +79,7 @@ def test_an_accepted_break_is_read_by_release_and_sentence(tmp_path: Path) -> No
         (("log", "migrations", 0), "migration 16: is gone"),
         (("log", "sqlite", "ticks"), "sqlite: table ticks: is gone"),
         (("log", "postgresql", "feedback", "columns", "tags"), "postgresql: column feedback.tags: is gone"),
-        (("python", "armwise.feedback.ope", "ips"), "armwise.feedback.ope.ips: is gone"),
+        (("python", "armwise", "ips"), "armwise.ips: is gone"),
     ],
     ids=lambda one: ".".join(map(str, one)) if isinstance(one, tuple) else "",
 )
