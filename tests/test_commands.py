@@ -31,7 +31,7 @@ PAGES = (
     "docs/guide/quickstart.md",
     "docs/guide/own-data.md",
     "docs/guide/feedback.md",
-    "docs/guide/arms.md",
+    pytest.param("docs/guide/arms.md", marks=pytest.mark.nightly),  # builds an index of each kind
     "docs/guide/engines.md",
     "docs/guide/policies.md",
     "docs/guide/replay.md",
