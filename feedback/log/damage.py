@@ -17,6 +17,9 @@ from armwise.feedback.log.store import Store
 WINDOW = 2000
 """Newest positions that a page looks at; the learner looks at all."""
 
+PORTION = 100
+"""Positions that a `DamageCount` looks at in one step: milliseconds where embeddings are stored."""
+
 _FACTS = (t.decisions, t.executions, t.observations, t.feedback)
 
 
@@ -57,6 +60,35 @@ def newest(store: Store) -> list[Damaged]:
     """Return those of the newest `WINDOW` positions. Raises LogUnavailableError."""
     head = store.log_seq()
     return read(store, head - WINDOW, head)
+
+
+class DamageCount:
+    """Count the values beyond their limits in the newest `WINDOW` positions, a `PORTION` in each step.
+
+    It goes on at the oldest of these positions when it has reached the newest, so it notices rows that are
+    changed later.
+
+    Args:
+        store: The log.
+
+    Attributes:
+        positions: Where they are, as far as it has looked; a position with two of them twice.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._after = 0
+        self.positions: list[int] = []
+
+    def step(self) -> None:
+        """Look at the next positions. Raises LogUnavailableError."""
+        head = self._store.log_seq()
+        oldest = max(0, head - WINDOW)
+        after = self._after if oldest <= self._after < head else oldest
+        upto = min(after + PORTION, head)
+        rest = [seq for seq in self.positions if oldest < seq <= after or upto < seq]
+        self.positions = rest + [damaged.seq for damaged in read(self._store, after, upto)]
+        self._after = upto
 
 
 def read(store: Store, after: int, upto: int) -> list[Damaged]:
