@@ -184,7 +184,7 @@ async def test_whether_a_learner_reads_the_log_is_looked_at_every_few_seconds(
 async def test_a_scrape_shows_values_beyond_limits_without_reading_rows_for_them(
     warmed: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replica reads them in its own time; the console when it is asked."""
+    """The replica reads them in its own time; the policy and the console when they are asked."""
     store = warmed.point.store
     store.append([Tick(100.0), decision("d1"), execution("d1")])
     with store.writing() as connection:
@@ -197,6 +197,7 @@ async def test_a_scrape_shows_values_beyond_limits_without_reading_rows_for_them
         return samples["armwise_damaged_values"]
 
     assert await scraped() == 0.0
+    assert (await warmed.client.get("/v1/policy")).json()["damaged"] == 1
     assert (await warmed.client.get("/v1/policy")).json()["damaged"] == 1
     assert "rows not well 1 beyond limits" in await page(warmed)
     monkeypatch.setattr(warmed.point, "_check_at", 0.0)
