@@ -38,7 +38,7 @@ from armwise.feedback.dataset import (
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import Cost, Example, Status
 from armwise.feedback.jsonl import ExchangeError, Header, read_export, read_headers
-from armwise.feedback.log import Limited, Store, loads
+from armwise.feedback.log import Limited, Store, loads, numeric
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -434,7 +434,7 @@ def _batch(columns: Columns, rule: RewardRule, selection: Selection, after: int)
         ),
         has_id=np.fromiter(map(selection.has_id, columns["decision_id"]), np.bool_, n),
         features=_numbers(
-            (resolved(stored)["sparse"] for stored in _parsed(columns["features"])),
+            (numeric(resolved(stored)["sparse"]) for stored in _parsed(columns["features"])),
             tuple(selection.features),
             0.0,
         )
@@ -450,10 +450,10 @@ def _parsed(texts: NDArray[Any]) -> Iterator[Any]:
 
 
 def _shares(texts: NDArray[Any], propensity: Floats) -> tuple[Floats, Integers]:
-    """Return the probabilities of all rows, and how many each has: none where the propensity is not known."""
+    """Return the probabilities of all rows, and how many each has: none where one is unknown or no number."""
     p, n_p = array("d"), array("q")
     for shares, unknown in zip(_parsed(texts), np.isnan(propensity).tolist(), strict=True):
-        shares = () if unknown else shares or ()
+        shares = () if unknown or numeric(shares) is not shares else shares
         p.extend(shares)
         n_p.append(len(shares))
     return np.array(p), np.array(n_p)

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from reprlib import repr as _shortened
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -57,7 +57,7 @@ from armwise.feedback.log.backend import (
     loads,
     storable,
 )
-from armwise.feedback.log.limits import Limited
+from armwise.feedback.log.limits import Limited, Word
 from armwise.feedback.log.schema import require_head
 from armwise.feedback.texts import by_pseudonym, pseudonym
 
@@ -451,7 +451,7 @@ class StoredFacts:
         observed = {(name, source, arm) for name, source, arm in observations}
         state = cls({name for (name,) in executions}, observed, {}, {}, defaultdict(_Episode))
         for name, kind, decision_id, episode_id, metric, value, content, seq in feedback:
-            item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=Kind(kind))
+            item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=_kind(kind))
             item = replace(item, content=loads(content or "null") or {})
             state.feedback[pseudonym(name), item.kind] = item, seq
         for name, *target in decisions:
@@ -463,8 +463,10 @@ class StoredFacts:
             state.episodes[name] = _Episode(exists is not None, oldest, targets)
         state.erased.update(name for (name,) in erased)
         state.under_way = UnderWay(dict(map(tuple, under_way)), secret)
-        state.amounts.update({(name, None, Kind(kind)): n for name, kind, n in on_decisions})
-        state.amounts.update({(None, name, Kind(kind)): n for name, kind, n in on_episodes})
+        for name, kind, n in on_decisions:
+            state.amounts[name, None, _kind(kind)] += n
+        for name, kind, n in on_episodes:
+            state.amounts[None, name, _kind(kind)] += n
         return state
 
 
@@ -638,6 +640,10 @@ class Batch:
         if episode.exists or episode.targets:
             return FeedbackStatus.LATE_NOT_LEARNED
         return FeedbackStatus.PENDING_DECISION
+
+
+def _kind(word: str) -> Kind:
+    return Kind(cast(Word, t.feedback.c.kind.type).within(word))
 
 
 def _same_or_conflict(stored: Feedback, item: Feedback) -> None:

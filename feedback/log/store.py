@@ -369,7 +369,8 @@ class Store:
         A reason is a mode other than `explore`, a status other than `ok`, `not finished`, or `not judged`:
         feedback is incomplete, late or missing.
         """
-        x, mode, status = t.examples.c, t.decisions.c.mode, t.executions.c.status
+        x = t.examples.c
+        mode, status = (sa.type_coerce(c, sa.String) for c in (t.decisions.c.mode, t.executions.c.status))
         unfinished, failed = (status.is_(None), "not finished"), (status != Status.OK, status)
         reason = sa.case((mode != Mode.EXPLORE, mode), unfinished, failed, else_="not judged")
         query = (

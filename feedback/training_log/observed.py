@@ -349,7 +349,7 @@ def _observed(
     query = (
         sa.select(t.observations, x.seq.label("example_seq"), sa.cast(x.metrics, sa.Text).label("metrics"))
         .outerjoin(t.examples, (x.decision_id == o.decision_id) & (x.join == rule.join))
-        .where(o.value.is_not(None), *where)
+        .where(o.value.is_not(None), o.source.in_([*Source]), *where)
         .order_by(o.seq if order is None else order)
         .limit(limit)
     )
