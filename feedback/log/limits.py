@@ -13,9 +13,8 @@ limits allow, and stops nothing. `Batch` keeps new rows within the same limits.
     Numbers           the same, and 0 in the place of what is no number
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
-from math import fsum
 from operator import is_
 from typing import Any, ClassVar
 
@@ -191,29 +190,32 @@ class Numbers(sa.JSON):
     """A document of numbers in lists or by name; `numeric` reads it."""
 
 
-def numeric(value: Any) -> Any:
-    """Return a document of numbers with 0 in the place of what is none; the same object where all are.
+def numeric(value: Any, most: float = LARGEST) -> Any:
+    """Return a document of numbers within limits; the same object where all are.
 
-    >>> numeric({"small": [900, None, "7"]}), numeric((0.5, 0.5))
-    ({'small': [900, 0.0, 0.0]}, (0.5, 0.5))
+    Args:
+        value: A number, or lists and named parts of numbers; 0 takes the place of what is none.
+        most: Largest magnitude, which takes the place of a larger one.
+
+    >>> numeric({"small": [900, None, "7"]}), numeric((0.5, 0.5)), numeric([-1e9, 1e9, 3.0], 1e6)
+    ({'small': [900, 0.0, 0.0]}, (0.5, 0.5), [-1000000.0, 1000000.0, 3.0])
     """
     match value:
         case int() | float():
-            return value
-        case Mapping() if not _is_numeric(value.values()):
-            named = {name: numeric(part) for name, part in value.items()}
+            return value if -most <= value <= most else max(-most, min(most, value))
+        case Mapping() if not _is_numeric(value.values(), most):
+            named = {name: numeric(part, most) for name, part in value.items()}
             return value if all(part is value[name] for name, part in named.items()) else named
-        case list() | tuple() if not _is_numeric(value):
-            parts = [numeric(part) for part in value]
+        case list() | tuple() if not _is_numeric(value, most):
+            parts = [numeric(part, most) for part in value]
             return value if all(map(is_, parts, value)) else type(value)(parts)
         case Mapping() | list() | tuple():
             return value
     return 0.0
 
 
-def _is_numeric(values: Any) -> bool:
+def _is_numeric(values: Collection[Any], most: float) -> bool:
     try:
-        fsum(values)
-    except (TypeError, OverflowError):  # the second of a sum alone: each is looked at then
+        return not values or bool(min(values) >= -most and max(values) <= most)
+    except TypeError:  # some are none, or hold others
         return False
-    return True

@@ -171,17 +171,22 @@ def distribution_of(arms: Sequence[str], probabilities: Sequence[float], drawn: 
 
 PROPENSITY = Propensity()
 
+LARGEST_FEATURE = 1e6
+"""Largest magnitude of a feature: with larger ones, the equations of linear policies cannot be solved."""
+
 FEATURE_NUMBERS = ("sparse", "embedding", "arms", "incumbent")
 """The parts of features that hold numbers alone."""
 
 
 def numeric_features(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return features with 0 in the place of what should be a number; the same object where all are.
+    """Return features that are numbers of at most `LARGEST_FEATURE`; the same object where all are.
 
     >>> numeric_features({"sparse": {"w=why": "1"}, "embedding": [0.5, None], "trace": "00-1"})
     {'sparse': {'w=why': 0.0}, 'embedding': [0.5, 0.0], 'trace': '00-1'}
+    >>> numeric_features({"arms": {"dense": {"router": -1e15}}})
+    {'arms': {'dense': {'router': -1000000.0}}}
     """
-    parts = {name: numeric(stored[name]) for name in FEATURE_NUMBERS if name in stored}
+    parts = {name: numeric(stored[name], LARGEST_FEATURE) for name in FEATURE_NUMBERS if name in stored}
     return stored if all(stored[name] is part for name, part in parts.items()) else {**stored, **parts}
 
 

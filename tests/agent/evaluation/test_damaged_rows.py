@@ -79,12 +79,12 @@ def readers(store: Store, config: AppConfig) -> Mapping[str, Callable[[], object
     }
 
 
-def learn(store: Store, config: AppConfig) -> None:
+def learn(store: Store, config: AppConfig, kind: str = "adaptive") -> None:
     """Let a learner begin anew, and learn all."""
     with store.writing() as connection:
         for table in (t.checkpoints, t.versions):
             connection.execute(sa.delete(table))
-    recipe = Recipe(PolicySpec(kind="adaptive"), RULE)
+    recipe = Recipe(PolicySpec(kind=kind), RULE)
     learner = Learner(store, recipe, list(config.actions), take_epoch(store, "test", NOW), lambda: NOW)
     learner.step()
 
@@ -299,9 +299,10 @@ def test_every_reader_goes_on_past_documents_beyond_their_limits_and_they_are_na
         changed = {column: place.sub(lambda _: hostile, before or "null") for column, before in first.items()}
         damage_rows(store, changed)
         read_all(store, config)
+        for kind in ("adaptive", "linucb", "linear_thompson"):
+            learn(store, config, kind)
         beyond = {name_of(column) for column in DOCUMENTS if changed[column] != (first[column] or "null")}
         if hostile in NO_NUMBERS:
-            learn(store, config)
             beyond -= OF_ANYTHING
         assert beyond
         assert named(store) == beyond
