@@ -7,7 +7,7 @@ from .database import POINT, point_url, without_password
 from .group_commit import GroupCommit
 from .limits import LARGEST, Limited, numeric
 from .open import SERVING_S, open_log
-from .store import Record, Store, insert, row_time
+from .store import LoggedDecision, Store, insert, row_time
 
 __all__ = [
     "LARGEST",
@@ -17,8 +17,8 @@ __all__ = [
     "FeedbackStatus",
     "GroupCommit",
     "Limited",
+    "LoggedDecision",
     "Receipt",
-    "Record",
     "Store",
     "conversations",
     "damage",

@@ -49,7 +49,7 @@ from sqlalchemy import (
     text,
 )
 
-from armwise.feedback.events import Kind, Mode, Source, Status
+from armwise.feedback.events import FeedbackKind, Mode, ObservationSource, Status
 from armwise.feedback.log.limits import (
     LARGEST,
     LATEST,
@@ -61,7 +61,7 @@ from armwise.feedback.log.limits import (
     Propensity,
     Setting,
     Time,
-    Version,
+    VersionNumber,
     Word,
 )
 
@@ -117,7 +117,7 @@ decisions = Table(
     Column("logged_at", Time(), nullable=False, index=True),
     Column("mode", Word(Mode.FORCED), nullable=False),
     Column("policy", String(64), nullable=False),
-    Column("version", Version(), nullable=False),
+    Column("version", VersionNumber(), nullable=False),
     Column("floor", Setting(0.0, 1.0)),
     Column("drawn", String(128), nullable=False),
     Column("propensity", Propensity()),
@@ -129,14 +129,14 @@ decisions = Table(
     Column("probabilities", Numbers, nullable=False),
     Column("shadow", Numbers, nullable=False),
     Column("features", JSON, nullable=False),
-    Column("candidate", Version(), nullable=False, server_default="0"),
+    Column("candidate", VersionNumber(), nullable=False, server_default="0"),
     Column("share", Amount(0.0, 1.0), nullable=False, server_default="0"),
     Column("price", Amount(), nullable=False, server_default="0"),
     Column("costs", Numbers),
     Column("cost_weight", Setting()),
     Column("candidate_scores", Numbers),
     Column("user_digest", String(64)),
-    Column("erased", Version()),
+    Column("erased", VersionNumber()),
     Column("draw_id", String(128)),
     Index(None, "episode_id", "seq"),
 )
@@ -206,7 +206,7 @@ feedback = Table(
     metadata,
     _position(),
     Column("id", String(256), nullable=False),
-    Column("kind", Word(Kind.RETRACTION), nullable=False),
+    Column("kind", Word(FeedbackKind.RETRACTION), nullable=False),
     Column("decision_id", String(128), index=True),
     Column("episode_id", String(128), index=True),
     Column("early", Boolean, nullable=False),
@@ -235,7 +235,7 @@ observations = Table(
     metadata,
     _position(),
     Column("decision_id", String(128), nullable=False),
-    Column("source", Word(Source.JUDGE), nullable=False),
+    Column("source", Word(ObservationSource.JUDGE), nullable=False),
     Column("arm", String(128), nullable=False),
     Column("share", Amount(0.0, 1.0), nullable=False),
     Column("propensity", Propensity(), nullable=False),
