@@ -45,7 +45,7 @@ from armwise.feedback.training_log import take_epoch
 from benchmarks.http_target import settings
 from benchmarks.tracing import opened
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[1] / "armwise"
 PREFIXES = tuple(f"{ROOT / package}/" for package in ("agent", "arms", "feedback"))
 QUESTION, VALUE = "which function merges sorted inputs 8c1f", 0.8125731
 """What is looked for."""
@@ -196,6 +196,8 @@ def main(
         journeys = {"question -> row": question, "feedback -> version": value}
         journeys["distribution -> estimate"] = replay(replica)
     for name, journey in journeys.items():
+        if not journey.carried:
+            raise SystemExit(f"{name}: no call of ours was seen below {ROOT}")
         console.print(f"{name}: {len(journey.carried)} files", style="bold")
         for file, function in journey.carried.items():
             console.print(f"  {file}  {function}", markup=False, highlight=False)
