@@ -5,7 +5,19 @@ from .app_config import AppConfig, ConfigError
 from .loading import CONFIG, configured, load, make_home, parse, read_portfolio
 from .points import ACTION_PREFIX, DEFAULT_POINT
 from .privacy import Privacy
-from .sections import CorpusSpec, Group, Http, Key, KeyBase, Limits, Observations, Project, Scope, Tap
+from .sections import (
+    CorpusSpec,
+    Group,
+    Http,
+    Key,
+    KeyBase,
+    Limits,
+    Observations,
+    Project,
+    RetrievalCacheSpec,
+    Scope,
+    Tap,
+)
 from .warm_start import KEPT_FLOOR, WarmStartSpec
 
 __all__ = [
@@ -24,6 +36,7 @@ __all__ = [
     "Observations",
     "Privacy",
     "Project",
+    "RetrievalCacheSpec",
     "Scope",
     "Tap",
     "WarmStartSpec",

@@ -98,7 +98,7 @@ async def ask_of(point: DecisionPoint, caller: Caller, body: ChatRequest, key: s
         body,
         key,
         messages=read_by_model(body.messages),
-        options=options_asked(point.config, given, asking.forced_arm(point, body.model)),
+        options=options_asked(point, body.model, given),
         **sampling_of(point, body, "max_completion_tokens", body.max_completion_tokens),
     )
     return await in_its_round(point, caller, ask, since, same_arm=body.agent.same_arm)
@@ -227,14 +227,15 @@ _ELSEWHERE = {
 }
 
 
-def options_asked(config: AppConfig, given: Mapping[str, Any], forced: str | None) -> dict[str, Any]:
-    """Return the options that ask for something and that an engine is given. Raises ApiError.
+def options_asked(point: DecisionPoint, model: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that ask for something and that an engine is given. Raises ApiError, AskError.
 
     Args:
-        config: Has the language models.
+        point: Has the language models.
+        model: That of the request, which may name the only arm that may answer.
         given: The options of the request.
-        forced: The only arm that may answer; None for any.
     """
+    config, forced = point.config, asking.forced_arm(point, model)
     arms = config.actions if forced not in config.actions else [forced]
     engines = {name: config.models[name] for name in (config.answering_of(arm).llm for arm in arms)}
     supported = frozenset[str]().union(*map(catalog.options_of, engines.values()))

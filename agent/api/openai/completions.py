@@ -83,9 +83,7 @@ async def completions(
         key,
         "prompt",
         messages=(Message(role="user", content=prompt),),
-        options=chat.options_asked(
-            point.config, chat.options_of_sampling(body), asking.forced_arm(point, body.model)
-        ),
+        options=chat.options_asked(point, body.model, chat.options_of_sampling(body)),
         **chat.sampling_of(point, body),
     )
     events = asking.events_of(point, caller, ask, key, timeout_s)
