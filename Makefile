@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo dist test test-wheel test-slow test-kernel test-properties test-pythons test-anywhere test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures demo-picture bench models lock sbom audit vllm-ask test-vllm release-check clean
+.PHONY: help serve demo dist test test-core test-wing test-wheel test-slow test-nightly test-kernel test-properties test-pythons test-anywhere test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures demo-picture bench models lock sbom audit vllm-ask test-vllm release-check clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -33,9 +33,22 @@ demo: $(VENV)/ready  ## set up, live through the whole loop in minutes, leave de
 test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12
 
-test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traffic, restarts of a real service, soaks
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow --timeout 300 --durations=30 \
+WINGS := agent/console agent/gateways agent/lab arms/engines arms/lab arms/more feedback/exchange
+WING   ?= agent/lab
+test-core: $(VENV)/ready-dev  ## run the quick tests of the core alone
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12 $(addprefix tests/,agent arms feedback) \
+		$(addprefix --ignore=tests/,$(WINGS))
+
+test-wing: $(VENV)/ready-dev  ## run the quick tests of one wing, WING=agent/lab
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12 tests/$(WING) armwise/$(WING)
+
+test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traffic, restarts of a real service
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not nightly" --timeout 300 --durations=30 \
 		$$(grep -rl 'mark\.slow' tests --include='test_*.py' --exclude-dir=nodes --exclude-dir=clients --exclude-dir=anywhere)
+
+test-nightly: $(VENV)/ready-dev  ## run what is left out of `make test-slow`: tutorials from start to end, soaks; half an hour
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m nightly --durations=30 \
+		$$(grep -rl 'mark\.nightly' tests --include='test_*.py')
 
 test-kernel: $(VENV)/ready-dev  ## run the tests of numbers with another kernel of BLAS
 	$(BIN)/python -m tests.anywhere --numeric nehalem

@@ -111,6 +111,23 @@ def test_code_of_the_core_imports_from_the_face_of_a_room() -> None:
     assert past == []
 
 
+ON_THE_WIRE = ("agent/api/", "agent/replies.py", "agent/client/")
+"""Where classes may have the name of what they show: `Passage` is the shape of an `arms.base.Passage`."""
+
+FRAMEWORKS = {"ArmwiseRetriever"}
+"""Classes of which each framework has one."""
+
+
+def test_a_name_of_a_class_has_one_owner() -> None:
+    owners: dict[str, list[str]] = {}
+    for path in (path for path in SOURCES if not named(path).startswith(ON_THE_WIRE)):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                owners.setdefault(node.name, []).append(named(path))
+    assert len(owners) > 1000
+    assert {name: files for name, files in owners.items() if len(files) > 1 and name not in FRAMEWORKS} == {}
+
+
 @pytest.mark.parametrize("folder", ["armwise", *PACKAGES, "tests", "benchmarks", "examples"])
 def test_nothing_is_imported_by_a_name_that_others_have(folder: str) -> None:
     """`agent` is a folder of every team's: ours is `armwise.agent`."""

@@ -51,6 +51,9 @@ PAGES = (
     "docs/guide/keys.md",  # last: it closes the service
 )
 
+BY_NIGHT = {"docs/guide/arms.md"}
+"""Pages that take minutes: it builds an index of each kind."""
+
 ALONE = ("armwise serve",)
 """Commands that are run elsewhere where they are the whole line: the service of the fixture is there."""
 
@@ -221,7 +224,10 @@ def ready() -> bool:
         return False
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.nightly if page in BY_NIGHT else ()) for page in PAGES],
+)
 def test_the_commands_of_a_page_work(page: str, copy: Copy) -> None:
     commands = "\n".join(here(block) for block in commands_of(page))
     assert commands.strip(), f"{page} shows no command"

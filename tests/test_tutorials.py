@@ -1,6 +1,6 @@
 """The tutorials, page by page as their reader goes through them: each command prints what stands below it.
 
-    python -m pytest tests/test_tutorials.py -m slow -o log_cli=true --log-cli-level=INFO
+    python -m pytest tests/test_tutorials.py -m nightly -o log_cli=true --log-cli-level=INFO
 
 shows the seconds of each part. A page runs in an empty folder, with its ports replaced by free ones, and the
 shell goes from block to block. What the reader does beside the shell, a command of `BESIDE` does.
@@ -159,6 +159,7 @@ def minutes_of(part: str) -> int | None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(PAGE_S + STOP_S + 60.0)
 @pytest.mark.parametrize("page", TUTORIALS)
 def test_a_reader_sees_what_stands_below_each_command(page: str, tmp_path: Path) -> None:

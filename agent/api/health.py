@@ -24,7 +24,6 @@ from armwise.agent.replies import Reply, Time, among, construct
 from armwise.agent.run_folder import Building
 from armwise.agent.serving import DecisionPoint, PointState
 from armwise.agent.serving import ask as asking
-from armwise.feedback.log import damage
 from armwise.feedback.training_log import lag as training_log_lag
 from armwise.feedback.training_log import rollups, settled
 
@@ -183,7 +182,7 @@ def _state(point: DecisionPoint) -> PointState:
             failed=_attempts(failures_at(point)),
             lag=training_log_lag.lag_of(store, reward.join, learned),
             dangling=training_log_lag.dangling(store, reward.wait_s),
-            damaged=len(damage.newest(store)),
+            damaged=len(point.damaged.positions),
             rewards={
                 arm: (total["rewarded"], total["reward"])
                 for arm, total in rewards.items()

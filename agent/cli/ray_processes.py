@@ -72,7 +72,7 @@ class Absences:
     """How long processes have been missing, by looks at which are there.
 
     Args:
-        expected: Those that are there from the start; others are expected once they were there.
+        expected: Those that are there from the start; others are expected once they were there, or ended.
         starting: Whether Ray starts, which may end all of them and begin anew.
 
     Attributes:
@@ -85,16 +85,17 @@ class Absences:
         self._looked_at: float | None = None
         self.missing_s: dict[Role, float] = {}
 
-    def look(self, there: Collection[Role], now: float) -> None:
+    def look(self, there: Collection[Role], now: float, ended: Collection[Role] = ()) -> None:
         """Take up which processes are there.
 
         Args:
             there: Those with a process that runs.
             now: Seconds since some moment; of a step, `MOST_S` counts at most, and none back.
+            ended: Those with a process that has ended, seen running before or not.
         """
         passed_s = 0.0 if self._looked_at is None else min(max(now - self._looked_at, 0.0), MOST_S)
         self._looked_at = now
-        self._expected |= set(there)
+        self._expected |= {*there, *ended}
         before = self.missing_s
         self.missing_s = {
             role: before[role] + passed_s if role in before else 0.0
@@ -138,6 +139,7 @@ class RayProcesses:
         self._absences = Absences(starting=True)
         self._control: int | None = None
         self._seen: dict[Role, list[psutil.Process]] = {}
+        self._ended: set[Role] = set()
         self._next, self._started = 0.0, False
         self._failures = 0
         self._said: list[Role] = []
@@ -163,7 +165,7 @@ class RayProcesses:
         there = self._there()
         if not self._started:
             self._follow_start(there)
-        self._absences.look(there, now)
+        self._absences.look(there, now, self._ended)
         if roles := self._absences.lost:
             raise lost(", ".join(roles), "gone, and not started again")
         self._say(self._absences.said)
@@ -195,6 +197,8 @@ class RayProcesses:
                 for process in psutil.Process(self._starter.pid).children(recursive=True):
                     if (role := role_of(process)) is not None and _runs(process):
                         self._seen[role].append(process)
+                    elif _is_ended_control(process):  # Ray itself would wait for it for half a minute
+                        self._ended.add(Role.CONTROL)
         return {role for role, processes in self._seen.items() if processes}
 
     def _say(self, said: list[Role]) -> None:
@@ -262,6 +266,15 @@ def _runs(process: psutil.Process) -> bool:
     """Return whether a process has not ended, waited for or not."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _is_ended_control(process: psutil.Process) -> bool:
+    """Return whether a process was Ray's control service, and has ended without being waited for."""
+    try:
+        ended = process.status() == psutil.STATUS_ZOMBIE
+        return ended and role_of_program(process.name()) is Role.CONTROL
     except psutil.Error:
         return False
 

@@ -42,7 +42,7 @@ from armwise.arms.llm import UNPROMPTED, Chunk
 from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.errors import ConflictError
 from armwise.feedback.events import Cost, Execution, Status
-from armwise.feedback.log import Record, erasures
+from armwise.feedback.log import LoggedDecision, erasures
 
 POINT = "point/"
 """What a model begins with that names a decision point; the model there may follow, after a slash."""
@@ -454,7 +454,7 @@ async def events_of(
         UnansweredError: The turn was refused or failed.
     """
     _require_room(point, caller, ask.decision_id)
-    tracing.TURN.set(tracing.Turn(ask.decision_id, ask.episode_id or "", ask.question))
+    tracing.TURN.set(tracing.TracedTurn(ask.decision_id, ask.episode_id or "", ask.question))
     started = time.perf_counter()
     deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
     commits: list[Commit] = []
@@ -643,7 +643,7 @@ class Retry:
 
     point: DecisionPoint
     ask: Ask
-    record: Record
+    record: LoggedDecision
 
     async def open(self, on_commit: Callable[[Commit], None]) -> Opening:
         """Return the earlier turn: resumed where it was cut off, else as the log has it.

@@ -18,14 +18,14 @@ from armwise.agent.serving.arms import ArmRegistry, Arms, LoggedArms, arm_infos
 from armwise.agent.serving.observe import Observer
 from armwise.agent.serving.router_scores import Scorers
 from armwise.agent.serving.telemetry import CountedRecall, Telemetry
-from armwise.agent.serving.versions import ServingState, Versions
+from armwise.agent.serving.versions import ReplicaState, Versions
 from armwise.agent.turn import (
     ArmHealth,
     CountedLog,
     Decider,
     Embeddings,
     Keeping,
-    Model,
+    LanguageModel,
     Places,
     Serving,
     TurnLoop,
@@ -38,14 +38,14 @@ from armwise.feedback.clock import SteadyClock
 from armwise.feedback.drift import read_alarms
 from armwise.feedback.errors import LogUnavailableError, SupersededError
 from armwise.feedback.events import Cost, KeptDraw
-from armwise.feedback.log import GroupCommit, Store, conversations
+from armwise.feedback.log import GroupCommit, Store, conversations, damage
 from armwise.feedback.registry import ActivePolicy, arm_sets, prices
 from armwise.feedback.training_log import lag
 
 logger = logging.getLogger(__name__)
 
 LEARNING_S = 5.0
-"""Pause between two looks at whether a learner reads the log."""
+"""Pause between two looks at whether a learner reads the log, and at a portion of its rows."""
 
 STOP_S = 5.0
 """How long `stop` waits for a refresh that is under way."""
@@ -53,7 +53,7 @@ STOP_S = 5.0
 WARM_UP = "Warm-up question?"
 
 
-class Embedders(Protocol):
+class QuestionEmbedders(Protocol):
     """Every encoder, wherever it runs."""
 
     @property
@@ -86,7 +86,7 @@ class Backends:
     """
 
     arms: Arms
-    embedders: Embedders
+    embedders: QuestionEmbedders
     generators: Mapping[str, Generator]
     reach: Callable[[], Awaitable[None]] = _reached
 
@@ -170,7 +170,7 @@ class Service:
         return all(point.ready for point in self.points.values())
 
 
-def models_of(config: AppConfig, generators: Mapping[str, Generator]) -> dict[str, Model]:
+def models_of(config: AppConfig, generators: Mapping[str, Generator]) -> dict[str, LanguageModel]:
     """Return every language model of a configuration by name.
 
     Args:
@@ -178,7 +178,7 @@ def models_of(config: AppConfig, generators: Mapping[str, Generator]) -> dict[st
         generators: Language models by the same names.
     """
     return {
-        name: Model(
+        name: LanguageModel(
             generators[name],
             spec.usd_of,
             catalog.options_of(spec),
@@ -227,6 +227,7 @@ class DecisionPoint:
         telemetry: Counts what its turns commit.
         ranks: Whether its actions come with the request.
         unread: That facts wait and no learner reads them, in words; None where one does.
+        damaged: Counts the values beyond their limits in the newest facts.
     """
 
     def __init__(
@@ -279,6 +280,7 @@ class DecisionPoint:
         self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch, name)
         self.passages = arms.passages
         self.unread: str | None = None
+        self.damaged = damage.DamageCount(store)
         self._learning, self._check_at = lag.SuccessorCheck(store), 0.0
         self._backends = backends
         self._reaching: asyncio.Task[None] | None = None
@@ -376,13 +378,13 @@ class DecisionPoint:
                 if self.log.trouble:
                     await asyncio.to_thread(self.log.check)
                 await self.refresh()
-                await self._check_learning()
+                await self._check_log()
             except LogUnavailableError as error:
                 logger.warning("still serving version %d: %s", self.decider.serving.version, error)
             await asyncio.sleep(self.config.learning.poll_s)
 
-    async def _check_learning(self) -> None:
-        """Take up, every few seconds, whether a learner reads the log."""
+    async def _check_log(self) -> None:
+        """Take up, every few seconds, whether a learner reads the log, and whether rows are beyond limits."""
         if (now := asyncio.get_running_loop().time()) < self._check_at:
             return
         self._check_at = now + LEARNING_S
@@ -392,6 +394,7 @@ class DecisionPoint:
             self.unread = str(error)
         else:
             self.unread = None
+        await asyncio.to_thread(self.damaged.step)
 
     async def refresh(self) -> None:
         """Serve the newest version of the active recipe, or the pinned one, and the live arms.
@@ -411,7 +414,7 @@ class DecisionPoint:
             self._switch()
             await self._set_floor()
 
-    def _read(self) -> tuple[ServingState, LoggedArms, Price | None]:
+    def _read(self) -> tuple[ReplicaState, LoggedArms, Price | None]:
         # The arms first: a promotion that brought them is then known as well.
         logged, budget = self.arms.read(), self.config.budget
         price = None if budget is None else prices.latest(self.store, budget)

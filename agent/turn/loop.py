@@ -38,13 +38,13 @@ from armwise.agent.turn.decide import (
     Decider,
     Embed,
     Embeddings,
-    Observed,
+    ForeignDecision,
     OverloadedError,
     Probes,
     Recall,
-    Report,
     Scored,
     Search,
+    SearchReporter,
     Serving,
     context_of,
     eligible,
@@ -61,8 +61,8 @@ from armwise.agent.turn.record import (
     Commit,
     Decided,
     Event,
+    FactLog,
     Finished,
-    Log,
     Spending,
     TurnCommit,
     TurnError,
@@ -91,7 +91,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class LanguageModel:
     """A language model of the service.
 
     Attributes:
@@ -151,7 +151,7 @@ def failing_as(kind: type[ArmError] | type[GeneratorError]) -> Iterator[None]:
 
 
 @contextmanager
-def reported(report: Report, model: str) -> Iterator[None]:
+def reported(report: SearchReporter, model: str) -> Iterator[None]:
     """Report how a language model ended. What was cancelled, or refused a prompt, is not evidence of it."""
     key = (llm_key(model),)
     try:
@@ -275,7 +275,7 @@ class PriceList:
     """
 
     arms: Mapping[str, ArmInfo]
-    models: Mapping[str, Model]
+    models: Mapping[str, LanguageModel]
     templates: Mapping[str, prompts.Template] = field(default_factory=dict)
 
     def search_usage(self, arm: str, question: str) -> Usage:
@@ -392,8 +392,8 @@ class TurnLoop:
     decider: Decider
     embed: Embed
     search: Search
-    models: Mapping[str, Model]
-    log: Log
+    models: Mapping[str, LanguageModel]
+    log: FactLog
     features: FeatureSpec
     cost_weight: float = 0.0
     fallback: str | None = None
@@ -545,7 +545,7 @@ class TurnLoop:
         await asyncio.shield(commit)
         yield Decided(decision, Retrieval(steps=0), decision.drawn)
 
-    async def observe(self, ask: Ask, observed: Observed) -> Decision:
+    async def observe(self, ask: Ask, observed: ForeignDecision) -> Decision:
         """Return a decision of another system as a fact, with what would have been drawn from here.
 
         Nothing is committed.

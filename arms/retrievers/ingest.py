@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from armwise.arms.base import ArmError, Passage, Progress
 from armwise.arms.indexes import Vectors
 from armwise.arms.models import digest_backbone
-from armwise.arms.retrievers.collection import FORMAT, Collection, EngineArm, Folder, Row, State
+from armwise.arms.retrievers.collection import FORMAT, Collection, EngineArm, FillState, FolderCollection, Row
 from armwise.arms.retrievers.kind import Passages, Resources, contents_of, vectors_of
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Embedded:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class FillReport:
     """What a run did.
 
     Attributes:
@@ -64,7 +64,7 @@ class Report:
 
 def ingest(
     corpus: Passages, collection: Collection, embedded: Embedded | None, progress: Progress | None = None
-) -> Report:
+) -> FillReport:
     """Make a collection hold a corpus and nothing else.
 
     Args:
@@ -86,11 +86,11 @@ def ingest(
     if state is not None:
         _check(state, corpus.name, model)
         if state.version == version == state.next:
-            return Report(version)
+            return FillReport(version)
     collection.create(None if embedded is None else embedded.vectors.shape[1])
     if state is None or state.next != version:
         before = state.version if state is not None and state.version == state.next else ""
-        state = State(before, version, corpus.name, model, 0)
+        state = FillState(before, version, corpus.name, model, 0)
         collection.keep(state)
     written, total, batch = 0, len(corpus), getattr(collection, "batch", BATCH)
     for positions in _batches(range(state.done, total), batch):
@@ -102,21 +102,21 @@ def ingest(
     deleted = _delete_others(corpus, collection)
     collection.finish()
     collection.keep(replace(state, version=version))
-    return Report(version, written, deleted)
+    return FillReport(version, written, deleted)
 
 
 def damage_of(arm: EngineArm) -> list[str]:
     """Return which files of the collection of an arm have changed; empty for one of a server."""
     folder = arm.collection
-    return folder.problems(contents=True) if isinstance(folder, Folder) else []
+    return folder.problems(contents=True) if isinstance(folder, FolderCollection) else []
 
 
-def fill_arm(arm: EngineArm, have: Resources, progress: Progress | None = None) -> Report:
+def fill_arm(arm: EngineArm, have: Resources, progress: Progress | None = None) -> FillReport:
     """Make the collection of an arm hold the corpus alone; a damaged folder is filled anew.
 
     Raises ArmError, ModelNotFoundError.
     """
-    if (damage := damage_of(arm)) and isinstance(arm.collection, Folder):
+    if (damage := damage_of(arm)) and isinstance(arm.collection, FolderCollection):
         logger.warning("the collection of arm %r is filled again: %s", arm.name, ", ".join(damage))
         arm.collection.discard()
     embedded = None
@@ -141,7 +141,7 @@ def version_of(corpus: Passages, model: str, stored_as: int | str = FORMAT) -> s
     return f"{contents_of(corpus)}-{vectors}-{stored_as}"
 
 
-def _check(state: State, corpus: str, model: str) -> None:
+def _check(state: FillState, corpus: str, model: str) -> None:
     """Refuse to replace what is there by something else."""
     if state.corpus != corpus:
         raise ArmError(f"the collection holds corpus {state.corpus!r}, not {corpus!r}: name another")

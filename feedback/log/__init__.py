@@ -5,9 +5,9 @@ from .append import Fact, FeedbackStatus, Receipt
 from .backend import dumps, loads, storable
 from .database import POINT, point_url, without_password
 from .group_commit import GroupCommit
-from .limits import LARGEST, Limited
+from .limits import LARGEST, Limited, numeric
 from .open import SERVING_S, open_log
-from .store import Record, Store, insert, row_time
+from .store import LoggedDecision, Store, insert, row_time
 
 __all__ = [
     "LARGEST",
@@ -17,8 +17,8 @@ __all__ = [
     "FeedbackStatus",
     "GroupCommit",
     "Limited",
+    "LoggedDecision",
     "Receipt",
-    "Record",
     "Store",
     "conversations",
     "damage",
@@ -27,6 +27,7 @@ __all__ = [
     "insert",
     "listing",
     "loads",
+    "numeric",
     "open_log",
     "point_url",
     "row_time",

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from reprlib import repr as _shortened
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -41,7 +41,7 @@ from armwise.feedback.events import (
     Decision,
     Execution,
     Feedback,
-    Kind,
+    FeedbackKind,
     Observation,
     Status,
     Tick,
@@ -57,7 +57,7 @@ from armwise.feedback.log.backend import (
     loads,
     storable,
 )
-from armwise.feedback.log.limits import Limited
+from armwise.feedback.log.limits import Limited, Word
 from armwise.feedback.log.schema import require_head
 from armwise.feedback.texts import by_pseudonym, pseudonym
 
@@ -364,7 +364,11 @@ class _Target:
     def awaits(self, item: Feedback, at: float) -> bool:
         """Return whether feedback that is committed at a time of the log may still be learned with it."""
         # feedback on an episode before this decision refers to earlier decisions
-        before = item.decision_id is None and item.kind is Kind.VALUE and item.received_at < self.decided_at
+        before = (
+            item.decision_id is None
+            and item.kind is FeedbackKind.VALUE
+            and item.received_at < self.decided_at
+        )
         return not self.learned and not before and item.received_at <= self.deadline and at <= self.closing
 
 
@@ -402,7 +406,7 @@ class Unclear:
     at: float
 
 
-Subject = tuple[str | None, str | None, Kind]
+Subject = tuple[str | None, str | None, FeedbackKind]
 """A decision, or else an episode, and a kind of the feedback on it."""
 
 
@@ -424,7 +428,7 @@ class StoredFacts:
 
     executions: set[str]
     observations: set[tuple[str, str, str]]
-    feedback: dict[tuple[str, Kind], tuple[Feedback, int]]
+    feedback: dict[tuple[str, FeedbackKind], tuple[Feedback, int]]
     decisions: dict[str, _Target]
     episodes: defaultdict[str, _Episode]
     amounts: Counter[Subject] = field(default_factory=Counter)
@@ -451,7 +455,7 @@ class StoredFacts:
         observed = {(name, source, arm) for name, source, arm in observations}
         state = cls({name for (name,) in executions}, observed, {}, {}, defaultdict(_Episode))
         for name, kind, decision_id, episode_id, metric, value, content, seq in feedback:
-            item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=Kind(kind))
+            item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=_kind(kind))
             item = replace(item, content=loads(content or "null") or {})
             state.feedback[pseudonym(name), item.kind] = item, seq
         for name, *target in decisions:
@@ -463,8 +467,10 @@ class StoredFacts:
             state.episodes[name] = _Episode(exists is not None, oldest, targets)
         state.erased.update(name for (name,) in erased)
         state.under_way = UnderWay(dict(map(tuple, under_way)), secret)
-        state.amounts.update({(name, None, Kind(kind)): n for name, kind, n in on_decisions})
-        state.amounts.update({(None, name, Kind(kind)): n for name, kind, n in on_episodes})
+        for name, kind, n in on_decisions:
+            state.amounts[name, None, _kind(kind)] += n
+        for name, kind, n in on_episodes:
+            state.amounts[None, name, _kind(kind)] += n
         return state
 
 
@@ -597,9 +603,9 @@ class Batch:
     def _add_feedback(self, item: Feedback) -> Receipt:
         if item.value is not None and not math.isfinite(item.value):
             raise StoreError(f"feedback {item.id!r} has the value {item.value}: it is not finite")
-        shown = item.kind is Kind.ACTIVATION
+        shown = item.kind is FeedbackKind.ACTIVATION
         name = pseudonym(item.id)
-        for kind in (Kind.ACTIVATION,) if shown else (Kind.VALUE, Kind.RETRACTION):
+        for kind in (FeedbackKind.ACTIVATION,) if shown else (FeedbackKind.VALUE, FeedbackKind.RETRACTION):
             if stored := self.stored.feedback.get((name, kind)):
                 _same_or_conflict(stored[0], item)
         if stored := self.stored.feedback.get((name, item.kind)):
@@ -620,7 +626,7 @@ class Batch:
         subject = item.decision_id, item.episode_id, item.kind
         if self.stored.amounts[subject] >= most:
             about = item.decision_id or f"episode {item.episode_id}"
-            kind = "values" if item.kind is Kind.VALUE else "retractions"
+            kind = "values" if item.kind is FeedbackKind.VALUE else "retractions"
             raise TooMuchFeedbackError(f"{about} has {most:,} {kind} of feedback, and may have no more", item)
         self.stored.amounts[subject] += 1
 
@@ -638,6 +644,10 @@ class Batch:
         if episode.exists or episode.targets:
             return FeedbackStatus.LATE_NOT_LEARNED
         return FeedbackStatus.PENDING_DECISION
+
+
+def _kind(word: str) -> FeedbackKind:
+    return FeedbackKind(cast(Word, t.feedback.c.kind.type).within(word))
 
 
 def _same_or_conflict(stored: Feedback, item: Feedback) -> None:
@@ -718,7 +728,7 @@ class Episodes:
         return self._sql["awaiting"], {
             "episode": item.episode_id,
             "oldest": oldest,
-            "made_by": item.received_at if item.kind is Kind.VALUE else math.inf,
+            "made_by": item.received_at if item.kind is FeedbackKind.VALUE else math.inf,
             "received_at": item.received_at,
             "at": at,
             "join": self._join,

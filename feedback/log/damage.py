@@ -10,12 +10,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import is_within
-from armwise.feedback.log.limits import Limited
+from armwise.feedback.log.backend import is_within, parsed
+from armwise.feedback.log.limits import Limited, Numbers, Word, numeric
+from armwise.feedback.log.rows import numeric_features
 from armwise.feedback.log.store import Store
 
 WINDOW = 2000
 """Newest positions that a page looks at; the learner looks at all."""
+
+PORTION = 100
+"""Positions that a `DamageCount` looks at in one step: milliseconds where embeddings are stored."""
 
 _FACTS = (t.decisions, t.executions, t.observations, t.feedback)
 
@@ -28,7 +32,7 @@ class Damaged:
         seq: Position of the row in the log.
         subject: Id of the decision or the episode; empty where the row names none.
         column: The column, as `table.column`.
-        value: The value; None of a document, which may quote texts.
+        value: The value, of a document None: it may quote texts.
         instead: What readers get; None for null, and of a document.
         expected: What was expected.
     """
@@ -49,14 +53,53 @@ class Damaged:
         where = f"position {self.seq}, decision {self.subject!r}: {self.column}"
         if self.value is None:
             return f"{where} has {self.expected}"
-        read_as = "null" if self.instead is None else f"{self.instead:g}"
-        return f"{where} is {self.value:g}, where {self.expected} was expected; it is read as {read_as}"
+        value, read_as = _shown(self.value), _shown(self.instead)
+        return f"{where} is {value}, where {self.expected} was expected; it is read as {read_as}"
+
+
+MOST_SHOWN = 40
+"""Characters of a value in a line."""
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "null"
+    return f"{value:g}" if isinstance(value, int | float) else repr(value)[:MOST_SHOWN]
 
 
 def newest(store: Store) -> list[Damaged]:
     """Return those of the newest `WINDOW` positions. Raises LogUnavailableError."""
     head = store.log_seq()
     return read(store, head - WINDOW, head)
+
+
+class DamageCount:
+    """Count the values beyond their limits in the newest `WINDOW` positions, a `PORTION` in each step.
+
+    It goes on at the oldest of these positions when it has reached the newest, so it notices rows that are
+    changed later.
+
+    Args:
+        store: The log.
+
+    Attributes:
+        positions: Where they are, as far as it has looked; a position with two of them twice.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._after = 0
+        self.positions: list[int] = []
+
+    def step(self) -> None:
+        """Look at the next positions. Raises LogUnavailableError."""
+        head = self._store.log_seq()
+        oldest = max(0, head - WINDOW)
+        after = self._after if oldest <= self._after < head else oldest
+        upto = min(after + PORTION, head)
+        rest = [seq for seq in self.positions if oldest < seq <= after or upto < seq]
+        self.positions = rest + [damaged.seq for damaged in read(self._store, after, upto)]
+        self._after = upto
 
 
 def read(store: Store, after: int, upto: int) -> list[Damaged]:
@@ -76,18 +119,32 @@ def _of_table(connection: sa.Connection, table: sa.Table, after: int, upto: int)
     if table is t.feedback:
         subject = sa.func.coalesce(c.decision_id, c.episode_id)
     here = c.seq > after, c.seq <= upto
-    numbers = {column.name: column.type for column in c if isinstance(column.type, Limited)}
-    beyond = sa.or_(*(kind.beyond(c[name]) for name, kind in numbers.items()))
-    raw = (sa.type_coerce(c[name], sa.Double) for name in numbers)
+    limited = {column.name: column.type for column in c if isinstance(column.type, Limited | Word)}
+    beyond = sa.or_(*(kind.beyond(c[name]) for name, kind in limited.items()))
+    raw = (sa.type_coerce(c[name], kind.impl_instance) for name, kind in limited.items())
     for seq, name, *values in connection.execute(sa.select(c.seq, subject, *raw).where(*here, beyond)):
-        for (column, kind), value in zip(numbers.items(), values, strict=True):
+        for (column, kind), value in zip(limited.items(), values, strict=True):
             if kind.within(value) != value:
-                limits = f"{kind.low:g} to {kind.high:g}"
-                yield Damaged(seq, name or "", f"{table.name}.{column}", value, kind.within(value), limits)
+                if isinstance(kind, Word):
+                    expected = " or ".join(kind.words)
+                else:
+                    expected = f"{kind.low:g} to {kind.high:g}"
+                yield Damaged(seq, name or "", f"{table.name}.{column}", value, kind.within(value), expected)
     documents = [column.name for column in c if isinstance(column.type, sa.JSON)]
     texts = (sa.cast(c[column], sa.Text) for column in documents)
     for seq, name, *values in connection.execute(sa.select(c.seq, subject, *texts).where(*here)):
         for column, text in zip(documents, values, strict=True):
-            if text is not None and not is_within(text):
-                what = "a number or a text beyond its limits: readers get the nearest"
+            if text is not None and not (is_within(text) and _has_its_numbers(c[column], text)):
+                what = "a number or a text beyond its limits, or no number: readers get the nearest, or 0"
                 yield Damaged(seq, name or "", f"{table.name}.{column}", None, None, what)
+
+
+def _has_its_numbers(column: sa.Column[Any], text: str) -> bool:
+    """Return whether a document has numbers wherever its column holds them."""
+    if column is t.decisions.c.features:
+        value = parsed(text)
+        return numeric_features(value) is value
+    if not isinstance(column.type, Numbers):
+        return True
+    value = parsed(text)
+    return value is None or numeric(value) is value

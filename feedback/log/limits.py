@@ -8,9 +8,14 @@ limits allow, and stops nothing. `Batch` keeps new rows within the same limits.
     Time              0: it is before all others, so it closes nothing and is in no window
     Propensity        null, as where none is known: the decision is left out of what weighs by it
     Setting           null, as where none was recorded
+    Word              one that teaches nothing and rates nobody: see its column
     documents         the nearest limit, for each number in them
+    Numbers           the same, and 0 in the place of what is no number
 """
 
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from operator import is_
 from typing import Any, ClassVar
 
 import numpy as np
@@ -111,7 +116,7 @@ class LargeCount(Count):
         super().__init__(low, high)
 
 
-class Version(LargeCount):
+class VersionNumber(LargeCount):
     """A number that the database assigned to a row of another table."""
 
     cache_ok = True
@@ -146,3 +151,71 @@ class Setting(Limited):
 
     cache_ok = True
     instead = (None,)
+
+
+class Word(TypeDecorator[str]):
+    """A word of an enumeration; readers get `instead` of another.
+
+    Args:
+        instead: Word of the enumeration.
+    """
+
+    impl = sa.String(16)
+    cache_ok = True
+
+    def __init__(self, instead: StrEnum) -> None:
+        super().__init__()
+        self.instead = instead.value
+        self.words = tuple(word.value for word in type(instead))
+
+    def within(self, value: Any) -> Any:
+        """Return a word, or what stands in its place; null as it is.
+
+        >>> from armwise.feedback.events import Status
+        >>> Word(Status.CANCELLED).within("ok"), Word(Status.CANCELLED).within("great")
+        ('ok', 'cancelled')
+        """
+        return value if value is None or value in self.words else self.instead
+
+    def beyond(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        """Return the condition that the word of a column is none of the enumeration."""
+        return column.not_in(self.words)
+
+    @override
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
+        return self.within(value)
+
+
+class Numbers(sa.JSON):
+    """A document of numbers in lists or by name; `numeric` reads it."""
+
+
+def numeric(value: Any, most: float = LARGEST) -> Any:
+    """Return a document of numbers within limits; the same object where all are.
+
+    Args:
+        value: A number, or lists and named parts of numbers; 0 takes the place of what is none.
+        most: Largest magnitude, which takes the place of a larger one.
+
+    >>> numeric({"small": [900, None, "7"]}), numeric((0.5, 0.5)), numeric([-1e9, 1e9, 3.0], 1e6)
+    ({'small': [900, 0.0, 0.0]}, (0.5, 0.5), [-1000000.0, 1000000.0, 3.0])
+    """
+    match value:
+        case int() | float():
+            return value if -most <= value <= most else max(-most, min(most, value))
+        case Mapping() if not _is_numeric(value.values(), most):
+            named = {name: numeric(part, most) for name, part in value.items()}
+            return value if all(part is value[name] for name, part in named.items()) else named
+        case list() | tuple() if not _is_numeric(value, most):
+            parts = [numeric(part, most) for part in value]
+            return value if all(map(is_, parts, value)) else type(value)(parts)
+        case Mapping() | list() | tuple():
+            return value
+    return 0.0
+
+
+def _is_numeric(values: Collection[Any], most: float) -> bool:
+    try:
+        return not values or bool(min(values) >= -most and max(values) <= most)
+    except TypeError:  # some are none, or hold others
+        return False

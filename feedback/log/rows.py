@@ -14,16 +14,16 @@ from armwise.feedback.events import (
     Decision,
     Execution,
     Feedback,
-    Kind,
+    FeedbackKind,
     Mode,
     ModelTokens,
     Observation,
-    Source,
+    ObservationSource,
     Status,
 )
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import limited, loads
-from armwise.feedback.log.limits import Propensity
+from armwise.feedback.log.limits import Propensity, numeric
 from armwise.feedback.reward import NUMBERS, RewardRule
 
 
@@ -31,7 +31,7 @@ def observation_of(row: sa.Row[Any]) -> Observation:
     """Return the fact in a row of `observations`; the judge's tokens count as read."""
     return Observation(
         row.decision_id,
-        Source(row.source),
+        ObservationSource(row.source),
         row.arm,
         row.share,
         row.propensity,
@@ -58,7 +58,7 @@ def feedback_of(row: sa.Row[Any]) -> Feedback:
         row.event_time,
         row.tags,
         row.episode_id,
-        Kind(row.kind),
+        FeedbackKind(row.kind),
         row.source,
         row.key,
         row.content or {},
@@ -115,16 +115,16 @@ def decision_of(row: Sequence[Any]) -> Decision:
     name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
     decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, *rest = rest
     candidate, share, price, costs, cost_weight, candidate_scores, erased, draw_id = rest
-    stored = resolved(loads(features))
+    stored = numeric_features(resolved(loads(features)))
     incumbent_share, *incumbent = stored.get("incumbent", (0.0,))
-    eligible = tuple(loads(arms))
+    eligible = tuple(loads(arms) or ())
     if drawn not in eligible:  # their names are damaged
         eligible = (drawn, *eligible)
     return Decision(
         name,
         Context(question, stored["sparse"], tuple(stored["embedding"]), stored["arms"]),
         eligible,
-        distribution_of(eligible, tuple(loads(probabilities)), drawn),
+        distribution_of(eligible, tuple(loads(probabilities) or ()), drawn),
         drawn,
         policy,
         version,
@@ -135,34 +135,59 @@ def decision_of(row: Sequence[Any]) -> Decision:
         request_digest,
         floor,
         deferred,
-        tuple(loads(shadow)),
+        _by_arm(eligible, loads(shadow)),
         candidate,
         share,
         price,
-        tuple(loads(costs or "[]")),  # null in rows of earlier schemas
+        _by_arm(eligible, loads(costs or "[]")),  # null in rows of earlier schemas
         cost_weight,
-        loads(candidate_scores or "null"),
+        None if (scores := loads(candidate_scores or "null")) is None else numeric(scores),
         stored.get("masked", {}),
         stored.get("trace", ""),
         draw_id,
         erased=erased is not None,
-        incumbent=tuple(incumbent),
+        incumbent=_by_arm(eligible, incumbent),
         incumbent_share=incumbent_share,
         quoted_groups=tuple(stored.get("quoted_groups", ())),
     )
 
 
+def _by_arm(arms: Sequence[str], values: Sequence[float] | None) -> tuple[float, ...]:
+    """Return numbers in the order of arms; none where there are not as many."""
+    return tuple(numeric(values)) if values and len(values) == len(arms) else ()
+
+
 def distribution_of(arms: Sequence[str], probabilities: Sequence[float], drawn: str) -> tuple[float, ...]:
-    """Return a distribution as it is in a row; nothing where its propensity is not within the limits.
+    """Return a distribution as it is in a row; nothing where it has no number, or a propensity beyond limits.
 
     >>> distribution_of(("a", "b"), (1e-300, 1.0), "a"), distribution_of(("a", "b"), (1e-300, 1.0), "b")
     ((), (1e-300, 1.0))
     """
+    if numeric(probabilities) is not probabilities or len(probabilities) not in (1, len(arms)):
+        return ()
     propensity = next((p for arm, p in zip(arms, probabilities, strict=False) if arm == drawn), None)
     return () if PROPENSITY.within(propensity) is None else tuple(probabilities)
 
 
 PROPENSITY = Propensity()
+
+LARGEST_FEATURE = 1e6
+"""Largest magnitude of a feature: with larger ones, the equations of linear policies cannot be solved."""
+
+FEATURE_NUMBERS = ("sparse", "embedding", "arms", "incumbent")
+"""The parts of features that hold numbers alone."""
+
+
+def numeric_features(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return features that are numbers of at most `LARGEST_FEATURE`; the same object where all are.
+
+    >>> numeric_features({"sparse": {"w=why": "1"}, "embedding": [0.5, None], "trace": "00-1"})
+    {'sparse': {'w=why': 0.0}, 'embedding': [0.5, 0.0], 'trace': '00-1'}
+    >>> numeric_features({"arms": {"dense": {"router": -1e15}}})
+    {'arms': {'dense': {'router': -1000000.0}}}
+    """
+    parts = {name: numeric(stored[name], LARGEST_FEATURE) for name in FEATURE_NUMBERS if name in stored}
+    return stored if all(stored[name] is part for name, part in parts.items()) else {**stored, **parts}
 
 
 def load_decisions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Decision]:
@@ -193,7 +218,7 @@ SOURCES = (t.executions.c.index_version, t.executions.c.cached, t.executions.c.t
 
 def tokens_of(stored: Mapping[str, Sequence[float]] | None) -> dict[str, ModelTokens]:
     """Return the tokens by model of a row of `executions`."""
-    return {name: cast(ModelTokens, tuple(tokens)) for name, tokens in limited(stored or {}).items()}
+    return {name: cast(ModelTokens, tuple(tokens)) for name, tokens in numeric(limited(stored or {})).items()}
 
 
 def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Execution]:

@@ -36,7 +36,7 @@ from armwise.feedback.log.schema import check, prepare
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LoggedDecision:
     """Everything in the log about one decision.
 
     Attributes:
@@ -266,7 +266,7 @@ class Store:
         finally:
             self._others.release()
 
-    def record(self, decision_id: str) -> Record | None:
+    def record(self, decision_id: str) -> LoggedDecision | None:
         """Return everything in the log about a decision; None if there is no such decision."""
         with self.reading() as connection:
             d = t.decisions.c
@@ -292,7 +292,7 @@ class Store:
                 sa.select(x.seq, x.metrics, x.turns).where(x.decision_id == decision_id, x.join == self._join)
             ).first()
         example_seq, metrics, turns = learned if learned else (None, None, None)
-        return Record(
+        return LoggedDecision(
             *(decision, seq, logged_at, propensity, execution, feedback, metrics, example_seq),
             *(observations, turns),
         )
@@ -369,7 +369,8 @@ class Store:
         A reason is a mode other than `explore`, a status other than `ok`, `not finished`, or `not judged`:
         feedback is incomplete, late or missing.
         """
-        x, mode, status = t.examples.c, t.decisions.c.mode, t.executions.c.status
+        x = t.examples.c
+        mode, status = (sa.type_coerce(c, sa.String) for c in (t.decisions.c.mode, t.executions.c.status))
         unfinished, failed = (status.is_(None), "not finished"), (status != Status.OK, status)
         reason = sa.case((mode != Mode.EXPLORE, mode), unfinished, failed, else_="not judged")
         query = (

@@ -49,6 +49,7 @@ from sqlalchemy import (
     text,
 )
 
+from armwise.feedback.events import FeedbackKind, Mode, ObservationSource, Status
 from armwise.feedback.log.limits import (
     LARGEST,
     LATEST,
@@ -56,10 +57,12 @@ from armwise.feedback.log.limits import (
     Amount,
     Count,
     LargeCount,
+    Numbers,
     Propensity,
     Setting,
     Time,
-    Version,
+    VersionNumber,
+    Word,
 )
 
 SCHEMA = 21
@@ -112,9 +115,9 @@ decisions = Table(
     Column("decided_at", Time(), nullable=False),
     Column("deadline", Time(), nullable=False),
     Column("logged_at", Time(), nullable=False, index=True),
-    Column("mode", String(16), nullable=False),
+    Column("mode", Word(Mode.FORCED), nullable=False),
     Column("policy", String(64), nullable=False),
-    Column("version", Version(), nullable=False),
+    Column("version", VersionNumber(), nullable=False),
     Column("floor", Setting(0.0, 1.0)),
     Column("drawn", String(128), nullable=False),
     Column("propensity", Propensity()),
@@ -123,17 +126,17 @@ decisions = Table(
     Column("request_digest", String(64), nullable=False),
     Column("question", Text, nullable=False),
     Column("arms", JSON, nullable=False),
-    Column("probabilities", JSON, nullable=False),
-    Column("shadow", JSON, nullable=False),
+    Column("probabilities", Numbers, nullable=False),
+    Column("shadow", Numbers, nullable=False),
     Column("features", JSON, nullable=False),
-    Column("candidate", Version(), nullable=False, server_default="0"),
+    Column("candidate", VersionNumber(), nullable=False, server_default="0"),
     Column("share", Amount(0.0, 1.0), nullable=False, server_default="0"),
     Column("price", Amount(), nullable=False, server_default="0"),
-    Column("costs", JSON),
+    Column("costs", Numbers),
     Column("cost_weight", Setting()),
-    Column("candidate_scores", JSON),
+    Column("candidate_scores", Numbers),
     Column("user_digest", String(64)),
-    Column("erased", Version()),
+    Column("erased", VersionNumber()),
     Column("draw_id", String(128)),
     Index(None, "episode_id", "seq"),
 )
@@ -181,7 +184,7 @@ executions = Table(
     _position(),
     Column("decision_id", String(128), nullable=False, unique=True),
     Column("served", String(128)),
-    Column("status", String(16), nullable=False),
+    Column("status", Word(Status.CANCELLED), nullable=False),
     Column("steps", Count(), nullable=False),
     Column("prompt_tokens", Count(), nullable=False),
     Column("completion_tokens", Count(), nullable=False),
@@ -195,7 +198,7 @@ executions = Table(
     Column("stages", JSON),
     Column("index_version", Text),
     Column("cached", Boolean, nullable=False, server_default=false()),
-    Column("tokens_by_model", JSON),
+    Column("tokens_by_model", Numbers),
 )
 
 feedback = Table(
@@ -203,7 +206,7 @@ feedback = Table(
     metadata,
     _position(),
     Column("id", String(256), nullable=False),
-    Column("kind", String(16), nullable=False),
+    Column("kind", Word(FeedbackKind.RETRACTION), nullable=False),
     Column("decision_id", String(128), index=True),
     Column("episode_id", String(128), index=True),
     Column("early", Boolean, nullable=False),
@@ -232,7 +235,7 @@ observations = Table(
     metadata,
     _position(),
     Column("decision_id", String(128), nullable=False),
-    Column("source", String(16), nullable=False),
+    Column("source", Word(ObservationSource.JUDGE), nullable=False),
     Column("arm", String(128), nullable=False),
     Column("share", Amount(0.0, 1.0), nullable=False),
     Column("propensity", Propensity(), nullable=False),

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.events import ELSEWHERE, LABELS, Cost, Mode, Status
-from armwise.feedback.log import Store, listing, loads
+from armwise.feedback.log import Store, listing, loads, numeric
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -308,7 +308,7 @@ def newest_rewards(
             *criteria.conditions(),
         )
         return [
-            Rewarded(arm, sums, loads(context)["sparse"])
+            Rewarded(arm, sums, numeric(loads(context)["sparse"]))
             for (_, _, arm, _), sums, (context,) in _rewarded(connection, rule, where, features)
         ]
 
@@ -352,7 +352,7 @@ def newest_draws(
         last = head_of(connection) if upto is None else upto
         here = d.seq > last - listing.WINDOW_BY_REWARD, d.seq <= last
         rows = connection.execute(query.where(*here)).all()
-    return [NewestDraw(seq, arm, loads(features).get("sparse", {})) for seq, arm, features in rows]
+    return [NewestDraw(seq, arm, numeric(loads(features).get("sparse", {}))) for seq, arm, features in rows]
 
 
 _KEY = ("width", "start", "arm", "n_arms")

@@ -27,7 +27,7 @@ from armwise.feedback.training_log import rollups
 from tests.agent.cli.test_cli import said
 from tests.agent.fakes import CONFIG, Service
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 DAY, DAYS = 86_400.0, 7
 

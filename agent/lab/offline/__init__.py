@@ -1,9 +1,9 @@
 """Batch work without a service: make questions, label and score arms, train models, choose a portfolio."""
 
 from .alignment import FEWEST, Comparing, compare_questions, on_par
-from .choose_portfolio import YAML, Selection, select_portfolio
+from .choose_portfolio import YAML, PortfolioSelection, select_portfolio
 from .cost_curve import CostCurve, cost_curve
-from .evaluate import Evaluation, evaluate_model
+from .evaluate import EvaluationSettings, evaluate_model
 from .label import MEASURES, Labelling, label_questions
 from .labelled_data import joined, of_arms, read_labelled, read_place, read_questions, write_scores
 from .router_features import ObservedFeatures, observed_features, relevance_of_others, sampled_profiles
@@ -30,12 +30,12 @@ __all__ = [
     "CascadeTraining",
     "Comparing",
     "CostCurve",
-    "Evaluation",
+    "EvaluationSettings",
     "Labelling",
     "ObservedFeatures",
+    "PortfolioSelection",
     "RelevanceTraining",
     "Scoring",
-    "Selection",
     "Synthesis",
     "Training",
     "cascade_spec",

@@ -203,7 +203,7 @@ def train_router(settings: Training, console: Console, on_progress: Progress) ->
     features, relevance = predict(None) if predict else (observed.features, None)
     router = build_router(settings.router).fit(_labels(settings, outcomes, features))
     backbone = config.backbones[name]
-    about = saved.About(
+    about = saved.RouterFacts(
         kind=router.kind,
         params=dict(router.params),
         stage=stage.name.lower(),
@@ -675,6 +675,6 @@ def cascade_labels(
     quality = utilities.utilities(outcomes, gross)
     cost = quality - utilities.utilities(outcomes, utility)
     gold = tuple(frozenset(question.gold_ids) for question in outcomes.questions)
-    observed = cascade.Observed(tuple(retrieved.rankings), tuple(answers), gold)
+    observed = cascade.StageObservations(tuple(retrieved.rankings), tuple(answers), gold)
     labels = cascade.CascadeDataset(tuple(features), outcomes.scores[spec.right], quality, cost, observed)
     return labels, None if retrieved.corpus is None else retrieved.corpus.digest

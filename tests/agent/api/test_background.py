@@ -7,16 +7,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sqlalchemy as sa
 from prometheus_client.parser import text_string_to_metric_families
 
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.jobs import RETRIES_S
 from armwise.agent.run_folder import RUN_FOLDER
 from armwise.feedback.events import Tick
+from armwise.feedback.log import tables as t
 from armwise.feedback.registry import runs
 from armwise.feedback.training_log import Joiner, take_epoch
 from armwise.feedback.training_log.lag import ABANDONED_S, SuccessorCheck
 from tests.agent.fakes import Service
+from tests.feedback.conftest import decision, execution
 
 WARM_START = {"sources": {"users": {"kind": "feedback"}}, "portfolio": {"measure": "thumb"}}
 WHY = "the current node timed out during startup"
@@ -41,7 +44,7 @@ def fails(service: Service, trigger: runs.Trigger) -> None:
     """Do a run that fails."""
     store, now = service.point.store, service.clock()
     run = runs.claim(store, service.point.versions.configured.digest, trigger, "here:1", now)
-    runs.finish(store, run, runs.State.FAILED, now, WHY)
+    runs.finish(store, run, runs.RunState.FAILED, now, WHY)
 
 
 async def failures(service: Service) -> list[dict[str, object]]:
@@ -94,7 +97,7 @@ async def test_a_warm_start_that_failed_is_shown_everywhere_until_one_comes_to_i
 
     store, ours = warmed.point.store, warmed.point.versions.configured.digest
     again = runs.claim(store, ours, runs.Trigger.REQUEST, "here:1", warmed.clock())
-    runs.finish(store, again, runs.State.HELD, warmed.clock())
+    runs.finish(store, again, runs.RunState.HELD, warmed.clock())
     assert await failures(warmed) == []
     assert "background well nothing fails" in await page(warmed)
     assert await gauges(warmed) == NONE
@@ -143,12 +146,12 @@ async def test_facts_that_no_learner_reads_are_shown_everywhere_until_one_reads_
     monkeypatch.setattr(warmed.point, "_check_at", 0.0)
     epoch = take_epoch(warmed.point.store, "here:1", 0.0)
     warmed.point.store.append([Tick(100.0)])
-    await warmed.point._check_learning()  # noqa: SLF001 - as the poller does
+    await warmed.point._check_log()  # noqa: SLF001 - as the poller does
     now = ABANDONED_S
-    await warmed.point._check_learning()  # noqa: SLF001
+    await warmed.point._check_log()  # noqa: SLF001
     assert await failures(warmed) == []
     now += 1.0
-    await warmed.point._check_learning()  # noqa: SLF001
+    await warmed.point._check_log()  # noqa: SLF001
     (found,) = await failures(warmed)
     assert (found["work"], found["point"], found["attempts"]) == ("learner", "default", 1)
     why = f"1 facts wait for epoch {epoch} of here:1, which has read none for 61 s: restart a learner"
@@ -162,7 +165,7 @@ async def test_facts_that_no_learner_reads_are_shown_everywhere_until_one_reads_
     clear(Work.LEARNER, "default")
 
     Joiner(warmed.point.store, warmed.point.config.reward, epoch).advance(110.0)
-    await warmed.point._check_learning()  # noqa: SLF001
+    await warmed.point._check_log()  # noqa: SLF001
     assert await failures(warmed) == []
     assert await gauges(warmed) == NONE
 
@@ -174,5 +177,29 @@ async def test_whether_a_learner_reads_the_log_is_looked_at_every_few_seconds(
     monkeypatch.setattr(warmed.point, "_learning", SimpleNamespace(check=lambda: looks.append(1)))
     monkeypatch.setattr(warmed.point, "_check_at", 0.0)
     for _ in range(5):
-        await warmed.point._check_learning()  # noqa: SLF001 - as the poller does at each refresh
+        await warmed.point._check_log()  # noqa: SLF001 - as the poller does at each refresh
     assert len(looks) == 1
+
+
+async def test_a_scrape_shows_values_beyond_limits_without_reading_rows_for_them(
+    warmed: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replica reads them in its own time; the policy and the console when they are asked."""
+    store = warmed.point.store
+    store.append([Tick(100.0), decision("d1"), execution("d1")])
+    with store.writing() as connection:
+        connection.execute(sa.update(t.executions).values(usd=1e308))
+
+    async def scraped() -> float:
+        text = (await warmed.client.get("/metrics")).text
+        families = text_string_to_metric_families(text)
+        samples = {one.name: one.value for family in families for one in family.samples}
+        return samples["armwise_damaged_values"]
+
+    assert await scraped() == 0.0
+    assert (await warmed.client.get("/v1/policy")).json()["damaged"] == 1
+    assert (await warmed.client.get("/v1/policy")).json()["damaged"] == 1
+    assert "rows not well 1 beyond limits" in await page(warmed)
+    monkeypatch.setattr(warmed.point, "_check_at", 0.0)
+    await warmed.point._check_log()  # noqa: SLF001 - as the poller does
+    assert await scraped() == 1.0

@@ -179,6 +179,15 @@ print("started", flush=True)
 time.sleep(600)
 """
 
+UNWAITED = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.argv[1], "600"])
+child.kill()
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+print("ended", flush=True)
+time.sleep(600)
+"""
+
 TITLES = {
     Role.CONTROL: "/ray/gcs_server",
     Role.RAYLET: "/ray/raylet",
@@ -277,6 +286,25 @@ def test_a_start_of_ray_in_which_all_have_ended_is_lost_before_half_a_minute(
     looked(ray, int(STARTING_S))
     with pytest.raises(ProcessLostError, match="gcs_server"):
         looked(ray, 1)
+
+
+def test_a_control_service_that_ends_before_a_first_look_is_lost_before_half_a_minute(
+    run: Path, tmp_path: Path
+) -> None:
+    """Ray has not waited for it yet, and would only give up its start after 30 seconds."""
+    (run / RAY_STARTED).unlink()
+    sleep, program = shutil.which("sleep"), tmp_path / "gcs_server"
+    assert sleep is not None
+    shutil.copy(sleep, program)
+    command = [sys.executable, "-c", UNWAITED, str(program)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == b"ended\n"
+        ray = RayProcesses(starter, run, Clock())
+        looked(ray, int(STARTING_S))
+        with pytest.raises(ProcessLostError, match="gcs_server"):
+            looked(ray, 1)
+        ray.end()
 
 
 def test_while_ray_starts_it_may_end_all_its_processes_and_begin_anew(

@@ -13,13 +13,17 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from armwise.agent.api.operations.export import Export, ExportWindow
 from armwise.agent.config import AppConfig, load
 from armwise.agent.console import period
 from armwise.agent.evaluation import EvaluationError, EvaluationRequest, audit, evaluate_log
-from armwise.feedback.events import Observation, Source
+from armwise.agent.learning.learner import Learner
+from armwise.agent.learning.recipe import Recipe
+from armwise.agent.policies import PolicySpec
+from armwise.feedback.events import Feedback, Observation, ObservationSource
 from armwise.feedback.log import Store, damage, limits, listing
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.limits import Limited
+from armwise.feedback.log.limits import Limited, Word
 from armwise.feedback.log.text_columns import COLUMNS, Fate
 from armwise.feedback.registry import usage
 from armwise.feedback.sources import LogSource
@@ -31,6 +35,7 @@ from armwise.feedback.training_log import (
     rollups,
     served_turns,
     settled,
+    take_epoch,
     traffic,
 )
 from tests.agent.evaluation.logged import BEGIN, RULE, World, add_up, configured, fill
@@ -55,6 +60,7 @@ def readers(store: Store, config: AppConfig) -> Mapping[str, Callable[[], object
         "newest rewards": lambda: rollups.newest_rewards(store, RULE, 100, ANY),
         "newest draws": lambda: rollups.newest_draws(store, 100, ANY),
         "newest seconds": lambda: rollups.newest_seconds(store, 100),
+        "exports": lambda: [[*export(store, config).lines(form)] for form in ("jsonl", "dsjson", "feedback")],
         "training log": lambda: [*read_examples(store, RULE.join)],
         "evaluation": lambda: evaluate_log(config, request, source, store, quietly),
         "pages": lambda: listing.decisions(store, RULE, ANY, 100),
@@ -66,11 +72,25 @@ def readers(store: Store, config: AppConfig) -> Mapping[str, Callable[[], object
         "grades": lambda: observed.graded(store, RULE, 100),
         "settled": lambda: settled.read(store, RULE),
         "answers": lambda: traffic.confirmed_since(store, RULE.join, "right", 0.5, 2.0, 0.0),
-        "quota": lambda: usage.Usage(store, "h").exchange({}, {}, NOW, RESERVE),
+        "quota": lambda: usage.UsageLedger(store, "h").exchange({}, {}, NOW, RESERVE),
         "spend": lambda: usage.spend(store, NOW),
         "audit": lambda: audit.audit_store(store, config, quietly),
         "report": lambda: period.read_period(store, config, 0.0, NOW, quietly),
     }
+
+
+def learn(store: Store, config: AppConfig, kind: str = "adaptive") -> None:
+    """Let a learner begin anew, and learn all."""
+    with store.writing() as connection:
+        for table in (t.checkpoints, t.versions):
+            connection.execute(sa.delete(table))
+    recipe = Recipe(PolicySpec(kind=kind), RULE)
+    learner = Learner(store, recipe, list(config.actions), take_epoch(store, "test", NOW), lambda: NOW)
+    learner.step()
+
+
+def export(store: Store, config: AppConfig) -> Export:
+    return Export(store, RULE, config.actions, ExportWindow())
 
 
 def quietly(*_: object) -> None:
@@ -133,12 +153,12 @@ def write(store: Store) -> None:
     fill(store, WORLD, N, seed=3)
     store.append(
         [
-            Observation("d1", Source.JUDGE, "none", 0.5, value=0.5, observed_at=BEGIN),
-            Observation("d2", Source.SHADOW, "dense", 0.5, 0.5, 0.5, observed_at=BEGIN),
+            Observation("d1", ObservationSource.JUDGE, "none", 0.5, value=0.5, observed_at=BEGIN),
+            Observation("d2", ObservationSource.SHADOW, "dense", 0.5, 0.5, 0.5, observed_at=BEGIN),
         ]
     )
-    one = usage.Amount(1, 1, 1.0)
-    usage.Usage(store, "g").exchange({RESERVE.use: one}, {RESERVE.use: one}, NOW)
+    one = usage.UsageAmount(1, 1, 1.0)
+    usage.UsageLedger(store, "g").exchange({RESERVE.use: one}, {RESERVE.use: one}, NOW)
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +179,9 @@ def copied(file: Path) -> Iterator[Store]:
         each.unlink()
 
 
+DERIVED = (t.rollup_positions, t.examples, t.progress)
+
+
 def damage_rows(store: Store, values: Mapping[sa.Column[Any], object]) -> None:
     """Write values into three rows of each column beside all checks, as an older version may have."""
     with store.writing() as connection:
@@ -173,8 +196,18 @@ def damage_rows(store: Store, values: Mapping[sa.Column[Any], object]) -> None:
                 f'UPDATE {column.table.name} SET "{column.name}" = {given} WHERE {key.name} = :key'
             )
             connection.execute(statement, [{"value": value, "key": each} for each in keys])
-        for derived in (t.rollup_positions, t.examples, t.progress):
+        for derived in DERIVED:
             connection.execute(sa.delete(derived))
+
+
+def write_again(store: Store) -> None:
+    """Append feedback on what has strange rows, as a caller who repeats a request does."""
+    with store.reading() as connection:
+        ids = [*connection.scalars(sa.select(t.feedback.c.id).order_by(t.feedback.c.seq).limit(3))]
+        names = [*connection.scalars(sa.select(t.decisions.c.id).order_by(t.decisions.c.seq).limit(3))]
+    store.append([Feedback(f"again-{name}", name, "right", 1.0, NOW) for name in names])
+    for number, name in enumerate(ids):
+        store.append([Feedback(f"more-{number}-{name}", names[0], "right", 1.0, NOW)])
 
 
 def read_all(store: Store, config: AppConfig) -> None:
@@ -232,8 +265,20 @@ def test_a_server_too_holds_rows_beyond_limits_that_stop_no_reader(
         read_all(store, config)
 
 
-HOSTILE = ("1e400", "-1e400", "1e308", "1e30", "99999999999999999999999", "NaN", "Infinity", r'"\ud800"')
+HOSTILE = (
+    *("1e400", "-1e400", "1e308", "1e30", "99999999999999999999999", "NaN", "Infinity"),
+    *("null", '"7"', r'"\ud800"'),
+)
 """What stands in the place of each number of a document; the last one of each text."""
+
+NO_NUMBERS = ("null", '"7"')
+"""Those that are no number."""
+
+OF_ANYTHING = {
+    *("decisions.arms", "executions.passages", "executions.stages"),
+    *("feedback.tags", "feedback.content", "observations.passages"),
+}
+"""Documents in which null and texts are not beyond limits."""
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
@@ -242,7 +287,7 @@ def test_every_reader_goes_on_past_documents_beyond_their_limits_and_they_are_na
 ) -> None:
     text = r'(?<=[:\[,])"[^"]*"(?!:)'
     number = r"(?<![\w\".-])-?\d[\d.e+-]*(?![\w\"])"
-    place = re.compile(text if hostile.startswith('"') else number)
+    place = re.compile(text if "ud800" in hostile else number)
     with copied(filled) as store:
         with store.reading() as connection:
             first = {
@@ -254,9 +299,73 @@ def test_every_reader_goes_on_past_documents_beyond_their_limits_and_they_are_na
         changed = {column: place.sub(lambda _: hostile, before or "null") for column, before in first.items()}
         damage_rows(store, changed)
         read_all(store, config)
+        for kind in ("adaptive", "linucb", "linear_thompson"):
+            learn(store, config, kind)
         beyond = {name_of(column) for column in DOCUMENTS if changed[column] != (first[column] or "null")}
+        if hostile in NO_NUMBERS:
+            beyond -= OF_ANYTHING
         assert beyond
         assert named(store) == beyond
+
+
+WORDS = [column for table in TABLES for column in table.c if isinstance(column.type, Word)]
+
+STRANGE = ("", "OK", "no such word")
+
+
+def test_every_column_of_an_enumeration_has_its_words() -> None:
+    assert set(map(name_of, WORDS)) == {
+        "decisions.mode",
+        "executions.status",
+        "feedback.kind",
+        "observations.source",
+    }
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_every_reader_goes_on_past_words_of_no_enumeration_and_they_are_named(
+    filled: Path, config: AppConfig, strange: str
+) -> None:
+    with copied(filled) as store:
+        damage_rows(store, dict.fromkeys(WORDS, strange))
+        read_all(store, config)
+        learn(store, config)
+        write_again(store)
+        assert named(store) == set(map(name_of, WORDS))
+        assert all(repr(strange) in str(row) for row in damage.newest(store))
+
+
+def test_a_word_of_no_enumeration_teaches_nothing_and_rates_nobody(filled: Path) -> None:
+    with copied(filled) as store:
+        add_up(store)
+        before = rollups.read(store, 0, int(NOW), 3600).total()
+        learned = len([*read_examples(store, RULE.join)])
+    for column in WORDS:
+        with copied(filled) as store:
+            with store.writing() as connection:
+                connection.execute(sa.text(f"UPDATE {column.table.name} SET {column.name} = 'strange'"))
+                for derived in DERIVED:
+                    connection.execute(sa.delete(derived))
+            add_up(store)
+            after = rollups.read(store, 0, int(NOW), 3600).total()
+            assert after["decisions"] == before["decisions"]
+            if column.table is not t.observations:
+                assert after["rewarded"] == 0 < before["rewarded"], column
+            if column.table is not t.feedback:
+                expected = learned if column.table is t.observations else 0
+                assert len([*read_examples(store, RULE.join)]) == expected, column
+
+
+def test_a_server_too_holds_strange_words_and_documents_that_stop_no_reader(
+    postgres: Server, config: AppConfig
+) -> None:
+    with closing(Store(postgres.fresh(), RULE.join)) as store:
+        write(store)
+        damage_rows(store, dict.fromkeys(WORDS, "strange"))
+        read_all(store, config)
+        learn(store, config)
+        write_again(store)
+        assert named(store) == set(map(name_of, WORDS))
 
 
 def test_every_reader_goes_on_past_bytes_that_are_no_text(filled: Path, config: AppConfig) -> None:

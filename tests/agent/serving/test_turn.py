@@ -23,9 +23,9 @@ from armwise.agent.turn import (
     Decided,
     Decider,
     Event,
+    FactLog,
     Finished,
-    Log,
-    Model,
+    LanguageModel,
     NoEligibleArmError,
     OverloadedError,
     Serving,
@@ -53,7 +53,7 @@ ARMS = {
 
 
 def a_loop(
-    log: Log,
+    log: FactLog,
     arms: FakeArms | None = None,
     policy: Policy | None = None,
     generator: Generator | None = None,
@@ -74,7 +74,7 @@ def a_loop(
     return TurnLoop(
         decider=Decider(Serving(policy, 7, scorer=options.pop("scorer", None)), **deciding),
         search=(arms or FakeArms()).search,
-        models={DEFAULT: Model(generator or base.ScriptedGenerator({}, default=ANSWER), usd_of)},
+        models={DEFAULT: LanguageModel(generator or base.ScriptedGenerator({}, default=ANSWER), usd_of)},
         log=log,
         **(settings | options),
     )
@@ -519,7 +519,7 @@ async def test_a_model_in_whose_place_another_one_writes_has_used_up_of_the_time
             yield Chunk()
 
     other = base.ScriptedGenerator({}, default=ANSWER)
-    models = {DEFAULT: Model(other, lambda *_: 0.0), "large": Model(Gone(), lambda *_: 0.0)}
+    models = {DEFAULT: LanguageModel(other, lambda *_: 0.0), "large": LanguageModel(Gone(), lambda *_: 0.0)}
     infos = {**ARMS, "bm25": replace(ARMS["bm25"], answering=Answering(llm="large"))}
     log = MemoryLog()
     turn = a_loop(log, arms_known=infos, fallback="none", llm_timeout_s=120.0)

@@ -13,13 +13,13 @@ import sqlalchemy as sa
 
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, QuestionRefusedError
 from armwise.arms.engines.postgres import PostgresTable
-from armwise.arms.engines.qdrant import Filters, QdrantCollection, QdrantParams, in_folder, sparse
+from armwise.arms.engines.qdrant import QdrantCollection, QdrantFilters, QdrantParams, in_folder, sparse
 from armwise.arms.engines.tantivy import TantivyIndex, TantivyParams
 from armwise.arms.filters import Comparison
 from armwise.arms.retrievers import catalog
 from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, build_arm, check_new, described
 from armwise.arms.retrievers.collection import EngineArm, EngineParams, Row
-from armwise.arms.retrievers.ingest import Report, ingest
+from armwise.arms.retrievers.ingest import FillReport, ingest
 from armwise.arms.retrievers.kind import ArmSpec, Resources, Trust
 from armwise.arms.retrievers.new_arms import EngineAccess, NewArms
 from tests.arms.contract import DIM, ask
@@ -119,9 +119,9 @@ def test_a_collection_is_filled_with_ten_minutes_for_each_request_and_by_an_arm_
 ) -> None:
     filled: list[tuple[Any, ...]] = []
 
-    def fill_arm(*told: Any) -> Report:
+    def fill_arm(*told: Any) -> FillReport:
         filled.append(told)
-        return Report("a version", 3)
+        return FillReport("a version", 3)
 
     monkeypatch.setattr(catalog, "fill_arm", fill_arm)
     far = ArmSpec(kind="opensearch", params={"url": "http://x", "collection": "c", "timeout_s": 2.0})
@@ -132,7 +132,7 @@ def test_a_collection_is_filled_with_ten_minutes_for_each_request_and_by_an_arm_
         specs["here"] = here
     have = Resources(corpus, tmp_path, BACKBONES, specs)
     for name in specs.keys() & {"far", "here"}:
-        assert catalog.fill(name, have, print) == Report("a version", 3)
+        assert catalog.fill(name, have, print) == FillReport("a version", 3)
         arm, resources, progress = filled.pop()
         assert (arm.name, resources, progress) == (name, have, print)
         assert getattr(arm.params, "timeout_s", None) == (600.0 if name == "far" else None)
@@ -177,7 +177,7 @@ def test_every_engine_filters() -> None:
 
 def test_a_name_that_qdrant_cannot_quote_is_refused() -> None:
     with pytest.raises(QuestionRefusedError, match="quotation mark"):
-        Filters(pytest.importorskip("qdrant_client").models, "metadata").lacks('x" OR "y')
+        QdrantFilters(pytest.importorskip("qdrant_client").models, "metadata").lacks('x" OR "y')
 
 
 def test_a_table_of_others_is_searched_by_its_own_columns(postgres: Server) -> None:

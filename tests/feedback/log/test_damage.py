@@ -1,0 +1,62 @@
+"""What the count of values beyond their limits notices, and how little of the log a step of it reads."""
+
+import pytest
+import sqlalchemy as sa
+
+from armwise.feedback.events import Tick
+from armwise.feedback.log import Store, damage
+from armwise.feedback.log import tables as t
+from tests.feedback.conftest import decision, execution
+
+
+def counted(count: damage.DamageCount, steps: int) -> list[int]:
+    for _ in range(steps):
+        count.step()
+    return sorted(count.positions)
+
+
+def spend(store: Store, usd: float, *names: str) -> None:
+    """Write what executions have cost, beside all checks."""
+    e = t.executions.c
+    with store.writing() as connection:
+        connection.execute(sa.update(t.executions).where(e.decision_id.in_(names)).values(usd=usd))
+
+
+def test_a_value_is_counted_within_a_round_also_where_its_row_is_changed_later(store: Store) -> None:
+    count = damage.DamageCount(store)
+    assert counted(count, 2) == []
+    for number in range(150):
+        store.append([decision(f"d{number}"), execution(f"d{number}")])
+    assert counted(count, 3) == []
+    spend(store, 1e308, "d0", "d120")
+    assert counted(count, 1) == [2], "of the first 100 positions"
+    assert counted(count, 2) == [2, 242]
+    assert counted(count, 3) == [2, 242], "each once"
+    spend(store, 0.0, "d0")
+    assert counted(count, 3) == [242]
+
+
+def test_what_the_newest_positions_have_left_behind_is_counted_no_longer(store: Store) -> None:
+    store.append([decision("d1"), execution("d1")])
+    spend(store, 1e308, "d1")
+    count = damage.DamageCount(store)
+    assert counted(count, 1) == [2]
+    store.append([Tick(float(second)) for second in range(100, 2098)])
+    assert counted(count, 1) == [2]
+    store.append([Tick(2098.0), Tick(2099.0)])
+    assert counted(count, 21) == []
+
+
+def test_a_step_reads_a_hundred_positions_of_a_log_of_any_length(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.append([Tick(float(second)) for second in range(100, 5100)])
+    ranges = list[tuple[int, int]]()
+
+    def read(_: Store, after: int, upto: int) -> list[damage.Damaged]:
+        ranges.append((after, upto))
+        return []
+
+    monkeypatch.setattr(damage, "read", read)
+    counted(damage.DamageCount(store), 21)
+    assert ranges == [(after, after + 100) for after in range(3000, 5000, 100)] + [(3000, 3100)]
