@@ -16,7 +16,6 @@ from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestCaller, RequestPoint
 from armwise.agent.api.responses import StdlibJson, chosen
 from armwise.agent.api.schemas import DecisionId, DecisionQuery
-from armwise.agent.config import AppConfig
 from armwise.agent.learning import BusyError, Verification
 from armwise.agent.learning import verify as verify_decision
 from armwise.agent.policies import Policy, PolicyError
@@ -51,6 +50,7 @@ from armwise.feedback.log import LoggedDecision, listing
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.registry import Version, keys
 from armwise.feedback.registry import versions as registry_versions
+from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import DecisionFact, Fold
 
 router = APIRouter(tags=["decisions"])
@@ -292,7 +292,7 @@ async def decision(
     decision_record, withheld = await _permitted(point, caller, decision_record)
     # in a thread: a decision may have thousands of items of feedback
     shown = await asyncio.to_thread(
-        document, decision_record, point.config, point.service.clock(), withheld=withheld
+        document, decision_record, point.config.reward, point.service.clock(), withheld=withheld
     )
     return StdlibJson(shown)
 
@@ -435,12 +435,12 @@ def _shown(decision_record: LoggedDecision, caller: Caller) -> LoggedDecision:
 
 
 def document(
-    record: LoggedDecision, config: AppConfig, now: float, *, withheld: bool = False
+    record: LoggedDecision, rule: RewardRule, now: float, *, withheld: bool = False
 ) -> DecisionRecord:
     """Return everything known about a decision at a time, in seconds since the epoch."""
     logged, execution = record.decision, record.execution
     served = execution.served if execution else None
-    fold, fact = Fold(config.reward), _fact(record)
+    fold, fact = Fold(rule), _fact(record)
     metrics = record.metrics
     if metrics is None:
         metrics = fold.metrics(fact, execution.status if execution else Status.OK)
@@ -449,7 +449,7 @@ def document(
         failed = execution.status in (Status.ARM_FAILED, Status.FELL_BACK)
         cost, tokens, n = log_rows.spent_by(record.turns, execution.cost, execution.tokens_by_model)
         example = Example(0, logged, cost, metrics, failed, tokens_by_model=tokens, turns=n)
-        reward = config.reward.reward_of(example)
+        reward = rule.reward_of(example)
     answer, answers = _answer(None if execution is None else execution.answer)
     budget = None
     if logged.costs:
@@ -457,7 +457,7 @@ def document(
         budget = construct(DecisionBudget, price=logged.price, expected_costs=expected)
     return construct(
         DecisionRecord,
-        **chosen(logged, served, execution.cost if execution else None, config),
+        **chosen(logged, served, execution.cost if execution else None, rule.cost),
         question=logged.context.question,
         erased=logged.erased,
         features=dict(logged.context.features),

@@ -11,12 +11,12 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from typing_extensions import override
 
-from armwise.agent.config import AppConfig
 from armwise.agent.replies import Agent, AnswerCost, Passage, Reply, construct
 from armwise.agent.turn import Decided
 from armwise.arms import base
 from armwise.arms.filters import shown
 from armwise.feedback.events import Cost, Decision
+from armwise.feedback.reward import Prices
 
 DECISION_HEADERS = {
     name: {"description": text, "schema": {"type": kind}}
@@ -115,11 +115,11 @@ def headers(decision: Decision, served: str | None) -> dict[str, str]:
     }
 
 
-def cost(raw: Cost, config: AppConfig) -> AnswerCost:
+def cost(raw: Cost, prices: Prices) -> AnswerCost:
     """Return the cost vector with its priced sum."""
     return construct(
         AnswerCost,
-        total=config.reward.cost.total(raw),
+        total=prices.total(raw),
         tokens=raw.prompt_tokens + raw.completion_tokens,
         retrieval_ms=round(raw.retrieval_s * 1000, 3),
         llm_ms=round(raw.llm_s * 1000, 3),
@@ -128,7 +128,7 @@ def cost(raw: Cost, config: AppConfig) -> AnswerCost:
     )
 
 
-def chosen(decision: Decision, served: str | None, raw: Cost | None, config: AppConfig) -> dict[str, Any]:
+def chosen(decision: Decision, served: str | None, raw: Cost | None, prices: Prices) -> dict[str, Any]:
     """Return the fields of `Chosen`: how an arm was chosen, and what it cost."""
     return {
         "decision_id": decision.id,
@@ -139,7 +139,7 @@ def chosen(decision: Decision, served: str | None, raw: Cost | None, config: App
         "arm_served": served,
         "propensity": decision.propensity if decision.probabilities else None,
         "pmf": dict(zip(decision.arms, decision.probabilities, strict=False)),
-        "cost": None if raw is None else cost(raw, config),
+        "cost": None if raw is None else cost(raw, prices),
         "reward_deadline": decision.deadline,
     }
 
@@ -152,11 +152,11 @@ def passages(retrieved: Collection[base.Passage]) -> list[Passage]:
     ]
 
 
-def agent(decided: Decided, raw: Cost | None, config: AppConfig, returns: Collection[str]) -> Agent:
+def agent(decided: Decided, raw: Cost | None, prices: Prices, returns: Collection[str]) -> Agent:
     """Return the fields that OpenAI's API does not have, with what `agent.return` names."""
     more: dict[str, Any] = {}
     if "passages" in returns:
         more["passages"] = passages(decided.retrieval.passages)
     if "decision" in returns:
         more["features"] = dict(decided.decision.context.features)
-    return construct(Agent, **chosen(decided.decision, decided.served, raw, config), **more)
+    return construct(Agent, **chosen(decided.decision, decided.served, raw, prices), **more)

@@ -1,10 +1,23 @@
 """The settings of the service, typed: `serve_config.yaml` as objects."""
 
 from . import warm_start
-from .app_config import ACTION_PREFIX, DEFAULT_POINT, AppConfig, ConfigError, PointSpec
+from .app_config import AppConfig, ConfigError
 from .loading import CONFIG, configured, load, make_home, parse, read_portfolio
+from .points import ACTION_PREFIX, DEFAULT_POINT
 from .privacy import Privacy
-from .sections import CorpusSpec, Group, Http, Key, KeyBase, Limits, Observations, Project, Scope, Tap
+from .sections import (
+    CorpusSpec,
+    Group,
+    Http,
+    Key,
+    KeyBase,
+    Limits,
+    Observations,
+    Project,
+    RetrievalCacheSpec,
+    Scope,
+    Tap,
+)
 from .warm_start import KEPT_FLOOR, WarmStartSpec
 
 __all__ = [
@@ -21,9 +34,9 @@ __all__ = [
     "KeyBase",
     "Limits",
     "Observations",
-    "PointSpec",
     "Privacy",
     "Project",
+    "RetrievalCacheSpec",
     "Scope",
     "Tap",
     "WarmStartSpec",

@@ -6,37 +6,15 @@ An unknown key is an error that names it and the closest valid one.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
+from armwise.agent.config.points import DEFAULT_POINT, PointFields, PointSpec
 from armwise.agent.config.privacy import Privacy
-from armwise.agent.config.sections import (
-    CorpusSpec,
-    Http,
-    Key,
-    Learning,
-    Limits,
-    Observations,
-    RetrievalCacheSpec,
-    SourceSpec,
-    Sticky,
-    Tap,
-)
-from armwise.agent.config.warm_start import KEPT_FLOOR, WarmStartSpec
-from armwise.agent.policies import FeatureSpec, PolicySpec, build_policy, require_action_features
-from armwise.agent.routers import saved
+from armwise.agent.config.sections import CorpusSpec, Http, Key, Limits, RetrievalCacheSpec, SourceSpec
+from armwise.agent.config.warm_start import KEPT_FLOOR
+from armwise.agent.policies import build_policy, require_action_features
 from armwise.agent.spec import lines
 from armwise.agent.telemetry import TelemetrySpec
 from armwise.arms.base import checked_name
@@ -47,13 +25,10 @@ from armwise.arms.llm import prompts as llm_prompts
 from armwise.arms.models import Backbone
 from armwise.arms.retrievers import EXTERNAL, ArmSpec, ArmSpecError, NewArms, Trust, catalog
 from armwise.arms.suggestions import did_you_mean
-from armwise.feedback.budget import Budget
-from armwise.feedback.drift import DriftSpec
 from armwise.feedback.errors import StoreError
 from armwise.feedback.log import POINT, point_url
 from armwise.feedback.ope import GateSpec
 from armwise.feedback.reward import RewardRule
-from armwise.number import Number
 
 TEMPLATES = {
     form.value: llm_prompts.template_of(form) for form in (llm_prompts.Form.DIRECT, llm_prompts.Form.SHORT)
@@ -63,110 +38,19 @@ TEMPLATES = {
 RESERVED_HOSTS = ("Ingress", "Learner", "Jobs", "Generator")
 """Names of deployments, which a host of arms cannot have."""
 
-DEFAULT_POINT = "default"
-"""Name of the decision point that the top level of the configuration describes."""
-
-ACTION_PREFIX = "action-"
-"""Prefix of the names of actions of a request; the position in the request follows, from 1."""
-
-RANKING_POLICY = {
-    "kind": "vowpal",
-    "params": {
-        "args": "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sf",
-    },
-}
-"""Default policy of a point whose actions come with the request: features of context times action."""
-
-RANKING_FEATURES = {"words": 0, "shape": False}
-"""Default features of such a point, which gets no question in words."""
-
-NOT_INHERITED = ("portfolio", "fallback", "router", "warm_start", "tap")
-"""Keys that such a point, or one with arms of its own, does not inherit from the top level."""
-
 
 class ConfigError(ValueError):
     """The configuration is invalid; one line per error."""
 
 
-class PointSpec(BaseModel):
-    """A decision point: the keys in which it differs from the top level."""
+class AppConfig(PointFields):
+    """Configuration of the whole service: its default decision point, and what all points share."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    actions: Literal["request"] | None = Field(
-        default=None,
-        description="`request`: the actions come with each request, with their features; null: its `arms`.",
+    arms: dict[str, ArmSpec] = Field(
+        min_length=1,
+        description="Arms by name: the actions of the bandit, and arms that only other arms search.",
     )
-    arms: dict[str, ArmSpec] | None = Field(
-        default=None, min_length=1, description="Arms of the point; null for those of the top level."
-    )
-    fallback: str | None = Field(
-        default=None,
-        description="Arm that answers when the drawn one fails. This key and those below are by default as "
-        "at the top level; a point with `arms` or `actions` of its own starts without `fallback`, "
-        "`router`, `warm_start`, `tap` and `observations`.",
-    )
-    answering: writing.Answering = writing.Answering()
-    policy: PolicySpec = PolicySpec(kind="vowpal")
-    features: FeatureSpec = FeatureSpec()
-    router: saved.RouterConfig | None = None
-    floor: Number = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible action.")
-    reward: RewardRule = RewardRule()
-    budget: Budget | None = None
-    learning: Learning = Learning()
-    observations: Observations = Observations()
-    sticky: Sticky = Sticky()
-    drift: DriftSpec | None = DriftSpec()
-    gate: GateSpec = GateSpec()
-    warm_start: WarmStartSpec | None = None
-    tap: Tap | None = None
-
-    @model_serializer(mode="wrap")
-    def _only_what_is_set(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is as at the top level, so that a copy of the configuration means the same."""
-        return {name: value for name, value in dump(self).items() if name in self.model_fields_set}
-
-    @property
-    def ranks(self) -> bool:
-        """Whether the actions come with the request."""
-        return self.actions == "request"
-
-    def over(self, service: Mapping[str, Any], most_actions: int) -> dict[str, Any]:
-        """Return the document of its own configuration.
-
-        Args:
-            service: The configuration of the service, as JSON.
-            most_actions: Actions of one request.
-
-        Raises:
-            ValueError: A key has no place where the actions come with the request.
-        """
-        settings = self.model_dump(mode="json", exclude={"actions"})
-        if self.arms is None and not self.ranks:
-            return {**service, **settings}
-        # names of arms would mean others here
-        limits = {**service["limits"], "arm_caps": {}}
-        base = {**service, **dict.fromkeys(NOT_INHERITED), "limits": limits, "observations": {}}
-        if not self.ranks:
-            return {**base, **settings}
-        base["sticky"] = "off"
-        if settings.get("sticky", {"of": "off"})["of"] != "off":
-            raise ValueError("sticky has no place where `actions` is request: the next ones are others")
-        if refused := [name for name in ("arms", *NOT_INHERITED, "observations") if settings.get(name)]:
-            raise ValueError(f"{refused[0]} has no place where `actions` is request")
-        features = {**RANKING_FEATURES, **settings.get("features", {})}
-        if features["words"] or features["shape"] or features.get("embedding"):
-            raise ValueError(
-                "features: there is no question where `actions` is request: words: 0, shape: false"
-            )
-        arms = {f"{ACTION_PREFIX}{n}": {"kind": "none"} for n in range(1, most_actions + 1)}
-        return {**base, "policy": RANKING_POLICY, **settings, "features": features, "arms": arms}
-
-
-class AppConfig(BaseModel):
-    """Configuration of the whole service."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    reward: RewardRule
 
     home: str = Field(
         default="~/.armwise",
@@ -208,10 +92,6 @@ class AppConfig(BaseModel):
         "searches; the id of a passage is the name of its corpus, a slash, and its id there.",
     )
     backbones: dict[str, Backbone] = Field(default_factory=dict, description="Sentence encoders by name.")
-    arms: dict[str, ArmSpec] = Field(
-        min_length=1,
-        description="Arms by name: the actions of the bandit, and arms that only other arms search.",
-    )
     pipelines: tuple[writing.PipelineGrid, ...] = Field(
         default=(),
         description="Grids of further arms: each grid copies the arms that it names, once for each way to "
@@ -223,9 +103,6 @@ class AppConfig(BaseModel):
         "Null adds none.",
     )
     new_arms: NewArms = NewArms()
-    fallback: str | None = Field(
-        default=None, description="Arm that answers when the drawn one fails; null makes a failure a 502."
-    )
     llm: LlmSpec = Field(description="Language model that writes answers; `engine` is how it is run.")
     llms: dict[str, LlmSpec] = Field(
         default_factory=dict, description="Further language models by name, for `answering.llm` of an arm."
@@ -233,36 +110,6 @@ class AppConfig(BaseModel):
     prompts: dict[str, writing.PromptSpec] = Field(
         default_factory=dict,
         description="Instructions of your own by name, for `answering.prompt` of an arm.",
-    )
-    answering: writing.Answering = writing.Answering()
-    policy: PolicySpec = PolicySpec(kind="vowpal")
-    features: FeatureSpec = FeatureSpec()
-    router: saved.RouterConfig | None = Field(
-        default=None,
-        description="A trained router, whose score of an arm is a feature of that arm; null for none.",
-    )
-    floor: Number = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible arm.")
-    reward: RewardRule
-    budget: Budget | None = Field(
-        default=None,
-        description="A ceiling on the mean cost of a request that a policy decides; null for none.",
-    )
-    learning: Learning = Learning()
-    observations: Observations = Observations()
-    sticky: Sticky = Sticky()
-    drift: DriftSpec | None = Field(
-        default=DriftSpec(),
-        description="How drift is detected, and what happens after an alarm; null turns detection off.",
-    )
-    gate: GateSpec = GateSpec()
-    warm_start: WarmStartSpec | None = Field(
-        default=None,
-        description="How labels become a candidate, and what promotes it; null for no warm starts.",
-    )
-    tap: Tap | None = Field(
-        default=None,
-        description="How decisions that another system makes are taken by `POST /v1/observations` and shared "
-        "with it; null takes none.",
     )
     limits: Limits = Limits()
     retrieval_cache: RetrievalCacheSpec = RetrievalCacheSpec()
@@ -393,14 +240,13 @@ class AppConfig(BaseModel):
             self.router.check(self.backbones, self.actions)
         return self
 
-    @field_validator("reward")
-    @classmethod
-    def _with_token_prices(cls, reward: RewardRule, info: ValidationInfo) -> RewardRule:
+    @model_validator(mode="after")
+    def _price_tokens(self) -> "AppConfig":
         """Add what tokens of the language models cost, where dollars have a price."""
-        if not (reward.cost.usd and reward.cost_weight and {"llm", "llms"} <= info.data.keys()):
-            return reward
-        prices = _token_prices({writing.DEFAULT: info.data["llm"], **info.data["llms"]})
-        return reward.model_copy(update={"token_prices": prices | reward.token_prices})
+        if self.reward.cost.usd and self.reward.cost_weight:
+            prices = self.token_prices | self.reward.token_prices
+            object.__setattr__(self, "reward", self.reward.model_copy(update={"token_prices": prices}))
+        return self
 
     @model_validator(mode="after")
     def _check_warm_start(self) -> "AppConfig":
@@ -448,10 +294,9 @@ class AppConfig(BaseModel):
                 )
             checked_name(name)
             try:
+                config = self.of(name)
                 if spec.ranks:
-                    require_action_features(self.of(name).policy)
-                else:
-                    self.of(name)
+                    require_action_features(config.policy)
             except (ValueError, StoreError) as error:  # of a wrong key, or of a log in memory
                 message = "\n".join(f"points.{name}: {line}" for line in str(error).splitlines())
                 raise ValueError(message) from None
@@ -475,8 +320,8 @@ class AppConfig(BaseModel):
             there = ", ".join((DEFAULT_POINT, *self.points))
             raise ConfigError(f"there is no decision point {point!r}; there are: {there}")
         service = self.model_dump(mode="json", exclude={"points"})
-        document = self.points[point].over(service, self.limits.actions)
-        return self.parsed({**document, "log_url": point_url(self.database_url, point)})
+        log_url = point_url(self.database_url, point)
+        return self.parsed({**self.points[point].over(service), "log_url": log_url})
 
     @property
     def automatic_canaries(self) -> bool:
@@ -518,7 +363,8 @@ class AppConfig(BaseModel):
     @property
     def token_prices(self) -> dict[str, tuple[float, float, float]]:
         """Prices of the tokens of every language model, as in `RewardRule`; empty where none has any."""
-        return _token_prices(self.models)
+        prices = {name: spec.per_kilotoken for name, spec in self.models.items()}
+        return prices if any(map(any, prices.values())) else {}
 
     def answering_of(self, arm: str) -> writing.Answering:
         """Return how the answers of an arm are written; as those of others for one that is gone."""
@@ -645,8 +491,3 @@ class AppConfig(BaseModel):
             "corpora": corpora,
         }
         return self.model_copy(update={**settled, "router": router, "warm_start": warm_start})
-
-
-def _token_prices(models: Mapping[str, LlmSpec]) -> dict[str, tuple[float, float, float]]:
-    prices = {name: spec.per_kilotoken for name, spec in models.items()}
-    return prices if any(map(any, prices.values())) else {}

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from armwise.agent.access import require_closed
 from armwise.agent.api import ApiError, code_of, create_app
-from armwise.agent.config import AppConfig
+from armwise.agent.config import AppConfig, RetrievalCacheSpec
 from armwise.agent.evaluation import verdict
 from armwise.agent.hosts.arms import open_here
 from armwise.agent.proxy import listening
@@ -80,7 +80,9 @@ class Ingress:
         )
         hosts = {name: RemoteArmHost(handle) for name, handle in arms.items()}
         backends = Backends(
-            open_here(config, hosts, encoders, writers[writing.DEFAULT], cache_of(config, counters)),
+            open_here(
+                config, hosts, encoders, writers[writing.DEFAULT], cache_of(config.retrieval_cache, counters)
+            ),
             encoders,
             writers,
             partial(reach, [*arms.values(), *embedders.values(), *generators.values()]),
@@ -104,9 +106,8 @@ class Ingress:
             keep_what_is_loaded()  # once more: encoders are loaded last
 
 
-def cache_of(config: AppConfig, folder: str) -> retrieval_cache.RetrievalCache:
+def cache_of(spec: RetrievalCacheSpec, folder: str) -> retrieval_cache.RetrievalCache:
     """Return the cache of what arms find, in a folder of this service alone on this machine."""
-    spec = config.retrieval_cache
     return retrieval_cache.RetrievalCache(Path(folder), spec.size_mib << 20, spec.ttl_s)
 
 

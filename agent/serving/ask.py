@@ -511,26 +511,13 @@ async def _opened(point: DecisionPoint, ask: Ask, key: str | None, commits: list
 
     The commit of its decision is added to `commits` as soon as it is queued.
     """
-    loop = point.turns
     record = None if key is None else await asyncio.to_thread(point.store.record, ask.decision_id)
-    if record is None:
-        require_eligible(point, ask)
-        turn = loop.rank if ask.actions else loop.hand_over if ask.external else loop.turn
-        return Opening(turn(ask, commits.append), loop.most(ask))
-    if ask.external:
-        return Opening(_handed_over(ask, record), None)
-    if was_cut_off(point, ask, record):
-        require_known(point, ask, record.decision.drawn, "decided on")
-        resumed = loop.resume(ask, record.decision, commits.append)
-        return Opening(resumed, loop.most_to_resume(ask, record.decision))
-    return await repeated(point, ask, record)  # also where an arm was switched off since
-
-
-async def _handed_over(ask: Ask, record: LoggedDecision) -> AsyncGenerator[Event, None]:
-    """Yield an earlier decision that its caller carries out, whether its execution was reported or not."""
-    if record.decision.request_digest != ask.request_digest:
-        raise _conflict(f"id {ask.decision_id!r} was used for another request")
-    yield Decided(record.decision, Retrieval(steps=0), record.decision.drawn)
+    if record is not None:
+        return await Retry(point, ask, record).open(commits.append)
+    require_eligible(point, ask)
+    turns = point.turns
+    turn = turns.rank if ask.actions else turns.hand_over if ask.external else turns.turn
+    return Opening(turn(ask, commits.append), turns.most(ask))
 
 
 def _shown(event: Event, caller: Caller) -> Event:
@@ -644,84 +631,97 @@ def _durable(commit: Commit) -> bool:
     return commit.done() and not commit.cancelled() and commit.exception() is None
 
 
-def was_cut_off(point: DecisionPoint, ask: Ask, record: LoggedDecision) -> bool:
-    """Return whether the same request was decided, and no replica can still be answering it."""
-    same = record.decision.request_digest == ask.request_digest
-    return same and record.execution is None and _remaining_s(point, record) <= 0
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A question under the key of an earlier one.
 
-
-def _remaining_s(point: DecisionPoint, record: LoggedDecision) -> float:
-    """Return for how many seconds another replica may still be answering a decision."""
-    return record.decision.decided_at + point.config.limits.answer_s - point.decider.clock()
-
-
-async def repeated(point: DecisionPoint, ask: Ask, record: LoggedDecision) -> Opening:
-    """Return the earlier turn, as the log has it.
-
-    Where a search may cost something, its passages are looked up by the ids in the log. They are searched
-    again, and that is charged, where the corpus lacks one or the request reads the scores of the arm.
-
-    Raises:
-        AskError: It was another request, has not ended, or has failed.
-        ArmError: The corpus cannot be read.
+    Attributes:
+        point: Where both were asked.
+        ask: The question.
+        record: What the log has of the earlier one.
     """
-    execution = _execution_of(point, ask, record)
-    served = execution.served or record.decision.drawn
-    if ask.actions:
-        kept: Retrieval | None = Retrieval(steps=0)
-    else:
-        kept = await _kept(point, ask, served, execution)
-    decided = None if kept is None else Decided(record.decision, kept, served)
-    most = None if decided else point.turns.most_again(ask, served)
-    return Opening(_repeating(point, ask, record, execution, decided), most)
 
+    point: DecisionPoint
+    ask: Ask
+    record: LoggedDecision
 
-async def _kept(point: DecisionPoint, ask: Ask, served: str, execution: Execution) -> Retrieval | None:
-    """Return the passages of an earlier turn from the corpus; None where they are to be searched again.
+    async def open(self, on_commit: Callable[[Commit], None]) -> Opening:
+        """Return the earlier turn: resumed where it was cut off, else as the log has it.
 
-    Their scores are not in the log: a passage has 1 / rank.
-    """
-    if ask.by_score or point.turns.known[served].bound == UNPROMPTED:
-        return None
-    passages = {passage.id: passage for passage in await point.passages(execution.passages)}
-    if not passages.keys() >= {*execution.passages}:
-        return None
-    ranked = (passages[name].scored(1 / rank) for rank, name in enumerate(execution.passages, start=1))
-    permitted = tuple(passage for passage in ranked if permits(ask.where, ask.groups, passage.metadata))
-    return Retrieval(permitted, steps=0, index_version=execution.index_version)
+        Args:
+            on_commit: Called with each commit of a resumed turn as soon as it is queued.
 
+        Raises:
+            AskError: It was another request, has not ended, or has failed.
+            ArmError: The corpus cannot be read.
+        """
+        ask, decision, execution = self.ask, self.record.decision, self.record.execution
+        if decision.request_digest != ask.request_digest:
+            raise _conflict(f"id {ask.decision_id!r} was used for another request")
+        if ask.external:
+            return Opening(self._hand_over(), None)
+        if execution is not None:
+            return await self._reopen(execution)  # also where an arm was switched off since
+        ends_at = decision.decided_at + self.point.config.limits.answer_s
+        if (left_s := ends_at - self.point.decider.clock()) > 0:  # another replica may still be answering it
+            raise in_progress(ask.decision_id, max(1, math.ceil(left_s)))
+        self._require_known(decision.drawn, "decided on")
+        turns = self.point.turns
+        return Opening(turns.resume(ask, decision, on_commit), turns.most_to_resume(ask, decision))
 
-async def _repeating(
-    point: DecisionPoint, ask: Ask, record: LoggedDecision, execution: Execution, decided: Decided | None
-) -> AsyncGenerator[Event, None]:
-    """Yield the events of an earlier turn, whose passages are searched again where they were not kept."""
-    yield decided or await point.turns.again(ask, record.decision, execution)
-    # The log holds no finish reason of a text: one of the greatest length allowed was cut.
-    how = point.turns.known[execution.served or record.decision.drawn].answering
-    cut = bool(ask.messages) and execution.cost.completion_tokens >= (ask.max_tokens or how.max_tokens)
-    answered = Choices.of(execution.answer or "", "length" if cut else "stop")
-    for chunk in answered.chunks():
-        yield chunk
-    yield Finished(execution, tuple(choice.finish_reason or "stop" for choice in answered.all))
+    async def _hand_over(self) -> AsyncGenerator[Event, None]:
+        """Yield a decision that its caller carries out, whether its execution was reported or not."""
+        yield Decided(self.record.decision, Retrieval(steps=0), self.record.decision.drawn)
 
+    async def _reopen(self, execution: Execution) -> Opening:
+        """Return a turn that has ended.
 
-def _execution_of(point: DecisionPoint, ask: Ask, record: LoggedDecision) -> Execution:
-    """Return the execution that answered the same request before. Raises AskError."""
-    execution = record.execution
-    if record.decision.request_digest != ask.request_digest:
-        raise _conflict(f"id {ask.decision_id!r} was used for another request")
-    if execution is None:
-        raise in_progress(ask.decision_id, max(1, math.ceil(_remaining_s(point, record))))
-    if execution.status not in (Status.OK, Status.FELL_BACK):
-        raise _conflict(f"{ask.decision_id!r} was decided but not answered; ask again under another id")
-    require_known(point, ask, execution.served, "answered by")
-    return execution
+        Where a search may cost something, its passages are looked up by the ids in the log. They are searched
+        again, and that is charged, where the corpus lacks one or the request reads the scores of the arm.
+        """
+        ask = self.ask
+        if execution.status not in (Status.OK, Status.FELL_BACK):
+            raise _conflict(f"{ask.decision_id!r} was decided but not answered; ask again under another id")
+        self._require_known(execution.served, "answered by")
+        served = execution.served or self.record.decision.drawn
+        kept = Retrieval(steps=0) if ask.actions else await self._look_up(served, execution)
+        decided = None if kept is None else Decided(self.record.decision, kept, served)
+        most = None if decided else self.point.turns.most_again(ask, served)
+        return Opening(self._repeat(served, execution, decided), most)
 
+    async def _look_up(self, served: str, execution: Execution) -> Retrieval | None:
+        """Return the passages of the turn from the corpus; None where they are to be searched again.
 
-def require_known(point: DecisionPoint, ask: Ask, arm: str | None, what: str) -> None:
-    """Refuse to continue with an arm that has been removed. Raises AskError."""
-    if arm not in point.turns.known:
-        raise _conflict(f"{ask.decision_id!r} was {what} arm {arm!r}, which is gone")
+        Their scores are not in the log: a passage has 1 / rank.
+        """
+        ask = self.ask
+        if ask.by_score or self.point.turns.known[served].bound == UNPROMPTED:
+            return None
+        passages = {passage.id: passage for passage in await self.point.passages(execution.passages)}
+        if not passages.keys() >= {*execution.passages}:
+            return None
+        ranked = (passages[name].scored(1 / rank) for rank, name in enumerate(execution.passages, start=1))
+        permitted = tuple(passage for passage in ranked if permits(ask.where, ask.groups, passage.metadata))
+        return Retrieval(permitted, steps=0, index_version=execution.index_version)
+
+    async def _repeat(
+        self, served: str, execution: Execution, decided: Decided | None
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the events of the turn, whose passages are searched again where they were not kept."""
+        ask, turns = self.ask, self.point.turns
+        yield decided or await turns.again(ask, self.record.decision, execution)
+        # The log holds no finish reason of a text: one of the greatest length allowed was cut.
+        most_tokens = ask.max_tokens or turns.known[served].answering.max_tokens
+        cut = bool(ask.messages) and execution.cost.completion_tokens >= most_tokens
+        answered = Choices.of(execution.answer or "", "length" if cut else "stop")
+        for chunk in answered.chunks():
+            yield chunk
+        yield Finished(execution, tuple(choice.finish_reason or "stop" for choice in answered.all))
+
+    def _require_known(self, arm: str | None, what: str) -> None:
+        """Refuse to continue with an arm that has been removed. Raises AskError."""
+        if arm not in self.point.turns.known:
+            raise _conflict(f"{self.ask.decision_id!r} was {what} arm {arm!r}, which is gone")
 
 
 def _conflict(message: str) -> AskError:

@@ -39,7 +39,6 @@ from armwise.agent.replies import (
 from armwise.agent.serving import DecisionPoint
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask, Choice, Choices, Decided, Event, Finished, decision_of_call
-from armwise.arms.base import Passage
 from armwise.arms.llm import Chunk, Message, base, catalog, prompts
 from armwise.feedback.events import Cost, Decision
 
@@ -99,7 +98,7 @@ async def ask_of(point: DecisionPoint, caller: Caller, body: ChatRequest, key: s
         body,
         key,
         messages=read_by_model(body.messages),
-        options=options_asked(point.config, given, asking.forced_arm(point, body.model)),
+        options=options_asked(point, body.model, given),
         **sampling_of(point, body, "max_completion_tokens", body.max_completion_tokens),
     )
     return await in_its_round(point, caller, ask, since, same_arm=body.agent.same_arm)
@@ -228,14 +227,15 @@ _ELSEWHERE = {
 }
 
 
-def options_asked(config: AppConfig, given: Mapping[str, Any], forced: str | None) -> dict[str, Any]:
-    """Return the options that ask for something and that an engine is given. Raises ApiError.
+def options_asked(point: DecisionPoint, model: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that ask for something and that an engine is given. Raises ApiError, AskError.
 
     Args:
-        config: Has the language models.
+        point: Has the language models.
+        model: That of the request, which may name the only arm that may answer.
         given: The options of the request.
-        forced: The only arm that may answer; None for any.
     """
+    config, forced = point.config, asking.forced_arm(point, model)
     arms = config.actions if forced not in config.actions else [forced]
     engines = {name: config.models[name] for name in (config.answering_of(arm).llm for arm in arms)}
     supported = frozenset[str]().union(*map(catalog.options_of, engines.values()))
@@ -336,14 +336,9 @@ def completion(
             for i, choice in enumerate(written.all)
         ],
         usage=usage(raw),
-        agent=responses.agent(decided, raw, config, returns),
+        agent=responses.agent(decided, raw, config.reward.cost, returns),
     )
     return responses.Json(body, headers=responses.headers(decision, decided.served))
-
-
-def cited(text: str, decided: Decided, config: AppConfig) -> list[Annotation]:
-    """Return where a text cites the passages of its decision."""
-    return annotations(text, decided.retrieval.passages, config, decided.served)
 
 
 def _message(choice: Choice, decided: Decided, config: AppConfig) -> AnswerMessage:
@@ -369,7 +364,7 @@ async def sse(
     written = Choices()
     async with aclosing(events):
         begun = {"role": "assistant", "content": ""}
-        extension = responses.agent(first, None, config, returns)
+        extension = responses.agent(first, None, config.reward.cost, returns)
         yield event(frame | {"choices": [_choice(begun, None)], "agent": extension})
         try:
             async for turn_event in events:
@@ -413,7 +408,7 @@ def _ending(
 ) -> list[dict[str, Any]]:
     """Return an event for each choice with its finish reason, the last one with the cost."""
     raw = finished.execution.cost
-    extension = responses.chosen(first.decision, first.served, raw, config)
+    extension = responses.chosen(first.decision, first.served, raw, config.reward.cost)
     ends = []
     for i, reason in enumerate(finished.finish_reasons):
         notes = cited(written.all[i].text, first, config) if i < len(written.all) else []
@@ -459,35 +454,32 @@ def _logprobs(logprobs: Collection[Mapping[str, Any]]) -> dict[str, Any] | None:
 _MARKER = re.compile(r"\[(\d{1,3})\]")
 
 
-def annotations(text: str, passages: Sequence[Passage], config: AppConfig, arm: str) -> list[Annotation]:
+def cited(text: str, decided: Decided, config: AppConfig) -> list[Annotation]:
     """Return a citation for each number of a shown passage in an answer: `[1]` is the first one.
 
     Args:
         text: The answer.
-        passages: What the arm retrieved, best first.
-        config: Says how much of them the model was shown.
-        arm: Which one answered.
+        decided: What was retrieved for it, best first, and the arm that answers.
+        config: Says how much of the passages the model was shown.
     """
-    markers = list(_MARKER.finditer(text))
-    how = config.answering_of(arm)
-    shown = sum(1 for _ in prompts.numbered(passages, how.word_budget)) if markers else 0
+    markers, passages = list(_MARKER.finditer(text)), decided.retrieval.passages
+    words = config.answering_of(decided.served).word_budget
+    shown = sum(1 for _ in prompts.numbered(passages, words)) if markers else 0
     return [
         construct(
-            Annotation, type="url_citation", url_citation=_citation(marker, passages[number - 1], config)
+            Annotation,
+            type="url_citation",
+            url_citation=construct(
+                UrlCitation,
+                start_index=marker.start(),
+                end_index=marker.end(),
+                title=passages[number - 1].cited,
+                url=url_of(passages[number - 1].id, config),
+            ),
         )
         for marker in markers
         if 1 <= (number := int(marker[1])) <= shown
     ]
-
-
-def _citation(marker: re.Match[str], passage: Passage, config: AppConfig) -> UrlCitation:
-    return construct(
-        UrlCitation,
-        start_index=marker.start(),
-        end_index=marker.end(),
-        title=passage.cited,
-        url=url_of(passage.id, config),
-    )
 
 
 def url_of(passage_id: str, config: AppConfig) -> str:

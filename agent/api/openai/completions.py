@@ -14,12 +14,12 @@ from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
 from armwise.agent.api.openai import chat
 from armwise.agent.api.openai.schemas import CompletionRequest
 from armwise.agent.api.schemas import IdempotencyKey, Timeout
-from armwise.agent.config import AppConfig
 from armwise.agent.replies import Agent, Reply, Usage, construct
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Decided, Event, Finished
 from armwise.arms.llm import Chunk, Message
 from armwise.feedback.events import Decision
+from armwise.feedback.reward import Prices
 
 router = APIRouter(tags=["answers"])
 
@@ -83,16 +83,14 @@ async def completions(
         key,
         "prompt",
         messages=(Message(role="user", content=prompt),),
-        options=chat.options_asked(
-            point.config, chat.options_of_sampling(body), asking.forced_arm(point, body.model)
-        ),
+        options=chat.options_asked(point, body.model, chat.options_of_sampling(body)),
         **chat.sampling_of(point, body),
     )
     events = asking.events_of(point, caller, ask, key, timeout_s)
     if body.stream:
         first = await asking.begun(events)
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        stream = _sse(first, events, point.config, include_usage=usage)
+        stream = _sse(first, events, point.config.reward.cost, include_usage=usage)
         return responses.EventStream(stream, headers=responses.headers(first.decision, first.served))
     answering = asking.whole(events)  # under a key, it can be asked for again
     decided, written, finished = await (answering if key else responses.unless_left(request, answering))
@@ -102,7 +100,7 @@ async def completions(
         **_frame(decided.decision, decided.served),
         choices=[_choice(i, choice.text, choice.finish_reason) for i, choice in enumerate(written.all)],
         usage=chat.usage(cost),
-        agent=responses.agent(decided, cost, point.config, body.agent.returns),
+        agent=responses.agent(decided, cost, point.config.reward.cost, body.agent.returns),
     )
     return responses.Json(reply, headers=responses.headers(decided.decision, decided.served))
 
@@ -122,7 +120,7 @@ def _prompt(body: CompletionRequest) -> str:
 
 
 async def _sse(
-    first: Decided, events: AsyncGenerator[Event, None], config: AppConfig, *, include_usage: bool
+    first: Decided, events: AsyncGenerator[Event, None], prices: Prices, *, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
     """Yield server-sent events: the answer, then its cost."""
     frame = _frame(first.decision, first.served)
@@ -133,7 +131,7 @@ async def _sse(
                     yield chat.event(frame | {"choices": [_choice(turn_event.index, turn_event.text, None)]})
                 elif isinstance(turn_event, Finished):
                     raw = turn_event.execution.cost
-                    extension = responses.chosen(first.decision, first.served, raw, config)
+                    extension = responses.chosen(first.decision, first.served, raw, prices)
                     ends = [_choice(i, "", reason) for i, reason in enumerate(turn_event.finish_reasons)]
                     yield chat.event(frame | {"choices": ends, "agent": extension})
                     if include_usage:

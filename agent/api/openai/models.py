@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 import numpy as np
@@ -15,7 +16,6 @@ from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint
 from armwise.agent.api.openai.schemas import EmbeddingRequest
 from armwise.agent.api.responses import Json, StdlibJson
 from armwise.agent.api.schemas import Name
-from armwise.agent.config import AppConfig
 from armwise.agent.replies import Reply, construct
 from armwise.agent.serving import DecisionPoint, Service
 from armwise.agent.serving import ask as asking
@@ -115,7 +115,8 @@ def _model(name: str) -> Model:
 )
 async def embeddings(point: RequestPoint, caller: RequestCaller, body: EmbeddingRequest) -> Response:
     """Embed texts as questions are embedded; nothing is decided, and the log gets no row."""
-    backbone, texts = _backbone(point.config, body.model), _texts(point.config, body)
+    backbone = _backbone(point.config.backbones, body.model)
+    texts = _texts(body, point.config.limits.question_chars)
     tokens = sum(map(tokens_in, texts))
     async with asking.place(point, caller, tokens) as done:
         vectors = await _embedded(point, backbone, texts)
@@ -137,19 +138,18 @@ async def embeddings(point: RequestPoint, caller: RequestCaller, body: Embedding
     return Json(construct(Embeddings, object="list", data=data, model=body.model, usage=usage))
 
 
-def _backbone(config: AppConfig, model: str) -> str:
+def _backbone(backbones: Collection[str], model: str) -> str:
     """Return the backbone that a model names, as `backbone/minilm` or `minilm`. Raises ApiError."""
     name = model.removeprefix("backbone/")
-    if name not in config.backbones:
-        names = ", ".join(f"backbone/{name}" for name in config.backbones) or "none"
+    if name not in backbones:
+        names = ", ".join(f"backbone/{name}" for name in backbones) or "none"
         raise ApiError("model_not_found", f"{model!r} is not an embedding model; there are: {names}", "model")
     return name
 
 
-def _texts(config: AppConfig, body: EmbeddingRequest) -> list[str]:
-    """Return the texts of a request. Raises ApiError."""
+def _texts(body: EmbeddingRequest, limit: int) -> list[str]:
+    """Return the texts of a request, each of at most `limit` characters. Raises ApiError."""
     texts = [body.input] if isinstance(body.input, str) else body.input
-    limit = config.limits.question_chars
     for i, text in enumerate(texts):
         param = "input" if isinstance(body.input, str) else f"input.{i}"
         if not isinstance(text, str):

@@ -114,7 +114,7 @@ class GrowingResponse:
             "tools": given.get("tools", []),
             "top_p": body.top_p,
             "usage": None,
-            "agent": responses.agent(decided, None, config, body.agent.returns),
+            "agent": responses.agent(decided, None, config.reward.cost, body.agent.returns),
         }
 
     def begin(self) -> Iterator[Event]:
@@ -151,7 +151,7 @@ class GrowingResponse:
         cut = finished.finish_reasons[0] == "length"
         yield from self._close("incomplete" if cut else "completed")
         cost = finished.execution.cost
-        agent = responses.agent(self._decided, cost, self._config, self._body.agent.returns)
+        agent = responses.agent(self._decided, cost, self._config.reward.cost, self._body.agent.returns)
         self.document["status"] = "incomplete" if cut else "completed"
         self.document["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
         self.document["usage"] = {

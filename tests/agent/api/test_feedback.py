@@ -231,7 +231,7 @@ async def test_a_decision_shows_the_metrics_that_it_will_be_learned_with(tmp_pat
         )
         after = replace(record, feedback=(*record.feedback, late))
         for waited, state in ((0.0, "open"), (GRACE_S, "open"), (GRACE_S + 0.1, "closed")):
-            shown = decisions.document(after, config, record.decision.deadline + waited)
+            shown = decisions.document(after, config.reward, record.decision.deadline + waited)
             assert (shown.metrics, shown.state) == ({"thumb": 0.5}, state)
 
 

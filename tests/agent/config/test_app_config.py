@@ -148,9 +148,9 @@ def test_a_configuration_file_has_no_code_imported_or_called_as_a_model(
 def test_all_that_is_wrong_is_said_at_once() -> None:
     assert complaint({"polcy": 1, "floor": 2}).splitlines() == [
         "key 'arms' is missing",
-        "key 'llm' is missing",
         "floor: Input should be less than 1, got 2",
         "key 'reward' is missing",
+        "key 'llm' is missing",
         "unknown key 'polcy'; did you mean 'policy'?",
     ]
 

@@ -37,6 +37,12 @@ def test_a_point_takes_over_what_it_does_not_name() -> None:
     assert list(config.by_point) == ["default", "cheap"]
 
 
+def test_a_point_may_say_that_its_arms_are_those_of_the_top_level() -> None:
+    config = with_points(same={"arms": None, "fallback": "none"})
+    assert config.of("same").arms == config.arms
+    assert config.of("same").fallback == "none"
+
+
 def test_actions_of_requests_are_positions_and_decided_by_their_features() -> None:
     own = with_points(news=NEWS).of("news")
     assert len(own.arms) == 50

@@ -1,0 +1,146 @@
+"""What a decision point has, and how the points of a service differ from its default one."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from armwise.agent.config.sections import Learning, Observations, Sticky, Tap
+from armwise.agent.config.warm_start import WarmStartSpec
+from armwise.agent.policies import FeatureSpec, PolicySpec
+from armwise.agent.routers import saved
+from armwise.arms.llm import writing
+from armwise.arms.retrievers import ArmSpec
+from armwise.feedback.budget import Budget
+from armwise.feedback.drift import DriftSpec
+from armwise.feedback.ope import GateSpec
+from armwise.feedback.reward import RewardRule
+from armwise.number import Number
+
+DEFAULT_POINT = "default"
+"""Name of the decision point that the top level of the configuration describes."""
+
+ACTION_PREFIX = "action-"
+"""Prefix of the names of actions of a request; the position in the request follows, from 1."""
+
+RANKING: dict[str, Any] = {
+    "policy": {
+        "kind": "vowpal",
+        "params": {
+            "args": "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sf",
+        },
+    },
+    "features": {"words": 0, "shape": False},
+    "sticky": "off",
+}
+"""Defaults of a point whose actions come with the request: features of context times action, no question."""
+
+NOT_INHERITED = ("fallback", "router", "warm_start", "tap", "observations")
+"""Keys that such a point, or one with arms of its own, does not inherit: names of arms would mean others."""
+
+
+class PointFields(BaseModel):
+    """What a decision point has."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    arms: dict[str, ArmSpec] | None = Field(
+        default=None, min_length=1, description="Arms of the point; null for those of the top level."
+    )
+    fallback: str | None = Field(
+        default=None, description="Arm that answers when the drawn one fails; null makes a failure a 502."
+    )
+    answering: writing.Answering = writing.Answering()
+    policy: PolicySpec = PolicySpec(kind="vowpal")
+    features: FeatureSpec = FeatureSpec()
+    router: saved.RouterConfig | None = Field(
+        default=None,
+        description="A trained router, whose score of an arm is a feature of that arm; null for none.",
+    )
+    floor: Number = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible arm.")
+    reward: RewardRule = RewardRule()
+    budget: Budget | None = Field(
+        default=None,
+        description="A ceiling on the mean cost of a request that a policy decides; null for none.",
+    )
+    learning: Learning = Learning()
+    observations: Observations = Observations()
+    sticky: Sticky = Sticky()
+    drift: DriftSpec | None = Field(
+        default=DriftSpec(),
+        description="How drift is detected, and what happens after an alarm; null turns detection off.",
+    )
+    gate: GateSpec = GateSpec()
+    warm_start: WarmStartSpec | None = Field(
+        default=None,
+        description="How labels become a candidate, and what promotes it; null for no warm starts.",
+    )
+    tap: Tap | None = Field(
+        default=None,
+        description="How decisions that another system makes are taken by `POST /v1/observations` and shared "
+        "with it; null takes none.",
+    )
+
+
+class PointSpec(PointFields):
+    """A decision point: the keys in which it differs from the top level. What it leaves out is as there."""
+
+    actions: Literal["request"] | None = Field(
+        default=None,
+        description="`request`: the actions come with each request, with their features; null: its `arms`. "
+        "A point with `actions` or `arms` starts without `fallback`, `router`, `warm_start`, `tap` and "
+        "`observations` of the top level.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_set(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is as at the top level, so that a copy of the configuration means the same."""
+        inherited = {"arms"} if self.arms is None else set()
+        return {
+            name: value for name, value in dump(self).items() if name in self.model_fields_set - inherited
+        }
+
+    @model_validator(mode="after")
+    def _check_ranking(self) -> Self:
+        """Refuse keys that have no place where the actions come with the request."""
+        if not self.ranks:
+            return self
+        if self.sticky.of != "off":
+            raise ValueError("sticky has no place where `actions` is request: the next ones are others")
+        for name in ("arms", *NOT_INHERITED):
+            if name in self.model_fields_set and getattr(self, name):
+                raise ValueError(f"{name} has no place where `actions` is request")
+        asked = self.features.words or self.features.shape or self.features.embedding
+        if asked and "features" in self.model_fields_set:
+            raise ValueError(
+                "features: there is no question where `actions` is request: words: 0, shape: false"
+            )
+        return self
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the actions come with the request."""
+        return self.actions == "request"
+
+    def over(self, service: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the document of a service with this point alone.
+
+        Args:
+            service: The configuration of the service, as JSON.
+        """
+        settings = self.model_dump(mode="json", exclude={"actions"})
+        if self.arms is None and not self.ranks:
+            return {**service, **settings}
+        limits = service["limits"]
+        if self.ranks:
+            arms = {f"{ACTION_PREFIX}{n}": {"kind": "none"} for n in range(1, limits["actions"] + 1)}
+            settings = {**RANKING, **settings, "arms": arms}
+        base = {key: value for key, value in service.items() if key not in NOT_INHERITED}
+        return {**base, "limits": {**limits, "arm_caps": {}}, **settings}
