@@ -450,9 +450,14 @@ def test_a_host_polls_the_evaluations_and_the_warm_starts_of_every_point(
                 often.set()
             return False
 
-    for kind in ("Evaluations", "WarmStarts", "AutomaticCanaries"):
+    lab = "armwise.agent.lab.warmstart"
+    for kind, module in {
+        "Evaluations": "armwise.agent.hosts.jobs",
+        "WarmStarts": lab,
+        "AutomaticCanaries": lab,
+    }.items():
         make = partial(lambda kind, store, *_, **__: Polled(kind, store), kind)
-        monkeypatch.setattr(f"armwise.agent.hosts.jobs.{kind}", make)
+        monkeypatch.setattr(f"{module}.{kind}", make)
     points = {"cheap": {"warm_start": spec}, "plain": {}, "brave": {"warm_start": auto}}
     settings = {"points": points, "learning": {"poll_s": 0.01}}
     host = JobsHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}", **settings}))
