@@ -73,7 +73,7 @@ Search = Callable[[str, Query, int], Awaitable[Retrieval]]
 T = TypeVar("T")
 
 
-class QuestionScorer(Protocol):
+class ArmScorer(Protocol):
     """Scores arms with a trained router.
 
     Attributes:
@@ -228,7 +228,7 @@ class Canary:
     policy: Policy
     version: int
     share: float
-    scorer: QuestionScorer | None = None
+    scorer: ArmScorer | None = None
     kept_floor: float = 1.0
 
 
@@ -242,7 +242,7 @@ class Serving:
     policy: Policy
     version: int
     canaries: tuple[Canary, ...] = ()
-    scorer: QuestionScorer | None = None
+    scorer: ArmScorer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignDecision:
+class ObservedDecision:
     """A decision that another system has made.
 
     Attributes:
@@ -388,7 +388,7 @@ def llm_key(model: str) -> str:
     return f"llm/{model}"
 
 
-class SearchReporter(Protocol):
+class ReportOutcome(Protocol):
     """Records how searches ended. A cancelled search is not reported: it is not evidence about its arm."""
 
     def __call__(
@@ -507,7 +507,7 @@ class ArmHealth:
         return arm in self._caps and self._under_way.get(arm, 0) >= self._caps[arm]
 
     @contextmanager
-    def track(self, *arms: str) -> Iterator[SearchReporter]:
+    def track(self, *arms: str) -> Iterator[ReportOutcome]:
         """Count one search of each arm as under way; yield the function that reports how they ended."""
         started = self._clock()
         for arm in arms:
@@ -632,7 +632,7 @@ def must_filter(ask: Ask | Query, restricted: bool) -> bool:
     return restricted or ask.where is not None
 
 
-def scorers_of(serving: Serving) -> list[QuestionScorer]:
+def scorers_of(serving: Serving) -> list[ArmScorer]:
     """Return the routers that take part in decisions: that of the served version, and those of canaries."""
     scorers = serving.scorer, *(canary.scorer for canary in serving.canaries)
     return [scorer for scorer in dict.fromkeys(scorers) if scorer is not None]
@@ -789,7 +789,7 @@ class Decider:
                 probes = await search_first(probed_arms)
                 report(worked=probes.found, failed=probes.failed)
 
-        async def scores(scorer: QuestionScorer | None) -> Mapping[str, float]:
+        async def scores(scorer: ArmScorer | None) -> Mapping[str, float]:
             if scorer is None:
                 return {}
             arms = [name for name in names if name in scorer.arms and (not scorer.k or name in probes.found)]
@@ -919,7 +919,7 @@ class Decider:
             )
         return np.array([named.get(arm, 0.0) for arm in names])
 
-    def observe(self, ask: Ask, observed: ForeignDecision, context: Context, serving: Serving) -> Decision:
+    def observe(self, ask: Ask, observed: ObservedDecision, context: Context, serving: Serving) -> Decision:
         """Return a decision of another system, with what the policy would have drawn from in the shadow.
 
         Args:

@@ -38,13 +38,13 @@ from armwise.agent.turn.decide import (
     Decider,
     Embed,
     Embeddings,
-    ForeignDecision,
+    ObservedDecision,
     OverloadedError,
     Probes,
     Recall,
+    ReportOutcome,
     Scored,
     Search,
-    SearchReporter,
     Serving,
     context_of,
     eligible,
@@ -151,7 +151,7 @@ def failing_as(kind: type[ArmError] | type[GeneratorError]) -> Iterator[None]:
 
 
 @contextmanager
-def reported(report: SearchReporter, model: str) -> Iterator[None]:
+def reported(report: ReportOutcome, model: str) -> Iterator[None]:
     """Report how a language model ended. What was cancelled, or refused a prompt, is not evidence of it."""
     key = (llm_key(model),)
     try:
@@ -545,7 +545,7 @@ class TurnLoop:
         await asyncio.shield(commit)
         yield Decided(decision, Retrieval(steps=0), decision.drawn)
 
-    async def observe(self, ask: Ask, observed: ForeignDecision) -> Decision:
+    async def observe(self, ask: Ask, observed: ObservedDecision) -> Decision:
         """Return a decision of another system as a fact, with what would have been drawn from here.
 
         Nothing is committed.

@@ -27,7 +27,7 @@ from armwise.arms.catalog import Catalogue, present_name
 from armwise.arms.llm import UNPROMPTED, Bound
 from armwise.arms.models import is_below
 from armwise.arms.retrievers.collection import EngineArm, EngineParams, NetworkParams
-from armwise.arms.retrievers.ingest import FillReport, current_version, damage_of, fill_arm
+from armwise.arms.retrievers.ingest import IngestReport, current_version, damage_of, fill_arm
 from armwise.arms.retrievers.kind import (
     EXTERNAL,
     NONE,
@@ -239,7 +239,7 @@ def prepare(
         kind.prepare(params, resources.of(spec), progress)
 
 
-def fill(name: str, resources: Resources, progress: Progress | None = None) -> FillReport:
+def fill(name: str, resources: Resources, progress: Progress | None = None) -> IngestReport:
     """Put the corpus into the collection of a search engine that an arm searches.
 
     Args:

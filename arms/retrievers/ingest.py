@@ -48,7 +48,7 @@ class Embedded:
 
 
 @dataclass(frozen=True, slots=True)
-class FillReport:
+class IngestReport:
     """What a run did.
 
     Attributes:
@@ -64,7 +64,7 @@ class FillReport:
 
 def ingest(
     corpus: Passages, collection: Collection, embedded: Embedded | None, progress: Progress | None = None
-) -> FillReport:
+) -> IngestReport:
     """Make a collection hold a corpus and nothing else.
 
     Args:
@@ -86,7 +86,7 @@ def ingest(
     if state is not None:
         _check(state, corpus.name, model)
         if state.version == version == state.next:
-            return FillReport(version)
+            return IngestReport(version)
     collection.create(None if embedded is None else embedded.vectors.shape[1])
     if state is None or state.next != version:
         before = state.version if state is not None and state.version == state.next else ""
@@ -102,7 +102,7 @@ def ingest(
     deleted = _delete_others(corpus, collection)
     collection.finish()
     collection.keep(replace(state, version=version))
-    return FillReport(version, written, deleted)
+    return IngestReport(version, written, deleted)
 
 
 def damage_of(arm: EngineArm) -> list[str]:
@@ -111,7 +111,7 @@ def damage_of(arm: EngineArm) -> list[str]:
     return folder.problems(contents=True) if isinstance(folder, FolderCollection) else []
 
 
-def fill_arm(arm: EngineArm, have: Resources, progress: Progress | None = None) -> FillReport:
+def fill_arm(arm: EngineArm, have: Resources, progress: Progress | None = None) -> IngestReport:
     """Make the collection of an arm hold the corpus alone; a damaged folder is filled anew.
 
     Raises ArmError, ModelNotFoundError.

@@ -19,13 +19,13 @@ from armwise.agent.policies.vowpal import VowpalWabbit
 from armwise.agent.turn import (
     ArmHealth,
     ArmInfo,
+    ArmScorer,
     Ask,
     Canary,
     Decider,
     LanguageModel,
     NoEligibleArmError,
     OverloadedError,
-    QuestionScorer,
     Serving,
     TurnError,
     TurnLoop,
@@ -204,7 +204,7 @@ class Traffic:
     n: int
     seed: int
     make: Callable[..., Decider] = Decider
-    scorer: QuestionScorer | None = None
+    scorer: ArmScorer | None = None
     policies: Mapping[int, Policy] = field(default_factory=lambda: versions(4, seed=1))
     caps: Mapping[str, int] = field(default_factory=lambda: CAPS)
     recompute: int = 1

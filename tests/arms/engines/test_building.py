@@ -19,7 +19,7 @@ from armwise.arms.filters import Comparison
 from armwise.arms.retrievers import catalog
 from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, build_arm, check_new, described
 from armwise.arms.retrievers.collection import EngineArm, EngineParams, Row
-from armwise.arms.retrievers.ingest import FillReport, ingest
+from armwise.arms.retrievers.ingest import IngestReport, ingest
 from armwise.arms.retrievers.kind import ArmSpec, Resources, Trust
 from armwise.arms.retrievers.new_arms import EngineAccess, NewArms
 from tests.arms.contract import DIM, ask
@@ -119,9 +119,9 @@ def test_a_collection_is_filled_with_ten_minutes_for_each_request_and_by_an_arm_
 ) -> None:
     filled: list[tuple[Any, ...]] = []
 
-    def fill_arm(*told: Any) -> FillReport:
+    def fill_arm(*told: Any) -> IngestReport:
         filled.append(told)
-        return FillReport("a version", 3)
+        return IngestReport("a version", 3)
 
     monkeypatch.setattr(catalog, "fill_arm", fill_arm)
     far = ArmSpec(kind="opensearch", params={"url": "http://x", "collection": "c", "timeout_s": 2.0})
@@ -132,7 +132,7 @@ def test_a_collection_is_filled_with_ten_minutes_for_each_request_and_by_an_arm_
         specs["here"] = here
     have = Resources(corpus, tmp_path, BACKBONES, specs)
     for name in specs.keys() & {"far", "here"}:
-        assert catalog.fill(name, have, print) == FillReport("a version", 3)
+        assert catalog.fill(name, have, print) == IngestReport("a version", 3)
         arm, resources, progress = filled.pop()
         assert (arm.name, resources, progress) == (name, have, print)
         assert getattr(arm.params, "timeout_s", None) == (600.0 if name == "far" else None)
