@@ -29,7 +29,7 @@ from armwise.agent.policies import FeatureError, PolicyError
 from armwise.agent.replies import ObservationReceipt, ObservationReceipts, construct
 from armwise.agent.serving import DecisionPoint
 from armwise.agent.serving import ask as asking
-from armwise.agent.turn import Ask, Observed
+from armwise.agent.turn import Ask, ObservedDecision
 from armwise.arms.base import ArmError
 from armwise.feedback.clock import AHEAD_S
 from armwise.feedback.errors import ConflictError, StoreError
@@ -66,7 +66,7 @@ class Item:
     point: DecisionPoint
     caller: Caller
     ask: Ask
-    observed: Observed
+    observed: ObservedDecision
     execution: Execution
     metrics: Sequence[Feedback]
 
@@ -287,7 +287,7 @@ def item_of(point: DecisionPoint, caller: Caller, item: ObservationItem, key: st
     return Item(point, caller, ask, observed, execution, _metrics(point, caller, item, decision_id, now))
 
 
-def _observed(point: DecisionPoint, item: ObservationItem, now: float) -> Observed:
+def _observed(point: DecisionPoint, item: ObservationItem, now: float) -> ObservedDecision:
     """Return what was decided, on live arms. Raises AskError."""
     drawn = asking.arm_of(point, item.arm, "arm")
     named = item.arms and dict.fromkeys(asking.arm_of(point, name, "arms") for name in item.arms)
@@ -303,13 +303,13 @@ def _observed(point: DecisionPoint, item: ObservationItem, now: float) -> Observ
             message = f"arm {others[0]!r} has a probability, and is not among: {', '.join(named)}"
             raise asking.InvalidAskError(message, "distribution")
         arms = tuple(named or p)
-        return Observed(arms, tuple(p.get(arm, 0.0) for arm in arms), drawn, _at(point, item, now))
+        return ObservedDecision(arms, tuple(p.get(arm, 0.0) for arm in arms), drawn, _at(point, item, now))
     if named and drawn not in named:
         raise asking.InvalidAskError(f"arm {item.arm!r} is not among: {', '.join(named)}", "arms")
     live = [name for name, info in point.turns.arms.items() if info.enabled or name == drawn]
     first = (drawn, *(arm for arm in named or live if arm != drawn))
     probabilities = _probabilities(item.propensity, len(first))
-    return Observed(first, probabilities, drawn, _at(point, item, now))
+    return ObservedDecision(first, probabilities, drawn, _at(point, item, now))
 
 
 def _probabilities(propensity: float | None, n_arms: int) -> tuple[float, ...]:

@@ -25,7 +25,7 @@ from armwise.agent.turn import (
     Decider,
     Embeddings,
     Keeping,
-    Model,
+    LanguageModel,
     Places,
     Serving,
     TurnLoop,
@@ -170,7 +170,7 @@ class Service:
         return all(point.ready for point in self.points.values())
 
 
-def models_of(config: AppConfig, generators: Mapping[str, Generator]) -> dict[str, Model]:
+def models_of(config: AppConfig, generators: Mapping[str, Generator]) -> dict[str, LanguageModel]:
     """Return every language model of a configuration by name.
 
     Args:
@@ -178,7 +178,7 @@ def models_of(config: AppConfig, generators: Mapping[str, Generator]) -> dict[st
         generators: Language models by the same names.
     """
     return {
-        name: Model(
+        name: LanguageModel(
             generators[name],
             spec.usd_of,
             catalog.options_of(spec),

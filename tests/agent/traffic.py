@@ -19,13 +19,13 @@ from armwise.agent.policies.vowpal import VowpalWabbit
 from armwise.agent.turn import (
     ArmHealth,
     ArmInfo,
+    ArmScorer,
     Ask,
     Canary,
     Decider,
-    Model,
+    LanguageModel,
     NoEligibleArmError,
     OverloadedError,
-    Scorer,
     Serving,
     TurnError,
     TurnLoop,
@@ -204,7 +204,7 @@ class Traffic:
     n: int
     seed: int
     make: Callable[..., Decider] = Decider
-    scorer: Scorer | None = None
+    scorer: ArmScorer | None = None
     policies: Mapping[int, Policy] = field(default_factory=lambda: versions(4, seed=1))
     caps: Mapping[str, int] = field(default_factory=lambda: CAPS)
     recompute: int = 1
@@ -231,7 +231,7 @@ class Traffic:
             ),
             embed=self.embed,
             search=self.search,
-            models={DEFAULT: Model(Writer())},
+            models={DEFAULT: LanguageModel(Writer())},
             log=self,
             features=FeatureSpec(),
             fallback=FALLBACK,

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.agent.access.keyring import new_id
-from armwise.agent.turn import AnsweredElsewhereError, Finished, Model
+from armwise.agent.turn import AnsweredElsewhereError, Finished, LanguageModel
 from armwise.arms.llm import Chunk, Prompt, base
 from armwise.arms.llm.writing import DEFAULT
 from armwise.feedback.errors import LogUnavailableError
@@ -134,7 +134,7 @@ class Numbered(base.ScriptedGenerator):
 async def test_of_two_retries_in_one_replica_one_finishes_the_turn(service: Service) -> None:
     await cut_off(service, seconds_ago=1000.0)
     generator = Numbered()
-    service.point.turns.models = {DEFAULT: Model(generator)}
+    service.point.turns.models = {DEFAULT: LanguageModel(generator)}
     key = {"idempotency-key": "d-1"}
     task = asyncio.create_task(ask(service, headers=key))
     while not generator.begun:
@@ -153,7 +153,7 @@ async def test_of_two_replicas_that_finish_a_turn_the_later_answers_from_the_log
     async with Service(service.folder).running(ready=False) as other:
         await other.refresh()
         generator = Numbered()
-        service.point.turns.models = other.point.turns.models = {DEFAULT: Model(generator)}
+        service.point.turns.models = other.point.turns.models = {DEFAULT: LanguageModel(generator)}
         tasks = []
         for one in (service, other):
             tasks.append(asyncio.create_task(ask(one, headers=key)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from armwise.agent.learning.verify import verify
 from armwise.agent.policies import LinUCB, ShadowPolicy, choose, sampling, served_distribution
 from armwise.agent.policies.base import Fixed, Policy
-from armwise.agent.turn import Ask, Canary, Decider, NoEligibleArmError, Observed, Serving
+from armwise.agent.turn import Ask, Canary, Decider, NoEligibleArmError, ObservedDecision, Serving
 from armwise.feedback.budget import Price
 from armwise.feedback.events import INCUMBENT, OBSERVED, Context, Decision, Mode
 from tests.agent.fakes import Preferring
@@ -132,7 +132,7 @@ PRICE = Price("b", 3, 0.5, 0.0, {"a": (4, 1.0), "b": (4, 2.0), "c": (4, 0.0)}, 1
 def test_a_decision_of_another_system_has_the_shadow_of_then(
     probabilities: tuple[float, ...], price: Price | None
 ) -> None:
-    observed = Observed(("b", "a", "c"), probabilities, "b", 70.0)
+    observed = ObservedDecision(("b", "a", "c"), probabilities, "b", 70.0)
     found = decider(0.0, price=price).observe(
         Ask("o-1", "?", request_digest="x"), observed, SEEN, Serving(POLICY, 7)
     )
@@ -152,7 +152,7 @@ def test_a_decision_of_another_system_has_the_shadow_of_then(
 
 
 def test_the_floor_of_a_shadow_over_many_arms_is_as_large_as_it_can_be() -> None:
-    observed = Observed(ARMS, (), "a", 70.0)
+    observed = ObservedDecision(ARMS, (), "a", 70.0)
     found = decider(0.0, floor=0.9).observe(Ask("o-1", "?"), observed, SEEN, Serving(POLICY, 7))
     assert found.floor == pytest.approx(1 / 3)
     assert found.shadow == pytest.approx((1 / 3,) * 3)

@@ -12,7 +12,7 @@ from armwise.agent.turn import (
     ArmInfo,
     Ask,
     Embeddings,
-    Model,
+    LanguageModel,
     Most,
     NoEligibleArmError,
     PriceList,
@@ -46,9 +46,9 @@ def searching(read: int, written: int, **fields: Any) -> ArmInfo:
 
 def price_list(**arms: ArmInfo) -> PriceList:
     models = {
-        DEFAULT: Model(base.ScriptedGenerator({}), PRICES.usd_of),
-        "large": Model(base.ScriptedGenerator({}), Prices(usd_per_kilotoken_out=500.0).usd_of),
-        "hedged": Model(base.ScriptedGenerator({}), PRICES.usd_of, hedged=True),
+        DEFAULT: LanguageModel(base.ScriptedGenerator({}), PRICES.usd_of),
+        "large": LanguageModel(base.ScriptedGenerator({}), Prices(usd_per_kilotoken_out=500.0).usd_of),
+        "hedged": LanguageModel(base.ScriptedGenerator({}), PRICES.usd_of, hedged=True),
     }
     return PriceList(arms, models, TEMPLATES)
 
