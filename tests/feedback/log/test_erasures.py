@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from armwise.feedback.events import Context, Decision, Execution, Feedback, Kind, Observation, Source
 from armwise.feedback.log import Fact, FeedbackStatus, Store, erasures
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.append import with_texts, without_texts
+from armwise.feedback.log.texts import with_texts, without_texts
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.texts import pseudonym
 from armwise.feedback.training_log import Joiner, Refold, read_examples, take_epoch
