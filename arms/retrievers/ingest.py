@@ -63,7 +63,7 @@ class Embedded:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class IngestReport:
     """What a run did.
 
     Attributes:
@@ -79,7 +79,7 @@ class Report:
 
 def ingest(
     corpus: Passages, collection: Collection, embedded: Embedded | None, progress: Progress | None = None
-) -> Report:
+) -> IngestReport:
     """Make a collection hold a corpus and nothing else.
 
     Args:
@@ -101,7 +101,7 @@ def ingest(
     if state is not None:
         _check(state, corpus.name, model)
         if state.version == version == state.next:
-            return Report(version)
+            return IngestReport(version)
     collection.create(None if embedded is None else embedded.vectors.shape[1])
     if state is None or state.next != version:
         before = state.version if state is not None and state.version == state.next else ""
@@ -117,7 +117,7 @@ def ingest(
     deleted = _delete_others(corpus, collection)
     collection.finish()
     collection.keep(replace(state, version=version))
-    return Report(version, written, deleted)
+    return IngestReport(version, written, deleted)
 
 
 def damage_of(arm: EngineArm) -> list[str]:
@@ -126,7 +126,7 @@ def damage_of(arm: EngineArm) -> list[str]:
     return folder.problems(contents=True) if isinstance(folder, Folder) else []
 
 
-def fill_arm(arm: EngineArm, have: Resources, progress: Progress | None = None) -> Report:
+def fill_arm(arm: EngineArm, have: Resources, progress: Progress | None = None) -> IngestReport:
     """Make the collection of an arm hold the corpus alone; a damaged folder is filled anew.
 
     Raises ArmError, ModelNotFoundError.
@@ -150,7 +150,7 @@ def current_version(arm: EngineArm, have: Resources) -> str:
     return version_of(have.corpus, model, row_format(arm.collection))
 
 
-def fill_collection(name: str, resources: Resources, progress: Progress | None = None) -> Report:
+def fill_collection(name: str, resources: Resources, progress: Progress | None = None) -> IngestReport:
     """Put the corpus into the collection of a search engine that an arm searches.
 
     Args:

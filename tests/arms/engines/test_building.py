@@ -19,7 +19,7 @@ from armwise.arms.filters import Comparison
 from armwise.arms.retrievers import build_arm, fill_collection
 from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, check_new, resolve_kind
 from armwise.arms.retrievers.collection import EngineArm, EngineParams, Row
-from armwise.arms.retrievers.ingest import Report, ingest
+from armwise.arms.retrievers.ingest import IngestReport, ingest
 from armwise.arms.retrievers.kind import ArmSpec, Resources, Trust
 from armwise.arms.retrievers.new_arms import EngineAccess, NewArms
 from tests.arms.contract import DIM, ask
@@ -119,9 +119,9 @@ def test_a_collection_is_filled_with_ten_minutes_for_each_request_and_by_an_arm_
 ) -> None:
     filled: list[tuple[Any, ...]] = []
 
-    def fill_arm(*told: Any) -> Report:
+    def fill_arm(*told: Any) -> IngestReport:
         filled.append(told)
-        return Report("a version", 3)
+        return IngestReport("a version", 3)
 
     monkeypatch.setattr("armwise.arms.retrievers.ingest.fill_arm", fill_arm)
     far = ArmSpec(kind="opensearch", params={"url": "http://x", "collection": "c", "timeout_s": 2.0})
@@ -132,7 +132,7 @@ def test_a_collection_is_filled_with_ten_minutes_for_each_request_and_by_an_arm_
         specs["here"] = here
     have = Resources(corpus, tmp_path, BACKBONES, specs)
     for name in specs.keys() & {"far", "here"}:
-        assert fill_collection(name, have, print) == Report("a version", 3)
+        assert fill_collection(name, have, print) == IngestReport("a version", 3)
         arm, resources, progress = filled.pop()
         assert (arm.name, resources, progress) == (name, have, print)
         assert getattr(arm.params, "timeout_s", None) == (600.0 if name == "far" else None)

@@ -10,7 +10,7 @@ import pytest
 
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.retrievers import ingest as ingesting
-from armwise.arms.retrievers.ingest import Embedded, Report, digest_of, ingest, version_of
+from armwise.arms.retrievers.ingest import Embedded, IngestReport, digest_of, ingest, version_of
 from tests.arms.engines.passages import CollectionInMemory, InMemory
 
 
@@ -158,7 +158,7 @@ def test_each_passage_of_each_batch_is_written_with_its_own_vector(monkeypatch: 
     collection = CollectionInMemory()
     ingest(InMemory(numbered(4)), collection, Embedded("m", vectors[:4]))
     changed = [*numbered(3), replace(numbered(4)[3], text="changed"), Passage("p4", "", "new")]
-    assert ingest(InMemory(changed), collection, Embedded("m", vectors)) == Report(
+    assert ingest(InMemory(changed), collection, Embedded("m", vectors)) == IngestReport(
         version_of(InMemory(changed), "m"), written=2, deleted=0
     )
     assert collection.calls[0] == ("create", 5)
