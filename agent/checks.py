@@ -542,7 +542,7 @@ def _log(config: AppConfig) -> Iterator[Finding]:
         yield Finding(f"{where}: {error}", "correct log_url")
 
 
-def _state(state: schema.State, where: str) -> Iterator[Finding]:
+def _state(state: schema.DatabaseState, where: str) -> Iterator[Finding]:
     for setting in state.lossy:
         what = f"{where} may lose what was committed in a crash: {setting}"
         yield Finding(what, f"take {setting} back")

@@ -167,10 +167,10 @@ RETRIED = (runs.Trigger.FIRST, runs.Trigger.SCHEDULE, runs.Trigger.REQUEST)
 """Triggers of a run that is tried again soon where it fails: who gave a command sees its failure, and a run
 for an alarm has a pause of its own."""
 
-INTERRUPTED = (runs.State.RUNNING, runs.State.ABANDONED)
+INTERRUPTED = (runs.RunState.RUNNING, runs.RunState.ABANDONED)
 """States of a run that is started again once its worker is dead."""
 
-FAILED = (runs.State.FAILED, runs.State.ABANDONED)
+FAILED = (runs.RunState.FAILED, runs.RunState.ABANDONED)
 """States of a run that did not come to its end."""
 
 
@@ -207,7 +207,7 @@ def _retry_at(attempts: Sequence[Run]) -> float | None:
         attempts: The newest run and those that it goes on with, newest first.
     """
     last = attempts[0]
-    failed = last.status is runs.State.FAILED and attempts[-1].trigger in RETRIED
+    failed = last.status is runs.RunState.FAILED and attempts[-1].trigger in RETRIED
     if not failed or len(attempts) > len(RETRIES_S):
         return None
     return last.alive_at + RETRIES_S[len(attempts) - 1]
@@ -227,12 +227,12 @@ def failed_run(
         point: The decision point of the log.
     """
     last = runs.newest(store, configured)
-    if last is None or last.status not in (*FAILED, runs.State.RUNNING):
+    if last is None or last.status not in (*FAILED, runs.RunState.RUNNING):
         return None
     failed = [run for run in runs.read_attempts(store, last) if run.status in FAILED]
     if not failed:
         return None
-    again = last.started_at if last.status is runs.State.RUNNING else next_at()
+    again = last.started_at if last.status is runs.RunState.RUNNING else next_at()
     why = f"run {failed[0].seq}: {failed[0].error or failed[0].status}"
     return WorkFailure(Work.WARM_START, point, why, len(failed), again)
 
@@ -258,10 +258,10 @@ def planned(
         since: Start of a cron schedule before the first run.
         retry_at: When the newest run, which has failed, is tried again; None for not.
     """
-    if last is not None and last.status is runs.State.ASKED:
+    if last is not None and last.status is runs.RunState.ASKED:
         return Planned(last.started_at, runs.Trigger.REQUEST)
     earliest = 0.0
-    if last is not None and last.status is runs.State.RUNNING:
+    if last is not None and last.status is runs.RunState.RUNNING:
         earliest = last.alive_at + runs.LEASE_S
     plans = []
     if last is not None and last.status in INTERRUPTED and last.trigger is not runs.Trigger.RESUMED:

@@ -28,7 +28,7 @@ class DamagedFileError(ValueError):
     """A file of a derived folder is missing or has changed; the message names it and what differs."""
 
 
-class Written(BaseModel):
+class WrittenFile(BaseModel):
     """A file as it was written.
 
     Attributes:
@@ -60,7 +60,7 @@ class Manifest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     identity: dict[str, str | int | float] = {}
-    files: dict[str, Written]
+    files: dict[str, WrittenFile]
 
     def saved(self) -> bytes:
         """Return the manifest with its digest, as JSON."""
@@ -97,7 +97,7 @@ class Manifest(BaseModel):
             size = (folder / name).stat().st_size
             if size != expected.bytes:
                 return f"{name} is damaged: {size:,} bytes instead of {expected.bytes:,}"
-            if contents and (digest := Written.of(folder / name).sha256) != expected.sha256:
+            if contents and (digest := WrittenFile.of(folder / name).sha256) != expected.sha256:
                 return _another(name, digest, expected)
         except FileNotFoundError:
             return f"{name} is missing"
@@ -116,13 +116,13 @@ def write(folder: Path, identity: Identity | None = None, names: Collection[str]
     """
     if names is None:
         names = [path.name for path in folder.iterdir() if path.is_file() and path.name != MANIFEST]
-    files = {name: Written.of(folder / name) for name in sorted(names)}
+    files = {name: WrittenFile.of(folder / name) for name in sorted(names)}
     _replace(folder, Manifest(identity=dict(identity or {}), files=files))
 
 
 def add(folder: Path, names: Collection[str]) -> None:
     """Describe files that were written into a folder, and leave the other entries of its manifest."""
-    files = {name: Written.of(folder / name) for name in names}
+    files = {name: WrittenFile.of(folder / name) for name in names}
     try:
         before = Manifest.load(folder)
     except DamagedFileError:
@@ -173,7 +173,7 @@ def read(folder: Path, name: str) -> bytes:
     return content
 
 
-def _another(name: str, digest: str, expected: Written) -> str:
+def _another(name: str, digest: str, expected: WrittenFile) -> str:
     return f"{name} is damaged: its SHA-256 is {digest[:SHOWN]}, not {expected.sha256[:SHOWN]}"
 
 

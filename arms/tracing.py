@@ -33,7 +33,7 @@ CONTENT = "gen_ai.client.inference.operation.details"
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TracedTurn:
     """The turn that work is part of.
 
     Attributes:
@@ -47,7 +47,7 @@ class Turn:
     question: str = field(default="", repr=False)
 
 
-TURN: ContextVar[Turn] = ContextVar("turn", default=Turn())  # noqa: B039 - it is frozen
+TURN: ContextVar[TracedTurn] = ContextVar("turn", default=TracedTurn())  # noqa: B039 - it is frozen
 """The turn of the running task."""
 
 
@@ -266,6 +266,6 @@ def enter(carried: str, question: str) -> None:
     if not carried:
         return
     header, decision_id, episode_id = orjson.loads(carried)
-    TURN.set(Turn(decision_id, episode_id, question))
+    TURN.set(TracedTurn(decision_id, episode_id, question))
     if _tracing is not None and header:
         context.attach(_parent(header))

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from armwise.feedback.arrays import Flags, Floats, drawn_of
-from armwise.feedback.ope import Audit, Draws, Status, audit
+from armwise.feedback.ope import Audit, CheckStatus, Draws, audit
 
 ARMS = ("none", "words", "vectors", "both")
 
@@ -356,8 +356,8 @@ propensities of drawn arms alone too."""
 def finds(result: Audit, check: str) -> bool:
     """Return whether an audit finds a fault."""
     if not check:
-        return result.status is Status.FAIL
-    return any(outcome.name == check and outcome.status is Status.WARN for outcome in result.checks)
+        return result.status is CheckStatus.FAIL
+    return any(outcome.name == check and outcome.status is CheckStatus.WARN for outcome in result.checks)
 
 
 def one_of(make: Callable[[World], Draws], n: int, found: Callable[[Audit], bool], seed: int) -> bool:
@@ -424,7 +424,7 @@ def _about(make: Callable[[World], Draws]) -> str:
 def alarmed(result: Audit) -> bool:
     """Return whether an audit of a true log raises a false alarm."""
     return any(
-        check.status is Status.FAIL or (check.status is Status.WARN and check.p_value is not None)
+        check.status is CheckStatus.FAIL or (check.status is CheckStatus.WARN and check.p_value is not None)
         for check in result.checks
     )
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from armwise.arms.corpus.readers import open_source
-from armwise.arms.retrievers.bm25 import BM25Params, Columns
+from armwise.arms.retrievers.bm25 import BM25Params, WordWeights
 from armwise.arms.tokenizer import words
 from armwise.arms.top_k import best
 
@@ -61,7 +61,7 @@ def compare(label: str, documents: Documents, table: Table) -> None:
     peer = BM25Okapi(documents, k1=params.k1, b=params.b, epsilon=params.epsilon)
     peer_build_s = time.perf_counter() - begun
     begun = time.perf_counter()
-    columns = Columns.build(documents, np.arange(len(documents)), params)
+    columns = WordWeights.build(documents, np.arange(len(documents)), params)
     build_s = time.perf_counter() - begun
 
     peer_s, ours_s, apart = [], [], 0.0

@@ -28,7 +28,7 @@ from armwise.agent.lab.warmstart.canary import (
     FIRST_LOOK,
     LOOK_FACTOR,
     MOST_DECISIONS,
-    Action,
+    CanaryAction,
     first_share,
     next_step,
 )
@@ -173,12 +173,12 @@ def run(
     while course.n < length:
         course.decide(look - course.n, share)
         step = next_step(course.verdict(), share or first, first, 1.0)
-        if step.action in (Action.PROMOTE, Action.END):
+        if step.action in (CanaryAction.PROMOTE, CanaryAction.END):
             return step.action.value, course.n, course.cost
         if automatic:
             share = step.share
         look += max(FIRST_LOOK, round((LOOK_FACTOR - 1.0) * look))
-    return Action.WAIT.value, course.n, course.cost
+    return CanaryAction.WAIT.value, course.n, course.cost
 
 
 def row(name: str, world: World, runs: int, length: int, seed: int, *, automatic: bool = True) -> str:
@@ -187,9 +187,9 @@ def row(name: str, world: World, runs: int, length: int, seed: int, *, automatic
         run(world, rng, length, automatic=automatic)
         for rng in track(np.random.default_rng([seed, len(name)]).spawn(runs), description=name)
     ]
-    promoted = sum(end == Action.PROMOTE.value for end, _, _ in ends) / runs
-    ended = sum(end == Action.END.value for end, _, _ in ends) / runs
-    made = np.array([n if end != Action.WAIT.value else np.inf for end, n, _ in ends])
+    promoted = sum(end == CanaryAction.PROMOTE.value for end, _, _ in ends) / runs
+    ended = sum(end == CanaryAction.END.value for end, _, _ in ends) / runs
+    made = np.array([n if end != CanaryAction.WAIT.value else np.inf for end, n, _ in ends])
     quantiles = np.quantile(made, (0.5, 0.9), method="higher")
     median, most = (f"{at:,.0f}" if np.isfinite(at) else "-" for at in quantiles)
     cost = np.mean([spent for *_, spent in ends])

@@ -26,7 +26,7 @@ from rich.table import Table
 from routing_data import DataSet, Encoder, qa, routers
 
 from armwise.agent.lab.routers import cascade, cross_validation
-from armwise.agent.lab.routers.cascade.fitted import Walk, fit_stages
+from armwise.agent.lab.routers.cascade.fitted import CascadeWalk, fit_stages
 from armwise.agent.lab.routers.cascade.stopping import share_thresholds
 from armwise.agent.lab.routers.cascade.validation import calibration_error, known_costs
 from armwise.agent.routers import RouterSpec
@@ -94,12 +94,12 @@ def labels_of(
         outcomes.scores["em"][:, at],
         outcomes.scores["f1"][:, at],
         PRICE * outcomes.costs["steps"][:, at],
-        cascade.Observed(retrieved, answers, gold),
+        cascade.StageObservations(retrieved, answers, gold),
     )
 
 
 def play(
-    labels: cascade.CascadeDataset, walk: Walk, spec: cascade.CascadeSpec, tokens: Floats
+    labels: cascade.CascadeDataset, walk: CascadeWalk, spec: cascade.CascadeSpec, tokens: Floats
 ) -> dict[str, Floats]:
     """Return what a walk earned and cost on each question."""
     row = np.arange(len(labels))
@@ -145,7 +145,7 @@ def rules(
             first, second = (made.walk(features, np.array([limit])) for limit in (np.inf, -np.inf))
             for probability in PROBABILITIES:
                 on = first.probability < probability
-                walk = Walk(
+                walk = CascadeWalk(
                     np.where(on, 1, 0),
                     np.where(on, second.pick, first.pick),
                     np.where(on, second.probability, first.probability),

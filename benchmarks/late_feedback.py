@@ -29,7 +29,7 @@ from rich.table import Table
 from armwise.agent.policies import Policy, PolicySpec, build_policy
 from armwise.agent.policies.sampling import mix_floor
 from armwise.feedback.dataset import EmptyLogError
-from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Kind, Status, Tick
+from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, FeedbackKind, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.ope import evaluate
 from armwise.feedback.reward import Metric, RewardRule
@@ -207,7 +207,9 @@ def facts_of(world: World, rng: np.random.Generator) -> Iterator[tuple[float, li
             wrong = Feedback(f"w{i}", name, "click", 1.0 - float(right), at + first)
             yield at + first, [wrong]
             if not right:
-                taken_back = Feedback(f"w{i}", name, "click", None, at + first + 60.0, kind=Kind.RETRACTION)
+                taken_back = Feedback(
+                    f"w{i}", name, "click", None, at + first + 60.0, kind=FeedbackKind.RETRACTION
+                )
                 yield at + first + 60.0, [taken_back]
         if delay is not None:
             yield at + delay, [Feedback(f"f{i}", name, "click", float(right), at + delay)]

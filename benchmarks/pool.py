@@ -37,7 +37,7 @@ from armwise.arms.more.entities import Known
 from armwise.arms.more.entity_graph import Graph
 from armwise.arms.more.graph import Explorer, GraphBatch, GraphParams
 from armwise.arms.more.vendi import VendiParams
-from armwise.arms.retrievers import Batch
+from armwise.arms.retrievers import BatchedArms
 from armwise.arms.retrievers import diversity as discounted
 from armwise.arms.retrievers.dense import Candidates, DenseBatch, FirstStage
 from armwise.arms.retrievers.diversity import DiscountedParams, DiverseBatch, Pick
@@ -126,10 +126,10 @@ def graph_grid(backbone: str) -> dict[str, GraphParams]:
     }
 
 
-def batches(backbone: str, stage: FirstStage, explorer: Explorer) -> dict[str, Batch]:
+def batches(backbone: str, stage: FirstStage, explorer: Explorer) -> dict[str, BatchedArms]:
     """Return the arms over a backbone, by family."""
 
-    def batch(params: Sequence[Any], pick: Pick[Any]) -> Batch:
+    def batch(params: Sequence[Any], pick: Pick[Any]) -> BatchedArms:
         return DiverseBatch(
             {f"arm {n}": configuration for n, configuration in enumerate(params)}, stage, pick
         )

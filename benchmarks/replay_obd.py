@@ -25,7 +25,7 @@ from armwise.feedback.exchange import Faults, read_obp, rule_of
 from armwise.feedback.ope import ESTIMATORS, EstimateWithInterval, Sample, Terms, evaluate
 from armwise.feedback.ope.diagnostics import diagnose
 from armwise.feedback.ope.estimators import snips
-from armwise.feedback.ope.evaluation import Estimated
+from armwise.feedback.ope.evaluation import EstimatorResult
 from armwise.feedback.ope.intervals import clopper_pearson
 
 MINUTES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, np.inf)
@@ -151,7 +151,7 @@ def fitting(teacher: Shown, other: Shown) -> Floats:
 def compare(log: Log, target: str, p_target: Floats, truth: Shown) -> Iterator[str]:
     """Yield the lines of what a log says of a target, beside what that really earned."""
     kinds = ("normal", "bootstrap", *dict.fromkeys(SPECIAL.values()))
-    estimates: dict[str, dict[str, Estimated]] = {}
+    estimates: dict[str, dict[str, EstimatorResult]] = {}
     for kind in kinds:
         evaluation = evaluate(
             log,

@@ -328,7 +328,7 @@ class Execution:
     tokens_by_model: Mapping[str, ModelTokens] = field(default_factory=dict)
 
 
-class Kind(StrEnum):
+class FeedbackKind(StrEnum):
     """The kinds of feedback."""
 
     VALUE = "value"
@@ -379,14 +379,14 @@ class Feedback:
     event_time: float | None = None
     tags: Annotated[Mapping[str, str], QUOTES_PASSAGES] = field(default_factory=dict)
     episode_id: str | None = None
-    kind: Kind = Kind.VALUE
+    kind: FeedbackKind = FeedbackKind.VALUE
     source: str | None = None
     key: str | None = None
     content: Annotated[Mapping[str, str], QUOTES_PASSAGES] = field(default_factory=dict)
     rater: str | None = None
 
 
-class Source(StrEnum):
+class ObservationSource(StrEnum):
     """Source of an observation."""
 
     SHADOW = "shadow"
@@ -421,7 +421,7 @@ class Observation:
     """
 
     decision_id: str
-    source: Source
+    source: ObservationSource
     arm: str
     share: float
     propensity: float = 1.0

@@ -23,10 +23,10 @@ from armwise.feedback.archived import resolved
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.dataset import (
     EVERYTHING,
-    Batch,
     Categorical,
     Describe,
     DrawKey,
+    ExampleBatch,
     Log,
     ProgressCallback,
     Selection,
@@ -49,7 +49,7 @@ _REPORTED = 4096
 """Examples between two calls of the progress callback."""
 
 
-class Source(Protocol):
+class TrainingLog(Protocol):
     """A training log, which can be read repeatedly: the same examples, in the same order."""
 
     def log(
@@ -95,7 +95,7 @@ class Source(Protocol):
         ...
 
 
-class LogSource(Source):
+class LogSource(TrainingLog):
     """The training log of a rule in a database, up to where it was when this was first read.
 
     Args:
@@ -151,7 +151,7 @@ class LogSource(Source):
             return _length(connection, self._join), settled_at(connection, self._rule)
 
 
-class ExportSource(Source):
+class ExportSource(TrainingLog):
     """A file that `armwise export` wrote; `armwise import` converts other layouts into one.
 
     Args:
@@ -317,7 +317,7 @@ def _length(connection: sa.Connection, join: str) -> int:
 
 def _batches(
     store: Store, rule: RewardRule, selection: Selection, progress: ProgressCallback | None, end: int
-) -> Iterator[Batch]:
+) -> Iterator[ExampleBatch]:
     for after in range(selection.after, end, CHUNK):
         last = min(after + CHUNK, end)
         try:
@@ -409,12 +409,12 @@ def _matched(
     return {name: values[rows] for name, values in values_of.items()}
 
 
-def _batch(columns: Columns, rule: RewardRule, selection: Selection, after: int) -> Batch:
+def _batch(columns: Columns, rule: RewardRule, selection: Selection, after: int) -> ExampleBatch:
     n = len(columns["metrics"])
     few = Categorical.of(list(columns["status"] + _APART + columns["few"]))
     draw = Categorical([_draw(text) for text in few.values], few.codes)
     p, n_p = _shares(columns["probabilities"], columns["propensity"])
-    return Batch(
+    return ExampleBatch(
         seq=np.arange(after + 1, after + 1 + n),
         at=columns["decided_at"],
         version=columns["version"],

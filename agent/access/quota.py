@@ -98,7 +98,7 @@ class _Turn:
 
     key: str
     at: float
-    booked: dict[ledger.Use, ledger.Amount]
+    booked: dict[ledger.Use, ledger.UsageAmount]
 
 
 class Quota:
@@ -109,13 +109,13 @@ class Quota:
         clock: Seconds since the epoch.
     """
 
-    def __init__(self, usage: ledger.Usage, clock: Callable[[], float]) -> None:
+    def __init__(self, usage: ledger.UsageLedger, clock: Callable[[], float]) -> None:
         self._usage, self._clock = usage, clock
         self._leases: defaultdict[tuple[ledger.Use, Meter], _Lease] = defaultdict(_Lease)
-        self._spent: defaultdict[ledger.Use, ledger.Amount] = defaultdict(ledger.Amount)
+        self._spent: defaultdict[ledger.Use, ledger.UsageAmount] = defaultdict(ledger.UsageAmount)
         self._turns: dict[str, _Turn] = {}
         self._exchanging = asyncio.Lock()
-        self._reported: tuple[float, dict[ledger.Use, ledger.Amount]] = (0.0, {})
+        self._reported: tuple[float, dict[ledger.Use, ledger.UsageAmount]] = (0.0, {})
 
     async def admit(self, caller: Caller) -> None:
         """Count a request of a key.
@@ -129,7 +129,7 @@ class Quota:
         now = self._clock()
         for limit in _limits(caller, now, "requests"):
             await self._take(limit, 1, partial(self._spend, limit.use))
-        self._count(caller.key, now, ledger.Amount(requests=1))
+        self._count(caller.key, now, ledger.UsageAmount(requests=1))
 
     async def book(self, caller: Caller, decision_id: str, tokens: int, usd: float) -> None:
         """Reserve what a turn may cost at most, before its arm is drawn.
@@ -147,7 +147,7 @@ class Quota:
         """
         if caller.key is None:
             return
-        now, booked = self._clock(), dict[ledger.Use, ledger.Amount]()
+        now, booked = self._clock(), dict[ledger.Use, ledger.UsageAmount]()
         self._turns[decision_id] = _Turn(caller.key, now, booked)
         amounts = {"tokens": tokens, "usd": usd}
         try:
@@ -162,7 +162,7 @@ class Quota:
         """Count what a turn has cost, in place of what was reserved for it."""
         if (turn := self._turns.pop(decision_id, None)) is None:
             return
-        amount = ledger.Amount(0, cost.prompt_tokens + cost.completion_tokens, cost.usd)
+        amount = ledger.UsageAmount(0, cost.prompt_tokens + cost.completion_tokens, cost.usd)
         for use, booked in turn.booked.items():
             self._settle(use, booked - amount)
             if len(use[1]) == ledger.MINUTE:
@@ -208,7 +208,7 @@ class Quota:
                         yield f"x-ratelimit-{name}-{meter}".encode(), str(value).encode()
 
     def _spend(self, use: ledger.Use, requests: float) -> None:
-        self._spent[use] += ledger.Amount(int(requests))
+        self._spent[use] += ledger.UsageAmount(int(requests))
 
     async def _take(self, limit: _Limit, amount: float, keep: Callable[[float], None]) -> None:
         """Take a part of a lease, which is extended where it does not suffice.
@@ -279,7 +279,7 @@ class Quota:
                 lease.left = None if lease.left is None else lease.left + lease.free
                 lease.free = 0.0
         now, booked, spent = self._clock(), self._booked(), dict(self._spent)
-        leases = defaultdict(ledger.Amount, booked)
+        leases = defaultdict(ledger.UsageAmount, booked)
         for (use, meter), lease in self._leases.items():
             leases[use] += ledger.amount_of(meter, lease.free)
         grant = await asyncio.to_thread(self._usage.exchange, spent, leases, now, reserve)
@@ -290,18 +290,18 @@ class Quota:
         self._reported = now, booked
         return grant
 
-    def _booked(self) -> dict[ledger.Use, ledger.Amount]:
-        booked = defaultdict[ledger.Use, ledger.Amount](ledger.Amount)
+    def _booked(self) -> dict[ledger.Use, ledger.UsageAmount]:
+        booked = defaultdict[ledger.Use, ledger.UsageAmount](ledger.UsageAmount)
         for turn in self._turns.values():
             for use, amount in turn.booked.items():
                 booked[use] += amount
         return dict(booked)
 
-    def _count(self, key: str, at: float, amount: ledger.Amount) -> None:
+    def _count(self, key: str, at: float, amount: ledger.UsageAmount) -> None:
         for kind in (ledger.DAY, ledger.MONTH):
             self._spent[key, ledger.period(at, kind)] += amount
 
-    def _settle(self, use: ledger.Use, returned: ledger.Amount) -> None:
+    def _settle(self, use: ledger.Use, returned: ledger.UsageAmount) -> None:
         """Return to a lease what a turn did not need; a turn that needed more takes it from there."""
         for meter in ("tokens", "usd"):
             if (use, meter) in self._leases:
@@ -312,8 +312,8 @@ class Quota:
                     lease.left += min(0.0, free)
 
 
-def _book(booked: dict[ledger.Use, ledger.Amount], limit: _Limit, amount: float) -> None:
-    booked[limit.use] = booked.get(limit.use, ledger.Amount()) + ledger.amount_of(limit.meter, amount)
+def _book(booked: dict[ledger.Use, ledger.UsageAmount], limit: _Limit, amount: float) -> None:
+    booked[limit.use] = booked.get(limit.use, ledger.UsageAmount()) + ledger.amount_of(limit.meter, amount)
 
 
 def _taken(lease: _Lease, amount: float, keep: Callable[[float], None]) -> bool:

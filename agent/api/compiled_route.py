@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 JSON = "application/json"
 
 
-class UnreadableError(Exception):
+class InvalidParameterError(Exception):
     """A request lacks a parameter, or has one that is not valid."""
 
 
@@ -83,7 +83,7 @@ class CompiledRoute(APIRoute):
             return
         try:
             arguments = self._arguments(request, body)
-        except UnreadableError:
+        except InvalidParameterError:
             await self._by_framework(scope, _again(body, receive), send)
             return
         results = list[Any]()
@@ -109,11 +109,11 @@ def _value(place: str, field: ModelField, default: Any, request: Request, body: 
     """Return a parameter of a request. Raises UnreadableError."""
     if (sent := _sent(place, field.alias, request, body)) is None:
         if field.field_info.is_required():
-            raise UnreadableError
+            raise InvalidParameterError
         return default
     value, errors = field.validate(sent)
     if errors:
-        raise UnreadableError
+        raise InvalidParameterError
     return value
 
 
@@ -127,11 +127,11 @@ def _sent(place: str, name: str, request: Request, body: bytes) -> Any:
         case "header":
             return request.headers.get(name)
     if request.headers.get("content-type") != JSON:
-        raise UnreadableError
+        raise InvalidParameterError
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
-        raise UnreadableError from None
+        raise InvalidParameterError from None
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -40,14 +40,14 @@ from armwise.feedback.events import (
     Example,
     Execution,
     Feedback,
-    Kind,
+    FeedbackKind,
     Mode,
     Observation,
     Status,
     type_of_error,
     without_quotations,
 )
-from armwise.feedback.log import Record, listing
+from armwise.feedback.log import LoggedDecision, listing
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.registry import Version, keys
 from armwise.feedback.registry import versions as registry_versions
@@ -307,7 +307,9 @@ async def permitted(point: DecisionPoint, caller: Caller, ids: Iterable[str]) ->
     return {passage.id: passage for passage in passages if permits(None, caller.groups, passage.metadata)}
 
 
-async def _permitted(point: DecisionPoint, caller: Caller, decision_record: Record) -> tuple[Record, bool]:
+async def _permitted(
+    point: DecisionPoint, caller: Caller, decision_record: LoggedDecision
+) -> tuple[LoggedDecision, bool]:
     """Return a decision without passages that a key may not see, and without what may quote them.
 
     What is not in the corpus any more counts as such, where any passage is for some groups alone.
@@ -406,7 +408,7 @@ async def with_policies(
         raise ApiError("version_unavailable", str(error), param) from None
 
 
-async def record(point: DecisionPoint, caller: Caller, decision_id: str) -> Record:
+async def record(point: DecisionPoint, caller: Caller, decision_id: str) -> LoggedDecision:
     """Return a decision that the caller may read. Raises ApiError."""
     with suppress(ForeignIdError):  # not distinguished from one that does not exist
         if row := await asyncio.to_thread(point.store.record, caller.stored(decision_id)):
@@ -414,7 +416,7 @@ async def record(point: DecisionPoint, caller: Caller, decision_id: str) -> Reco
     raise ApiError("decision_not_found", f"there is no decision {decision_id!r}", "decision_id")
 
 
-def _shown(decision_record: Record, caller: Caller) -> Record:
+def _shown(decision_record: LoggedDecision, caller: Caller) -> LoggedDecision:
     """Return a record with ids as the caller knows them."""
 
     def shown(fact: Fact, name: str) -> Fact:
@@ -432,7 +434,9 @@ def _shown(decision_record: Record, caller: Caller) -> Record:
     )
 
 
-def document(record: Record, config: AppConfig, now: float, *, withheld: bool = False) -> DecisionRecord:
+def document(
+    record: LoggedDecision, config: AppConfig, now: float, *, withheld: bool = False
+) -> DecisionRecord:
     """Return everything known about a decision at a time, in seconds since the epoch."""
     logged, execution = record.decision, record.execution
     served = execution.served if execution else None
@@ -466,7 +470,7 @@ def document(record: Record, config: AppConfig, now: float, *, withheld: bool = 
         floor=logged.floor,
         cost_weight=logged.cost_weight,
         deferred=logged.deferred,
-        activated=any(item.kind is Kind.ACTIVATION for item in record.feedback),
+        activated=any(item.kind is FeedbackKind.ACTIVATION for item in record.feedback),
         budget=budget,
         shadow=dict(zip(logged.arms, logged.shadow, strict=False)) or None,
         canary=construct(Share, version=logged.candidate, share=logged.share) if logged.share else None,
@@ -554,7 +558,7 @@ def _answer(recorded: str | None) -> tuple[str | None, list[WrittenChoice] | Non
     return answer.text, [construct(WrittenChoice, **asdict(choice)) for choice in answer.all]
 
 
-def _fact(record: Record) -> DecisionFact:
+def _fact(record: LoggedDecision) -> DecisionFact:
     """Return a decision with its feedback, as the fold reads it."""
     decision = record.decision
     labelled = decision.policy == LABELS
@@ -570,7 +574,7 @@ def _fact(record: Record) -> DecisionFact:
     return DecisionFact(record.seq, *columns, record.feedback, decision.draw_id)
 
 
-def _state(record: Record, waits: bool) -> str:
+def _state(record: LoggedDecision, waits: bool) -> str:
     """Return whether a decision is learned, open to feedback, or closed without being learned."""
     if record.example_seq is not None:
         return "learned"

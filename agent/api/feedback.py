@@ -24,7 +24,7 @@ from armwise.agent.serving import ask as asking
 from armwise.agent.telemetry import turns
 from armwise.arms import tracing
 from armwise.feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
-from armwise.feedback.events import COMMENT, DEMONSTRATION, NOTES, PREFERENCE, Feedback, Kind
+from armwise.feedback.events import COMMENT, DEMONSTRATION, NOTES, PREFERENCE, Feedback, FeedbackKind
 from armwise.feedback.log import FeedbackStatus, Receipt
 from armwise.feedback.reward import Complete, RewardError, RewardRule
 
@@ -35,7 +35,7 @@ REFUSALS = ("unknown_metric", "idempotency_conflict", "too_much_feedback")
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class CheckedFeedback:
     """Checked feedback, with its decision point and its caller there."""
 
     point: DecisionPoint
@@ -99,10 +99,10 @@ async def keep_each(
         ApiError: No item was kept.
     """
     checked = [_item_or_error(point, caller, *item) for item in zip(items, names, strict=True)]
-    outcomes = iter(await _accept([item for item in checked if isinstance(item, Item)]))
+    outcomes = iter(await _accept([item for item in checked if isinstance(item, CheckedFeedback)]))
     rows = list[FeedbackReceipt | ApiError]()
     for item_or_error in checked:
-        if isinstance(item_or_error, Item):
+        if isinstance(item_or_error, CheckedFeedback):
             outcome = next(outcomes)
             if isinstance(outcome, Receipt):
                 rows.append(item_or_error.kept(outcome))
@@ -133,14 +133,14 @@ async def activate(point: RequestPoint, caller: RequestCaller, decision_id: Deci
         stored,
         stored,
         received_at=point.service.clock(),
-        kind=Kind.ACTIVATION,
+        kind=FeedbackKind.ACTIVATION,
         source=caller.source,
         key=caller.key,
     )
-    return await _keep_one(Item(point, caller, fact))
+    return await _keep_one(CheckedFeedback(point, caller, fact))
 
 
-async def _keep_one(item: Item) -> Response:
+async def _keep_one(item: CheckedFeedback) -> Response:
     (outcome,) = await _accept([item])
     if isinstance(outcome, Exception):
         raise outcome
@@ -176,13 +176,15 @@ async def keep_all(
 
 def check_all(
     point: DecisionPoint, caller: Caller, *items: FeedbackItem, key: str | None = None
-) -> list[Item]:
+) -> list[CheckedFeedback]:
     """Return checked items of one decision or episode; see `keep_all`, which keeps them."""
     names = [key if key is None or not index else f"{key}:{index}" for index in range(len(items))]
     return [item_of(point, caller, *pair) for pair in zip(items, names, strict=True)]
 
 
-def item_of(point: DecisionPoint, caller: Caller, item: FeedbackItem, key: str | None = None) -> Item:
+def item_of(
+    point: DecisionPoint, caller: Caller, item: FeedbackItem, key: str | None = None
+) -> CheckedFeedback:
     """Return checked feedback, at the point that its id begins with, or else at the given one.
 
     Raises:
@@ -201,7 +203,7 @@ def item_of(point: DecisionPoint, caller: Caller, item: FeedbackItem, key: str |
         id=caller.stored(name, "feedback") if name else caller.new_id(),
         decision_id=item.decision_id and caller.stored(item.decision_id),
         episode_id=item.episode_id and caller.stored(item.episode_id, "episode"),
-        kind=Kind.RETRACTION if item.value is None else Kind.VALUE,
+        kind=FeedbackKind.RETRACTION if item.value is None else FeedbackKind.VALUE,
         metric=item.metric_name,
         value=value,
         received_at=point.service.clock(),
@@ -212,7 +214,7 @@ def item_of(point: DecisionPoint, caller: Caller, item: FeedbackItem, key: str |
         content=content,
         rater=_rater(point, caller),
     )
-    return Item(point, caller, fact)
+    return CheckedFeedback(point, caller, fact)
 
 
 def _rater(point: DecisionPoint, caller: Caller) -> str | None:
@@ -270,7 +272,9 @@ def _pair(point: DecisionPoint, caller: Caller, item: FeedbackItem) -> dict[str,
 _ITEM = TypeAdapter(FeedbackItem)
 
 
-def _item_or_error(point: DecisionPoint, caller: Caller, item: object, name: str | None) -> Item | Exception:
+def _item_or_error(
+    point: DecisionPoint, caller: Caller, item: object, name: str | None
+) -> CheckedFeedback | Exception:
     if isinstance(item, Exception):
         return item
     try:
@@ -281,7 +285,7 @@ def _item_or_error(point: DecisionPoint, caller: Caller, item: object, name: str
         return error
 
 
-async def _accept(items: Sequence[Item]) -> list[Receipt | Exception]:
+async def _accept(items: Sequence[CheckedFeedback]) -> list[Receipt | Exception]:
     """Commit feedback and return, for each item, its receipt or the error that refused it.
 
     Items of one decision are committed together, so that none is learned without the others.

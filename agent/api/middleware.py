@@ -1,7 +1,7 @@
 """What every request passes before its handler: its host, its key, its rate, its body; the decision point.
 
 Without keys the service is open: suitable for one machine, not for a network. How the clients of another
-API send their key, its adapter says in a `Dialect`.
+API send their key, its adapter says in a `ApiDialect`.
 """
 
 import asyncio
@@ -159,7 +159,7 @@ def _authorization(headers: Mapping[bytes, bytes]) -> str:
 
 
 @dataclass(frozen=True)
-class Dialect:
+class ApiDialect:
     """How the clients of another API differ from those of OpenAI's, which its adapter says.
 
     Attributes:
@@ -178,11 +178,11 @@ class Dialect:
         return path == self.path or path.startswith(f"{self.path}/")
 
 
-OURS = Dialect("")
+OURS = ApiDialect("")
 """That of every other path: the key is a header."""
 
 
-def _dialect_of(path: str, dialects: Sequence[Dialect]) -> Dialect:
+def _dialect_of(path: str, dialects: Sequence[ApiDialect]) -> ApiDialect:
     return next((dialect for dialect in dialects if dialect.speaks(path)), OURS)
 
 
@@ -207,7 +207,7 @@ class RequestGuard:
         hosts: Hosts,
         limits: Limits,
         refused: Callable[[str], object],
-        dialects: Sequence[Dialect] = (),
+        dialects: Sequence[ApiDialect] = (),
     ) -> None:
         self._app, self._keyring, self._quota, self._hosts = app, keyring, quota, hosts
         self._refused, self._dialects = refused, dialects
@@ -274,7 +274,7 @@ class RequestGuard:
         ):
             raise ApiError("forbidden", "the page of another site had the browser send this request")
 
-    def _caller(self, path: str, headers: Mapping[bytes, bytes], dialect: Dialect) -> Caller:
+    def _caller(self, path: str, headers: Mapping[bytes, bytes], dialect: ApiDialect) -> Caller:
         """Return the caller of a request. Raises UnknownHostError, UnauthorizedError."""
         if host := headers.get(b"host"):
             self._hosts.check(host.decode("latin-1"))

@@ -51,7 +51,7 @@ Fact = Decision | Execution | Feedback
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class CheckedObservation:
     """A checked item, with its decision point and its caller there.
 
     Attributes:
@@ -134,14 +134,14 @@ async def keep_each(
         ApiError: No item was kept.
     """
     checked = [_item_or_error(point, caller, *pair) for pair in zip(items, names, strict=True)]
-    stored_decisions = await _known([item for item in checked if isinstance(item, Item)])
+    stored_decisions = await _known([item for item in checked if isinstance(item, CheckedObservation)])
     begun = list[ObservationReceipt | Exception | asyncio.Task[ObservationReceipt]]()
     for n, item_or_error in enumerate(checked, start=1):
         if n % TOGETHER == 0:
             await asyncio.sleep(0)
         begun.append(
             await _begun(item_or_error, stored_decisions)
-            if isinstance(item_or_error, Item)
+            if isinstance(item_or_error, CheckedObservation)
             else item_or_error
         )
     if commits := [task for task in begun if isinstance(task, asyncio.Task)]:
@@ -170,7 +170,7 @@ Known = Mapping[tuple[str, str], tuple[Decision, int]]
 """Decisions that are in the log already with their positions, by point and id."""
 
 
-async def _known(items: Sequence[Item]) -> Known:
+async def _known(items: Sequence[CheckedObservation]) -> Known:
     """Return the decisions of items that are in the logs. Raises StoreError."""
     ids: dict[str, tuple[DecisionPoint, list[str]]] = {}
     for item in items:
@@ -183,7 +183,7 @@ async def _known(items: Sequence[Item]) -> Known:
 
 
 async def _begun(
-    item: Item, stored_decisions: Known
+    item: CheckedObservation, stored_decisions: Known
 ) -> "ObservationReceipt | Exception | asyncio.Task[ObservationReceipt]":
     """Queue the commit of an item, and return it; or its receipt or error, where there is no commit."""
     try:
@@ -196,7 +196,9 @@ async def _begun(
     return asyncio.ensure_future(_committed(item, decision, future))
 
 
-async def _committed(item: Item, decision: Decision, commit: "asyncio.Future[Any]") -> ObservationReceipt:
+async def _committed(
+    item: CheckedObservation, decision: Decision, commit: "asyncio.Future[Any]"
+) -> ObservationReceipt:
     """Return the receipt of an item once it is durable; another request may have been faster."""
     try:
         receipts = await commit
@@ -210,7 +212,7 @@ async def _committed(item: Item, decision: Decision, commit: "asyncio.Future[Any
     return item.receipt("accepted", receipts[-1].seq, evaluable=bool(decision.probabilities))
 
 
-async def _again(item: Item, logged: Decision, seq: int) -> ObservationReceipt:
+async def _again(item: CheckedObservation, logged: Decision, seq: int) -> ObservationReceipt:
     """Return the receipt of an item whose id is in the log: it was sent before, or says how a decision ended.
 
     Raises:
@@ -237,7 +239,9 @@ async def _again(item: Item, logged: Decision, seq: int) -> ObservationReceipt:
 _ITEM = TypeAdapter(ObservationItem)
 
 
-def _item_or_error(point: DecisionPoint, caller: Caller, item: object, name: str | None) -> Item | Exception:
+def _item_or_error(
+    point: DecisionPoint, caller: Caller, item: object, name: str | None
+) -> CheckedObservation | Exception:
     try:
         return item_of(point, caller, _ITEM.validate_python(item), name)
     except ValidationError as error:
@@ -246,7 +250,9 @@ def _item_or_error(point: DecisionPoint, caller: Caller, item: object, name: str
         return error
 
 
-def item_of(point: DecisionPoint, caller: Caller, item: ObservationItem, key: str | None = None) -> Item:
+def item_of(
+    point: DecisionPoint, caller: Caller, item: ObservationItem, key: str | None = None
+) -> CheckedObservation:
     """Return a checked item, at the point that it names.
 
     Raises:
@@ -284,7 +290,9 @@ def item_of(point: DecisionPoint, caller: Caller, item: ObservationItem, key: st
         Cost(spent.steps, spent.prompt_tokens, spent.completion_tokens, 0.0, spent.seconds, spent.usd),
         finished_at=now,
     )
-    return Item(point, caller, ask, observed, execution, _metrics(point, caller, item, decision_id, now))
+    return CheckedObservation(
+        point, caller, ask, observed, execution, _metrics(point, caller, item, decision_id, now)
+    )
 
 
 def _observed(point: DecisionPoint, item: ObservationItem, now: float) -> ObservedDecision:

@@ -35,7 +35,7 @@ from armwise.agent.serving import DecisionPoint, Service
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask
 from armwise.feedback.events import Decision
-from armwise.feedback.log import Record
+from armwise.feedback.log import LoggedDecision
 
 router = APIRouter(tags=["decisions"], route_class=CompiledRoute)
 
@@ -264,7 +264,7 @@ def by_ids(decision: Decision) -> Decision:
     )
 
 
-def record_by_ids(found: Record) -> Record:
+def record_by_ids(found: LoggedDecision) -> LoggedDecision:
     """Return a record with the ids of the actions in the place of their positions."""
     decision, execution = by_ids(found.decision), found.execution
     return replace(

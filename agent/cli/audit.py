@@ -19,7 +19,7 @@ from armwise.agent.cli.options import (
 )
 from armwise.agent.evaluation import audit_file, audit_store
 from armwise.feedback.log import Store
-from armwise.feedback.ope import Status
+from armwise.feedback.ope import CheckStatus
 
 
 def audit(
@@ -59,5 +59,5 @@ def audit(
         for line in (report.summary, *report.footnotes()):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         write_report(report, output)
-    if report.found.status is Status.FAIL:
+    if report.found.status is CheckStatus.FAIL:
         raise typer.Exit(1)

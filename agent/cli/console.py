@@ -85,7 +85,7 @@ def progress(to: Terminal | None = None) -> Iterator[ProgressCallback]:
     """
     to = console if to is None else to
     if not to.is_terminal:
-        yield _Lines(to)
+        yield _ProgressLines(to)
         return
     from rich import progress as bar
 
@@ -107,7 +107,7 @@ def progress(to: Terminal | None = None) -> Iterator[ProgressCallback]:
         yield on_progress
 
 
-class _Lines:
+class _ProgressLines:
     """Print the progress of each piece of work: at its start, at its end, and every few seconds."""
 
     def __init__(self, to: Terminal, every_s: float = 5.0) -> None:

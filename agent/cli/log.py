@@ -12,7 +12,7 @@ import typer
 from rich.table import Column, Table
 
 from armwise.agent.access import NewKey
-from armwise.agent.api import Export, Format, Window
+from armwise.agent.api import Export, ExportWindow, Format
 from armwise.agent.cli.console import console, errors, explained, progress
 from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Point, opened, settings_options, unique
 from armwise.agent.config import DEFAULT_POINT
@@ -47,7 +47,7 @@ def export(
 ) -> None:
     """Write the training log to a file that others read, or `armwise replay --from`."""
     with explained():
-        window = Window.model_validate({"since": since, "until": until})
+        window = ExportWindow.model_validate({"since": since, "until": until})
         settings = opened(config, without=["router"]).of(point)
         with closing(Store(settings.database_url, settings.reward.join)) as store, progress() as on_progress:
             export = Export(store, settings.reward, settings.actions, window)
@@ -132,7 +132,7 @@ def archive(
     with explained():
         if before is None and decisions is None:
             raise ValueError("--before or --decisions was expected")
-        end = Window.model_validate({"until": before}).until
+        end = ExportWindow.model_validate({"until": before}).until
         settings = opened(config, without=["router"]).of(point)
         to = to if point == DEFAULT_POINT else f"{to.rstrip('/')}/{point}"
         with closing(Store(settings.database_url)) as store, progress() as on_progress:
@@ -310,6 +310,6 @@ def _state(api_key: keys.ApiKey, now: float) -> str:
     return f"expired {at}" if expires <= now else f"until {at}"
 
 
-def _spent(amounts: Mapping[str, usage.Amount]) -> str:
-    amount = amounts.get("month", usage.Amount())
+def _spent(amounts: Mapping[str, usage.UsageAmount]) -> str:
+    amount = amounts.get("month", usage.UsageAmount())
     return f"{amount.requests:,} requests, {amount.tokens:,} tokens, ${amount.usd:,.4f}"

@@ -76,7 +76,7 @@ def main(config: str, prepared: Callable[[], bool] = lambda: True) -> int:
         return 1
     from ray.serve.scripts import cli  # Ray reads the environment when it is imported
 
-    watch = Watch()
+    watch = DeploymentWatch()
     watch.start()
     try:
         # without a folder, it imports from this one
@@ -126,7 +126,7 @@ def problems(applications: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem("the application cannot be deployed", application.message.strip(), for_good=True)
 
 
-class Watch(threading.Thread):
+class DeploymentWatch(threading.Thread):
     """Reports and records unhealthy deployments; interrupts the main thread where Ray Serve has given one up.
 
     Attributes:

@@ -106,7 +106,7 @@ def retry_after_s(header: str | None, default: float) -> float:
     return min(LONGEST_PAUSE_S, max(0.0, pause_s))
 
 
-class _Connection:
+class _ClientConnection:
     """What both clients have in common.
 
     Attributes:
@@ -260,7 +260,7 @@ class AsyncStream(_Events):
                 yield text
 
 
-class Client(_Connection):
+class Client(_ClientConnection):
     """A client that blocks; thread-safe.
 
     Args:
@@ -414,7 +414,7 @@ class Client(_Connection):
             response.close()
 
 
-class AsyncClient(_Connection):
+class AsyncClient(_ClientConnection):
     """The same to be awaited; see `Client`.
 
     Args:

@@ -66,7 +66,9 @@ async def judged(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
             if candidate.verdict is not None and candidate.name not in cards and len(cards) < CARDS:
                 version, verdict = _version(candidate.name), candidate.verdict
                 cards[candidate.name] = Judged(candidate.name, version, evaluation, verdict, trail(verdict))
-    pending = [evaluation for evaluation in listed if not evaluations.State(evaluation.status).ended]
+    pending = [
+        evaluation for evaluation in listed if not evaluations.EvaluationStatus(evaluation.status).ended
+    ]
     return {"judged": list(cards.values()), "pending": pending}
 
 

@@ -35,9 +35,9 @@ TRIGGERS = {
 """What started a warm start, in words."""
 
 STATUSES = {
-    registry_runs.State.ASKED: "requested",
-    registry_runs.State.NOTHING_NEW: "nothing new to learn",
-    registry_runs.State.ABANDONED: "abandoned: its process died",
+    registry_runs.RunState.ASKED: "requested",
+    registry_runs.RunState.NOTHING_NEW: "nothing new to learn",
+    registry_runs.RunState.ABANDONED: "abandoned: its process died",
 }
 """The status of a warm start in words, where its name is none."""
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from armwise.agent.api import errors
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import NOBODY, Dialect, RequestPoint
+from armwise.agent.api.middleware import NOBODY, ApiDialect, RequestPoint
 from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.reporting import filled
 from armwise.agent.serving import DecisionPoint
@@ -40,7 +40,7 @@ def _authorization(headers: Mapping[bytes, bytes]) -> str:
     return f"Bearer {cookies.get(KEY_COOKIE, '')}"
 
 
-DIALECT = Dialect(CONSOLE, _authorization, answers_refusals=True)
+DIALECT = ApiDialect(CONSOLE, _authorization, answers_refusals=True)
 """A page may have its key in a cookie, and what is refused is answered with a page."""
 
 HERE = Path(__file__).parent

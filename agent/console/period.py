@@ -19,8 +19,15 @@ from armwise.agent.config import AppConfig
 from armwise.agent.console.period_curve import AtEqualQuality, CurvePoint, at_equal_quality, curve_of
 from armwise.agent.evaluation.audit import propensity_doubt
 from armwise.agent.evaluation.kinds import KindShares, rows_by_kind, shares_by_kind
-from armwise.agent.evaluation.learning_curve import MOST_STRETCHES, Stretch, changes_of
-from armwise.agent.evaluation.served import ERROR, Alternative, Comparison, alternative, compare, least_floor
+from armwise.agent.evaluation.learning_curve import MOST_STRETCHES, CurveStretch, changes_of
+from armwise.agent.evaluation.served import (
+    ERROR,
+    Alternative,
+    ServedComparison,
+    alternative,
+    compare,
+    least_floor,
+)
 from armwise.arms.base import Progress
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.clock import utc
@@ -171,11 +178,11 @@ class Period:
 
     since: float
     until: float
-    whole: Comparison
+    whole: ServedComparison
     arms: tuple[ArmFigures, ...]
     feature: str
     kinds: tuple[KindShares, ...]
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[CurveStretch, ...]
     dearest: str | None
     usd: Saving | None
     seconds: Saving | None
@@ -325,7 +332,7 @@ def _held(store: Store, since: float, until: float) -> Iterator[tuple[float, str
     judged = set()
     for run in runs.page(store, NEWEST):
         judged.add(run.evaluation)
-        if run.status is runs.State.HELD and since <= (run.finished_at or 0.0) < until:
+        if run.status is runs.RunState.HELD and since <= (run.finished_at or 0.0) < until:
             decided = [step["found"] for step in run.steps if step["name"] == "decide"]
             reasons = " ".join(reason for decision in decided for reason in decision.get("reasons", ()))
             yield run.finished_at or 0.0, f"Warm start {run.seq} was held: {reasons}"
@@ -435,7 +442,7 @@ class Turns:
         always: Floats = (self._drawn == arm).astype(np.float64)
         return always
 
-    def comparison(self, names: Sequence[str], floor: float, rewards: Interval) -> Comparison:
+    def comparison(self, names: Sequence[str], floor: float, rewards: Interval) -> ServedComparison:
         """Compare what was served with a uniform choice and with each of some arms."""
         several = self._n_arms[self._n_arms > 1]
         return compare(
@@ -535,7 +542,9 @@ class Turns:
                 means.append(RawMean(arm, len(earned), float(earned.mean())))
         return tuple(sorted(means, key=lambda mean: (-mean.reward, mean.name)))
 
-    def stretches(self, best: str | None, arms: int, floor: float, rewards: Interval) -> tuple[Stretch, ...]:
+    def stretches(
+        self, best: str | None, arms: int, floor: float, rewards: Interval
+    ) -> tuple[CurveStretch, ...]:
         """Cut the turns into stretches of as many decisions each, with the best arm by name."""
         most = min(MOST_STRETCHES, max(1, round(sqrt(self.n) / 2.5)))
         edges = np.linspace(0, self.n, most + 1).round().astype(int).tolist()
@@ -554,5 +563,5 @@ class Turns:
             served = self.sums(here, self.reward, self.served).estimate(reach=1.0, rewards=rewards)
             drawn = self._drawn[here & self._explored].tolist()
             shares = {arm: drawn.count(arm) / len(drawn) for arm in sorted(set(drawn))}
-            stretches.append(Stretch(begin, end, served, uniform, single, shares))
+            stretches.append(CurveStretch(begin, end, served, uniform, single, shares))
         return tuple(stretches)

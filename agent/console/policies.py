@@ -38,7 +38,7 @@ from armwise.agent.serving import DecisionPoint
 from armwise.feedback.events import Decision
 from armwise.feedback.registry import (
     ActivePolicy,
-    Evaluation,
+    EvaluationRow,
     Run,
     Version,
     active_policy,
@@ -395,7 +395,7 @@ class Opinion:
         is_fresh: Whether a promotion uses that verdict; otherwise it asks the gate again.
     """
 
-    evaluation: Evaluation | None = None
+    evaluation: EvaluationRow | None = None
     verdict: Mapping[str, Any] | None = None
     is_fresh: bool = False
 
@@ -416,7 +416,7 @@ async def _opinion(point: DecisionPoint, version: Version) -> Opinion | None:
 def _read_opinion(point: DecisionPoint, version: int, active: ActivePolicy) -> Opinion:
     store = point.store
     judgement = newest_judgement(store, configuration_of(point.config), version, active)
-    if judgement is None or judgement.status is not evaluations.State.DONE:
+    if judgement is None or judgement.status is not evaluations.EvaluationStatus.DONE:
         return Opinion(judgement)
     report = evaluations.result_of(store, judgement.seq) or {}
     verdicts = {candidate["name"]: candidate["verdict"] for candidate in report["candidates"]}

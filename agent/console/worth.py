@@ -37,7 +37,7 @@ Estimate = tuple[float, intervals.Interval] | None
 
 
 @dataclass(frozen=True)
-class Kind:
+class QuestionKind:
     """One kind of question.
 
     Attributes:
@@ -82,7 +82,7 @@ def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, A
 
 def grouped(
     rows: Sequence[rollups.Rewarded], by: str, rewards: intervals.Interval, floor: float
-) -> list[Kind]:
+) -> list[QuestionKind]:
     """Return the kinds of rewarded decisions by a feature, the most frequent first.
 
     Args:
@@ -102,7 +102,9 @@ def grouped(
     return [_kind(name, members[name], rewards, floor) for name in (*frequent_names, OTHERS) if members[name]]
 
 
-def _kind(name: str, rows: Sequence[rollups.Rewarded], rewards: intervals.Interval, floor: float) -> Kind:
+def _kind(
+    name: str, rows: Sequence[rollups.Rewarded], rewards: intervals.Interval, floor: float
+) -> QuestionKind:
     sums = defaultdict[str, Counter[str]](Counter)
     for row in rows:
         sums[row.arm].update(row.sums)
@@ -113,7 +115,7 @@ def _kind(name: str, rows: Sequence[rollups.Rewarded], rewards: intervals.Interv
         )
         for arm, amounts in sums.items()
     }
-    return Kind(name, len(rows), drawn, worth, *leader(worth, len(rows)))
+    return QuestionKind(name, len(rows), drawn, worth, *leader(worth, len(rows)))
 
 
 def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, int | None]:

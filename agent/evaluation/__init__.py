@@ -21,10 +21,10 @@ from .gate import (
 )
 from .job import Evaluations, evaluate_apart
 from .kinds import KindShares, shares_by_kind
-from .learning_curve import LearningCurve, Mark, Promise, Stretch, read_curve
+from .learning_curve import CurveStretch, LearningCurve, Mark, Promise, read_curve
 from .report import CandidateResult, Estimated, Interval, Report
 from .request import EvaluationRequest, Moment, moment_of, refuse_untrusted
-from .served import Alternative, Comparison, least_floor, summary_of
+from .served import Alternative, ServedComparison, least_floor, summary_of
 
 __all__ = [
     "CANDIDATE_NAMES",
@@ -34,7 +34,7 @@ __all__ = [
     "CandidateError",
     "CandidateKind",
     "CandidateResult",
-    "Comparison",
+    "CurveStretch",
     "Estimated",
     "EvaluationError",
     "EvaluationFailedError",
@@ -48,7 +48,7 @@ __all__ = [
     "NothingToAuditError",
     "Promise",
     "Report",
-    "Stretch",
+    "ServedComparison",
     "audit_file",
     "audit_store",
     "evaluate_apart",

@@ -33,7 +33,7 @@ from armwise.feedback.dataset import Log
 from armwise.feedback.events import FOREIGN, LABELS, Example
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, without_password
-from armwise.feedback.ope import Audit, Check, Draws, Status, audit
+from armwise.feedback.ope import Audit, Check, CheckStatus, Draws, audit
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, LogSource
 from armwise.feedback.texts import value_of
@@ -128,7 +128,7 @@ class AuditReport:
         """The checks that fail, and then those that warn."""
         return [
             check
-            for status in (Status.FAIL, Status.WARN)
+            for status in (CheckStatus.FAIL, CheckStatus.WARN)
             for check in self.found.checks
             if check.status is status
         ]
@@ -169,7 +169,12 @@ class AuditReport:
         )
 
 
-_STYLES = {Status.PASS: "", Status.SKIPPED: "dim", Status.WARN: "yellow", Status.FAIL: "red"}
+_STYLES = {
+    CheckStatus.PASS: "",
+    CheckStatus.SKIPPED: "dim",
+    CheckStatus.WARN: "yellow",
+    CheckStatus.FAIL: "red",
+}
 
 
 def p_in_words(p: float | None) -> str:
@@ -185,7 +190,7 @@ def p_in_words(p: float | None) -> str:
 
 def summary_of(found: Audit) -> str:
     """Return what an audit says, in a sentence or two."""
-    warned = [check.name for check in found.checks if check.status is Status.WARN]
+    warned = [check.name for check in found.checks if check.status is CheckStatus.WARN]
     warnings = f" Warnings: {', '.join(warned)}." if warned else ""
     if found.faults:
         names = ", ".join(check.name for check in found.faults)
@@ -222,7 +227,7 @@ def audit_store(
     waiting = source.waiting(None, MOST_WAITING)
     ids = {decision.id for decision in waiting.decisions}
     turns = drawn_turns.read(store, config.reward, _seconds(since), _seconds(until))
-    columns = Columns(
+    columns = AuditColumns(
         turns,
         lambda turn: turn.decision.id in ids or turn.decision.decided_at >= waiting.settled,
         on_progress,
@@ -261,7 +266,7 @@ def audit_file(
             else:
                 excluded[OUTSIDE] += 1
 
-    columns = Columns(turns(), lambda _: False, on_progress)
+    columns = AuditColumns(turns(), lambda _: False, on_progress)
     columns.excluded.update(excluded)
     notes = (EXPORTED,) if columns.ours else ()
     return _report(str(path), columns, notes, settled)
@@ -284,7 +289,9 @@ def _seconds(at: datetime | None) -> float | None:
     return None if at is None else at.timestamp()
 
 
-def _report(source: str, columns: "Columns", notes: tuple[str, ...], settled: float = inf) -> AuditReport:
+def _report(
+    source: str, columns: "AuditColumns", notes: tuple[str, ...], settled: float = inf
+) -> AuditReport:
     """Return the audit of columns. Raises NothingToAuditError."""
     if not columns.n:
         left_out = counted(columns.excluded)
@@ -314,7 +321,7 @@ def _report(source: str, columns: "Columns", notes: tuple[str, ...], settled: fl
 # -- columns -----------------------------------------------------------------------------------------
 
 
-class Columns:
+class AuditColumns:
     """Turns that were drawn, as columns; the others are counted.
 
     Args:

@@ -29,7 +29,7 @@ from armwise.agent.routers import RouterError, Stage, dataset
 from armwise.agent.spec import lines
 from armwise.arms.models import ModelNotFoundError, build_embedder
 from armwise.feedback.budget import Budget, Pacer
-from armwise.feedback.events import LABELS, ROUTER, Decision, Example, Source
+from armwise.feedback.events import LABELS, ROUTER, Decision, Example, ObservationSource
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, arm_sets, versions
 from armwise.feedback.reward import RewardRule
@@ -275,7 +275,7 @@ def _floor_of(decision: Decision, floor: float) -> float:
 
 
 @dataclass(eq=False)
-class Learned:
+class LearnedTarget:
     """A policy with the floor of the configuration, or the logged one where that is higher.
 
     A canary has the logged floor, so that it differs from what was served in its choices alone.
@@ -354,8 +354,8 @@ class Learned:
                 self.policy.learn(example.decision, reward)
             for label, value in self.beside(example) if self.beside else ():
                 self.policy.learn(label, value)
-                if observed.source_of(label) is Source.JUDGE:
-                    self._graded.add(label.id.removesuffix(f"/{Source.JUDGE}/{label.drawn}"))
+                if observed.source_of(label) is ObservationSource.JUDGE:
+                    self._graded.add(label.id.removesuffix(f"/{ObservationSource.JUDGE}/{label.drawn}"))
         if self.pacer is not None and example.decision.policy != LABELS:
             self._pay(self.pacer, example)
 
@@ -412,7 +412,7 @@ class Recorded:
         return ()
 
 
-class Routed:
+class RouterTarget:
     """The arm with the best score of a router on questions; ties are split evenly.
 
     For a question that it was trained on, the out-of-fold scores are used; see
@@ -476,7 +476,7 @@ class Routed:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class CandidateService:
     """The service in which candidates would run.
 
     Attributes:
@@ -496,7 +496,7 @@ class Setting:
     @classmethod
     def of(
         cls, config: AppConfig, rule: RewardRule, store: Store | None, budget: Budget | None = None
-    ) -> "Setting":
+    ) -> "CandidateService":
         """Return the setting of a configuration, with the arms that a service would have."""
         arms = config.arm_documents if store is None else arm_sets.at_start(store, config.arm_documents)
         live = tuple(arm_sets.actions(arms))
@@ -518,7 +518,7 @@ class Setting:
         return self.store, version
 
 
-def candidate_of(named: CandidateName, setting: Setting) -> Candidate:
+def candidate_of(named: CandidateName, setting: CandidateService) -> Candidate:
     """Build a candidate in its state before the first row of the log.
 
     Args:
@@ -529,18 +529,18 @@ def candidate_of(named: CandidateName, setting: Setting) -> Candidate:
         CandidateError: It cannot be built; the message says why.
     """
     candidate = _candidate(named, setting)
-    if isinstance(candidate, Learned) and setting.budget is not None:
+    if isinstance(candidate, LearnedTarget) and setting.budget is not None:
         candidate.pacer = Pacer(setting.budget)
     return candidate
 
 
-def _candidate(named: CandidateName, setting: Setting) -> Candidate:
+def _candidate(named: CandidateName, setting: CandidateService) -> Candidate:
     try:
         match named.kind:
             case CandidateKind.SHADOW:
                 return Recorded(frozenset(setting.arms))
             case CandidateKind.ROUTER:
-                return Routed(Path(named.argument), setting.config, setting.arms)
+                return RouterTarget(Path(named.argument), setting.config, setting.arms)
             case CandidateKind.VERSION | CandidateKind.CANARY:
                 return _version(named, setting)
             case CandidateKind.RECIPE:
@@ -559,7 +559,7 @@ def _candidate(named: CandidateName, setting: Setting) -> Candidate:
         raise CandidateError(f"candidate {named.name!r}: {error}") from None
 
 
-def _progressive(what: str, recipe: Recipe, setting: Setting) -> Learned:
+def _progressive(what: str, recipe: Recipe, setting: CandidateService) -> LearnedTarget:
     """Build a policy that learns as the log is replayed. Raises PolicyError."""
     policy, start = recipe.build(setting.arms), recipe.start or StartingPoint()
     labels = _labels(setting, start, recipe.router)
@@ -568,12 +568,12 @@ def _progressive(what: str, recipe: Recipe, setting: Setting) -> Learned:
             policy.learn(example.decision, reward)
     beside = None
     if start.also is not None and setting.store is not None:
-        follower = observed.Beside(
+        follower = observed.WithObservations(
             setting.store, setting.rule, start.also, start.after, start.after, recipe.router
         )
         beside = partial(_beside, follower, setting.rule)
     return _with_router(
-        Learned(
+        LearnedTarget(
             f"{what}, learned from the log as it is replayed: asked about each decision, then taught.",
             frozenset(setting.arms),
             policy,
@@ -589,7 +589,9 @@ def _progressive(what: str, recipe: Recipe, setting: Setting) -> Learned:
     )
 
 
-def _beside(beside: observed.Beside, rule: RewardRule, example: Example) -> Iterator[tuple[Decision, float]]:
+def _beside(
+    beside: observed.WithObservations, rule: RewardRule, example: Example
+) -> Iterator[tuple[Decision, float]]:
     """Yield what is learned after an example, with its reward."""
     for observation in islice(beside.follow((example,)), 1, None):
         if (reward := rule.reward_of(observation)) is not None:
@@ -597,8 +599,8 @@ def _beside(beside: observed.Beside, rule: RewardRule, example: Example) -> Iter
 
 
 def _with_router(
-    candidate: Learned, router: str | None, arms: Mapping[str, Any] | None, setting: Setting
-) -> Learned:
+    candidate: LearnedTarget, router: str | None, arms: Mapping[str, Any] | None, setting: CandidateService
+) -> LearnedTarget:
     """Return a candidate that sees the scores of its own router, and draws among the arms that it brings."""
     store = setting.store
     if store is not None:
@@ -610,7 +612,9 @@ def _with_router(
     return candidate
 
 
-def _labels(setting: Setting, start: StartingPoint | None, router: str | None = None) -> list[Example]:
+def _labels(
+    setting: CandidateService, start: StartingPoint | None, router: str | None = None
+) -> list[Example]:
     """Return the labels of a starting point."""
     if start is None:
         return []
@@ -628,7 +632,7 @@ def _taught(labels: Iterable[Example]) -> dict[str, float]:
     return taught
 
 
-def _recipe(named: CandidateName, setting: Setting) -> Learned:
+def _recipe(named: CandidateName, setting: CandidateService) -> LearnedTarget:
     _, version = setting.version(named)
     start = StartingPoint.of(version.start)
     recipe = Recipe(spec_of(version), setting.rule, start, version.router, version.arms)
@@ -637,14 +641,14 @@ def _recipe(named: CandidateName, setting: Setting) -> Learned:
     return _progressive(f"The recipe of version {version.version}, {recipe.policy.kind}", recipe, setting)
 
 
-def _version(named: CandidateName, setting: Setting) -> Learned:
+def _version(named: CandidateName, setting: CandidateService) -> LearnedTarget:
     store, version = setting.version(named)
     _same_positions(version, setting)
     policy = restore_policy(
         store, version, setting.config.reward, list(arm_sets.defined(store)) or list(setting.arms)
     )
     labels = _labels(setting, StartingPoint.of(version.start), version.router)
-    candidate = Learned(
+    candidate = LearnedTarget(
         f"Version {version.version}, {policy.kind}, as it was after {version.examples_seq:,} examples"
         + (", where it took part as a canary." if named.kind is CandidateKind.CANARY else "."),
         frozenset(setting.arms),
@@ -659,7 +663,7 @@ def _version(named: CandidateName, setting: Setting) -> Learned:
     return _with_router(candidate, version.router, version.arms, setting)
 
 
-def _same_positions(version: Version, setting: Setting) -> None:
+def _same_positions(version: Version, setting: CandidateService) -> None:
     """Refuse a version that counts the rows of another training log. Raises PolicyError."""
     if version.join != setting.rule.join:
         raise PolicyError(

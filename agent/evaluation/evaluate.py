@@ -29,9 +29,9 @@ from armwise.agent.evaluation.candidates import (
     CandidateError,
     CandidateKind,
     CandidateName,
+    CandidateService,
     EvaluationError,
     LeftOutError,
-    Setting,
     UnscoredError,
     candidate_of,
     parse_name,
@@ -68,7 +68,7 @@ from armwise.feedback.ope import (
 )
 from armwise.feedback.registry import arm_sets, keys
 from armwise.feedback.registry import versions as registry_versions
-from armwise.feedback.sources import Source
+from armwise.feedback.sources import TrainingLog
 from armwise.feedback.texts import value_of
 from armwise.feedback.training_log import Settled, read_examples
 from armwise.feedback.training_log import examples as training_log_examples
@@ -84,7 +84,7 @@ ABOUT = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Target:
+class CandidateTarget:
     """The target policy of a candidate.
 
     Attributes:
@@ -113,7 +113,7 @@ class Target:
     settled: float = math.inf
     share: float = 0.0
 
-    def where(self, rows: NDArray[np.bool_], log: Log) -> "Target":
+    def where(self, rows: NDArray[np.bool_], log: Log) -> "CandidateTarget":
         """Return the target on some rows, of which `log` is the log; `rows` has shape (n,)."""
         make = self.make
         is_served = self.name == CandidateKind.SERVED and log.p_log is not None
@@ -137,7 +137,7 @@ class Distributions(Mapping[str, dataset.Floats]):
         found: The targets; the first of them is the baseline, whose distribution stays.
     """
 
-    def __init__(self, found: Sequence[Target]) -> None:
+    def __init__(self, found: Sequence[CandidateTarget]) -> None:
         self._found = {target.name: target for target in found if target.kept.any()}
         self._baseline, self._p = found[0].name, found[0].p
 
@@ -209,11 +209,11 @@ class WaitingRows:
 def targets(
     log: Log,
     candidates: Sequence[CandidateName],
-    setting: Setting,
-    source: Source,
+    setting: CandidateService,
+    source: TrainingLog,
     on_progress: Progress,
     waiting: WaitingRows | None = None,
-) -> list[Target]:
+) -> list[CandidateTarget]:
     """Return the target policy of each candidate, in their order.
 
     Args:
@@ -249,12 +249,14 @@ def uniform(log: Log) -> dataset.Floats:
     return share
 
 
-def _plain(log: Log, named: CandidateName, waiting: WaitingRows) -> Target:
+def _plain(log: Log, named: CandidateName, waiting: WaitingRows) -> CandidateTarget:
     """Return the target of a candidate that reads no context. Raises CandidateError."""
     n, about = len(log), ABOUT[named.kind].format(named.argument)
     everywhere = np.ones(n, dtype=np.bool_)
     if named.kind is CandidateKind.UNIFORM:
-        return Target(named.name, about, partial(uniform, log), everywhere, make_waiting=waiting.uniform)
+        return CandidateTarget(
+            named.name, about, partial(uniform, log), everywhere, make_waiting=waiting.uniform
+        )
     if named.kind is CandidateKind.SERVED:
         if log.p_log is None:
             reason = (
@@ -263,16 +265,16 @@ def _plain(log: Log, named: CandidateName, waiting: WaitingRows) -> Target:
                 else "no propensity is on record"
             )
             unknown = {reason: n}
-            return Target(named.name, about, partial(uniform, log), ~everywhere, unknown)
+            return CandidateTarget(named.name, about, partial(uniform, log), ~everywhere, unknown)
         on_record: dataset.Floats = log.p_log
-        return Target(named.name, about, lambda: on_record, everywhere)
+        return CandidateTarget(named.name, about, lambda: on_record, everywhere)
     if named.argument not in log.arms:
         raise CandidateError(
             f"candidate {named.name!r}: that arm was never eligible; the log has: {', '.join(log.arms)}"
         )
     kept = log.eligible(named.argument)
     left_out = {"the arm could not have been drawn": int(n - kept.sum())} if not kept.all() else {}
-    return Target(
+    return CandidateTarget(
         named.name,
         about,
         partial(_only, log, named.argument),
@@ -360,11 +362,11 @@ class _ReplayedCandidate:
                 f"candidate {str(self.name)!r} cannot learn a logged decision: {error}"
             ) from error
 
-    def target(self) -> Target:
+    def target(self) -> CandidateTarget:
         """Return the target policy."""
         excluded, notes = dict(self._excluded.most_common()), (*self._notes, *self.candidate.notes())
         unsupported = tuple(sorted(self.candidate.brought - self._column.keys()))
-        return Target(
+        return CandidateTarget(
             self.name,
             self.candidate.about,
             lambda: self._p,
@@ -386,7 +388,11 @@ class _ReplayedCandidate:
 
 
 def _replay(
-    log: Log, replayed: Sequence[_ReplayedCandidate], setting: Setting, source: Source, on_progress: Progress
+    log: Log,
+    replayed: Sequence[_ReplayedCandidate],
+    setting: CandidateService,
+    source: TrainingLog,
+    on_progress: Progress,
 ) -> None:
     """Replay the training log in order: a row of the log is decided, then learned from.
 
@@ -442,7 +448,7 @@ be learned again from the log, which is slow."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recomputed:
+class RecomputedCheck:
     """The result of a check.
 
     Attributes:
@@ -459,7 +465,7 @@ class Recomputed:
 
 def recompute(
     store: Store, config: AppConfig, log: Log, rng: np.random.Generator, on_progress: Progress
-) -> Recomputed:
+) -> RecomputedCheck:
     """Recompute the distributions of some decisions.
 
     Args:
@@ -490,7 +496,7 @@ def recompute(
             recomputed = verify(decision, policy, salt="", candidate=candidate)
             mismatched += not recomputed.distribution.same  # the draw has no part in it
         on_progress("computing propensities again", done, len(decisions))
-    return Recomputed(checked, mismatched, lost)
+    return RecomputedCheck(checked, mismatched, lost)
 
 
 def _some(store: Store, config: AppConfig, log: Log, rng: np.random.Generator) -> Iterator[Decision]:
@@ -549,10 +555,10 @@ class GateInputs:
     """
 
     log: Log
-    targets: Mapping[str, Target]
+    targets: Mapping[str, CandidateTarget]
     gate: GateSpec
     reward_range: tuple[float, float]
-    checked: Recomputed | None
+    checked: RecomputedCheck | None
     settled: float = math.inf
     waiting: WaitingRows | None = None
     known: Mapping[int, int] | None = None
@@ -577,7 +583,7 @@ class GateInputs:
         document: dict[str, Any] = orjson.loads(orjson.dumps(verdict.document()))
         return {**document, "canary_share": target.share} if target.share else document
 
-    def _judged(self, target: Target) -> Verdict:
+    def _judged(self, target: CandidateTarget) -> Verdict:
         log = self.log if target.kept.all() else self.log.where(target.kept)
         positions = waiting = None
         if self.known is not None:
@@ -596,7 +602,7 @@ class GateInputs:
             mismatched=self.checked.mismatched if self.checked else 0,
         )
 
-    def _gate_of(self, target: Target) -> GateSpec:
+    def _gate_of(self, target: CandidateTarget) -> GateSpec:
         """Return the conditions for a candidate.
 
         What was served beside a canary is in part the canary: its gain over what was served is 1 - share
@@ -608,7 +614,7 @@ class GateInputs:
 
 
 def candidate_results(
-    found: Sequence[Target], evaluations: Mapping[str, evaluation.Evaluation], inputs: GateInputs
+    found: Sequence[CandidateTarget], evaluations: Mapping[str, evaluation.Evaluation], inputs: GateInputs
 ) -> tuple[CandidateResult, ...]:
     """Return the results of each candidate.
 
@@ -625,7 +631,7 @@ def candidate_results(
 
 
 def _candidate_result(
-    target: Target,
+    target: CandidateTarget,
     target_evaluation: evaluation.Evaluation | None,
     inputs: GateInputs,
     edges: tuple[float, ...],
@@ -662,7 +668,7 @@ def _doubt(log: Log) -> str:
     return "propensities were estimated, not recorded" if log.estimated else ""
 
 
-def _estimated(estimate: evaluation.Estimated, doubt: str) -> Estimated:
+def _estimated(estimate: evaluation.EstimatorResult, doubt: str) -> Estimated:
     limited = estimate.parameter is not None and math.isfinite(estimate.parameter)
     return Estimated(
         estimator=estimate.estimator,
@@ -803,7 +809,7 @@ INTERVAL_REMARKS = {
 def evaluate_log(
     config: AppConfig,
     request: EvaluationRequest,
-    source: Source,
+    source: TrainingLog,
     store: Store | None,
     progress: Progress,
 ) -> Report:
@@ -822,7 +828,7 @@ def evaluate_log(
         LogUnavailableError: Try again later.
     """
     rule = request.changed(config.reward)
-    setting = Setting.of(config, rule, store, request.ceiling)
+    setting = CandidateService.of(config, rule, store, request.ceiling)
     selection = replace(selection_of(request), after=_first_position(request, setting))
     settled = source.settled
     try:
@@ -847,7 +853,7 @@ def evaluate_log(
     checked = None
     if request.gate:
         rng = np.random.default_rng(request.seed)
-        checked = Recomputed() if store is None else recompute(store, config, judged, rng, progress)
+        checked = RecomputedCheck() if store is None else recompute(store, config, judged, rng, progress)
     evaluations = (
         evaluate(
             log,
@@ -995,13 +1001,13 @@ def _canaries_alone(request: EvaluationRequest) -> tuple[CandidateName, ...]:
     return names if all(name.kind is CandidateKind.CANARY for name in names) else ()
 
 
-def _first_position(request: EvaluationRequest, setting: Setting) -> int:
+def _first_position(request: EvaluationRequest, setting: CandidateService) -> int:
     """Return the position of the training log before which no row can matter. Raises CandidateError."""
     return min((setting.version(name)[1].examples_seq for name in _canaries_alone(request)), default=0)
 
 
 def _waiting_rows(
-    source: Source, selection: Selection, log: Log, canaries: Sequence[CandidateName]
+    source: TrainingLog, selection: Selection, log: Log, canaries: Sequence[CandidateName]
 ) -> tuple[WaitingRows, float]:
     """Return selected decisions that wait, and when the first was made that waits and is not among them.
 
@@ -1055,7 +1061,7 @@ def _digest(log: Log) -> str:
     return digest.hexdigest()
 
 
-def _assumptions(candidates: list[CandidateName], checked: Recomputed | None, log: Log) -> Iterator[str]:
+def _assumptions(candidates: list[CandidateName], checked: RecomputedCheck | None, log: Log) -> Iterator[str]:
     """Yield the assumptions of the estimates."""
     yield (
         "Values are of explored turns that succeeded and were judged; the others are assumed to be missing "
@@ -1076,7 +1082,7 @@ def _assumptions(candidates: list[CandidateName], checked: Recomputed | None, lo
         )
 
 
-def _propensities(log: Log, source: Source) -> Iterator[str]:
+def _propensities(log: Log, source: TrainingLog) -> Iterator[str]:
     """Yield that the draws of the log do not follow the propensities on record, if so."""
     if propensity_note(log) is None:
         return

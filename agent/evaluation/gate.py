@@ -19,7 +19,7 @@ from armwise.agent.jobs import ProgressCallback, UndecidedError
 from armwise.agent.learning import configuration_of
 from armwise.arms.base import Progress
 from armwise.feedback.log import Store
-from armwise.feedback.registry import ActivePolicy, Evaluation, evaluations
+from armwise.feedback.registry import ActivePolicy, EvaluationRow, evaluations
 
 WAIT_S = 20.0
 """Seconds that a promotion waits for its verdict."""
@@ -82,7 +82,7 @@ async def verdict(
     """
     name, request = judged_as(version, active), _request(version, active)
     evaluation = await asyncio.to_thread(_fresh, store, configured, version, active, clock())
-    if force and (evaluation is None or evaluation.status is not evaluations.State.DONE):
+    if force and (evaluation is None or evaluation.status is not evaluations.EvaluationStatus.DONE):
         raise UndecidedError(f"there is no verdict on version {version}")
     if evaluation is None:
         evaluation = await asyncio.to_thread(evaluations.submit, store, configured, request, clock())
@@ -95,7 +95,7 @@ async def verdict(
             )
         await asyncio.sleep(poll_s)
         evaluation = await asyncio.to_thread(_again, store, evaluation.seq)
-    if evaluation.status is evaluations.State.FAILED:
+    if evaluation.status is evaluations.EvaluationStatus.FAILED:
         reason = f"Version {version} cannot be evaluated: {evaluation.error}"
         return {"verdict": "hold", "promote": False, "reasons": [reason], "evaluation": evaluation.seq}
     report = await asyncio.to_thread(evaluations.result_of, store, evaluation.seq)
@@ -104,7 +104,9 @@ async def verdict(
     return {**judged["verdict"], "evaluation": evaluation.seq}
 
 
-def newest_judgement(store: Store, configured: str, version: int, active: ActivePolicy) -> Evaluation | None:
+def newest_judgement(
+    store: Store, configured: str, version: int, active: ActivePolicy
+) -> EvaluationRow | None:
     """Return the newest evaluation that judges a version against the active policy; None if there is none.
 
     One from before the last promotion, rollback or canary compares with another policy, and is not returned.
@@ -130,15 +132,15 @@ def _request(version: int, active: ActivePolicy) -> dict[str, Any]:
 
 def _fresh(
     store: Store, configured: str, version: int, active: ActivePolicy, now: float
-) -> Evaluation | None:
+) -> EvaluationRow | None:
     """Return an evaluation whose verdict is used; None where there is none."""
     evaluation = newest_judgement(store, configured, version, active)
-    if evaluation is None or evaluation.status is evaluations.State.FAILED:
+    if evaluation is None or evaluation.status is evaluations.EvaluationStatus.FAILED:
         return None
     return evaluation if evaluation.finished_at is None or evaluation.finished_at >= now - FRESH_S else None
 
 
-def _again(store: Store, seq: int) -> Evaluation:
+def _again(store: Store, seq: int) -> EvaluationRow:
     evaluation = evaluations.find(store, seq)
     assert evaluation is not None  # evaluations are never deleted
     return evaluation
@@ -191,7 +193,7 @@ def run_evaluation(
         LogUnavailableError: Try again later.
     """
 
-    def evaluate(stored_request: Mapping[str, Any], on_share: ProgressCallback) -> evaluations.Answer:
+    def evaluate(stored_request: Mapping[str, Any], on_share: ProgressCallback) -> evaluations.StoredResult:
         def both(done: float) -> None:
             on_progress("evaluating", round(done * PARTS), PARTS)
             on_share(done)
@@ -213,7 +215,7 @@ def run_evaluation(
         else:
             time.sleep(POLL_S)
     report = evaluations.result_of(store, number)
-    if evaluation.status is evaluations.State.FAILED or report is None:
+    if evaluation.status is evaluations.EvaluationStatus.FAILED or report is None:
         raise EvaluationFailedError(f"evaluation {number} failed: {evaluation.error}")
     return FinishedEvaluation(number, report)
 

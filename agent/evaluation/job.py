@@ -44,10 +44,10 @@ from armwise.agent.spec import lines
 from armwise.arms.base import Progress
 from armwise.feedback.errors import LogUnavailableError, SupersededError, described
 from armwise.feedback.log import Store
-from armwise.feedback.registry import Evaluation, evaluations
+from armwise.feedback.registry import EvaluationRow, evaluations
 from armwise.feedback.sources import LogSource
 
-Evaluate = Callable[[Mapping[str, Any], ProgressCallback], evaluations.Answer]
+Evaluate = Callable[[Mapping[str, Any], ProgressCallback], evaluations.StoredResult]
 """Makes the answer of a request. Raises JobFailedError."""
 
 
@@ -91,7 +91,7 @@ class Evaluations:
         self._worker, self._evaluate = worker, evaluate
         self._clock, self._timer = clock, timer
         self._point, self._pauses_s = point, pauses_s
-        self._mine: Evaluation | None = None
+        self._mine: EvaluationRow | None = None
 
     def due(self, now: float) -> bool:
         """Claim the next request, if there is one."""
@@ -107,7 +107,7 @@ class Evaluations:
         except SupersededError as error:
             logger.warning("an answer is dropped: %s", error)
 
-    def _answer(self, mine: Evaluation, stop: threading.Event) -> None:
+    def _answer(self, mine: EvaluationRow, stop: threading.Event) -> None:
         try:
             answer = self._attempted(mine, stop)
             evaluations.finish(self._store, mine, answer, self._clock())
@@ -121,10 +121,10 @@ class Evaluations:
             logger.exception("evaluation %d failed", mine.seq)
             evaluations.fail(self._store, mine, described(error), self._clock())
 
-    def _attempted(self, mine: Evaluation, stop: threading.Event) -> evaluations.Answer:
+    def _attempted(self, mine: EvaluationRow, stop: threading.Event) -> evaluations.StoredResult:
         """Evaluate, again where it fails for another reason than the request."""
 
-        def evaluate() -> evaluations.Answer:
+        def evaluate() -> evaluations.StoredResult:
             if stop.is_set():  # while it waited
                 raise StoppedError
             return self._evaluate(mine.request, self._progress(mine, stop))
@@ -141,7 +141,7 @@ class Evaluations:
             clock=self._clock,
         )
 
-    def _progress(self, mine: Evaluation, stop: threading.Event) -> ProgressCallback:
+    def _progress(self, mine: EvaluationRow, stop: threading.Event) -> ProgressCallback:
         reported_at = self._timer()
 
         def on_progress(done: float) -> None:
@@ -172,7 +172,7 @@ END_S = 10.0
 
 def evaluate_here(
     config: AppConfig, request: Mapping[str, Any], on_progress: ProgressCallback
-) -> evaluations.Answer:
+) -> evaluations.StoredResult:
     """Evaluate in this process.
 
     Args:
@@ -196,7 +196,7 @@ def evaluate_here(
             )
         except EvaluationError as error:
             raise JobFailedError(str(error)) from None
-    return evaluations.Answer(report.as_json(), report.html())
+    return evaluations.StoredResult(report.as_json(), report.html())
 
 
 def _shares(on_progress: ProgressCallback) -> Progress:
@@ -224,7 +224,7 @@ def _shares(on_progress: ProgressCallback) -> Progress:
 
 def evaluate_apart(
     config: AppConfig, request: Mapping[str, Any], on_progress: ProgressCallback
-) -> evaluations.Answer:
+) -> evaluations.StoredResult:
     """Do what `evaluate_here` does in a child process, which ends with this call."""
     with _child() as (child, pipe):
         try:
@@ -237,7 +237,7 @@ def evaluate_apart(
 
 def send_request(
     pipe: "Connection[Any, Any]", config: AppConfig, request: Mapping[str, Any], on_progress: ProgressCallback
-) -> evaluations.Answer:
+) -> evaluations.StoredResult:
     """Send a request to the child, and wait for the answer. Raises EOFError where none comes."""
     pipe.send_bytes(orjson.dumps({"config": config.model_dump(mode="json"), "request": dict(request)}))
     done = 0.0
@@ -245,7 +245,7 @@ def send_request(
         if pipe.poll(POLL_S):
             match orjson.loads(pipe.recv_bytes()):
                 case {"answer": answer}:
-                    return evaluations.Answer(**answer)
+                    return evaluations.StoredResult(**answer)
                 case {"failed": why}:
                     raise JobFailedError(why)
                 case {"away": why}:

@@ -2,7 +2,7 @@
 
 Rewards are those of explored decisions. The log is cut into stretches of about as many decisions each; each
 has the reward of what was served beside the best single arm and a uniform choice, by `snips`. What is known
-of all of it together is a `Comparison`.
+of all of it together is a `ServedComparison`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from math import inf, sqrt
 
 import numpy as np
 
-from armwise.agent.evaluation.served import ERROR, Comparison, compare
+from armwise.agent.evaluation.served import ERROR, ServedComparison, compare
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.drift import Alarm, newest_alarms
 from armwise.feedback.log import Store, listing
@@ -65,7 +65,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class CurveStretch:
     """Some decisions in a row.
 
     Attributes:
@@ -101,8 +101,8 @@ class LearningCurve:
         promise: What a warm start expected; None where none is on record.
     """
 
-    whole: Comparison
-    stretches: tuple[Stretch, ...]
+    whole: ServedComparison
+    stretches: tuple[CurveStretch, ...]
     marks: tuple[Mark, ...]
     promise: Promise | None
 
@@ -127,7 +127,7 @@ def read_curve(
     changes = changes_of(live[1:], promotions.newest(store, MARKS), newest_alarms(store, MARKS, rule.join))[
         -MARKS:
     ]
-    run = runs.newest(store, configured, [runs.State.PROMOTED])
+    run = runs.newest(store, configured, [runs.RunState.PROMOTED])
     promise = None if run is None else promise_of(run)
     times = [*(arm_set.at for arm_set in live), *(at for at, _ in changes)]
     later = [0.0 if promise is None else promise.at, inf]
@@ -276,7 +276,7 @@ class PositionSums:
         holding = np.array([arm in arms for arms in self._live] + [False])  # -1 is the last one
         return holding[self._whole_sets]
 
-    def comparison(self, n_open: int = 0) -> Comparison:
+    def comparison(self, n_open: int = 0) -> ServedComparison:
         """Compare what was served with a uniform choice and every arm that is live now.
 
         Args:
@@ -301,7 +301,7 @@ class PositionSums:
             rewards=self._rewards,
         )
 
-    def stretches(self, best: str | None) -> tuple[Stretch, ...]:
+    def stretches(self, best: str | None) -> tuple[CurveStretch, ...]:
         """Cut the log into stretches of about as many decisions, with the best arm by name."""
         n = self.decisions
         if not n:
@@ -324,7 +324,7 @@ class PositionSums:
             served = _plain(some)
             uniform = self._estimate(some, _alike(some), float(_alike(some).max(initial=0.0)))
             mean = intervals.from_sums(*served, reach=1.0, rewards=self._rewards)
-            stretches.append(Stretch(begin, end, mean, uniform, single, _shares(some)))
+            stretches.append(CurveStretch(begin, end, mean, uniform, single, _shares(some)))
             begin = end
         return tuple(stretches)
 

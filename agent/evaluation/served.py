@@ -66,7 +66,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ServedComparison:
     """What was served, and its alternatives.
 
     Attributes:
@@ -106,7 +106,7 @@ def compare(
     fewest_arms: int = 2,
     floor: float,
     rewards: Interval,
-) -> Comparison:
+) -> ServedComparison:
     """Compare what was served with a uniform choice and with each single arm.
 
     Args:
@@ -139,7 +139,7 @@ def compare(
             uniform.r2,
         )
         earned = mean, _interval(sums, 1.0, rewards, error)
-    return Comparison(decisions, explored, rewarded, most_arms, earned, chance, ranked, n_open)
+    return ServedComparison(decisions, explored, rewarded, most_arms, earned, chance, ranked, n_open)
 
 
 def alternative(
@@ -194,7 +194,7 @@ NAMED = 3
 # -- in words ----------------------------------------------------------------------------------------
 
 
-def summary_of(found: Comparison, subject: str = "It") -> str:
+def summary_of(found: ServedComparison, subject: str = "It") -> str:
     """Return what is known of what was served, in one sentence or two.
 
     Args:
@@ -214,7 +214,7 @@ def summary_of(found: Comparison, subject: str = "It") -> str:
     return f"{sentence} {still}, and count once their wait time has passed."
 
 
-def _known(found: Comparison, subject: str) -> str:
+def _known(found: ServedComparison, subject: str) -> str:
     """Return what the settled decisions show."""
     if found.earned is None:
         return f"Too early to say: of {_counted(found.decisions)} none has a reward yet; feedback gives one."
@@ -237,7 +237,7 @@ def _known(found: Comparison, subject: str) -> str:
     return f"Too early to say: {awaited(found)}. {so_far}"
 
 
-def awaited(found: Comparison) -> str:
+def awaited(found: ServedComparison) -> str:
     """Return how many more decisions it takes at least until an alternative is distinguished."""
     counts = [
         choice.more

@@ -24,7 +24,7 @@ from armwise.agent.access import Caller, bearer
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.feedback import REFUSALS, check_all, keep_all, keep_each
-from armwise.agent.api.middleware import Dialect, RequestCaller, RequestPoint
+from armwise.agent.api.middleware import ApiDialect, RequestCaller, RequestPoint
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import (
     Comment,
@@ -47,7 +47,7 @@ router = APIRouter(tags=["feedback"])
 
 Tags = Annotated[dict[Name, TagText], Field(max_length=31)]
 
-LANGFUSE = Dialect(
+LANGFUSE = ApiDialect(
     "/api/public", lambda headers: bearer(headers.get(b"authorization", b"").decode("latin-1"))
 )
 """How clients of Langfuse send their key: as a password."""

@@ -22,9 +22,9 @@ from armwise.feedback.exchange import (
     REWARD,
     Columns,
     Faults,
+    ImportRequest,
+    LogSummary,
     ProductionLog,
-    Request,
-    Summary,
     read_dsjson,
     read_obp,
     rule_of,
@@ -163,7 +163,7 @@ def import_log(
             _convert(source, FACTS[form], output, metric, scale, Faults(strict=strict))
             _print_declaration(metric, scale)
             return
-        request = Request(
+        request = ImportRequest(
             form=form,
             columns=Columns(
                 question=question,
@@ -199,7 +199,7 @@ def import_log(
             _write_log(source, request, None if dry_run else output)
 
 
-def _write_log(source: Path, request: Request, output: Path | None) -> None:
+def _write_log(source: Path, request: ImportRequest, output: Path | None) -> None:
     """Write a log, or show what it would be. Raises ExchangeError."""
     rule, first = rule_of(request.metric, request.scale), list[Example]()
     with progress() as on_progress:
@@ -226,7 +226,7 @@ def _write_log(source: Path, request: Request, output: Path | None) -> None:
     _print_declaration(request.metric, request.scale)
 
 
-def _write_outcomes(source: Path, request: Request, output: Path | None) -> None:
+def _write_outcomes(source: Path, request: ImportRequest, output: Path | None) -> None:
     """Write the outcomes of every arm, or count them. Raises ExchangeError."""
     with progress() as on_progress:
         log = ProductionLog(source, request, on_progress)
@@ -382,7 +382,7 @@ def _print_summary(log: ProductionLog, metric: str) -> None:
                 )
 
 
-def _rewards(summary: Summary, metric: str) -> str:
+def _rewards(summary: LogSummary, metric: str) -> str:
     if not summary.rewarded:
         return f"{metric}: none; an evaluation needs some"
     mean, without = summary.total / summary.rewarded, summary.rows - summary.rewarded
@@ -391,7 +391,7 @@ def _rewards(summary: Summary, metric: str) -> str:
     )
 
 
-def _propensities(summary: Summary) -> str:
+def _propensities(summary: LogSummary) -> str:
     parts = [f"{summary.recorded:,} on record"]
     if summary.recorded:
         parts.append(f"of these {summary.whole:,} with the probabilities of all arms")
@@ -415,7 +415,7 @@ def _print_faults(faults: Faults) -> None:
             say(f"  {named}")
 
 
-def _print_possible(log: ProductionLog, request: Request) -> None:
+def _print_possible(log: ProductionLog, request: ImportRequest) -> None:
     """Print which estimates the log permits."""
     summary = log.summary
     if log.frequencies is not None:

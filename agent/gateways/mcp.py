@@ -41,7 +41,7 @@ INSTRUCTIONS = (
 )
 
 
-class Found(BaseModel):
+class FoundPassage(BaseModel):
     """A passage that was found."""
 
     id: str
@@ -52,7 +52,7 @@ class Found(BaseModel):
 class SearchResults(BaseModel):
     """What a search found, best first."""
 
-    results: list[Found]
+    results: list[FoundPassage]
     decision_id: str = Field(description="Names this search in feedback.")
 
 
@@ -70,7 +70,7 @@ class WrittenAnswer(BaseModel):
     """An answer, and the passages that it was written from."""
 
     answer: str
-    passages: list[Found]
+    passages: list[FoundPassage]
     decision_id: str = Field(description="Names this answer in feedback.")
 
 
@@ -211,8 +211,8 @@ async def rate(
         return Kept(feedback_id=kept.feedback_id, status=kept.status)
 
 
-def _found(point: DecisionPoint, passages: Sequence[Passage]) -> list[Found]:
-    return [Found(id=p.id, title=p.title, url=chat.url_of(p.id, point.config)) for p in passages]
+def _found(point: DecisionPoint, passages: Sequence[Passage]) -> list[FoundPassage]:
+    return [FoundPassage(id=p.id, title=p.title, url=chat.url_of(p.id, point.config)) for p in passages]
 
 
 async def serve(scope: Scope, receive: Receive, send: Send) -> None:

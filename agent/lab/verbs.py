@@ -27,11 +27,11 @@ from armwise.agent.jobs import RunFailedError
 from armwise.agent.lab.offline import (
     CascadeTraining,
     Comparing,
-    Evaluation,
+    EvaluationSettings,
     Labelling,
+    PortfolioSelection,
     RelevanceTraining,
     Scoring,
-    Selection,
     Synthesis,
     Training,
     cascade_spec,
@@ -56,7 +56,7 @@ OUTPUT, K = "--output -o", "-k"
 SIMULATION_FLAGS = {"questions": ARGUMENT, "metrics": "--metric", "output": OUTPUT, "k": K}
 
 
-class Model(StrEnum):
+class Trainable(StrEnum):
     """What `train` can train."""
 
     ROUTER = "router"
@@ -107,11 +107,13 @@ def score(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
             score_arms(Scoring.model_validate({"config": settings, **given}), console, on_progress)
 
 
-@settings_options(Selection, {"scores": ARGUMENT, "output": OUTPUT, "k": K}, without=("delta", "budgets"))
+@settings_options(
+    PortfolioSelection, {"scores": ARGUMENT, "output": OUTPUT, "k": K}, without=("delta", "budgets")
+)
 def portfolio(given: dict[str, Any]) -> None:
     """Choose the few arms that together serve most; the result is configuration for `armwise apply`."""
     with explained():
-        select_portfolio(Selection.model_validate(given), console)
+        select_portfolio(PortfolioSelection.model_validate(given), console)
 
 
 @settings_options(Labelling, {"measures": "--measure", "output": OUTPUT}, without=("config",))
@@ -191,7 +193,7 @@ def warm_start(
 )
 def train(
     given: dict[str, Any],
-    model: Annotated[Model, typer.Option("--model", help="What is trained.")] = Model.ROUTER,
+    model: Annotated[Trainable, typer.Option("--model", help="What is trained.")] = Trainable.ROUTER,
     router: Annotated[str | None, typer.Option("--router", help="Kind of the router.")] = None,
     stage: Annotated[
         str | None,
@@ -237,21 +239,21 @@ def train(
         }
         given = {"config": settings, **given}
         of_router: dict[str, Any] = {"--router": router, "--stage": stage}
-        if model is Model.RELEVANCE:
+        if model is Trainable.RELEVANCE:
             of_router |= {
                 "--spec": spec, "--measure": measure, "--prior": prior, "--cost-weight": cost_weight,
                 "--over": over, "--minmax": minmax,
             }  # fmt: skip
-        if model is not Model.ROUTER and (extra := [flag for flag, value in of_router.items() if value]):
+        if model is not Trainable.ROUTER and (extra := [flag for flag, value in of_router.items() if value]):
             raise ValueError(f"{', '.join(extra)}: only a router has that, not --model {model.value}")
         with progress() as on_progress:
             match model:
-                case Model.ROUTER:
+                case Trainable.ROUTER:
                     given |= {"router": router_spec(router, stage, spec), "utility": utility}
                     train_router(Training.model_validate(given), console, on_progress)
-                case Model.RELEVANCE:
+                case Trainable.RELEVANCE:
                     train_relevance(RelevanceTraining.model_validate(given), console, on_progress)
-                case Model.CASCADE:
+                case Trainable.CASCADE:
                     if spec is None:
                         raise ValueError("--model cascade needs --spec, a YAML file of its stages")
                     given |= {"spec": cascade_spec(spec), "utility": utility}
@@ -259,7 +261,7 @@ def train(
 
 
 @settings_options(
-    Evaluation,
+    EvaluationSettings,
     {"model": ARGUMENT, "outcomes": ARGUMENT, "output": OUTPUT},
     without=("config",),
     help_texts={"outcomes": "Outcomes of the same arms on other questions, from `armwise label`."},
@@ -273,7 +275,9 @@ def evaluate(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     with explained():
         settings = opened(config, without=["router"])
         with progress() as on_progress:
-            evaluate_model(Evaluation.model_validate({"config": settings, **given}), console, on_progress)
+            evaluate_model(
+                EvaluationSettings.model_validate({"config": settings, **given}), console, on_progress
+            )
 
 
 @settings_options(

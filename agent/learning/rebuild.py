@@ -58,7 +58,7 @@ class RebuildError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedDigest:
     """A digest rebuilt from the log beside the stored one.
 
     Attributes:
@@ -111,7 +111,7 @@ class RebuildReport:
         remedy: What to do where not all is sound.
     """
 
-    compared: tuple[Compared, ...]
+    compared: tuple[ComparedDigest, ...]
     notes: tuple[str, ...]
     remedy: str
 
@@ -193,7 +193,7 @@ def rebuild(
     if not refold.sound:
         replays = _observed_again(replays, refold.position, notes, repaired=epoch > 0)
         replay = replays[0]
-    compared = [Compared("training log", refold.position.examples_seq, *refold.digests)]
+    compared = [ComparedDigest("training log", refold.position.examples_seq, *refold.digests)]
     compared += [comparison for run in replays for comparison in run.compared]
     if epoch:
         replaced = newest if newest and newest.version in replay.wrong else None
@@ -252,12 +252,12 @@ class _Replay:
         self._store, self._policy = store, recipe.build(arms)
         train_on(self._policy, recipe.reward, examples.labels_of(store, recipe.reward, start, recipe.router))
         self.learned = start.after
-        self._beside: observed.Beside | None = None
+        self._beside: observed.WithObservations | None = None
         if start.also is not None:
-            self._beside = observed.Beside(
+            self._beside = observed.WithObservations(
                 store, recipe.reward, start.also, start.after, start.after, recipe.router
             )
-        self.compared: list[Compared] = []
+        self.compared: list[ComparedDigest] = []
         self.wrong: set[int] = set()
         self.lost: dict[int, bytes] = {}
         self._expected: list[Version] = []
@@ -339,7 +339,7 @@ class _Replay:
             self._note(version, f"bytes of version {version.version}", digest, stored_digest)
             self.lost[version.version] = state
 
-    def _compared_elsewhere(self, version: Version, kept: bytes | None, state: bytes) -> Compared:
+    def _compared_elsewhere(self, version: Version, kept: bytes | None, state: bytes) -> ComparedDigest:
         """Return a version, whose digest is not that of the state, beside it."""
         elsewhere, apart = not registry_versions.computed_alike(self._store, version, arithmetic()), None
         if elsewhere and kept is not None:
@@ -347,14 +347,14 @@ class _Replay:
             apart = inf if damaged else difference(kept, state)
         rebuilt = registry_versions.digest_of(state)
         what = f"version {version.version}"
-        return Compared(
+        return ComparedDigest(
             *(what, version.examples_seq, rebuilt, version.digest, version.version),
             elsewhere=elsewhere,
             difference=apart,
         )
 
     def _note(self, version: Version, what: str, expected: str, actual: str) -> None:
-        self.compared.append(Compared(what, version.examples_seq, expected, actual, version.version))
+        self.compared.append(ComparedDigest(what, version.examples_seq, expected, actual, version.version))
 
 
 def _replay(refold: Refold, on_progress: Callable[[int, int], None], replays: Sequence[_Replay]) -> None:

@@ -98,7 +98,7 @@ def open_router(store: Store, digest: str) -> StoredTrained:
     if stored is None or stored.digest != digest:
         raise RouterError(f"{name} is {'missing' if stored is None else 'damaged'}")
     try:
-        about = saved.About.model_validate(stored.about)
+        about = saved.RouterFacts.model_validate(stored.about)
     except ValidationError as error:
         raise RouterError(f"{name} is of another version: {error}") from None
     trained = saved.load_trained(about, stored.model, name)

@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedDistribution:
     """A distribution as logged and as recomputed, in the order of the arms."""
 
     logged: Floats
@@ -78,8 +78,8 @@ class Verification:
     """
 
     decision: Decision
-    distribution: Compared
-    shadow: Compared
+    distribution: ComparedDistribution
+    shadow: ComparedDistribution
     u: float | None
     arm: str | None
     why: tuple[str, ...]
@@ -141,8 +141,8 @@ def verify(
     except (ArithmeticError, LookupError, ValueError) as error:  # it does not fit this policy any more
         p, shadow = np.zeros(0), np.zeros(0)
         why.append(f"the policy has no distribution: {error}")
-    distribution = Compared(decision.probabilities, tuple(p.tolist()))
-    in_shadow = Compared(decision.shadow, tuple(shadow.tolist()))
+    distribution = ComparedDistribution(decision.probabilities, tuple(p.tolist()))
+    in_shadow = ComparedDistribution(decision.shadow, tuple(shadow.tolist()))
     u = sampling.uniform_from(decision.id, salt, decision.arms) if decision.mode is Mode.EXPLORE else None
     arm = None
     if p.size:
@@ -173,11 +173,15 @@ def _with_ties_of_the_log(decision: Decision, p: Array, distribution: Callable[[
     is the distribution on record, it is returned.
     """
     logged = decision.probabilities
-    if Compared(logged, tuple(p.tolist())).same or len(logged) != len(p) or decision.mode is not Mode.EXPLORE:
+    if (
+        ComparedDistribution(logged, tuple(p.tolist())).same
+        or len(logged) != len(p)
+        or decision.mode is not Mode.EXPLORE
+    ):
         return p
     lowered = (decision.penalty or (0.0,) * len(p)) + NEAR_TIE * np.sign(p - np.array(logged))
     tied = distribution(replace(decision, costs=tuple(lowered.tolist()), price=1.0))
-    return tied if Compared(logged, tuple(tied.tolist())).same else p
+    return tied if ComparedDistribution(logged, tuple(tied.tolist())).same else p
 
 
 def _verify_shadow(decision: Decision, policy: Policy | None) -> Verification:
@@ -187,13 +191,13 @@ def _verify_shadow(decision: Decision, policy: Policy | None) -> Verification:
         shadow = _would_have_served(decision, policy)
     except (ArithmeticError, LookupError, ValueError) as error:
         why.append(f"the policy has no distribution: {error}")
-    compared = Compared(decision.shadow, tuple(shadow.tolist()))
+    compared = ComparedDistribution(decision.shadow, tuple(shadow.tolist()))
     if not compared.same:
         why.append(
             f"a probability of the policy in the shadow differs by {compared.max_difference:.3g}: what the "
             "policy saw, the arms, the floor, the version or the shadow were changed"
         )
-    return Verification(decision, Compared((), ()), compared, None, decision.drawn, tuple(why))
+    return Verification(decision, ComparedDistribution((), ()), compared, None, decision.drawn, tuple(why))
 
 
 def _would_have_served(decision: Decision, policy: Policy | None) -> Array:

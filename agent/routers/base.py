@@ -104,7 +104,7 @@ def _columns(table: ArmTable | None, names: tuple[str, ...]) -> ArmTable | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class RouterHeader:
     """The first line of a saved router.
 
     Attributes:
@@ -122,11 +122,11 @@ class Header:
     blake2b: str
 
 
-def read_header(saved: bytes) -> tuple[Header, bytes]:
+def read_header(saved: bytes) -> tuple[RouterHeader, bytes]:
     """Return the header of a saved router, and the bytes of its arrays. Raises RouterError."""
     line, _, arrays = saved.partition(b"\n")
     try:
-        return TypeAdapter(Header).validate_json(line), arrays
+        return TypeAdapter(RouterHeader).validate_json(line), arrays
     except ValidationError:
         raise RouterError(f"{line[:80]!r} does not begin a saved router") from None
 
@@ -216,13 +216,13 @@ class Router(ABC):
             raise RouterError(f"router {self.kind!r} was not fitted yet")
         return self.schema
 
-    def _header(self, schema: Schema, arrays: bytes) -> "Header":
+    def _header(self, schema: Schema, arrays: bytes) -> "RouterHeader":
         # through JSON, so that a tuple among the parameters equals what is read back
         params = json.loads(json.dumps(self.params))
         digest = hashlib.blake2b(digest_size=16)
         digest.update(json.dumps([FORMAT, self.kind, params, asdict(schema)]).encode() + b"\n")
         digest.update(arrays)
-        return Header(FORMAT, self.kind, params, schema, digest.hexdigest())
+        return RouterHeader(FORMAT, self.kind, params, schema, digest.hexdigest())
 
     @property
     @abstractmethod

@@ -20,7 +20,7 @@ import orjson
 from numpy.typing import NDArray
 
 from armwise.agent.routers.dataset import Floats, RouterError
-from armwise.agent.routers.saved import AGAIN, About, read_file, write_files
+from armwise.agent.routers.saved import AGAIN, RouterFacts, read_file, write_files
 
 FILE = "unseen.jsonl"
 
@@ -55,7 +55,7 @@ class OutOfFoldScores:
         return trained_on, np.array(scores, dtype=np.float64).reshape(len(texts), n_arms)
 
 
-def write_out_of_fold(folder: Path, about: About, texts: Sequence[str], scores: Floats) -> None:
+def write_out_of_fold(folder: Path, about: RouterFacts, texts: Sequence[str], scores: Floats) -> None:
     """Write the out-of-fold scores of a router.
 
     Args:
@@ -73,7 +73,7 @@ def write_out_of_fold(folder: Path, about: About, texts: Sequence[str], scores: 
     )
 
 
-def read_out_of_fold(folder: Path, about: About) -> OutOfFoldScores:
+def read_out_of_fold(folder: Path, about: RouterFacts) -> OutOfFoldScores:
     """Read the out-of-fold scores of a router.
 
     Raises:
@@ -87,7 +87,7 @@ def read_out_of_fold(folder: Path, about: About) -> OutOfFoldScores:
     return parse_out_of_fold(content, about, str(file))
 
 
-def parse_out_of_fold(content: bytes, about: About, where: str) -> OutOfFoldScores:
+def parse_out_of_fold(content: bytes, about: RouterFacts, where: str) -> OutOfFoldScores:
     """Parse the out-of-fold scores of a router; `where` names them in messages. Raises RouterError."""
     try:
         first, *lines = map(orjson.loads, content.splitlines())

@@ -71,7 +71,7 @@ class RouterConfig(BaseModel):
             raise RouterError(f"router: {error}") from None
 
 
-class About(BaseModel):
+class RouterFacts(BaseModel):
     """The facts of a router's training.
 
     Attributes:
@@ -120,7 +120,7 @@ class Trained:
     """A fitted router, the facts of its training, and the model of relevance of its columns, if any."""
 
     router: Router
-    about: About
+    about: RouterFacts
     relevance: RelevanceModel | None = None
 
     def check(self, backbones: Mapping[str, Backbone], arms: Collection[str]) -> None:
@@ -185,13 +185,13 @@ def looked_at(config: RouterConfig | None) -> frozenset[str]:
     return frozenset({about.backbone} if about is not None and about.k else ())
 
 
-def warn_of_unknown(about: About, arms: Iterable[str]) -> None:
+def warn_of_unknown(about: RouterFacts, arms: Iterable[str]) -> None:
     """Log a warning that names the live arms that a router was not trained on."""
     if unknown := [arm for arm in arms if arm not in about.arms]:
         logger.warning("the router was not trained on %s: it gives them no score", ", ".join(unknown))
 
 
-def warn_of_corpus(about: About, digest: str) -> None:
+def warn_of_corpus(about: RouterFacts, digest: str) -> None:
     """Log a warning if a router that uses passages was trained on another corpus."""
     if about.corpus is not None and about.corpus != digest:
         logger.warning(
@@ -202,10 +202,10 @@ def warn_of_corpus(about: About, digest: str) -> None:
         )
 
 
-def read_about(folder: Path) -> About:
+def read_about(folder: Path) -> RouterFacts:
     """Read the facts of a router's training, without the router. Raises RouterError."""
     try:
-        return About.model_validate_json(read_file(folder, ABOUT))
+        return RouterFacts.model_validate_json(read_file(folder, ABOUT))
     except OSError as error:
         raise RouterError(f"{folder} holds no trained router: {error}; `armwise train` writes one") from None
     except ValidationError as error:
@@ -242,7 +242,9 @@ def read_trained(folder: Path) -> Trained:
     return load_trained(about, saved, str(folder / MODEL), _relevance(folder, about))
 
 
-def load_trained(about: About, saved: bytes, where: str, relevance: RelevanceModel | None = None) -> Trained:
+def load_trained(
+    about: RouterFacts, saved: bytes, where: str, relevance: RelevanceModel | None = None
+) -> Trained:
     """Load a router from its bytes, which are those that `about` describes.
 
     Args:
@@ -263,7 +265,7 @@ def load_trained(about: About, saved: bytes, where: str, relevance: RelevanceMod
     return Trained(router, about, relevance)
 
 
-def _relevance(folder: Path, about: About) -> RelevanceModel | None:
+def _relevance(folder: Path, about: RouterFacts) -> RelevanceModel | None:
     """Read the model of relevance of a router, if it has one. Raises RouterError."""
     if about.relevance is None:
         return None

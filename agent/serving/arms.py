@@ -134,7 +134,7 @@ class ArmRegistry:
         store: Store,
         arms: Arms,
         turns: TurnLoop,
-        router: saved.About | None,
+        router: saved.RouterFacts | None,
         on_serve: Callable[[], None] = lambda: None,
         point: str = DEFAULT_POINT,
     ) -> None:

@@ -42,7 +42,7 @@ from armwise.arms.llm import UNPROMPTED, Chunk
 from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.errors import ConflictError
 from armwise.feedback.events import Cost, Execution, Status
-from armwise.feedback.log import Record, erasures
+from armwise.feedback.log import LoggedDecision, erasures
 
 POINT = "point/"
 """What a model begins with that names a decision point; the model there may follow, after a slash."""
@@ -454,7 +454,7 @@ async def events_of(
         UnansweredError: The turn was refused or failed.
     """
     _require_room(point, caller, ask.decision_id)
-    tracing.TURN.set(tracing.Turn(ask.decision_id, ask.episode_id or "", ask.question))
+    tracing.TURN.set(tracing.TracedTurn(ask.decision_id, ask.episode_id or "", ask.question))
     started = time.perf_counter()
     deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
     commits: list[Commit] = []
@@ -526,7 +526,7 @@ async def _opened(point: DecisionPoint, ask: Ask, key: str | None, commits: list
     return await repeated(point, ask, record)  # also where an arm was switched off since
 
 
-async def _handed_over(ask: Ask, record: Record) -> AsyncGenerator[Event, None]:
+async def _handed_over(ask: Ask, record: LoggedDecision) -> AsyncGenerator[Event, None]:
     """Yield an earlier decision that its caller carries out, whether its execution was reported or not."""
     if record.decision.request_digest != ask.request_digest:
         raise _conflict(f"id {ask.decision_id!r} was used for another request")
@@ -644,18 +644,18 @@ def _durable(commit: Commit) -> bool:
     return commit.done() and not commit.cancelled() and commit.exception() is None
 
 
-def was_cut_off(point: DecisionPoint, ask: Ask, record: Record) -> bool:
+def was_cut_off(point: DecisionPoint, ask: Ask, record: LoggedDecision) -> bool:
     """Return whether the same request was decided, and no replica can still be answering it."""
     same = record.decision.request_digest == ask.request_digest
     return same and record.execution is None and _remaining_s(point, record) <= 0
 
 
-def _remaining_s(point: DecisionPoint, record: Record) -> float:
+def _remaining_s(point: DecisionPoint, record: LoggedDecision) -> float:
     """Return for how many seconds another replica may still be answering a decision."""
     return record.decision.decided_at + point.config.limits.answer_s - point.decider.clock()
 
 
-async def repeated(point: DecisionPoint, ask: Ask, record: Record) -> Opening:
+async def repeated(point: DecisionPoint, ask: Ask, record: LoggedDecision) -> Opening:
     """Return the earlier turn, as the log has it.
 
     Where a search may cost something, its passages are looked up by the ids in the log. They are searched
@@ -692,7 +692,7 @@ async def _kept(point: DecisionPoint, ask: Ask, served: str, execution: Executio
 
 
 async def _repeating(
-    point: DecisionPoint, ask: Ask, record: Record, execution: Execution, decided: Decided | None
+    point: DecisionPoint, ask: Ask, record: LoggedDecision, execution: Execution, decided: Decided | None
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of an earlier turn, whose passages are searched again where they were not kept."""
     yield decided or await point.turns.again(ask, record.decision, execution)
@@ -705,7 +705,7 @@ async def _repeating(
     yield Finished(execution, tuple(choice.finish_reason or "stop" for choice in answered.all))
 
 
-def _execution_of(point: DecisionPoint, ask: Ask, record: Record) -> Execution:
+def _execution_of(point: DecisionPoint, ask: Ask, record: LoggedDecision) -> Execution:
     """Return the execution that answered the same request before. Raises AskError."""
     execution = record.execution
     if record.decision.request_digest != ask.request_digest:

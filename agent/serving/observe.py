@@ -26,7 +26,7 @@ from armwise.arms.base import ArmError, Passage
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, writing
 from armwise.feedback.answer_metrics import words
 from armwise.feedback.errors import StoreError, described
-from armwise.feedback.events import Cost, Decision, Execution, Mode, Observation, Source, Status
+from armwise.feedback.events import Cost, Decision, Execution, Mode, Observation, ObservationSource, Status
 from armwise.feedback.log import GroupCommit
 
 logger = logging.getLogger(__name__)
@@ -88,8 +88,12 @@ class Observer:
             return
         if ask.options.get("tools") or not is_text(execution.answer):
             return  # not an answer yet, or several
-        arms = self.others(decision) if self.sampled(decision, Source.SHADOW, self.spec.shadow) else ()
-        graded = self.sampled(decision, Source.JUDGE, self.spec.judge)
+        arms = (
+            self.others(decision)
+            if self.sampled(decision, ObservationSource.SHADOW, self.spec.shadow)
+            else ()
+        )
+        graded = self.sampled(decision, ObservationSource.JUDGE, self.spec.judge)
         if self._stopped or not (arms or graded):
             return
         if len(self._queue) >= self.spec.queue or self._exhausted():
@@ -123,7 +127,7 @@ class Observer:
         """Return a number in [0, 1) that only one who knows the secret of the log can foresee."""
         return sampling.uniform_from(decision.id, f"{self.turns.decider.salt}/{use}")
 
-    def sampled(self, decision: Decision, source: Source, share: float) -> bool:
+    def sampled(self, decision: Decision, source: ObservationSource, share: float) -> bool:
         """Whether a decision is in the sample of a source: always the same for it and the secret."""
         return self._uniform(decision, source) < share
 
@@ -189,7 +193,7 @@ class Observer:
             done, passages = await self.turns.answer_with(turn.ask, decision, arm)
             observation = Observation(
                 decision.id,
-                Source.SHADOW,
+                ObservationSource.SHADOW,
                 arm,
                 self.spec.shadow,
                 len(turn.arms) / (len(decision.arms) - 1),
@@ -217,7 +221,9 @@ class Observer:
 
     async def _grade(self, turn: _Finished) -> Observation:
         """Have the answer of the user graded."""
-        observation = Observation(turn.decision.id, Source.JUDGE, turn.decision.drawn, self.spec.judge)
+        observation = Observation(
+            turn.decision.id, ObservationSource.JUDGE, turn.decision.drawn, self.spec.judge
+        )
         ask = partial(
             judge.grade,
             rubric=judge.ANSWER,
@@ -229,7 +235,7 @@ class Observer:
             return await self._judged(observation, ask)
 
     async def _judged(
-        self, observation: Observation, ask: Callable[[Write], judge.Verdict[float]]
+        self, observation: Observation, ask: Callable[[Write], judge.Grade[float]]
     ) -> Observation:
         """Return an observation with what a judge finds, in a thread, and with its cost."""
         generator = self.turns.models[writing.DEFAULT].generator

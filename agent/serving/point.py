@@ -18,7 +18,7 @@ from armwise.agent.serving.arms import ArmRegistry, Arms, LoggedArms, arm_infos
 from armwise.agent.serving.observe import Observer
 from armwise.agent.serving.router_scores import Scorers
 from armwise.agent.serving.telemetry import CountedRecall, Telemetry
-from armwise.agent.serving.versions import ServingState, Versions
+from armwise.agent.serving.versions import ReplicaState, Versions
 from armwise.agent.turn import (
     ArmHealth,
     CountedLog,
@@ -53,7 +53,7 @@ STOP_S = 5.0
 WARM_UP = "Warm-up question?"
 
 
-class Embedders(Protocol):
+class QuestionEmbedders(Protocol):
     """Every encoder, wherever it runs."""
 
     @property
@@ -86,7 +86,7 @@ class Backends:
     """
 
     arms: Arms
-    embedders: Embedders
+    embedders: QuestionEmbedders
     generators: Mapping[str, Generator]
     reach: Callable[[], Awaitable[None]] = _reached
 
@@ -411,7 +411,7 @@ class DecisionPoint:
             self._switch()
             await self._set_floor()
 
-    def _read(self) -> tuple[ServingState, LoggedArms, Price | None]:
+    def _read(self) -> tuple[ReplicaState, LoggedArms, Price | None]:
         # The arms first: a promotion that brought them is then known as well.
         logged, budget = self.arms.read(), self.config.budget
         price = None if budget is None else prices.latest(self.store, budget)

@@ -68,7 +68,7 @@ class Replica:
             clock=clock,
             telemetry=telemetry,
             keyring=keyring,
-            quota=Quota(usage.Usage(store, uuid4().hex), clock),
+            quota=Quota(usage.UsageLedger(store, uuid4().hex), clock),
             chats=Places(
                 "places of the language model", config.chats, limits.chat_queue, limits.chat_queue_s
             ),

@@ -243,7 +243,7 @@ class Telemetry:
         shown.register(_Shown(self._merged(), shows))
         text = generate_latest(shown)
         state = CollectorRegistry()
-        state.register(_State(states, now, jump_s))
+        state.register(_LogGauges(states, now, jump_s))
         return text + generate_latest(state)
 
 
@@ -302,7 +302,7 @@ GAUGES = {
 """Gauges of a decision point."""
 
 
-class _State(Collector):
+class _LogGauges(Collector):
     """Gauges of the log and the learner, read at the scrape."""
 
     def __init__(self, states: Mapping[str, PointState], now: float, jump_s: float) -> None:

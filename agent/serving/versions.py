@@ -35,7 +35,7 @@ class ServedVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class ServingState:
+class ReplicaState:
     """What a replica serves after a refresh.
 
     Attributes:
@@ -86,7 +86,7 @@ class Versions:
         self.recipe = self.configured
         self.empty = self.recipe.build(self.arms)
         self.active = ActivePolicy(self.configured.digest)
-        self.found = ServingState(None, self.active)
+        self.found = ReplicaState(None, self.active)
         self.served: ServedVersion | None = None
         self.history = PolicyHistory(store, config.reward)
         self.alarms = Alarms()
@@ -108,7 +108,7 @@ class Versions:
         """The router of the served version, or the configured one; None where there is none."""
         return self._scorers.configured if self.served is None else self.served.scorer
 
-    async def follow(self, state: ServingState) -> None:
+    async def follow(self, state: ReplicaState) -> None:
         """Take up what was read, unless the router of a version in it cannot score."""
         self.active = state.active
         scorers = state.served and state.served.scorer, *(canary.scorer for canary in state.canaries)
@@ -117,7 +117,7 @@ class Versions:
         else:
             self.found = replace(self.found, active=state.active)
 
-    def read(self, served: ServedVersion | None) -> ServingState:
+    def read(self, served: ServedVersion | None) -> ReplicaState:
         """Return what to serve from now on: what is served already, if nothing else can be loaded.
 
         Args:
@@ -146,7 +146,7 @@ class Versions:
                 loaded = (
                     None if earlier is None else ServedVersion(*earlier, self._scorers.of(version.router))
                 )
-        return ServingState(loaded or served, active, self._canaries_of(active))
+        return ReplicaState(loaded or served, active, self._canaries_of(active))
 
     def _pinned(self, active: ActivePolicy) -> promotions.Promotion | None:
         """Return the rollback that holds; None for none, or of a version that cannot be built here."""

@@ -1,8 +1,8 @@
 """What a process reports of its work: traces by OpenTelemetry, and its log."""
 
 from . import turns
-from .logs import JsonLines, TelemetrySpec, log_turn
+from .logs import JsonFormatter, TelemetrySpec, log_turn
 from .process import begin
 from .requests import ServerSpans
 
-__all__ = ["JsonLines", "ServerSpans", "TelemetrySpec", "begin", "log_turn", "turns"]
+__all__ = ["JsonFormatter", "ServerSpans", "TelemetrySpec", "begin", "log_turn", "turns"]

@@ -45,7 +45,7 @@ class TelemetrySpec(BaseModel):
     )
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON.
 
     Args:
@@ -119,7 +119,7 @@ def log_json(*, content: bool) -> None:
         content: Whether a line may hold the question of its turn.
     """
     handler = logging.StreamHandler(sys.__stderr__)  # Ray Serve replaces sys.stderr by a log file of its own
-    handler.setFormatter(JsonLines(content))
+    handler.setFormatter(JsonFormatter(content))
     for name in logging.root.manager.loggerDict:
         other = logging.getLogger(name)
         if other.handlers:

@@ -44,8 +44,8 @@ from armwise.agent.turn.record import (
     Commit,
     Decided,
     Event,
+    FactLog,
     Finished,
-    Log,
     Spending,
     TurnCommit,
     TurnError,
@@ -193,7 +193,7 @@ class TurnLoop:
     embed: Embed
     search: Search
     models: Mapping[str, LanguageModel]
-    log: Log
+    log: FactLog
     features: FeatureSpec
     cost_weight: float = 0.0
     fallback: str | None = None

@@ -221,7 +221,7 @@ Commit = asyncio.Future[Any]
 """Done once facts are durable."""
 
 
-class Log(Protocol):
+class FactLog(Protocol):
     """Commits facts. A write goes on when its caller is cancelled."""
 
     def append(self, *facts: Decision | Execution) -> Commit:
@@ -414,7 +414,7 @@ class TurnCommit:
 
     def __init__(
         self,
-        log: Log,
+        log: FactLog,
         decision: Decision,
         on_commit: Callable[[Commit], object],
         *,
@@ -504,7 +504,7 @@ class CountedLog:
 
     def __init__(
         self,
-        log: Log,
+        log: FactLog,
         on_decision: Callable[[Decision], object],
         on_execution: Callable[[Execution, str], object],
     ) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from armwise.arms.base import Passage, Progress, Query
-from armwise.arms.corpus.corpus import Corpus, Manifest, ingest
+from armwise.arms.corpus.corpus import Corpus, CorpusManifest, ingest
 from armwise.arms.corpus.permissions import Permitted
 from armwise.arms.corpus.records import CorpusError
 
@@ -149,7 +149,7 @@ class Corpora(Corpus):
         return Corpora, (list(self._parts.values()),)
 
 
-def _manifest(parts: Sequence[Corpus]) -> Manifest:
+def _manifest(parts: Sequence[Corpus]) -> CorpusManifest:
     """Return the sums of some manifests, and hashes of theirs."""
     each = [part.manifest for part in parts]
     names = [part.prefix.removesuffix("/") for part in parts]
@@ -158,7 +158,7 @@ def _manifest(parts: Sequence[Corpus]) -> Manifest:
         listed = orjson.dumps([*zip(names, values, strict=True)])
         return hashlib.blake2b(listed, digest_size=16).hexdigest()
 
-    return Manifest(
+    return CorpusManifest(
         name=", ".join(names),
         source=", ".join(manifest.source for manifest in each),
         fingerprint=digest([manifest.fingerprint for manifest in each]),

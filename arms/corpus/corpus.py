@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from armwise.arms import manifest as file_manifest
 from armwise.arms.base import Passage, Progress, Query
 from armwise.arms.corpus.permissions import Permissions, Permitted
-from armwise.arms.corpus.readers import Source, open_source
-from armwise.arms.corpus.records import CorpusError, Record
+from armwise.arms.corpus.readers import PassageSource, open_source
+from armwise.arms.corpus.records import CorpusError, CorpusRecord
 from armwise.arms.filters import GROUPS, Metadata
 
 BATCH_RECORDS = 10_000
@@ -60,7 +60,7 @@ SCHEMA = """
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class CorpusManifest:
     """Name, origin and size of a corpus.
 
     Attributes:
@@ -96,7 +96,7 @@ class Corpus:
         prefix: What the id of each passage begins with, such as `docs/` where there are several corpora.
     """
 
-    def __init__(self, target: Path, manifest: Manifest, prefix: str = "") -> None:
+    def __init__(self, target: Path, manifest: CorpusManifest, prefix: str = "") -> None:
         self.manifest, self.prefix = manifest, prefix
         self._target = target
         self._local = threading.local()
@@ -320,7 +320,9 @@ def problems(target: Path, *, contents: bool) -> list[str]:
     return file_manifest.problems(target, contents=True) if contents else []
 
 
-def _fill(database: sqlite3.Connection, source: Source, *, skip_bad: bool, progress: Progress | None) -> None:
+def _fill(
+    database: sqlite3.Connection, source: PassageSource, *, skip_bad: bool, progress: Progress | None
+) -> None:
     """Write the records after the last commit, batch by batch."""
     manifest = _manifest(database)
     records = source.records(manifest.records)
@@ -331,7 +333,7 @@ def _fill(database: sqlite3.Connection, source: Source, *, skip_bad: bool, progr
             progress(f"reading {source.name}", manifest.done, source.total())
 
 
-def _batch(first: Record, others: Iterator[Record]) -> Iterator[Record]:
+def _batch(first: CorpusRecord, others: Iterator[CorpusRecord]) -> Iterator[CorpusRecord]:
     """Yield the records until the next commit."""
     yield first
     end = time.monotonic() + BATCH_S
@@ -342,8 +344,8 @@ def _batch(first: Record, others: Iterator[Record]) -> Iterator[Record]:
 
 
 def _write(
-    database: sqlite3.Connection, manifest: Manifest, batch: Iterator[Record], *, skip_bad: bool
-) -> Manifest:
+    database: sqlite3.Connection, manifest: CorpusManifest, batch: Iterator[CorpusRecord], *, skip_bad: bool
+) -> CorpusManifest:
     """Write a batch, uncommitted, and return the manifest after it. Raises CorpusError."""
     records, done, count, digest = manifest.records, manifest.done, manifest.count, manifest.digest
     metadata, restricted = manifest.metadata, manifest.restricted
@@ -391,7 +393,7 @@ def extend_digest(digest: str, passage: Passage) -> str:
     return hashlib.blake2b(extended, digest_size=16).hexdigest()
 
 
-def _continue_or_begin(path: Path, source: Source, fingerprint: str) -> sqlite3.Connection:
+def _continue_or_begin(path: Path, source: PassageSource, fingerprint: str) -> sqlite3.Connection:
     """Open the unfinished file of this source, or a new one."""
     if path.exists():
         database = sqlite3.connect(path)
@@ -404,7 +406,7 @@ def _continue_or_begin(path: Path, source: Source, fingerprint: str) -> sqlite3.
         path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
     database = sqlite3.connect(path)
     database.executescript(f"BEGIN; {SCHEMA}")
-    manifest = Manifest(source.name, source.place, fingerprint, time.time())
+    manifest = CorpusManifest(source.name, source.place, fingerprint, time.time())
     database.execute("INSERT INTO manifest VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(manifest))
     database.commit()
     return database
@@ -425,8 +427,8 @@ def listed(skipped: Sequence[str], most: int = 20) -> list[str]:
     return [*skipped[:most], *([f"and {more:,} more"] if more > 0 else [])]
 
 
-def _manifest(database: sqlite3.Connection) -> Manifest:
-    return Manifest(*database.execute("SELECT * FROM manifest").fetchone())
+def _manifest(database: sqlite3.Connection) -> CorpusManifest:
+    return CorpusManifest(*database.execute("SELECT * FROM manifest").fetchone())
 
 
 def _publish(target: Path) -> None:

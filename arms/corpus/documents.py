@@ -132,7 +132,7 @@ Limits = dict[str, Any]
 Part = dict[str, Any]
 
 
-class UnreadableError(Exception):
+class UnreadableDocumentError(Exception):
     """A file cannot be read, or is too large."""
 
 
@@ -161,7 +161,7 @@ class Text:
             return
         self._left -= len(text)
         if self._left < 0:
-            raise UnreadableError(f"has more than {self._limit:,} characters of text")
+            raise UnreadableDocumentError(f"has more than {self._limit:,} characters of text")
         if not self.parts or self.parts[-1]["page"] != page:
             carried = [] if self.heading is None else [[0, self.heading]]
             self.parts.append({"page": page, "text": [], "headings": carried, "length": 0})
@@ -199,11 +199,11 @@ def read_pdf(path: Path, limits: Limits, text: Text) -> str:
         document = pypdfium2.PdfDocument(path)
     except pypdfium2.PdfiumError as error:
         locked = "password" in str(error).lower()
-        raise UnreadableError("needs a password" if locked else f"is not a PDF: {error}") from error
+        raise UnreadableDocumentError("needs a password" if locked else f"is not a PDF: {error}") from error
     with contextlib.closing(document):
         n_pages = len(document)
         if n_pages > limits["pages"]:
-            raise UnreadableError(f"has {n_pages:,} pages: at most {limits['pages']:,} are read")
+            raise UnreadableDocumentError(f"has {n_pages:,} pages: at most {limits['pages']:,} are read")
         document.init_forms()
         headings = dict(_outline(document, limits["pages"]))
         scanned = []
@@ -216,7 +216,7 @@ def read_pdf(path: Path, limits: Limits, text: Text) -> str:
                 if not words and any(page.get_objects(filter=[pypdfium2.raw.FPDF_PAGEOBJ_IMAGE])):
                     scanned.append(number + 1)
         if n_pages and not text.parts:
-            raise UnreadableError(f"has no text on any of its pages ({n_pages:,}); {OCR}")
+            raise UnreadableDocumentError(f"has no text on any of its pages ({n_pages:,}); {OCR}")
         if scanned:
             pages = textwrap.shorten(_ranges(scanned), MAX_HEADING, placeholder=" and more")
             text.missing = f"has no text but pictures on pages {pages} of {n_pages:,}; {OCR}"
@@ -290,15 +290,15 @@ def read_docx(path: Path, limits: Limits, text: Text) -> str:
         with zipfile.ZipFile(path) as packed:
             members = packed.infolist()
     except zipfile.BadZipFile as error:
-        raise UnreadableError(f"is not a DOCX: {error}") from error
+        raise UnreadableDocumentError(f"is not a DOCX: {error}") from error
     if len(members) > MAX_MEMBERS or sum(member.file_size for member in members) > limits["unpacked_bytes"]:
-        raise UnreadableError(
+        raise UnreadableDocumentError(
             f"holds more than {MAX_MEMBERS:,} files or {limits['unpacked_bytes']:,} bytes unpacked"
         )
     try:
         document = docx.Document(os.fspath(path))
     except (PackageNotFoundError, KeyError, ValueError) as error:
-        raise UnreadableError(f"is not a DOCX: {error}") from error
+        raise UnreadableDocumentError(f"is not a DOCX: {error}") from error
     word = WordText(document, text)
     for body in document.element.iterchildren(f"{W}body"):
         word.read(body)
@@ -487,7 +487,7 @@ def read_html(path: Path, limits: Limits, text: Text) -> str:
 
     content = path.read_bytes()
     if len(content) > limits["html_bytes"]:
-        raise UnreadableError(
+        raise UnreadableDocumentError(
             f"has {len(content):,} bytes: at most {limits['html_bytes']:,} of HTML are read"
         )
     parser = html.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True, no_network=True)
@@ -524,7 +524,7 @@ def decoded(content: bytes) -> str:
     label = "" if named is None else (named[1] or named[2]).decode("latin-1")
     encoding = webencodings.lookup(label) or webencodings.lookup("windows-1252")
     if encoding.name == "replacement":
-        raise UnreadableError(f"is in {label}, which browsers do not read either: save it as UTF-8")
+        raise UnreadableDocumentError(f"is in {label}, which browsers do not read either: save it as UTF-8")
     return str(webencodings.decode(content, DECODED_AS.get(encoding.name, encoding))[0])
 
 
@@ -571,7 +571,7 @@ def read(path: Path, limits: Limits) -> dict[str, Any]:
     text = Text(limits["chars"])
     try:
         title = READERS[path.suffix.lower()](path, limits, text)
-    except UnreadableError as error:
+    except UnreadableDocumentError as error:
         return {"problem": cleaned(str(error))}
     except ImportError as error:
         return {"problem": f"needs a library ({error.name}): pip install 'armwise[documents]'"}

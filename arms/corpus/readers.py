@@ -39,7 +39,7 @@ from armwise.arms.corpus.chunking import WORD, chunks, spans_of
 from armwise.arms.corpus.records import (
     MAX_TEXT,
     CorpusError,
-    Record,
+    CorpusRecord,
     checked,
     fingerprint_of,
     front_matter,
@@ -57,7 +57,7 @@ GIVEN = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DocumentLimits:
     """What one document may be and take.
 
     Attributes:
@@ -94,7 +94,7 @@ class Limits:
         return min(self.seconds, self.base_seconds + rate * path.stat().st_size / (1 << 20))
 
 
-LIMITS = Limits()
+LIMITS = DocumentLimits()
 
 
 def missing() -> list[str]:
@@ -105,11 +105,11 @@ def missing() -> list[str]:
 class Parser:
     """Parses documents one after another, in a process that is started for the first one. Close it."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: DocumentLimits = LIMITS) -> None:
         self._limits = limits
         self._process: subprocess.Popen[bytes] | None = None
 
-    def record(self, path: Path, where: str, about: Metadata, done: int) -> Record:
+    def record(self, path: Path, where: str, about: Metadata, done: int) -> CorpusRecord:
         """Return the passages of a file, and what of it cannot be parsed within the limits.
 
         Args:
@@ -122,9 +122,9 @@ class Parser:
         try:
             document = self._reply(path)
         except CorpusError as error:
-            return Record(where, done, problem=str(error))
+            return CorpusRecord(where, done, problem=str(error))
         passages = tuple(self._passages(document, document["title"] or path.stem, where, about))
-        return Record(where, done, passages, problem=document["missing"])
+        return CorpusRecord(where, done, passages, problem=document["missing"])
 
     def _passages(
         self, document: dict[str, Any], title: str, where: str, about: Metadata
@@ -254,7 +254,7 @@ class Folder:
         """Return the bytes of all files."""
         return sum(path.stat().st_size for path in self._files()[0])
 
-    def records(self, start: int = 0) -> Iterator[Record]:
+    def records(self, start: int = 0) -> Iterator[CorpusRecord]:
         """Yield one record per file, and per row of a table, then one per file that is left out.
 
         A file without any passage has a problem.
@@ -272,16 +272,16 @@ class Folder:
                         yield record
                     start = max(0, start - 1)
         for path, reason in left_out[start:]:
-            yield Record(self._about(path)[0], done, problem=reason, left_out=True)
+            yield CorpusRecord(self._about(path)[0], done, problem=reason, left_out=True)
 
-    def _read(self, path: Path, before: int, done: int, parser: Parser) -> Iterator[Record]:
+    def _read(self, path: Path, before: int, done: int, parser: Parser) -> Iterator[CorpusRecord]:
         """Yield the records of a file: at least one."""
         where, about = self._about(path)
         if before == done:
-            yield Record(where, done, problem="is empty", left_out=True)
+            yield CorpusRecord(where, done, problem="is empty", left_out=True)
         elif path.suffix.lower() in tables.SUFFIXES:
             rows = tables.read_table(path, where, about, before)
-            yield next(rows, Record(where, done, problem="has no rows"))
+            yield next(rows, CorpusRecord(where, done, problem="has no rows"))
             yield from rows
         else:
             read = parser.record if path.suffix.lower() in DOCUMENT_SUFFIXES else read_text
@@ -362,7 +362,7 @@ def _is_hidden(path: Path) -> bool:
     return any(part.startswith(IGNORED) for part in path.parts)
 
 
-def read_text(path: Path, where: str, about: Metadata, done: int) -> Record:
+def read_text(path: Path, where: str, about: Metadata, done: int) -> CorpusRecord:
     """Return the passages of a text file: UTF-8, or UTF-16 with a byte order mark."""
     try:
         text = _text(path)
@@ -371,13 +371,13 @@ def read_text(path: Path, where: str, about: Metadata, done: int) -> Record:
     except UnicodeDecodeError as error:
         line = bytes(error.object[: error.start]).count(b"\n") + 1
         problem = f"not {error.encoding.upper()}: {error.reason}; save it as UTF-8"
-        return Record(f"{where}:{line}", done, problem=problem)
+        return CorpusRecord(f"{where}:{line}", done, problem=problem)
     except CorpusError as error:
-        return Record(where, done, problem=str(error))
+        return CorpusRecord(where, done, problem=str(error))
     title = (markdown_title(text) if markdown else "") or path.stem
     pieces = enumerate(chunks(text))
     passages = (Passage(f"{where}#{n}", title, piece, metadata={**metadata, **about}) for n, piece in pieces)
-    return Record(where, done, tuple(passages))
+    return CorpusRecord(where, done, tuple(passages))
 
 
 def _text(path: Path) -> str:
@@ -429,7 +429,7 @@ BUILT_IN = {
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz")
 
 
-class Source(Protocol):
+class PassageSource(Protocol):
     """A source of passages.
 
     Attributes:
@@ -448,7 +448,7 @@ class Source(Protocol):
         """Return the value of `Record.done` at the end; None if unknown."""
         ...
 
-    def records(self, start: int = 0) -> Iterator[Record]:
+    def records(self, start: int = 0) -> Iterator[CorpusRecord]:
         """Yield the records after the first `start`. Raises CorpusError when the source is unreadable."""
         ...
 
@@ -462,7 +462,7 @@ def located(source: str | Path) -> str:
     return str(source) if source in BUILT_IN else str(Path(source).expanduser().absolute())
 
 
-def open_source(source: str | Path) -> Source:
+def open_source(source: str | Path) -> PassageSource:
     """Return the source at a path, or a built-in one: `stdlib` or `language`.
 
     Write `./stdlib` for a folder of that name.
@@ -505,7 +505,7 @@ class JsonLines:
         """Return the size of the file in bytes, as stored."""
         return self._path.stat().st_size
 
-    def records(self, start: int = 0) -> Iterator[Record]:
+    def records(self, start: int = 0) -> Iterator[CorpusRecord]:
         """Yield one record per line; a blank line has no passages and no problem."""
         with self._path.open("rb") as stored:
             packed = self._path.suffix == ".gz"
@@ -514,9 +514,11 @@ class JsonLines:
             for number, line in itertools.islice(numbered, start, None):
                 where = f"{self._path.name}:{number}"
                 try:
-                    yield Record(where, stored.tell(), _parse(line if number > 1 else _without_bom(line)))
+                    yield CorpusRecord(
+                        where, stored.tell(), _parse(line if number > 1 else _without_bom(line))
+                    )
                 except CorpusError as error:
-                    yield Record(where, stored.tell(), problem=str(error))
+                    yield CorpusRecord(where, stored.tell(), problem=str(error))
 
 
 class BuiltIn:
@@ -541,7 +543,7 @@ class BuiltIn:
         """Return None: unknown before it is read."""
         return None
 
-    def records(self, start: int = 0) -> Iterator[Record]:
+    def records(self, start: int = 0) -> Iterator[CorpusRecord]:
         """Yield one record per documented name, or per topic."""
         isolated = ["-I", "-S"]  # neither the environment, nor the working folder, nor site-packages
         reading = subprocess.run(
@@ -558,7 +560,9 @@ class BuiltIn:
             (whole,) = _parse(line)
             pieces = enumerate(chunks(whole.text))
             named = ((f"{whole.id}#{n}" if n else whole.id, piece) for n, piece in pieces)
-            yield Record(whole.id, done, tuple(Passage(name, whole.title, piece) for name, piece in named))
+            yield CorpusRecord(
+                whole.id, done, tuple(Passage(name, whole.title, piece) for name, piece in named)
+            )
 
 
 def _parse(line: bytes) -> tuple[Passage, ...]:

@@ -29,7 +29,7 @@ class CorpusError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class CorpusRecord:
     """One line, file or name of a source.
 
     Attributes:

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from armwise.arms.base import Passage
 from armwise.arms.corpus.chunking import chunks
-from armwise.arms.corpus.records import MAX_NAMES, CorpusError, Record, checked, problem_of, short
+from armwise.arms.corpus.records import MAX_NAMES, CorpusError, CorpusRecord, checked, problem_of, short
 from armwise.arms.filters import GROUPS, Metadata, Scalar
 from armwise.row_lines import DELIMITERS, SEPARATOR_LINE, RowLines
 
@@ -42,7 +42,7 @@ OWN = ("id", "_id", "title", "text")
 NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?")
 
 
-def read_table(path: Path, where: str, about: Metadata, before: int) -> Iterator[Record]:
+def read_table(path: Path, where: str, about: Metadata, before: int) -> Iterator[CorpusRecord]:
     """Yield a record for each row; one that cannot be read has its reason, and the next is read.
 
     Where rows cannot be separated any more, a last record has the reason: without names of columns, after a
@@ -66,7 +66,7 @@ def read_table(path: Path, where: str, about: Metadata, before: int) -> Iterator
                 cells = next(rows)
                 if names:
                     passages = tuple(_passages(names, cells, where, begin, about))
-                    yield Record(place, before + stored.tell(), passages)
+                    yield CorpusRecord(place, before + stored.tell(), passages)
                 elif any(cells):
                     names = _names(cells)
                 continue
@@ -79,7 +79,9 @@ def read_table(path: Path, where: str, about: Metadata, before: int) -> Iterator
                 lines.give_back(1)  # a quote that is not closed swallows the lines below
             except UnicodeDecodeError as error:
                 problem, last = f"not UTF-16 ({error})", True
-            yield Record(place, before + stored.tell(), problem=problem + ("; the rest is not read" * last))
+            yield CorpusRecord(
+                place, before + stored.tell(), problem=problem + ("; the rest is not read" * last)
+            )
             if last:
                 return
 

@@ -29,8 +29,8 @@ from armwise.arms.llm import (
     Chunk,
     Generator,
     GeneratorError,
-    Prices,
     Prompt,
+    TokenPrices,
     Write,
     base,
     blocking_writer,
@@ -64,7 +64,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class UnknownArmError(ArmError):
+class UnbuiltArmError(ArmError):
     """This host has not built the arm yet, and needs its description."""
 
 
@@ -88,7 +88,7 @@ class ArmSettings:
     limit_s: float
     open_selector: OpenTrained = no_selector
     trust: Trust | None = None
-    prices: Prices = field(default_factory=Prices)
+    prices: TokenPrices = field(default_factory=TokenPrices)
 
 
 class ArmHost:
@@ -191,7 +191,7 @@ class ArmHost:
         built = self._arms.get(key)
         if built is None:
             if specs is None:
-                raise UnknownArmError(arm)
+                raise UnbuiltArmError(arm)
             built = await self._built(arm, specs)
         return built
 
@@ -307,7 +307,7 @@ class _Built:
     pool: ThreadPoolExecutor
 
 
-def metered(write: Write, prices: Prices) -> Write:
+def metered(write: Write, prices: TokenPrices) -> Write:
     """Return a function that also counts what the language model reads and writes for a search.
 
     A call that ran out of time is counted with the most that it may have read and written. A search that

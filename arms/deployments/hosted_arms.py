@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from armwise.arms.base import ArmBuildError, ArmError, NoRetrieval, Passage, Query, Retrieval
 from armwise.arms.deployments import retrieval_cache, spans
-from armwise.arms.deployments.arm_host import ArmHost, Specs, UnknownArmError, key_of
+from armwise.arms.deployments.arm_host import ArmHost, Specs, UnbuiltArmError, key_of
 from armwise.arms.deployments.embedders import Embedders
 from armwise.arms.deployments.retrieval_cache import RetrievalCache
 from armwise.arms.profile import Profile, ProfileSpec
@@ -79,14 +79,14 @@ class HostedArm:
         """Search. Raises ArmError."""
         try:
             return await self.host.search(self.name, self.key, query, k)
-        except UnknownArmError:
+        except UnbuiltArmError:
             return await self.host.search(self.name, self.key, query, k, self.specs)
 
     async def search_version(self, query: Query, k: int) -> Retrieval:
         """Search; the version of the result is certain, or says that it is not. Raises ArmError."""
         try:
             return await self.host.search_version(self.name, self.key, query, k)
-        except UnknownArmError:
+        except UnbuiltArmError:
             return await self.host.search_version(self.name, self.key, query, k, self.specs)
 
     async def version(self) -> str | None:
@@ -98,7 +98,7 @@ class HostedArm:
             async with asyncio.timeout(ASK_S):
                 try:
                     version = await self.host.version(self.name, self.key)
-                except UnknownArmError:
+                except UnbuiltArmError:
                     version = await self.host.version(self.name, self.key, self.specs)
         except (ArmError, TimeoutError):
             version = None

@@ -14,8 +14,8 @@ from armwise.arms.retrievers.collection import (
     FIELDS,
     VERSION_S,
     EngineParams,
+    FillState,
     Row,
-    State,
     client,
     engine_kind,
     passage_of,
@@ -129,15 +129,15 @@ class LanceTable:
         table.create_index("facts", config=self._module.index.LabelList())
         table.create_index("search", config=self._module.index.FTS(remove_stop_words=False))
 
-    def state(self) -> State | None:
+    def state(self) -> FillState | None:
         """Return what was put there."""
         name = f"{self._name}_{STATE}"
         if not self._there(name):
             return None
         (row,) = self._connected().open_table(name).to_arrow().to_pylist()
-        return State.loaded(row["state"])
+        return FillState.loaded(row["state"])
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: FillState) -> None:
         """Store a state in a table beside."""
         row = {"state": state.dumped()}
         self._connected().create_table(f"{self._name}_{STATE}", data=[row], mode="overwrite")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from armwise.arms.base import Passage, Query
-from armwise.arms.retrievers.collection import NetworkParams, Row, State, client, engine_kind, passage_of
+from armwise.arms.retrievers.collection import FillState, NetworkParams, Row, client, engine_kind, passage_of
 from armwise.arms.retrievers.conditions import TextDialect, condition_of
 
 SHOWN = ["name", "title", "text", "metadata"]
@@ -117,15 +117,15 @@ class MilvusCollection:
             indexes.add_index("vector", index_type="AUTOINDEX", metric_type="COSINE")
         api.create_collection(self._name, schema=schema, index_params=indexes, consistency_level="Strong")
 
-    def state(self) -> State | None:
+    def state(self) -> FillState | None:
         """Return what was put there."""
         name = f"{self._name}{STATE}"
         if not self._client.has_collection(name):
             return None
         rows = self._client.get(name, ids=["state"], output_fields=["state"])
-        return State.loaded(rows[0]["state"]) if rows else None
+        return FillState.loaded(rows[0]["state"]) if rows else None
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: FillState) -> None:
         """Store a state in a collection beside, whose vector means nothing."""
         name, api, kinds = f"{self._name}{STATE}", self._client, self._module.DataType
         if not api.has_collection(name):

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError
-from armwise.arms.retrievers.collection import FIELDS, Row, ServerParams, State, engine_kind, passage_of
+from armwise.arms.retrievers.collection import FIELDS, FillState, Row, ServerParams, engine_kind, passage_of
 from armwise.arms.retrievers.conditions import FactsDialect, condition_of
-from armwise.arms.retrievers.remote import REFUSED, HttpArm, HttpParams, Reply
+from armwise.arms.retrievers.remote import REFUSED, HttpArm, HttpParams, RemoteResponse
 
 Json = dict[str, Any]
 
@@ -70,17 +70,17 @@ class Rest:
 
     def send(
         self, method: str, path: str, content: bytes | None = None, kind: str = "application/json"
-    ) -> Reply:
+    ) -> RemoteResponse:
         """Return the response to a request, of any status below 500. Raises ArmError."""
         return self._http.connections.waiting.run(self._http.send(self._request(method, path, content, kind)))
 
-    def read(self, reply: Reply, *, asked: bool = False) -> Json:
+    def read(self, reply: RemoteResponse, *, asked: bool = False) -> Json:
         """Return the body of a response; empty without one. Raises ArmError."""
         content = self.checked(reply, asked=asked).content
         body: Json = orjson.loads(content) if content else {}
         return body
 
-    def checked(self, reply: Reply, *, asked: bool = False) -> Reply:
+    def checked(self, reply: RemoteResponse, *, asked: bool = False) -> RemoteResponse:
         """Return a response of success. Raises ArmError."""
         if not httpx.codes.is_success(reply.status):
             error = QuestionRefusedError if asked and reply.status in REFUSED else ArmError
@@ -95,7 +95,7 @@ class Rest:
         )
 
 
-class Clauses(FactsDialect[Json]):
+class OpenSearchClauses(FactsDialect[Json]):
     """Conditions as clauses of the query language."""
 
     def any_of(self, facts: Sequence[str]) -> Json:
@@ -127,12 +127,15 @@ class Index:
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
         """Return passages with at least one word, by BM25."""
-        words = {"must": [{"match": {"search": query.text}}], "filter": [condition_of(query, Clauses())]}
+        words = {
+            "must": [{"match": {"search": query.text}}],
+            "filter": [condition_of(query, OpenSearchClauses())],
+        }
         return self._found({"query": {"bool": words}}, k)
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
         """Return the nearest passages by the cosine."""
-        near = self.nearest(vector.astype(float).tolist(), k, condition_of(query, Clauses()))
+        near = self.nearest(vector.astype(float).tolist(), k, condition_of(query, OpenSearchClauses()))
         return self._found(near, k)
 
     @staticmethod
@@ -180,12 +183,12 @@ class Index:
         (mapping,) = (index["mappings"] for index in mappings.values())
         return dict(mapping)
 
-    def state(self) -> State | None:
+    def state(self) -> FillState | None:
         """Return what was put there."""
         kept = ((self._mapping() or {}).get("_meta") or {}).get(STATE)
-        return None if kept is None else State(**kept)
+        return None if kept is None else FillState(**kept)
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: FillState) -> None:
         """Store a state with the mapping."""
         self._rest.call("PUT", "/_mapping", {"_meta": {STATE: asdict(state)}})
 

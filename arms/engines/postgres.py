@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from armwise.arms.base import ArmError, Passage, Query
 from armwise.arms.filters import Scalar
-from armwise.arms.retrievers.collection import Row, ServerParams, State, engine_kind
+from armwise.arms.retrievers.collection import FillState, Row, ServerParams, engine_kind
 from armwise.arms.retrievers.conditions import Order, condition_of, loaded_metadata
 
 if TYPE_CHECKING:  # loading takes a tenth of a second
@@ -54,7 +54,7 @@ LOOKED_AT = (1_000, 10_000)
 """Rows that are expected to be looked at in the first search, and where that finds too few, in the next."""
 
 
-class Columns(BaseModel):
+class PostgresColumns(BaseModel):
     """Columns of a table; those of a table that `ingest` makes are the defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -90,12 +90,14 @@ class PostgresParams(ServerParams):
         description="Memory in MB in which `ingest` builds the index of vectors, faster where all of "
         "it fits; null for the server's own `maintenance_work_mem`.",
     )
-    fields: Columns = Field(Columns(), description="Columns, for a table that something else fills.")
+    fields: PostgresColumns = Field(
+        PostgresColumns(), description="Columns, for a table that something else fills."
+    )
 
     @property
     def names_fields(self) -> bool:
         """Whether it names columns."""
-        return self.fields != Columns()
+        return self.fields != PostgresColumns()
 
     @model_validator(mode="after")
     def _is_postgres(self) -> Self:
@@ -377,7 +379,7 @@ class PostgresTable:
     def _index(self, what: str) -> str:
         return _quoted(f"{self._params.collection.rpartition('.')[2]}_{what}")
 
-    def state(self) -> State | None:
+    def state(self) -> FillState | None:
         """Return what was put there."""
         if not self._there(STATES):
             return None
@@ -385,9 +387,9 @@ class PostgresTable:
             stored_state = connection.exec_driver_sql(
                 f"SELECT state FROM {STATES} WHERE collection = %(name)s", {"name": self._params.collection}
             ).scalar()
-        return None if stored_state is None else State(**stored_state)
+        return None if stored_state is None else FillState(**stored_state)
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: FillState) -> None:
         """Store a state."""
         with self._connected() as connection:
             connection.exec_driver_sql(

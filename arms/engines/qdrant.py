@@ -17,9 +17,9 @@ from armwise.arms.base import ArmBuildError, Passage, Query, QuestionRefusedErro
 from armwise.arms.filters import GROUPS, Scalar
 from armwise.arms.retrievers.collection import (
     FORMAT_WITH_WORDS,
+    FillState,
     NetworkParams,
     Row,
-    State,
     client,
     engine_kind,
     explained,
@@ -84,7 +84,7 @@ class QdrantParams(NetworkParams):
         return self
 
 
-class Filters:
+class QdrantFilters:
     """Conditions as filters of Qdrant.
 
     Args:
@@ -158,7 +158,7 @@ class QdrantCollection:
                 timeout=max(1, round(params.timeout_s)),
                 check_compatibility=False,
             )
-        self._filters = Filters(self._models, params.fields.metadata)
+        self._filters = QdrantFilters(self._models, params.fields.metadata)
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
         """Return passages with at least one word, by BM25."""
@@ -209,16 +209,16 @@ class QdrantCollection:
             for field in (f'metadata."{GROUPS}"', EMPTY_LISTS):
                 self._connection.create_payload_index(self._name, field, models.PayloadSchemaType.KEYWORD)
 
-    def state(self) -> State | None:
+    def state(self) -> FillState | None:
         """Return what was put there."""
         if not self._connection.collection_exists(self._name):
             return None
         kept = self._connection.get_collection(self._name).config.metadata or {}
-        return State(**kept[STATE]) if STATE in kept else None
+        return FillState(**kept[STATE]) if STATE in kept else None
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: FillState) -> None:
         """Store a state in the metadata of the collection."""
-        kept = {name: getattr(state, name) for name in State.__slots__}
+        kept = {name: getattr(state, name) for name in FillState.__slots__}
         self._connection.update_collection(self._name, metadata={STATE: kept})
 
     def count(self) -> int:

@@ -17,8 +17,8 @@ from armwise.arms.retrievers.collection import (
     FIELDS,
     FORMAT_WITH_WORDS,
     EngineParams,
+    FillState,
     Row,
-    State,
     client,
     engine_kind,
     passage_of,
@@ -53,7 +53,7 @@ class TantivyParams(EngineParams):
         return self.path
 
 
-class Clauses(FactsDialect[Any]):
+class TantivyClauses(FactsDialect[Any]):
     """Conditions as queries of Tantivy."""
 
     def __init__(self, module: Any, schema: Any) -> None:
@@ -114,7 +114,7 @@ class TantivyIndex:
             .build()
         )
         self._schema = _schema(module)
-        self._clauses = Clauses(module, self._schema)
+        self._clauses = TantivyClauses(module, self._schema)
         self._lock = threading.Lock()
         self._opened: Any = None
 
@@ -171,13 +171,13 @@ class TantivyIndex:
             what = f"the index in {self._folder}: {', '.join(problems)}"
             raise ArmError(f"{what}; `armwise ingest --into` this arm fills it again")
 
-    def state(self) -> State | None:
+    def state(self) -> FillState | None:
         """Return what was put there. Raises ArmError where a file is damaged."""
         self._require_whole()
         path = self._folder / STATE
-        return State.loaded(path.read_bytes()) if path.exists() else None
+        return FillState.loaded(path.read_bytes()) if path.exists() else None
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: FillState) -> None:
         """Store a state beside the index; once it is complete, also the digests of the files."""
         (self._folder / manifest.MANIFEST).unlink(missing_ok=True)
         unfinished = self._folder / f"{STATE}.part"

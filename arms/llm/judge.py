@@ -27,7 +27,7 @@ from armwise.arms.llm.prompts import passage_block
 from armwise.arms.llm.quotation import ONLY_DATA, tagged
 from armwise.arms.llm.structured_output import (
     StructuredCaller,
-    UnreadableError,
+    UnreadableAnswerError,
     asking_bound,
     json_values,
     quoted,
@@ -45,7 +45,7 @@ LOW, HIGH = 1, 5
 """The worst and the best of the five scores."""
 
 
-class JudgeError(UnreadableError):
+class JudgeError(UnreadableAnswerError):
     """No attempt of the judge gave a grade."""
 
     summary: ClassVar[str] = "the judge wrote no grade"
@@ -69,7 +69,7 @@ class Rubric(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict(Generic[T]):
+class Grade(Generic[T]):
     """A grade and its cost.
 
     Attributes:
@@ -92,7 +92,7 @@ def grade(
     *,
     word_budget: int = 600,
     retries: int = 1,
-) -> Verdict[T]:
+) -> Grade[T]:
     """Grade passages, or an answer that was written from them.
 
     Args:
@@ -113,7 +113,7 @@ def grade(
     if answer is not None:
         case += "\n" + tagged("answer", answer)
     verdict = caller.ask(rubric.system, case, rubric.form, rubric.read, max_tokens=rubric.max_tokens)
-    return Verdict(verdict, caller.tokens, caller.malformed)
+    return Grade(verdict, caller.tokens, caller.malformed)
 
 
 def grade_bound(rubric: Rubric[T], *, answer_tokens: int, word_budget: int, retries: int) -> Bound:
@@ -137,7 +137,7 @@ def prefer(
     *,
     word_budget: int = 600,
     retries: int = 1,
-) -> Verdict[float]:
+) -> Grade[float]:
     """Compare two answers; who wrote them is not shown. The order should be random: judges prefer a place.
 
     Args:
@@ -164,7 +164,7 @@ def prefer(
         ]
     )
     verdict = caller.ask(PAIR.system, case, PAIR.form, PAIR.read, max_tokens=PAIR.max_tokens)
-    return Verdict(verdict, caller.tokens, caller.malformed)
+    return Grade(verdict, caller.tokens, caller.malformed)
 
 
 def _case(question: str, passages: Sequence[Passage], word_budget: int) -> str:

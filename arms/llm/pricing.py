@@ -103,7 +103,7 @@ UNPROMPTED = Bound()
 """Bound of a search that prompts no language model and has no price."""
 
 
-class Prices(BaseModel):
+class TokenPrices(BaseModel):
     """Prices of tokens: those of a provider, or what a machine of one's own costs for as many."""
 
     usd_per_kilotoken_in: Number = Field(default=0.0, ge=0, description="Price of 1000 tokens read, in USD.")
@@ -142,7 +142,7 @@ class PricedGenerator(Generator):
         prices: Prices of these tokens.
     """
 
-    def __init__(self, generator: Generator, prices: Prices) -> None:
+    def __init__(self, generator: Generator, prices: TokenPrices) -> None:
         self.model = generator.model
         self._generator, self._prices = generator, prices
 

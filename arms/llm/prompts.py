@@ -181,7 +181,7 @@ class PipelineWriting(Writing):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ParsedAnswer:
     """The answer in a text of a model.
 
     Attributes:
@@ -241,7 +241,7 @@ def prompt_name(form: Form, passages: Sequence[Passage], *, word_budget: int = 6
     return form.value if any(numbered(passages, word_budget)) else f"{form}_without"
 
 
-def answer_of(text: str, form: Form) -> Answered:
+def answer_of(text: str, form: Form) -> ParsedAnswer:
     """Return the answer in a text of a model.
 
     With reasons, it is the content of the last complete tag, or else the text after the last
@@ -253,13 +253,13 @@ def answer_of(text: str, form: Form) -> Answered:
     Answered(text='Vienna, I think.', tagged=False)
     """
     if form is not Form.REASONING:
-        return Answered(text, tagged=False)
+        return ParsedAnswer(text, tagged=False)
     opened = [_CLOSED.split(part, maxsplit=1) for part in _OPENED.split(text)[1:]]
     held = [part for part in opened if part[0].strip()]
     if not held:
-        return Answered(text.strip(), tagged=False)
+        return ParsedAnswer(text.strip(), tagged=False)
     closed = [part for part in held if len(part) > 1]
-    return Answered((closed or held)[-1][0].strip(), tagged=True)
+    return ParsedAnswer((closed or held)[-1][0].strip(), tagged=True)
 
 
 def fallback_prompt(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
@@ -313,7 +313,7 @@ def cut(text: str, n_words: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelAnswer:
     """An answer of a language model.
 
     Attributes:
@@ -332,7 +332,7 @@ class Answer:
         return sum(call.prompt_tokens + call.completion_tokens for call in self.calls)
 
 
-def answer_to(messages: tuple[Message, ...], writing: Writing, write: Write) -> Answer:
+def answer_to(messages: tuple[Message, ...], writing: Writing, write: Write) -> ModelAnswer:
     """Return the answer to a prompt of `writing`; prompt again for the answer alone if the tag is missing.
 
     Raises:
@@ -341,11 +341,11 @@ def answer_to(messages: tuple[Message, ...], writing: Writing, write: Write) -> 
     text, last = write(writing.asked(messages))
     answer = answer_of(text, writing.form)
     if writing.form is not Form.REASONING:
-        return Answer(answer.text.strip(), None, (last,))
+        return ModelAnswer(answer.text.strip(), None, (last,))
     if answer.tagged:
-        return Answer(answer.text, True, (last,))
+        return ModelAnswer(answer.text, True, (last,))
     text, again = write(writing.asked(fallback_prompt(messages, text)))
-    return Answer(answer_of(text, writing.form).text, False, (last, again))
+    return ModelAnswer(answer_of(text, writing.form).text, False, (last, again))
 
 
 def answer_bound(writing: Writing) -> Bound:

@@ -26,7 +26,7 @@ QUOTED = 200
 """Characters of an unreadable text that an error quotes."""
 
 
-class UnreadableError(ArmError):
+class UnreadableAnswerError(ArmError):
     """No attempt gave text that can be read; the message quotes the last one.
 
     Attributes:
@@ -56,7 +56,7 @@ class StructuredCaller:
         malformed: Texts so far that could not be read.
     """
 
-    def __init__(self, write: Write, failure: type[UnreadableError], *, retries: int = 1) -> None:
+    def __init__(self, write: Write, failure: type[UnreadableAnswerError], *, retries: int = 1) -> None:
         self.tokens = 0
         self.malformed = 0
         self._write = write

@@ -4,8 +4,8 @@ from . import bundled
 from .embedding import Backbone, Embedder, build_embedder, compute_cores, digest_backbone
 from .files import AGAIN, ModelNotFoundError, digest_of, is_below, locate, model_problems, require_whole
 from .onnx_graph import (
-    Export,
     NotExportableError,
+    OnnxExport,
     fall_back_on_torch,
     has_gpu,
     open_graph,
@@ -16,9 +16,9 @@ __all__ = [
     "AGAIN",
     "Backbone",
     "Embedder",
-    "Export",
     "ModelNotFoundError",
     "NotExportableError",
+    "OnnxExport",
     "build_embedder",
     "bundled",
     "compute_cores",

@@ -19,7 +19,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.models.files import digest_weights, hub_commit, locate
-from armwise.arms.models.onnx_graph import Export, NotExportableError, fall_back_on_torch, has_gpu, open_graph
+from armwise.arms.models.onnx_graph import (
+    NotExportableError,
+    OnnxExport,
+    fall_back_on_torch,
+    has_gpu,
+    open_graph,
+)
 from armwise.arms.tokenizer import VERSION, words
 
 
@@ -179,7 +185,7 @@ def _read_with(backbone: Backbone) -> Callable[[list[str], int], NDArray[np.floa
     if precision == "bfloat16" or (precision == "float32" and (backbone.runtime == "torch" or has_gpu())):
         return _TorchModel(backbone).read
     try:
-        return open_graph(Export.of(backbone.model, "sentences", precision), backbone.batch_size).read
+        return open_graph(OnnxExport.of(backbone.model, "sentences", precision), backbone.batch_size).read
     except NotExportableError as error:
         fall_back_on_torch(backbone.model, precision, error)
         return _TorchModel(backbone).read

@@ -41,7 +41,7 @@ class NoBertError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BertLayout:
     """What a model is made of.
 
     Attributes:
@@ -63,7 +63,7 @@ class Layout:
     unit: bool
 
 
-def layout_of(folder: Path, task: Literal["sentences", "pairs"]) -> Layout:
+def layout_of(folder: Path, task: Literal["sentences", "pairs"]) -> BertLayout:
     """Read the configuration of a model.
 
     Args:
@@ -87,7 +87,7 @@ def layout_of(folder: Path, task: Literal["sentences", "pairs"]) -> Layout:
     limits = [config["max_position_embeddings"], tokens.get("model_max_length")]
     if task == "sentences":
         limits.append(_read(folder / "sentence_bert_config.json").get("max_seq_length"))
-    return Layout(
+    return BertLayout(
         head=_pooling(folder) if task == "sentences" else _scores(config),
         layers=config["num_hidden_layers"],
         heads=config["num_attention_heads"],
@@ -143,7 +143,7 @@ def _scores(config: Mapping[str, Any]) -> Literal["score"]:
     return "score"
 
 
-class Graph:
+class BertGraph:
     """Nodes and weights of a graph while it is written; every method returns the name of a tensor."""
 
     def __init__(self, weights: Mapping[str, NDArray[Any]], epsilon: float) -> None:
@@ -186,7 +186,7 @@ class Graph:
         return np.asarray(self._weights[name], dtype=np.float32)
 
 
-def graph_of(weights: Mapping[str, NDArray[Any]], layout: Layout) -> onnx.ModelProto:
+def graph_of(weights: Mapping[str, NDArray[Any]], layout: BertLayout) -> onnx.ModelProto:
     """Return the graph: tokens of texts, shape (n_texts, n_tokens), to rows, shape (n_texts, size).
 
     Args:
@@ -196,7 +196,7 @@ def graph_of(weights: Mapping[str, NDArray[Any]], layout: Layout) -> onnx.ModelP
     Raises:
         NoBertError: A tensor is missing.
     """
-    graph = Graph(weights, layout.epsilon)
+    graph = BertGraph(weights, layout.epsilon)
     ids, mask, types = INPUTS
     x = _embedded(graph, ids, types)
     # what is masked gets no weight: the lowest number, as a factor of 0 would leave a share to it
@@ -220,7 +220,7 @@ def graph_of(weights: Mapping[str, NDArray[Any]], layout: Layout) -> onnx.ModelP
     return helper.make_model(named, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR)
 
 
-def _embedded(graph: Graph, ids: str, types: str) -> str:
+def _embedded(graph: BertGraph, ids: str, types: str) -> str:
     """Return the sum of the vectors of each token, its position and its text, normalised."""
     words = graph.node("Gather", graph.weight("embeddings.word_embeddings.weight"), ids)
     n_tokens = graph.node("Shape", ids, start=1, end=2)
@@ -231,7 +231,7 @@ def _embedded(graph: Graph, ids: str, types: str) -> str:
     return graph.normalised(summed, "embeddings.LayerNorm")
 
 
-def _layer(graph: Graph, x: str, masked: str, name: str, heads: int, size: int) -> str:
+def _layer(graph: BertGraph, x: str, masked: str, name: str, heads: int, size: int) -> str:
     """Return the tokens after a layer: attention, then two linear maps, each added to what went in."""
     split = graph.constant([0, 0, heads, size])
 
@@ -254,7 +254,7 @@ def _layer(graph: Graph, x: str, masked: str, name: str, heads: int, size: int) 
     )
 
 
-def _headed(graph: Graph, x: str, mask: str, head: str) -> str:
+def _headed(graph: BertGraph, x: str, mask: str, head: str) -> str:
     """Return one row a text."""
     first = graph.node("Gather", x, graph.constant(0), axis=1)
     if head == "cls":

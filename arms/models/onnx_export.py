@@ -20,8 +20,8 @@ from armwise.arms.models.onnx_graph import (
     MODEL,
     REFUSED,
     TOKENIZER,
-    Export,
     NotExportableError,
+    OnnxExport,
     OnnxGraph,
     texts_of,
 )
@@ -42,7 +42,7 @@ FILES = ("*.json", "*/config.json", "model.safetensors")
 """What is fetched of a model of a hub."""
 
 
-def main(export: Export, folder: Path) -> None:
+def main(export: OnnxExport, folder: Path) -> None:
     """Write graph and tokenizer: a BERT from its weights, any other model by torch.
 
     Raises:
@@ -98,7 +98,7 @@ def _cosines(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> NDAr
 
 if __name__ == "__main__":
     try:
-        main(Export(**json.loads(sys.argv[1])), Path(sys.argv[2]))
+        main(OnnxExport(**json.loads(sys.argv[1])), Path(sys.argv[2]))
     except NotExportableError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(REFUSED)

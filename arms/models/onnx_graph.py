@@ -64,7 +64,7 @@ def fall_back_on_torch(model: str, precision: str, error: Exception) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Export:
+class OnnxExport:
     """What is exported.
 
     Attributes:
@@ -181,13 +181,13 @@ class OnnxGraph:
         return np.asarray(rows, dtype=np.float32)
 
 
-def graph_folder(export: Export) -> Path:
+def graph_folder(export: OnnxExport) -> Path:
     """Return the folder of an exported model, in the user's cache, whether it is there or not."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return cache / "armwise" / "onnx" / export.key
 
 
-def open_graph(export: Export, batch_size: int) -> OnnxGraph:
+def open_graph(export: OnnxExport, batch_size: int) -> OnnxGraph:
     """Return the graph of a model, which is exported unless it was before.
 
     Graphs are in the folder `armwise/onnx` of the user's cache, `$XDG_CACHE_HOME` or `~/.cache`; an export
@@ -218,7 +218,7 @@ def open_graph(export: Export, batch_size: int) -> OnnxGraph:
     return OnnxGraph(folder, 1 if export.precision == "int8" else batch_size)
 
 
-def _export(export: Export, cache: Path, folder: Path, refusal: Path) -> None:
+def _export(export: OnnxExport, cache: Path, folder: Path, refusal: Path) -> None:
     """Export in a process of its own: torch stays out of this one."""
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
         unfinished = Path(scratch) / "graph"

@@ -15,8 +15,8 @@ from armwise.arms.models.onnx_graph import (
     INPUTS,
     MODEL,
     TOKENIZER,
-    Export,
     NotExportableError,
+    OnnxExport,
     scorer_problem,
     texts_of,
 )
@@ -46,7 +46,7 @@ class Traced(nn.Module):
         return scores
 
 
-def load(export: Export) -> SentenceTransformer | CrossEncoder:
+def load(export: OnnxExport) -> SentenceTransformer | CrossEncoder:
     """Return the model on torch."""
     kind: Any = SentenceTransformer if export.task == "sentences" else CrossEncoder
     model: SentenceTransformer | CrossEncoder = kind(
@@ -59,7 +59,7 @@ def load(export: Export) -> SentenceTransformer | CrossEncoder:
     return model
 
 
-def trace(export: Export, folder: Path, samples: Sequence[str]) -> NDArray[np.float32]:
+def trace(export: OnnxExport, folder: Path, samples: Sequence[str]) -> NDArray[np.float32]:
     """Write graph and tokenizer, and return what the model itself gives to the samples, a row each.
 
     Args:

@@ -20,7 +20,7 @@ from armwise.arms.more import entities as indexe_entities
 from armwise.arms.more import entity_graph
 from armwise.arms.more.entity_graph import Graph
 from armwise.arms.retrievers.dense import CACHED_QUERIES, FirstStage, first_stage, prepare_index
-from armwise.arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
+from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources, of_corpus
 from armwise.arms.top_k import best
 
 
@@ -222,7 +222,7 @@ def _build(name: str, params: GraphParams, have: Resources, _: Members) -> Graph
     return GraphArm(name, have.corpus, params, first_stage(params, have), _explorer(params, have))
 
 
-def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[Batch]:
+def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[BatchedArms]:
     reach = (
         max(params.max_hops for params in group.values()),
         max(params.max_candidates for params in group.values()),

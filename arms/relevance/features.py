@@ -94,7 +94,7 @@ _VERDICT = re.compile(r"(?:is|are|was|were|do|does|did|has|have|had|can|could|wi
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class CandidatePassages:
     """What arms found for a question.
 
     Attributes:
@@ -108,7 +108,7 @@ class Candidates:
     reciprocal: Mapping[str, Floats]
 
 
-def candidates(question: str, rankings: Mapping[str, Sequence[Passage]]) -> Candidates:
+def candidates(question: str, rankings: Mapping[str, Sequence[Passage]]) -> CandidatePassages:
     """Return the distinct passages of some rankings, and their features.
 
     Args:
@@ -129,8 +129,8 @@ def candidates(question: str, rankings: Mapping[str, Sequence[Passage]]) -> Cand
         for rank, passage in enumerate(ranking, start=1):
             reciprocal[arm][row[passage.id]] = 1.0 / rank
     if not passages:
-        return Candidates((), np.empty((0, len(NAMES))), reciprocal)
-    query, read = _Asked.of(question), [_read(passage.title, passage.text) for passage in passages]
+        return CandidatePassages((), np.empty((0, len(NAMES))), reciprocal)
+    query, read = _QuestionWords.of(question), [_read(passage.title, passage.text) for passage in passages]
     by_words = _words(query, read)
     rare, best = by_words[:, WORDS.index("rare_coverage")], int(by_words[:, WORDS.index("bm25")].argmax())
     columns = (
@@ -141,11 +141,11 @@ def candidates(question: str, rankings: Mapping[str, Sequence[Passage]]) -> Cand
         np.array([_passage(passage) for passage in passages]),
         np.tile(_question(question, query), (len(passages), 1)),
     )
-    return Candidates(passages, np.hstack(columns), reciprocal)
+    return CandidatePassages(passages, np.hstack(columns), reciprocal)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _QuestionWords:
     """A question as words.
 
     Attributes:
@@ -161,14 +161,14 @@ class _Asked:
     years: Set[str]
 
     @classmethod
-    def of(cls, question: str) -> "_Asked":
+    def of(cls, question: str) -> "_QuestionWords":
         every = words(question)
         content = [word for word in every if word not in ENGLISH] or every
         return cls(every, content, _names(question), frozenset(_YEAR.findall(question)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _PassageWords:
     """A passage as words.
 
     Attributes:
@@ -187,10 +187,10 @@ class _Read:
 
 
 @lru_cache(maxsize=CACHED)
-def _read(title: str, text: str) -> _Read:
+def _read(title: str, text: str) -> _PassageWords:
     every = words(f"{title} {text}")
     name = words(_BRACKETED.sub(" ", title)) or words(title)
-    return _Read(
+    return _PassageWords(
         f" {' '.join(every)} ",
         Counter(every),
         set(pairwise(every)),
@@ -227,7 +227,7 @@ def _rarity(found_in: NDArray[np.int_], n: int) -> Floats:
     return np.log1p((n - found_in + 0.5) / (found_in + 0.5))
 
 
-def _words(query: _Asked, read: Sequence[_Read]) -> Floats:
+def _words(query: _QuestionWords, read: Sequence[_PassageWords]) -> Floats:
     """Return the columns of `WORDS`."""
     terms = [*dict.fromkeys(query.content)] or [""]
     counts = np.array([[passage.counts[word] for word in terms] for passage in read], dtype=np.float64)
@@ -275,7 +275,7 @@ def _names(question: str) -> list[str]:
     return [*dict.fromkeys(spans)]
 
 
-def _titles(query: _Asked, read: Sequence[_Read], rare: Floats) -> Floats:
+def _titles(query: _QuestionWords, read: Sequence[_PassageWords], rare: Floats) -> Floats:
     """Return the columns of `TITLES`.
 
     Args:
@@ -313,7 +313,7 @@ def _titles(query: _Asked, read: Sequence[_Read], rare: Floats) -> Floats:
     return np.column_stack([named, np.array(matches, dtype=np.float64), *columns])
 
 
-def _alike(read: Sequence[_Read], best: int) -> Floats:
+def _alike(read: Sequence[_PassageWords], best: int) -> Floats:
     """Return the columns of `ALIKE`; words are weighted by their rarity."""
     words_of = [passage.counts.keys() - ENGLISH for passage in read]
     column = {word: number for number, word in enumerate(sorted(set[str]().union(*words_of)))}
@@ -334,7 +334,7 @@ def _passage(passage: Passage) -> tuple[float, ...]:
     return n, len(_YEAR.findall(text)), len(_NUMBER.findall(text)), len(_CAPITAL.findall(text)) / n
 
 
-def _question(question: str, query: _Asked) -> tuple[float, ...]:
+def _question(question: str, query: _QuestionWords) -> tuple[float, ...]:
     """Return the columns of `QUESTION`."""
     every = set(query.every)
     return (

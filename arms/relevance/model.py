@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from armwise.arms import manifest
 from armwise.arms.base import Passage
 from armwise.arms.manifest import DamagedFileError
-from armwise.arms.relevance.features import NAMES, Candidates, Floats, candidates
+from armwise.arms.relevance.features import NAMES, CandidatePassages, Floats, candidates
 
 THREADS = 1
 """One, so that a fit is deterministic, and a prediction of some rows starts no thread."""
@@ -28,7 +28,7 @@ class RelevanceError(ValueError):
     """A model of relevance cannot be fitted or read; the message names the value."""
 
 
-class Header(BaseModel):
+class RelevanceHeader(BaseModel):
     """The first line of a saved model.
 
     Attributes:
@@ -61,7 +61,7 @@ class RelevanceModel:
     Source: Chen and Guestrin 2016, XGBoost: a scalable tree boosting system, arXiv:1603.02754.
     """
 
-    def __init__(self, header: Header, booster: Any) -> None:
+    def __init__(self, header: RelevanceHeader, booster: Any) -> None:
         self.header = header
         self._booster = booster
 
@@ -77,7 +77,7 @@ class RelevanceModel:
             zip((passage.id for passage in pool.passages), self.predicted([pool]).tolist(), strict=True)
         )
 
-    def predicted(self, seen: Sequence[Candidates]) -> Floats:
+    def predicted(self, seen: Sequence[CandidatePassages]) -> Floats:
         """Return the probabilities of all passages of some questions, one after the other."""
         rows = np.concatenate([rows_of(pool, self.header.arms) for pool in seen])
         if not len(rows):
@@ -101,7 +101,7 @@ class RelevanceModel:
 
         line, _, trees = saved.partition(b"\n")
         try:
-            header = Header.model_validate_json(line)
+            header = RelevanceHeader.model_validate_json(line)
         except ValidationError:
             raise RelevanceError(f"{line[:80]!r} does not begin a model of relevance") from None
         if (digest := _digest(header, trees)) != header.blake2b:
@@ -118,12 +118,12 @@ class RelevanceModel:
         return cls(header, booster)
 
 
-def _digest(header: Header, trees: bytes) -> str:
+def _digest(header: RelevanceHeader, trees: bytes) -> str:
     facts = header.model_copy(update={"blake2b": ""}).model_dump_json().encode()
     return hashlib.blake2b(facts + b"\n" + trees, digest_size=16).hexdigest()
 
 
-def rows_of(seen: Candidates, arms: Sequence[str]) -> NDArray[np.float32]:
+def rows_of(seen: CandidatePassages, arms: Sequence[str]) -> NDArray[np.float32]:
     """Return the rows of a question's passages, shape (n_passages, len(NAMES) + n_arms)."""
     unknown = np.full(len(seen.passages), np.nan)
     by_arm = [seen.reciprocal.get(arm, unknown) for arm in arms]

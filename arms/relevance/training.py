@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.base import Passage, Progress
-from armwise.arms.relevance.features import FALLING, NAMES, RISING, Candidates, candidates
-from armwise.arms.relevance.model import THREADS, Header, RelevanceError, RelevanceModel, rows_of
+from armwise.arms.relevance.features import FALLING, NAMES, RISING, CandidatePassages, candidates
+from armwise.arms.relevance.model import THREADS, RelevanceError, RelevanceHeader, RelevanceModel, rows_of
 
 Rows = NDArray[np.float32]
 Indices = NDArray[np.intp]
@@ -81,7 +81,7 @@ class Examples:
     fitting: Fitting
     arms: tuple[str, ...]
     k: int
-    seen: tuple[Candidates, ...]
+    seen: tuple[CandidatePassages, ...]
     rows: tuple[Rows, ...]
     labels: tuple[Rows, ...]
 
@@ -98,7 +98,7 @@ class Examples:
             )
         arms = tuple(arm_names) if fitting.by_name else ()
         rng = np.random.default_rng(fitting.seed)
-        pools: list[Candidates] = []
+        pools: list[CandidatePassages] = []
         rows: list[Rows] = []
         labels: list[Rows] = []
         for number, case in enumerate(cases, start=1):
@@ -144,7 +144,7 @@ class Examples:
             xgboost.QuantileDMatrix(rows, labels, nthread=THREADS),
             self.fitting.rounds,
         )
-        header = Header(columns=NAMES, arms=self.arms, k=self.k, questions=len(of))
+        header = RelevanceHeader(columns=NAMES, arms=self.arms, k=self.k, questions=len(of))
         return RelevanceModel(header, booster)
 
     def predicted(
@@ -182,7 +182,7 @@ def fit(cases: Sequence[Case], fitting: Fitting | None = None) -> RelevanceModel
     return Examples.of(cases, fitting).fit()
 
 
-def _views(case: Case, draws: int, rng: np.random.Generator) -> Iterator[Candidates]:
+def _views(case: Case, draws: int, rng: np.random.Generator) -> Iterator[CandidatePassages]:
     """Yield what all arms found, then what some drawn at random did; every other time without names."""
     arms = [arm for arm, ranking in case.found.items() if ranking]
     for draw in range(draws + 1):

@@ -60,7 +60,7 @@ class BM25Arm:
 
     backbones: frozenset[str] = frozenset()
 
-    def __init__(self, name: str, corpus: Corpus, params: BM25Params, columns: "Columns") -> None:
+    def __init__(self, name: str, corpus: Corpus, params: BM25Params, columns: "WordWeights") -> None:
         self.name = name
         self._corpus = corpus
         self._params = params
@@ -74,7 +74,7 @@ class BM25Arm:
         identity = _identity(corpus, params)
 
         def write(unfinished: Path) -> None:
-            Columns.build(_documents(corpus, params, progress), corpus.order(), params).save(unfinished)
+            WordWeights.build(_documents(corpus, params, progress), corpus.order(), params).save(unfinished)
 
         build_once.build(build_once.folder(indexes, "bm25", identity), identity, write)
 
@@ -84,7 +84,7 @@ class BM25Arm:
         identity = _identity(corpus, params)
         target = build_once.folder(indexes, "bm25", identity)
         build_once.check(target, identity)
-        return cls(name, corpus, params, Columns.load(target))
+        return cls(name, corpus, params, WordWeights.load(target))
 
     def search(self, query: Query, k: int) -> Retrieval:
         """Return passages with at least one word of the query, at most `k` of them."""
@@ -97,7 +97,7 @@ class BM25Arm:
         return Retrieval(tuple(p.scored(float(scores[row])) for p, row in zip(passages, rows, strict=True)))
 
 
-class Columns:
+class WordWeights:
     """The weight of every word in every passage, stored by word; memory-mapped when loaded.
 
     Rows are passages in order of their ids, which breaks ties.

@@ -51,7 +51,7 @@ VERSION_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class FillState:
     """What `ingest` has put into a collection, as stored in the engine.
 
     Attributes:
@@ -141,7 +141,7 @@ class Collection(Protocol):
 
     One whose every write makes a file may have an attribute `batch`, for passages of one write. One whose
     words are split here has an attribute `row_format`, which is `FORMAT_WITH_WORDS`. One that is a folder may
-    have the methods of `Folder`.
+    have the methods of `FolderCollection`.
     """
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
@@ -159,11 +159,11 @@ class Collection(Protocol):
         """Make the collection if it is missing, for vectors of a length, or without."""
         ...
 
-    def state(self) -> State | None:
+    def state(self) -> FillState | None:
         """Return what was put there; None where `ingest` did not make it, or it is missing."""
         ...
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: FillState) -> None:
         """Store a state, after all that was written before it."""
         ...
 
@@ -193,7 +193,7 @@ class Collection(Protocol):
 
 
 @runtime_checkable
-class Folder(Protocol):
+class FolderCollection(Protocol):
     """A collection in a folder of this machine, whose files `ingest` describes in a manifest."""
 
     def problems(self, *, contents: bool) -> list[str]:

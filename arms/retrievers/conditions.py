@@ -1,6 +1,6 @@
 """What a caller may see, and what a query asks of the metadata, in the filter language of an engine.
 
-`condition_of` takes `Query.where` and `Query.groups` apart; a `Dialect` puts the parts together again, in an
+`condition_of` takes `Query.where` and `Query.groups` apart; a `ConditionDialect` puts the parts together again, in an
 engine that compares metadata itself. An engine that does not gets `facts_of` each passage, and answers every
 condition by looking for one of several facts. A fact is a hash, so no text of a caller gets into a filter.
 
@@ -30,7 +30,7 @@ DIGITS = 16
 """Hexadecimal digits of a number in `_sortable`."""
 
 
-class Dialect(Protocol[T]):
+class ConditionDialect(Protocol[T]):
     """How an engine writes conditions. Values are data of a caller: they are never part of a statement."""
 
     def one_of(self, key: str, values: Sequence[Scalar]) -> T:
@@ -58,7 +58,7 @@ class Dialect(Protocol[T]):
         ...
 
 
-def condition_of(query: Query, dialect: Dialect[T]) -> T:
+def condition_of(query: Query, dialect: ConditionDialect[T]) -> T:
     """Return the condition that every passage of a query fulfils."""
     open_to_all = dialect.lacks(GROUPS)
     if query.groups:
@@ -68,7 +68,7 @@ def condition_of(query: Query, dialect: Dialect[T]) -> T:
     )
 
 
-def filtered(where: Comparison | Compound, dialect: Dialect[T]) -> T:
+def filtered(where: Comparison | Compound, dialect: ConditionDialect[T]) -> T:
     """Return the condition of a filter, without that of permissions."""
     if isinstance(where, Compound):
         parts = [filtered(part, dialect) for part in where.filters]
@@ -82,7 +82,7 @@ def filtered(where: Comparison | Compound, dialect: Dialect[T]) -> T:
     return dialect.ordered(where.key, where.type, _float(number))  # type: ignore[arg-type]  # what remains
 
 
-class FactsDialect(Dialect[T], Protocol[T]):
+class FactsDialect(ConditionDialect[T], Protocol[T]):
     """The dialect of an engine that looks for texts in a list, over the facts of passages."""
 
     def any_of(self, facts: Sequence[str]) -> T:

@@ -12,9 +12,9 @@ from pydantic import Field
 from armwise.arms.base import ArmError, Passage, Query
 from armwise.arms.indexes import vectors
 from armwise.arms.models import (
-    Export,
     ModelNotFoundError,
     NotExportableError,
+    OnnxExport,
     compute_cores,
     fall_back_on_torch,
     has_gpu,
@@ -55,7 +55,7 @@ def open_scorer(params: CrossEncoderParams) -> ReadPairs:
     if params.precision == "float32" and has_gpu():
         return _TorchScorer(params).read
     try:
-        export = Export.of(params.model, "pairs", params.precision, params.max_length)
+        export = OnnxExport.of(params.model, "pairs", params.precision, params.max_length)
         graph = open_graph(export, params.batch_size)
     except (NotExportableError, OSError) as error:
         on_torch = _TorchScorer(params)  # says what is wrong where it cannot be loaded either

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from armwise.arms.base import ArmError, Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus, Permitted
 from armwise.arms.indexes import IndexParams, VectorIndex, Vectors
-from armwise.arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
+from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources, of_corpus
 
 CACHED_QUERIES = 8
 """Queries whose candidates are cached: more than run at once on a small machine."""
@@ -201,7 +201,7 @@ def _build(name: str, params: DenseParams, have: Resources, _: Members) -> Dense
     return DenseArm(name, have.corpus, params, shared_index(params, have))
 
 
-def _batches(group: Mapping[str, DenseParams], have: Resources) -> list[Batch]:
+def _batches(group: Mapping[str, DenseParams], have: Resources) -> list[BatchedArms]:
     by_index: dict[DenseParams, list[str]] = {}
     for name, params in group.items():
         by_index.setdefault(params, []).append(name)

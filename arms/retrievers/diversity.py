@@ -15,7 +15,7 @@ from armwise.arms.base import Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import IndexParams
 from armwise.arms.retrievers.dense import Candidates, FirstStage, first_stage, prepare_index
-from armwise.arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
+from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources, of_corpus
 from armwise.number import Number
 
 DECIMALS = 9
@@ -133,7 +133,7 @@ def diverse_kind(
     def build(name: str, params: P, have: Resources, _: Members) -> DiverseArm[P]:
         return DiverseArm(name, have.corpus, params, first_stage(params, have), pick)
 
-    def batches(group: Mapping[str, P], have: Resources) -> list[Batch]:
+    def batches(group: Mapping[str, P], have: Resources) -> list[BatchedArms]:
         alike: dict[Hashable, dict[str, P]] = {}
         for name, arm_params in group.items():
             key = tuple(getattr(arm_params, field) for field in DiverseParams.model_fields)

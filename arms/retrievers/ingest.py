@@ -28,10 +28,10 @@ from armwise.arms.retrievers.collection import (
     Collection,
     EngineArm,
     EngineParams,
-    Folder,
+    FillState,
+    FolderCollection,
     NetworkParams,
     Row,
-    State,
 )
 from armwise.arms.retrievers.kind import ArmSpec, Passages, Resources, contents_of, vectors_of
 
@@ -105,7 +105,7 @@ def ingest(
     collection.create(None if embedded is None else embedded.vectors.shape[1])
     if state is None or state.next != version:
         before = state.version if state is not None and state.version == state.next else ""
-        state = State(before, version, corpus.name, model, 0)
+        state = FillState(before, version, corpus.name, model, 0)
         collection.keep(state)
     written, total, batch = 0, len(corpus), getattr(collection, "batch", BATCH)
     for positions in _batches(range(state.done, total), batch):
@@ -123,7 +123,7 @@ def ingest(
 def damage_of(arm: EngineArm) -> list[str]:
     """Return which files of the collection of an arm have changed; empty for one of a server."""
     folder = arm.collection
-    return folder.problems(contents=True) if isinstance(folder, Folder) else []
+    return folder.problems(contents=True) if isinstance(folder, FolderCollection) else []
 
 
 def fill_arm(arm: EngineArm, have: Resources, progress: Progress | None = None) -> IngestReport:
@@ -131,7 +131,7 @@ def fill_arm(arm: EngineArm, have: Resources, progress: Progress | None = None) 
 
     Raises ArmError, ModelNotFoundError.
     """
-    if (damage := damage_of(arm)) and isinstance(arm.collection, Folder):
+    if (damage := damage_of(arm)) and isinstance(arm.collection, FolderCollection):
         logger.warning("the collection of arm %r is filled again: %s", arm.name, ", ".join(damage))
         arm.collection.discard()
     embedded = None
@@ -231,7 +231,7 @@ def version_of(corpus: Passages, model: str, stored_as: int | str = FORMAT) -> s
     return f"{contents_of(corpus)}-{vectors}-{stored_as}"
 
 
-def _check(state: State, corpus: str, model: str) -> None:
+def _check(state: FillState, corpus: str, model: str) -> None:
     """Refuse to replace what is there by something else."""
     if state.corpus != corpus:
         raise ArmError(f"the collection holds corpus {state.corpus!r}, not {corpus!r}: name another")

@@ -201,7 +201,7 @@ class SelectorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CascadeStep:
     """What a cascade does next.
 
     Attributes:
@@ -228,7 +228,7 @@ class CascadeDecider(Protocol):
 
     def decide(
         self, question: str, answers: Sequence[str | None], found: Sequence[Sequence[Passage]]
-    ) -> Verdict:
+    ) -> CascadeStep:
         """Return what to do after a stage.
 
         Args:
@@ -325,7 +325,7 @@ class Resources:
             return cast(T, self._shared[key])
 
 
-class Batch(Protocol):
+class BatchedArms(Protocol):
     """Arms of one kind that share their work on a query; thread-safe.
 
     Attributes:
@@ -443,7 +443,7 @@ class Kind(Generic[P]):
     params: type[P]
     build: Callable[[str, P, Resources, Members], Arm]
     prepare: Callable[[P, Resources, Progress | None], None] = _nothing
-    batch: Callable[[Mapping[str, P], Resources], Sequence[Batch]] | None = None
+    batch: Callable[[Mapping[str, P], Resources], Sequence[BatchedArms]] | None = None
     backbones: Callable[[P], tuple[str, ...]] = _none
     embeds: Callable[[P], tuple[str, ...]] | None = None
     members: Callable[[P], tuple[str, ...]] = _none

@@ -49,7 +49,7 @@ FAILURES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ProfiledSource:
     """A source of passages.
 
     Attributes:
@@ -67,7 +67,7 @@ class Source:
         return build_once.folder(indexes, "profile", self.identity)
 
 
-def sources_of(name: str, spec: ProfileSpec, have: Resources) -> list[Source]:
+def sources_of(name: str, spec: ProfileSpec, have: Resources) -> list[ProfiledSource]:
     """Return the sources that an arm and its members search, each once; none where they search nothing.
 
     Raises:
@@ -79,17 +79,17 @@ def sources_of(name: str, spec: ProfileSpec, have: Resources) -> list[Source]:
         "passages": spec.passages,
         "characters": CHARACTERS,
     }
-    graph, sources = ArmGraph(have.specs), dict[Path, Source]()
+    graph, sources = ArmGraph(have.specs), dict[Path, ProfiledSource]()
     for part, arm_spec in graph.closure(name).items():
         kind, params = graph.resolve(part)
         if arm_spec.kind == NONE.name or kind.members(params):
             continue
         if arm_spec.corpus is not None or kind.searches_corpus:
             corpus = have.of(arm_spec).corpus
-            source = Source(part, corpus, {"corpus": corpus.digest, **settings})
+            source = ProfiledSource(part, corpus, {"corpus": corpus.digest, **settings})
         else:
             searched = graph.search_digest(part)
-            source = Source(part, None, {"searched": searched, "searches": spec.searches, **settings})
+            source = ProfiledSource(part, None, {"searched": searched, "searches": spec.searches, **settings})
         sources.setdefault(source.folder(have.indexes), source)
     return list(sources.values())
 
@@ -147,7 +147,7 @@ def _read(folders: tuple[Path, ...], nearest: int) -> Profile:
     return Profile(np.concatenate([np.load(folder / VECTORS) for folder in folders]), nearest)
 
 
-def _is_there(source: Source, indexes: Path) -> bool:
+def _is_there(source: ProfiledSource, indexes: Path) -> bool:
     try:
         build_once.check(source.folder(indexes), source.identity)
     except build_once.IndexMismatchError:
@@ -156,7 +156,7 @@ def _is_there(source: Source, indexes: Path) -> bool:
 
 
 def _prepare(
-    source: Source,
+    source: ProfiledSource,
     spec: ProfileSpec,
     have: Resources,
     encoder: Callable[[str], Embedder],

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
 
 
-class UnreadableError(Exception):
+class UnreadableResponseError(Exception):
     """A response lacks a part; the message shows what it has."""
 
 
@@ -89,7 +89,7 @@ def loaded(content: bytes | str) -> JsonValue:
     try:
         document: JsonValue = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise UnreadableError(f"no JSON ({error})") from error
+        raise UnreadableResponseError(f"no JSON ({error})") from error
     return document
 
 
@@ -97,7 +97,7 @@ def results_at(document: JsonValue, path: str) -> list[JsonValue]:
     """Return the list of results at a path. Raises UnreadableError."""
     results = at(document, path)
     if not isinstance(results, list):
-        raise UnreadableError(f"at {path!r} is {shortened(results)}, not a list")
+        raise UnreadableResponseError(f"at {path!r} is {shortened(results)}, not a list")
     return results
 
 
@@ -112,8 +112,8 @@ def passages_of(results: Sequence[JsonValue], fields: Fields) -> list[Passage]:
                 string_at(result, fields.text),
                 1 / number if fields.score is None else _number(result, fields.score),
             )
-        except UnreadableError as error:
-            raise UnreadableError(f"result {number}: {error}") from error
+        except UnreadableResponseError as error:
+            raise UnreadableResponseError(f"result {number}: {error}") from error
         passages.setdefault(passage.id, passage)
     return list(passages.values())
 
@@ -140,14 +140,14 @@ def at(value: JsonValue, path: str) -> JsonValue:
         return at(value[head], rest)
     if isinstance(value, list) and head.isdecimal() and int(head) < len(value):
         return at(value[int(head)], rest)
-    raise UnreadableError(f"there is no {path!r} in {shortened(value)}")
+    raise UnreadableResponseError(f"there is no {path!r} in {shortened(value)}")
 
 
 def string_at(result: JsonValue, path: str) -> str:
     """Return the text at a path. Raises UnreadableError."""
     text = at(result, path)
     if not isinstance(text, str):
-        raise UnreadableError(f"at {path!r} is {shortened(text)}, not a string")
+        raise UnreadableResponseError(f"at {path!r} is {shortened(text)}, not a string")
     return text
 
 
@@ -156,7 +156,7 @@ def _title(result: JsonValue, path: str) -> str:
     try:
         if at(result, path) is None:
             return ""
-    except UnreadableError:
+    except UnreadableResponseError:
         return ""
     return string_at(result, path)
 
@@ -164,7 +164,7 @@ def _title(result: JsonValue, path: str) -> str:
 def _number(result: JsonValue, path: str) -> float:
     number = at(result, path)
     if isinstance(number, bool) or not isinstance(number, int | float) or not isfinite(number):
-        raise UnreadableError(f"at {path!r} is {shortened(number)}, not a finite number")
+        raise UnreadableResponseError(f"at {path!r} is {shortened(number)}, not a finite number")
     return float(number)
 
 
@@ -274,7 +274,7 @@ def connections(inner: Networks | None = None) -> Connections:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class RemoteResponse:
     """A whole response.
 
     Attributes:
@@ -316,7 +316,7 @@ class HttpArm:
         self.connections = connections(None if limits is None else limits.inner)
         self._timeout_s, self._total_s, self._retries = params.timeout_s, params.total_s, params.retries
 
-    async def send(self, request: httpx.Request) -> Reply:
+    async def send(self, request: httpx.Request) -> RemoteResponse:
         """Return the first response that no further attempt would better. Raises ArmError."""
         # here: a configuration that is only read has no need of it
         from tenacity import (
@@ -334,7 +334,7 @@ class HttpArm:
             stop=stop_after_attempt(self._retries + 1) | stop_before_delay(self._total_s),
         )
         try:
-            reply: Reply = await attempts(self._attempt, request, deadline)
+            reply: RemoteResponse = await attempts(self._attempt, request, deadline)
         except RetryError as error:
             number, trouble = error.last_attempt.attempt_number, error.last_attempt.exception()
             raise ArmError(
@@ -343,7 +343,7 @@ class HttpArm:
             ) from trouble
         return reply
 
-    async def _attempt(self, request: httpx.Request, deadline: float) -> Reply:
+    async def _attempt(self, request: httpx.Request, deadline: float) -> RemoteResponse:
         """Send one request. Raises ArmError, or _TryAgainError if another attempt may succeed."""
         limit_s = max(0.0, min(self._timeout_s, deadline - time.monotonic()))
         try:
@@ -356,7 +356,7 @@ class HttpArm:
             raise _TryAgainError(f"{type(error).__name__} {error}".strip()) from error
         except httpx.RequestError as error:
             raise ArmError(f"{self.label}: {type(error).__name__} {error}") from error
-        reply = Reply(response.status_code, response.headers, content)
+        reply = RemoteResponse(response.status_code, response.headers, content)
         if not response.is_success:  # for operators: callers are not shown what a service says
             logger.warning("%s answered %s: %s", self.label, reply, shown(content))
         if response.status_code == httpx.codes.TOO_MANY_REQUESTS or response.is_server_error:
@@ -386,7 +386,7 @@ class RemoteArm(HttpArm):
         content = self.connections.waiting.run(self._fetch(query.text, k))
         try:
             passages = read(content, self._params.results, self._params.fields)
-        except UnreadableError as error:
+        except UnreadableResponseError as error:
             logger.warning("%s gave %s", self.label, shown(content))
             raise ArmError(f"{self.label} gave a response that cannot be read: {error}") from error
         return Retrieval(best(passages, k))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from armwise.agent.client import ClientError
-from armwise.agent.lab.simulation.questions import Question
+from armwise.agent.lab.simulation.questions import SimulatedQuestion
 from armwise.agent.lab.warmstart.canary import READ_S
 from armwise.feedback.answer_metrics import recall_at_k
 from examples.demo.record import Chapter, Story, Trail
@@ -69,7 +69,7 @@ class Operator:
         """Keep a look at the service."""
         chapter.exchanges.append(self._desk.exchange("GET", path, None, answer))
 
-    async def turn(self, chapter: Chapter, question: Question, k: int) -> None:
+    async def turn(self, chapter: Chapter, question: SimulatedQuestion, k: int) -> None:
         """Ask a question and send feedback on the answer, as any user would. Raises ClientError."""
         path, body = "/v1/retrieve", {"query": question.question, "k": k}
         status, answer = await self._desk.send("POST", path, body)

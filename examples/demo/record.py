@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from armwise.agent.lab.simulation.learning_curves import Truth, Turn
+from armwise.agent.lab.simulation.learning_curves import SimulatedTurn, Truth
 
 COMPARED = 30
 """Questions of a kind that shares are a mean of at most; else a quarter of them."""
@@ -154,7 +154,7 @@ class Story:
 
     arms: tuple[str, ...] = ()
     truth: dict[str, dict[str, Truth]] = field(default_factory=dict)
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[SimulatedTurn] = field(default_factory=list)
     chapters: list[Chapter] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     trails: dict[int, Trail] = field(default_factory=dict)

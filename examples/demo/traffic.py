@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from armwise.agent.client import Answer, AnswerFailedError, AsyncClient
-from armwise.agent.lab.simulation.learning_curves import Turn
-from armwise.agent.lab.simulation.questions import Question
+from armwise.agent.lab.simulation.learning_curves import SimulatedTurn
+from armwise.agent.lab.simulation.questions import SimulatedQuestion
 from armwise.agent.lab.simulation.simulation import in_parallel
 from armwise.arms.base import Progress
 from armwise.feedback.answer_metrics import recall_at_k
@@ -38,7 +38,7 @@ class World:
     """
 
     name: str
-    questions: tuple[Question, ...]
+    questions: tuple[SimulatedQuestion, ...]
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Traffic:
     k: int
     concurrency: int
     rng: np.random.Generator
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[SimulatedTurn] = field(default_factory=list)
     failed: int = 0
     log_seq: int = 0
 
@@ -94,7 +94,7 @@ class Traffic:
         earned: dict[str, dict[str, float]] = {question.id: {} for question in world.questions}
         cells = [(question, arm) for question in world.questions for arm in arms]
 
-        async def force(cell: tuple[Question, str]) -> None:
+        async def force(cell: tuple[SimulatedQuestion, str]) -> None:
             question, arm = cell
             try:
                 answer = await self.client.retrieve(question.question, self.k, arm=arm)
@@ -116,7 +116,7 @@ class Traffic:
             await asyncio.sleep(POLL_S)
         return True
 
-    async def _turn(self, question: Question) -> None:
+    async def _turn(self, question: SimulatedQuestion) -> None:
         try:
             answer = await self.client.retrieve(question.question, self.k)
         except AnswerFailedError:
@@ -126,7 +126,7 @@ class Traffic:
         kept = await self.client.feedback(answer, {METRIC: recall})
         self.log_seq = max(self.log_seq, kept.log_seq)
         self.turns.append(
-            Turn(
+            SimulatedTurn(
                 position=len(self.turns),
                 id=question.id,
                 group=question.group,
@@ -143,7 +143,7 @@ class Traffic:
             )
         )
 
-    def _recall(self, question: Question, answer: Answer) -> float:
+    def _recall(self, question: SimulatedQuestion, answer: Answer) -> float:
         return recall_at_k(answer.passage_ids, question.gold_ids, self.k)
 
     def _reward(self, recall: float, answer: Answer) -> float:

@@ -159,7 +159,7 @@ class DrawKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ExampleBatch:
     """Examples in a row, as columns of shape (n,).
 
     Attributes:
@@ -194,12 +194,12 @@ class Batch:
     features: Mapping[str, Floats]
 
 
-def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selection) -> Iterator[Batch]:
+def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selection) -> Iterator[ExampleBatch]:
     """Yield examples as columns, some thousands at a time."""
     rest = (example for example in examples if example.seq > selection.after)
     while chunk := list(islice(rest, _CHUNK)):
         decisions = [example.decision for example in chunk]
-        yield Batch(
+        yield ExampleBatch(
             seq=np.array([example.seq for example in chunk]),
             at=np.array([d.decided_at for d in decisions], dtype=np.float64),
             version=np.array([d.version for d in decisions]),
@@ -394,7 +394,7 @@ class LogFilter:
         self._cut: set[int] = set()  # episodes of which a row was left out
         self._first, self._last, self._seen = np.inf, -np.inf, 0
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: ExampleBatch) -> None:
         """Append the rows that can be evaluated, and count the others."""
         if not len(batch.seq):
             return
@@ -417,13 +417,15 @@ class LogFilter:
         self._keep(batch, np.flatnonzero(kept & ~none), place, start, alone)
         self._keep_unknown(batch, np.flatnonzero(kept & none))
 
-    def _keep_unknown(self, batch: Batch, rows: Integers) -> None:
+    def _keep_unknown(self, batch: ExampleBatch, rows: Integers) -> None:
         """Append rows without any propensity."""
         self._enter(self._unknown_column, batch, rows)
         propensity = np.full(len(rows), np.nan)
         self._unknown.append(_part(self._unknown_column, batch, rows, propensity))
 
-    def _enter(self, columns: dict[str, int], batch: Batch, rows: Integers) -> tuple[Integers, Integers]:
+    def _enter(
+        self, columns: dict[str, int], batch: ExampleBatch, rows: Integers
+    ) -> tuple[Integers, Integers]:
         """Number the arms of rows that have no column yet; return the draws, and which one each row is."""
         draws, first, which = np.unique(batch.draw.codes[rows], return_index=True, return_inverse=True)
         for code in draws[np.argsort(first)]:
@@ -431,7 +433,9 @@ class LogFilter:
                 columns.setdefault(name, len(columns))
         return draws, which
 
-    def _keep(self, batch: Batch, rows: Integers, place: Integers, start: Integers, alone: Flags) -> None:
+    def _keep(
+        self, batch: ExampleBatch, rows: Integers, place: Integers, start: Integers, alone: Flags
+    ) -> None:
         draws, which = self._enter(self._column, batch, rows)
         self._whole = self._whole and not alone[rows].any()
         self._estimated += int(batch.draw.each(_is_estimated)[rows].sum())
@@ -492,7 +496,7 @@ class LogFilter:
 
 
 def _part(
-    columns: Mapping[str, int], batch: Batch, rows: Integers, propensity: Floats
+    columns: Mapping[str, int], batch: ExampleBatch, rows: Integers, propensity: Floats
 ) -> dict[str, NDArray[np.generic]]:
     """Return some rows of a batch as columns of a log."""
     column = np.array([columns.get(key.drawn, -1) for key in batch.draw.values])
@@ -523,7 +527,7 @@ def _place(draw: DrawKey) -> int:
 
 
 def _reasons(
-    batch: Batch,
+    batch: ExampleBatch,
     selection: Selection,
     place: Integers,
     start: Integers,
@@ -888,7 +892,7 @@ class Log:
     @classmethod
     def from_batches(
         cls,
-        batches: Iterable[Batch],
+        batches: Iterable[ExampleBatch],
         selection: Selection = EVERYTHING,
         describe: Describe | None = None,
         categorize: Categorize | None = None,

@@ -117,7 +117,7 @@ class DriftSpec(BaseModel):
         return (self.adwin if self.detector == "adwin" else self.page_hinkley).build()
 
 
-class Stream:
+class MonitoredSeries:
     """A detector over the differences between the values of a series and their expectations.
 
     Args:
@@ -263,7 +263,7 @@ class _Arm:
     __slots__ = ("_dense", "_first", "_level", "_n", "_span", "_squares", "_stream", "_weights")
 
     def __init__(self, spec: DriftSpec, span: float, possible: tuple[float, float]) -> None:
-        self._stream, self._span = Stream(spec, span, possible), span
+        self._stream, self._span = MonitoredSeries(spec, span, possible), span
         self._n, self._level = 0, 0.0
         self._first: Mapping[str, float] | None = None  # features of the arm in the first example
         self._weights: dict[str, float] = {}
@@ -323,9 +323,9 @@ class _Questions:
         self._names: set[str] = set()
         self._vectors: list[tuple[float, ...]] = []
         self._direction = np.zeros(0)
-        self._length = Stream(spec, float(LONGEST), (0.0, LONGEST))
-        self._unknown = Stream(spec, 1.0, (0.0, 1.0))
-        self._likeness = Stream(spec, 1.0)
+        self._length = MonitoredSeries(spec, float(LONGEST), (0.0, LONGEST))
+        self._unknown = MonitoredSeries(spec, 1.0, (0.0, 1.0))
+        self._likeness = MonitoredSeries(spec, 1.0)
 
     def see(self, context: Context) -> list[tuple[str, float, float]]:
         """Add a question; return the subject, the expected and the actual mean of each change."""

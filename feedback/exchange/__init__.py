@@ -3,7 +3,7 @@
 from .dsjson import read_dsjson, write_dsjson
 from .imported import REWARD, Faults, rule_of
 from .obp import read_obp, write_obp
-from .production import FORMATS, FULL, ProductionLog, Request, Summary
+from .production import FORMATS, FULL, ImportRequest, LogSummary, ProductionLog
 from .propensities import LEAST_DRAWS, LEAST_ROWS
 from .slates import Slates, evaluate_slates
 from .table import COSTS, Columns
@@ -17,10 +17,10 @@ __all__ = [
     "REWARD",
     "Columns",
     "Faults",
+    "ImportRequest",
+    "LogSummary",
     "ProductionLog",
-    "Request",
     "Slates",
-    "Summary",
     "evaluate_slates",
     "read_dsjson",
     "read_obp",

@@ -99,7 +99,7 @@ class _State(BaseModel):
     m: str = ""
 
 
-class _Event(BaseModel):
+class _DsjsonEvent(BaseModel):
     """The fields that are read of a line; others are ignored."""
 
     model_config = ConfigDict(frozen=True)
@@ -148,7 +148,7 @@ def read_dsjson(path: Path, metric: str, scale: tuple[float, float], faults: Fau
         yield example
 
 
-def _event_in(line: bytes, kept: float | None) -> _Event:
+def _event_in(line: bytes, kept: float | None) -> _DsjsonEvent:
     """Return what is read of a line. Raises BadValue.
 
     Args:
@@ -156,7 +156,7 @@ def _event_in(line: bytes, kept: float | None) -> _Event:
         kept: What `pdrop` is in the lines above; None in the first one.
     """
     try:
-        event = _Event.model_validate_json(line.removeprefix(BOM_UTF8))
+        event = _DsjsonEvent.model_validate_json(line.removeprefix(BOM_UTF8))
     except ValidationError as error:
         raise BadValue("line cannot be read", explain(error)) from None
     if event.context is not None and kept not in (None, event.dropped):
@@ -168,14 +168,14 @@ def _event_in(line: bytes, kept: float | None) -> _Event:
     return event
 
 
-def _earned(event: _Event, scale: tuple[float, float]) -> float:
+def _earned(event: _DsjsonEvent, scale: tuple[float, float]) -> float:
     """Return the reward of a line. Raises BadValue."""
     if event.cost is None:
         raise BadValue("no label", "there is no _label_cost: join the decision with its reward first")
     return worth("minus _label_cost", 0.0 - event.cost, scale)
 
 
-def _decision(event: _Event) -> Decision:
+def _decision(event: _DsjsonEvent) -> Decision:
     """Return the decision of a line. Raises BadValue."""
     ident, context, shown = event.ident, event.context, _shown(event)
     if not ident or context is None:
@@ -218,7 +218,7 @@ def _decision(event: _Event) -> Decision:
     )
 
 
-def _shown(event: _Event) -> list[dict[str, Any]]:
+def _shown(event: _DsjsonEvent) -> list[dict[str, Any]]:
     """Return the actions of a line that was seen, one drawn of them. Raises BadValue."""
     if event.context is None:
         raise BadValue(
@@ -241,7 +241,7 @@ def _shown(event: _Event) -> list[dict[str, Any]]:
     return shown
 
 
-def _order(event: _Event, n: int) -> Sequence[int]:
+def _order(event: _DsjsonEvent, n: int) -> Sequence[int]:
     """Return the numbers of the actions, from 1, in the order of their probabilities. Raises BadValue."""
     actions = event.actions or tuple(range(1, n + 1))
     if sorted(actions) != list(range(1, n + 1)):
@@ -251,7 +251,7 @@ def _order(event: _Event, n: int) -> Sequence[int]:
     return actions
 
 
-def _drawn(event: _Event, actions: Sequence[int]) -> int:
+def _drawn(event: _DsjsonEvent, actions: Sequence[int]) -> int:
     """Return the number of the drawn action. Raises BadValue."""
     drawn, place = event.drawn, event.place
     if drawn is None:

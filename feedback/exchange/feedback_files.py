@@ -14,13 +14,13 @@ from typing import Any
 
 from armwise.feedback.exchange.identity import NewestById
 from armwise.feedback.exchange.imported import BadValue, Faults
-from armwise.feedback.exchange.records import Record, names_in, value_at
+from armwise.feedback.exchange.records import FileRecord, names_in, value_at
 from armwise.feedback.exchange.table import is_missing, nearest, number, seconds
 from armwise.feedback.jsonl import ExchangeError
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class GivenScore:
     """One score.
 
     Attributes:
@@ -63,7 +63,7 @@ class TableScores:
     def __init__(self, target: str | None, reward: str | None) -> None:
         self._target, self._reward = target, reward
 
-    def __call__(self, record: Record) -> Iterator[Score]:
+    def __call__(self, record: FileRecord) -> Iterator[GivenScore]:
         """Yield the score of a row; none where the value is missing.
 
         Raises:
@@ -94,7 +94,7 @@ class TableScores:
         if not is_missing(value := values[column]):
             on = (str(value_at(values, target)),)
             ident = str(values.get("id") or "") if "metric_name" in values and target != "id" else ""
-            yield Score(record.where, on, name, value, time_of(values), ident)
+            yield GivenScore(record.where, on, name, value, time_of(values), ident)
 
 
 def time_of(values: Mapping[str, Any]) -> float:
@@ -111,9 +111,9 @@ class Scores:
     """Scores, each once: the newest version of each id, and of each name on one thing the newest."""
 
     def __init__(self) -> None:
-        self._scores: NewestById[tuple[object, ...], Score] = NewestById()
+        self._scores: NewestById[tuple[object, ...], GivenScore] = NewestById()
 
-    def add(self, score: Score) -> bool:
+    def add(self, score: GivenScore) -> bool:
         """Note a score; return whether it occurred before, in this or in another version."""
         ident = (
             (score.ident, score.name)
@@ -153,17 +153,17 @@ class JoinedScores:
         faults: Notes the scores that are no numbers; their decisions have no reward.
     """
 
-    def __init__(self, scores: Iterable[Score], joins: Sequence[str], faults: Faults) -> None:
+    def __init__(self, scores: Iterable[GivenScore], joins: Sequence[str], faults: Faults) -> None:
         self._joins, self._faults = joins, faults
-        self._scores: NewestById[str, Score] = NewestById()
+        self._scores: NewestById[str, GivenScore] = NewestById()
         self._all = list(scores)
-        self._newest: NewestById[str, Score] = NewestById()
+        self._newest: NewestById[str, GivenScore] = NewestById()
         for score in map(self._readable, self._all):
             for target in score.targets:
                 self._newest.add(target, score.at, score)
         self._matched: set[str] = set()
 
-    def _readable(self, score: Score) -> Score:
+    def _readable(self, score: GivenScore) -> GivenScore:
         """Return a score; without a value where that is no number."""
         try:
             number(score.value)
@@ -193,6 +193,6 @@ class JoinedScores:
                 if part is not None:
                     yield str(part)
 
-    def unmatched(self) -> Iterator[Score]:
+    def unmatched(self) -> Iterator[GivenScore]:
         """Yield the scores on nothing that was read."""
         return (score for score in self._all if self._matched.isdisjoint(score.targets))

@@ -57,7 +57,7 @@ MOST_FEATURES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ObpColumns:
     """The columns of a log.
 
     Attributes:
@@ -103,7 +103,7 @@ class Columns:
         return row
 
 
-def survey(examples: Iterable[Example], most: int = MOST_FEATURES) -> Columns:
+def survey(examples: Iterable[Example], most: int = MOST_FEATURES) -> ObpColumns:
     """Return the columns that a log needs.
 
     Args:
@@ -134,7 +134,7 @@ def survey(examples: Iterable[Example], most: int = MOST_FEATURES) -> Columns:
     arm_features = tuple(dict.fromkeys(name for values in arms.values() for name in values))
     # The most frequent first; a name decides between equals, so that the order of the log does not.
     ordered = sorted(features, key=lambda name: (-features[name], name))
-    return Columns(
+    return ObpColumns(
         rows=rows,
         arms=tuple(arms),
         features=tuple(ordered[:most]),
@@ -383,7 +383,7 @@ class ArrayWriter:
         folder: Where the arrays grow.
     """
 
-    def __init__(self, columns: Columns, folder: Path) -> None:
+    def __init__(self, columns: ObpColumns, folder: Path) -> None:
         n, n_arms = columns.rows, len(columns.arms)
         self._columns, self._folder, self._at = columns, folder, 0
         shapes: dict[str, tuple[type, tuple[int, ...]]] = {
@@ -591,7 +591,7 @@ def write_obp(
     read: Callable[[], Iterable[Example]],
     reward: Callable[[Example], float | None],
     left_out: Counter[str],
-) -> Columns:
+) -> ObpColumns:
     """Write a training log into a folder, and return its columns.
 
     Args:
@@ -628,14 +628,14 @@ def write_obp(
     return columns
 
 
-def _row(row: int, example: Example, reward: float, columns: Columns) -> list[Any]:
+def _row(row: int, example: Example, reward: float, columns: ObpColumns) -> list[Any]:
     d = example.decision
     at = datetime.fromtimestamp(d.decided_at, UTC).isoformat(" ", "microseconds")
     first = [row, at, columns.item[d.drawn], columns.position(d.context), reward, d.propensity]
     return [*first, *columns.context(d.context), d.id, d.context.question, d.version]
 
 
-def _write_items(path: Path, columns: Columns) -> None:
+def _write_items(path: Path, columns: ObpColumns) -> None:
     """Write the features of the arms; obp needs one of them at least."""
     width = max(1, len(columns.arm_features))
     with path.open("w", encoding="utf-8", newline="") as file:

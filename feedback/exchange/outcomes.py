@@ -23,7 +23,7 @@ import orjson
 
 from armwise.feedback.exchange.imported import BadValue, Faults
 from armwise.feedback.exchange.messages import last_text
-from armwise.feedback.exchange.records import Record
+from armwise.feedback.exchange.records import FileRecord
 from armwise.feedback.exchange.table import (
     Columns,
     Layout,
@@ -55,7 +55,7 @@ TIED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ArmOutcome:
     """What an arm did on a question.
 
     Attributes:
@@ -67,7 +67,7 @@ class Outcome:
     usd: float | None
 
 
-Outcomes = Callable[[Record], Mapping[str, Outcome]]
+Outcomes = Callable[[FileRecord], Mapping[str, ArmOutcome]]
 """Returns the outcomes in a row by arm. Raises BadValue."""
 
 
@@ -80,13 +80,13 @@ def wide(arms: Sequence[str], scores: Mapping[str, str], dollars: Mapping[str, s
         dollars: Column of the dollars of each, of those that have one.
     """
 
-    def read(record: Record) -> dict[str, Outcome]:
+    def read(record: FileRecord) -> dict[str, ArmOutcome]:
         outcomes = {}
         for arm in arms:
             score = _number(record.values, scores[arm])
             usd = _number(record.values, dollars[arm]) if arm in dollars else None
             if score is not None:
-                outcomes[arm] = Outcome(score, usd)
+                outcomes[arm] = ArmOutcome(score, usd)
         if not outcomes:
             raise BadValue("no outcome", f"no column of {', '.join(scores.values())} has a score")
         return outcomes
@@ -106,7 +106,7 @@ def _number(values: Mapping[str, Any], column: str) -> float | None:
         ) from None
 
 
-def battle(record: Record) -> dict[str, Outcome]:
+def battle(record: FileRecord) -> dict[str, ArmOutcome]:
     """Return the outcomes of a battle: 1 for the model that won, 0 for the other, 0.5 for both after a tie.
 
     Raises:
@@ -123,7 +123,7 @@ def battle(record: Record) -> dict[str, Outcome]:
             f"model_a is {first!r} and model_b {second!r}; two different models were expected",
         )
     won = _winner(values)
-    return {first: Outcome(won, None), second: Outcome(1.0 - won, None)}
+    return {first: ArmOutcome(won, None), second: ArmOutcome(1.0 - won, None)}
 
 
 def _winner(values: Mapping[str, Any]) -> float:
@@ -211,7 +211,7 @@ def uniform_unit(seed: int, name: str) -> float:
     return (int.from_bytes(digest) >> 11) / (1 << 53)
 
 
-class Draws:
+class OutcomeDraws:
     """Draws one arm a row, with a known distribution over the arms whose outcome the row has.
 
     Args:
@@ -224,7 +224,7 @@ class Draws:
     def __init__(self, outcomes: Outcomes, shares: Mapping[str, float] | None, seed: int, root: str) -> None:
         self._outcomes, self._shares, self._seed, self._root = outcomes, shares, seed, root
 
-    def rows(self, record: Record) -> Iterator[Record]:
+    def rows(self, record: FileRecord) -> Iterator[FileRecord]:
         """Yield a row with the arm that was drawn; one that cannot be drawn from has a fault."""
         if record.fault:
             yield record
@@ -233,7 +233,7 @@ class Draws:
             outcomes = self._outcomes(record)
             p = self._distribution(outcomes)
         except BadValue as bad:
-            yield Record(record.where, fault=bad.detail, reason=str(bad))
+            yield FileRecord(record.where, fault=bad.detail, reason=str(bad))
             return
         at, total = uniform_unit(self._seed, record.where.removeprefix(self._root)), 0.0
         arm = next(name for name, share in reversed(p.items()) if share > 0.0)
@@ -243,9 +243,9 @@ class Draws:
                 arm = name
                 break
         drawn = {"_arm": arm, "_reward": outcomes[arm].score, "_distribution": p, "_usd": outcomes[arm].usd}
-        yield Record(record.where, {**record.values, **drawn})
+        yield FileRecord(record.where, {**record.values, **drawn})
 
-    def _distribution(self, outcomes: Mapping[str, Outcome]) -> dict[str, float]:
+    def _distribution(self, outcomes: Mapping[str, ArmOutcome]) -> dict[str, float]:
         shares = {arm: 1.0 if self._shares is None else self._shares.get(arm, 0.0) for arm in outcomes}
         total = math.fsum(shares.values())
         if not total > 0.0:
@@ -254,7 +254,7 @@ class Draws:
 
 
 def outcome_lines(
-    records: Iterable[Record], outcomes: Outcomes, columns: Columns, root: str, faults: Faults
+    records: Iterable[FileRecord], outcomes: Outcomes, columns: Columns, root: str, faults: Faults
 ) -> Iterator[bytes]:
     """Yield the outcome of every arm as a line for `armwise train`: the score as `acc`, dollars as `usd`.
 
@@ -275,7 +275,9 @@ def outcome_lines(
             yield from lines
 
 
-def _lines_of(record: Record, outcomes: Outcomes, columns: Columns, root: str, ids: set[str]) -> list[bytes]:
+def _lines_of(
+    record: FileRecord, outcomes: Outcomes, columns: Columns, root: str, ids: set[str]
+) -> list[bytes]:
     """Return the lines of a row. Raises BadValue."""
     if record.fault:
         raise BadValue(record.reason, record.fault)

@@ -22,7 +22,7 @@ from armwise.feedback.exchange.identity import Ids
 from armwise.feedback.exchange.imported import REWARD, BadValue, Faults
 from armwise.feedback.exchange.outcomes import (
     WIDE,
-    Draws,
+    OutcomeDraws,
     Outcomes,
     battle,
     columns_of_arms,
@@ -30,15 +30,15 @@ from armwise.feedback.exchange.outcomes import (
     wide,
 )
 from armwise.feedback.exchange.propensities import LEAST_DRAWS, LEAST_ROWS, Frequencies
-from armwise.feedback.exchange.records import Record, names_in, occurs, read_records, value_at
+from armwise.feedback.exchange.records import FileRecord, names_in, occurs, read_records, value_at
 from armwise.feedback.exchange.systems import READERS, Reader
 from armwise.feedback.exchange.table import (
     MOST_ARMS,
     SAMPLE,
     TABLE,
     Columns,
-    Row,
     RowReader,
+    TableRow,
     example_of,
     nothing,
     understand,
@@ -59,7 +59,7 @@ Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ImportRequest:
     """How a log is read.
 
     Attributes:
@@ -106,7 +106,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Summary:
+class LogSummary:
     """What the examples of a log are, all together.
 
     Attributes:
@@ -196,10 +196,10 @@ class ProductionLog:
         ExchangeError: A file cannot be read, a column is missing, or a row is wrong and that is strict.
     """
 
-    def __init__(self, source: Path, request: Request, on_progress: Progress | None = None) -> None:
+    def __init__(self, source: Path, request: ImportRequest, on_progress: Progress | None = None) -> None:
         self._source, self._request, self._on_progress = source, request, on_progress or _unreported
         self._root = source if source.is_dir() else source.parent
-        self.summary, self.faults = Summary(), Faults(strict=request.strict)
+        self.summary, self.faults = LogSummary(), Faults(strict=request.strict)
         self.frequencies: Frequencies | None = None
         self._outcomes: Outcomes | None = None
         self._scores: JoinedScores | None = None
@@ -252,7 +252,7 @@ class ProductionLog:
             self._outcomes = wide(arms, scores, dollars)
             if wrong := [arm for arm in request.shares or () if arm not in arms]:
                 raise ExchangeError(f"--draw names {wrong[0]!r}, which is none of the arms {', '.join(arms)}")
-        draws = Draws(self._outcomes, request.shares, request.seed, f"{self._root}/")
+        draws = OutcomeDraws(self._outcomes, request.shares, request.seed, f"{self._root}/")
         return Reader(replace(WIDE, rows=draws.rows), self.faults)
 
     def _join(self) -> None:
@@ -346,7 +346,7 @@ class ProductionLog:
             read_records(self._source), self._outcomes, self.columns, f"{self._root}/", self.faults
         )
 
-    def _read(self, faults: Faults) -> Iterator[Row]:
+    def _read(self, faults: Faults) -> Iterator[TableRow]:
         """Yield the rows that can be used."""
         ids = Ids()
         for record in self._selected(faults.counts):
@@ -361,7 +361,7 @@ class ProductionLog:
             else:
                 yield row
 
-    def _selected(self, left_out: Counter[str]) -> Iterator[Record]:
+    def _selected(self, left_out: Counter[str]) -> Iterator[FileRecord]:
         """Yield the decisions that are selected, and those that cannot be read; count the others."""
         only = self._request.only.items()
         for record in read_records(self._source):
@@ -393,7 +393,7 @@ def _unreported(what: str, done: int, total: int | None) -> None:
     del what, done, total
 
 
-def _rows_of(reader: Reader, source: Path) -> Iterable[Record]:
+def _rows_of(reader: Reader, source: Path) -> Iterable[FileRecord]:
     return (row for record in read_records(source) for row in reader.rows(record))
 
 

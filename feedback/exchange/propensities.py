@@ -8,7 +8,7 @@ marked (`armwise.feedback.events.ESTIMATED`), and reports name it.
 import hashlib
 from collections import Counter, defaultdict
 
-from armwise.feedback.exchange.table import Row
+from armwise.feedback.exchange.table import TableRow
 
 LEAST_ROWS = 30
 """Rows of a context below which its rows stay without a propensity."""
@@ -32,11 +32,11 @@ class Frequencies:
         self._by_features, self._least_rows, self._least_draws = by_features, least_rows, least_draws
         self._draws: defaultdict[bytes, Counter[str]] = defaultdict(Counter)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: TableRow) -> None:
         """Count a row."""
         self._draws[self._context(row)][row.arm] += 1
 
-    def distribution(self, row: Row) -> dict[str, float] | None:
+    def distribution(self, row: TableRow) -> dict[str, float] | None:
         """Return the frequencies of the arms in the context of a row, among those drawn often enough.
 
         None where the context has too few rows, or the arm of the row too few draws. Rows of arms that are
@@ -50,7 +50,7 @@ class Frequencies:
         total = sum(often.values())
         return {arm: n / total for arm, n in often.items()}
 
-    def _context(self, row: Row) -> bytes:
+    def _context(self, row: TableRow) -> bytes:
         context = repr(sorted(row.features.items())) if self._by_features else row.question
         return hashlib.blake2b(context.encode(errors="replace"), digest_size=16).digest()
 

@@ -47,7 +47,7 @@ ITEMS = "data"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class FileRecord:
     """One row of a table, or one JSON object.
 
     Attributes:
@@ -81,7 +81,7 @@ def files_of(path: Path) -> list[Path]:
     return files
 
 
-def read_records(path: Path) -> Iterator[Record]:
+def read_records(path: Path) -> Iterator[FileRecord]:
     """Yield the records of a file, or of all files below a folder.
 
     Args:
@@ -118,15 +118,15 @@ def _kind(file: Path) -> str:
     return Path(name).suffix
 
 
-def _table(file: Path) -> Iterator[Record]:
+def _table(file: Path) -> Iterator[FileRecord]:
     rows = read_rows(file)
     names = next(rows).cells
     for row in rows:
         values = (None if cell == NULL else cell for cell in row.cells)
-        yield Record(f"{file}, line {row.number}", dict(zip(names, values, strict=False)), row.fault)
+        yield FileRecord(f"{file}, line {row.number}", dict(zip(names, values, strict=False)), row.fault)
 
 
-def _parquet(file: Path) -> Iterator[Record]:
+def _parquet(file: Path) -> Iterator[FileRecord]:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -137,7 +137,7 @@ def _parquet(file: Path) -> Iterator[Record]:
                 columns = [_column_values(column) for column in batch.columns]
                 for cells in zip(*columns, strict=True):
                     row += 1
-                    yield Record(f"{file}, row {row}", dict(zip(batch.schema.names, cells, strict=True)))
+                    yield FileRecord(f"{file}, row {row}", dict(zip(batch.schema.names, cells, strict=True)))
     except (pa.ArrowException, OSError) as error:
         raise ExchangeError(f"{file} cannot be read after row {row}: {error}") from error
 
@@ -191,7 +191,7 @@ def _without_bytes(value: Any) -> Any:
     return value
 
 
-def _documents(file: Path) -> Iterator[Record]:
+def _documents(file: Path) -> Iterator[FileRecord]:
     """Yield JSON lines; where the first line is no object by itself, the items of one document."""
     lines = read_lines(file)
     first = next(lines, None)
@@ -210,11 +210,11 @@ def _documents(file: Path) -> Iterator[Record]:
         yield _line(file, number, line)
 
 
-def _line(file: Path, number: int, line: bytes) -> Record:
+def _line(file: Path, number: int, line: bytes) -> FileRecord:
     where, document = f"{file}, line {number}", _parsed(line)
     if isinstance(document, dict):
-        return Record(where, document)
-    return Record(where, fault=document if isinstance(document, str) else "a JSON object was expected")
+        return FileRecord(where, document)
+    return FileRecord(where, fault=document if isinstance(document, str) else "a JSON object was expected")
 
 
 def _parsed(line: bytes) -> Any:
@@ -240,7 +240,7 @@ def _loaded(content: bytes) -> Any:
             raise ValueError(str(error)) from None
 
 
-def _items(file: Path) -> Iterator[Record]:
+def _items(file: Path) -> Iterator[FileRecord]:
     content = b"".join(_chunks(file))
     try:
         document = _loaded(content)
@@ -250,7 +250,9 @@ def _items(file: Path) -> Iterator[Record]:
     for number, row in enumerate(rows, start=1):
         where = f"{file}, item {number}"
         yield (
-            Record(where, row) if isinstance(row, dict) else Record(where, fault="a JSON object was expected")
+            FileRecord(where, row)
+            if isinstance(row, dict)
+            else FileRecord(where, fault="a JSON object was expected")
         )
 
 

@@ -22,10 +22,10 @@ from functools import partial
 from typing import Any
 
 from armwise.feedback.exchange.calls import Amounts, Calls, SpanKind, TracedCall, amount, is_nothing
-from armwise.feedback.exchange.feedback_files import NO_TARGET, Score, Scores, TableScores, time_of
+from armwise.feedback.exchange.feedback_files import NO_TARGET, GivenScore, Scores, TableScores, time_of
 from armwise.feedback.exchange.identity import DUPLICATE, NewestById
 from armwise.feedback.exchange.imported import BadValue, Faults
-from armwise.feedback.exchange.records import Record, opened_up, value_at
+from armwise.feedback.exchange.records import FileRecord, opened_up, value_at
 from armwise.feedback.exchange.table import FALSE, TRUE, Layout, is_missing, seconds
 
 
@@ -55,18 +55,18 @@ class Reader:
         self.scores, self.calls = Scores(), Calls()
         self._table = TableScores(target, reward)
 
-    def survey(self, record: Record) -> None:
+    def survey(self, record: FileRecord) -> None:
         """Note what is joined with decisions of a record between them."""
 
-    def feedback(self, record: Record) -> None:
+    def feedback(self, record: FileRecord) -> None:
         """Note a record of a file of feedback. Raises ExchangeError."""
         self._note_scores(record.where, lambda: self._table(record))
 
-    def rows(self, record: Record) -> Iterable[Record]:
+    def rows(self, record: FileRecord) -> Iterable[FileRecord]:
         """Yield the decisions in a record."""
         return self.layout.rows(record)
 
-    def _note_scores(self, where: str, read: Callable[[], Iterable[Score]]) -> None:
+    def _note_scores(self, where: str, read: Callable[[], Iterable[GivenScore]]) -> None:
         """Note scores, each once."""
         try:
             for score in read():
@@ -119,11 +119,11 @@ WITHOUT_ID = BadValue(
 )
 
 
-def _no_decision(where: str, kind: object, detail: str) -> Record:
+def _no_decision(where: str, kind: object, detail: str) -> FileRecord:
     """Return what stands for a row of another kind, which is counted by its kind."""
     shown = str(kind)
     named = f": {shown}" if re.fullmatch(r"[\w./-]{1,40}", shown) else ""
-    return Record(where, fault=detail, reason=f"no model call{named}", wrong=False)
+    return FileRecord(where, fault=detail, reason=f"no model call{named}", wrong=False)
 
 
 def _span_s(values: Mapping[str, Any], start: str, end: str) -> Any:
@@ -148,7 +148,7 @@ TEXT_CALLS = frozenset(
 """Types of calls that chose a model for a text, without the `a` of asynchronous ones."""
 
 
-def _litellm_rows(record: Record) -> Iterator[Record]:
+def _litellm_rows(record: FileRecord) -> Iterator[FileRecord]:
     values = dict(record.values)
     call_type = "" if is_missing(values.get("call_type")) else str(values["call_type"]).strip()
     if call_type and call_type not in TEXT_CALLS and call_type.removeprefix("a") not in TEXT_CALLS:
@@ -175,7 +175,7 @@ def _litellm_rows(record: Record) -> Iterator[Record]:
         ):  # prompts are stored only where that is set
             request = opened_up(values.get("proxy_server_request"))
             values["messages"] = request if isinstance(request, Mapping) and request else None
-    yield Record(record.where, values, record.fault)
+    yield FileRecord(record.where, values, record.fault)
 
 
 def _is_cached(row: Mapping[str, Any]) -> bool:
@@ -276,7 +276,7 @@ class Langfuse(Reader):
         self._places: NewestById[tuple[bool, str], str] = NewestById()
         self.calls.by_group = False
 
-    def survey(self, record: Record) -> None:
+    def survey(self, record: FileRecord) -> None:
         """Note a score, what an observation cost, or where the newest version of a trace is."""
         values = _snake(record.values)
         if record.fault:
@@ -324,14 +324,14 @@ class Langfuse(Reader):
         )
         self._note_call(call, time_of(values))
 
-    def feedback(self, record: Record) -> None:
+    def feedback(self, record: FileRecord) -> None:
         """Note a record of a file of feedback: a score of Langfuse, or a row of a table."""
         if not record.fault and _is_score(values := _snake(record.values)):
             self._note_scores(record.where, lambda: self._read_scores(record.where, values))
         else:
             super().feedback(record)
 
-    def _read_scores(self, where: str, values: Mapping[str, Any]) -> Iterator[Score]:
+    def _read_scores(self, where: str, values: Mapping[str, Any]) -> Iterator[GivenScore]:
         """Yield a score. Raises BadValue where it has no name, is on nothing, or is no reward."""
         kind = str(values.get("data_type") or "").upper()
         if kind not in ("", "CATEGORICAL", *TRUSTED):
@@ -355,9 +355,9 @@ class Langfuse(Reader):
             self._faults.note(where, BadValue("score without a value", "value and stringValue are empty"))
             return
         ident = str(_first(values, "id") or "")
-        yield Score(where, targets, str(values["name"]), value, time_of(values), ident)
+        yield GivenScore(where, targets, str(values["name"]), value, time_of(values), ident)
 
-    def rows(self, record: Record) -> Iterator[Record]:
+    def rows(self, record: FileRecord) -> Iterator[FileRecord]:
         """Yield a trace, or a generation where there are no traces."""
         if record.fault:
             yield record
@@ -374,7 +374,7 @@ class Langfuse(Reader):
             return
         if self._places.get((is_observation, ident)) not in (None, record.where):
             detail = f"id {ident!r} occurs in a newer version, which counts"
-            yield Record(record.where, fault=detail, reason=DUPLICATE)
+            yield FileRecord(record.where, fault=detail, reason=DUPLICATE)
             return
         if around := self.calls.around(ident) if is_observation else []:
             yield _nested(record.where, around[-1])
@@ -392,7 +392,7 @@ class Langfuse(Reader):
                 row["latency"] = _span_s(row, "start_time", "end_time")
         else:
             row["_trace"], row["_trace_of"] = f"trace {ident}", f"trace_of {ident}"
-        yield Record(record.where, row)
+        yield FileRecord(record.where, row)
 
 
 def _value_of_score(kind: str, values: Mapping[str, Any]) -> Any:
@@ -418,9 +418,9 @@ def _moment(value: Any) -> float:
         return 0.0
 
 
-def _nested(where: str, outer: TracedCall) -> Record:
+def _nested(where: str, outer: TracedCall) -> FileRecord:
     detail = f"it is part of the call {outer.ident!r}, which is the decision"
-    return Record(where, fault=detail, reason="part of a call", wrong=False)
+    return FileRecord(where, fault=detail, reason="part of a call", wrong=False)
 
 
 LANGFUSE = Layout(
@@ -452,7 +452,7 @@ LANGFUSE = Layout(
 class TensorZero(Reader):
     """Decisions are rows of ChatInference and JsonInference; feedback is on these or on their episodes."""
 
-    def survey(self, record: Record) -> None:
+    def survey(self, record: FileRecord) -> None:
         """Note feedback, or the tokens of a model call."""
         values = record.values
         if record.fault:
@@ -469,7 +469,7 @@ class TensorZero(Reader):
             ident, group = str(values["id"]), str(values["inference_id"])
             self._note_call(TracedCall(record.where, ident, group=group, amounts=amounts))
 
-    def rows(self, record: Record) -> Iterator[Record]:
+    def rows(self, record: FileRecord) -> Iterator[FileRecord]:
         """Yield an inference."""
         values = record.values
         if record.fault:
@@ -478,10 +478,10 @@ class TensorZero(Reader):
             row = dict(values)
             row["id"] = _first(row, "id", "inference_id")
             self.calls.fill(str(row["id"]), row)
-            yield Record(record.where, row)
+            yield FileRecord(record.where, row)
         elif not _is_feedback(values) and not _is_model_inference(values):
             detail = "a row of ChatInference, JsonInference, ModelInference or of feedback was expected"
-            yield Record(record.where, fault=detail, reason="no inference", wrong=False)
+            yield FileRecord(record.where, fault=detail, reason="no inference", wrong=False)
 
 
 def _is_feedback(values: Mapping[str, Any]) -> bool:
@@ -553,7 +553,7 @@ class OpenTelemetry(Reader):
         super().__init__(layout, faults, target, reward)
         self.calls.by_group = False
 
-    def survey(self, record: Record) -> None:
+    def survey(self, record: FileRecord) -> None:
         """Note the evaluations in a record, and which spans are inside of which."""
         if record.fault:
             return
@@ -596,34 +596,34 @@ class OpenTelemetry(Reader):
     def _evaluate(self, where: str, event: Mapping[str, Any], span: str) -> None:
         self._note_scores(where, lambda: _evaluation(where, event, span))
 
-    def feedback(self, record: Record) -> None:
+    def feedback(self, record: FileRecord) -> None:
         """Note a record of a file of feedback: OTLP, or a row of a table."""
         if "resourceSpans" in (document := _camel_case(record).values) or "resourceLogs" in document:
             self.survey(record)
         else:
             super().feedback(record)
 
-    def rows(self, record: Record) -> Iterator[Record]:
+    def rows(self, record: FileRecord) -> Iterator[FileRecord]:
         """Yield the spans of model calls."""
         if record.fault:
             yield record
             return
         if not any(name in _camel_case(record).values for name in SIGNALS):
             detail = f"none of {', '.join(SIGNALS)} is in it; an export request of OTLP as JSON was expected"
-            yield Record(record.where, fault=detail)
+            yield FileRecord(record.where, fault=detail)
             return
         for where, span in _inside(record, "resourceSpans", "scopeSpans", "spans"):
             if isinstance(span, str):
-                yield Record(where, fault=span)
+                yield FileRecord(where, fault=span)
                 continue
             if not _has_attributes(span):
                 detail = f"attributes is {span['attributes']!r:.40}; a list of keys and values was expected"
-                yield Record(where, fault=detail)
+                yield FileRecord(where, fault=detail)
                 continue
             row = _attributes(span)
             kind, ident = _kind_of_span(row), _ident(span, "spanId")
             if kind in MODEL_CALLS and not (_first(span, "traceId") and _first(span, "spanId")):
-                yield Record(where, fault="traceId or spanId is empty; the ids of a span were expected")
+                yield FileRecord(where, fault="traceId or spanId is empty; the ids of a span were expected")
             elif kind in MODEL_CALLS:
                 around = self.calls.around(ident)
                 yield _nested(where, around[-1]) if around else self._row(where, span, row, ident)
@@ -631,7 +631,7 @@ class OpenTelemetry(Reader):
                 names = ", ".join(sorted(MODEL_CALLS))
                 yield _no_decision(where, kind, f"the operation is {kind!r:.40}; {names} chose a model")
 
-    def _row(self, where: str, span: Mapping[str, Any], row: dict[str, Any], ident: str) -> Record:
+    def _row(self, where: str, span: Mapping[str, Any], row: dict[str, Any], ident: str) -> FileRecord:
         status = span.get("status")
         status = status if isinstance(status, Mapping) else {}
         row |= {
@@ -651,7 +651,7 @@ class OpenTelemetry(Reader):
         self.calls.fill(ident, spent)
         row["gen_ai.usage.input_tokens"] = spent["prompt_tokens"]
         row["gen_ai.usage.output_tokens"] = spent["completion_tokens"]
-        return Record(where, row)
+        return FileRecord(where, row)
 
 
 SIGNALS = ("resourceSpans", "resourceLogs", "resourceMetrics")
@@ -682,7 +682,7 @@ def _ident(span: Mapping[str, Any], name: str) -> str:
     return str(span_id) if trace is None else f"{trace}-{span_id}"
 
 
-def _evaluation(where: str, event: Mapping[str, Any], span: str) -> Iterator[Score]:
+def _evaluation(where: str, event: Mapping[str, Any], span: str) -> Iterator[GivenScore]:
     """Yield the score of an evaluation. Raises BadValue where it has no value, or is on nothing."""
     attributes = _attributes(event)
     value = _first(attributes, "gen_ai.evaluation.score.value", "gen_ai.evaluation.score.label")
@@ -696,10 +696,10 @@ def _evaluation(where: str, event: Mapping[str, Any], span: str) -> Iterator[Sco
         raise BadValue(NO_TARGET, "the id of a span, or gen_ai.response.id, was expected")
     at = _nanoseconds(_first(event, "timeUnixNano", "startTimeUnixNano", "observedTimeUnixNano"))
     name = str(attributes.get("gen_ai.evaluation.name", ""))
-    yield Score(where, (target,), name, value, at if isinstance(at, float) else 0.0)
+    yield GivenScore(where, (target,), name, value, at if isinstance(at, float) else 0.0)
 
 
-def _camel_case(record: Record) -> Record:
+def _camel_case(record: FileRecord) -> FileRecord:
     """Return a record whose keys are those of OTLP as JSON, where they are written as in its schema."""
     if not any(name in record.values for name in ("resource_spans", "resource_logs", "resource_metrics")):
         return record
@@ -715,7 +715,7 @@ def _camel(document: Any) -> Any:
     return [_camel(item) for item in document] if isinstance(document, list) else document
 
 
-def _inside(record: Record, *keys: str) -> Iterator[tuple[str, Mapping[str, Any] | str]]:
+def _inside(record: FileRecord, *keys: str) -> Iterator[tuple[str, Mapping[str, Any] | str]]:
     """Yield the place of each object of nested lists, and the object; what is wrong where it is none."""
     items = _nested_items(_camel_case(record).values, keys)
     for number, item in enumerate(items, start=1):

@@ -25,7 +25,7 @@ from armwise.feedback.clock import require_date
 from armwise.feedback.events import ESTIMATED, IMPORTED, Context, Cost, Decision, Example
 from armwise.feedback.exchange.imported import BadValue, agreed, cut, distribution, possible, sound, worth
 from armwise.feedback.exchange.messages import last_text
-from armwise.feedback.exchange.records import Record, names_in, occurs, opened_up, value_at
+from armwise.feedback.exchange.records import FileRecord, names_in, occurs, opened_up, value_at
 from armwise.feedback.jsonl import ExchangeError
 from armwise.feedback.texts import compressed
 
@@ -137,7 +137,7 @@ class Layout:
     name: str
     fields: Names
     costs: Names = field(default_factory=dict)
-    rows: Callable[[Record], Iterable[Record]] = lambda record: (record,)
+    rows: Callable[[FileRecord], Iterable[FileRecord]] = lambda record: (record,)
     joins: tuple[str, ...] = ()
     failed: Callable[[Mapping[str, Any]], bool] = never
     cached: Callable[[Mapping[str, Any]], bool] = never
@@ -180,7 +180,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     )
 
 
-def understand(layout: Layout, given: Columns, rows: Iterable[Record], source: object) -> Columns:
+def understand(layout: Layout, given: Columns, rows: Iterable[FileRecord], source: object) -> Columns:
     """Return the columns of a file: those that were named, else those whose name is known.
 
     Args:
@@ -364,7 +364,7 @@ Reward = Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A row whose values are understood.
 
     Attributes:
@@ -425,7 +425,7 @@ class RowReader:
         self._arms, self._reward = None if arms is None else tuple(arms), reward
         self._root = f"{root}/"
 
-    def read(self, record: Record) -> Row:
+    def read(self, record: FileRecord) -> TableRow:
         """Return a row. Raises BadValue."""
         if record.fault:
             raise BadValue(record.reason, record.fault)
@@ -435,7 +435,7 @@ class RowReader:
         failed = self._layout.failed(values)
         decision_id = self._text(values, columns.id) or record.where.removeprefix(self._root)
         user = self._text(values, columns.user)
-        return Row(
+        return TableRow(
             where=record.where,
             id=decision_id,
             question=self._question(values) or decision_id,
@@ -614,7 +614,7 @@ def writable(column: str, text: str, broken: re.Pattern[str] = BROKEN) -> str:
 
 
 def example_of(
-    seq: int, row: Row, arms: Sequence[str], metric: str, estimated: Mapping[str, float] | None
+    seq: int, row: TableRow, arms: Sequence[str], metric: str, estimated: Mapping[str, float] | None
 ) -> Example:
     """Return the example of a row.
 

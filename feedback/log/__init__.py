@@ -8,7 +8,7 @@ from .facts import Fact
 from .group_commit import GroupCommit
 from .limits import LARGEST, Limited
 from .open import SERVING_S, open_log
-from .store import Record, Store, insert, row_time
+from .store import LoggedDecision, Store, insert, row_time
 
 __all__ = [
     "LARGEST",
@@ -18,8 +18,8 @@ __all__ = [
     "FeedbackStatus",
     "GroupCommit",
     "Limited",
+    "LoggedDecision",
     "Receipt",
-    "Record",
     "Store",
     "conversations",
     "damage",

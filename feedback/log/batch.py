@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from armwise.feedback.clock import GRACE_S, check_stamp
 from armwise.feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
-from armwise.feedback.events import Decision, Execution, Feedback, Kind, Observation, Tick
+from armwise.feedback.events import Decision, Execution, Feedback, FeedbackKind, Observation, Tick
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import ResultRows, limited, loads
 from armwise.feedback.log.facts import Fact, decision_row, execution_row, feedback_row, observation_row
@@ -70,7 +70,11 @@ class _Target:
     def awaits(self, item: Feedback, at: float) -> bool:
         """Return whether feedback that is committed at a time of the log may still be learned with it."""
         # feedback on an episode before this decision refers to earlier decisions
-        before = item.decision_id is None and item.kind is Kind.VALUE and item.received_at < self.decided_at
+        before = (
+            item.decision_id is None
+            and item.kind is FeedbackKind.VALUE
+            and item.received_at < self.decided_at
+        )
         return not self.learned and not before and item.received_at <= self.deadline and at <= self.closing
 
 
@@ -108,7 +112,7 @@ class Unclear:
     at: float
 
 
-Subject = tuple[str | None, str | None, Kind]
+Subject = tuple[str | None, str | None, FeedbackKind]
 """A decision, or else an episode, and a kind of the feedback on it."""
 
 
@@ -130,7 +134,7 @@ class StoredFacts:
 
     executions: set[str]
     observations: set[tuple[str, str, str]]
-    feedback: dict[tuple[str, Kind], tuple[Feedback, int]]
+    feedback: dict[tuple[str, FeedbackKind], tuple[Feedback, int]]
     decisions: dict[str, _Target]
     episodes: defaultdict[str, _Episode]
     amounts: Counter[Subject] = field(default_factory=Counter)
@@ -157,7 +161,7 @@ class StoredFacts:
         observed = {(name, source, arm) for name, source, arm in observations}
         state = cls({name for (name,) in executions}, observed, {}, {}, defaultdict(_Episode))
         for name, kind, decision_id, episode_id, metric, value, content, seq in feedback:
-            item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=Kind(kind))
+            item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=FeedbackKind(kind))
             item = replace(item, content=loads(content or "null") or {})
             state.feedback[pseudonym(name), item.kind] = item, seq
         for name, *target in decisions:
@@ -169,8 +173,8 @@ class StoredFacts:
             state.episodes[name] = _Episode(exists is not None, oldest, targets)
         state.erased.update(name for (name,) in erased)
         state.under_way = UnderWay(dict(map(tuple, under_way)), secret)
-        state.amounts.update({(name, None, Kind(kind)): n for name, kind, n in on_decisions})
-        state.amounts.update({(None, name, Kind(kind)): n for name, kind, n in on_episodes})
+        state.amounts.update({(name, None, FeedbackKind(kind)): n for name, kind, n in on_decisions})
+        state.amounts.update({(None, name, FeedbackKind(kind)): n for name, kind, n in on_episodes})
         return state
 
 
@@ -303,9 +307,9 @@ class CommitBatch:
     def _add_feedback(self, item: Feedback) -> Receipt:
         if item.value is not None and not math.isfinite(item.value):
             raise StoreError(f"feedback {item.id!r} has the value {item.value}: it is not finite")
-        shown = item.kind is Kind.ACTIVATION
+        shown = item.kind is FeedbackKind.ACTIVATION
         name = pseudonym(item.id)
-        for kind in (Kind.ACTIVATION,) if shown else (Kind.VALUE, Kind.RETRACTION):
+        for kind in (FeedbackKind.ACTIVATION,) if shown else (FeedbackKind.VALUE, FeedbackKind.RETRACTION):
             if stored := self.stored.feedback.get((name, kind)):
                 _same_or_conflict(stored[0], item)
         if stored := self.stored.feedback.get((name, item.kind)):
@@ -326,7 +330,7 @@ class CommitBatch:
         subject = item.decision_id, item.episode_id, item.kind
         if self.stored.amounts[subject] >= most:
             about = item.decision_id or f"episode {item.episode_id}"
-            kind = "values" if item.kind is Kind.VALUE else "retractions"
+            kind = "values" if item.kind is FeedbackKind.VALUE else "retractions"
             raise TooMuchFeedbackError(f"{about} has {most:,} {kind} of feedback, and may have no more", item)
         self.stored.amounts[subject] += 1
 

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from armwise.feedback.clock import GRACE_S
-from armwise.feedback.events import Feedback, Kind
+from armwise.feedback.events import Feedback, FeedbackKind
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import Database, Statement, compiled, dumps
 
@@ -68,7 +68,7 @@ class Episodes:
         return self._sql["awaiting"], {
             "episode": item.episode_id,
             "oldest": oldest,
-            "made_by": item.received_at if item.kind is Kind.VALUE else math.inf,
+            "made_by": item.received_at if item.kind is FeedbackKind.VALUE else math.inf,
             "received_at": item.received_at,
             "at": at,
             "join": self._join,

@@ -111,7 +111,7 @@ class LargeCount(Count):
         super().__init__(low, high)
 
 
-class Version(LargeCount):
+class VersionNumber(LargeCount):
     """A number that the database assigned to a row of another table."""
 
     cache_ok = True

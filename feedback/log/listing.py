@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from armwise.feedback.events import LABELS, Cost, Decision, Kind, Status
+from armwise.feedback.events import LABELS, Cost, Decision, FeedbackKind, Status
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import dumps
 from armwise.feedback.log.rows import COST, WITHOUT_FEATURES, decision_of, reward_of, tokens_of
@@ -70,7 +70,7 @@ class DecisionFilter:
     def conditions(self) -> list[sa.ColumnElement[bool]]:
         """Return the conditions of a query over decisions and their executions: all but those on rewards."""
         d, e, f = t.decisions.c, t.executions.c, t.feedback.c
-        fed = sa.exists().where(f.decision_id == d.id, f.kind == Kind.VALUE.value)
+        fed = sa.exists().where(f.decision_id == d.id, f.kind == FeedbackKind.VALUE.value)
         conditions: dict[str, Callable[[Any], sa.ColumnElement[bool]]] = {
             "since": lambda at: d.decided_at >= at,
             "until": lambda at: d.decided_at < at,

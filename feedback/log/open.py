@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 import sqlalchemy as sa
 
 from armwise.feedback.errors import MetricRedefinedError
-from armwise.feedback.events import Kind
+from armwise.feedback.events import FeedbackKind
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import ANSWER_S
 from armwise.feedback.log.store import Store
@@ -18,7 +18,7 @@ SERVING_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class MetricDefinition:
     """Type and range of a metric.
 
     Attributes:
@@ -46,7 +46,7 @@ class Definition:
             return f"{self.type} {{{', '.join(labels)}}}"
         return self.type if self.type == "boolean" else f"{self.type} in [{self.low:g}, {self.high:g}]"
 
-    def extends(self, before: "Definition") -> bool:
+    def extends(self, before: "MetricDefinition") -> bool:
         """Return whether values of an earlier definition conform to this one: it has more labels."""
         return bool(before.labels) and self.labels.items() >= before.labels.items()
 
@@ -64,7 +64,7 @@ def declare(store: Store, rule: RewardRule, now: float) -> None:
         LogUnavailableError: Nothing was written.
     """
     declared = {
-        name: Definition(metric.type, *metric.range, metric.values or {})
+        name: MetricDefinition(metric.type, *metric.range, metric.values or {})
         for name, metric in rule.metrics.items()
     }
     with store.reading() as connection:
@@ -83,15 +83,17 @@ def declare(store: Store, rule: RewardRule, now: float) -> None:
             connection.execute(sa.insert(t.metrics), rows)
 
 
-def _newest(connection: sa.Connection) -> Mapping[str, Definition]:
+def _newest(connection: sa.Connection) -> Mapping[str, MetricDefinition]:
     """Return the newest definition of each metric."""
     m = t.metrics.c
     newest = sa.select(sa.func.max(m.seq)).group_by(m.name)
     rows = connection.execute(sa.select(m.name, m.type, m.low, m.high, m.labels).where(m.seq.in_(newest)))
-    return {name: Definition(kind, low, high, labels or {}) for name, kind, low, high, labels in rows}
+    return {name: MetricDefinition(kind, low, high, labels or {}) for name, kind, low, high, labels in rows}
 
 
-def _check(connection: sa.Connection, name: str, before: Definition | None, new: Definition) -> None:
+def _check(
+    connection: sa.Connection, name: str, before: MetricDefinition | None, new: MetricDefinition
+) -> None:
     """Check that all values of a metric have one definition.
 
     Values without a definition, such as imported ones, get the new one if they conform to it.
@@ -100,7 +102,7 @@ def _check(connection: sa.Connection, name: str, before: Definition | None, new:
         return
     f = t.feedback.c
     query = sa.select(sa.func.count()).where(
-        f.metric == name, f.kind == Kind.VALUE.value, f.value.is_not(None)
+        f.metric == name, f.kind == FeedbackKind.VALUE.value, f.value.is_not(None)
     )
     if before is None:
         outside = (f.value < new.low) | (f.value > new.high)

@@ -14,11 +14,11 @@ from armwise.feedback.events import (
     Decision,
     Execution,
     Feedback,
-    Kind,
+    FeedbackKind,
     Mode,
     ModelTokens,
     Observation,
-    Source,
+    ObservationSource,
     Status,
 )
 from armwise.feedback.log import tables as t
@@ -31,7 +31,7 @@ def observation_of(row: sa.Row[Any]) -> Observation:
     """Return the fact in a row of `observations`; the judge's tokens count as read."""
     return Observation(
         row.decision_id,
-        Source(row.source),
+        ObservationSource(row.source),
         row.arm,
         row.share,
         row.propensity,
@@ -58,7 +58,7 @@ def feedback_of(row: sa.Row[Any]) -> Feedback:
         row.event_time,
         row.tags,
         row.episode_id,
-        Kind(row.kind),
+        FeedbackKind(row.kind),
         row.source,
         row.key,
         row.content or {},

@@ -32,7 +32,7 @@ _version = sa.Table(  # as Alembic creates it
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class DatabaseState:
     """State of a database before a log is opened in it.
 
     Attributes:
@@ -53,7 +53,7 @@ _LOSSY = (
 )
 
 
-def state_of(url: str) -> State:
+def state_of(url: str) -> DatabaseState:
     """Look at a database without creating a table.
 
     Raises:
@@ -70,9 +70,9 @@ def state_of(url: str) -> State:
             number = schema_of(connection)
             if connection.dialect.name == "postgresql":
                 lossy = connection.exec_driver_sql(_LOSSY).scalars().all()
-                return State(number, bool(connection.exec_driver_sql(_CREATE).scalar()), tuple(lossy))
+                return DatabaseState(number, bool(connection.exec_driver_sql(_CREATE).scalar()), tuple(lossy))
             mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
-            return State(number, True, () if mode == "wal" else (f"journal_mode={mode}",))
+            return DatabaseState(number, True, () if mode == "wal" else (f"journal_mode={mode}",))
     finally:
         database.engine.dispose()
 

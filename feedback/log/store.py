@@ -38,7 +38,7 @@ from armwise.feedback.log.schema import check, prepare
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LoggedDecision:
     """Everything in the log about one decision.
 
     Attributes:
@@ -268,7 +268,7 @@ class Store:
         finally:
             self._others.release()
 
-    def record(self, decision_id: str) -> Record | None:
+    def record(self, decision_id: str) -> LoggedDecision | None:
         """Return everything in the log about a decision; None if there is no such decision."""
         with self.reading() as connection:
             d = t.decisions.c
@@ -294,7 +294,7 @@ class Store:
                 sa.select(x.seq, x.metrics, x.turns).where(x.decision_id == decision_id, x.join == self._join)
             ).first()
         example_seq, metrics, turns = learned if learned else (None, None, None)
-        return Record(
+        return LoggedDecision(
             *(decision, seq, logged_at, propensity, execution, feedback, metrics, example_seq),
             *(observations, turns),
         )

@@ -59,7 +59,7 @@ from armwise.feedback.log.limits import (
     Propensity,
     Setting,
     Time,
-    Version,
+    VersionNumber,
 )
 
 SCHEMA = 21
@@ -114,7 +114,7 @@ decisions = Table(
     Column("logged_at", Time(), nullable=False, index=True),
     Column("mode", String(16), nullable=False),
     Column("policy", String(64), nullable=False),
-    Column("version", Version(), nullable=False),
+    Column("version", VersionNumber(), nullable=False),
     Column("floor", Setting(0.0, 1.0)),
     Column("drawn", String(128), nullable=False),
     Column("propensity", Propensity()),
@@ -126,14 +126,14 @@ decisions = Table(
     Column("probabilities", JSON, nullable=False),
     Column("shadow", JSON, nullable=False),
     Column("features", JSON, nullable=False),
-    Column("candidate", Version(), nullable=False, server_default="0"),
+    Column("candidate", VersionNumber(), nullable=False, server_default="0"),
     Column("share", Amount(0.0, 1.0), nullable=False, server_default="0"),
     Column("price", Amount(), nullable=False, server_default="0"),
     Column("costs", JSON),
     Column("cost_weight", Setting()),
     Column("candidate_scores", JSON),
     Column("user_digest", String(64)),
-    Column("erased", Version()),
+    Column("erased", VersionNumber()),
     Column("draw_id", String(128)),
     Index(None, "episode_id", "seq"),
 )

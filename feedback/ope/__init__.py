@@ -1,7 +1,7 @@
 """Off-policy evaluation: estimators, intervals, the gate."""
 
 from . import confidence_sequences, embeddings, evaluation, gate, intervals, prediction_powered
-from .audit import ArmDraws, Audit, Check, Draws, Status, audit
+from .audit import ArmDraws, Audit, Check, CheckStatus, Draws, audit
 from .diagnostics import Diagnostics, Overlap, diagnose
 from .estimators import (
     ESTIMATORS,
@@ -32,8 +32,8 @@ from .evaluation import (
     DEFAULT_ESTIMATORS,
     INTERVALS,
     WITHOUT_PROPENSITIES,
-    Estimated,
     EstimateWithInterval,
+    EstimatorResult,
     Evaluation,
     evaluate,
     predict,
@@ -52,11 +52,12 @@ __all__ = [
     "ArmDraws",
     "Audit",
     "Check",
+    "CheckStatus",
     "Diagnostics",
     "Draws",
     "EstimateWithInterval",
-    "Estimated",
     "Estimator",
+    "EstimatorResult",
     "Evaluation",
     "GateSpec",
     "Interval",
@@ -67,7 +68,6 @@ __all__ = [
     "Rows",
     "Sample",
     "SlateRows",
-    "Status",
     "Terms",
     "Verdict",
     "Weighted",

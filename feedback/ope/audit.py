@@ -65,7 +65,7 @@ RARE = 0.001
 """Propensity below which a single row weighs more than 1,000."""
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     """What a check says; the worst of all checks is that of the audit."""
 
     PASS = "pass"  # nosec B105 - a verdict
@@ -91,7 +91,7 @@ class Check:
     """
 
     name: str
-    status: Status
+    status: CheckStatus
     expected: str
     found: str
     p_value: float | None = None
@@ -141,15 +141,15 @@ class Audit:
     arms: tuple[ArmDraws, ...]
 
     @property
-    def status(self) -> Status:
+    def status(self) -> CheckStatus:
         """The worst status of a check."""
-        order = [Status.SKIPPED, Status.PASS, Status.WARN, Status.FAIL]
-        return max((check.status for check in self.checks), key=order.index, default=Status.SKIPPED)
+        order = [CheckStatus.SKIPPED, CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL]
+        return max((check.status for check in self.checks), key=order.index, default=CheckStatus.SKIPPED)
 
     @property
     def faults(self) -> tuple[Check, ...]:
         """The checks that fail."""
-        return tuple(check for check in self.checks if check.status is Status.FAIL)
+        return tuple(check for check in self.checks if check.status is CheckStatus.FAIL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +242,9 @@ def audit(draws: Draws, error: float = ERROR) -> Audit:
         error: Largest probability that a true log fails or is warned of by a test.
     """
     if not len(draws):
-        nothing = Check("propensities", Status.FAIL, "decisions", "none", advice="There is nothing to audit.")
+        nothing = Check(
+            "propensities", CheckStatus.FAIL, "decisions", "none", advice="There is nothing to audit."
+        )
         return Audit(0, 0, (nothing,), ())
     recorded = ~np.isnan(draws.propensity)
     checks = [_recorded(draws, recorded)]
@@ -279,14 +281,14 @@ def _recorded(draws: Draws, recorded: Flags) -> Check:
             "No propensity on record: nothing to audit. Log the probability of the drawn arm, better that of "
             "each arm, at the moment of the draw; it cannot be filled in afterwards."
         )
-        return Check(name, Status.FAIL, expected, share, advice=advice)
+        return Check(name, CheckStatus.FAIL, expected, share, advice=advice)
     if have < n:
         advice = (
             f"{n - have:,} decisions have no propensity and are left out of every estimate; log it for all."
         )
-        return Check(name, Status.WARN, expected, share, advice=advice)
+        return Check(name, CheckStatus.WARN, expected, share, advice=advice)
     whole = "whole distributions" if draws.p is not None else "of the drawn arm alone"
-    return Check(name, Status.PASS, expected, f"{share}, {whole}")
+    return Check(name, CheckStatus.PASS, expected, f"{share}, {whole}")
 
 
 def _ranges(draws: Draws, recorded: Flags) -> tuple[list[Check], Flags]:
@@ -322,7 +324,12 @@ def _ranges(draws: Draws, recorded: Flags) -> tuple[list[Check], Flags]:
     advice = "; ".join(faults) + "." if faults else ""
     return [
         Check(
-            name, Status.FAIL if bad else Status.PASS, expected, _bad(bad, int(recorded.sum())), None, advice
+            name,
+            CheckStatus.FAIL if bad else CheckStatus.PASS,
+            expected,
+            _bad(bad, int(recorded.sum())),
+            None,
+            advice,
         )
     ], sound
 
@@ -334,7 +341,7 @@ def _bad(n: int, of: int) -> str:
 def _floors(draws: Draws, sound: Flags) -> Check:
     name, expected = "floor", "no eligible arm below the floor that its decision claims"
     if draws.floor is None or not (sound & (draws.floor > 0.0)).any():
-        return Check(name, Status.SKIPPED, expected, "no decision claims a floor")
+        return Check(name, CheckStatus.SKIPPED, expected, "no decision claims a floor")
     width = draws.possible.sum(axis=1)
     floor = np.where(np.isnan(draws.floor), 0.0, np.minimum(draws.floor, 1.0 / np.maximum(width, 1)))
     least = draws.propensity
@@ -343,20 +350,20 @@ def _floors(draws: Draws, sound: Flags) -> Check:
     below = sound & (least < floor - TOLERANCE)
     n, of = int(below.sum()), int((sound & (draws.floor > 0.0)).sum())
     if not n:
-        return Check(name, Status.PASS, expected, f"none in {of:,} decisions")
+        return Check(name, CheckStatus.PASS, expected, f"none in {of:,} decisions")
     row = int(np.flatnonzero(below)[0])
     advice = (
         f"A decision claims a floor of {floor[row]:.4g} and has a probability of {least[row]:.4g}: what is "
         "logged leaves out the floor. Log the distribution after the floor was mixed in."
     )
-    return Check(name, Status.FAIL, expected, _share(n, of), advice=advice)
+    return Check(name, CheckStatus.FAIL, expected, _share(n, of), advice=advice)
 
 
 def _zeros(draws: Draws, sound: Flags) -> Iterator[Check]:
     n, expected = int(sound.sum()), "every eligible arm could be drawn"
     name = "arms that could not be drawn"
     if draws.p is None:
-        yield Check(name, Status.SKIPPED, expected, "only the propensities of drawn arms are known")
+        yield Check(name, CheckStatus.SKIPPED, expected, "only the propensities of drawn arms are known")
     else:
         zero = ((draws.p <= 0.0) & draws.possible)[sound]
         worst = int(zero.sum(axis=0).argmax())
@@ -368,7 +375,9 @@ def _zeros(draws: Draws, sound: Flags) -> Iterator[Check]:
                 f"{_share(int(zero[:, worst].sum()), n)} rows: nothing can be estimated of it there. A "
                 "floor of .01 for every arm would change that."
             )
-        yield Check(name, Status.WARN if rows else Status.PASS, expected, f"{_share(rows, n)}", None, advice)
+        yield Check(
+            name, CheckStatus.WARN if rows else CheckStatus.PASS, expected, f"{_share(rows, n)}", None, advice
+        )
     least = float(draws.propensity[sound].min()) if n else 1.0
     rare = int((draws.propensity[sound] < RARE).sum())
     advice = ""
@@ -379,7 +388,12 @@ def _zeros(draws: Draws, sound: Flags) -> Iterator[Check]:
         )
     expected = f"none below {RARE:g}"
     yield Check(
-        "weights", Status.WARN if rare else Status.PASS, expected, f"the least is {least:.4g}", None, advice
+        "weights",
+        CheckStatus.WARN if rare else CheckStatus.PASS,
+        expected,
+        f"the least is {least:.4g}",
+        None,
+        advice,
     )
 
 
@@ -393,14 +407,18 @@ def _stretches(draws: Draws, sound: Flags) -> Check:
     long = lengths >= LEAST_STRETCH
     total, name = int(certain.sum()), "deterministic stretches"
     if not long.any():
-        return Check(name, Status.PASS, expected, f"{_share(total, len(draws))} drawn with probability 1")
+        return Check(
+            name, CheckStatus.PASS, expected, f"{_share(total, len(draws))} drawn with probability 1"
+        )
     longest = int(lengths.argmax())
     advice = (
         f"{int(long.sum()):,} stretches, the longest of {int(lengths[longest]):,} decisions from decision "
         f"{int(starts[longest]) + 1:,} on, drew a single arm with certainty: no other arm can be estimated "
         "there. Draw at random, with a floor."
     )
-    return Check(name, Status.WARN, expected, _share(int(lengths[long].sum()), len(draws)), advice=advice)
+    return Check(
+        name, CheckStatus.WARN, expected, _share(int(lengths[long].sum()), len(draws)), advice=advice
+    )
 
 
 def _firsts(draws: Draws) -> Flags:
@@ -428,18 +446,18 @@ def _changes(draws: Draws) -> Check:
     packed = np.packbits(possible, axis=1)
     sets = len(set(map(bytes, packed))) if n else 0
     if not (late or gone):
-        return Check(name, Status.PASS, expected, f"{len(draws.arms):,} arms in {sets:,} sets")
+        return Check(name, CheckStatus.PASS, expected, f"{len(draws.arms):,} arms in {sets:,} sets")
     advice = (
         f"The arms changed: {'; '.join([*late, *gone][:4])}. An arm is compared on the decisions that "
         "could draw it; select a time in which the arms are the same to compare all of them."
     )
-    return Check(name, Status.WARN, expected, f"{len(late) + len(gone):,} came or went", advice=advice)
+    return Check(name, CheckStatus.WARN, expected, f"{len(late) + len(gone):,} came or went", advice=advice)
 
 
 def _repeated(draws: Draws) -> Iterator[Check]:
     name, expected = "ids", "each decision once"
     if draws.ids is None:
-        yield Check(name, Status.SKIPPED, expected, "there are none")
+        yield Check(name, CheckStatus.SKIPPED, expected, "there are none")
     else:
         again = int(len(draws) - _firsts(draws).sum())
         advice = ""
@@ -449,7 +467,12 @@ def _repeated(draws: Draws) -> Iterator[Check]:
                 "intervals are too narrow. Write each decision once; later rewards belong to it."
             )
         yield Check(
-            name, Status.FAIL if again else Status.PASS, expected, _share(again, len(draws)), None, advice
+            name,
+            CheckStatus.FAIL if again else CheckStatus.PASS,
+            expected,
+            _share(again, len(draws)),
+            None,
+            advice,
         )
     if draws.reward is None:
         return
@@ -472,7 +495,7 @@ def _repeated(draws: Draws) -> Iterator[Check]:
             )
             yield Check(
                 name,
-                Status.WARN,
+                CheckStatus.WARN,
                 expected,
                 f"{int(same.sum()):,} of {int(several.sum()):,} {what}s",
                 None,
@@ -488,7 +511,7 @@ def _times(draws: Draws) -> Iterator[Check]:
             f"{n:,} decisions still wait for a reward: estimates read those that have one, which were "
             "chosen by how soon it came. Evaluate up to the first that waits."
         )
-        yield Check("waiting rewards", Status.WARN, "none", _share(n, len(draws)), advice=advice)
+        yield Check("waiting rewards", CheckStatus.WARN, "none", _share(n, len(draws)), advice=advice)
     if draws.rewarded_at is None or draws.at is None:
         return
     rewarded = ~np.isnan(draws.rewarded_at)
@@ -499,7 +522,7 @@ def _times(draws: Draws) -> Iterator[Check]:
             f"{early:,} rewards were known before their decisions: they are joined to the wrong decisions, "
             "or clocks differ. A reward must follow from the drawn arm."
         )
-    status = Status.FAIL if early else Status.PASS
+    status = CheckStatus.FAIL if early else CheckStatus.PASS
     yield Check(
         "early rewards", status, "none before its decision", _share(early, int(rewarded.sum())), None, advice
     )
@@ -512,7 +535,7 @@ def _times(draws: Draws) -> Iterator[Check]:
             f"{late:,} rewards came after the deadline of their decisions: whether they count depends on "
             "when the log was read. Leave them out, or set a longer wait."
         )
-    status = Status.WARN if late else Status.PASS
+    status = CheckStatus.WARN if late else CheckStatus.PASS
     yield Check(
         "late rewards", status, "none after its deadline", _share(late, int(rewarded.sum())), None, advice
     )
@@ -525,7 +548,7 @@ def _leaks(draws: Draws) -> Iterator[Check]:
     rows = ~np.isnan(draws.reward)
     r = draws.reward[rows]
     if len(r) < 50 or not r.std() > 0.0 or not draws.values:
-        yield Check(name, Status.SKIPPED, expected, "too few rewards that differ, or no features")
+        yield Check(name, CheckStatus.SKIPPED, expected, "too few rewards that differ, or no features")
         return
     best, feature = 0.0, ""
     for label, column in draws.values.items():
@@ -542,7 +565,7 @@ def _leaks(draws: Draws) -> Iterator[Check]:
             "is not known when the arm is drawn. Log features as they were before the draw."
         )
     found_in_words = f"the largest is {best:.3f}" + (f", of {feature}" if feature else "")
-    yield Check(name, Status.FAIL if leaks else Status.PASS, expected, found_in_words, None, advice)
+    yield Check(name, CheckStatus.FAIL if leaks else CheckStatus.PASS, expected, found_in_words, None, advice)
 
 
 def _arms(draws: Draws, recorded: Flags) -> Iterator[ArmDraws]:
@@ -593,7 +616,7 @@ class _Test:
     found: str
     evidence: float | None
     advice: str = ""
-    fault: Status = Status.FAIL
+    fault: CheckStatus = CheckStatus.FAIL
     apart: bool = False
 
     @property
@@ -612,7 +635,11 @@ def _corrected(tests: Sequence[_Test], error: float) -> list[Check]:
     return [
         Check(
             test.name,
-            Status.SKIPPED if test.evidence is None else test.fault if test.name in rejected else Status.PASS,
+            CheckStatus.SKIPPED
+            if test.evidence is None
+            else test.fault
+            if test.name in rejected
+            else CheckStatus.PASS,
             test.expected,
             test.found,
             None if test.evidence is None else test.p_value,
@@ -672,7 +699,7 @@ def _explained(test: _Test, other: _Test) -> _Test:
     if test.apart or others < BEYOND_DOUBT or evidence > others - log(ERROR):
         return test
     advice = f"It may follow from the check above, {other.name}: mend that first."
-    return replace(test, advice=advice, fault=Status.WARN)
+    return replace(test, advice=advice, fault=CheckStatus.WARN)
 
 
 def _first_of(group: Integers) -> Flags:
@@ -1079,7 +1106,9 @@ def _within(draws: Draws, what: str) -> tuple[_Test, bool]:
         f"{again:.0%} of the decisions of one {what} repeat the arm before: rows of one {what} are one draw. "
         f"The tests above read the first decision of each {what}; take intervals by {what}."
     )
-    test = _Test(name, expected, f"{again:.0%} repeat the arm before", outcome.evidence, advice, Status.WARN)
+    test = _Test(
+        name, expected, f"{again:.0%} repeat the arm before", outcome.evidence, advice, CheckStatus.WARN
+    )
     return test, test.p_value <= STICKY_ERROR
 
 
@@ -1119,4 +1148,4 @@ def _depends(draws: Draws, bettor: _Bettor, name: str, code: Integers, what: str
         f"{by_arm}: estimates are of the other rows alone, and compare arms on different rows. Give such "
         "rows a reward too (a default, or that of a failure)."
     )
-    return _Test(name, expected, by_arm, outcome.evidence, advice, Status.WARN)
+    return _Test(name, expected, by_arm, outcome.evidence, advice, CheckStatus.WARN)

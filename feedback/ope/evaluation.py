@@ -370,7 +370,7 @@ NEVER_DRAWN = "never drawn"
 
 
 @dataclass(frozen=True, slots=True)
-class Estimated:
+class EstimatorResult:
     """The result of one estimator for one target.
 
     Attributes:
@@ -403,7 +403,7 @@ class Evaluation:
     """
 
     log: Log
-    estimates: tuple[Estimated, ...]
+    estimates: tuple[EstimatorResult, ...]
     diagnostics: Diagnostics
     weight: Floats
 
@@ -518,11 +518,11 @@ class _TargetTerms:
         estimates = []
         for name in estimators:
             if name not in values:
-                estimates.append(Estimated(name, None, note=self.notes[name]))
+                estimates.append(EstimatorResult(name, None, note=self.notes[name]))
                 continue
             terms, (value, beyond) = target.terms[name], values[name]
             note = _note(value, beyond)
-            estimates.append(Estimated(name, value, beyond, terms.effective_n, terms.parameter, note))
+            estimates.append(EstimatorResult(name, value, beyond, terms.effective_n, terms.parameter, note))
         log = target.log
         diagnostics = diagnose(
             self.sample, log.arms, excluded=log.excluded, questions=log.questions, p_log=log.p_log

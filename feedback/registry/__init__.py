@@ -2,7 +2,7 @@
 
 from . import arm_sets, evaluations, keys, prices, promotions, routers, runs, usage, versions
 from .arm_sets import ArmSet, LiveArms
-from .evaluations import Evaluation
+from .evaluations import EvaluationRow
 from .keys import KeyLimits, KeySettings
 from .promotions import ActivePolicy, active_policy
 from .runs import Run
@@ -11,7 +11,7 @@ from .versions import Version
 __all__ = [
     "ActivePolicy",
     "ArmSet",
-    "Evaluation",
+    "EvaluationRow",
     "KeyLimits",
     "KeySettings",
     "LiveArms",

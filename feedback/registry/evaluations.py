@@ -32,7 +32,7 @@ LEASE_S = 60.0
 """Time without a heartbeat after which another worker may claim a running evaluation."""
 
 
-class State(StrEnum):
+class EvaluationStatus(StrEnum):
     """Status of an evaluation."""
 
     QUEUED = "queued"
@@ -43,11 +43,11 @@ class State(StrEnum):
     @property
     def ended(self) -> bool:
         """Whether it is final."""
-        return self in (State.DONE, State.FAILED)
+        return self in (EvaluationStatus.DONE, EvaluationStatus.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationRow:
     """A request to estimate what other policies would have earned, without its result.
 
     Attributes:
@@ -68,7 +68,7 @@ class Evaluation:
     seq: int
     configured: str
     request: dict[str, Any]
-    status: State
+    status: EvaluationStatus
     submitted_at: float
     started_at: float | None
     alive_at: float | None
@@ -80,7 +80,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoredResult:
     """The result of an evaluation.
 
     Attributes:
@@ -95,9 +95,9 @@ class Answer:
 
 _e = t.evaluations.c
 
-_EVALUATION = [_e[name] for name in Evaluation.__slots__]
+_EVALUATION = [_e[name] for name in EvaluationRow.__slots__]
 
-_IN_HAND = _e.status.in_([State.QUEUED.value, State.RUNNING.value])
+_IN_HAND = _e.status.in_([EvaluationStatus.QUEUED.value, EvaluationStatus.RUNNING.value])
 
 
 def submit(
@@ -107,7 +107,7 @@ def submit(
     now: float,
     most: int | None = MAX_PENDING,
     project: str | None = None,
-) -> Evaluation:
+) -> EvaluationRow:
     """Queue an evaluation.
 
     Args:
@@ -127,7 +127,7 @@ def submit(
     row: dict[str, object] = {
         "configured": configured,
         "request": dict(request),
-        "status": State.QUEUED.value,
+        "status": EvaluationStatus.QUEUED.value,
         "submitted_at": now,
         "done": 0.0,
         "project": project,
@@ -167,7 +167,7 @@ def claim(
     now: float,
     only: int | None = None,
     lease_s: float = LEASE_S,
-) -> Evaluation | None:
+) -> EvaluationRow | None:
     """Claim an evaluation of a configuration that can be claimed; None where there is none.
 
     Projects take turns: it is the oldest one of the project whose last claim was the longest ago.
@@ -183,8 +183,10 @@ def claim(
         only: Number of the only evaluation to claim; None for any.
         lease_s: Time without a heartbeat after which a claim expires.
     """
-    lost = (_e.status == State.RUNNING.value) & ((_e.alive_at < now - lease_s) | (_e.worker == worker))
-    waiting = ((_e.status == State.QUEUED.value) | lost) & (_e.configured == configured)
+    lost = (_e.status == EvaluationStatus.RUNNING.value) & (
+        (_e.alive_at < now - lease_s) | (_e.worker == worker)
+    )
+    waiting = ((_e.status == EvaluationStatus.QUEUED.value) | lost) & (_e.configured == configured)
     if only is not None:
         waiting &= _e.seq == only
     of_project = t.evaluations.alias().c
@@ -194,7 +196,13 @@ def claim(
     with store.reading() as connection:  # usually there is nothing, and a reader blocks no writer
         if connection.scalar(oldest) is None:
             return None
-    taken = {"status": State.RUNNING.value, "worker": worker, "started_at": now, "alive_at": now, "done": 0.0}
+    taken = {
+        "status": EvaluationStatus.RUNNING.value,
+        "worker": worker,
+        "started_at": now,
+        "alive_at": now,
+        "done": 0.0,
+    }
     with store.writing() as connection:
         seq = connection.scalar(oldest)
         if seq is None:  # another worker was faster
@@ -203,7 +211,7 @@ def claim(
         return _read(connection, seq)
 
 
-def report_progress(store: Store, mine: Evaluation, done: float, now: float) -> None:
+def report_progress(store: Store, mine: EvaluationRow, done: float, now: float) -> None:
     """Record the progress of an evaluation and a heartbeat of its worker.
 
     Args:
@@ -218,23 +226,40 @@ def report_progress(store: Store, mine: Evaluation, done: float, now: float) -> 
     _update(store, mine, done=done, alive_at=now)
 
 
-def finish(store: Store, mine: Evaluation, answer: Answer, now: float) -> None:
+def finish(store: Store, mine: EvaluationRow, answer: StoredResult, now: float) -> None:
     """Store the result of an evaluation. Raises SupersededError if another worker has claimed it."""
     documents = {"result": answer.report, "html": zlib.compress(answer.html.encode())}
-    _update(store, mine, status=State.DONE.value, **documents, done=1.0, alive_at=now, finished_at=now)
+    _update(
+        store, mine, status=EvaluationStatus.DONE.value, **documents, done=1.0, alive_at=now, finished_at=now
+    )
 
 
-def fail(store: Store, mine: Evaluation, error: str, now: float) -> None:
+def fail(store: Store, mine: EvaluationRow, error: str, now: float) -> None:
     """Record why an evaluation failed. Raises SupersededError if another worker has claimed it."""
-    _update(store, mine, status=State.FAILED.value, error=storable(error), alive_at=now, finished_at=now)
+    _update(
+        store,
+        mine,
+        status=EvaluationStatus.FAILED.value,
+        error=storable(error),
+        alive_at=now,
+        finished_at=now,
+    )
 
 
-def release(store: Store, mine: Evaluation) -> None:
+def release(store: Store, mine: EvaluationRow) -> None:
     """Queue a claimed evaluation again. Raises SupersededError if another worker has claimed it."""
-    _update(store, mine, status=State.QUEUED.value, worker=None, started_at=None, alive_at=None, done=0.0)
+    _update(
+        store,
+        mine,
+        status=EvaluationStatus.QUEUED.value,
+        worker=None,
+        started_at=None,
+        alive_at=None,
+        done=0.0,
+    )
 
 
-def find(store: Store, seq: int) -> Evaluation | None:
+def find(store: Store, seq: int) -> EvaluationRow | None:
     """Return the evaluation with a number; None if there is none."""
     with store.reading() as connection:
         row = connection.execute(sa.select(*_EVALUATION).where(_e.seq == seq)).first()
@@ -255,7 +280,9 @@ def html_of(store: Store, seq: int) -> str | None:
     return None if packed is None else zlib.decompress(packed).decode()
 
 
-def page(store: Store, limit: int, before: int | None = None, project: str | None = None) -> list[Evaluation]:
+def page(
+    store: Store, limit: int, before: int | None = None, project: str | None = None
+) -> list[EvaluationRow]:
     """Return the newest evaluations, newest first.
 
     Args:
@@ -274,7 +301,7 @@ def page(store: Store, limit: int, before: int | None = None, project: str | Non
         return [_evaluation_of(row) for row in connection.execute(query)]
 
 
-def newest_of(store: Store, configured: str, request: Mapping[str, Any]) -> Evaluation | None:
+def newest_of(store: Store, configured: str, request: Mapping[str, Any]) -> EvaluationRow | None:
     """Return the newest evaluation of a configuration with exactly this request; None if there is none."""
     same = sa.cast(_e.request, sa.Text) == dumps(dict(request))
     query = sa.select(*_EVALUATION).where(same, _e.configured == configured).order_by(_e.seq.desc()).limit(1)
@@ -283,8 +310,8 @@ def newest_of(store: Store, configured: str, request: Mapping[str, Any]) -> Eval
         return None if row is None else _evaluation_of(row)
 
 
-def _update(store: Store, mine: Evaluation, **values: Any) -> None:
-    ours = (_e.seq == mine.seq) & (_e.status == State.RUNNING.value)
+def _update(store: Store, mine: EvaluationRow, **values: Any) -> None:
+    ours = (_e.seq == mine.seq) & (_e.status == EvaluationStatus.RUNNING.value)
     ours &= (_e.worker == mine.worker) & (_e.started_at == mine.started_at)
     with store.writing() as connection:
         if not connection.execute(sa.update(t.evaluations).where(ours).values(**values)).rowcount:
@@ -292,10 +319,10 @@ def _update(store: Store, mine: Evaluation, **values: Any) -> None:
             raise SupersededError(f"evaluation {mine.seq} of {mine.worker} was claimed by {holder}")
 
 
-def _read(connection: sa.Connection, seq: int) -> Evaluation:
+def _read(connection: sa.Connection, seq: int) -> EvaluationRow:
     return _evaluation_of(connection.execute(sa.select(*_EVALUATION).where(_e.seq == seq)).one())
 
 
-def _evaluation_of(row: "sa.Row[Any]") -> Evaluation:
+def _evaluation_of(row: "sa.Row[Any]") -> EvaluationRow:
     seq, configured, request, status, *rest = tuple(row)
-    return Evaluation(seq, configured, request, State(status), *rest)
+    return EvaluationRow(seq, configured, request, EvaluationStatus(status), *rest)

@@ -20,7 +20,7 @@ from armwise.feedback.errors import ChangedMeanwhileError
 from armwise.feedback.log import Store, row_time
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import arm_sets
-from armwise.feedback.registry.runs import Run, State, update
+from armwise.feedback.registry.runs import Run, RunState, update
 from armwise.feedback.registry.versions import digest_of, store_checkpoint
 
 LARGEST_SHARE = 0.5
@@ -103,7 +103,7 @@ class ActivePolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedRun:
     """A run of the warm start that ends with a promotion.
 
     Attributes:
@@ -122,7 +122,7 @@ def record(
     state: bytes | None = None,
     *,
     after: int | None = None,
-    finished: Finished | None = None,
+    finished: FinishedRun | None = None,
     same: arm_sets.Same = operator.eq,
 ) -> None:
     """Record a promotion, a rollback or a canary, with everything that belongs to it, in one transaction.
@@ -157,7 +157,7 @@ def record(
         row["at"] = row_time(connection, promotion.at)
         connection.execute(sa.insert(t.promotions), {**row, "configured": configured})
         if finished is not None:
-            ended = {"status": State.PROMOTED.value, "alive_at": promotion.at, "finished_at": promotion.at}
+            ended = {"status": RunState.PROMOTED.value, "alive_at": promotion.at, "finished_at": promotion.at}
             update(connection, finished.run, **finished.columns, **ended)
         if state is not None and digest_of(state) == connection.scalar(digest):
             store_checkpoint(connection, promotion.version, state)
@@ -249,7 +249,7 @@ def first_starts(store: Store, versions: Collection[int]) -> set[int]:
     the first promotion of the candidate; a later one without a verdict is an operator's.
     """
     p, r = t.promotions.c, t.runs.c
-    candidates = sa.select(r.candidate).where(r.status == State.PROMOTED.value, r.candidate.in_(versions))
+    candidates = sa.select(r.candidate).where(r.status == RunState.PROMOTED.value, r.candidate.in_(versions))
     firsts = (
         sa.select(sa.func.min(p.seq))
         .where(p.action == Action.PROMOTE.value, p.version.in_(candidates))

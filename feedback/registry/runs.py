@@ -24,7 +24,7 @@ LEASE_S = 60.0
 """Time without a heartbeat after which the worker of a run counts as dead."""
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     """Status of a run."""
 
     ASKED = "asked"
@@ -54,10 +54,10 @@ class Trigger(StrEnum):
     """The run before it was abandoned, or has failed."""
 
 
-JUDGED = (State.PROMOTED, State.HELD)
+JUDGED = (RunState.PROMOTED, RunState.HELD)
 """Final states of a run that inserted all its labels and came to a verdict."""
 
-ENDED = (*JUDGED, State.NOTHING_NEW)
+ENDED = (*JUDGED, RunState.NOTHING_NEW)
 """Final states of a run that completed without a failure."""
 
 
@@ -83,7 +83,7 @@ class Run:
 
     seq: int
     trigger: Trigger
-    status: State
+    status: RunState
     worker: str
     started_at: float
     alive_at: float
@@ -97,7 +97,7 @@ class Run:
 
     def dead(self, now: float) -> bool:
         """Return whether it is running by its row, and its lease has expired."""
-        return self.status is State.RUNNING and self.alive_at < now - LEASE_S
+        return self.status is RunState.RUNNING and self.alive_at < now - LEASE_S
 
 
 _r = t.runs.c
@@ -116,7 +116,7 @@ def request(store: Store, configured: str, now: float) -> Run:
         if (waiting := _requested(connection, configured)) is not None:
             requested = f"run {waiting.seq} is requested since {utc(waiting.started_at)}"
             raise UnderWayError(f"{requested}: one runs at a time")
-        return _insert(connection, configured, Trigger.REQUEST, State.ASKED, "", now)
+        return _insert(connection, configured, Trigger.REQUEST, RunState.ASKED, "", now)
 
 
 def claim(store: Store, configured: str, trigger: Trigger, worker: str, now: float) -> Run:
@@ -136,8 +136,8 @@ def claim(store: Store, configured: str, trigger: Trigger, worker: str, now: flo
         _exclude(connection, now)
         requested = _requested(connection, configured)
         if requested is None:
-            return _insert(connection, configured, trigger, State.RUNNING, worker, now)
-        begun = {"status": State.RUNNING.value, "worker": worker, "started_at": now, "alive_at": now}
+            return _insert(connection, configured, trigger, RunState.RUNNING, worker, now)
+        begun = {"status": RunState.RUNNING.value, "worker": worker, "started_at": now, "alive_at": now}
         connection.execute(sa.update(t.runs).where(_r.seq == requested.seq).values(**begun))
         return _read(connection, requested.seq)
 
@@ -164,7 +164,7 @@ def save_progress(
         update(connection, mine, alive_at=now, **columns)
 
 
-def finish(store: Store, mine: Run, status: State, now: float, error: str | None = None) -> None:
+def finish(store: Store, mine: Run, status: RunState, now: float, error: str | None = None) -> None:
     """Record how a run ended. Raises SupersededError if it was abandoned."""
     reason = None if error is None else storable(error)
     with store.writing() as connection:
@@ -173,7 +173,7 @@ def finish(store: Store, mine: Run, status: State, now: float, error: str | None
 
 def update(connection: sa.Connection, mine: Run, **values: Any) -> None:
     """Update columns of a run within a transaction. Raises SupersededError if it is no longer under way."""
-    ours = (_r.seq == mine.seq) & (_r.status == State.RUNNING.value)
+    ours = (_r.seq == mine.seq) & (_r.status == RunState.RUNNING.value)
     ours &= (_r.worker == mine.worker) & (_r.started_at == mine.started_at)
     if not connection.execute(sa.update(t.runs).where(ours).values(**values)).rowcount:
         status = connection.scalar(sa.select(_r.status).where(_r.seq == mine.seq))
@@ -216,7 +216,7 @@ def of_recipes(store: Store, recipes: Collection[str]) -> dict[str, Run]:
         return {recipe: _run_of(row) for *row, recipe in connection.execute(query.where(_r.seq.in_(first)))}
 
 
-def newest(store: Store, configured: str, states: Collection[State] = tuple(State)) -> Run | None:
+def newest(store: Store, configured: str, states: Collection[RunState] = tuple(RunState)) -> Run | None:
     """Return the newest run for a configured recipe that is in one of the states; None if there is none."""
     query = _in(configured, states).order_by(_r.seq.desc()).limit(1)
     with store.reading() as connection:
@@ -239,7 +239,7 @@ def read_attempts(store: Store, run: Run) -> list[Run]:
 
 def under_way(store: Store, now: float) -> bool:
     """Return whether a run of any configuration is under way."""
-    running = sa.select(*_RUN).where(_r.status == State.RUNNING.value)
+    running = sa.select(*_RUN).where(_r.status == RunState.RUNNING.value)
     with store.reading() as connection:
         return any(not _run_of(row).dead(now) for row in connection.execute(running))
 
@@ -251,30 +251,30 @@ def judged(store: Store, configured: str) -> list[Run]:
         return [_run_of(row) for row in connection.execute(query)]
 
 
-def _in(configured: str, states: Collection[State]) -> "sa.Select[Any]":
+def _in(configured: str, states: Collection[RunState]) -> "sa.Select[Any]":
     listed = _r.status.in_([state.value for state in states])
     return sa.select(*_RUN).where(listed, _r.configured == configured)
 
 
 def _requested(connection: sa.Connection, configured: str) -> Run | None:
-    row = connection.execute(_in(configured, [State.ASKED])).first()
+    row = connection.execute(_in(configured, [RunState.ASKED])).first()
     return None if row is None else _run_of(row)
 
 
 def _exclude(connection: sa.Connection, now: float) -> None:
     """Mark a dead run as abandoned, and raise UnderWayError if one is under way."""
-    query = sa.select(*_RUN).where(_r.status == State.RUNNING.value)
+    query = sa.select(*_RUN).where(_r.status == RunState.RUNNING.value)
     for run in map(_run_of, connection.execute(query).all()):
         if not run.dead(now):
             running = f"run {run.seq} of {run.worker} is under way since {utc(run.started_at)}"
             raise UnderWayError(f"{running}: one runs at a time")
         error = f"{run.worker} has sent no heartbeat since {utc(run.alive_at)}"
-        gone = {"status": State.ABANDONED.value, "finished_at": now, "error": error}
+        gone = {"status": RunState.ABANDONED.value, "finished_at": now, "error": error}
         connection.execute(sa.update(t.runs).where(_r.seq == run.seq).values(**gone))
 
 
 def _insert(
-    connection: sa.Connection, configured: str, trigger: Trigger, status: State, worker: str, now: float
+    connection: sa.Connection, configured: str, trigger: Trigger, status: RunState, worker: str, now: float
 ) -> Run:
     row: dict[str, object] = {
         "configured": configured,
@@ -295,4 +295,4 @@ def _read(connection: sa.Connection, seq: int) -> Run:
 
 def _run_of(row: Any) -> Run:
     seq, trigger, status, *rest = row
-    return Run(seq, Trigger(trigger), State(status), *rest)
+    return Run(seq, Trigger(trigger), RunState(status), *rest)

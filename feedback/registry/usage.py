@@ -41,20 +41,20 @@ LEAST_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class UsageAmount:
     """An amount of what can be limited."""
 
     requests: int = 0
     tokens: int = 0
     usd: float = 0.0
 
-    def __add__(self, other: "Amount") -> "Amount":
+    def __add__(self, other: "UsageAmount") -> "UsageAmount":
         """Return the sum."""
-        return Amount(self.requests + other.requests, self.tokens + other.tokens, self.usd + other.usd)
+        return UsageAmount(self.requests + other.requests, self.tokens + other.tokens, self.usd + other.usd)
 
-    def __sub__(self, other: "Amount") -> "Amount":
+    def __sub__(self, other: "UsageAmount") -> "UsageAmount":
         """Return the difference."""
-        return Amount(self.requests - other.requests, self.tokens - other.tokens, self.usd - other.usd)
+        return UsageAmount(self.requests - other.requests, self.tokens - other.tokens, self.usd - other.usd)
 
     def __bool__(self) -> bool:
         """Return whether any of it is not 0."""
@@ -85,7 +85,7 @@ class Reserve:
 
     Attributes:
         use: The key and the period.
-        meter: Limited quantity: a field of `Amount`.
+        meter: Limited quantity: a field of `UsageAmount`.
         limit: The limit, above 0.
         least: Smallest useful amount, of which what is left is granted where that is less.
     """
@@ -96,7 +96,11 @@ class Reserve:
     least: float
 
     def grant(
-        self, used: Amount, reserved: Amount, before: Amount = Amount(), left_s: float = MINUTE_S
+        self,
+        used: UsageAmount,
+        reserved: UsageAmount,
+        before: UsageAmount = UsageAmount(),
+        left_s: float = MINUTE_S,
     ) -> "Grant":
         """Return what is granted.
 
@@ -141,7 +145,7 @@ class Grant:
     again_s: float = 0.0
 
 
-class Usage:
+class UsageLedger:
     """The usage in one log, as one replica reports and reserves it.
 
     Args:
@@ -155,8 +159,8 @@ class Usage:
 
     def exchange(
         self,
-        spent: Mapping[Use, Amount],
-        leases: Mapping[Use, Amount],
+        spent: Mapping[Use, UsageAmount],
+        leases: Mapping[Use, UsageAmount],
         now: float,
         reserve: Reserve | None = None,
     ) -> Grant:
@@ -176,18 +180,18 @@ class Usage:
             self._add(connection, spent, now)
             self._end(connection, now)
             if reserve is not None:
-                held = held_by_replica.get(reserve.use, Amount())
+                held = held_by_replica.get(reserve.use, UsageAmount())
                 used, reserved = _used(connection, reserve.use), _leased(connection, reserve.use) + held
-                earlier, before = _minute_before(reserve.use), Amount()
+                earlier, before = _minute_before(reserve.use), UsageAmount()
                 if earlier is not None:
                     before = _used(connection, earlier) + _leased(connection, earlier)
-                    before += held_by_replica.get(earlier, Amount())
+                    before += held_by_replica.get(earlier, UsageAmount())
                 grant = reserve.grant(used, reserved, before, MINUTE_S - now % MINUTE_S)
                 held_by_replica[reserve.use] = held + amount_of(reserve.meter, grant.amount)
             self._hold(connection, held_by_replica, now)
         return grant
 
-    def _add(self, connection: sa.Connection, spent: Mapping[Use, Amount], now: float) -> None:
+    def _add(self, connection: sa.Connection, spent: Mapping[Use, UsageAmount], now: float) -> None:
         u = t.usage.c
         for (key, at), amount in spent.items():
             values = asdict(amount)
@@ -205,7 +209,7 @@ class Usage:
         mine = t.leases.c.holder == self._holder
         connection.execute(sa.delete(t.leases).where(mine | (t.leases.c.until < now)))
 
-    def _hold(self, connection: sa.Connection, leases: Mapping[Use, Amount], now: float) -> None:
+    def _hold(self, connection: sa.Connection, leases: Mapping[Use, UsageAmount], now: float) -> None:
         rows = [
             {"key": key, "period": at, "holder": self._holder, "until": now + ALIVE_S, **asdict(amount)}
             for (key, at), amount in leases.items()
@@ -227,41 +231,43 @@ def _minute_before(use: Use) -> Use | None:
     return key, period(datetime.fromisoformat(f"{at}Z").timestamp() - MINUTE_S, MINUTE)
 
 
-def amount_of(meter: str, value: float) -> Amount:
+def amount_of(meter: str, value: float) -> UsageAmount:
     """Return an amount of one kind.
 
     >>> amount_of("tokens", 3)
     Amount(requests=0, tokens=3, usd=0.0)
     """
-    return Amount(**{meter: value if meter == "usd" else int(value)})  # type: ignore[arg-type]
+    return UsageAmount(**{meter: value if meter == "usd" else int(value)})  # type: ignore[arg-type]
 
 
-def _used(connection: sa.Connection, use: Use) -> Amount:
+def _used(connection: sa.Connection, use: Use) -> UsageAmount:
     u = t.usage.c
     return _sum(connection, t.usage, (u.key == use[0]) & (u.period == use[1]))
 
 
-def _leased(connection: sa.Connection, use: Use) -> Amount:
+def _leased(connection: sa.Connection, use: Use) -> UsageAmount:
     c = t.leases.c
     return _sum(connection, t.leases, (c.key == use[0]) & (c.period == use[1]))
 
 
-def _sum(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[bool]) -> Amount:
+def _sum(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[bool]) -> UsageAmount:
     rows = connection.execute(sa.select(table.c.requests, table.c.tokens, table.c.usd).where(where))
-    return sum((Amount(requests, tokens, usd) for requests, tokens, usd in rows), Amount())
+    return sum((UsageAmount(requests, tokens, usd) for requests, tokens, usd in rows), UsageAmount())
 
 
-def spend(store: Store, now: float) -> dict[str, dict[str, Amount]]:
+def spend(store: Store, now: float) -> dict[str, dict[str, UsageAmount]]:
     """Return what each key has used: today, this month and in `total`. Raises LogUnavailableError."""
     today, month = period(now, DAY), period(now, MONTH)
     u = t.usage.c
     query = sa.select(u.key, u.period, u.requests, u.tokens, u.usd)
-    used: dict[str, dict[str, Amount]] = {}
+    used: dict[str, dict[str, UsageAmount]] = {}
     with store.reading() as connection:
         rows = connection.execute(query.where((sa.func.length(u.period) == MONTH) | (u.period == today)))
         for key, at, *amounts in rows:
-            amount = Amount(*amounts)
-            of_key = used.setdefault(key, {"day": Amount(), "month": Amount(), "total": Amount()})
+            amount = UsageAmount(*amounts)
+            of_key = used.setdefault(
+                key, {"day": UsageAmount(), "month": UsageAmount(), "total": UsageAmount()}
+            )
             if at == today:
                 of_key["day"] = amount
                 continue

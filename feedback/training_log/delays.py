@@ -8,7 +8,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from armwise.feedback.arrays import Floats
-from armwise.feedback.events import LABELS, Kind
+from armwise.feedback.events import LABELS, FeedbackKind
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -106,7 +106,7 @@ def read(store: Store, rule: RewardRule, newest: int = NEWEST) -> Delays:
         query = (
             sa.select(f.received_at - some.c.decided_at)
             .join_from(some, t.feedback, f.decision_id == some.c.id)
-            .where(f.kind == Kind.VALUE, f.metric.in_(rule.metrics))
+            .where(f.kind == FeedbackKind.VALUE, f.metric.in_(rule.metrics))
         )
         delays = np.array(connection.scalars(query).all(), dtype=np.float64)
     return Delays.of(np.maximum(delays, 0.0), rule.wait_s)

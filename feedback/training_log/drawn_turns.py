@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from armwise.feedback.events import LABELS, Cost, Decision, Kind, Mode, Status
+from armwise.feedback.events import LABELS, Cost, Decision, FeedbackKind, Mode, Status
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
@@ -57,7 +57,7 @@ def read(
     # one look-up a decision, by the index of `decision_id`
     received = (
         sa.select(sa.func.min(f.received_at))
-        .where(f.decision_id == d.id, f.kind == Kind.VALUE)
+        .where(f.decision_id == d.id, f.kind == FeedbackKind.VALUE)
         .scalar_subquery()
     )
     query = (

@@ -18,7 +18,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.imported_turns import read_turns
 from armwise.feedback.training_log.join import read_examples
-from armwise.feedback.training_log.observed import Also, Beside
+from armwise.feedback.training_log.observed import Also, WithObservations
 from armwise.feedback.training_log.router_contexts import with_router
 
 EPISODE = "warm-start/"
@@ -119,7 +119,7 @@ def learned_examples(
         return
     following = with_router(store, read_examples(store, rule.join, first, upto), router)
     if start.also is not None:
-        following = Beside(store, rule, start.also, start.after, first, router).follow(following)
+        following = WithObservations(store, rule, start.also, start.after, first, router).follow(following)
     for example in following:
         if run_of(example.decision) is None:
             yield example

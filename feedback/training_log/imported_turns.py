@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from armwise.feedback.events import LABELS, Decision, Execution, Feedback, Kind
+from armwise.feedback.events import LABELS, Decision, Execution, Feedback, FeedbackKind
 from armwise.feedback.log import Fact, Store, rows
 from armwise.feedback.log import tables as t
 
@@ -66,7 +66,7 @@ def read_turns(store: Store, episodes: Sequence[str]) -> Iterator[PastTurn]:
                 rows.load_executions(connection, ids),
             )
             feedback: defaultdict[str, list[Feedback]] = defaultdict(list)
-            values = sa.select(t.feedback).where(f.decision_id.in_(ids), f.kind == Kind.VALUE.value)
+            values = sa.select(t.feedback).where(f.decision_id.in_(ids), f.kind == FeedbackKind.VALUE.value)
             for row in connection.execute(values.order_by(f.seq)):
                 feedback[row.decision_id].append(rows.feedback_of(row))
         for name in ids:

@@ -31,7 +31,17 @@ import sqlalchemy as sa
 
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.errors import LogGapError, RebuiltError, SupersededError
-from armwise.feedback.events import LABELS, Cost, Example, Execution, Feedback, Kind, Mode, Status, Tick
+from armwise.feedback.events import (
+    LABELS,
+    Cost,
+    Example,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Mode,
+    Status,
+    Tick,
+)
 from armwise.feedback.log import Store, insert, loads
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
@@ -190,12 +200,12 @@ class PendingDecision:
             return
         name = pseudonym(feedback.id)  # which an erasure may have left of one of the two
         match feedback.kind:
-            case Kind.ACTIVATION:
+            case FeedbackKind.ACTIVATION:
                 self.active = True
-            case Kind.RETRACTION:
+            case FeedbackKind.RETRACTION:
                 self.retracted.add(name)
                 self.values.pop(name, None)
-            case Kind.VALUE if name not in self.retracted:
+            case FeedbackKind.VALUE if name not in self.retracted:
                 if feedback.decision_id is not None or feedback.received_at >= self.at:
                     self.values[name] = feedback
 
@@ -586,7 +596,7 @@ def _decided(row: Row, earlier: Sequence[Feedback] = ()) -> DecisionFact:
 def _feedback(row: Row) -> Feedback:
     """Return feedback without tags and event time, which the fold does not use."""
     _, _, name, decision_id, metric, value, received_at, episode_id, kind, rater, *_ = row
-    kind = Kind(kind)
+    kind = FeedbackKind(kind)
     return Feedback(
         name, decision_id, metric, value, received_at, episode_id=episode_id, kind=kind, rater=rater
     )
@@ -608,7 +618,7 @@ def _feedback_on(connection: sa.Connection, decisions: Sequence[Row], upto: int)
         query = sa.select(*_FEEDBACK).where(f.episode_id.in_(some), f.seq <= upto)
         for row in connection.execute(query):
             item = row.seq, _feedback(row)  # one for all: a long episode has many decisions
-            always, received_at = row.kind != Kind.VALUE, row.received_at
+            always, received_at = row.kind != FeedbackKind.VALUE, row.received_at
             for decision_id, decided_at in episodes[row.episode_id]:
                 if always or received_at >= decided_at:
                     by_decision[decision_id].append(item)
@@ -639,7 +649,7 @@ def _earlier(
     by_decision: defaultdict[str, _Numbered] = defaultdict(list)
     ways: list[sa.ColumnElement[bool]] = [f.early & (f.decision_id == d.id)]
     if any(row.episode_id is not None for row in decided):
-        counts = (f.kind != Kind.VALUE) | (f.received_at >= d.decided_at)
+        counts = (f.kind != FeedbackKind.VALUE) | (f.received_at >= d.decided_at)
         ways.append((f.episode_id == d.episode_id) & counts)
     for way in ways:
         query = (

@@ -24,7 +24,7 @@ import numpy as np
 import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from armwise.feedback.events import LABELS, Cost, Decision, Example, Observation, Source
+from armwise.feedback.events import LABELS, Cost, Decision, Example, Observation, ObservationSource
 from armwise.feedback.log import Store, loads
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
@@ -148,12 +148,12 @@ def moved(rule: RewardRule, metrics: Mapping[str, float], share: float) -> dict[
     return {name: rule.metrics[name].moved(value, share) for name, value in declared}
 
 
-def source_of(decision: Decision) -> Source | None:
+def source_of(decision: Decision) -> ObservationSource | None:
     """Return the source of the observation behind an example; None for an example of the training log."""
     episode = decision.episode_id
     if decision.policy != LABELS or episode is None or not episode.startswith(EPISODE):
         return None
-    return Source(episode.removeprefix(EPISODE))
+    return ObservationSource(episode.removeprefix(EPISODE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class _Observed:
     metrics: Mapping[str, float]
 
 
-class Beside:
+class WithObservations:
     """Yields examples and, after each, the observations at its position.
 
     Args:
@@ -212,7 +212,7 @@ class Beside:
                 yield example
                 for observed in beside[example.seq]:
                     name = observed.what.decision_id
-                    if observed.what.source is Source.SHADOW:
+                    if observed.what.source is ObservationSource.SHADOW:
                         yield self._second(example, decisions[name], observed)
                     elif observed.example_seq is None:
                         yield from self._graded(example, decisions[name], costs[name], observed.what)
@@ -241,7 +241,7 @@ class Beside:
                     by_example[max(at, of)].append(observed)
             for observed in new if self._also.judge else ():
                 at, of = chunk[bisect_left(ends, observed.seq)].seq, observed.example_seq
-                if observed.what.source is Source.JUDGE and (of is None or of > at):
+                if observed.what.source is ObservationSource.JUDGE and (of is None or of > at):
                     by_example[at].append(replace(observed, example_seq=None))
             learned = [observed.what for some in by_example.values() for observed in some]
             decisions, costs = dict[str, Decision](), dict[str, Cost]()
@@ -258,7 +258,11 @@ class Beside:
         return by_example, decisions, costs
 
     def _counts(self, observed: _Observed) -> bool:
-        return self._also.judge if observed.what.source is Source.JUDGE else self._also.shadow is not None
+        return (
+            self._also.judge
+            if observed.what.source is ObservationSource.JUDGE
+            else self._also.shadow is not None
+        )
 
     def _second(self, example: Example, decision: Decision, observed: _Observed) -> Example:
         """Return the second answer to a question as an example."""
@@ -301,7 +305,9 @@ def graded(store: Store, rule: RewardRule, limit: int) -> list[Graded]:
     """Return the newest decisions that a judge graded, newest first. Raises LogUnavailableError."""
     o = t.observations.c
     with store.reading() as connection:
-        grades = _observed(connection, rule, o.source == Source.JUDGE, order=o.seq.desc(), limit=limit)
+        grades = _observed(
+            connection, rule, o.source == ObservationSource.JUDGE, order=o.seq.desc(), limit=limit
+        )
     return [
         Graded(
             observed.what.arm,
@@ -328,7 +334,7 @@ def audited(
     """
     o, x = t.observations.c, t.examples.c
     where = (
-        o.source == Source.JUDGE,
+        o.source == ObservationSource.JUDGE,
         x.seq > first,
         x.seq <= after,
         o.seq <= upto,

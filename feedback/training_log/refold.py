@@ -39,7 +39,7 @@ CHUNK = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrainingRow:
     """A row of a training log."""
 
     seq: int
@@ -85,7 +85,7 @@ class TableComparison:
         first: Description of the first difference; None if there is none.
     """
 
-    def __init__(self, table: sa.Table, join: str, row: type[Row] | type[RaterRow]) -> None:
+    def __init__(self, table: sa.Table, join: str, row: type[TrainingRow] | type[RaterRow]) -> None:
         self._c, self._table, self._row = table.c, table, row
         self._ours = table.c.join == join
         self._join = join
@@ -95,7 +95,7 @@ class TableComparison:
         self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - the wrong rows, one a line; closed below
         weakref.finalize(self, self._spool.close)
 
-    def compare(self, connection: sa.Connection, rows: Sequence[Row] | Sequence[RaterRow]) -> None:
+    def compare(self, connection: sa.Connection, rows: Sequence[TrainingRow] | Sequence[RaterRow]) -> None:
         """Compare the next expected rows with those that are there, and keep the ones that differ."""
         if not rows:
             return
@@ -160,7 +160,7 @@ class Refold:
         self._store = store
         self._join = rule.join
         self._fold = Fold(rule)
-        self._examples = TableComparison(t.examples, self._join, Row)
+        self._examples = TableComparison(t.examples, self._join, TrainingRow)
         self._raters = TableComparison(t.raters, self._join, RaterRow)
         self._ended = False
         self.recorded = Position(0, 0.0, 0)
@@ -251,7 +251,7 @@ class Refold:
             confirm_epoch(connection, epoch)
             yield connection
 
-    def _go_on(self, connection: sa.Connection) -> list[Row] | None:
+    def _go_on(self, connection: sa.Connection) -> list[TrainingRow] | None:
         """Fold and compare the next facts, and return the rows they complete; None at the end."""
         self.recorded, head = position_of(connection, self._join), head_of(connection)
         start, end = self._fold.seq, min(self._fold.seq + CHUNK, self.recorded.log_seq)
@@ -266,7 +266,7 @@ class Refold:
         joined = [each for each in ready if each.learned]
         turns = read_turns_of(connection, joined)
         rows = [
-            Row(seq, each.decision_id, each.metrics, each.by, turns.get(each.decision_id))
+            TrainingRow(seq, each.decision_id, each.metrics, each.by, turns.get(each.decision_id))
             for seq, each in enumerate(joined, start=self._examples.length + 1)
         ]
         if self._fold.seq != end:
@@ -278,7 +278,7 @@ class Refold:
         return rows
 
 
-def _examples(connection: sa.Connection, rows: Sequence[Row]) -> list[Example]:
+def _examples(connection: sa.Connection, rows: Sequence[TrainingRow]) -> list[Example]:
     ids = [row.decision_id for row in rows]
     decisions, executions = (
         log_rows.load_decisions(connection, ids),
@@ -305,9 +305,9 @@ def _examples(connection: sa.Connection, rows: Sequence[Row]) -> list[Example]:
     return examples
 
 
-def _canonical(row: Row | RaterRow) -> bytes:
+def _canonical(row: TrainingRow | RaterRow) -> bytes:
     return orjson.dumps(row, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
 
 
-def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+def _chunks(rows: Sequence[TrainingRow]) -> Iterator[Sequence[TrainingRow]]:
     return (rows[first : first + CHUNK] for first in range(0, len(rows), CHUNK))

@@ -9,7 +9,7 @@ import httpx
 
 from armwise.agent.config import AppConfig
 from armwise.feedback.events import Decision
-from armwise.feedback.log import Record, Store
+from armwise.feedback.log import LoggedDecision, Store
 from armwise.feedback.training_log import Joiner, take_epoch
 from tests.agent.fakes import Service, hanging, pass_time
 
@@ -61,7 +61,9 @@ async def rows(service: Service) -> dict[str, int]:
     return await asyncio.to_thread(service.point.store.counts)
 
 
-async def record(service: Service, decision_id: str, when: Callable[[Record], object]) -> Record:
+async def record(
+    service: Service, decision_id: str, when: Callable[[LoggedDecision], object]
+) -> LoggedDecision:
     """Return a record once it is as wanted: a turn that nobody waits for is written behind its back."""
     async with asyncio.timeout(10):
         while True:

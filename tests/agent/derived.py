@@ -18,7 +18,7 @@ from armwise.agent.routers import out_of_fold, read_trained
 from armwise.arms.base import Query
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import build_once
-from armwise.arms.lab.portfolio import ArmTable, outcomes, write_matrix
+from armwise.arms.lab.portfolio import MatrixArms, outcomes, write_matrix
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.questions import Question
 from armwise.arms.relevance import read_model, write_model
@@ -135,7 +135,7 @@ class Home:
         """Write a score matrix and labels, and two blocks of a job."""
         specs = {arm: ArmSpec.model_validate(spec) for arm, spec in CONFIG["arms"].items()}
         costs = {"steps": dict.fromkeys(specs, 1.0)}
-        table = ArmTable(specs, {}, costs, "em", IDENTITY)
+        table = MatrixArms(specs, {}, costs, "em", IDENTITY)
         values = np.array([[0.0, 1.0, 0.5]], dtype=np.float32)
         write_matrix(self.root / "scores", table, [((QUESTION,), values)])
         lines = [outcomes.Outcome(QUESTION, arm, ("p1",), "Danube", {"em": 1.0}).line() for arm in specs]

@@ -13,7 +13,7 @@ from armwise.agent.console import overview, worth
 from armwise.agent.evaluation.evaluate import evaluate_log
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.lab.offline.evaluate import evaluate_scores
-from armwise.agent.lab.offline.portfolio_report import Outcomes
+from armwise.agent.lab.offline.portfolio_report import ComparedScores
 from armwise.agent.lab.routers import cascade
 from armwise.agent.routers import Stage
 from armwise.agent.routers.utility import Utility
@@ -26,7 +26,7 @@ from armwise.feedback.events import (
     Feedback,
     Mode,
     Observation,
-    Source,
+    ObservationSource,
     Status,
 )
 from armwise.feedback.log import Store, listing
@@ -90,7 +90,7 @@ class Logged:
                 Decision(name, context, ARMS, p, drawn, "uniform", 1, Mode.EXPLORE, 1.0, 100.0),
                 Execution(name, drawn, Status.OK, Cost(), finished_at=1.5),
                 Feedback(f"{name}:f", name, "thumb", reward, 1.0),
-                Observation(name, Source.JUDGE, drawn, 1.0, value=0.5 + reward / 2.0),
+                Observation(name, ObservationSource.JUDGE, drawn, 1.0, value=0.5 + reward / 2.0),
             ]
         self.store.append(facts)
         join(self.store, self.config)
@@ -153,7 +153,7 @@ def of_the_judge(log: Logged) -> Iterator[Figure]:
 def of_portfolios(log: Logged) -> Iterator[Figure]:
     """The lead of a portfolio over the arms of the largest means."""
     scores = scores_of(log)[:, [1, 0, 2]].T.astype(np.float32)
-    found = Outcomes.of(scores, (0, 2), (0, 1), 0).compare(np.random.default_rng(0))
+    found = ComparedScores.of(scores, (0, 2), (0, 1), 0).compare(np.random.default_rng(0))
     assert found.lead is not None
     for size, (value, other, ends) in enumerate(
         zip(found.portfolio, found.average, found.lead, strict=True), start=1

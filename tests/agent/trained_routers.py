@@ -54,7 +54,7 @@ def trained(
         tuple(arms), TEXTS, features.QUESTION, features.question_table(TEXTS), embedding, retrieved, answered
     )
     router.fit(RoutingDataset(seen, np.eye(len(arms))[np.arange(n) % 3]))
-    about = saved.About(
+    about = saved.RouterFacts(
         kind=router.kind,
         params=dict(router.params),
         stage=router.stage.name.lower(),

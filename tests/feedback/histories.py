@@ -16,7 +16,17 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.feedback.errors import ConflictError, LogUnavailableError, SupersededError
-from armwise.feedback.events import LABELS, Cost, Decision, Execution, Feedback, Kind, Mode, Status, Tick
+from armwise.feedback.events import (
+    LABELS,
+    Cost,
+    Decision,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Mode,
+    Status,
+    Tick,
+)
 from armwise.feedback.log import Receipt, Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.batch import FeedbackStatus
@@ -209,7 +219,7 @@ class History:
                 cost = Cost(steps=number, prompt_tokens=number**2)  # by which a sum says of what it is
                 return [replace(execution(name, status), finished_at=at, cost=cost)] if number < made else []
             case "activate":
-                return [Feedback(name, name, received_at=at, kind=Kind.ACTIVATION)]
+                return [Feedback(name, name, received_at=at, kind=FeedbackKind.ACTIVATION)]
         if step.op.endswith("episode"):
             return [_said(step, at, None, episode)]
         return [_said(step, at, name, None)]
@@ -264,7 +274,9 @@ class History:
             made = one.fact
             assert isinstance(made, Decision)
             early = (
-                item.decision_id is None and item.kind is Kind.VALUE and item.received_at < made.decided_at
+                item.decision_id is None
+                and item.kind is FeedbackKind.VALUE
+                and item.received_at < made.decided_at
             )
             closed = self._times[seq - 1] > closing_of(made, one.seq, self._times, self._rules[0])
             if (
@@ -379,7 +391,7 @@ def _said(step: Step, at: float, name: str | None, episode: str | None) -> Feedb
         metric=METRICS[key % 3],
         value=None if taken_back else 0.1 * key + 0.3 * (step.what == MISTAKE),
         received_at=at,
-        kind=Kind.RETRACTION if taken_back else Kind.VALUE,
+        kind=FeedbackKind.RETRACTION if taken_back else FeedbackKind.VALUE,
     )
 
 

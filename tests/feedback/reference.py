@@ -13,7 +13,7 @@ from itertools import accumulate
 from math import fsum
 from typing import Any
 
-from armwise.feedback.events import LABELS, Decision, Execution, Feedback, Kind, Mode, Status, Tick
+from armwise.feedback.events import LABELS, Decision, Execution, Feedback, FeedbackKind, Mode, Status, Tick
 from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
 
 GRACE_S = 2.0
@@ -188,12 +188,17 @@ def state_at(upto: int, decision: Decision, seq: int, own: Sequence[Placed], rul
     status = [fact.status for at, fact in facts if isinstance(fact, Execution) and at > seq]
     deadline = deadline_of(decision, rule)
     said = [fact for _, fact in facts if isinstance(fact, Feedback) and fact.received_at <= deadline]
-    shown = any(item.kind is Kind.ACTIVATION for item in said)
-    taken_back = {item.id for item in said if item.kind is Kind.RETRACTION}
+    shown = any(item.kind is FeedbackKind.ACTIVATION for item in said)
+    taken_back = {item.id for item in said if item.kind is FeedbackKind.RETRACTION}
     values: dict[str, list[float]] = {}
     for item in said:
         of_it = item.decision_id is not None or item.received_at >= decision.decided_at
-        if item.kind is Kind.VALUE and of_it and item.id not in taken_back and item.metric in rule.metrics:
+        if (
+            item.kind is FeedbackKind.VALUE
+            and of_it
+            and item.id not in taken_back
+            and item.metric in rule.metrics
+        ):
             assert item.value is not None
             values.setdefault(item.metric, []).append(item.value)
     counted = status[:1] == [Status.OK]

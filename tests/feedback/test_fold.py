@@ -12,7 +12,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from armwise.feedback.errors import LogGapError
-from armwise.feedback.events import Feedback, Kind, Mode, Status
+from armwise.feedback.events import Feedback, FeedbackKind, Mode, Status
 from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
 from armwise.feedback.training_log.join import (
     SPARE,
@@ -87,11 +87,11 @@ def said(
 
 def retracted(key: str, at: float = 105.0, *, on: str = "d1") -> FeedbackFact:
     value = said(at=at, on=on, key=key)
-    return replace(value, feedback=replace(value.feedback, value=None, kind=Kind.RETRACTION))
+    return replace(value, feedback=replace(value.feedback, value=None, kind=FeedbackKind.RETRACTION))
 
 
 def shown(at: float = 105.0, name: str = "d1") -> FeedbackFact:
-    return FeedbackFact(0, Feedback(name, name, received_at=at, kind=Kind.ACTIVATION))
+    return FeedbackFact(0, Feedback(name, name, received_at=at, kind=FeedbackKind.ACTIVATION))
 
 
 def placed(facts: Sequence[Fact]) -> list[Fact]:

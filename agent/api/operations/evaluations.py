@@ -18,7 +18,7 @@ from armwise.agent.learning import configuration_of
 from armwise.agent.replies import Reply, Time, among, construct
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.log import dumps
-from armwise.feedback.registry import Evaluation
+from armwise.feedback.registry import EvaluationRow
 from armwise.feedback.registry import evaluations as registry_evaluations
 
 router = APIRouter(tags=["evaluations"])
@@ -112,7 +112,7 @@ async def evaluation(
 async def result_of(point: DecisionPoint, caller: Caller, number: int) -> EvaluationResult:
     """Return an evaluation, with its result once it is done. Raises ApiError."""
     state, result = await _found(point, caller, number), None
-    if state.status is registry_evaluations.State.DONE:
+    if state.status is registry_evaluations.EvaluationStatus.DONE:
         result = await asyncio.to_thread(registry_evaluations.result_of, point.store, number)
     return construct(EvaluationResult, **_state(state), result=result)
 
@@ -132,7 +132,7 @@ async def report(point: RequestPoint, caller: RequestCaller, number: PathNumber)
     return HTMLResponse(html, headers=PAGE_POLICY)
 
 
-def _submit(point: DecisionPoint, caller: Caller, body: EvaluationRequest) -> Evaluation:
+def _submit(point: DecisionPoint, caller: Caller, body: EvaluationRequest) -> EvaluationRow:
     """Queue an evaluation in the share of the caller's project; blocks. Raises ApiError, QueueFullError."""
     now, body = point.service.clock(), _within_project(caller, body)
     try:
@@ -166,13 +166,13 @@ def _within_project(caller: Caller, body: EvaluationRequest) -> EvaluationReques
     return body.model_copy(update={"project": caller.project}) if body.features else body
 
 
-async def _found(point: DecisionPoint, caller: Caller, number: int) -> Evaluation:
+async def _found(point: DecisionPoint, caller: Caller, number: int) -> EvaluationRow:
     state = await asyncio.to_thread(registry_evaluations.find, point.store, number)
     if state is None or not (caller.sees_all or state.request.get("project") in (None, caller.project)):
         raise ApiError("evaluation_not_found", f"there is no evaluation {number}", "number")
     return state
 
 
-def _state(evaluation: Evaluation) -> dict[str, Any]:
+def _state(evaluation: EvaluationRow) -> dict[str, Any]:
     columns = ("status", "done", "submitted_at", "started_at", "finished_at", "error", "request")
     return {"id": evaluation.seq, **{name: getattr(evaluation, name) for name in columns}}

@@ -47,7 +47,7 @@ _LINES = "application/x-ndjson"
 MEDIA_TYPES = {"jsonl": _LINES, "dsjson": _LINES, "obp": "application/zip", "feedback": _LINES}
 
 
-class Window(BaseModel):
+class ExportWindow(BaseModel):
     """Which decisions are exported."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -82,7 +82,7 @@ class Export:
         left_out: How many of them another format cannot represent, by reason.
     """
 
-    def __init__(self, store: Store, rule: RewardRule, arms: Iterable[str], window: Window) -> None:
+    def __init__(self, store: Store, rule: RewardRule, arms: Iterable[str], window: ExportWindow) -> None:
         self._store, self._rule, self._window = store, rule, window
         with store.reading() as connection:
             self.length = position_of(connection, rule.join).examples_seq
@@ -198,7 +198,7 @@ async def export(
         raise ApiError("invalid_value", f"since {since} must be before until {until}", "since")
     if under_way:
         raise ApiError("overloaded", "another export is under way here", retry_after_s=10)
-    window = Window(since=since, until=until)
+    window = ExportWindow(since=since, until=until)
     blocks = _blocks(point.store, point.config.reward, list(point.config.actions), window, form)
     under_way.add(blocks)
     try:
@@ -227,7 +227,9 @@ async def _stream(
         under_way.discard(blocks)
 
 
-def _blocks(store: Store, rule: RewardRule, arms: list[str], window: Window, form: Format) -> Iterator[bytes]:
+def _blocks(
+    store: Store, rule: RewardRule, arms: list[str], window: ExportWindow, form: Format
+) -> Iterator[bytes]:
     """Yield an export in blocks large enough for a thread each. Raises ExchangeError."""
     whole = Export(store, rule, arms, window)
     block = bytearray()

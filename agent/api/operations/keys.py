@@ -88,7 +88,7 @@ class KeyList(Reply):
     keys: list[UsedKey | ConfiguredKey]
 
 
-UNUSED = {"day": usage.Amount(), "month": usage.Amount(), "total": usage.Amount()}
+UNUSED = {"day": usage.UsageAmount(), "month": usage.UsageAmount(), "total": usage.UsageAmount()}
 
 
 @router.post(
@@ -155,7 +155,7 @@ def _state(key: keys.ApiKey) -> dict[str, Any]:
     return {"public_id": key.public_id, **settings, **limits, **times, "configured": False}
 
 
-def _spend(spent: Mapping[str, usage.Amount]) -> Spend:
+def _spend(spent: Mapping[str, usage.UsageAmount]) -> Spend:
     return construct(Spend, **{name: construct(Spent, **asdict(amount)) for name, amount in spent.items()})
 
 

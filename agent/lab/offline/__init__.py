@@ -2,9 +2,9 @@
 
 from .alignment import FEWEST, Comparing, compare_questions, on_par
 from .cascade_training import CascadeTraining, cascade_spec, train_cascade
-from .choose_portfolio import YAML, Selection, select_portfolio
+from .choose_portfolio import YAML, PortfolioSelection, select_portfolio
 from .cost_curve import CostCurve, cost_curve
-from .evaluate import Evaluation, evaluate_model
+from .evaluate import EvaluationSettings, evaluate_model
 from .label import MEASURES, Labelling, label_questions
 from .labelled_data import joined, of_arms, read_labelled, read_place, read_questions, write_scores
 from .relevance_training import RelevanceTraining, train_relevance, validate_relevance
@@ -22,12 +22,12 @@ __all__ = [
     "CascadeTraining",
     "Comparing",
     "CostCurve",
-    "Evaluation",
+    "EvaluationSettings",
     "Labelling",
     "ObservedFeatures",
+    "PortfolioSelection",
     "RelevanceTraining",
     "Scoring",
-    "Selection",
     "Synthesis",
     "Training",
     "cascade_spec",

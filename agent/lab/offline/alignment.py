@@ -24,7 +24,7 @@ from rich.table import Table
 
 from armwise.agent.config import AppConfig
 from armwise.agent.config.warm_start import QUESTION_LINE
-from armwise.agent.lab.simulation import Question, load_questions
+from armwise.agent.lab.simulation import SimulatedQuestion, load_questions
 from armwise.agent.routers import features as router_features
 from armwise.arms.base import Progress
 from armwise.arms.lab.portfolio import ScoreMatrix, read_matrix
@@ -274,7 +274,9 @@ def _real(settings: Comparing, on_progress: Progress) -> list[str] | None:
     return list(dict.fromkeys(questions))
 
 
-def _aligned(made: Sequence[Question], real: Sequence[str], settings: Comparing, console: Console) -> Floats:
+def _aligned(
+    made: Sequence[SimulatedQuestion], real: Sequence[str], settings: Comparing, console: Console
+) -> Floats:
     """Print how alike the questions are, and return the weights of the made ones."""
     if min(len(real), len(made)) < FEWEST:
         console.print(
@@ -315,7 +317,7 @@ def _aligned(made: Sequence[Question], real: Sequence[str], settings: Comparing,
     return alignment.weights
 
 
-def _of_families(path: Path, made: Sequence[Question]) -> dict[str | None, tuple[Floats, Floats]]:
+def _of_families(path: Path, made: Sequence[SimulatedQuestion]) -> dict[str | None, tuple[Floats, Floats]]:
     """Return `_families` of a score matrix on the made questions. Raises ValueError."""
     matrix = read_matrix(path)
     column = {question.id: at for at, question in enumerate(matrix.questions)}

@@ -130,6 +130,6 @@ def cascade_labels(
     quality = utilities.utilities(outcomes, gross)
     cost = quality - utilities.utilities(outcomes, utility)
     gold = tuple(frozenset(question.gold_ids) for question in outcomes.questions)
-    observed = cascade.Observed(tuple(retrieved.rankings), tuple(answers), gold)
+    observed = cascade.StageObservations(tuple(retrieved.rankings), tuple(answers), gold)
     labels = cascade.CascadeDataset(tuple(features), outcomes.scores[spec.right], quality, cost, observed)
     return labels, None if retrieved.corpus is None else retrieved.corpus.digest

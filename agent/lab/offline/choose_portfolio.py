@@ -20,17 +20,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 
 from armwise.agent.lab.offline.portfolio_report import (
-    Bound,
     Budgeted,
+    ComparedScores,
     Known,
-    Outcomes,
     PortfolioReport,
+    ScoreBound,
     draw,
     notes,
     tables,
 )
 from armwise.arms.lab.portfolio import (
-    ArmTable,
+    MatrixArms,
     Portfolio,
     ScoreMatrix,
     coverage,
@@ -63,7 +63,7 @@ UNNAMED = "unnamed"
 """Stands for the data set of questions that name none."""
 
 
-class Selection(BaseModel):
+class PortfolioSelection(BaseModel):
     """Which arms to choose from, how many or within which budget, and how to validate the choice."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -205,7 +205,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PortfolioChoice:
     """What was chosen on the first part of the questions.
 
     Attributes:
@@ -223,7 +223,7 @@ class Choice:
     single: int
 
 
-def select_portfolio(settings: Selection, console: Console) -> PortfolioReport:
+def select_portfolio(settings: PortfolioSelection, console: Console) -> PortfolioReport:
     """Choose, write the results to `settings.output`, print them, and return the figures.
 
     Args:
@@ -260,7 +260,7 @@ def select_portfolio(settings: Selection, console: Console) -> PortfolioReport:
     return report
 
 
-def _candidates(settings: Selection, table: ArmTable) -> list[str]:
+def _candidates(settings: PortfolioSelection, table: MatrixArms) -> list[str]:
     """Return the arms to choose from, by name. Raises ValueError."""
     for arm in settings.start:
         if arm not in table.specs:
@@ -282,22 +282,26 @@ def _candidates(settings: Selection, table: ArmTable) -> list[str]:
     return candidates
 
 
-def _choose(pool: Pool, settings: Selection, rng: np.random.Generator) -> Choice:
+def _choose(pool: Pool, settings: PortfolioSelection, rng: np.random.Generator) -> PortfolioChoice:
     """Split the questions and choose. Raises ValueError."""
     chosen, held_out = pool.halves(pool.split(settings.held_out, rng))
     return choose(chosen, held_out, pool.costs, settings.k, settings.budget, _start(pool, settings))
 
 
-def _start(pool: Pool, settings: Selection) -> list[int]:
+def _start(pool: Pool, settings: PortfolioSelection) -> list[int]:
     return [pool.arms.index(arm) for arm in settings.start]
 
 
-def _outcomes(scores: Scores, choice: Choice) -> Outcomes:
-    return Outcomes.of(scores, choice.portfolio.arms, choice.average, choice.single)
+def _outcomes(scores: Scores, choice: PortfolioChoice) -> ComparedScores:
+    return ComparedScores.of(scores, choice.portfolio.arms, choice.average, choice.single)
 
 
 def _report(
-    pool: Pool, settings: Selection, table: ArmTable, choice: Choice, rng: np.random.Generator
+    pool: Pool,
+    settings: PortfolioSelection,
+    table: MatrixArms,
+    choice: PortfolioChoice,
+    rng: np.random.Generator,
 ) -> PortfolioReport:
     """Compute the statistics of one split."""
     picks, groups = choice.portfolio.arms, pool.groups[choice.chosen.shape[1] :]
@@ -325,12 +329,12 @@ def _report(
     )
 
 
-def _bound(pool: Pool, settings: Selection, choice: Choice) -> Bound:
+def _bound(pool: Pool, settings: PortfolioSelection, choice: PortfolioChoice) -> ScoreBound:
     most = settings.k
     if settings.budget is not None and pool.costs is not None:
         most = selection.affordable(pool.costs, settings.budget)
     (n_arms, n), delta, factor = choice.chosen.shape, settings.delta, choice.portfolio.guarantee
-    return Bound(
+    return ScoreBound(
         factor=factor,
         error=selection.sample_error(n, most, n_arms, delta, factor),
         delta=delta,
@@ -340,7 +344,7 @@ def _bound(pool: Pool, settings: Selection, choice: Choice) -> Bound:
     )
 
 
-def _known(pool: Pool, choice: Choice) -> Known | None:
+def _known(pool: Pool, choice: PortfolioChoice) -> Known | None:
     """Return how many scores are known, None where all are."""
     if pool.whole and not pool.lost_arms and not pool.lost_questions:
         return None
@@ -370,7 +374,7 @@ def _write(output: Path, results: Mapping[str, bytes]) -> None:
         raise
 
 
-def _configuration(report: PortfolioReport, table: ArmTable, settings: Selection) -> str:
+def _configuration(report: PortfolioReport, table: MatrixArms, settings: PortfolioSelection) -> str:
     """Return arms and the backbones that they need, as a configuration names them. Raises ArmSpecError."""
     graph = ArmGraph(table.specs)
     specs = graph.closure(*report.arms)
@@ -410,7 +414,7 @@ def choose(
     size: int,
     budget: float | None,
     start: Sequence[int],
-) -> Choice:
+) -> PortfolioChoice:
     """Choose on the first part of the questions.
 
     Args:
@@ -426,12 +430,12 @@ def choose(
     """
     (single,) = selection.top_by_average(chosen, 1)
     if budget is None:
-        return Choice(
+        return PortfolioChoice(
             chosen, held_out, greedy(chosen, size, start), selection.top_by_average(chosen, size), single
         )
     if costs is None:
         raise ValueError("a budget needs costs, and the matrix has none")
-    return Choice(chosen, held_out, *_bought(chosen, costs, budget, start), single)
+    return PortfolioChoice(chosen, held_out, *_bought(chosen, costs, budget, start), single)
 
 
 def _bought(
@@ -447,7 +451,7 @@ def _bought(
 
 
 def by_budget(
-    pool: Pool, choice: Choice, points: int, most: float, start: Sequence[int]
+    pool: Pool, choice: PortfolioChoice, points: int, most: float, start: Sequence[int]
 ) -> tuple[Budgeted, ...]:
     """Choose again, for budgets from the least that buys anything of use.
 

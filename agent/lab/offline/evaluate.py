@@ -50,7 +50,7 @@ AXES = {"dollars": Prices(steps=0, usd=1), "kilotokens": Prices(steps=0, kilotok
 WRITTEN = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
 
 
-class Evaluation(LabelledQuestions):
+class EvaluationSettings(LabelledQuestions):
     """A trained model, and the outcomes to evaluate it on."""
 
     model: Path = Field(description="Folder that `armwise train` wrote.")
@@ -108,7 +108,9 @@ class RouterEvaluation:
         )
 
 
-def evaluate_model(settings: Evaluation, console: Console, on_progress: Progress) -> Mapping[str, Any]:
+def evaluate_model(
+    settings: EvaluationSettings, console: Console, on_progress: Progress
+) -> Mapping[str, Any]:
     """Evaluate what the folder holds, print the results, and return them.
 
     Raises:
@@ -126,7 +128,7 @@ def evaluate_model(settings: Evaluation, console: Console, on_progress: Progress
     raise RouterError(f"{folder} holds no trained model: none of {', '.join(MODELS)} is there")
 
 
-def _router(settings: Evaluation, console: Console, on_progress: Progress) -> Mapping[str, Any]:
+def _router(settings: EvaluationSettings, console: Console, on_progress: Progress) -> Mapping[str, Any]:
     """Evaluate a router."""
     trained = read_trained(settings.model)
     config = settings.config.settled()
@@ -156,7 +158,7 @@ def _router(settings: Evaluation, console: Console, on_progress: Progress) -> Ma
     return asdict(result)
 
 
-def _unknown(settings: Evaluation, trained: Trained) -> tuple[Outcomes, int]:
+def _unknown(settings: EvaluationSettings, trained: Trained) -> tuple[Outcomes, int]:
     """Return the outcomes of the router's arms on other questions than its own, and how many those are.
 
     Raises:
@@ -283,7 +285,7 @@ def _means(outcomes: Outcomes, utility: Utility, picks: NDArray[np.intp]) -> Map
     return {name: float(value.mean()) for name, value in values.items() if not np.isnan(value).any()}
 
 
-def _relevance(settings: Evaluation, console: Console, on_progress: Progress) -> Mapping[str, Any]:
+def _relevance(settings: EvaluationSettings, console: Console, on_progress: Progress) -> Mapping[str, Any]:
     """Evaluate a model of relevance."""
     model = read_model(settings.model)
     outcomes = with_gold(settings, ("*",))
@@ -309,7 +311,7 @@ def _relevance(settings: Evaluation, console: Console, on_progress: Progress) ->
     return asdict(result)
 
 
-def _cascade(settings: Evaluation, console: Console, on_progress: Progress) -> Mapping[str, Any]:
+def _cascade(settings: EvaluationSettings, console: Console, on_progress: Progress) -> Mapping[str, Any]:
     """Evaluate a cascade; it keeps no list of its questions, so none is left out."""
     trained = cascade.read_cascade(settings.model)
     spec, utility = trained.cascade.spec, Utility.model_validate(trained.about.utility)
@@ -339,7 +341,7 @@ def _right_of_all(
     return np.asarray(everything.only(rows).scores[spec.right])
 
 
-MODELS: Mapping[str, Callable[[Evaluation, Console, Progress], Mapping[str, Any]]] = {
+MODELS: Mapping[str, Callable[[EvaluationSettings, Console, Progress], Mapping[str, Any]]] = {
     saved.ABOUT: _router,
     cascade.saved.ABOUT: _cascade,
     FILE: _relevance,

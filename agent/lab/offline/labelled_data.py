@@ -19,7 +19,7 @@ from armwise.arms import manifest
 from armwise.arms.base import Passage, Progress
 from armwise.arms.corpus import Corpus, ingest_all
 from armwise.arms.lab.portfolio import (
-    ArmTable,
+    MatrixArms,
     Outcomes,
     read_matrix,
     read_outcomes,
@@ -166,7 +166,7 @@ def write_scores(
     backbones: Mapping[str, Backbone],
     folder: Path,
     source: str,
-) -> ArmTable:
+) -> MatrixArms:
     """Write a score of outcomes as a matrix, for the arms whose specs are known, and return its arms.
 
     Args:
@@ -195,7 +195,7 @@ def write_scores(
         if not np.isnan(values).any()
     }
     scores = np.pad(subset.scores[measure].astype(np.float32), ((0, 0), (0, parts)), constant_values=np.nan)
-    table = ArmTable(every, dict(backbones), costs, measure, {"source": source})
+    table = MatrixArms(every, dict(backbones), costs, measure, {"source": source})
     write_matrix(folder, table, [(subset.questions, scores)])
     return table
 
@@ -252,7 +252,7 @@ def joined(outcomes: Sequence[Outcomes]) -> Outcomes:
     count = np.zeros((len(questions), len(arms)), dtype=np.intp)
     for part in outcomes:
         at = np.ix_([row[question.id] for question in part.questions], [arms.index(arm) for arm in part.arms])
-        parts.append(_Part(part, at, _known(part)))
+        parts.append(_OutcomePart(part, at, _known(part)))
         count[at] += parts[-1].known
     if (count > 1).any():
         twice, arm = np.argwhere(count > 1)[0].tolist()
@@ -280,7 +280,7 @@ def of_arms(outcomes: Outcomes, at: Sequence[int]) -> Outcomes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _OutcomePart:
     """Outcomes, their positions in the whole, and the mask of those that are known."""
 
     outcomes: Outcomes
@@ -299,7 +299,7 @@ def _questions(outcomes: Sequence[Outcomes]) -> dict[str, Question]:
 
 
 def _numbers(
-    parts: Sequence[tuple[_Part, Mapping[str, dataset.Floats]]], shape: tuple[int, int]
+    parts: Sequence[tuple[_OutcomePart, Mapping[str, dataset.Floats]]], shape: tuple[int, int]
 ) -> dict[str, dataset.Floats]:
     whole: dict[str, dataset.Floats] = {}
     for part, table in parts:
@@ -309,7 +309,7 @@ def _numbers(
     return whole
 
 
-def _things(parts: Sequence[tuple[_Part, Rows]], shape: tuple[int, int]) -> Rows:
+def _things(parts: Sequence[tuple[_OutcomePart, Rows]], shape: tuple[int, int]) -> Rows:
     whole = np.full(shape, None, dtype=object)
     for part, table in parts:
         rows, columns = part.at[0].ravel(), part.at[1].ravel()

@@ -25,7 +25,7 @@ Indices = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class MeanScores:
     """Mean scores on some questions.
 
     Attributes:
@@ -71,7 +71,7 @@ class Budgeted:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ScoreBound:
     """What the sample proves of the portfolio's mean score on questions to come.
 
     Attributes:
@@ -139,20 +139,20 @@ class PortfolioReport:
     pool: int
     arms: tuple[str, ...]
     average: tuple[str, ...]
-    chosen: Comparison
-    held_out: Comparison
-    datasets: Mapping[str, Comparison]
+    chosen: MeanScores
+    held_out: MeanScores
+    datasets: Mapping[str, MeanScores]
     cost: str | None
     spent: float | None
     budgets: tuple[Budgeted, ...]
-    bound: Bound | None
+    bound: ScoreBound | None
     known: Known | None
-    splits: tuple[Comparison, ...]
+    splits: tuple[MeanScores, ...]
     manifest: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes:
+class ComparedScores:
     """The scores, question by question, of everything that is compared.
 
     Attributes:
@@ -170,7 +170,9 @@ class Outcomes:
     same: Sequence[bool]
 
     @classmethod
-    def of(cls, scores: Scores, picks: Sequence[int], average: Sequence[int], single: int) -> "Outcomes":
+    def of(
+        cls, scores: Scores, picks: Sequence[int], average: Sequence[int], single: int
+    ) -> "ComparedScores":
         """Look them up; where one of the two has fewer arms, its last set stands for the larger ones."""
         sizes = np.arange(max(len(picks), len(average)))
         grown = (
@@ -181,7 +183,7 @@ class Outcomes:
         same = [set(picks[: size + 1]) == set(average[: size + 1]) for size in sizes.tolist()]
         return cls(next(grown), next(grown), scores[single], oracle, same)
 
-    def compare(self, rng: np.random.Generator | None, where: Indices | slice = slice(None)) -> Comparison:
+    def compare(self, rng: np.random.Generator | None, where: Indices | slice = slice(None)) -> MeanScores:
         """Average over some questions; `rng` draws the resamples of the intervals, None leaves them out."""
         portfolio, average = self.portfolio[:, where], self.average[:, where]
         leads = (portfolio - average).astype(np.float64)
@@ -191,7 +193,7 @@ class Outcomes:
         if rng is not None:
             spans = intervals.bootstrap(terms, rng)
             lead = tuple(map(_lead_of, terms, spans, self.same))
-        return Comparison(
+        return MeanScores(
             questions=len(ones),
             portfolio=_means(portfolio),
             average=_means(average),
@@ -319,7 +321,7 @@ def _lead(report: PortfolioReport) -> str:
     return "lead" if report.held_out.lead is None else "lead [95 %]"
 
 
-def _cells(part: Comparison, size: int) -> tuple[str, str, str]:
+def _cells(part: MeanScores, size: int) -> tuple[str, str, str]:
     lead = f"{part.portfolio[size] - part.average[size]:+.3f}"
     if part.lead is not None:
         low, high = part.lead[size]

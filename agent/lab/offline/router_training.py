@@ -105,7 +105,7 @@ def train_router(settings: Training, console: Console, on_progress: Progress) ->
     features, relevance = predict(None) if predict else (observed.features, None)
     router = build_router(settings.router).fit(_labels(settings, outcomes, features))
     backbone = config.backbones[name]
-    about = saved.About(
+    about = saved.RouterFacts(
         kind=router.kind,
         params=dict(router.params),
         stage=stage.name.lower(),

@@ -28,7 +28,7 @@ from armwise.agent.lab.simulation import shuffled
 from armwise.arms.base import Progress
 from armwise.arms.corpus import Corpus, ingest_all
 from armwise.arms.lab.jobs import ScoreJob, ScoreReport, score
-from armwise.arms.lab.portfolio import ArmTable, load_pool, read_matrix, write_matrix
+from armwise.arms.lab.portfolio import MatrixArms, load_pool, read_matrix, write_matrix
 from armwise.arms.lab.portfolio import pool as portfolio_pool
 from armwise.arms.lab.scoring import AnswerScorer, ContainsScorer, JudgeScorer, RetrievalScorer, Scorer
 from armwise.arms.llm import Write
@@ -223,7 +223,7 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
     silent = len(specs) - len(labels.arms)  # parts that were never drawn themselves come last
     scores = np.pad(labels.scores, ((0, 0), (0, silent)), constant_values=np.nan)
     chances = None if labels.chances is None else np.pad(labels.chances, ((0, 0), (0, silent)))
-    table = ArmTable(
+    table = MatrixArms(
         specs,
         config.backbones,
         {

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armwise.agent.lab.routers.cascade import (
-    Observed,
+    StageObservations,
     TrainedCascade,
     read_cascade,
     stage_features,
@@ -22,7 +22,7 @@ from armwise.agent.routers.features import features_of
 from armwise.agent.routers.saved import Trained, read_trained
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query
 from armwise.arms.llm import prompts
-from armwise.arms.retrievers import DeciderSpec, SelectorSpec, Verdict
+from armwise.arms.retrievers import CascadeStep, DeciderSpec, SelectorSpec
 
 
 class RouterSelector:
@@ -71,7 +71,7 @@ class TrainedDecider:
 
     def decide(
         self, question: str, answers: Sequence[str | None], found: Sequence[Sequence[Passage]]
-    ) -> Verdict:
+    ) -> CascadeStep:
         """Return what to do after a stage; a failed arm has given an empty answer. Raises ArmError."""
         cascade = self._cascade
         stage = cascade.spec.counts.index(len(answers))
@@ -80,7 +80,7 @@ class TrainedDecider:
             given = [answer or "" for answer in answers]
             features = stage_features((question,), arms, [found], [given])
             if cascade.relevance is not None:
-                observed = Observed((found,), (given,), (frozenset(),))
+                observed = StageObservations((found,), (given,), (frozenset(),))
                 features = with_relevance(features, observed, cascade.relevance)
             scores = cascade.models[stage].answers.scores(features)
             gain = float(cascade.gains(stage, features, scores)[0])
@@ -88,7 +88,7 @@ class TrainedDecider:
             raise ArmError(f"the cascade cannot judge its answers: {error}") from error
         answered_scores = np.where([answer is None for answer in answers], -np.inf, scores[0])
         last = stage == len(cascade.spec.stages) - 1
-        return Verdict(
+        return CascadeStep(
             int(answered_scores.argmax()),
             float(cascade.models[stage].probability(answered_scores.max())),
             None if last else gain,

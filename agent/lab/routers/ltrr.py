@@ -16,7 +16,7 @@ from pydantic import Field
 from armwise.agent.lab.routers.networks import Array, Network
 from armwise.agent.lab.routers.optimizer import Descent, DescentParameters, on_threads, seeded
 from armwise.agent.lab.routers.preprocessing import Preparation
-from armwise.agent.lab.routers.ranking_targets import CentreParameters, Pairs, Points, Ranking, Target
+from armwise.agent.lab.routers.ranking_targets import CentreParameters, NetworkTarget, Pairs, Points, Ranking
 from armwise.agent.routers.base import Parametrised, Schema, StageParameters, State
 from armwise.agent.routers.dataset import (
     Features,
@@ -29,7 +29,7 @@ from armwise.agent.routers.dataset import (
 from armwise.number import Number
 
 if TYPE_CHECKING:
-    from armwise.agent.lab.routers.neural.ltrr_training import Examples, FeedForward
+    from armwise.agent.lab.routers.neural.ltrr_training import FeedForward, FitExamples
 
 
 class NeuralParameters(StageParameters, DescentParameters):
@@ -66,7 +66,7 @@ class Neural(Parametrised[N]):
 
         chosen = self.chosen
         self._preparation = Preparation.of(labels.features, chosen.dims)
-        examples = ltrr_training.Examples.of(
+        examples = ltrr_training.FitExamples.of(
             self._of_question(labels.features),
             self._preparation.arms(labels.features),
             self._target.utility(labels),
@@ -83,7 +83,7 @@ class Neural(Parametrised[N]):
             self._descend(network, examples, labels)
         self._network = network.as_arrays()
 
-    def _descend(self, network: "FeedForward", examples: "Examples", labels: RoutingDataset) -> None:
+    def _descend(self, network: "FeedForward", examples: "FitExamples", labels: RoutingDataset) -> None:
         chosen = self.chosen
         descent = Descent(chosen, chosen.batch_size, chosen.learning_rate, chosen.batch_size)
         descent.run(network, self._target.losses(network, examples), self._target.questions(labels))
@@ -94,7 +94,7 @@ class Neural(Parametrised[N]):
 
     @property
     @abstractmethod
-    def _target(self) -> Target:
+    def _target(self) -> NetworkTarget:
         """The target of the fit."""
 
     def _scores(self, features: Features) -> Floats:
@@ -135,7 +135,7 @@ class PointwiseFFN(Neural[PointParameters]):
     Params = PointParameters
 
     @property
-    def _target(self) -> Target:
+    def _target(self) -> NetworkTarget:
         return Points(self.chosen.centre)
 
 
@@ -160,7 +160,7 @@ class ListNet(Neural[ListParameters]):
     Params = ListParameters
 
     @property
-    def _target(self) -> Target:
+    def _target(self) -> NetworkTarget:
         return Ranking(self.chosen.temperature)
 
 
@@ -188,7 +188,7 @@ class PairwiseFFN(Neural[PairParameters]):
     Params = PairParameters
 
     @property
-    def _target(self) -> Target:
+    def _target(self) -> NetworkTarget:
         return Pairs(self.chosen.pairs, self.chosen.seed)
 
     def _of_arms(self, question: Array, arms: Array) -> Array:

@@ -17,7 +17,7 @@ from armwise.agent.routers.dataset import Floats, RoutingDataset
 if TYPE_CHECKING:  # it takes seconds to load, and a fitted router does not need it
     from torch import Tensor
 
-    from armwise.agent.lab.routers.neural.ltrr_training import Examples, FeedForward
+    from armwise.agent.lab.routers.neural.ltrr_training import FeedForward, FitExamples
 
 
 class CentreParameters(Parameters):
@@ -41,7 +41,7 @@ def centred(utility: Floats) -> Floats:
     return np.where(count > 1, utility - mean, np.nan)
 
 
-class Target(Protocol):
+class NetworkTarget(Protocol):
     """The target of a network."""
 
     def utility(self, labels: RoutingDataset) -> Floats:
@@ -52,7 +52,7 @@ class Target(Protocol):
         """Return the indices of the questions with a target."""
         ...
 
-    def losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
+    def losses(self, network: "FeedForward", examples: "FitExamples") -> "Callable[[Rows], Tensor]":
         """Return a function from indices of questions to the loss of each, shape (n,)."""
         ...
 
@@ -75,7 +75,7 @@ class Points:
         """Return those with a known utility."""
         return np.flatnonzero(~np.isnan(self.utility(labels)).all(axis=1))
 
-    def losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
+    def losses(self, network: "FeedForward", examples: "FitExamples") -> "Callable[[Rows], Tensor]":
         """Return the squared errors of each question."""
         from armwise.agent.lab.routers.neural.ltrr_training import squared_losses
 
@@ -106,7 +106,7 @@ class Ranking(_Uncentred):
 
     temperature: float = 1.0
 
-    def losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
+    def losses(self, network: "FeedForward", examples: "FitExamples") -> "Callable[[Rows], Tensor]":
         """Return ListNet's loss of each question."""
         from armwise.agent.lab.routers.neural.ltrr_training import top_one_losses
 
@@ -127,7 +127,7 @@ class Pairs(_Uncentred):
     most: int
     seed: int
 
-    def losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
+    def losses(self, network: "FeedForward", examples: "FitExamples") -> "Callable[[Rows], Tensor]":
         """Return the mean loss of the pairs of each question."""
         from armwise.agent.lab.routers.neural.ltrr_training import pair_losses
 

@@ -7,14 +7,14 @@ from pydantic import Field
 
 from armwise.agent.lab.routers.ltrr import Neural, NeuralParameters
 from armwise.agent.lab.routers.optimizer import Descent, on_threads, seeded
-from armwise.agent.lab.routers.ranking_targets import Points, Ranking, Target
+from armwise.agent.lab.routers.ranking_targets import NetworkTarget, Points, Ranking
 from armwise.agent.routers.base import Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
 from armwise.arms.models import Backbone, compute_cores, digest_backbone
 from armwise.number import Number
 
 if TYPE_CHECKING:
-    from armwise.agent.lab.routers.neural.ltrr_training import Examples, FeedForward
+    from armwise.agent.lab.routers.neural.ltrr_training import FeedForward, FitExamples
     from armwise.agent.lab.routers.neural.text_encoder import TextReader
 
 PREFIX = "reader."
@@ -88,7 +88,7 @@ class Transformer(Neural[TransformerParameters]):
         reader.free_last(self.chosen.train_layers)
         return reader
 
-    def _descend(self, network: "FeedForward", examples: "Examples", labels: RoutingDataset) -> None:
+    def _descend(self, network: "FeedForward", examples: "FitExamples", labels: RoutingDataset) -> None:
         super()._descend(network, examples, labels)
         chosen = self.chosen
         if not chosen.train_layers:
@@ -109,7 +109,7 @@ class Transformer(Neural[TransformerParameters]):
             descent.run(both, self._target.losses(network, reading), self._target.questions(labels))
 
     @property
-    def _target(self) -> Target:
+    def _target(self) -> NetworkTarget:
         return Ranking() if self.chosen.loss == "listwise" else Points()
 
     def _of_question(self, features: Features) -> Floats:

@@ -31,7 +31,7 @@ PAID: Mapping[Stage, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ValidationRow:
     """The mean result of one way to choose arms.
 
     Attributes:
@@ -60,9 +60,9 @@ class RouterValidation:
     """
 
     questions: int
-    arms: Mapping[str, Row]
-    router: Row
-    oracle: Row
+    arms: Mapping[str, ValidationRow]
+    router: ValidationRow
+    oracle: ValidationRow
     single: str
     gap: float | None
 
@@ -179,10 +179,10 @@ def best(scores: Floats) -> Floats:
     return np.asarray(highest / highest.sum(axis=1, keepdims=True))
 
 
-def _row(outcomes: Outcomes, worth: Floats, shares: Floats) -> Row:
+def _row(outcomes: Outcomes, worth: Floats, shares: Floats) -> ValidationRow:
     means = {name: _mean(outcomes.scores[name], shares) for name in SHOWN if name in outcomes.scores}
     steps = _mean(outcomes.costs["steps"], shares) if "steps" in outcomes.costs else np.nan
-    return Row(
+    return ValidationRow(
         _mean(worth, shares),
         {name: value for name, value in means.items() if not np.isnan(value)},
         None if np.isnan(steps) else steps,

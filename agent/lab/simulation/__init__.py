@@ -1,10 +1,10 @@
 """Ask a running service questions with known answers, and draw how it learns."""
 
-from .questions import Question, load_questions, shuffled
+from .questions import SimulatedQuestion, load_questions, shuffled
 from .simulation import Simulation, SimulationError, simulate
 
 __all__ = [
-    "Question",
+    "SimulatedQuestion",
     "Simulation",
     "SimulationError",
     "load_questions",

@@ -26,7 +26,7 @@ Truth = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class SimulatedTurn:
     """One question, as the policy answered it.
 
     Attributes:
@@ -86,7 +86,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class RunSummary:
     """The figures of a run.
 
     Attributes:
@@ -118,7 +118,7 @@ class Summary:
     traffic: Traffic
 
 
-def rewards_by_choice(turns: Sequence[Turn], arms: Sequence[str], truth: Truth) -> dict[str, Floats]:
+def rewards_by_choice(turns: Sequence[SimulatedTurn], arms: Sequence[str], truth: Truth) -> dict[str, Floats]:
     """Return what each way of choosing earned on each turn.
 
     Args:
@@ -146,14 +146,16 @@ def rewards_by_choice(turns: Sequence[Turn], arms: Sequence[str], truth: Truth) 
     }
 
 
-def summarise(turns: Sequence[Turn], arms: Sequence[str], truth: Truth, traffic: Traffic) -> Summary:
+def summarise(
+    turns: Sequence[SimulatedTurn], arms: Sequence[str], truth: Truth, traffic: Traffic
+) -> RunSummary:
     """Reduce a run of at least one turn, in any order, to its figures; `truth` is empty when not known."""
     turns = sorted(turns, key=lambda turn: turn.position)
     third = max(1, len(turns) // 3)
     first, last = turns[:third], turns[-third:]
     earned = rewards_by_choice(turns, arms, truth)
     latency = np.quantile([turn.latency_s for turn in turns], [0.5, 0.99])
-    return Summary(
+    return RunSummary(
         turns=len(turns),
         compared=len(earned["policy"]),
         reward={name: Level(_mean(r), _mean(r[-max(1, len(r) // 3) :])) for name, r in earned.items()},
@@ -167,7 +169,7 @@ def summarise(turns: Sequence[Turn], arms: Sequence[str], truth: Truth, traffic:
     )
 
 
-def draw(turns: Sequence[Turn], arms: Sequence[str], truth: Truth, path: Path) -> None:
+def draw(turns: Sequence[SimulatedTurn], arms: Sequence[str], truth: Truth, path: Path) -> None:
     """Draw the learning curve above the arms' shares, and write it as a PNG.
 
     Args:
@@ -224,7 +226,7 @@ def _draw_shares(axes: Any, pmf: Floats, window: int, colours: Mapping[str, str]
     axes.legend(areas[::-1], labels[::-1], title="At the end", **LEGEND)  # as stacked: the last on top
 
 
-def tables(summary: Summary) -> list[Table]:
+def tables(summary: RunSummary) -> list[Table]:
     """Lay the figures out: rewards and shares, then one row a group."""
     rewards = _table(f"Mean reward over {summary.compared} questions", "choice", "whole run", "last third")
     for name, level in sorted(summary.reward.items(), key=lambda item: -item[1].overall):
@@ -248,7 +250,7 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _groups(turns: Sequence[Turn], truth: Truth) -> dict[str, dict[str, float]]:
+def _groups(turns: Sequence[SimulatedTurn], truth: Truth) -> dict[str, dict[str, float]]:
     groups: dict[str, dict[str, list[float]]] = {}
     for turn in sorted(turns, key=lambda turn: turn.group):
         reward = {} if turn.reward is None else {"reward": turn.reward}
@@ -262,7 +264,7 @@ def _groups(turns: Sequence[Turn], truth: Truth) -> dict[str, dict[str, float]]:
     }
 
 
-def _pmf(turns: Sequence[Turn], arms: Sequence[str]) -> Floats:
+def _pmf(turns: Sequence[SimulatedTurn], arms: Sequence[str]) -> Floats:
     return np.array([[turn.pmf.get(arm, 0.0) for arm in arms] for turn in turns]).reshape(-1, len(arms))
 
 

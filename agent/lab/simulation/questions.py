@@ -18,7 +18,7 @@ class QuestionsError(ValueError):
     """A file of questions cannot be used; the message names the file and the line."""
 
 
-class Question(BaseModel):
+class SimulatedQuestion(BaseModel):
     """A question and what is known to be right. Fields of a line that are not named here are ignored."""
 
     model_config = ConfigDict(frozen=True)
@@ -36,7 +36,7 @@ class Question(BaseModel):
         return self.dataset or self.type or "all"
 
 
-def load_questions(path: Path) -> list[Question]:
+def load_questions(path: Path) -> list[SimulatedQuestion]:
     """Read questions from JSON lines, plain or, when the name ends in .gz, compressed.
 
     Raises:
@@ -68,9 +68,9 @@ def shuffled(questions: Sequence[T], seed: int) -> list[T]:
     return [questions[i] for i in np.random.default_rng(seed).permutation(len(questions))]
 
 
-def _parse(line: bytes, where: str) -> Question:
+def _parse(line: bytes, where: str) -> SimulatedQuestion:
     try:
-        return Question.model_validate_json(line)
+        return SimulatedQuestion.model_validate_json(line)
     except ValidationError as error:
         first = error.errors()[0]
         what = ": ".join([*map(str, first["loc"]), first["msg"]])

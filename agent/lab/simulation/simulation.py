@@ -23,8 +23,15 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
 from armwise.agent.client import Answer, AnswerFailedError, AsyncClient, ClientError
 from armwise.agent.config.warm_start import QUESTION_LINE
-from armwise.agent.lab.simulation.learning_curves import Summary, Traffic, Turn, draw, summarise, tables
-from armwise.agent.lab.simulation.questions import Question, QuestionsError, load_questions, shuffled
+from armwise.agent.lab.simulation.learning_curves import (
+    RunSummary,
+    SimulatedTurn,
+    Traffic,
+    draw,
+    summarise,
+    tables,
+)
+from armwise.agent.lab.simulation.questions import QuestionsError, SimulatedQuestion, load_questions, shuffled
 from armwise.feedback.answer_metrics import METRICS, recall_at_k
 from armwise.feedback.reward import RewardError, RewardRule
 
@@ -72,7 +79,7 @@ class Simulation(BaseModel):
 
 async def simulate(
     settings: Simulation, console: Console, transport: httpx.AsyncBaseTransport | None = None
-) -> Summary:
+) -> RunSummary:
     """Run the traffic, write the results to `settings.output`, print them, and return the figures.
 
     Args:
@@ -100,8 +107,8 @@ async def simulate(
 
 
 async def _run(
-    settings: Simulation, questions: list[Question], client: AsyncClient, console: Console
-) -> Summary:
+    settings: Simulation, questions: list[SimulatedQuestion], client: AsyncClient, console: Console
+) -> RunSummary:
     arms = await client.arms()
     rule = (await client.policy()).reward
     _check(settings, rule, questions)
@@ -129,7 +136,7 @@ async def _run(
     return summary
 
 
-def _check(settings: Simulation, rule: RewardRule, questions: Sequence[Question]) -> None:
+def _check(settings: Simulation, rule: RewardRule, questions: Sequence[SimulatedQuestion]) -> None:
     """Refuse before the first question what could only fail after it."""
     for name, score in settings.metrics.items():
         needed = "gold_ids" if score == "recall" else "answers"
@@ -147,7 +154,7 @@ class _Run:
     """What has happened so far. One event loop, so plain attributes do."""
 
     def __init__(self, settings: Simulation, client: AsyncClient, rule: RewardRule) -> None:
-        self.turns: list[Turn] = []
+        self.turns: list[SimulatedTurn] = []
         self.truth: dict[str, dict[str, float]] = {}
         self.failures: list[str] = []
         self._log_seq = 0
@@ -157,12 +164,12 @@ class _Run:
         self._client = client
         self._rule = rule
 
-    async def ask_policy(self, questions: Sequence[Question], console: Console) -> None:
+    async def ask_policy(self, questions: Sequence[SimulatedQuestion], console: Console) -> None:
         """Ask every question once, post feedback on each answer, and write each turn."""
         with self._open("turns.jsonl") as lines, _progress(console) as progress:
             task = progress.add_task("policy", total=len(questions), note="")
 
-            async def turn(item: tuple[int, Question]) -> None:
+            async def turn(item: tuple[int, SimulatedQuestion]) -> None:
                 position, question = item
                 try:
                     answer = await self._ask(question)
@@ -177,7 +184,9 @@ class _Run:
 
             await in_parallel(enumerate(questions), self._settings.concurrency, turn)
 
-    async def ask_arms(self, questions: Sequence[Question], arms: Sequence[str], console: Console) -> None:
+    async def ask_arms(
+        self, questions: Sequence[SimulatedQuestion], arms: Sequence[str], console: Console
+    ) -> None:
         """Ask every arm every question that was answered; these decisions are forced, and not learned."""
         answered = {turn.id for turn in self.turns}
         answered_questions = [question for question in questions if question.id in answered]
@@ -186,7 +195,7 @@ class _Run:
             rows.writerow(["id", *arms])
             task = progress.add_task("every arm", total=len(answered_questions), note="")
 
-            async def every_arm(question: Question) -> None:
+            async def every_arm(question: SimulatedQuestion) -> None:
                 rewards = {arm: r for arm in arms if (r := await self._forced(question, arm)) is not None}
                 self.truth[question.id] = rewards
                 rows.writerow([question.id, *(rewards.get(arm, "") for arm in arms)])
@@ -207,12 +216,12 @@ class _Run:
         """Open a result whose lines are on disk as soon as they are written."""
         return (self._settings.output / name).open("w", buffering=1, encoding="utf-8", newline="")
 
-    async def _ask(self, question: Question, arm: str | None = None) -> Answer:
+    async def _ask(self, question: SimulatedQuestion, arm: str | None = None) -> Answer:
         if self._settings.endpoint == "retrieve":
             return await self._client.retrieve(question.question, self._settings.k, arm=arm)
         return await self._client.ask(question.question, arm=arm)
 
-    async def _forced(self, question: Question, arm: str) -> float | None:
+    async def _forced(self, question: SimulatedQuestion, arm: str) -> float | None:
         """Return what an arm earns on a question; None when it cannot answer it."""
         try:
             answer = await self._ask(question, arm)
@@ -220,7 +229,7 @@ class _Run:
             return None
         return self._reward(self._scores(question, answer), answer)
 
-    async def _feed_back(self, position: int, question: Question, answer: Answer) -> Turn:
+    async def _feed_back(self, position: int, question: SimulatedQuestion, answer: Answer) -> SimulatedTurn:
         scores, agent = self._scores(question, answer), answer.agent
         if scores:
             kept = await self._client.feedback(answer, scores)
@@ -229,7 +238,7 @@ class _Run:
         if reward is not None:
             self._earned += reward
             self._scored += 1
-        turn = Turn(
+        turn = SimulatedTurn(
             position=position,
             id=question.id,
             group=question.group,
@@ -247,7 +256,7 @@ class _Run:
         self.turns.append(turn)
         return turn
 
-    def _scores(self, question: Question, answer: Answer) -> dict[str, float]:
+    def _scores(self, question: SimulatedQuestion, answer: Answer) -> dict[str, float]:
         """Score the answer by each metric for which the question has a right answer."""
         scores = {}
         for name, score in self._settings.metrics.items():
@@ -285,7 +294,7 @@ def _progress(console: Console) -> Progress:
     return Progress(*columns, console=console)
 
 
-def _report(summary: Summary, settings: Simulation, console: Console) -> None:
+def _report(summary: RunSummary, settings: Simulation, console: Console) -> None:
     for table in tables(summary):
         console.print(table)
     traffic = summary.traffic

@@ -3,8 +3,8 @@
 from .canary import AutomaticCanaries
 from .job import WarmStarts
 from .labels import (
-    Beside,
     InsertSettings,
+    OtherLabels,
     WarmStartError,
     contexts_of,
     insert_labels,
@@ -14,8 +14,8 @@ from .run import preview_lots, warm_start, warm_start_at_first, warm_start_befor
 
 __all__ = [
     "AutomaticCanaries",
-    "Beside",
     "InsertSettings",
+    "OtherLabels",
     "WarmStartError",
     "WarmStarts",
     "contexts_of",

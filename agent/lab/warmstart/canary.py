@@ -32,7 +32,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.ope import Verdict
 from armwise.feedback.registry import (
     ActivePolicy,
-    Evaluation,
+    EvaluationRow,
     active_policy,
     arm_sets,
     evaluations,
@@ -93,7 +93,7 @@ def grown_share(first: float, low: float, width: float) -> float:
     return min(promotions.LARGEST_SHARE, max(first, first * width / -low))
 
 
-class Action(StrEnum):
+class CanaryAction(StrEnum):
     """What the evidence on a canary leads to."""
 
     PROMOTE = "promote"
@@ -112,7 +112,7 @@ class NextStep:
         reason: Why, in a sentence.
     """
 
-    action: Action
+    action: CanaryAction
     share: float
     reason: str = ""
 
@@ -140,9 +140,9 @@ def next_step(
     figures = verdict["figures"]
     if waited >= LONGEST_WAIT or (figures is None and not verdict.get("undecided")):
         reasons = " ".join(verdict["reasons"]) or "nothing speaks for or against it."
-        return NextStep(Action.END, 0.0, f"no verdict after {waited:,} examples: {reasons}")
+        return NextStep(CanaryAction.END, 0.0, f"no verdict after {waited:,} examples: {reasons}")
     if figures is None:
-        return NextStep(Action.WAIT, share)
+        return NextStep(CanaryAction.WAIT, share)
     # bounds of the gain over what was served, and from them of that over the active policy
     beside = 1.0 - max(share, verdict.get("canary_share", 0.0))
     n = figures["n"]
@@ -151,17 +151,17 @@ def next_step(
     if verdict["promote"]:
         served = figures["low"], figures["gain"]
         gain = f"it gains {served[0]:+.4f} a decision at least (at {level}), {served[1]:+.4f} as estimated"
-        return NextStep(Action.PROMOTE, share, f"{gain}, by {n:,} decisions")
+        return NextStep(CanaryAction.PROMOTE, share, f"{gain}, by {n:,} decisions")
     shown = f"it gains {high:+.4f} a decision at most (at {level}), by {n:,} decisions"
     if high < 0.0:
-        return NextStep(Action.END, 0.0, f"it is worse: {shown}")
+        return NextStep(CanaryAction.END, 0.0, f"it is worse: {shown}")
     if high <= margin + FUTILE_GAIN * width:
-        return NextStep(Action.END, 0.0, f"it is hardly better, if at all: {shown}")
+        return NextStep(CanaryAction.END, 0.0, f"it is hardly better, if at all: {shown}")
     if not verdict.get("undecided"):
-        return NextStep(Action.END, 0.0, f"the gate cannot judge it: {' '.join(verdict['reasons'])}")
+        return NextStep(CanaryAction.END, 0.0, f"the gate cannot judge it: {' '.join(verdict['reasons'])}")
     if n >= MOST_DECISIONS:
         return NextStep(
-            Action.END,
+            CanaryAction.END,
             0.0,
             f"{n:,} decisions did not settle it: it gains {low:+.4f} to {high:+.4f} at {level}",
         )
@@ -172,9 +172,9 @@ def next_step(
         else max(next_share / share, share / next_share) >= LEAST_GROWTH
     )
     if not changes:
-        return NextStep(Action.WAIT, share)
+        return NextStep(CanaryAction.WAIT, share)
     return NextStep(
-        Action.SHARE,
+        CanaryAction.SHARE,
         next_share,
         f"it loses {max(-low, 0.0):.4f} a decision at most (at {level}), by {n:,} decisions",
     )
@@ -253,7 +253,7 @@ class AutomaticCanaries:
         request = EvaluationRequest(candidates=(name,), gate=True, estimators=("snips",), name="canary")
         document = request.model_dump(mode="json")
         try:
-            evaluation: Evaluation | None = evaluations.submit(
+            evaluation: EvaluationRow | None = evaluations.submit(
                 self._store, configuration_of(self._config), document, self._clock()
             )
         except QueueFullError as error:
@@ -263,7 +263,7 @@ class AutomaticCanaries:
             if stop.wait(READ_S):
                 return None
             evaluation = evaluations.find(self._store, evaluation.seq)
-        if evaluation is None or evaluation.status is evaluations.State.FAILED:
+        if evaluation is None or evaluation.status is evaluations.EvaluationStatus.FAILED:
             why = "" if evaluation is None else evaluation.error or ""
             logger.warning("canary %d could not be judged: %s", version, why)
             undecided = Verdict(False, (why,), None, (), undecided=True)
@@ -276,9 +276,11 @@ class AutomaticCanaries:
         self, canary: promotions.Promotion, step: NextStep, active: ActivePolicy, evaluation: int | None
     ) -> None:
         """Record a step, unless what is active was changed meanwhile: then the next look decides."""
-        if step.action is Action.WAIT or (step.action is Action.PROMOTE and self._spec.promote == "never"):
+        if step.action is CanaryAction.WAIT or (
+            step.action is CanaryAction.PROMOTE and self._spec.promote == "never"
+        ):
             return
-        promotes = step.action is Action.PROMOTE
+        promotes = step.action is CanaryAction.PROMOTE
         promotion = promotions.Promotion(
             0,
             canary.version,

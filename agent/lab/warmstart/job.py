@@ -102,7 +102,7 @@ class WarmStarts:
                         runs.renew(self._store, mine, renewed_at)
             if child.returncode:
                 ended = f"its process ended with status {child.returncode}: see its output"
-                runs.finish(self._store, mine, runs.State.FAILED, self._clock(), ended)
+                runs.finish(self._store, mine, runs.RunState.FAILED, self._clock(), ended)
         except SupersededError as error:
             logger.warning("%s", error)
         finally:

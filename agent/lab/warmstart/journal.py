@@ -73,7 +73,7 @@ class Journal:
             self._thread = threading.Thread(
                 target=self._renew, args=(heartbeat_s,), name="journal", daemon=True
             )
-        self._status: runs.State | None = None
+        self._status: runs.RunState | None = None
         self.inputs: dict[str, Any] = {}
         self.candidate: int | None = None
         self.evaluation: int | None = None
@@ -102,7 +102,9 @@ class Journal:
         with suppress(StoreError):  # the lease will end, and what was raised matters more
             message = described(error) if isinstance(error, Exception) else type(error).__name__
             self.keep()
-            runs.finish(self._store, self._run, runs.State.FAILED, self._clock(), f"{self._failed}{message}")
+            runs.finish(
+                self._store, self._run, runs.RunState.FAILED, self._clock(), f"{self._failed}{message}"
+            )
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
@@ -144,7 +146,7 @@ class Journal:
             SupersededError: The run was abandoned meanwhile.
         """
         self._steps[-1].seconds = round(promotion.at - self._steps[-1].at, 3)
-        finished = promotions.Finished(self._run, self._known())
+        finished = promotions.FinishedRun(self._run, self._known())
         promotions.record(
             self._store, configured, promotion, after=after, finished=finished, same=same_document
         )
@@ -158,7 +160,7 @@ class Journal:
             "evaluation": self.evaluation,
         }
 
-    def ends(self, status: runs.State) -> None:
+    def ends(self, status: runs.RunState) -> None:
         """Set how the run ends, which is recorded when the journal is closed."""
         self._status = status
 

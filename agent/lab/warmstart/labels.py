@@ -455,7 +455,7 @@ def _answering(outcomes: Outcomes, arms: Sequence[str]) -> NDArray[np.bool_]:
     return np.array([[row[arm] is not None for arm in at] for row in outcomes.passages], dtype=np.bool_)
 
 
-class Beside(BaseModel):
+class OtherLabels(BaseModel):
     """Labels that are learned beside those that are inserted, and are not inserted again."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -486,7 +486,7 @@ class InsertSettings(BaseModel):
         ge=1,
         description="The warm start that inserts them; null for labels that every recipe learns.",
     )
-    beside: Beside | None = Field(
+    beside: OtherLabels | None = Field(
         default=None, description="Labels that the same recipe learns already; null for none."
     )
 
@@ -557,7 +557,7 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
     return new
 
 
-def _known(store: Store, beside: Beside | None) -> set[str]:
+def _known(store: Store, beside: OtherLabels | None) -> set[str]:
     """Return the digests of labels that are not inserted again."""
     if beside is None:
         return set()

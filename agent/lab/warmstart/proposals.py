@@ -13,7 +13,7 @@ from rich.console import Console
 from armwise.agent.config import AppConfig, read_portfolio, warm_start
 from armwise.agent.lab.offline import (
     YAML,
-    Selection,
+    PortfolioSelection,
     Training,
     read_labelled,
     select_portfolio,
@@ -88,7 +88,7 @@ def propose_portfolio(
     write_scores(outcomes, plan.measure, specs, backbones, folder / "scores", "warm start")
     output = folder / "portfolio"
     given = plan.model_dump(include={"k", "budget", "cost"})
-    report = select_portfolio(Selection(scores=folder / "scores", output=output, **given), console)
+    report = select_portfolio(PortfolioSelection(scores=folder / "scores", output=output, **given), console)
     held_out = report.held_out
     command = f"armwise apply {output / YAML}"
     step.said = (

@@ -30,7 +30,7 @@ from armwise.agent.jobs import RunFailedError, this_process
 from armwise.agent.lab.warmstart.canary import first_share
 from armwise.agent.lab.warmstart.journal import HEARTBEAT_S, Journal, Step
 from armwise.agent.lab.warmstart.label_sources import LabelSources, Lot
-from armwise.agent.lab.warmstart.labels import Beside, InsertSettings, insert_labels
+from armwise.agent.lab.warmstart.labels import InsertSettings, OtherLabels, insert_labels
 from armwise.agent.lab.warmstart.proposals import KEPT, propose_portfolio, propose_router, remove_older
 from armwise.agent.learning import (
     DIGEST_CHARS,
@@ -311,7 +311,7 @@ class _Steps:
     on_progress: Progress
     clock: Callable[[], float]
 
-    def do(self) -> registry_runs.State:
+    def do(self) -> registry_runs.RunState:
         """Do all steps; return the state that the run ends with."""
         now, journal, spec = self.now, self.journal, self.now.spec
         journal.inputs = now.inputs()
@@ -319,7 +319,7 @@ class _Steps:
         fresh = any(lot.new for lot in lots)
         if not fresh and now.judged(now.candidate()):
             return (
-                registry_runs.State.NOTHING_NEW
+                registry_runs.RunState.NOTHING_NEW
             )  # no labels, no alarm, no traffic that could change the verdict
         home, config = now.config.home_path, now.config
         router = trained = brought = None
@@ -368,7 +368,7 @@ class _Steps:
     def _enter(self, lots: Sequence[Lot], config: AppConfig) -> int:
         """Insert labels of the arms of a configuration as those of this run; return how many."""
         now, journal = self.now, self.journal
-        beside = Beside(runs=now.runs, others=now.after == 0)
+        beside = OtherLabels(runs=now.runs, others=now.after == 0)
         with journal.step("enter") as step:
             for lot in lots:
                 settings = InsertSettings(
@@ -448,7 +448,7 @@ class _Steps:
         )
         return evaluation.number, verdict_on(evaluation.report, name)
 
-    def _decide(self, version: Version | None, verdict: dict[str, Any] | None) -> registry_runs.State:
+    def _decide(self, version: Version | None, verdict: dict[str, Any] | None) -> registry_runs.RunState:
         """Promote the candidate, or hold it and record why."""
         now, journal = self.now, self.journal
         configured = Recipe.configured(now.config).digest
@@ -478,13 +478,13 @@ class _Steps:
                 except ConflictError as error:
                     reasons = [f"Its arms cannot become live: {error}."]
                 else:
-                    return registry_runs.State.PROMOTED
+                    return registry_runs.RunState.PROMOTED
             step.found = {"reasons": reasons}
             step.said = "held: " + " ".join(reasons)
             if version is not None and self._begin_canary(version, verdict):
                 share = step.found["canary"] = self._first_share()
                 step.said += f" It gets {share:.1%} of each decision in which it takes part, as a canary."
-        return registry_runs.State.HELD
+        return registry_runs.RunState.HELD
 
     def _first_share(self) -> float:
         return first_share(self.now.config.floor, len(self.now.config.actions))

@@ -37,7 +37,7 @@ from armwise.arms.questions import Question
 from armwise.arms.retrievers import (
     ArmGraph,
     ArmSpec,
-    Batch,
+    BatchedArms,
     OpenTrained,
     Resources,
     Trust,
@@ -47,14 +47,14 @@ from armwise.arms.retrievers import (
     prepare,
 )
 
-MakeBatches = Callable[[Mapping[str, Any], Resources], Sequence[Batch]]
+MakeBatches = Callable[[Mapping[str, Any], Resources], Sequence[BatchedArms]]
 
 FAILED = -1
 """Number of the ranking of an arm that failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Rankings:
     """The rankings of all arms for one question.
 
     Attributes:
@@ -99,7 +99,7 @@ class Sweep:
             column: build_arm(name, resources) for name, column in self._column.items() if name not in batched
         }
 
-    def _batched(self, resources: Resources) -> Iterable[tuple[int, Batch]]:
+    def _batched(self, resources: Resources) -> Iterable[tuple[int, BatchedArms]]:
         """Yield batches, each over one corpus, and the position of the first passage of that."""
         groups: dict[tuple[str, str | None], tuple[MakeBatches, dict[str, Any]]] = {}
         graph = ArmGraph(resources.specs)
@@ -115,7 +115,7 @@ class Sweep:
             start = resources.corpus.start(arm_resources.corpus.prefix)
             yield from ((start, batch) for batch in make(group, arm_resources))
 
-    def search(self, query: Query, k: int) -> Found:
+    def search(self, query: Query, k: int) -> Rankings:
         """Return at most `k` passages from every arm, or its error."""
         n_arms = len(self._column)
         which = np.full(n_arms, FAILED, dtype=np.intp)
@@ -137,7 +137,7 @@ class Sweep:
                 rankings.append(ranking)
             steps[column], tokens[column] = answer.steps, answer.tokens
             usd[column] = meter.total.search_usd
-        return Found(tuple(rankings), which, steps, tokens, usd, problems)
+        return Rankings(tuple(rankings), which, steps, tokens, usd, problems)
 
     def _search_batches(
         self, query: Query, k: int

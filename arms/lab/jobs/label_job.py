@@ -23,7 +23,14 @@ from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import build_once
 from armwise.arms.lab.jobs.answer_measures import Grade, Measure
 from armwise.arms.lab.jobs.checkpoint import BlockFolder, open_blocks, refuse_other_output
-from armwise.arms.lab.jobs.job import FAILED, Found, PoolJob, PoolWorker, digest_of_document, language_model
+from armwise.arms.lab.jobs.job import (
+    FAILED,
+    PoolJob,
+    PoolWorker,
+    Rankings,
+    digest_of_document,
+    language_model,
+)
 from armwise.arms.lab.portfolio import Outcomes, outcomes, read_outcomes
 from armwise.arms.lab.portfolio import outcomes as portfolio_outcomes
 from armwise.arms.lab.scoring import ScoringError, scorers
@@ -210,11 +217,11 @@ class _Graded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _AskedQuestion:
     """A question in progress: the rankings, and by arm the futures, which are one for what is the same."""
 
     question: Question
-    found: Found
+    found: Rankings
     replies: Mapping[str, "Future[_Reply]"]
     graded: Mapping[str, "Future[_Graded]"]
 
@@ -250,7 +257,7 @@ class LabelWorker(PoolWorker):
         answered = [(each, self._graded(each)) for each in submitted]
         return LabelBlock(tuple(outcome for pair in answered for outcome in self._outcomes(*pair)))
 
-    def _asked(self, question: Question, results: Found) -> _Asked:
+    def _asked(self, question: Question, results: Rankings) -> _AskedQuestion:
         """Submit each distinct prompt of a question, and the measures of each distinct ranking."""
         replies: dict[tuple[str, prompts.Writing, str], Future[_Reply]] = {}
         graded: dict[tuple[int, int], Future[_Graded]] = {}
@@ -269,7 +276,7 @@ class LabelWorker(PoolWorker):
             if (at, k) not in graded:
                 graded[at, k] = self._asking.submit(_grade, self._of_passages, question, ranking)
             of_rankings[arm] = graded[at, k]
-        return _Asked(question, results, of_arms, of_rankings)
+        return _AskedQuestion(question, results, of_arms, of_rankings)
 
     def _reply(
         self,
@@ -286,14 +293,14 @@ class LabelWorker(PoolWorker):
             return _Reply(name, problem=str(error))
         return _Reply(name, answer.text, answer.tagged, answer.calls)
 
-    def _graded(self, submitted: _Asked) -> dict[str, "Future[_Graded]"]:
+    def _graded(self, submitted: _AskedQuestion) -> dict[str, "Future[_Graded]"]:
         """Submit the measures of the distinct answers to a question."""
         answers = dict.fromkeys(reply.result().answer for reply in submitted.replies.values())
         grade = partial(_grade, self._of_answers, submitted.question)
         return {answer: self._asking.submit(grade, answer) for answer in answers if answer is not None}
 
     def _outcomes(
-        self, submitted: _Asked, answers: Mapping[str, "Future[_Graded]"]
+        self, submitted: _AskedQuestion, answers: Mapping[str, "Future[_Graded]"]
     ) -> list[portfolio_outcomes.Outcome]:
         """Return the outcome of each arm."""
         outcomes = []

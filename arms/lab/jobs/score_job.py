@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from armwise.arms.base import Progress
 from armwise.arms.lab.jobs.checkpoint import BlockFolder, open_blocks, refuse_other_output
 from armwise.arms.lab.jobs.job import FAILED, PoolJob, PoolWorker, Stopwatch
-from armwise.arms.lab.portfolio import ArmTable, read_matrix, write_matrix
+from armwise.arms.lab.portfolio import MatrixArms, read_matrix, write_matrix
 from armwise.arms.lab.scoring import Scorer, scorers
 from armwise.arms.llm import LateWriter, Write
 from armwise.arms.retrievers import ArmGraph, catalog
@@ -185,7 +185,7 @@ def score(
     scorers.check_questions(job.questions, scorer, job.corpus)
     job = job.validated()
     identity = job.identity(scorer)
-    table = ArmTable(job.specs, job.backbones, {}, scorer.measure, identity)
+    table = MatrixArms(job.specs, job.backbones, {}, scorer.measure, identity)
     if output.exists():
         return _report_of(output, identity)
     with open_blocks(output, identity) as blocks:

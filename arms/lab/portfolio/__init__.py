@@ -3,11 +3,11 @@
 from . import coverage, imputation, outcomes, pool, score_matrix, selection
 from .outcomes import Outcomes, read_outcomes
 from .pool import PoolSpec, load_pool
-from .score_matrix import ArmTable, ScoreMatrix, read_matrix, write_matrix
+from .score_matrix import MatrixArms, ScoreMatrix, read_matrix, write_matrix
 from .selection import Portfolio, greedy, knapsack
 
 __all__ = [
-    "ArmTable",
+    "MatrixArms",
     "Outcomes",
     "PoolSpec",
     "Portfolio",

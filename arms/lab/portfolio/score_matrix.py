@@ -58,7 +58,7 @@ Blocks = Iterable[tuple[Sequence[Question], Scores]]
 
 
 @dataclass(frozen=True, slots=True)
-class ArmTable:
+class MatrixArms:
     """The arms of a matrix, their costs and the measure.
 
     Attributes:
@@ -94,7 +94,7 @@ class ArmTable:
                         f"cost {cost!r} of arm {arm!r} is {value}; it must be finite and not negative"
                     )
 
-    def only(self, arms: Collection[str]) -> "ArmTable":
+    def only(self, arms: Collection[str]) -> "MatrixArms":
         """Return the table of these arms, in the same order."""
         return replace(
             self,
@@ -122,7 +122,7 @@ class ScoreMatrix:
     """
 
     questions: tuple[Question, ...]
-    table: ArmTable
+    table: MatrixArms
     scores: Scores
     chances: Scores | None = None
 
@@ -150,7 +150,7 @@ class ScoreMatrix:
         return np.array([self.table.costs[name][arm] for arm in self.arms])
 
 
-def write_matrix(folder: Path, arms: ArmTable, blocks: Blocks, chances: Scores | None = None) -> None:
+def write_matrix(folder: Path, arms: MatrixArms, blocks: Blocks, chances: Scores | None = None) -> None:
     """Write a score matrix into a folder, whole or not at all.
 
     Args:
@@ -169,11 +169,11 @@ def write_matrix(folder: Path, arms: ArmTable, blocks: Blocks, chances: Scores |
         raise MatrixError(f"{folder} exists already; scores are never overwritten")
 
 
-def read_arms(folder: Path) -> ArmTable:
+def read_arms(folder: Path) -> MatrixArms:
     """Read the arms of a matrix without their scores. Raises MatrixError."""
     try:
         table, identity = orjson.loads(manifest.read(folder, ARMS)), manifest.identity_of(folder)
-        return TypeAdapter(ArmTable).validate_python({**table, "manifest": identity})
+        return TypeAdapter(MatrixArms).validate_python({**table, "manifest": identity})
     except FileNotFoundError as error:
         raise MatrixError(
             f"{folder} holds no score matrix: {error.filename} is missing; `armwise score` writes one"
@@ -218,7 +218,7 @@ def read_matrix(folder: Path, arms: Collection[str] | None = None) -> ScoreMatri
     return ScoreMatrix(questions, table, scores, np.ascontiguousarray(chances, dtype=np.float32))
 
 
-def _fill(scores: Scores, file: "ParquetFile", table: ArmTable) -> Iterator[Question]:
+def _fill(scores: Scores, file: "ParquetFile", table: MatrixArms) -> Iterator[Question]:
     """Copy the row groups into the matrix, and yield the questions."""
     at = 0
     for group in range(file.num_row_groups):
@@ -230,11 +230,11 @@ def _fill(scores: Scores, file: "ParquetFile", table: ArmTable) -> Iterator[Ques
             yield Question(id_, text, dataset=sys.intern(dataset))
 
 
-def _write(folder: Path, arms: ArmTable, blocks: Blocks, chances: Scores | None) -> None:
+def _write(folder: Path, arms: MatrixArms, blocks: Blocks, chances: Scores | None) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    document = TypeAdapter(ArmTable).dump_python(arms, mode="json", exclude={"manifest"})
+    document = TypeAdapter(MatrixArms).dump_python(arms, mode="json", exclude={"manifest"})
     (folder / ARMS).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     if chances is not None:
         np.save(folder / CHANCES, np.asarray(chances, dtype=np.float32))
@@ -250,7 +250,7 @@ def _write(folder: Path, arms: ArmTable, blocks: Blocks, chances: Scores | None)
         raise
 
 
-def _checked(blocks: Blocks, arms: ArmTable) -> Blocks:
+def _checked(blocks: Blocks, arms: MatrixArms) -> Blocks:
     """Yield the blocks that are not empty, and refuse those that do not fit."""
     ids: set[str] = set()
     for questions, given in blocks:

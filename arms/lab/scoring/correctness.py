@@ -38,7 +38,7 @@ EQUIVALENT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AnswerCase:
     """An answer, a right answer and their question."""
 
     answer: str
@@ -100,9 +100,9 @@ class Equivalence:
         """
         if not references:
             raise ValueError(f"answer {answer!r} needs one or more references to be compared with")
-        return float(self.probabilities([Case(answer, each, question) for each in references]).max())
+        return float(self.probabilities([AnswerCase(answer, each, question) for each in references]).max())
 
-    def probabilities(self, cases: Sequence[Case]) -> NDArray[np.float32]:
+    def probabilities(self, cases: Sequence[AnswerCase]) -> NDArray[np.float32]:
         """Return the probability that each answer is equivalent, shape (n_cases,).
 
         Raises:
@@ -126,7 +126,7 @@ class Equivalence:
             )
         return probabilities
 
-    def _pair(self, case: Case) -> tuple[str, str]:
+    def _pair(self, case: AnswerCase) -> tuple[str, str]:
         """Return the answer, and reference and question with a separator between them."""
         answer, reference, question = (
             text.replace(self._separator, " ") for text in (case.answer, case.reference, case.question)
@@ -180,7 +180,7 @@ CLASSES_SYSTEM = (
 CLASSES_FORM = 'Write only JSON with the names of the claims, such as {"TP": ["A1"], "FP": [], "FN": ["R2"]}'
 
 
-class CorrectnessError(structured_output.UnreadableError):
+class CorrectnessError(structured_output.UnreadableAnswerError):
     """No attempt gave claims, or their classes."""
 
     summary: ClassVar[str] = "the language model could not compare the answer with the right one"

@@ -27,7 +27,7 @@ from armwise.arms.base import Passage, Progress
 from armwise.arms.corpus import Corpus
 from armwise.arms.lab.synthesis import wording as english
 from armwise.arms.lab.synthesis.job import Made
-from armwise.arms.lab.synthesis.wording import Definition, about, ask
+from armwise.arms.lab.synthesis.wording import SubjectDefinition, about, ask
 from armwise.arms.more import entities
 from armwise.arms.tokenizer import ENGLISH, words
 
@@ -248,7 +248,7 @@ class Extraction:
                 progress("reading the corpus", done, self._n)
         self._titles, self._names = titles, names
         self._dictionary = entities.Dictionary(names)
-        self._alike: defaultdict[str, list[tuple[Passage, Definition]]] = defaultdict(list)
+        self._alike: defaultdict[str, list[tuple[Passage, SubjectDefinition]]] = defaultdict(list)
         if "compare" in self.styles:
             self._find_alike()
 

@@ -102,7 +102,7 @@ ALIKE = 0.8
 """Jaccard similarity of the content words from which two questions count as one."""
 
 
-class Selection:
+class KeptQuestions:
     """The questions that are kept, at first one a passage.
 
     Args:
@@ -189,7 +189,7 @@ def synthesize(
     shares: Mapping[str, float],
     seed: int,
     progress: Progress,
-) -> Selection:
+) -> KeptQuestions:
     """Make questions from passages in random order until there are enough, and write them to a file.
 
     Several corpora are read in turn, whatever their sizes: which one will be asked about is not known.
@@ -209,7 +209,7 @@ def synthesize(
         GeneratorError: The language model failed; finished blocks are kept.
     """
     order = shuffled(corpus, seed)
-    selection = Selection(n, shares)
+    selection = KeptQuestions(n, shares)
     identity = {
         "corpus": corpus.digest,
         "seed": str(seed),

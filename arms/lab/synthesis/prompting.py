@@ -48,7 +48,7 @@ _OF_PASSAGE = re.compile(
 )
 
 
-class Written(BaseModel):
+class WrittenQuestion(BaseModel):
     """What the model writes."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -99,17 +99,17 @@ class Prompting:
             if (linked := next(self._extraction.linked(passage), None)) is None:
                 return None
             passages.append(linked[1])
-        caller = structured_output.StructuredCaller(self._write, structured_output.UnreadableError)
+        caller = structured_output.StructuredCaller(self._write, structured_output.UnreadableAnswerError)
         case = prompts.passage_block(passages, WORD_BUDGET)
         try:
             written = caller.ask(
                 f"{TASKS[style]} {quotation.ONLY_DATA}",
                 case,
                 FORM,
-                lambda text: structured_output.read_object(Written, text),
+                lambda text: structured_output.read_object(WrittenQuestion, text),
                 max_tokens=MAX_TOKENS,
             )
-        except structured_output.UnreadableError:
+        except structured_output.UnreadableAnswerError:
             return None
         question = " ".join(written.question.split())
         if not usable(question, written.answer, passages, style) or not self._answered(

@@ -51,7 +51,7 @@ _KIND_ENDS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class NamedSpan:
     """A name, date or number in a sentence.
 
     Attributes:
@@ -66,7 +66,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class SubjectDefinition:
     """What a passage says its subject is.
 
     Attributes:
@@ -99,7 +99,7 @@ def sentences(text: str) -> list[str]:
     return kept
 
 
-def spans(sentence: str) -> list[Span]:
+def spans(sentence: str) -> list[NamedSpan]:
     """Return the names, dates and numbers of a sentence, in order.
 
     A capital letter at the start of the sentence makes no name of one word.
@@ -108,7 +108,7 @@ def spans(sentence: str) -> list[Span]:
     ...  for s in spans(sentence)]
     [('May 1889', 'date'), ('Eiffel', 'name'), ('2', 'number'), ('Paris', 'name')]
     """
-    dates = [Span(match.start(), match.end(), "date") for match in _DATE.finditer(sentence)]
+    dates = [NamedSpan(match.start(), match.end(), "date") for match in _DATE.finditer(sentence)]
     for match in _NAME.finditer(sentence):
         text = match[0].rstrip(".'\u2019-")
         first = text.partition(" ")[0]
@@ -116,14 +116,14 @@ def spans(sentence: str) -> list[Span]:
         if first.lower() in ENGLISH or (start == 0 and " " not in text):
             continue
         if not any(start < other.end and other.start < end for other in dates):
-            dates.append(Span(start, end, "name"))
+            dates.append(NamedSpan(start, end, "name"))
     for match in _NUMBER.finditer(sentence):
         if not any(match.start() < other.end and other.start < match.end() for other in dates):
-            dates.append(Span(match.start(), match.end(), "number"))
+            dates.append(NamedSpan(match.start(), match.end(), "number"))
     return sorted(dates, key=lambda span: span.start)
 
 
-def definition(text: str) -> Definition | None:
+def definition(text: str) -> SubjectDefinition | None:
     """Return what the first sentence of a passage says that its subject is; None where it does not.
 
     >>> definition("Faust (1808) is a tragic play in two parts by Goethe. It is long.")
@@ -136,7 +136,7 @@ def definition(text: str) -> Definition | None:
     _, _, rest = what.partition(" ")
     kind = _KIND_ENDS.split(rest, maxsplit=1)[0].strip()
     words = kind.split()
-    return Definition(what, kind) if 0 < len(words) <= 6 and words[-1].isalpha() else None
+    return SubjectDefinition(what, kind) if 0 < len(words) <= 6 and words[-1].isalpha() else None
 
 
 _AUXILIARY = re.compile(
@@ -229,7 +229,7 @@ def about(sentence: str, name: str) -> str | None:
     return f"{name}{chr(39) + 's' if match['own'] else ''} {sentence[match.end() :]}" if name else None
 
 
-def ask(sentence: str, span: Span, *, person: bool = False) -> str | None:
+def ask(sentence: str, span: NamedSpan, *, person: bool = False) -> str | None:
     """Return the question for what a span of a sentence says; None where no rule applies.
 
     Args:
@@ -264,7 +264,7 @@ def ask(sentence: str, span: Span, *, person: bool = False) -> str | None:
     return _fronted(word, f"{before.strip(' ,')} {after.lstrip(' ,')}")
 
 
-def _clause(sentence: str, span: Span) -> tuple[str, str]:
+def _clause(sentence: str, span: NamedSpan) -> tuple[str, str]:
     """Return what stands before and after a span in its clause; in the sentence if the clause is short."""
     cuts = [match.end() for match in _CLAUSE.finditer(sentence)]
     start = max((cut for cut in cuts if cut <= span.start), default=0)

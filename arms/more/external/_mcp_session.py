@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from armwise.arms.base import ArmError
-from armwise.arms.retrievers.remote import MAX_BYTES, HttpArm, UnreadableError, loaded
+from armwise.arms.retrievers.remote import MAX_BYTES, HttpArm, UnreadableResponseError, loaded
 from armwise.arms.upstream import shown
 
 PASSED = ("content-type", "mcp-session-id")
@@ -26,7 +26,7 @@ PASSED = ("content-type", "mcp-session-id")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ToolResult:
     """What a tool returned.
 
     Attributes:
@@ -83,7 +83,7 @@ class Session:
         self.version = client.protocol_version if discovered else None
         self._arm, self._client = arm, client
 
-    async def call(self, tool: str, arguments: dict[str, Any]) -> Found:
+    async def call(self, tool: str, arguments: dict[str, Any]) -> ToolResult:
         """Return what a tool returns. Raises ArmError."""
         # not by `call_tool`, which lists the tools first to check their schemas
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
@@ -91,7 +91,7 @@ class Session:
         texts = tuple(block.text for block in result.content if isinstance(block, TextContent))
         if result.is_error:
             raise ArmError(f"{self._arm.label}: tool {tool!r} failed: {shown(' '.join(texts).encode())}")
-        return Found(result.structured_content, texts)
+        return ToolResult(result.structured_content, texts)
 
 
 @asynccontextmanager
@@ -123,7 +123,7 @@ async def connected(arm: HttpArm, total_s: float, version: str | None) -> AsyncI
         cause: BaseException = error
         while isinstance(cause, BaseExceptionGroup):
             cause = cause.exceptions[0]
-        if isinstance(cause, ArmError | UnreadableError):
+        if isinstance(cause, ArmError | UnreadableResponseError):
             raise cause from error
         if transport.failure is not None:
             raise transport.failure from error

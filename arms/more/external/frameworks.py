@@ -39,7 +39,7 @@ class RetrieverParams(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ForeignDocument:
     """A document of any framework.
 
     Attributes:
@@ -69,7 +69,7 @@ class Framework:
     title: str
     method: str
     search: Callable[[Any, str, int], Iterable[Any]]
-    read: Callable[[Any], Found]
+    read: Callable[[Any], ForeignDocument]
 
 
 FRAMEWORKS = {
@@ -77,19 +77,19 @@ FRAMEWORKS = {
         "LangChain",
         "invoke",
         lambda retriever, question, _: retriever.invoke(question),
-        lambda d: Found(getattr(d, "id", None), d.page_content, d.metadata, None),
+        lambda d: ForeignDocument(getattr(d, "id", None), d.page_content, d.metadata, None),
     ),
     "llamaindex": Framework(
         "LlamaIndex",
         "retrieve",
         lambda retriever, question, _: retriever.retrieve(question),
-        lambda n: Found(n.node.node_id, n.node.get_content(), n.node.metadata, n.score),
+        lambda n: ForeignDocument(n.node.node_id, n.node.get_content(), n.node.metadata, n.score),
     ),
     "haystack": Framework(
         "Haystack",
         "run",
         lambda retriever, question, k: retriever.run(query=question, top_k=k)["documents"],
-        lambda d: Found(d.id, d.content, d.meta, d.score),
+        lambda d: ForeignDocument(d.id, d.content, d.meta, d.score),
     ),
 }
 
@@ -124,7 +124,7 @@ class RetrieverArm:
             raise ArmError(f"arm {self.name!r}: {type(error).__name__}: {error}") from error
         return Retrieval(best(passages.values(), k))
 
-    def _passage(self, document: Found, score: float) -> Passage:
+    def _passage(self, document: ForeignDocument, score: float) -> Passage:
         field = self._params.id_field
         name = document.id if field is None else document.metadata[field]
         if not isinstance(document.text, str):

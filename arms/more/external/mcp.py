@@ -12,7 +12,7 @@ from armwise.arms.retrievers.new_arms import NewArms
 from armwise.arms.retrievers.remote import (
     HttpArm,
     HttpParams,
-    UnreadableError,
+    UnreadableResponseError,
     best,
     check_reach,
     fill,
@@ -69,7 +69,7 @@ class McpArm(HttpArm):
         """Call the tool, and read what it returns. Raises ArmError, within `total_s`."""
         try:
             return Retrieval(best(self.connections.waiting.run(self._found(query.text, k)), k))
-        except UnreadableError as error:
+        except UnreadableResponseError as error:
             raise ArmError(f"{self.label} gave a result that cannot be read: {error}") from error
 
     async def _found(self, question: str, k: int) -> list[Passage]:

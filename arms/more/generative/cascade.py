@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.base import Arm, Query, Retrieval, StageRun
 from armwise.arms.llm import Write, prompts
-from armwise.arms.more.generative.ensemble import Answered, all_failed, answers_bound, answers_of
+from armwise.arms.more.generative.ensemble import MemberAnswer, all_failed, answers_bound, answers_of
 from armwise.arms.retrievers.kind import CascadeDecider, DeciderSpec, Kind, Members, Resources, Stages
 
 
@@ -72,22 +72,22 @@ class CascadeArm:
     def search(self, query: Query, k: int) -> Retrieval:
         """Return the passages of the best answer. Raises ArmError when every member fails."""
         members: list[Arm] = []
-        outcomes: list[Answered | Exception] = []
+        outcomes: list[MemberAnswer | Exception] = []
         best, runs = None, list[StageRun]()
         for stage in self._stages:
             depth = max(k, self._decider.k)
             ran = answers_of(stage, query, depth, self._decider.k, self._writing, self._write)
             members, outcomes = [*members, *stage], [*outcomes, *ran]
-            answered = [outcome if isinstance(outcome, Answered) else None for outcome in outcomes]
+            answered = [outcome if isinstance(outcome, MemberAnswer) else None for outcome in outcomes]
             run = StageRun(
                 tuple(member.name for member in stage),
                 tuple(
                     member.name
                     for member, outcome in zip(stage, ran, strict=True)
-                    if not isinstance(outcome, Answered)
+                    if not isinstance(outcome, MemberAnswer)
                 ),
-                sum(outcome.found.steps for outcome in ran if isinstance(outcome, Answered)),
-                sum(outcome.tokens for outcome in ran if isinstance(outcome, Answered)),
+                sum(outcome.found.steps for outcome in ran if isinstance(outcome, MemberAnswer)),
+                sum(outcome.tokens for outcome in ran if isinstance(outcome, MemberAnswer)),
             )
             if not any(answered):
                 runs.append(run)

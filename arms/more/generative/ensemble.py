@@ -107,7 +107,7 @@ class EnsembleParams(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class SelectorInputs:
     """A trained selector and its inputs.
 
     Attributes:
@@ -122,7 +122,7 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class MemberAnswer:
     """What a member found, the passages that the model read, the answer, and the tokens of both."""
 
     found: Retrieval
@@ -147,7 +147,7 @@ class EnsembleArm:
         members: Sequence[Arm],
         params: EnsembleParams,
         write: Write,
-        learned: Learned | None = None,
+        learned: SelectorInputs | None = None,
     ) -> None:
         self.name = name
         self.backbones = frozenset(_backbones(params)).union(*(member.backbones for member in members))
@@ -165,7 +165,7 @@ class EnsembleArm:
         # a router was trained on answers from so many passages
         read = self._learned.selector.k if self._learned else None
         outcomes = answers_of(self._members, query, depth, read, self._params.writing, self._write)
-        answered = [outcome for outcome in outcomes if isinstance(outcome, Answered)]
+        answered = [outcome for outcome in outcomes if isinstance(outcome, MemberAnswer)]
         if not answered:
             raise all_failed(self.name, self._members, outcomes)
         at, tokens = self._select(query, answered)
@@ -175,7 +175,7 @@ class EnsembleArm:
             tokens=tokens + sum(each.tokens for each in answered),
         )
 
-    def _select(self, query: Query, answered: Sequence[Answered]) -> tuple[int, int]:
+    def _select(self, query: Query, answered: Sequence[MemberAnswer]) -> tuple[int, int]:
         """Return the index of the selected answer, and the tokens spent on the selection."""
         answers, chosen, tokens = [each.answer for each in answered], None, 0
         if self._params.select == "llm":
@@ -220,7 +220,7 @@ class EnsembleArm:
 
 def answers_of(
     members: Sequence[Arm], query: Query, k: int, read: int | None, writing: prompts.Writing, write: Write
-) -> list[Answered | Exception]:
+) -> list[MemberAnswer | Exception]:
     """Run members in parallel, and return the passages and the answer of each, or its error.
 
     Args:
@@ -232,14 +232,14 @@ def answers_of(
         write: Prompts the language model.
     """
 
-    def run(member: Arm) -> Answered | Exception:
+    def run(member: Arm) -> MemberAnswer | Exception:
         try:
             retrieval = member.search(query, k)
             passages = retrieval.passages[:read]
             answer = answer_to(writing.prompt(query.text, passages), writing, write)
         except (ArmError, GeneratorError) as error:
             return error
-        return Answered(retrieval, passages, answer.text, retrieval.tokens + answer.tokens)
+        return MemberAnswer(retrieval, passages, answer.text, retrieval.tokens + answer.tokens)
 
     # threads of its own: a nested ensemble must not wait for a thread that waits for it
     with ThreadPoolExecutor(len(members), thread_name_prefix="answers") as pool:
@@ -248,7 +248,7 @@ def answers_of(
         return [future.result() for future in running]
 
 
-def all_failed(name: str, members: Sequence[Arm], outcomes: Sequence[Answered | Exception]) -> ArmError:
+def all_failed(name: str, members: Sequence[Arm], outcomes: Sequence[MemberAnswer | Exception]) -> ArmError:
     """Return the error of an arm of which every member failed."""
     errors = "; ".join(f"{member.name}: {outcome}" for member, outcome in zip(members, outcomes, strict=True))
     return ArmError(f"every member of arm {name!r} failed: {errors}")
@@ -293,7 +293,7 @@ def _build(name: str, params: EnsembleParams, have: Resources, member: Members) 
             ("passage vectors", spec.encoder),
             lambda: PassageVectors(have.corpus, have.indexes, spec.encoder),
         )
-        learned = Learned(have.open_selector(spec), spec.backbone, vectors)
+        learned = SelectorInputs(have.open_selector(spec), spec.backbone, vectors)
     return EnsembleArm(name, [member(other) for other in params.arms], params, have.write, learned)
 
 

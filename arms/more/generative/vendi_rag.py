@@ -100,7 +100,7 @@ class VendiRagArm:
         )
         return Prompt(messages, self._params.max_tokens)
 
-    def _judge(self, question: str, retrieval: Retrieval, answer: str) -> judge.Verdict[float]:
+    def _judge(self, question: str, retrieval: Retrieval, answer: str) -> judge.Grade[float]:
         return judge.grade(
             self._write,
             judge.ANSWER,

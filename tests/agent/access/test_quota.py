@@ -14,7 +14,17 @@ from armwise.agent.access import Caller, Quota, RateLimitedError, SpentError
 from armwise.feedback.events import Cost
 from armwise.feedback.log import Store
 from armwise.feedback.registry import KeyLimits
-from armwise.feedback.registry.usage import ALIVE_S, DAY, MINUTE, MONTH, Amount, Reserve, Usage, period, spend
+from armwise.feedback.registry.usage import (
+    ALIVE_S,
+    DAY,
+    MINUTE,
+    MONTH,
+    Reserve,
+    UsageAmount,
+    UsageLedger,
+    period,
+    spend,
+)
 
 NOW = 1_800_000_000.0
 
@@ -41,7 +51,7 @@ def store(log_url: str) -> Iterator[Store]:
 
 
 def replicas(store: Store, clock: Clock, n: int = 2) -> list[Quota]:
-    return [Quota(Usage(store, f"replica-{i}"), clock) for i in range(n)]
+    return [Quota(UsageLedger(store, f"replica-{i}"), clock) for i in range(n)]
 
 
 def caller(**limits: float | str) -> Caller:
@@ -266,8 +276,8 @@ async def test_a_turn_counts_for_the_day_on_which_it_was_admitted(store: Store, 
     clock.now += 2
     quota.charge("d-1", Cost(prompt_tokens=3, completion_tokens=4))
     await quota.report()
-    assert spend(store, NOW)["k"]["day"] == Amount(0, 7, 0.0)
-    assert spend(store, clock.now)["k"].get("day", Amount()) == Amount()
+    assert spend(store, NOW)["k"]["day"] == UsageAmount(0, 7, 0.0)
+    assert spend(store, clock.now)["k"].get("day", UsageAmount()) == UsageAmount()
 
 
 async def test_a_turn_keeps_what_it_has_reserved_for_as_long_as_it_takes(
@@ -357,9 +367,9 @@ async def test_what_keys_use_is_reported_by_day_and_month_with_or_without_limits
     await quota.report()
     found = spend(store, NOW + 12 * 24 * 3600)["k"]
     assert found == {
-        "day": Amount(1, 7, 0.5),
-        "month": Amount(2, 14, 1.0),  # 15 and 27 January; 8 February
-        "total": Amount(3, 21, 1.5),
+        "day": UsageAmount(1, 7, 0.5),
+        "month": UsageAmount(2, 14, 1.0),  # 15 and 27 January; 8 February
+        "total": UsageAmount(3, 21, 1.5),
     }
 
 
@@ -391,7 +401,7 @@ async def test_a_replica_forgets_what_it_held_of_minutes_that_are_over(store: St
 async def test_what_was_reported_while_the_caller_left_is_counted_once(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage, entered, go_on = Usage(store, "replica"), threading.Event(), threading.Event()
+    usage, entered, go_on = UsageLedger(store, "replica"), threading.Event(), threading.Event()
     exchange = usage.exchange
 
     def slow(*args: Any) -> Any:
@@ -430,7 +440,7 @@ async def test_a_report_without_news_writes_nothing(store: Store, clock: Clock) 
 async def test_what_is_reserved_is_reported_again_each_second(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage, exchanged = Usage(store, "replica"), list[float]()
+    usage, exchanged = UsageLedger(store, "replica"), list[float]()
     exchange = usage.exchange
 
     def counted(*args: Any) -> Any:
@@ -460,7 +470,7 @@ def test_a_grant_is_never_more_than_what_is_left(
     limit: int, used: int, before: int, left_s: float, reserved: int, wanted: int, meter: str
 ) -> None:
     reserve = Reserve(("k", period(NOW, MINUTE)), meter, limit, wanted)
-    amounts = [Amount(**{meter: amount}) for amount in (used, reserved, before)]  # type: ignore[arg-type]
+    amounts = [UsageAmount(**{meter: amount}) for amount in (used, reserved, before)]  # type: ignore[arg-type]
     grant = reserve.grant(*amounts, left_s)
     counted = used + int(before * left_s / 60)
     left = limit - counted - reserved
@@ -470,5 +480,7 @@ def test_a_grant_is_never_more_than_what_is_left(
     assert (grant.again_s > 0) == (counted >= limit)
     assert grant.again_s <= max(0.05, left_s + 60)
 
-    limits_whole_minute = Reserve(reserve.use, meter, limit, wanted).grant(Amount(), Amount(), amounts[0])
+    limits_whole_minute = Reserve(reserve.use, meter, limit, wanted).grant(
+        UsageAmount(), UsageAmount(), amounts[0]
+    )
     assert (limits_whole_minute.again_s > 0) == (used >= limit), "at the first moment of a minute, too"

@@ -41,7 +41,7 @@ def fails(service: Service, trigger: runs.Trigger) -> None:
     """Do a run that fails."""
     store, now = service.point.store, service.clock()
     run = runs.claim(store, service.point.versions.configured.digest, trigger, "here:1", now)
-    runs.finish(store, run, runs.State.FAILED, now, WHY)
+    runs.finish(store, run, runs.RunState.FAILED, now, WHY)
 
 
 async def failures(service: Service) -> list[dict[str, object]]:
@@ -94,7 +94,7 @@ async def test_a_warm_start_that_failed_is_shown_everywhere_until_one_comes_to_i
 
     store, ours = warmed.point.store, warmed.point.versions.configured.digest
     again = runs.claim(store, ours, runs.Trigger.REQUEST, "here:1", warmed.clock())
-    runs.finish(store, again, runs.State.HELD, warmed.clock())
+    runs.finish(store, again, runs.RunState.HELD, warmed.clock())
     assert await failures(warmed) == []
     assert "background well nothing fails" in await page(warmed)
     assert await gauges(warmed) == NONE

@@ -14,7 +14,7 @@ from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import KNOWN_CALLER, WITHOUT_KEY, RequestGuard
 from armwise.agent.api.routes import DIALECTS
 from armwise.agent.config import Key, Limits
-from armwise.feedback.registry.usage import Usage
+from armwise.feedback.registry.usage import UsageLedger
 
 LIMIT = 10
 LIMITS = Limits.model_construct(body_bytes=LIMIT, body_s=60.0)
@@ -69,7 +69,7 @@ async def serve(
 
 
 def guarded(app: Behind, limits: Limits, keys: tuple[Key, ...] = ()) -> RequestGuard:
-    usage = cast(Usage, None)  # which is not used without limits of keys
+    usage = cast(UsageLedger, None)  # which is not used without limits of keys
     refused: list[str] = []
     keyring, quota = Keyring(keys, lambda: 0.0), Quota(usage, lambda: 0.0)
     return RequestGuard(app, keyring, quota, Hosts(["api.example.com"]), limits, refused.append, DIALECTS)

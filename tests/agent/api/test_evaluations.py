@@ -128,7 +128,7 @@ async def test_evaluations_are_listed_newest_first_in_pages(judged: Service) -> 
     mine, other = evaluations.claim(store, ours, "w", 1.0), evaluations.claim(store, ours, "other", 1.0)
     assert mine is not None
     assert other is not None
-    evaluations.finish(store, mine, evaluations.Answer({"rows": 3}, "<html>"), 2.0)
+    evaluations.finish(store, mine, evaluations.StoredResult({"rows": 3}, "<html>"), 2.0)
     evaluations.fail(store, other, "why", 2.0)
     listed = (await judged.client.get(EVALUATIONS)).json()["evaluations"]
     assert [one["id"] for one in listed] == numbers[::-1]

@@ -9,7 +9,7 @@ import pytest
 from armwise.agent.api import decisions
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.errors import LogUnavailableError
-from armwise.feedback.events import Feedback, Kind
+from armwise.feedback.events import Feedback, FeedbackKind
 from tests.agent.asking import look_up, post, refused, rows, tell
 from tests.agent.fakes import CONFIG, Service
 
@@ -226,7 +226,9 @@ async def test_a_decision_shows_the_metrics_that_it_will_be_learned_with(tmp_pat
         store, config = service.point.store, service.config
         record = store.record(name)
         assert record is not None
-        late = Feedback("f-1", name, "thumb", None, record.decision.deadline + 1.0, kind=Kind.RETRACTION)
+        late = Feedback(
+            "f-1", name, "thumb", None, record.decision.deadline + 1.0, kind=FeedbackKind.RETRACTION
+        )
         after = replace(record, feedback=(*record.feedback, late))
         for waited, state in ((0.0, "open"), (GRACE_S, "open"), (GRACE_S + 0.1, "closed")):
             shown = decisions.document(after, config, record.decision.deadline + waited)

@@ -15,7 +15,7 @@ from armwise.arms.corpus import ingest
 from armwise.arms.llm import Chunk, Prompt, base, prompts
 from armwise.arms.models import Backbone
 from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare
-from armwise.arms.retrievers.kind import DeciderSpec, Verdict
+from armwise.arms.retrievers.kind import CascadeStep, DeciderSpec
 from armwise.feedback.events import (
     QUOTES_PASSAGES,
     Context,
@@ -24,7 +24,7 @@ from armwise.feedback.events import (
     Execution,
     Feedback,
     Observation,
-    Source,
+    ObservationSource,
     Status,
 )
 from tests.agent.api.test_tenants import bearer
@@ -120,10 +120,10 @@ class CorpusArms(FakeArms):
 
     def decide(
         self, question: str, answers: Sequence[str | None], found: Sequence[Sequence[Passage]]
-    ) -> Verdict:
+    ) -> CascadeStep:
         del question
         self.decided += [passage for passages in found for passage in passages]
-        return Verdict(len(answers) - 1, 0.5, 1.0 if len(answers) < 3 else None, len(answers) < 3)
+        return CascadeStep(len(answers) - 1, 0.5, 1.0 if len(answers) < 3 else None, len(answers) < 3)
 
     failing: str | None = None
 
@@ -447,7 +447,9 @@ async def test_no_field_that_may_quote_a_passage_is_shown_to_other_groups(tenant
     quoted = {kind: {name: TEXTS[name] for name in quoting(kind)} for kind in CANNOT_QUOTE}
     name = "d-restricted"
     run = Execution(name, "bm25", Status.LLM_FAILED, Cost(), ("zeta-1",), **quoted[Execution])
-    second = Observation(name, Source.SHADOW, "bm25", 1.0, passages=("zeta-1",), **quoted[Observation])
+    second = Observation(
+        name, ObservationSource.SHADOW, "bm25", 1.0, passages=("zeta-1",), **quoted[Observation]
+    )
     item = Feedback("f-1", name, "thumb", 1.0, copied.decision.decided_at, **quoted[Feedback])
     store.append([replace(copied.decision, id=name), run, second, item])
     async for who, record, text in records(tenants, name):

@@ -29,7 +29,7 @@ from armwise.arms.models import digest_of
 from armwise.arms.retrievers import ArmSpec, Resources, fill_collection
 from armwise.feedback.log import Store, tables
 from armwise.feedback.log.database import open_database
-from armwise.feedback.log.schema import State
+from armwise.feedback.log.schema import DatabaseState
 
 ARGS: dict[str, Any] = {
     "arms": {"none": {"kind": "none"}},
@@ -345,7 +345,7 @@ def changed(url: str, statement: str) -> None:
 
 def test_a_user_who_may_not_make_tables_is_told_only_while_there_are_none() -> None:
     def said(schema: int) -> list[str]:
-        return lines(checks._state(State(schema, may_create=False, lossy=()), "the log"))  # noqa: SLF001
+        return lines(checks._state(DatabaseState(schema, may_create=False, lossy=()), "the log"))  # noqa: SLF001
 
     assert said(tables.SCHEMA) == []
     assert said(0) == [

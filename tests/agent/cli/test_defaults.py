@@ -24,22 +24,31 @@ from armwise.agent.evaluation import EvaluationRequest
 from armwise.agent.lab.offline import (
     CascadeTraining,
     Comparing,
-    Evaluation,
+    EvaluationSettings,
     Labelling,
+    PortfolioSelection,
     RelevanceTraining,
     Scoring,
-    Selection,
     Synthesis,
     Training,
 )
 from armwise.agent.lab.simulation import Simulation
-from armwise.agent.lab.warmstart import Beside, InsertSettings
+from armwise.agent.lab.warmstart import InsertSettings, OtherLabels
 
 TABLE = Path(__file__).with_name("defaults.yaml")
 
 MODELS = (
-    *(Beside, CascadeTraining, Comparing, Evaluation, EvaluationRequest, InsertSettings, Labelling, NewKey),
-    *(RelevanceTraining, Scoring, Selection, Simulation, Synthesis, Training),
+    *(
+        OtherLabels,
+        CascadeTraining,
+        Comparing,
+        EvaluationSettings,
+        EvaluationRequest,
+        InsertSettings,
+        Labelling,
+        NewKey,
+    ),
+    *(RelevanceTraining, Scoring, PortfolioSelection, Simulation, Synthesis, Training),
 )
 
 Table = dict[str, dict[str, Any]]

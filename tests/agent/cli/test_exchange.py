@@ -18,7 +18,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from armwise.agent.api import Export, Window
+from armwise.agent.api import Export, ExportWindow
 from armwise.agent.cli.evaluate import configured_by
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, load
@@ -124,7 +124,7 @@ def test_what_may_still_get_feedback_is_left_out_of_layouts_that_cannot_say_so(
                 + [replace(value, received_at=at + 2.0)] * (number != 3)
             )
         Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(0.0)
-        export = Export(store, rule, ARMS, Window())
+        export = Export(store, rule, ARMS, ExportWindow())
         if form == "obp":
             export.fill(tmp_path)
         lines = [] if form == "obp" else list(export.lines(form))  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def test_what_is_written_while_it_is_read_is_no_part_of_it(settings: AppConfig, 
     config = settings.model_copy(update={"log_url": f"sqlite:///{tmp_path / 'log.db'}"})
     judged_log(config, 3, start=START)
     store = Store(config.database_url, clock=lambda: START + 100)
-    examples = Export(store, config.reward, ARMS, Window()).examples()
+    examples = Export(store, config.reward, ARMS, ExportWindow()).examples()
     first = next(examples)
     turn = store.record("judged-0")
     assert turn is not None
@@ -180,7 +180,7 @@ def test_what_is_written_while_it_is_read_is_no_part_of_it(settings: AppConfig, 
     store.append([again, replace(turn.execution, decision_id="late", finished_at=START + 50.5), value])
     Joiner(store, config.reward, take_epoch(store, "test", START)).advance(START + 100)
     assert [first.seq, *(one.seq for one in examples)] == [1, 2, 3]
-    assert Export(store, config.reward, ARMS, Window()).length == 4
+    assert Export(store, config.reward, ARMS, ExportWindow()).length == 4
     store.close()
 
 
@@ -362,7 +362,7 @@ def test_only_some_examples_are_in_memory(settings: AppConfig) -> None:
             return super().reading()
 
     store = Watched(settings.database_url)
-    lines = Export(store, settings.reward, ARMS, Window()).lines("jsonl")
+    lines = Export(store, settings.reward, ARMS, ExportWindow()).lines("jsonl")
     before = store.read
     next(lines), next(lines)
     assert store.read == before + 1

@@ -17,7 +17,7 @@ from ray.serve.schema import DeploymentStatusTrigger as Trigger
 from armwise.agent import run_folder
 from armwise.agent.background import recorded
 from armwise.agent.cli import start_ray
-from armwise.agent.cli.start_ray import Problem, Watch, problems
+from armwise.agent.cli.start_ray import DeploymentWatch, Problem, problems
 from armwise.agent.run_folder import RAY_STARTED, RUN_FOLDER
 from armwise.arms import local_ray
 
@@ -96,7 +96,7 @@ def test_each_problem_is_printed_once_and_the_main_thread_is_interrupted_at_the_
     monkeypatch.setattr(start_ray, "LOOK_S", 0.0)
     monkeypatch.setattr(local_ray, "start_log_monitor_again", lambda: next(ended))
     monkeypatch.setattr(signal, "pthread_kill", lambda thread, number: sent.append((thread, number)))
-    watch = Watch()
+    watch = DeploymentWatch()
     watch.run()
     assert sent == [(threading.main_thread().ident, signal.SIGINT)]
     assert [one.for_good for one in watch.given_up] == [True]
@@ -111,7 +111,7 @@ def test_what_is_unhealthy_is_on_record_until_all_is_well(
 ) -> None:
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
     one, other = (Problem(f"deployment {name} is unhealthy", "no replica", False) for name in ("A", "B"))
-    watch, seen = Watch(), list[list[tuple[str, int]]]()
+    watch, seen = DeploymentWatch(), list[list[tuple[str, int]]]()
     for there in ([one], [one], [one, other], [other], [], [one]):
         watch._report(there)  # noqa: SLF001 - what `run` does with a look
         seen.append([(failure.why, failure.attempts) for failure in recorded("default")])

@@ -693,7 +693,7 @@ async def test_a_warm_start_is_told_in_names_and_dates(service: Service) -> None
     mine = runs.claim(store, "ours", runs.Trigger.SCHEDULE, "worker", now)
     inputs = {"log": 1700000, "alarm": None, "live": {"recipe": "c" * 64, "start": {"runs": [1, 2]}}}
     runs.save_progress(store, mine, now, inputs=inputs, steps=STEPS, candidate=1)
-    runs.finish(store, mine, runs.State.HELD, now + 3600.0)
+    runs.finish(store, mine, runs.RunState.HELD, now + 3600.0)
     listed = plain(await seen(service, "/warm-starts"))
     assert "1 2023-11-14 22:13 UTC 2023-11-14 23:13 UTC the schedule held version 1" in listed
     page = await seen(service, "/warm-starts/1")

@@ -14,7 +14,7 @@ import pytest
 from armwise.agent.console.period import NothingServedError, Period, Saving, Turns, read_period
 from armwise.agent.console.period_file import read_file_period
 from armwise.agent.console.period_report import gain_in_words, page_of, savings_in_words, text_of, unknowns
-from armwise.agent.evaluation import Comparison
+from armwise.agent.evaluation import ServedComparison
 from armwise.agent.evaluation.served import Alternative
 from armwise.feedback.events import (
     INCUMBENT,
@@ -281,11 +281,11 @@ def test_what_changed_and_what_was_held_in_the_period_stands_in_order(store: Sto
         for seq, at in enumerate((10.0, 30.0, 49.0), start=1):
             connection.exec_driver_sql(f"UPDATE promotions SET at = {BEGIN + at} WHERE seq = {seq}")
     early = runs.claim(store, "recipe", runs.Trigger.REQUEST, "w", BEGIN)
-    runs.finish(store, early, runs.State.HELD, BEGIN + 19.0)
+    runs.finish(store, early, runs.RunState.HELD, BEGIN + 19.0)
     run = runs.claim(store, "recipe", runs.Trigger.REQUEST, "w", BEGIN)
     step = {"name": "decide", "at": 1.0, "found": {"reasons": [f"Too few {HARM}.", "And so on."]}}
     runs.save_progress(store, run, BEGIN, inputs={}, steps=[step])
-    runs.finish(store, run, runs.State.HELD, BEGIN + 25.0)
+    runs.finish(store, run, runs.RunState.HELD, BEGIN + 25.0)
     found = read_period(store, CONFIG, BEGIN + 20.0, BEGIN + 48.0, nothing)
     assert [what for _, what in found.changes] == [f"Promotion of version 7, because: {HARM}"]
     assert [what for _, what in found.held] == [f"Warm start {run.seq} was held: Too few {HARM}. And so on."]
@@ -355,7 +355,9 @@ LEAD = Alternative(None, 90, 0.5, (0.4, 0.6), 0.1, -0.1, 0.3, 1_234)
 
 PERIOD = Period(
     *(0.0, 86400.0),
-    Comparison(100, 95, 90, 2, (0.6, (0.5, 0.7)), LEAD, (replace(LEAD, name="a", more=None, low=-0.2),)),
+    ServedComparison(
+        100, 95, 90, 2, (0.6, (0.5, 0.7)), LEAD, (replace(LEAD, name="a", more=None, low=-0.2),)
+    ),
     *((), "", (), (), "a", Saving(50, 0.5, 0.1, 0.9), Saving(50, 1.0, -1.0, 3.0), 12.0, (), ()),
 )
 

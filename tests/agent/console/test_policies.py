@@ -222,7 +222,7 @@ async def test_the_gate_is_quoted_before_a_promotion(tmp_path: Path) -> None:
         report = {"candidates": [{"name": f"recipe:{number}", "verdict": held}]}
         claimed = evaluations.claim(store, _configuration(service), "worker", service.clock())
         assert claimed is not None
-        evaluations.finish(store, claimed, evaluations.Answer(report, ""), service.clock())
+        evaluations.finish(store, claimed, evaluations.StoredResult(report, ""), service.clock())
         shown = await considered(service, "promote", number)
         assert "The gate holds it , by evaluation 1" in shown
         assert "it gains <i>nothing</i>" in shown
@@ -328,7 +328,7 @@ async def test_the_first_start_is_not_called_forced_and_an_operator_who_forces_i
     store, configured = service.point.store, service.point.versions.configured.digest
     number = candidate(service)
     mine = runs.claim(store, configured, runs.Trigger.COMMAND, "worker", 3.0)
-    finished = promotions.Finished(mine, {"candidate": number})
+    finished = promotions.FinishedRun(mine, {"candidate": number})
     reason = "warm start 1: nothing was served before"
     promotion = promotions.Promotion(0, number, promotions.Action.PROMOTE, reason, 4.0, forced=True)
     await asyncio.to_thread(promotions.record, store, configured, promotion, finished=finished)

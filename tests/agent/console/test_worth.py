@@ -179,7 +179,7 @@ async def test_the_last_portfolio_is_drawn_by_its_size(service: Service) -> None
     assert drawn["x"] == [1, 2]
     assert drawn["counts"] == "arms"
     assert [one["values"] for one in drawn["series"]] == [[0.5, 0.75], [0.5, 0.6], [0.5, 0.5]]
-    runs.finish(store, run, runs.State.HELD, now)
+    runs.finish(store, run, runs.RunState.HELD, now)
     later = runs.claim(store, "configured", runs.Trigger.REQUEST, "test", now + 1.0)
     without = [{**step, "name": "gather"}, {**step, "found": {}}]
     runs.save_progress(store, later, now, inputs={}, steps=without, candidate=None, evaluation=None)

@@ -15,11 +15,11 @@ from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation.candidates import (
     CandidateError,
     CandidateKind,
-    Setting,
+    CandidateService,
     parse_name,
     spelled_out,
 )
-from armwise.agent.evaluation.evaluate import Target, targets
+from armwise.agent.evaluation.evaluate import CandidateTarget, targets
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.learning import Recipe
 from armwise.agent.policies import PolicySpec, Uniform, build_policy, catalog
@@ -121,10 +121,10 @@ def example(
 
 def asked(
     config: AppConfig, examples: Sequence[Example], name: str, store: Store | None = None, **selected: Any
-) -> Target:
+) -> CandidateTarget:
     source = Examples(examples)
     log = source.log(config.reward, Selection(**selected))
-    setting = Setting.of(config, config.reward, store)
+    setting = CandidateService.of(config, config.reward, store)
     (found,) = targets(log, [parse_name(name)], setting, source, lambda *_: None)
     return found
 
@@ -211,7 +211,7 @@ def test_who_learns_learns_by_the_prices_that_are_asked_for(config: AppConfig) -
     log = [dear, example(2, "bm25", 0.8, question="the same"), example(3, question="the same")]
     source, changed = Examples(log), EvaluationRequest(cost_weight=0.0).changed(config.reward)
     for rule, best in ((config.reward, "bm25"), (changed, "dense")):
-        setting = Setting.of(config, rule, None)
+        setting = CandidateService.of(config, rule, None)
         (found,) = targets(
             source.log(rule), [parse_name("policy:{kind: memory}")], setting, source, lambda *_: None
         )
@@ -493,7 +493,7 @@ def test_progress_is_told_to_the_last_row_that_is_asked_for(config: AppConfig) -
     targets(
         log,
         [parse_name("configured")],
-        Setting.of(config, config.reward, None),
+        CandidateService.of(config, config.reward, None),
         source,
         lambda *what: told.append(what),
     )

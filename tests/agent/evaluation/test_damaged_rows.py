@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from armwise.agent.config import AppConfig, load
 from armwise.agent.console import period
 from armwise.agent.evaluation import EvaluationError, EvaluationRequest, audit, evaluate_log
-from armwise.feedback.events import Observation, Source
+from armwise.feedback.events import Observation, ObservationSource
 from armwise.feedback.log import Store, damage, limits, listing
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.limits import Limited
@@ -66,7 +66,7 @@ def readers(store: Store, config: AppConfig) -> Mapping[str, Callable[[], object
         "grades": lambda: observed.graded(store, RULE, 100),
         "settled": lambda: settled.read(store, RULE),
         "answers": lambda: traffic.confirmed_since(store, RULE.join, "right", 0.5, 2.0, 0.0),
-        "quota": lambda: usage.Usage(store, "h").exchange({}, {}, NOW, RESERVE),
+        "quota": lambda: usage.UsageLedger(store, "h").exchange({}, {}, NOW, RESERVE),
         "spend": lambda: usage.spend(store, NOW),
         "audit": lambda: audit.audit_store(store, config, quietly),
         "report": lambda: period.read_period(store, config, 0.0, NOW, quietly),
@@ -133,12 +133,12 @@ def write(store: Store) -> None:
     fill(store, WORLD, N, seed=3)
     store.append(
         [
-            Observation("d1", Source.JUDGE, "none", 0.5, value=0.5, observed_at=BEGIN),
-            Observation("d2", Source.SHADOW, "dense", 0.5, 0.5, 0.5, observed_at=BEGIN),
+            Observation("d1", ObservationSource.JUDGE, "none", 0.5, value=0.5, observed_at=BEGIN),
+            Observation("d2", ObservationSource.SHADOW, "dense", 0.5, 0.5, 0.5, observed_at=BEGIN),
         ]
     )
-    one = usage.Amount(1, 1, 1.0)
-    usage.Usage(store, "g").exchange({RESERVE.use: one}, {RESERVE.use: one}, NOW)
+    one = usage.UsageAmount(1, 1, 1.0)
+    usage.UsageLedger(store, "g").exchange({RESERVE.use: one}, {RESERVE.use: one}, NOW)
 
 
 @pytest.fixture(scope="module")

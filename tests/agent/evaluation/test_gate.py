@@ -25,7 +25,7 @@ from armwise.agent.learning import Recipe, configuration_of, publish_candidate
 from armwise.agent.policies import PolicySpec
 from armwise.feedback.errors import QueueFullError
 from armwise.feedback.log import Store
-from armwise.feedback.registry import ActivePolicy, Evaluation, evaluations
+from armwise.feedback.registry import ActivePolicy, EvaluationRow, evaluations
 from armwise.feedback.registry.promotions import Action, Promotion
 from tests.agent.asking import refused
 from tests.agent.fakes import CONFIG, Service
@@ -48,10 +48,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
-def report(version: int, kind: str = "recipe") -> evaluations.Answer:
+def report(version: int, kind: str = "recipe") -> evaluations.StoredResult:
     """What an evaluation answers, as far as the gatekeeper looks at it."""
     judged = {"name": f"{kind}:{version}", "verdict": SAID}
-    return evaluations.Answer({"candidates": [{"name": "served", "verdict": None}, judged]}, "")
+    return evaluations.StoredResult({"candidates": [{"name": "served", "verdict": None}, judged]}, "")
 
 
 def answer(store: Store, version: int, at: float = NOW) -> int:
@@ -63,7 +63,7 @@ def answer(store: Store, version: int, at: float = NOW) -> int:
 
 
 @contextmanager
-def working(store: Store, end: Callable[[Evaluation], None]) -> Iterator[None]:
+def working(store: Store, end: Callable[[EvaluationRow], None]) -> Iterator[None]:
     """Claim what is asked for, in a thread, and end it so."""
     stop = threading.Event()
 
@@ -198,7 +198,7 @@ async def test_where_too_many_wait_already_none_is_asked_for(store: Store) -> No
         evaluations.submit(store, OURS, {}, NOW)
     with pytest.raises(QueueFullError, match="20 evaluations are queued or running"):
         await asked(store, 3)
-    assert all(one.status is evaluations.State.QUEUED for one in evaluations.page(store, 100))
+    assert all(one.status is evaluations.EvaluationStatus.QUEUED for one in evaluations.page(store, 100))
 
 
 async def test_a_promotion_waits_for_what_the_log_says_of_the_candidate(tmp_path: Path) -> None:
@@ -244,7 +244,9 @@ def test_an_evaluation_is_run_with_the_given_configuration_and_request(
 ) -> None:
     given = []
 
-    def evaluate(config: AppConfig, request: Mapping[str, Any], _: ProgressCallback) -> evaluations.Answer:
+    def evaluate(
+        config: AppConfig, request: Mapping[str, Any], _: ProgressCallback
+    ) -> evaluations.StoredResult:
         given.append((config, request))
         return report(3)
 
@@ -262,7 +264,9 @@ def test_progress_goes_to_the_caller_in_per_cent_and_to_the_log_as_a_share(
 ) -> None:
     shares = []
 
-    def evaluate(_: AppConfig, __: Mapping[str, Any], on_progress: ProgressCallback) -> evaluations.Answer:
+    def evaluate(
+        _: AppConfig, __: Mapping[str, Any], on_progress: ProgressCallback
+    ) -> evaluations.StoredResult:
         for done in (0.25, 0.506):
             on_progress(done)
             shares.append(evaluations.page(store, 1)[0].done)
@@ -285,14 +289,14 @@ def test_an_evaluation_is_run_beside_a_full_queue_which_it_leaves_alone(
     found, _ = run_here(store)
     assert found.number == evaluations.MAX_PENDING + 1
     newest, *others = evaluations.page(store, 100)
-    assert newest.status is evaluations.State.DONE
-    assert {one.status for one in others} == {evaluations.State.QUEUED}
+    assert newest.status is evaluations.EvaluationStatus.DONE
+    assert {one.status for one in others} == {evaluations.EvaluationStatus.QUEUED}
 
 
 def test_an_evaluation_that_fails_is_an_error_with_its_number_and_reason(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def evaluate(*_: object) -> evaluations.Answer:
+    def evaluate(*_: object) -> evaluations.StoredResult:
         raise JobFailedError("no such recipe")
 
     monkeypatch.setattr(gate, "evaluate_apart", evaluate)

@@ -167,7 +167,10 @@ def test_a_row_that_no_client_could_submit_fails_in_words_and_the_next_one_is_ru
     assert failed is not None
     assert re.search(refusal, failed.error or "")
     assert done is not None
-    assert (failed.status, done.status) == (evaluations.State.FAILED, evaluations.State.DONE)
+    assert (failed.status, done.status) == (
+        evaluations.EvaluationStatus.FAILED,
+        evaluations.EvaluationStatus.DONE,
+    )
     assert not [one for one in caplog.records if one.exc_info], "a traceback"
     store.close()
 
@@ -184,7 +187,9 @@ def test_a_row_that_no_client_could_submit_fails_in_words_and_the_next_one_is_ru
 def test_an_error_of_the_child_is_one_of_the_parent(
     config: AppConfig, monkeypatch: pytest.MonkeyPatch, raised: Exception, seen: Exception
 ) -> None:
-    def evaluate(given: AppConfig, request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
+    def evaluate(
+        given: AppConfig, request: Mapping[str, Any], heard: ProgressCallback
+    ) -> evaluations.StoredResult:
         assert (given, request) == (config, REQUEST)
         heard(0.5)
         raise raised

@@ -238,7 +238,7 @@ def test_the_newest_changes_stand_at_the_decisions_where_they_happened(store: St
 
 
 RUN = Run(
-    *(3, runs.Trigger.SCHEDULE, runs.State.PROMOTED, "w", 1.0, 2.0, 5.0, {}),
+    *(3, runs.Trigger.SCHEDULE, runs.RunState.PROMOTED, "w", 1.0, 2.0, 5.0, {}),
     [
         {"name": "learn", "found": {"version": 9}},
         {

@@ -7,7 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from armwise.agent.evaluation.served import Alternative, Comparison, compare, least_floor, rounded, summary_of
+from armwise.agent.evaluation.served import (
+    Alternative,
+    ServedComparison,
+    compare,
+    least_floor,
+    rounded,
+    summary_of,
+)
 from armwise.agent.learning import Recipe, publish_candidate
 from armwise.feedback.log import Store
 from armwise.feedback.ope.intervals import Weighted
@@ -109,7 +116,7 @@ LESS = Alternative("b", 900, 0.2, (0.1, 0.3), 0.5, 0.4, 0.6, None)
 
 MORE = Alternative("c", 900, 0.8, (0.7, 0.9), -0.1, -0.15, -0.02, None)
 
-WHOLE = Comparison(1000, 950, 900, 3, (0.71, (0.6, 0.8)), LEAD, (OPEN,))
+WHOLE = ServedComparison(1000, 950, 900, 3, (0.71, (0.6, 0.8)), LEAD, (OPEN,))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +189,7 @@ WHOLE = Comparison(1000, 950, 900, 3, (0.71, (0.6, 0.8)), LEAD, (OPEN,))
         ),
     ],
 )
-def test_the_sentence_says_what_the_intervals_say(found: Comparison, sentence: str) -> None:
+def test_the_sentence_says_what_the_intervals_say(found: ServedComparison, sentence: str) -> None:
     """A judgement stands where an interval of a lead leaves 0 out, and nowhere else."""
     assert summary_of(found) == sentence
 
@@ -194,7 +201,7 @@ def test_so_many_decisions_later_the_lead_is_told_apart() -> None:
     first = rng.random(n) < 0.6
     reward = np.where(first, rng.random(n) < 0.55, rng.random(n) < 0.45).astype(float)
 
-    def after(times: int) -> Comparison:
+    def after(times: int) -> ServedComparison:
         r, w = np.tile(reward, times), np.tile(np.where(first, 0.5 / 0.6, 0.5 / 0.4), times)
         arms = {"b": sums_of(np.tile(~first / 0.4, times), r)}
         return compare(n * times, n * times, 2, sums_of(w, r), arms, floor=0.4, rewards=(0.0, 1.0))

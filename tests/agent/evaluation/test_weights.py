@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from armwise.agent.evaluation.evaluate import (
+    CandidateTarget,
     GateInputs,
-    Target,
     candidate_results,
     edges_of,
     over_time,
@@ -16,7 +16,7 @@ from armwise.agent.evaluation.evaluate import (
 )
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import GateSpec, evaluate
-from armwise.feedback.ope.evaluation import Estimated, Evaluation
+from armwise.feedback.ope.evaluation import EstimatorResult, Evaluation
 
 QUIET = GateSpec(least_effective_n=1.0, largest_share=1.0, largest_weight_error=100.0)
 
@@ -105,9 +105,9 @@ def test_a_stretch_has_its_times_and_the_weighted_mean_of_its_rewards() -> None:
 @pytest.mark.parametrize(("parameter", "shown"), [(3.5, 3.5), (math.inf, None), (None, None)])
 def test_a_parameter_without_a_limit_is_left_out(parameter: float | None, shown: float | None) -> None:
     one = judged([1.0] * 30)
-    estimates = (Estimated("clipped_ips", None, parameter=parameter),)
+    estimates = (EstimatorResult("clipped_ips", None, parameter=parameter),)
     found = Evaluation(one.log, estimates, one.diagnostics, one.weight)
-    target = Target("one", "About.", lambda: np.full((30, 2), 0.5), np.ones(30, dtype=np.bool_))
+    target = CandidateTarget("one", "About.", lambda: np.full((30, 2), 0.5), np.ones(30, dtype=np.bool_))
     inputs: Any = GateInputs(one.log, {"one": target}, QUIET, (0.0, 1.0), None)
     (result,) = candidate_results([target], {"one": found}, inputs)
     assert [estimate.parameter for estimate in result.estimates] == [shown]

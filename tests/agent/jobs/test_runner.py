@@ -24,12 +24,12 @@ from armwise.agent.run_folder import RUN_FOLDER
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.errors import ClockError, LogUnavailableError
 from armwise.feedback.log import Store
-from armwise.feedback.registry import Evaluation, evaluations
+from armwise.feedback.registry import EvaluationRow, evaluations
 from tests.agent.fakes import CONFIG
 
 OURS = "ours"
 REQUEST = {"candidates": ["uniform"]}
-ANSWER = evaluations.Answer({"rows": 3}, "<html>")
+ANSWER = evaluations.StoredResult({"rows": 3}, "<html>")
 NOW = 1000.0
 WORK, OTHER = (Work.EVALUATION, "default"), (Work.WARM_START, "default")
 AWAY = LogUnavailableError("the disk is full")
@@ -42,26 +42,26 @@ def store(log_url: str) -> Iterator[Store]:
     store.close()
 
 
-def answered(request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
+def answered(request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.StoredResult:
     assert request == REQUEST
     heard(0.5)
     return ANSWER
 
 
 def raising(error: Exception) -> Evaluate:
-    def evaluate(_request: Mapping[str, Any], _heard: ProgressCallback) -> evaluations.Answer:
+    def evaluate(_request: Mapping[str, Any], _heard: ProgressCallback) -> evaluations.StoredResult:
         raise error
 
     return evaluate
 
 
-def found(store: Store, seq: int = 1) -> Evaluation:
+def found(store: Store, seq: int = 1) -> EvaluationRow:
     one = evaluations.find(store, seq)
     assert one is not None
     return one
 
 
-def worked(store: Store, evaluate: Evaluate = answered, **others: Any) -> Evaluation:
+def worked(store: Store, evaluate: Evaluate = answered, **others: Any) -> EvaluationRow:
     """Ask for one evaluation, let a worker work on it, and return what became of it."""
     seq = evaluations.submit(store, OURS, REQUEST, NOW).seq
     task = Evaluations(store, OURS, "w", evaluate, lambda: NOW, **others)
@@ -79,21 +79,26 @@ def test_nothing_is_due_where_nothing_is_asked_for(store: Store) -> None:
 
 def test_what_is_asked_for_is_answered_and_then_nothing_is_due(store: Store) -> None:
     one = worked(store)
-    assert (one.status, one.done, one.worker, one.finished_at) == (evaluations.State.DONE, 1.0, "w", NOW)
+    assert (one.status, one.done, one.worker, one.finished_at) == (
+        evaluations.EvaluationStatus.DONE,
+        1.0,
+        "w",
+        NOW,
+    )
     assert evaluations.result_of(store, one.seq) == ANSWER.report
     assert not Evaluations(store, OURS, "w", answered).due(NOW)
 
 
 def test_an_evaluation_that_cannot_be_made_has_failed_in_the_words_of_whoever_tried(store: Store) -> None:
     one = worked(store, raising(JobFailedError("the window holds no decision")))
-    assert (one.status, one.error) == (evaluations.State.FAILED, "the window holds no decision")
+    assert (one.status, one.error) == (evaluations.EvaluationStatus.FAILED, "the window holds no decision")
 
 
 def test_a_bug_is_a_failure_of_the_evaluation_and_told_in_the_log_of_the_service(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = worked(store, raising(KeyError("arm")))
-    assert (one.status, one.error) == (evaluations.State.FAILED, "KeyError: 'arm'")
+    assert (one.status, one.error) == (evaluations.EvaluationStatus.FAILED, "KeyError: 'arm'")
     (said,) = caplog.records
     assert said.getMessage() == "evaluation 1 failed"
     assert said.exc_info is not None
@@ -106,12 +111,12 @@ def test_an_evaluation_whose_process_ended_is_made_again(
     outcomes = iter([raising(ChildEndedError("killed by signal 9")), raising(KeyError("arm")), answered])
     seen = list[list[str]]()
 
-    def evaluate(*told: Any) -> evaluations.Answer:
+    def evaluate(*told: Any) -> evaluations.StoredResult:
         seen.append([failure.why for failure in recorded("default")])
         return next(outcomes)(*told)
 
     one = worked(store, evaluate, point="default", pauses_s=(0.0, 0.0))
-    assert one.status is evaluations.State.DONE
+    assert one.status is evaluations.EvaluationStatus.DONE
     assert seen == [[], ["killed by signal 9"], ["'arm'"]]
     assert recorded("default") == []
 
@@ -122,7 +127,7 @@ def test_an_evaluation_that_is_stopped_while_it_waits_is_not_begun_again(
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
     stop, begun = threading.Event(), list[int]()
 
-    def evaluate(*_: Any) -> evaluations.Answer:
+    def evaluate(*_: Any) -> evaluations.StoredResult:
         begun.append(len(begun))
         stop.set()
         raise ChildEndedError("killed by signal 9")
@@ -132,7 +137,10 @@ def test_an_evaluation_that_is_stopped_while_it_waits_is_not_begun_again(
     assert task.due(NOW)
     task.run(stop)
     assert begun == [0]
-    assert found(store, seq).status not in (evaluations.State.DONE, evaluations.State.FAILED)
+    assert found(store, seq).status not in (
+        evaluations.EvaluationStatus.DONE,
+        evaluations.EvaluationStatus.FAILED,
+    )
 
 
 def test_an_evaluation_whose_process_ends_each_time_has_failed_and_this_is_shown_until_one_is_made(
@@ -141,19 +149,19 @@ def test_an_evaluation_whose_process_ends_each_time_has_failed_and_this_is_shown
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
     often: dict[str, Any] = {"point": "default", "pauses_s": (0.0, 0.0)}
     one = worked(store, raising(ChildEndedError("killed by signal 9")), **often)
-    assert (one.status, one.error) == (evaluations.State.FAILED, "killed by signal 9")
+    assert (one.status, one.error) == (evaluations.EvaluationStatus.FAILED, "killed by signal 9")
     given_up = WorkFailure(Work.EVALUATION, "default", "killed by signal 9", 3, None)
     assert recorded("default") == [given_up]
     refused = worked(store, raising(JobFailedError("the window holds no decision")), **often)
-    assert refused.status is evaluations.State.FAILED
+    assert refused.status is evaluations.EvaluationStatus.FAILED
     assert recorded("default") == [given_up], "what a request asks for says nothing of the work"
     worked(store, **often)
     assert recorded("default") == []
 
 
 def test_an_answer_that_no_json_can_hold_is_a_failure(store: Store) -> None:
-    one = worked(store, lambda _request, _heard: evaluations.Answer({"rows": object()}, ""))
-    assert one.status is evaluations.State.FAILED
+    one = worked(store, lambda _request, _heard: evaluations.StoredResult({"rows": object()}, ""))
+    assert one.status is evaluations.EvaluationStatus.FAILED
     assert one.error is not None
 
 
@@ -164,18 +172,18 @@ def test_a_log_that_is_away_fails_nothing_and_the_same_worker_tries_again(store:
     assert task.due(NOW)
     with pytest.raises(LogUnavailableError):
         task.run(threading.Event())
-    assert found(store).status is evaluations.State.RUNNING
+    assert found(store).status is evaluations.EvaluationStatus.RUNNING
     assert not Evaluations(store, OURS, "another", answered).due(NOW + 1)
     assert task.due(NOW + 1)
     task.run(threading.Event())
-    assert found(store).status is evaluations.State.DONE
+    assert found(store).status is evaluations.EvaluationStatus.DONE
 
 
 def test_what_is_under_way_at_a_stop_is_given_back(store: Store) -> None:
     asked = evaluations.submit(store, OURS, REQUEST, NOW)
     stop = threading.Event()
 
-    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
+    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.StoredResult:
         stop.set()
         heard(0.1)
         raise AssertionError("it was to end")
@@ -189,7 +197,7 @@ def test_what_is_under_way_at_a_stop_is_given_back(store: Store) -> None:
 def test_a_worker_says_every_now_and_then_that_it_is_alive_and_how_far_it_is(store: Store) -> None:
     timer, seen = iter([0.0, 1.9, 2.0, 2.0, 3.9, 4.0, 4.0]), []
 
-    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
+    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.StoredResult:
         for share in (0.1, 0.2, 0.3, 0.4):
             heard(share)
             seen.append(found(store).done)
@@ -213,7 +221,7 @@ def test_a_worker_that_was_taken_for_dead_gives_up_and_spoils_nothing(
 ) -> None:
     heirs = []
 
-    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
+    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.StoredResult:
         heirs.append(
             evaluations.claim(store, OURS, "heir", NOW + 2 * evaluations.LEASE_S)
         )  # as if this one had been asleep
@@ -229,7 +237,7 @@ def test_a_worker_that_was_taken_for_dead_gives_up_and_spoils_nothing(
 def test_what_a_worker_comes_to_too_late_is_dropped(store: Store, end: Exception | None) -> None:
     heirs = []
 
-    def evaluate(_request: Mapping[str, Any], _heard: ProgressCallback) -> evaluations.Answer:
+    def evaluate(_request: Mapping[str, Any], _heard: ProgressCallback) -> evaluations.StoredResult:
         heirs.append(evaluations.claim(store, OURS, "heir", NOW + 2 * evaluations.LEASE_S))
         if end is not None:
             raise end
@@ -377,8 +385,8 @@ def test_a_stop_ends_what_is_under_way_and_nobody_looks_after_it() -> None:
 def test_evaluations_are_answered_by_the_thread_that_finds_them(store: Store) -> None:
     second = threading.Event()
 
-    def evaluate(request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
-        if found(store, 2).status is evaluations.State.RUNNING:
+    def evaluate(request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.StoredResult:
+        if found(store, 2).status is evaluations.EvaluationStatus.RUNNING:
             second.set()
         return answered(request, heard)
 
@@ -386,7 +394,7 @@ def test_evaluations_are_answered_by_the_thread_that_finds_them(store: Store) ->
         evaluations.submit(store, OURS, REQUEST, NOW)
     jobs = Jobs({WORK: lambda: Evaluations(store, OURS, "w", evaluate, lambda: NOW)}, 0.001, lambda: NOW)
     assert second.wait(30)
-    assert found(store, 1).status is evaluations.State.DONE
+    assert found(store, 1).status is evaluations.EvaluationStatus.DONE
     jobs.stop()
 
 
@@ -399,9 +407,11 @@ def test_a_host_answers_by_its_configuration_and_stops_when_it_is_told(
     config = parse({**CONFIG, "log_url": log_url})
     answers = threading.Event()
 
-    def evaluate(given: AppConfig, request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
+    def evaluate(
+        given: AppConfig, request: Mapping[str, Any], heard: ProgressCallback
+    ) -> evaluations.StoredResult:
         assert given == config
-        if found(store, 2).status is evaluations.State.RUNNING:
+        if found(store, 2).status is evaluations.EvaluationStatus.RUNNING:
             answers.set()
         return answered(request, heard)
 
@@ -412,7 +422,7 @@ def test_a_host_answers_by_its_configuration_and_stops_when_it_is_told(
     assert answers.wait(30)
     host.check_health()
     host.__del__()  # as Ray Serve does
-    assert found(store, 1).status is evaluations.State.DONE
+    assert found(store, 1).status is evaluations.EvaluationStatus.DONE
     assert found(store, 1).worker == f"{socket.gethostname()}:{os.getpid()}"
     with pytest.raises(RuntimeError, match="has ended"):
         host.check_health()

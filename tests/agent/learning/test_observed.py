@@ -11,13 +11,13 @@ import sqlalchemy as sa
 
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation import candidates, evaluate
-from armwise.agent.evaluation.candidates import Setting, parse_name
+from armwise.agent.evaluation.candidates import CandidateService, parse_name
 from armwise.agent.learning import Learner, Recipe, publish_candidate
 from armwise.agent.learning.rebuild import rebuild
 from armwise.agent.learning.router_scores import keep_router
 from armwise.agent.policies import Policy
 from armwise.agent.routers import out_of_fold, saved
-from armwise.feedback.events import LABELS, ROUTER, Observation, Source
+from armwise.feedback.events import LABELS, ROUTER, Observation, ObservationSource
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import Version, versions
@@ -68,9 +68,14 @@ def live(config: AppConfig, store: Store, recipe: Recipe | None = None) -> Versi
         context = drawn.context.with_scores({"a": float(rng.random()), "b": float(rng.random())})
         facts = [replace(drawn, context=context), execution(drawn.id)]
         other, opinion = "a" if drawn.drawn == "b" else "b", float(rng.integers(-1, 2))
-        seen = Observation(drawn.id, Source.SHADOW, other, 0.3, value=opinion, observed_at=103.0)
+        seen = Observation(drawn.id, ObservationSource.SHADOW, other, 0.3, value=opinion, observed_at=103.0)
         grade = Observation(
-            f"d{of}", Source.JUDGE, arms[of], 0.3, value=(right[of] + rng.random()) / 2, observed_at=103.0
+            f"d{of}",
+            ObservationSource.JUDGE,
+            arms[of],
+            0.3,
+            value=(right[of] + rng.random()) / 2,
+            observed_at=103.0,
         )
         store.append([*facts, *([seen] if rng.random() < 0.5 else []), grade])
         for about in {n, int(rng.integers(n + 1))} if rng.random() < 0.6 else ():
@@ -92,17 +97,17 @@ def live(config: AppConfig, store: Store, recipe: Recipe | None = None) -> Versi
 
 def replayed(
     config: AppConfig, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
-) -> tuple[evaluate.Target, Policy]:
+) -> tuple[evaluate.CandidateTarget, Policy]:
     """Evaluate a candidate on the whole log; return the result, and what it has learned by the end."""
     built: list[candidates.Candidate] = []
     real = evaluate.candidate_of
     monkeypatch.setattr(evaluate, "candidate_of", lambda *of: built.append(real(*of)) or built[-1])
     source = LogSource(store, config.reward)
-    setting = Setting(config, config.reward, store, tuple(config.actions))
+    setting = CandidateService(config, config.reward, store, tuple(config.actions))
     log = source.log(config.reward)
     (found,) = evaluate.targets(log, [parse_name(name)], setting, source, lambda *_: None)
     (candidate,) = built
-    assert isinstance(candidate, candidates.Learned)
+    assert isinstance(candidate, candidates.LearnedTarget)
     return found, candidate.policy
 
 
@@ -131,7 +136,7 @@ def test_observations_have_the_scores_of_the_router_of_the_recipe_in_a_rebuild_a
     newest = live(config, store, recipe)
     learned = learned_examples(store, config.reward, recipe.start, router=router)
     seen = [one.decision for one in learned if observed.source_of(one.decision)]
-    assert {observed.source_of(one) for one in seen} == {Source.JUDGE, Source.SHADOW}
+    assert {observed.source_of(one) for one in seen} == {ObservationSource.JUDGE, ObservationSource.SHADOW}
     assert all(ROUTER in one.context.arms["a"] for one in seen)
     report = rebuild(store, config, lambda *_: None, number=newest.version)
     assert report.sound, report.compared
@@ -154,7 +159,7 @@ def test_an_evaluation_leaves_out_decisions_whose_grade_was_learned_before(
     live(config, store)
     recipe, graded, late = Recipe.configured(config), set[str](), set[str]()
     for one in learned_examples(store, config.reward, recipe.start):
-        if observed.source_of(one.decision) is Source.JUDGE:
+        if observed.source_of(one.decision) is ObservationSource.JUDGE:
             graded.add(one.decision.id.split("/")[0])
         elif one.metrics and one.decision.id in graded:
             late.add(one.decision.id)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from armwise.agent.learning.learner import Learner
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.policies import PolicySpec
-from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Kind, Status, Tick
+from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, FeedbackKind, Status, Tick
 from armwise.feedback.log import Fact, Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import Version, versions
@@ -74,7 +74,7 @@ def traffic(turns: int, start: float) -> list[tuple[float, Commit]]:
             found.append((later, [said]))
             if rng.random() < 0.2:
                 back = Feedback(
-                    said.id, about[0], metric, None, later + 1.0, None, {}, about[1], Kind.RETRACTION
+                    said.id, about[0], metric, None, later + 1.0, None, {}, about[1], FeedbackKind.RETRACTION
                 )
                 found.append((later + 1.0, [back]))
     return sorted(found, key=lambda one: one[0])

@@ -45,7 +45,7 @@ class Replica:
         turns: The arms that turns draw among.
     """
 
-    def __init__(self, config: AppConfig, store: Store, router: saved.About | None = None) -> None:
+    def __init__(self, config: AppConfig, store: Store, router: saved.RouterFacts | None = None) -> None:
         self.arms = FakeArms()
         self.go_on = asyncio.Event()
         self.go_on.set()
@@ -238,7 +238,7 @@ async def test_switches_apply_to_the_live_arms_and_change_nothing_else(
 async def test_a_router_that_does_not_know_a_new_arm_is_warned_of(
     config: AppConfig, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    about = saved.About.model_construct(arms=tuple(CONFIG["arms"]))
+    about = saved.RouterFacts.model_construct(arms=tuple(CONFIG["arms"]))
     one = Replica(config, store, about)
     await one.follow()
     assert caplog.messages == []

@@ -16,7 +16,7 @@ from armwise.agent.serving.observe import _Finished
 from armwise.agent.turn import Places
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.llm import Chunk, Prompt, base
-from armwise.feedback.events import Cost, Mode, Observation, Source, Status
+from armwise.feedback.events import Cost, Mode, Observation, ObservationSource, Status
 from tests.agent.asking import ask, tell
 from tests.agent.fakes import Service, failing, hanging
 
@@ -71,7 +71,7 @@ async def test_other_arms_answer_and_a_judge_compares_blindly_in_random_order(tm
         *seconds, graded = record.observations
         assert graded == Observation(
             record.decision.id,
-            Source.JUDGE,
+            ObservationSource.JUDGE,
             record.decision.drawn,
             1.0,
             value=0.7,
@@ -251,7 +251,7 @@ async def test_what_arms_and_judges_cost_counts_towards_the_ceiling_for_an_hour(
     async with service_of(tmp_path, model(), judge=0.0, **ceiling).running() as service:
         observer, now = service.point.observer, [1000.0]
         observer.timer = lambda: now[0]
-        found = Observation("d-1", Source.SHADOW, "bm25", 1.0, cost=cost, judge_cost=judged)
+        found = Observation("d-1", ObservationSource.SHADOW, "bm25", 1.0, cost=cost, judge_cost=judged)
         reached = list[bool]()
         for later in (0.0, 600.0, 2999.5, 0.5):
             now[0] += later
@@ -291,7 +291,7 @@ async def test_the_sample_follows_from_the_decision_and_the_secret(tmp_path: Pat
         ids = [replace(decision, id=f"d-{n}") for n in range(4000)]
 
         def sample() -> list[bool]:
-            return [observer.sampled(one, Source.SHADOW, 0.3) for one in ids]
+            return [observer.sampled(one, ObservationSource.SHADOW, 0.3) for one in ids]
 
         found = sample()
         assert found == sample()

@@ -23,7 +23,7 @@ from armwise.agent.turn import (
 )
 from armwise.arms.base import ArmError, Passage, Query, Retrieval, Usage
 from armwise.arms.llm import GeneratorError, base
-from armwise.arms.llm.pricing import UNPROMPTED, Bound, Prices
+from armwise.arms.llm.pricing import UNPROMPTED, Bound, TokenPrices
 from armwise.arms.llm.prompts import Template
 from armwise.arms.llm.writing import DEFAULT, Answering
 from armwise.feedback.errors import LogUnavailableError
@@ -31,7 +31,7 @@ from armwise.feedback.events import Cost, Decision, Status
 from tests.agent.fakes import FakeArms, MemoryLog, Preferring, hanging
 from tests.agent.serving.test_turn import CHAT, LOOK_UP, Advice, _cancelled, _until, a_loop, finish, run
 
-PRICES = Prices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=10.0)
+PRICES = TokenPrices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=10.0)
 
 TEMPLATES = {"direct": Template("", "")}
 
@@ -47,7 +47,7 @@ def searching(read: int, written: int, **fields: Any) -> ArmInfo:
 def price_list(**arms: ArmInfo) -> PriceList:
     models = {
         DEFAULT: LanguageModel(base.ScriptedGenerator({}), PRICES.usd_of),
-        "large": LanguageModel(base.ScriptedGenerator({}), Prices(usd_per_kilotoken_out=500.0).usd_of),
+        "large": LanguageModel(base.ScriptedGenerator({}), TokenPrices(usd_per_kilotoken_out=500.0).usd_of),
         "hedged": LanguageModel(base.ScriptedGenerator({}), PRICES.usd_of, hedged=True),
     }
     return PriceList(arms, models, TEMPLATES)

@@ -23,9 +23,9 @@ from armwise.agent.turn import (
     Decided,
     Decider,
     Event,
+    FactLog,
     Finished,
     LanguageModel,
-    Log,
     NoEligibleArmError,
     OverloadedError,
     Serving,
@@ -53,7 +53,7 @@ ARMS = {
 
 
 def a_loop(
-    log: Log,
+    log: FactLog,
     arms: FakeArms | None = None,
     policy: Policy | None = None,
     generator: Generator | None = None,

@@ -13,7 +13,7 @@ from armwise.agent.config import AppConfig, parse
 from armwise.agent.learning import Recipe
 from armwise.agent.policies import Policy, PolicyError, PolicySpec
 from armwise.agent.serving.router_scores import Scorers
-from armwise.agent.serving.versions import ServedVersion, ServingState, Versions
+from armwise.agent.serving.versions import ReplicaState, ServedVersion, Versions
 from armwise.arms.base import ArmError
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
@@ -103,7 +103,7 @@ def versions_of(store: Store, config: AppConfig) -> Versions:
     return Versions(store, config, Scorers(store, config, FakeArms().vectors, FakeEmbedders().embed))
 
 
-def served(state: ServingState) -> ServedVersion:
+def served(state: ReplicaState) -> ServedVersion:
     assert state.served is not None
     return state.served
 
@@ -114,7 +114,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_before_there_is_a_version_nothing_is_served(store: Store, config: AppConfig) -> None:
     known = versions_of(store, config)
-    assert known.read(None) == ServingState(None, ActivePolicy(Recipe.configured(config).digest))
+    assert known.read(None) == ReplicaState(None, ActivePolicy(Recipe.configured(config).digest))
     assert known.recipe is known.configured
     assert known.arms == list(config.actions)
     assert known.empty.kind == "linucb"

@@ -17,21 +17,23 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from armwise.agent import telemetry
-from armwise.agent.telemetry import JsonLines, TelemetrySpec, begin
+from armwise.agent.telemetry import JsonFormatter, TelemetrySpec, begin
 from armwise.arms import tracing
 from tests.agent.fakes import Service
 from tests.agent.telemetry.conftest import beginning
 
 QUESTION = "Where is 'the' sea\nof tranquillity?"
-OUTSIDE = tracing.Turn()
+OUTSIDE = tracing.TracedTurn()
 VLLM = Path(telemetry.__file__).with_name("vllm.json")
 SECRET = "sk-aw-0123456789ab-" + "c" * 48
 
 
-def lines(record: logging.LogRecord, turn: tracing.Turn = OUTSIDE, content: bool = False) -> dict[str, Any]:
+def lines(
+    record: logging.LogRecord, turn: tracing.TracedTurn = OUTSIDE, content: bool = False
+) -> dict[str, Any]:
     token = tracing.TURN.set(turn)
     try:
-        written = JsonLines(content).format(record)
+        written = JsonFormatter(content).format(record)
     finally:
         tracing.TURN.reset(token)
     assert "\n" not in written
@@ -47,7 +49,7 @@ def record(message: str, *args: object, error: BaseException | None = None) -> l
 def test_a_line_has_the_decision_and_the_trace_that_it_belongs_to(traced: Callable[..., Any]) -> None:
     traced()
     with tracing.span("work", {}):
-        found = lines(record("%d arms", 3), tracing.Turn("d-1", "talk", QUESTION))
+        found = lines(record("%d arms", 3), tracing.TracedTurn("d-1", "talk", QUESTION))
         ids = tracing.ids_of_span()
     assert (found["message"], found["level"], found["logger"]) == ("3 arms", "WARNING", "agent.x")
     assert (found["decision_id"], (found["trace_id"], found["span_id"])) == ("d-1", ids)
@@ -73,7 +75,7 @@ def test_any_text_is_one_line_of_json(text: str) -> None:
 )
 @pytest.mark.parametrize("content", [False, True])
 def test_the_question_of_a_turn_is_in_its_lines_only_where_it_is_asked_for(shown: str, content: bool) -> None:
-    turn = tracing.Turn("d-1", "", QUESTION)
+    turn = tracing.TracedTurn("d-1", "", QUESTION)
     found = lines(record("failed: %s", shown, error=ValueError(shown)), turn, content)
     for name in ("message", "exception"):
         assert ("tranquillity" in found[name]) is content
@@ -81,10 +83,11 @@ def test_the_question_of_a_turn_is_in_its_lines_only_where_it_is_asked_for(shown
 
 
 def test_a_question_is_hidden_unless_something_else_is_said() -> None:
-    token = tracing.TURN.set(tracing.Turn("d-1", "", QUESTION))
+    token = tracing.TURN.set(tracing.TracedTurn("d-1", "", QUESTION))
     try:
         assert (
-            json.loads(JsonLines().format(record("failed: %s", QUESTION)))["message"] == "failed: [question]"
+            json.loads(JsonFormatter().format(record("failed: %s", QUESTION)))["message"]
+            == "failed: [question]"
         )
     finally:
         tracing.TURN.reset(token)
@@ -94,7 +97,7 @@ def test_a_question_is_hidden_unless_something_else_is_said() -> None:
 def test_a_question_of_four_characters_is_hidden_and_a_shorter_one_says_nothing(
     question: str, message: str
 ) -> None:
-    found = lines(record("no %s here", question), tracing.Turn("d-1", "", question))
+    found = lines(record("no %s here", question), tracing.TracedTurn("d-1", "", question))
     assert found["message"] == message
 
 
@@ -152,7 +155,7 @@ def test_a_process_writes_what_libraries_log_as_json_and_files_for_its_user_alon
         library.addHandler(logging.StreamHandler(theirs))
         library.propagate = False
         begin(TelemetrySpec(logs="json", log_content=content))
-        tracing.TURN.set(tracing.Turn("d-1", "", "Where is the sea?"))
+        tracing.TURN.set(tracing.TracedTurn("d-1", "", "Where is the sea?"))
         library.info("asked: %s\n", "Where is the sea?")
         library.debug("in detail")
         logging.getLogger("httpx").info("GET http://service/?q=secret")

@@ -413,7 +413,7 @@ async def test_another_process_continues_the_trace_of_what_is_carried(traced: Tr
     spans = traced()
     host = EmbedderHost(Backbone(model="hashing:16"))
     with tracing.span("caller", {}):
-        tracing.TURN.set(tracing.Turn("d-1", "talk", QUESTION))
+        tracing.TURN.set(tracing.TracedTurn("d-1", "talk", QUESTION))
         carried = tracing.carried()
     assert QUESTION not in carried
     await asyncio.create_task(host.embed("x", carried))  # a task of its own, as each call of a handle has

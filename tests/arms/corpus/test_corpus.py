@@ -25,7 +25,7 @@ from armwise.arms.base import Passage
 from armwise.arms.corpus import corpus as corpus_module
 from armwise.arms.corpus.corpus import Corpus, extend_digest, ingest
 from armwise.arms.corpus.readers import CorpusError, JsonLines
-from armwise.arms.corpus.records import Record
+from armwise.arms.corpus.records import CorpusRecord
 
 
 def line(name: str, text: str = "some words", title: str = "") -> str:
@@ -157,7 +157,7 @@ def test_slow_records_are_committed_after_five_seconds(
 ) -> None:
     now, records = [0.0], JsonLines.records
 
-    def slow(self: JsonLines, start: int = 0) -> Iterator[Record]:
+    def slow(self: JsonLines, start: int = 0) -> Iterator[CorpusRecord]:
         for record in records(self, start):
             now[0] += 2.5
             yield record

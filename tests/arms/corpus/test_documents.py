@@ -20,8 +20,8 @@ import pytest
 from armwise.arms.base import Passage
 from armwise.arms.corpus import documents, readers
 from armwise.arms.corpus.corpus import ingest
-from armwise.arms.corpus.readers import LIMITS, Limits, Parser, open_source
-from armwise.arms.corpus.records import CorpusError, Record
+from armwise.arms.corpus.readers import LIMITS, DocumentLimits, Parser, open_source
+from armwise.arms.corpus.records import CorpusError, CorpusRecord
 from tests.arms.corpus.files import (
     BREAK,
     CONTENT_TYPES,
@@ -46,14 +46,14 @@ def _closed() -> Iterator[None]:
     PARSER.close()
 
 
-def record(path: Path, limits: Limits | None = None) -> Record:
+def record(path: Path, limits: DocumentLimits | None = None) -> CorpusRecord:
     if limits is None:
         return PARSER.record(path, path.name, {"path": path.name}, 0)
     with closing(Parser(limits)) as parser:
         return parser.record(path, path.name, {}, 0)
 
 
-def passages(path: Path, limits: Limits | None = None) -> list[Passage]:
+def passages(path: Path, limits: DocumentLimits | None = None) -> list[Passage]:
     return list(record(path, limits).passages)
 
 
@@ -494,7 +494,7 @@ def test_a_folder_may_mix_formats_and_reading_goes_on_after_any_record(tmp_path:
 # -- attacks ---------------------------------------------------------------------------------------
 
 
-def problem_of(path: Path, limits: Limits | None = None) -> str:
+def problem_of(path: Path, limits: DocumentLimits | None = None) -> str:
     refused = record(path, limits)
     assert not refused.passages
     return refused.problem

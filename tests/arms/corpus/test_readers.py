@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from armwise.arms.base import Passage
 from armwise.arms.corpus import documents, ingest, readers
 from armwise.arms.corpus.chunking import chunks
-from armwise.arms.corpus.readers import CorpusError, Limits, Record, open_source
+from armwise.arms.corpus.readers import CorpusError, CorpusRecord, DocumentLimits, open_source
 
 
-def read(source: Path | str, start: int = 0) -> list[Record]:
+def read(source: Path | str, start: int = 0) -> list[CorpusRecord]:
     return list(open_source(source).records(start))
 
 
@@ -215,7 +215,7 @@ def test_a_text_in_utf16_is_read_by_its_byte_order_mark(tmp_path: Path) -> None:
 def test_a_text_of_more_bytes_than_a_document_may_have_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "LIMITS", Limits(file_bytes=9))
+    monkeypatch.setattr(readers, "LIMITS", DocumentLimits(file_bytes=9))
     (tmp_path / "a.txt").write_text("ten bytes.")
     (tmp_path / "b.txt").write_text("two lines")
     assert [(one.problem, len(one.passages)) for one in read(tmp_path)] == [

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from armwise.arms.base import Passage
 from armwise.arms.corpus.readers import open_source
-from armwise.arms.corpus.records import Record
+from armwise.arms.corpus.records import CorpusRecord
 
 
-def read(path: Path, content: str | bytes, name: str = "prices.csv") -> list[Record]:
+def read(path: Path, content: str | bytes, name: str = "prices.csv") -> list[CorpusRecord]:
     table = path / name
     table.write_bytes(content if isinstance(content, bytes) else content.encode())
     return list(open_source(table).records())

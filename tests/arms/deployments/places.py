@@ -8,7 +8,7 @@ from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.corpus import CorpusSource
 from armwise.arms.deployments import ArmHost, ArmSettings, Embedders
 from armwise.arms.llm.base import Generator, ScriptedGenerator
-from armwise.arms.llm.pricing import Prices
+from armwise.arms.llm.pricing import TokenPrices
 from armwise.arms.models import Backbone
 from armwise.arms.retrievers import ArmGraph, ArmSpec
 from tests.neighbours import write_corpus
@@ -73,7 +73,7 @@ def open_host(
     embedders: Embedders | None = None,
     generator: Generator | None = None,
     limit_s: float = 30.0,
-    prices: Prices | None = None,
+    prices: TokenPrices | None = None,
 ) -> ArmHost:
     """Return a host that has built the live arms, over the corpus of `tests.neighbours`.
 
@@ -96,7 +96,7 @@ def open_host(
             folder / "indexes",
             BACKBONES,
             limit_s,
-            prices=prices or Prices(),
+            prices=prices or TokenPrices(),
         ),
         arms if configured is None else configured,
         lambda: arms,

@@ -16,9 +16,9 @@ from armwise.arms import tracing
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval, Usage
 from armwise.arms.corpus import Corpus
 from armwise.arms.deployments import Embedders, arm_host
-from armwise.arms.deployments.arm_host import UnknownArmError, key_of
+from armwise.arms.deployments.arm_host import UnbuiltArmError, key_of
 from armwise.arms.llm import Chunk, Prompt, base
-from armwise.arms.llm.pricing import Prices
+from armwise.arms.llm.pricing import TokenPrices
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.retrievers import ArmGraph, ArmSpec, VersionedArm
 from tests.arms.deployments.places import BACKBONES, SPECS, Broken, Light, Waiting, open_host, own
@@ -45,7 +45,7 @@ async def test_a_live_arm_is_built_at_the_start_and_known_by_its_key(tmp_path: P
 async def test_an_unknown_arm_is_built_from_its_description(tmp_path: Path) -> None:
     host, specs = open_host(tmp_path), GRAPH.closure("bm25")
     key = key_of("bm25", specs)
-    with pytest.raises(UnknownArmError, match="bm25"):
+    with pytest.raises(UnbuiltArmError, match="bm25"):
         await host.search("bm25", key, asked(), 1)
     first = await host.search("bm25", key, asked(), 1, specs)
     assert [passage.title for passage in first.passages] == ["moon"]
@@ -135,7 +135,9 @@ async def test_cached_tokens_and_prices_of_all_prompts_are_counted_beside_what_a
 
 def test_what_is_prompted_outside_of_a_search_is_of_none() -> None:
     """As where an index is prepared with a language model."""
-    write = arm_host.metered(lambda prompt: (f"{prompt.max_tokens} tokens", Chunk(prompt_tokens=3)), Prices())
+    write = arm_host.metered(
+        lambda prompt: (f"{prompt.max_tokens} tokens", Chunk(prompt_tokens=3)), TokenPrices()
+    )
     assert write(Prompt((), 7)) == ("7 tokens", Chunk(prompt_tokens=3))
 
 
@@ -240,7 +242,7 @@ async def test_a_search_that_is_cancelled_before_its_first_prompt_prompts_nothin
 async def test_a_call_that_runs_out_of_time_is_counted_with_the_most_that_it_may_have_taken(
     tmp_path: Path,
 ) -> None:
-    prices, slow = Prices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=100.0), Slow()
+    prices, slow = TokenPrices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=100.0), Slow()
     host = open_host(tmp_path, "steps", generator=slow, limit_s=0.05, prices=prices)
     with pytest.raises(ArmError, match=r"took longer than 0\.05 s") as failed:
         await host.search("steps", key_of("steps", GRAPH.closure("steps")), asked(), 2)
@@ -387,7 +389,7 @@ async def test_a_search_during_which_its_index_has_changed_names_both_versions(
 
 async def test_the_version_of_an_arm_that_is_not_known_yet_is_that_of_its_description(tmp_path: Path) -> None:
     host, specs = open_host(tmp_path), GRAPH.closure("bm25")
-    with pytest.raises(UnknownArmError, match="bm25"):
+    with pytest.raises(UnbuiltArmError, match="bm25"):
         await host.version("bm25", key_of("bm25", specs))
     version = await host.version("bm25", key_of("bm25", specs), specs)
     assert version == (await host.search("bm25", key_of("bm25", specs), asked(), 1)).index_version

@@ -52,7 +52,7 @@ async def test_a_question_has_the_vector_of_the_model() -> None:
 
 async def test_a_question_is_embedded_for_the_turn_that_its_caller_carries() -> None:
     await EmbedderHost(HERE).embed("Where?", '["", "d-1", "e-1"]')
-    assert tracing.TURN.get() == tracing.Turn("d-1", "e-1", "Where?")
+    assert tracing.TURN.get() == tracing.TracedTurn("d-1", "e-1", "Where?")
 
 
 async def test_an_encoder_of_a_deployment_is_asked_there_and_another_is_loaded_here(

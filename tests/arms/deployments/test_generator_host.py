@@ -63,7 +63,7 @@ async def test_an_answer_is_written_for_the_turn_that_its_caller_carries() -> No
     system: Message = {"role": "system", "content": "Be brief."}
     async with aclosing(host().stream(Prompt((system, *PROMPT.messages)), '["", "d-1", "e-1"]')) as chunks:
         await anext(chunks)
-        assert tracing.TURN.get() == tracing.Turn("d-1", "e-1", "Why?")
+        assert tracing.TURN.get() == tracing.TracedTurn("d-1", "e-1", "Why?")
 
 
 async def test_an_answer_whose_caller_is_cancelled_ends_at_the_engine(model: Endless) -> None:

@@ -14,7 +14,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from armwise.arms import tracing
 from armwise.arms.base import ArmError, Query, Retrieval
 from armwise.arms.deployments import ArmReplica, RemoteArmHost, RemoteEmbedder, handles
-from armwise.arms.deployments.arm_host import ArmHost, UnknownArmError
+from armwise.arms.deployments.arm_host import ArmHost, UnbuiltArmError
 from armwise.arms.deployments.handles import RemoteGenerator
 from armwise.arms.llm import Chunk, GeneratorError, Prompt
 from armwise.arms.models import Backbone
@@ -51,7 +51,7 @@ async def test_what_a_replica_returns_is_returned() -> None:
     ("error", "kind", "message"),
     [
         (raised(ArmError("no index")), ArmError, "^no index$"),
-        (raised(UnknownArmError("a")), UnknownArmError, "^a$"),
+        (raised(UnbuiltArmError("a")), UnbuiltArmError, "^a$"),
         (raised(ValueError("a mistake")), ArmError, "^ValueError: a mistake$"),
         (ActorDiedError(), ArmError, "^ActorDiedError: "),
         (DeploymentUnavailableError(SimpleNamespace(name="Arms")), ArmError, "^DeploymentUnavailableError: "),

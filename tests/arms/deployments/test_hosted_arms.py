@@ -20,7 +20,7 @@ from armwise.arms.deployments import (
     hosted_arms,
     retrieval_cache,
 )
-from armwise.arms.deployments.arm_host import Specs, UnknownArmError
+from armwise.arms.deployments.arm_host import Specs, UnbuiltArmError
 from armwise.arms.deployments.retrieval_cache import RetrievalCache
 from armwise.arms.filters import Comparison
 from armwise.arms.llm.base import ScriptedGenerator
@@ -54,7 +54,7 @@ class Deployed:
         if specs is not None:
             self.known.add(key)
         if key not in self.known:
-            raise UnknownArmError(arm)
+            raise UnbuiltArmError(arm)
         self.searches += 1
         return Retrieval((Passage(self.name, "", ""),), index_version=self.found_in)
 
@@ -65,7 +65,7 @@ class Deployed:
         if self.is_away is not None:
             return await self.is_away()
         if specs is None and key not in self.known:
-            raise UnknownArmError(arm)
+            raise UnbuiltArmError(arm)
         return self.now
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from armwise.arms.base import Passage, Query
 from armwise.arms.indexes.vectors import embedded_text
 from armwise.arms.models.embedding import HashingEmbedder
-from armwise.arms.retrievers.collection import Row, State
+from armwise.arms.retrievers.collection import FillState, Row
 from armwise.arms.retrievers.ingest import Embedded
 from tests.arms.contract import DIM
 
@@ -74,7 +74,7 @@ class CollectionInMemory:
         self.rows: dict[str, Row] = {}
         self.calls: list[tuple[str, int]] = []
         self.failing: tuple[str, int] | None = None
-        self.kept: State | None = None
+        self.kept: FillState | None = None
 
     def _called(self, what: str, size: int) -> None:
         if self.failing == (what, size):
@@ -95,10 +95,10 @@ class CollectionInMemory:
     def create(self, dim: int | None) -> None:
         self._called("create", dim or 0)
 
-    def state(self) -> State | None:
+    def state(self) -> FillState | None:
         return self.kept
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: FillState) -> None:
         self._called("keep", state.done)
         self.kept = state
 

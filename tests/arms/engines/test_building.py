@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, QuestionRefusedError
 from armwise.arms.engines.postgres import PostgresTable
-from armwise.arms.engines.qdrant import Filters, QdrantCollection, QdrantParams, in_folder, sparse
+from armwise.arms.engines.qdrant import QdrantCollection, QdrantFilters, QdrantParams, in_folder, sparse
 from armwise.arms.engines.tantivy import TantivyIndex, TantivyParams
 from armwise.arms.filters import Comparison
 from armwise.arms.retrievers import build_arm, fill_collection
@@ -177,7 +177,7 @@ def test_every_engine_filters() -> None:
 
 def test_a_name_that_qdrant_cannot_quote_is_refused() -> None:
     with pytest.raises(QuestionRefusedError, match="quotation mark"):
-        Filters(pytest.importorskip("qdrant_client").models, "metadata").lacks('x" OR "y')
+        QdrantFilters(pytest.importorskip("qdrant_client").models, "metadata").lacks('x" OR "y')
 
 
 def test_a_table_of_others_is_searched_by_its_own_columns(postgres: Server) -> None:

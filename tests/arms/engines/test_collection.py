@@ -14,7 +14,7 @@ from armwise.arms.engines.opensearch import Index
 from armwise.arms.retrievers import build_arm
 from armwise.arms.retrievers import collection as collections
 from armwise.arms.retrievers.catalog import resolve_kind
-from armwise.arms.retrievers.collection import CollectionVersion, EngineArm, State
+from armwise.arms.retrievers.collection import CollectionVersion, EngineArm, FillState
 from armwise.arms.retrievers.ingest import ingest
 from armwise.arms.retrievers.kind import ArmSpec, Resources
 from tests.arms.engines.passages import CollectionInMemory, InMemory
@@ -128,21 +128,21 @@ class Clocked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.asked = 1000.0, 0
-        self.state: Callable[[], State | None] = lambda: None
+        self.state: Callable[[], FillState | None] = lambda: None
         monkeypatch.setattr(collections, "time", SimpleNamespace(monotonic=lambda: self.now))
         collection = CollectionInMemory()
         monkeypatch.setattr(collection, "state", self._answer)
         self.version = CollectionVersion(collection)
 
-    def _answer(self) -> State | None:
+    def _answer(self) -> FillState | None:
         self.asked += 1
         return self.state()
 
     def holds(self, version: str) -> None:
-        self.state = lambda: State(version, version, "corpus", "", 1)
+        self.state = lambda: FillState(version, version, "corpus", "", 1)
 
     def is_away(self) -> None:
-        def fail() -> State | None:
+        def fail() -> FillState | None:
             raise ArmError("the engine is away")
 
         self.state = fail
@@ -233,12 +233,12 @@ def test_arms_over_one_collection_ask_for_its_version_once_and_its_failures_are_
     asked: list[str] = []
     is_away = False
 
-    def state(index: Any) -> State:
+    def state(index: Any) -> FillState:
         if is_away:
             raise OSError("no route\nto the host")
         name = index._rest._root.rpartition("/")[2]  # noqa: SLF001
         asked.append(name)
-        return State(f"version of {name}", f"version of {name}", "corpus", "", 1)
+        return FillState(f"version of {name}", f"version of {name}", "corpus", "", 1)
 
     monkeypatch.setattr(Index, "state", state)
     have = Resources(corpus, tmp_path, BACKBONES, {})

@@ -13,7 +13,7 @@ from armwise.arms.base import ArmError, Passage, Query
 from armwise.arms.engines import milvus, opensearch, postgres, qdrant
 from armwise.arms.filters import Comparison, Compound, permits
 from armwise.arms.retrievers import ingest as ingesting
-from armwise.arms.retrievers.collection import Collection, Row, State
+from armwise.arms.retrievers.collection import Collection, FillState, Row
 from armwise.arms.retrievers.conditions import FactsDialect, condition_of, facts_of
 from armwise.arms.retrievers.ingest import Embedded, ingest, row_format, version_of
 from tests.arms.contract import ask, check_arm
@@ -291,7 +291,7 @@ def test_a_collection_is_of_one_corpus_and_one_model(engine: Engine) -> None:
 
 
 def test_a_version_says_when_two_are_mixed() -> None:
-    state = State(version="a", next="b", corpus="", model="", done=3)
+    state = FillState(version="a", next="b", corpus="", model="", done=3)
     assert state.shown == "a..b"
     assert replace(state, version="b").shown == "b"
 

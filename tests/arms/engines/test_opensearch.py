@@ -16,7 +16,7 @@ from armwise.arms.retrievers.catalog import resolve_kind
 from armwise.arms.retrievers.collection import EngineArm, Row
 from armwise.arms.retrievers.ingest import ingest
 from armwise.arms.retrievers.kind import ArmSpec
-from armwise.arms.retrievers.remote import Reply
+from armwise.arms.retrievers.remote import RemoteResponse
 from tests.arms.engines.double import Double, RefusedError, running
 from tests.arms.engines.passages import InMemory
 from tests.arms.engines.search_server import SearchServer
@@ -236,4 +236,6 @@ def test_a_request_and_its_further_attempts_have_the_time_of_a_search() -> None:
         spec = ArmSpec(kind="opensearch", params={"url": double.url, "collection": "c", "timeout_s": 1.5})
         http = resolve_kind("arm", spec)[1].http
         assert (http.timeout_s, http.total_s) == (1.5, 1.5)
-        assert rest_over(double).read(Reply(200, httpx.Headers(), b"")) == {}, "a reply without a body"
+        assert rest_over(double).read(RemoteResponse(200, httpx.Headers(), b"")) == {}, (
+            "a reply without a body"
+        )

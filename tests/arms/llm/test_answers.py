@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from armwise.arms.llm import Chunk, Prompt
 from armwise.arms.llm.base import Message
-from armwise.arms.llm.prompts import Answer, Form, Writing, answer_to
+from armwise.arms.llm.prompts import Form, ModelAnswer, Writing, answer_to
 from armwise.arms.llm.writing import PipelineGrid
 
 ASKED: tuple[Message, ...] = ({"role": "user", "content": "Where is the sea?"},)
 
 
-def answered(form: Form, *texts: str) -> tuple[Answer, list[Prompt]]:
+def answered(form: Form, *texts: str) -> tuple[ModelAnswer, list[Prompt]]:
     """Return an answer whose texts a model writes one after the other, and what it was asked."""
     left: Iterator[str] = iter(texts)
     prompts: list[Prompt] = []

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from armwise.arms.base import Passage
 from armwise.arms.llm.base import Prompt
-from armwise.arms.llm.judge import FIVE_SCORES, SCORE_NAMES, FiveScores, JudgeError, Verdict, grade
+from armwise.arms.llm.judge import FIVE_SCORES, SCORE_NAMES, FiveScores, Grade, JudgeError, grade
 from tests.arms.scripted import shown, writing
 
 TOWER = Passage("1", "Tokyo Tower", "It is a tower in Tokyo. It is 333 metres tall.")
@@ -86,7 +86,7 @@ def test_a_judge_is_told_what_was_wrong_and_both_attempts_count() -> None:
     bad = JSON.replace('"ranking":3', '"ranking":7')
     verdict = grade(writing(bad, JSON, prompts=prompts), FIVE_SCORES, HOW_TALL, [TOWER])
     first, second = (len(shown(prompt).split()) for prompt in prompts)
-    assert verdict == Verdict(SCORES, tokens=first + 1 + second + 1, malformed=1)
+    assert verdict == Grade(SCORES, tokens=first + 1 + second + 1, malformed=1)
     assert prompts[1].messages[-2] == {"role": "assistant", "content": bad}
     again = prompts[1].messages[-1]["content"]
     assert "ranking: Input should be less than or equal to 5" in again

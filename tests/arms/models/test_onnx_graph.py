@@ -16,7 +16,7 @@ from armwise.arms import extras
 from armwise.arms.models import ModelNotFoundError, embedding, onnx_graph
 from armwise.arms.models.embedding import Backbone, build_embedder
 from armwise.arms.models.files import digest_of
-from armwise.arms.models.onnx_graph import Export, NotExportableError, open_graph
+from armwise.arms.models.onnx_graph import NotExportableError, OnnxExport, open_graph
 from tests.arms.models.conftest import TEXTS
 
 
@@ -46,8 +46,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "armwise" / "onnx"
 
 
-def export_of(model: Path) -> Export:
-    return Export(str(model), "", digest_of(model), "sentences", "float32")
+def export_of(model: Path) -> OnnxExport:
+    return OnnxExport(str(model), "", digest_of(model), "sentences", "float32")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
@@ -122,8 +122,8 @@ def test_a_model_is_exported_once_by_another_process_and_torch_stays_out_of_this
 
 
 def test_everything_that_shapes_a_graph_is_in_its_key() -> None:
-    one = Export("/model", "", "digest", "sentences", "float32")
-    other: list[Export] = [
+    one = OnnxExport("/model", "", "digest", "sentences", "float32")
+    other: list[OnnxExport] = [
         replace(one, digest="another"),
         replace(one, task="pairs"),
         replace(one, precision="int8"),
@@ -134,7 +134,7 @@ def test_everything_that_shapes_a_graph_is_in_its_key() -> None:
 
 
 def test_versions_of_the_libraries_are_in_the_key_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Export("/model", "", "digest", "sentences", "float32")
+    one = OnnxExport("/model", "", "digest", "sentences", "float32")
     before = one.key
     monkeypatch.setattr(extras.metadata, "version", lambda _: "0")
     assert one.key != before

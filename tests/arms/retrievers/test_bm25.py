@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from armwise.arms.base import Passage, Query
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import IndexMismatchError
-from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params, Columns
+from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params, WordWeights
 from armwise.arms.tokenizer import ENGLISH, words
 from armwise.arms.top_k import best
 from tests.arms.conftest import keep
@@ -93,7 +93,7 @@ def test_progress_ends_with_every_passage(corpus: Corpus, tmp_path: Path) -> Non
 
 def test_columns_are_mapped_into_memory_and_not_read(corpus: Corpus, tmp_path: Path) -> None:
     build(corpus, tmp_path)
-    columns = Columns.load(next(tmp_path.glob("bm25-*")))
+    columns = WordWeights.load(next(tmp_path.glob("bm25-*")))
     assert isinstance(columns._weights, np.memmap)  # noqa: SLF001 - sharing between processes rests on it
 
 

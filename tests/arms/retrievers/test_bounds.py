@@ -16,7 +16,7 @@ from armwise.arms.models import Backbone
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.more.generative.vendi_rag import VendiRagArm, VendiRagParams
 from armwise.arms.retrievers import ArmGraph, ArmSpec, Resources, build_arm, prepare
-from armwise.arms.retrievers.kind import Verdict
+from armwise.arms.retrievers.kind import CascadeStep
 from tests.arms.conftest import keep
 from tests.arms.contract import DIM
 from tests.arms.more.generative.test_vendi_rag import Search
@@ -59,10 +59,10 @@ class GoesOn:
 
     k = 3
 
-    def decide(self, question: str, answers: Any, found: Any) -> Verdict:
+    def decide(self, question: str, answers: Any, found: Any) -> CascadeStep:
         del question, found
         pick = next(at for at, answer in enumerate(answers) if answer is not None)
-        return Verdict(pick, 0.5, 0.1, True)
+        return CascadeStep(pick, 0.5, 0.1, True)
 
 
 @pytest.fixture(scope="module")

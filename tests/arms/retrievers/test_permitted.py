@@ -17,7 +17,7 @@ from armwise.arms.filters import Comparison, Compound, permits
 from armwise.arms.llm import blocking_writer
 from armwise.arms.retrievers import ArmGraph, build_arm, prepare
 from armwise.arms.retrievers.catalog import KINDS
-from armwise.arms.retrievers.kind import ArmSpec, Resources, Verdict
+from armwise.arms.retrievers.kind import ArmSpec, CascadeStep, Resources
 from tests.arms.conftest import ENCYCLOPEDIA, keep
 from tests.arms.contract import QUESTIONS, ask
 from tests.arms.retrievers.test_catalog import BACKBONES, SCRIPTED, SPECS, embed
@@ -61,9 +61,9 @@ class Goes:
 
     def decide(
         self, question: str, answers: Sequence[str | None], found: Sequence[Sequence[Passage]]
-    ) -> Verdict:
+    ) -> CascadeStep:
         del question, found
-        return Verdict(len(answers) - 1, 0.5, None, goes_on=len(answers) < 2)
+        return CascadeStep(len(answers) - 1, 0.5, None, goes_on=len(answers) < 2)
 
 
 @pytest.fixture(scope="module")

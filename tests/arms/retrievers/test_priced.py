@@ -18,8 +18,8 @@ from armwise.arms.retrievers import (
     ArmGraph,
     ArmSpec,
     ArmSpecError,
+    CascadeStep,
     Resources,
-    Verdict,
     build_arm,
     catalog,
     fill_collection,
@@ -66,10 +66,10 @@ class Decider:
     def __init__(self, *, goes_on: bool) -> None:
         self._goes_on = goes_on
 
-    def decide(self, question: str, answers: Any, found: Any) -> Verdict:
+    def decide(self, question: str, answers: Any, found: Any) -> CascadeStep:
         del question, found
         at = next(at for at, answer in enumerate(answers) if answer is not None)
-        return Verdict(at, 0.5, None, self._goes_on)
+        return CascadeStep(at, 0.5, None, self._goes_on)
 
 
 def spent(

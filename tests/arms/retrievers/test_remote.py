@@ -29,7 +29,7 @@ from armwise.arms.retrievers.remote import (
     KIND,
     Fields,
     RemoteParams,
-    UnreadableError,
+    UnreadableResponseError,
     at,
     fill,
     read,
@@ -330,7 +330,7 @@ def test_an_answer_of_another_shape_is_an_error_that_names_what_came(
 @pytest.mark.parametrize("score", ["null", "true", '"2"', "1e999"])
 def test_a_score_that_is_no_finite_number_is_an_error(score: str) -> None:
     content = f'[{{"id": "a", "text": "t", "s": {score}}}]'.encode()
-    with pytest.raises(UnreadableError, match=r"result 1: at 's' is .*, not a finite number|no JSON"):
+    with pytest.raises(UnreadableResponseError, match=r"result 1: at 's' is .*, not a finite number|no JSON"):
         read(content, "", Fields(score="s"))
 
 
@@ -350,7 +350,7 @@ def test_a_path_leads_where_its_names_do(names: list[str]) -> None:
 @pytest.mark.parametrize("path", ["2", "-1", "x", "1.b", "1.a.c"])
 def test_a_path_that_leads_nowhere_is_an_error(path: str) -> None:
     assert at([{}, {"a": 1}], "1.a") == 1
-    with pytest.raises(UnreadableError, match="there is no"):
+    with pytest.raises(UnreadableResponseError, match="there is no"):
         at([{}, {"a": 1}], path)
 
 

@@ -319,7 +319,7 @@ def test_the_first_two_hundred_rewards_of_an_arm_train_its_prediction_and_are_no
 ) -> None:
     seen: list[float] = []
 
-    class Noted(monitor.Stream):
+    class Noted(monitor.MonitoredSeries):
         def see(self, value: float, expected: float = 0.0) -> None:
             del expected
             seen.append(value)
@@ -338,7 +338,9 @@ def test_statistics_restart_after_a_hundred_thousand_examples_and_are_of_some_hu
 def test_the_mean_before_a_change_is_a_possible_one() -> None:
     """An expectation of 0.9 for questions that were never alike would have been 1.4 on those that were."""
     for sign in (1.0, -1.0):
-        stream, free = (monitor.Stream(SPEC, 1.0, possible) for possible in ((0.0, 1.0), (-9.0, 9.0)))
+        stream, free = (
+            monitor.MonitoredSeries(SPEC, 1.0, possible) for possible in ((0.0, 1.0), (-9.0, 9.0))
+        )
         found = []
         for number in range(400):
             value, expected = (0.9, 0.4) if number < 200 else (0.2, 0.9)

@@ -12,7 +12,7 @@ from armwise.feedback.dataset import Log
 from armwise.feedback.events import ESTIMATED, IMPORTED, Cost
 from armwise.feedback.exchange import rule_of
 from armwise.feedback.exchange.propensities import Frequencies
-from armwise.feedback.exchange.table import Row
+from armwise.feedback.exchange.table import TableRow
 from armwise.feedback.jsonl import Header, read_export, write_export
 from tests.feedback.exchange.traffic import (
     ARMS,
@@ -38,8 +38,8 @@ def unlogged(turns: list[Turn]) -> list[dict[str, Any]]:
     ]
 
 
-def row(arm: str, question: str = "?", **features: float) -> Row:
-    return Row(
+def row(arm: str, question: str = "?", **features: float) -> TableRow:
+    return TableRow(
         "", "", question, arm, features, None, {}, None, 0.0, None, None, Cost(), failed=False, cached=False
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from armwise.feedback.dataset import Log
 from armwise.feedback.events import Example
-from armwise.feedback.exchange import Columns, ProductionLog, Request
+from armwise.feedback.exchange import Columns, ImportRequest, ProductionLog
 from armwise.feedback.exchange.imported import rule_of
 from armwise.feedback.ope import evaluate
 
@@ -93,7 +93,7 @@ def read(source: Path, form: str = "table", **options: Any) -> tuple[list[Exampl
     names = Columns.__dataclass_fields__
     columns = Columns(**{name: options.pop(name) for name in list(options) if name in names})
     options.setdefault("scale", (0.0, 1.0))
-    log = ProductionLog(source, Request(form=form, columns=columns, **options))
+    log = ProductionLog(source, ImportRequest(form=form, columns=columns, **options))
     return list(log.examples()), log
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from armwise.feedback.events import Decision, Feedback, Kind, Tick
+from armwise.feedback.events import Decision, Feedback, FeedbackKind, Tick
 from armwise.feedback.log import episodes
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.batch import FeedbackStatus
@@ -36,8 +36,8 @@ def part(name: str, *, at: float = 100.0, wait_s: float = 60.0, episode: str = "
     return replace(decision(name, at=at, wait_s=wait_s), episode_id=episode)
 
 
-def said(at: float = 105.0, *, episode: str = "talk", kind: Kind = Kind.VALUE) -> Feedback:
-    number = 1.0 if kind is Kind.VALUE else None
+def said(at: float = 105.0, *, episode: str = "talk", kind: FeedbackKind = FeedbackKind.VALUE) -> Feedback:
+    number = 1.0 if kind is FeedbackKind.VALUE else None
     return Feedback(f"k{next(keys)}", None, "right", number, at, episode_id=episode, kind=kind)
 
 
@@ -61,7 +61,7 @@ def test_any_decision_that_awaits_a_value_accepts_it_not_the_oldest_one_alone(jo
     assert status(joined, said(105.0)) == "accepted"
     learn(joined, "fits")
     assert status(joined, said(105.0)) == "late_not_learned"
-    assert status(joined, said(105.0, kind=Kind.RETRACTION)) == "accepted", (
+    assert status(joined, said(105.0, kind=FeedbackKind.RETRACTION)) == "accepted", (
         "it is for decisions after it, too"
     )
 
@@ -109,7 +109,7 @@ def test_of_many_episodes_the_latest_are_remembered(joined: Store, monkeypatch: 
 def expected(decisions: Sequence[tuple[Decision, float, bool]], item: Feedback, at: float) -> str:
     """Return the status of feedback by the definition of it, from every decision of the episode."""
     for one, logged_at, learned in decisions:
-        early = item.kind is Kind.VALUE and item.received_at < one.decided_at
+        early = item.kind is FeedbackKind.VALUE and item.received_at < one.decided_at
         closed = at > max(one.deadline, logged_at) + GRACE_S
         if not learned and not early and item.received_at <= one.deadline and not closed:
             return "accepted"
@@ -140,7 +140,7 @@ def test_the_status_is_that_of_a_look_at_every_decision(joined: Store, seed: int
             case 2:
                 joined.settle(["a", "b"])
             case _:
-                kind = Kind.VALUE if rng.random() < 0.7 else Kind.RETRACTION
+                kind = FeedbackKind.VALUE if rng.random() < 0.7 else FeedbackKind.RETRACTION
                 item = said(stamp, episode=episode, kind=kind)
                 log_at = max(log_at, stamp)
                 seen.add(expected(log[episode], item, log_at))

@@ -10,7 +10,15 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armwise.feedback.events import Context, Decision, Execution, Feedback, Kind, Observation, Source
+from armwise.feedback.events import (
+    Context,
+    Decision,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Observation,
+    ObservationSource,
+)
 from armwise.feedback.log import Fact, FeedbackStatus, Store, erasures
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.texts import with_texts, without_texts
@@ -36,7 +44,7 @@ def of_user(store: Store, name: str, user: str, *, at: float = 100.0, episode: s
 def write(store: Store, name: str, user: str, **fields: str | None) -> None:
     said = {"comment": "left by Ada", "label": "good"}
     seen = Observation(
-        name, Source.SHADOW, "a", 0.5, answer="second answer", passages=("p1",), observed_at=106.0
+        name, ObservationSource.SHADOW, "a", 0.5, answer="second answer", passages=("p1",), observed_at=106.0
     )
     store.append(
         [
@@ -64,7 +72,7 @@ def learned(store: Store) -> list[tuple[object, ...]]:
 
 
 def test_of_an_erased_answer_it_stays_known_that_there_was_one() -> None:
-    seen = Observation("d1", Source.SHADOW, "a", 0.5, answer="second answer")
+    seen = Observation("d1", ObservationSource.SHADOW, "a", 0.5, answer="second answer")
     assert without_texts(seen).answer == without_texts(execution("d1")).answer == ""
     assert without_texts(replace(seen, answer=None)).answer is None
     assert without_texts(replace(execution("d1"), answer=None)).answer is None
@@ -119,7 +127,9 @@ def test_what_comes_later_on_an_erased_decision_is_kept_without_its_texts(store:
     store.append([of_user(store, "d1", "ada")])
     erasures.erase_user(store, "default", "ada", "k1", NOW)
     late = replace(value("d1", at=150.0), content={"comment": "left by Ada"}, tags={"page": "Ada's page"})
-    seen = Observation("d1", Source.JUDGE, "b", 0.5, value=0.5, answer="second answer", observed_at=151.0)
+    seen = Observation(
+        "d1", ObservationSource.JUDGE, "b", 0.5, value=0.5, answer="second answer", observed_at=151.0
+    )
     receipts = store.append([execution("d1"), late, seen])
     assert receipts[1].status is FeedbackStatus.ACCEPTED
     assert [text for text in SECRETS if text in dump(store)] == []
@@ -181,7 +191,7 @@ def test_a_retry_and_a_retraction_find_feedback_whose_id_was_erased(store: Store
     erasures.erase_user(store, "default", "ada", "k1", NOW)
     (retried,) = store.append([item])
     assert retried.status is FeedbackStatus.DUPLICATE
-    taken_back = replace(item, kind=Kind.RETRACTION, value=None, tags={}, received_at=112.0)
+    taken_back = replace(item, kind=FeedbackKind.RETRACTION, value=None, tags={}, received_at=112.0)
     store.append([taken_back, replace(execution("d1"), finished_at=113.0)])
     assert "Ada" not in dump(store)
     joiner.advance(120.0)
@@ -192,7 +202,10 @@ def test_a_retry_and_a_retraction_find_feedback_whose_id_was_erased(store: Store
 def test_a_retraction_before_an_erasure_holds_for_the_value_after_it(store: Store) -> None:
     item = replace(value("d1", at=112.0), id="Ada's value")
     store.append(
-        [of_user(store, "d1", "ada"), replace(item, kind=Kind.RETRACTION, value=None, received_at=111.0)]
+        [
+            of_user(store, "d1", "ada"),
+            replace(item, kind=FeedbackKind.RETRACTION, value=None, received_at=111.0),
+        ]
     )
     joiner = Joiner(store, RULE, take_epoch(store, "test", NOW))
     joiner.advance(120.0)
@@ -376,7 +389,9 @@ def test_every_text_is_redacted_before_it_is_written(tmp_path: Path) -> None:
     said = replace(value("d1"), content={"comment": "no 1234", "over": "d1234"}, tags={"at": "1234"})
     store.append([asked, done, said])
     assert store.append([said])[0].status is FeedbackStatus.DUPLICATE
-    seen = Observation("d1", Source.SHADOW, "a", 0.5, answer="1234", error="not 1234", observed_at=106.0)
+    seen = Observation(
+        "d1", ObservationSource.SHADOW, "a", 0.5, answer="1234", error="not 1234", observed_at=106.0
+    )
     store.append([seen])
     found = store.record("d1")
     assert found is not None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from armwise.feedback.events import LABELS, Cost, Decision, Kind, Status
+from armwise.feedback.events import LABELS, Cost, Decision, FeedbackKind, Status
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log.listing import DecisionFilter, ListedDecision, Page
 from armwise.feedback.reward import Prices
@@ -101,7 +101,7 @@ def varied(store: Store) -> Store:
         [replace(value("d0", at=140.0), key="k1"), replace(value("d3", "thumb", at=140.0), key="k2")]
     )
     store.append([replace(value("acme~d2", at=140.0), decision_id=None, episode_id="e", key="k1")])
-    shown = replace(value("d1", "", at=140.0), kind=Kind.ACTIVATION, value=None, key="k2")
+    shown = replace(value("d1", "", at=140.0), kind=FeedbackKind.ACTIVATION, value=None, key="k2")
     store.append([shown, replace(execution("d3"), passages=("p 7",))])
     return store
 

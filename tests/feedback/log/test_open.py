@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.feedback.errors import LogUnavailableError, MetricRedefinedError
-from armwise.feedback.events import Kind
+from armwise.feedback.events import FeedbackKind
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.open import declare, open_log
 from armwise.feedback.log.store import Store
@@ -71,7 +71,7 @@ def test_a_metric_cannot_be_redefined_while_there_are_values_of_it(
 
 def test_a_metric_without_values_may_be_redefined(store: Store) -> None:
     declare(store, rule(right=Metric()), 1.0)
-    store.append([value("d1", "thumb"), replace(value("d1"), value=None, kind=Kind.RETRACTION)])
+    store.append([value("d1", "thumb"), replace(value("d1"), value=None, kind=FeedbackKind.RETRACTION)])
     declare(store, rule(right=Metric(type="boolean")), 2.0)
     store.append([value("d2")])
     declare(store, rule(right=Metric(type="boolean")), 3.0)

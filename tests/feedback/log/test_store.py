@@ -23,11 +23,11 @@ from armwise.feedback.events import (
     Decision,
     Execution,
     Feedback,
-    Kind,
+    FeedbackKind,
     Mask,
     Mode,
     Observation,
-    Source,
+    ObservationSource,
     Status,
     Tick,
 )
@@ -434,7 +434,9 @@ def test_feedback_on_each_of_several_decisions_finds_its_own(store: Store) -> No
 
 
 def test_what_was_shown_is_not_counted_as_feedback(url: str) -> None:
-    shown = [replace(value("d", key=n), kind=Kind.ACTIVATION, metric="", value=None) for n in ("1", "2")]
+    shown = [
+        replace(value("d", key=n), kind=FeedbackKind.ACTIVATION, metric="", value=None) for n in ("1", "2")
+    ]
     with closing(Store(url, most_feedback=1)) as store:
         store.append([decision("d"), *shown])
         store.append([value("d", key="3")])
@@ -452,7 +454,7 @@ def test_feedback_beyond_the_limit_is_refused_by_every_writer_of_the_log(url: st
         one.append([value("e"), value("d", key="4")])
     assert getattr(told.value.fact, "id", None) == "4"
     assert one.append([value("e"), value("d", key="1")])[1].status is FeedbackStatus.DUPLICATE
-    back = [replace(value("d", key=str(n)), kind=Kind.RETRACTION, value=None) for n in range(4)]
+    back = [replace(value("d", key=str(n)), kind=FeedbackKind.RETRACTION, value=None) for n in range(4)]
     other.append(back[:3])
     with pytest.raises(TooMuchFeedbackError, match="d has 3 retractions"):
         other.append(back[3:])
@@ -461,10 +463,10 @@ def test_feedback_beyond_the_limit_is_refused_by_every_writer_of_the_log(url: st
     with pytest.raises(TooMuchFeedbackError, match="episode talk has 3 values"):
         one.append(talk[2:])
     one.append(talk[2:3])
-    one.append([replace(value("d", key="d"), kind=Kind.ACTIVATION, metric="", value=None)])
+    one.append([replace(value("d", key="d"), kind=FeedbackKind.ACTIVATION, metric="", value=None)])
     with pytest.raises(TooMuchFeedbackError):
         other.append([value("f", key=f"f{n}") for n in range(4)])
-    assert other.record("d").feedback[-1].kind is Kind.ACTIVATION  # type: ignore[union-attr]
+    assert other.record("d").feedback[-1].kind is FeedbackKind.ACTIVATION  # type: ignore[union-attr]
     one.close()
     other.close()
 
@@ -560,7 +562,7 @@ OTHERS = [
     (replace(SAID, content={"comment": "yes"}), "right=1 {'comment': 'yes'} on d1"),
     (replace(SAID, decision_id=None, episode_id="e"), "right=1 {'comment': 'no'} on episode e"),
     (
-        replace(SAID, kind=Kind.RETRACTION, value=None, metric="thumb"),
+        replace(SAID, kind=FeedbackKind.RETRACTION, value=None, metric="thumb"),
         "retraction {'comment': 'no'} on d1",
     ),
 ]
@@ -595,10 +597,10 @@ def test_who_sent_it_and_when_is_no_other_feedback(store: Store) -> None:
 
 @pytest.mark.parametrize("together", [False, True], ids=["later", "in one commit"])
 def test_an_observation_is_one_fact_for_each_decision_source_and_arm(store: Store, *, together: bool) -> None:
-    one = Observation("d1", Source.SHADOW, "a", 0.5, observed_at=103.0)
+    one = Observation("d1", ObservationSource.SHADOW, "a", 0.5, observed_at=103.0)
     others = [
         replace(one, decision_id="d2"),
-        replace(one, source=Source.JUDGE),
+        replace(one, source=ObservationSource.JUDGE),
         replace(one, arm="b"),
     ]
     facts = [one, *others, replace(one, value=0.5)]

@@ -13,9 +13,9 @@ from armwise.feedback.events import (
     Cost,
     Execution,
     Feedback,
-    Kind,
+    FeedbackKind,
     Observation,
-    Source,
+    ObservationSource,
     Status,
 )
 from armwise.feedback.log import Fact, FeedbackStatus, Store, erasures, text_columns
@@ -100,7 +100,7 @@ def ada(store: Store) -> list[Fact]:
         ),
         Execution("d1", "b", Status.OK, Cost(), *shown, 101.0, ({"query": "Ada asks"},)),
         Observation(
-            *("d1", Source.SHADOW, "a", 0.5, 1.0, None), passages=shown[0], answer=shown[1], error=shown[2],
+            *("d1", ObservationSource.SHADOW, "a", 0.5, 1.0, None), passages=shown[0], answer=shown[1], error=shown[2],
             observed_at=106.0,
         ),
         item,
@@ -155,9 +155,9 @@ def test_no_text_is_left_in_any_column_whichever_fact_comes_after_the_erasure(
 @pytest.mark.parametrize(
     ("scope", "about"), [pair for pair in product(SCOPES, ["d1", "e1"]) if pair != ("decision", "e1")]
 )
-@pytest.mark.parametrize("kind", [Kind.VALUE, Kind.RETRACTION])
+@pytest.mark.parametrize("kind", [FeedbackKind.VALUE, FeedbackKind.RETRACTION])
 def test_feedback_that_is_sent_again_after_an_erasure_is_what_the_log_has(
-    at_noon: Store, scope: str, about: str, kind: Kind
+    at_noon: Store, scope: str, about: str, kind: FeedbackKind
 ) -> None:
     """A retry and a retraction are matched by the pseudonym of the id, on an episode as on a decision."""
     *facts, on_decision, on_episode = ada(at_noon)
@@ -165,8 +165,8 @@ def test_feedback_that_is_sent_again_after_an_erasure_is_what_the_log_has(
     assert isinstance(item, Feedback)
     at_noon.append([*facts, item])
     SCOPES[scope](at_noon)
-    again = item if kind is Kind.VALUE else replace(item, kind=kind, value=None, content={}, tags={})
+    again = item if kind is FeedbackKind.VALUE else replace(item, kind=kind, value=None, content={}, tags={})
     first, second = (at_noon.append([again])[0] for _ in range(2))
     assert second.status is FeedbackStatus.DUPLICATE
-    assert (first.status is FeedbackStatus.DUPLICATE) == (kind is Kind.VALUE)
+    assert (first.status is FeedbackStatus.DUPLICATE) == (kind is FeedbackKind.VALUE)
     assert with_ada(at_noon) == set()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from armwise.feedback.arrays import drawn_of
-from armwise.feedback.ope import Audit, Check, Draws, Status, audit
+from armwise.feedback.ope import Audit, Check, CheckStatus, Draws, audit
 from armwise.feedback.ope.audit import (
     ERROR,
     FEATURE_PRIORS,
@@ -149,7 +149,7 @@ def test_the_verdict_on_1_of_n_names_the_arm_and_what_would_be_right() -> None:
     found = audit(Draws(ARMS, drawn, np.full(n, 0.25), np.full((n, 4), 0.25)))
     check = named(found, "mean weight of each arm")
     share = float((drawn == 3).mean())
-    assert found.status is check.status is Status.FAIL
+    assert found.status is check.status is CheckStatus.FAIL
     assert check.advice.startswith(
         "Every propensity on record is 1 / n of the eligible arms, and the draws are skewed: both was drawn "
         "for "
@@ -157,7 +157,7 @@ def test_the_verdict_on_1_of_n_names_the_arm_and_what_would_be_right() -> None:
     )
     assert check.found == f"{share * 4:.3f} of both"
     # what follows from it is no fault of its own
-    assert named(found, "calibration").status is Status.WARN
+    assert named(found, "calibration").status is CheckStatus.WARN
     assert "follow from the check above, mean weight of each arm" in named(found, "calibration").advice
     assert [one.name for one in found.faults] == [check.name]
 
@@ -169,7 +169,7 @@ def test_the_verdict_on_1_of_n_names_the_arm_and_what_would_be_right() -> None:
 def test_the_verdict_on_a_floor_says_which_way_it_is_wrong(name: str, cause: str) -> None:
     make = next(one for one, _, _ in FAULTS if one.__name__ == name)
     found = named(audit(make(world(2000, 2))), "calibration")
-    assert found.status is Status.FAIL
+    assert found.status is CheckStatus.FAIL
     assert cause in found.advice
 
 
@@ -183,7 +183,7 @@ def test_a_feature_that_predicts_the_draw_is_named() -> None:
 def test_the_time_of_another_policy_is_named() -> None:
     make = next(one for one, _, _ in FAULTS if one.__name__ == "stretch")
     check = named(audit(make(world(4000, 3))), "mean weight over time")
-    assert check.status is Status.FAIL
+    assert check.status is CheckStatus.FAIL
     begins = [int(4000 * part / SLICES + 0.999) + 1 for part in (7, 8, 9)]
     assert any(f"From decision {begin:,} on" in check.advice for begin in begins), check.advice
 
@@ -193,7 +193,7 @@ def test_rows_of_a_user_that_keep_their_arm_are_one_draw() -> None:
     make = next(one for one, _, _ in FAULTS if one.__name__ == "sticky")
     log = make(world(2000, 4))
     found = audit(log)
-    assert found.status is Status.WARN
+    assert found.status is CheckStatus.WARN
     assert found.tested == len(np.unique(log.groups["user"]))
     assert (
         "100% of the decisions of one user repeat the arm before" in named(found, "draws within users").advice
@@ -212,11 +212,11 @@ def small(n: int = 40, **columns: object) -> Draws:
 
 def test_a_log_without_propensities_fails_plainly() -> None:
     found = audit(small(propensity=np.full(40, np.nan), p=None))
-    assert found.status is Status.FAIL
+    assert found.status is CheckStatus.FAIL
     assert found.tested == 0
     assert found.checks[0].advice.startswith("No propensity on record: nothing to audit.")
     assert {arm.mean_weight for arm in found.arms} == {None}
-    assert audit(small(0)).status is Status.FAIL
+    assert audit(small(0)).status is CheckStatus.FAIL
 
 
 def test_decisions_without_a_propensity_are_a_warning_and_in_no_test() -> None:
@@ -225,7 +225,7 @@ def test_decisions_without_a_propensity_are_a_warning_and_in_no_test() -> None:
     assert p is not None
     propensity[3] = p[3] = np.nan
     found = audit(replace(log, propensity=propensity))
-    assert found.checks[0].status is Status.WARN
+    assert found.checks[0].status is CheckStatus.WARN
     assert found.checks[0].found == "39 of 40 (97.5 %)"
     assert found.tested == 39
     assert named(found, "propensities possible").found == "all 39 are"
@@ -250,7 +250,7 @@ def test_what_nothing_is_drawn_with_fails_and_is_in_no_test() -> None:
     for message, made in wrong.items():
         found = audit(made)
         check = named(found, "propensities possible")
-        assert check.status is Status.FAIL
+        assert check.status is CheckStatus.FAIL
         assert message in check.advice
         assert check.found == "1 of 40 are not"
         assert found.tested == 39
@@ -258,11 +258,11 @@ def test_what_nothing_is_drawn_with_fails_and_is_in_no_test() -> None:
 
 def test_a_floor_that_is_claimed_and_not_kept_fails() -> None:
     """A floor above 1 / n is lowered to it, and a decision without one claims nothing."""
-    for floor, status in ((0.25, Status.PASS), (0.26, Status.FAIL), (0.0, Status.SKIPPED)):
+    for floor, status in ((0.25, CheckStatus.PASS), (0.26, CheckStatus.FAIL), (0.0, CheckStatus.SKIPPED)):
         assert named(audit(small(floor=np.full(40, floor))), "floor").status is status
     uniform = np.full((40, 3), 1.0 / 3.0)
     log = small(p=uniform, propensity=uniform[:, 0], floor=np.full(40, 0.5))
-    assert named(audit(log), "floor").status is Status.PASS
+    assert named(audit(log), "floor").status is CheckStatus.PASS
     one = np.where(np.arange(40) == 5, 0.3, np.nan)
     assert named(audit(small(floor=one)), "floor").found == "1 of 1 (100 %)"
 
@@ -273,27 +273,27 @@ def test_arms_without_a_chance_are_counted_where_they_were_eligible() -> None:
     log = small(p=p, drawn=drawn, propensity=drawn_of(p, drawn))
     found = audit(log)
     check = named(found, "arms that could not be drawn")
-    assert (check.status, check.found) == (Status.WARN, "10 of 40 (25 %)")
+    assert (check.status, check.found) == (CheckStatus.WARN, "10 of 40 (25 %)")
     assert check.advice.startswith("b was eligible with a probability of 0 in 10 of 40 (25 %) rows")
     assert [arm.impossible for arm in found.arms] == [0, 10, 10]
     masked = replace(log, eligible=p > 0.0)
-    assert named(audit(masked), "arms that could not be drawn").status is Status.PASS
-    assert named(audit(masked), "deterministic stretches").status is Status.PASS, "one arm is no choice"
+    assert named(audit(masked), "arms that could not be drawn").status is CheckStatus.PASS
+    assert named(audit(masked), "deterministic stretches").status is CheckStatus.PASS, "one arm is no choice"
 
 
-@pytest.mark.parametrize(("length", "status"), [(19, Status.PASS), (20, Status.WARN)])
-def test_a_stretch_of_certain_draws_is_20_rows_in_a_row(length: int, status: Status) -> None:
+@pytest.mark.parametrize(("length", "status"), [(19, CheckStatus.PASS), (20, CheckStatus.WARN)])
+def test_a_stretch_of_certain_draws_is_20_rows_in_a_row(length: int, status: CheckStatus) -> None:
     here = (np.arange(100) >= 30) & (np.arange(100) < 30 + length)
     p = np.where(here[:, None], [1.0, 0.0], [0.5, 0.5])
     drawn = np.where(here, 0, np.arange(100) % 3 % 2)
     check = named(audit(Draws(("a", "b"), drawn, drawn_of(p, drawn), p)), "deterministic stretches")
     assert check.status is status
-    if status is Status.WARN:
+    if status is CheckStatus.WARN:
         assert "1 stretches, the longest of 20 decisions from decision 31 on" in check.advice
 
 
 def test_weights_above_a_thousand_are_a_warning() -> None:
-    for least, status in ((0.001, Status.PASS), (0.0009, Status.WARN)):
+    for least, status in ((0.001, CheckStatus.PASS), (0.0009, CheckStatus.WARN)):
         propensity = np.where(np.arange(40) == 2, least, 0.5)
         log = Draws(("a", "b"), np.arange(40) % 2, propensity)
         assert named(audit(log), "weights").status is status
@@ -304,7 +304,7 @@ def test_arms_that_come_and_go_are_named_with_when() -> None:
     eligible[:10, 1], eligible[60:, 2] = False, False
     log = Draws(("a", "b", "c"), np.zeros(100, dtype=np.int64), np.full(100, 0.5), None, eligible)
     check = named(audit(log), "arms")
-    assert check.status is Status.WARN
+    assert check.status is CheckStatus.WARN
     assert "b from decision 11 on; c until decision 60" in check.advice
     eligible[:] = True
     eligible[40:60, 1] = False
@@ -314,7 +314,7 @@ def test_arms_that_come_and_go_are_named_with_when() -> None:
 def test_a_decision_that_stands_twice_fails_and_counts_once_in_the_tests() -> None:
     found = audit(small(ids=np.minimum(np.arange(40), 37)))
     assert named(found, "ids").found == "2 of 40 (5 %)"
-    assert named(found, "ids").status is Status.FAIL
+    assert named(found, "ids").status is CheckStatus.FAIL
     assert found.tested == 38
 
 
@@ -333,18 +333,18 @@ def test_rewards_before_their_decision_fail_and_late_ones_are_a_warning() -> Non
     known[4], known[7], known[9] = 3.0, 20.0, np.nan
     checks = audit(small(at=at, rewarded_at=known, deadline=at + 5.0, reward=np.ones(40)))
     early, late = named(checks, "early rewards"), named(checks, "late rewards")
-    assert (early.status, early.found) == (Status.FAIL, "1 of 39 (2.56 %)")
-    assert (late.status, late.found) == (Status.WARN, "1 of 39 (2.56 %)")
+    assert (early.status, early.found) == (CheckStatus.FAIL, "1 of 39 (2.56 %)")
+    assert (late.status, late.found) == (CheckStatus.WARN, "1 of 39 (2.56 %)")
 
 
 def test_a_feature_that_is_the_reward_fails_and_one_that_explains_it_well_does_not() -> None:
     rng = np.random.default_rng(0)
     reward = np.where(np.arange(400) < 300, rng.random(400), np.nan)
     log = small(400, reward=reward, values={"near": np.nan_to_num(reward) + rng.normal(0.0, 0.02, 400)})
-    assert named(audit(log), "leaks").status is Status.PASS
+    assert named(audit(log), "leaks").status is CheckStatus.PASS
     exact = replace(log, values={**log.values, "score": 1.0 - 2.0 * np.nan_to_num(reward)})
     check = named(audit(exact), "leaks")
-    assert check.status is Status.FAIL
+    assert check.status is CheckStatus.FAIL
     assert "The feature score is the reward" in check.advice
 
 
@@ -354,9 +354,9 @@ def test_rewards_that_may_still_come_are_not_missing() -> None:
     waiting = (log.drawn == 2) & (np.arange(3000) > 1000)
     reward = np.where(waiting | (np.arange(3000) % 4 == 0), np.nan, log.reward)
     lost, waits = audit(replace(log, reward=reward)), audit(replace(log, reward=reward, waiting=waiting))
-    assert named(lost, "missing rewards").status is Status.WARN
-    assert named(waits, "missing rewards").status is Status.PASS
-    assert named(waits, "waiting rewards").status is Status.WARN
+    assert named(lost, "missing rewards").status is CheckStatus.WARN
+    assert named(waits, "missing rewards").status is CheckStatus.PASS
+    assert named(waits, "waiting rewards").status is CheckStatus.WARN
 
 
 def test_the_table_of_arms_has_draws_and_weights() -> None:
@@ -388,5 +388,5 @@ def test_the_whole_audit_is_at_the_level_that_it_says() -> None:
     log = log_of(w, p, np.where(w.rng.random(300) < 0.16, 0, w.rng.integers(0, 4, 300)))
     p_values = [check.p_value for check in audit(log).checks if check.p_value is not None]
     assert ERROR < min(p_values) < 0.1
-    assert audit(log, error=0.9).status is Status.FAIL
-    assert audit(log).status is not Status.FAIL
+    assert audit(log, error=0.9).status is CheckStatus.FAIL
+    assert audit(log).status is not CheckStatus.FAIL

@@ -9,7 +9,7 @@ import pytest
 from armwise.feedback.arrays import Floats, drawn_of
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope.estimators import ESTIMATORS, Rows, estimate, mrdr_weight
-from armwise.feedback.ope.evaluation import INTERVALS, NEVER_DRAWN, Estimated, evaluate, predict
+from armwise.feedback.ope.evaluation import INTERVALS, NEVER_DRAWN, EstimatorResult, evaluate, predict
 from armwise.feedback.ope.intervals import by_group, difference, hedged, normal
 from armwise.feedback.ope.reward_model import predict_slates
 from armwise.feedback.ope.sample import Sample, SlateRows
@@ -47,7 +47,7 @@ def always(log: Log, *shares: float) -> Floats:
     return np.tile(shares, (len(log), 1))
 
 
-def by_name(estimates: tuple[Estimated, ...]) -> dict[str, Estimated]:
+def by_name(estimates: tuple[EstimatorResult, ...]) -> dict[str, EstimatorResult]:
     return {one.estimator: one for one in estimates}
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from armwise.feedback.dataset import Log
-from armwise.feedback.ope import Estimated, evaluate, evaluate_arrays
+from armwise.feedback.ope import EstimatorResult, evaluate, evaluate_arrays
 from benchmarks.obp_golden import CASES, Case, invent
 from tests.comparison.test_obp import GOLDEN
 
@@ -23,7 +23,7 @@ PROPENSITIES = P_LOG[np.arange(N), ACTIONS]
 CONTEXTS = RNG.normal(size=(N, 4))
 
 
-def found(**options: Any) -> dict[str, Estimated]:
+def found(**options: Any) -> dict[str, EstimatorResult]:
     asked = {"actions": ACTIONS, "rewards": REWARDS, "target": TARGET, "p_log": P_LOG, **options}
     return {one.estimator: one for one in evaluate_arrays(**asked).estimates}
 

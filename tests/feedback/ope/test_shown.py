@@ -198,7 +198,7 @@ def half(n: int, *, repeated: bool = False) -> Log:
     )
 
 
-def estimated(log: Log, estimator: str, kind: str = "normal") -> evaluation.Estimated:
+def estimated(log: Log, estimator: str, kind: str = "normal") -> evaluation.EstimatorResult:
     """Return what one estimator says of the first arm."""
     target = {"a": np.tile([1.0, 0.0], (len(log), 1))}
     options = {"estimators": (estimator,), "interval": kind}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from armwise.feedback.errors import QueueFullError, SupersededError
 from armwise.feedback.log import Store
 from armwise.feedback.registry.evaluations import (
-    Answer,
-    State,
+    EvaluationStatus,
+    StoredResult,
     claim,
     fail,
     find,
@@ -35,14 +35,14 @@ OURS = "ours"
 
 REQUEST = {"candidates": ["uniform"], "gate": True, "since": None, "features": {"tier": 1.0}}
 RESULT = {"candidates": [{"name": "uniform", "value": 0.1 + 0.2, "note": "a\u2028b"}], "rows": 7}
-ANSWER = Answer(RESULT, "<html>sämtlich \0 " + 1000 * "<p>" + "</html>")
-WRONG = Answer({"wrong": True}, "")
+ANSWER = StoredResult(RESULT, "<html>sämtlich \0 " + 1000 * "<p>" + "</html>")
+WRONG = StoredResult({"wrong": True}, "")
 
 
 def test_what_is_asked_for_is_queued_and_found_again(store: Store) -> None:
     asked = submit(store, OURS, REQUEST, 10.0)
     assert (asked.seq, asked.configured, asked.request) == (1, OURS, REQUEST)
-    assert (asked.status, asked.done) == (State.QUEUED, 0.0)
+    assert (asked.status, asked.done) == (EvaluationStatus.QUEUED, 0.0)
     assert (asked.submitted_at, asked.started_at, asked.finished_at) == (10.0, None, None)
     assert (asked.worker, asked.error) == (None, None)
     assert find(store, 1) == asked
@@ -61,7 +61,12 @@ def test_an_evaluation_goes_from_the_queue_over_a_worker_to_its_answer(store: St
     mine = claim(store, OURS, "w", 11.0)
     assert mine is not None
     assert mine == find(store, 1)
-    assert (mine.status, mine.worker, mine.started_at, mine.alive_at) == (State.RUNNING, "w", 11.0, 11.0)
+    assert (mine.status, mine.worker, mine.started_at, mine.alive_at) == (
+        EvaluationStatus.RUNNING,
+        "w",
+        11.0,
+        11.0,
+    )
     report_progress(store, mine, 0.25, 12.0)
     seen = find(store, 1)
     assert seen is not None
@@ -69,7 +74,7 @@ def test_an_evaluation_goes_from_the_queue_over_a_worker_to_its_answer(store: St
     finish(store, mine, ANSWER, 13.0)
     done = find(store, 1)
     assert done is not None
-    assert (done.status, done.done, done.finished_at, done.error) == (State.DONE, 1.0, 13.0, None)
+    assert (done.status, done.done, done.finished_at, done.error) == (EvaluationStatus.DONE, 1.0, 13.0, None)
     assert result_of(store, 1) == RESULT
     assert html_of(store, 1) == ANSWER.html
     assert claim(store, OURS, "w", 14.0) is None
@@ -82,7 +87,7 @@ def test_an_evaluation_that_cannot_be_made_says_why_in_whatever_words(store: Sto
     fail(store, mine, "no decision\0 between", 12.0)
     failed = find(store, 1)
     assert failed is not None
-    assert (failed.status, failed.finished_at) == (State.FAILED, 12.0)
+    assert (failed.status, failed.finished_at) == (EvaluationStatus.FAILED, 12.0)
     assert failed.error == "no decision\ufffd between"
     assert failed.status.ended
     assert claim(store, OURS, "w", 13.0) is None
@@ -273,7 +278,7 @@ def test_workers_that_race_share_the_work_and_none_is_done_twice(url: str) -> No
         with closing(Store(url)) as own:
             start.wait()
             while (mine := claim(own, OURS, name, 1.0)) is not None:
-                finish(own, mine, Answer({"by": name}, name), 2.0)
+                finish(own, mine, StoredResult({"by": name}, name), 2.0)
                 done.append(mine.seq)
         return done
 
@@ -296,7 +301,7 @@ def test_whatever_happens_each_running_one_has_one_worker_and_an_end_is_the_end(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
     """Three workers of which each may die at any moment: a step of time is half a lease."""
-    now, ended, mine = 0.0, dict[int, State](), {}
+    now, ended, mine = 0.0, dict[int, EvaluationStatus](), {}
     with closing(Store(f"sqlite:///{tmp_path_factory.mktemp('log') / 'log.db'}")) as store:
         for step, number in steps:
             now += LEASE_S / 2
@@ -313,10 +318,10 @@ def test_whatever_happens_each_running_one_has_one_worker_and_an_end_is_the_end(
                             report_progress(store, held, 0.5, now)
                         case "finish":
                             finish(store, held, WRONG, now)
-                            ended[held.seq] = State.DONE
+                            ended[held.seq] = EvaluationStatus.DONE
                         case "fail":
                             fail(store, held, "why", now)
-                            ended[held.seq] = State.FAILED
+                            ended[held.seq] = EvaluationStatus.FAILED
                         case "give back":
                             release(store, held)
                 except SupersededError:
@@ -327,7 +332,7 @@ def test_whatever_happens_each_running_one_has_one_worker_and_an_end_is_the_end(
                         held.started_at,
                     ) or found.status.ended
             rows = page(store, 100)
-            running = [one.worker for one in rows if one.status is State.RUNNING]
+            running = [one.worker for one in rows if one.status is EvaluationStatus.RUNNING]
             assert len(running) == len(set(running))
             assert {one.seq: one.status for one in rows if one.status.ended} == ended
 

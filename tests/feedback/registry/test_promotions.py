@@ -20,7 +20,7 @@ from armwise.feedback.registry import arm_sets
 from armwise.feedback.registry.promotions import (
     Action,
     ActivePolicy,
-    Finished,
+    FinishedRun,
     Promotion,
     active_policy,
     first_starts,
@@ -29,7 +29,7 @@ from armwise.feedback.registry.promotions import (
     record,
     was_active,
 )
-from armwise.feedback.registry.runs import Run, State, Trigger, claim, finish, save_progress
+from armwise.feedback.registry.runs import Run, RunState, Trigger, claim, finish, save_progress
 from armwise.feedback.registry.runs import find as find_run
 from armwise.feedback.registry.versions import (
     Version,
@@ -74,7 +74,7 @@ def promote(
     action: Action,
     reason: str = "why not",
     after: int | None = None,
-    finished: Finished | None = None,
+    finished: FinishedRun | None = None,
     **more: Any,
 ) -> None:
     """Record an action of the configuration `ours`."""
@@ -266,10 +266,10 @@ def rows(store: Store) -> list[object]:
 
 def test_a_run_ends_with_its_promotion(store: Store) -> None:
     run, other = begun(store), published(store, "other")
-    promote(store, other, Action.PROMOTE, after=0, finished=Finished(run, COLUMNS))
+    promote(store, other, Action.PROMOTE, after=0, finished=FinishedRun(run, COLUMNS))
     found = find_run(store, run.seq)
     assert found is not None
-    assert (found.status, found.alive_at, found.finished_at) == (State.PROMOTED, 9.0, 9.0)
+    assert (found.status, found.alive_at, found.finished_at) == (RunState.PROMOTED, 9.0, 9.0)
     assert (found.inputs, found.steps, found.candidate, found.evaluation) == tuple(COLUMNS.values())
     assert active_policy(store, "ours").recipe == "other"
 
@@ -283,7 +283,7 @@ def test_a_run_that_may_not_promote_leaves_nothing_behind(store: Store, late: bo
         promote(store, ours, Action.ROLLBACK)
     before, after = rows(store), active_policy(store, "ours").seq if late else 0
     with pytest.raises(SupersededError if late else ChangedMeanwhileError):
-        promote(store, other, Action.PROMOTE, after=after, finished=Finished(run, COLUMNS))
+        promote(store, other, Action.PROMOTE, after=after, finished=FinishedRun(run, COLUMNS))
     assert rows(store) == before
 
 
@@ -481,7 +481,7 @@ def test_the_promotion_of_a_first_start_is_told_from_one_that_was_forced(store: 
     promote(store, chosen, Action.PROMOTE, "an operator forced it", forced=True)
     for candidate, evaluation in ((unjudged, None), (judged, 7)):
         mine = claim(store, "ours", Trigger.FIRST, "worker", 1.0)
-        finished = Finished(mine, {"candidate": candidate.version, "evaluation": evaluation})
+        finished = FinishedRun(mine, {"candidate": candidate.version, "evaluation": evaluation})
         promote(
             store, candidate, Action.PROMOTE, "a run", finished=finished, forced=True, evaluation=evaluation
         )
@@ -499,6 +499,6 @@ def test_a_promotion_of_the_candidate_of_a_run_that_held_it_was_forced(store: St
     candidate = published(store, "other")
     mine = claim(store, "ours", Trigger.REQUEST, "worker", 1.0)
     save_progress(store, mine, 2.0, inputs={}, steps=[], candidate=candidate.version)
-    finish(store, mine, State.HELD, 3.0)
+    finish(store, mine, RunState.HELD, 3.0)
     promote(store, candidate, Action.PROMOTE, forced=True)
     assert first_starts(store, [candidate.version]) == set()

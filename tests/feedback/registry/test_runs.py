@@ -12,7 +12,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry.runs import (
     Run,
-    State,
+    RunState,
     Trigger,
     claim,
     find,
@@ -47,7 +47,7 @@ def claimed(store: Store, worker: str = "here:1", now: float = 100.0) -> Run:
     return claim(store, OURS, Trigger.SCHEDULE, worker, now)
 
 
-def status(store: Store, run: Run) -> State:
+def status(store: Store, run: Run) -> RunState:
     found = find(store, run.seq)
     assert found is not None
     return found.status
@@ -56,13 +56,25 @@ def status(store: Store, run: Run) -> State:
 def test_a_run_is_read_back_as_it_was_noted(store: Store) -> None:
     run = claimed(store)
     assert run == Run(
-        1, Trigger.SCHEDULE, State.RUNNING, "here:1", 100.0, 100.0, None, {}, [], None, None, None, OURS
+        1, Trigger.SCHEDULE, RunState.RUNNING, "here:1", 100.0, 100.0, None, {}, [], None, None, None, OURS
     )
     step = {"name": "gather", "at": 101.0, "found": {"new": ["exam"]}}
     save_progress(store, run, 105.0, inputs={"log": 7}, steps=[step], candidate=3, evaluation=2)
-    finish(store, run, State.HELD, 110.0)
+    finish(store, run, RunState.HELD, 110.0)
     assert find(store, 1) == Run(
-        1, Trigger.SCHEDULE, State.HELD, "here:1", 100.0, 110.0, 110.0, {"log": 7}, [step], 3, 2, None, OURS
+        1,
+        Trigger.SCHEDULE,
+        RunState.HELD,
+        "here:1",
+        100.0,
+        110.0,
+        110.0,
+        {"log": 7},
+        [step],
+        3,
+        2,
+        None,
+        OURS,
     )
     assert find(store, 2) is None
 
@@ -73,7 +85,7 @@ def test_a_run_that_is_under_way_excludes_others_until_it_ends(store: Store) -> 
         claimed(store, "there:2", 100.0 + LEASE_S)
     with pytest.raises(UnderWayError, match="run 1 of here:1"):
         request(store, OURS, 101.0)
-    finish(store, run, State.FAILED, 102.0, "gather: there is no folder")
+    finish(store, run, RunState.FAILED, 102.0, "gather: there is no folder")
     assert claimed(store, "there:2", 103.0).seq == 2
     first = find(store, 1)
     assert first is not None
@@ -85,7 +97,7 @@ def test_a_worker_cannot_claim_its_own_run_again_while_it_is_under_way(store: St
     with pytest.raises(UnderWayError, match="run 1 of here:1 is under way"):
         claimed(store, now=100.0 + LEASE_S)
     again = claimed(store, now=100.0 + LONG)
-    assert (again.seq, again.worker, status(store, run)) == (2, run.worker, State.ABANDONED)
+    assert (again.seq, again.worker, status(store, run)) == (2, run.worker, RunState.ABANDONED)
     with pytest.raises(SupersededError, match="run 1 of here:1"):
         renew(store, run, 200.0)
     renew(store, again, 200.0)
@@ -95,8 +107,8 @@ def test_a_run_is_written_by_the_worker_that_claimed_it_and_not_by_the_requester
     requested = request(store, OURS, 50.0)
     run = claimed(store, now=50.0)
     with pytest.raises(SupersededError):
-        finish(store, requested, State.FAILED, 60.0)
-    assert status(store, run) is State.RUNNING
+        finish(store, requested, RunState.FAILED, 60.0)
+    assert status(store, run) is RunState.RUNNING
 
 
 def test_a_run_with_a_heartbeat_is_never_abandoned(store: Store) -> None:
@@ -115,20 +127,20 @@ def test_a_dead_run_is_abandoned_by_the_next_one_and_can_write_nothing_more(stor
     assert after.seq == 2
     found = find(store, dead.seq)
     assert found is not None
-    assert (found.status, found.finished_at) == (State.ABANDONED, 100.0 + LONG)
+    assert (found.status, found.finished_at) == (RunState.ABANDONED, 100.0 + LONG)
     assert found.error == "here:1 has sent no heartbeat since 1970-01-01 00:01:40 UTC"
     with pytest.raises(SupersededError, match="run 1 of here:1 is no longer under way: it is abandoned"):
         renew(store, dead, 200.0)
     with pytest.raises(SupersededError):
         save_progress(store, dead, 200.0, inputs={}, steps=[])
     with pytest.raises(SupersededError):
-        finish(store, dead, State.PROMOTED, 200.0)
-    assert status(store, after) is State.RUNNING
+        finish(store, dead, RunState.PROMOTED, 200.0)
+    assert status(store, after) is RunState.RUNNING
 
 
 def test_a_requested_run_is_claimed_once(store: Store) -> None:
     requested = request(store, OURS, 50.0)
-    assert (requested.status, requested.trigger, requested.worker) == (State.ASKED, Trigger.REQUEST, "")
+    assert (requested.status, requested.trigger, requested.worker) == (RunState.ASKED, Trigger.REQUEST, "")
     with pytest.raises(UnderWayError, match="run 1 is requested since"):
         request(store, OURS, 51.0)
     run = claimed(store, now=60.0)
@@ -138,14 +150,17 @@ def test_a_requested_run_is_claimed_once(store: Store) -> None:
 
 
 def test_runs_are_listed_newest_first_a_page_at_a_time(store: Store) -> None:
-    ends = [State.HELD, State.FAILED, State.PROMOTED, State.NOTHING_NEW]
+    ends = [RunState.HELD, RunState.FAILED, RunState.PROMOTED, RunState.NOTHING_NEW]
     for number, status in enumerate(ends):
         finish(store, claimed(store, now=float(number)), status, float(number))
     assert [run.seq for run in page(store, 2)] == [4, 3]
     assert [run.seq for run in page(store, 2, before=3)] == [2, 1]
-    found = [newest(store, OURS), newest(store, OURS, [State.HELD, State.PROMOTED])]
+    found = [newest(store, OURS), newest(store, OURS, [RunState.HELD, RunState.PROMOTED])]
     assert [run and run.seq for run in found] == [4, 3]
-    assert [(run.seq, run.status) for run in judged(store, OURS)] == [(1, State.HELD), (3, State.PROMOTED)]
+    assert [(run.seq, run.status) for run in judged(store, OURS)] == [
+        (1, RunState.HELD),
+        (3, RunState.PROMOTED),
+    ]
 
 
 def test_a_run_belongs_to_the_configured_recipe_it_is_for_and_excludes_those_of_others(store: Store) -> None:
@@ -155,9 +170,9 @@ def test_a_run_belongs_to_the_configured_recipe_it_is_for_and_excludes_those_of_
     with pytest.raises(UnderWayError, match="run 2 of here:1 is under way"):
         claim(store, "theirs", Trigger.SCHEDULE, "there:2", 61.0)
     assert under_way(store, 61.0)
-    finish(store, run, State.HELD, 62.0)
+    finish(store, run, RunState.HELD, 62.0)
     assert not under_way(store, 63.0)
-    assert (newest(store, "theirs"), newest(store, "theirs", [State.HELD])) == (requested, None)
+    assert (newest(store, "theirs"), newest(store, "theirs", [RunState.HELD])) == (requested, None)
     assert judged(store, "theirs") == []
     theirs = claim(store, "theirs", Trigger.SCHEDULE, "there:2", 64.0)
     assert (theirs.seq, theirs.trigger) == (requested.seq, Trigger.REQUEST)
@@ -178,7 +193,7 @@ def test_of_workers_that_begin_at_the_same_time_one_does(url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(begin, range(4))) == [False, False, False, True]
     with closing(Store(url)) as store:
-        assert [run.status for run in page(store, 5)] == [State.RUNNING]
+        assert [run.status for run in page(store, 5)] == [RunState.RUNNING]
 
 
 # -- what a run asks of the log ---------------------------------------------------------------------------
@@ -195,7 +210,7 @@ def test_a_recipe_comes_from_the_first_run_whose_candidate_is_of_it(store: Store
     for candidate in (None, numbers[0], numbers[1], numbers[2]):
         run = claimed(store)
         save_progress(store, run, 101.0, inputs={}, steps=[], candidate=candidate)
-        finish(store, run, State.HELD, 102.0)
+        finish(store, run, RunState.HELD, 102.0)
     found = of_recipes(store, ["a", "b", "nowhere"])
     assert {recipe: run.seq for recipe, run in found.items()} == {"a": 2, "b": 4}
     assert {recipe: run.candidate for recipe, run in found.items()} == {"a": numbers[0], "b": numbers[2]}
@@ -232,7 +247,7 @@ def test_each_question_of_the_traffic_is_listed_once_in_order(store: Store) -> N
 
 def test_a_run_may_fail_for_a_reason_that_no_database_stores(store: Store) -> None:
     run = claimed(store)
-    finish(store, run, State.FAILED, 101.0, "bad \0 and \ud800")
+    finish(store, run, RunState.FAILED, 101.0, "bad \0 and \ud800")
     found = find(store, run.seq)
     assert found is not None
     assert found.error == "bad \ufffd and \ufffd"

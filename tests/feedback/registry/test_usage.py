@@ -5,7 +5,17 @@ from math import inf
 import pytest
 
 from armwise.feedback.log import Store
-from armwise.feedback.registry.usage import DAY, MINUTE, MONTH, Amount, Grant, Reserve, Usage, period, spend
+from armwise.feedback.registry.usage import (
+    DAY,
+    MINUTE,
+    MONTH,
+    Grant,
+    Reserve,
+    UsageAmount,
+    UsageLedger,
+    period,
+    spend,
+)
 
 NOON = 1_700_000_000.0
 """2023-11-14 22:13:20 UTC."""
@@ -16,14 +26,14 @@ USE = ("k1", "2023-11")
 @pytest.mark.parametrize(
     ("reserve", "used", "reserved", "grant"),
     [
-        (Reserve(USE, "requests", 80, 1), Amount(), Amount(), Grant(10, 70)),
-        (Reserve(USE, "requests", 80, 30), Amount(40), Amount(20), Grant(20, 0)),
-        (Reserve(USE, "requests", 7, 0), Amount(), Amount(), Grant(1, 6)),
-        (Reserve(USE, "requests", 80, 1), Amount(70), Amount(10), Grant(0, 0)),
-        (Reserve(USE, "requests", 80, 1), Amount(80), Amount(), Grant(again_s=inf)),
-        (Reserve(USE, "tokens", 800, 1), Amount(tokens=400), Amount(requests=7), Grant(50, 350)),
-        (Reserve(USE, "usd", 8.0, 0.001), Amount(usd=4.0), Amount(tokens=9), Grant(0.5, 3.5)),
-        (Reserve(USE, "usd", 1.0, 0.001), Amount(usd=1.0 - 1e-10), Amount(), Grant(again_s=inf)),
+        (Reserve(USE, "requests", 80, 1), UsageAmount(), UsageAmount(), Grant(10, 70)),
+        (Reserve(USE, "requests", 80, 30), UsageAmount(40), UsageAmount(20), Grant(20, 0)),
+        (Reserve(USE, "requests", 7, 0), UsageAmount(), UsageAmount(), Grant(1, 6)),
+        (Reserve(USE, "requests", 80, 1), UsageAmount(70), UsageAmount(10), Grant(0, 0)),
+        (Reserve(USE, "requests", 80, 1), UsageAmount(80), UsageAmount(), Grant(again_s=inf)),
+        (Reserve(USE, "tokens", 800, 1), UsageAmount(tokens=400), UsageAmount(requests=7), Grant(50, 350)),
+        (Reserve(USE, "usd", 8.0, 0.001), UsageAmount(usd=4.0), UsageAmount(tokens=9), Grant(0.5, 3.5)),
+        (Reserve(USE, "usd", 1.0, 0.001), UsageAmount(usd=1.0 - 1e-10), UsageAmount(), Grant(again_s=inf)),
     ],
     ids=[
         "share",
@@ -37,29 +47,31 @@ USE = ("k1", "2023-11")
     ],
 )
 def test_an_eighth_of_what_is_left_is_granted_or_what_is_needed(
-    reserve: Reserve, used: Amount, reserved: Amount, grant: Grant
+    reserve: Reserve, used: UsageAmount, reserved: UsageAmount, grant: Grant
 ) -> None:
     assert reserve.grant(used, reserved) == grant
 
 
 def test_what_is_reported_adds_up_by_key_and_period(store: Store) -> None:
-    usage = Usage(store, "r1")
+    usage = UsageLedger(store, "r1")
     today, month = period(NOON, DAY), period(NOON, MONTH)
     assert (today, month, period(NOON, MINUTE)) == ("2023-11-14", "2023-11", "2023-11-14T22:13")
     for _ in range(2):
-        usage.exchange({("k1", today): Amount(1, 10, 0.5), ("k2", month): Amount(3)}, {}, NOON)
-    usage.exchange({("k1", "2023-11-13"): Amount(7), ("k1", "2023-10"): Amount(50, 1)}, {}, NOON)
-    usage.exchange({("k1", month): Amount(5, 50), ("k1", period(NOON, MINUTE)): Amount(9)}, {}, NOON)
-    left = Usage(store, "r2").exchange({}, {}, NOON, Reserve(("k1", month), "requests", 80, 80))
+        usage.exchange({("k1", today): UsageAmount(1, 10, 0.5), ("k2", month): UsageAmount(3)}, {}, NOON)
+    usage.exchange({("k1", "2023-11-13"): UsageAmount(7), ("k1", "2023-10"): UsageAmount(50, 1)}, {}, NOON)
+    usage.exchange(
+        {("k1", month): UsageAmount(5, 50), ("k1", period(NOON, MINUTE)): UsageAmount(9)}, {}, NOON
+    )
+    left = UsageLedger(store, "r2").exchange({}, {}, NOON, Reserve(("k1", month), "requests", 80, 80))
     assert left == Grant(75, 0), "of what this key has used in this period"
     assert spend(store, NOON) == {
-        "k1": {"day": Amount(2, 20, 1.0), "month": Amount(5, 50), "total": Amount(55, 51)},
-        "k2": {"day": Amount(), "month": Amount(6), "total": Amount(6)},
+        "k1": {"day": UsageAmount(2, 20, 1.0), "month": UsageAmount(5, 50), "total": UsageAmount(55, 51)},
+        "k2": {"day": UsageAmount(), "month": UsageAmount(6), "total": UsageAmount(6)},
     }
 
 
 def test_a_lease_counts_for_others_until_five_seconds_after_the_last_report(store: Store) -> None:
-    one, other = Usage(store, "r1"), Usage(store, "r2")
+    one, other = UsageLedger(store, "r1"), UsageLedger(store, "r2")
     want = Reserve(USE, "requests", 80, 60)
     assert one.exchange({}, {}, NOON, want) == Grant(60, 20)
     assert other.exchange({}, {}, NOON + 5.0, want) == Grant(20, 0)
@@ -71,22 +83,22 @@ def test_a_lease_counts_for_others_until_five_seconds_after_the_last_report(stor
 
 
 def test_a_lease_that_is_held_on_is_added_to(store: Store) -> None:
-    usage = Usage(store, "r1")
-    assert usage.exchange({}, {USE: Amount(16)}, NOON, Reserve(USE, "requests", 80, 1)) == Grant(8, 56)
-    assert Usage(store, "r2").exchange({}, {}, NOON, Reserve(USE, "requests", 80, 99)) == Grant(56, 0)
+    usage = UsageLedger(store, "r1")
+    assert usage.exchange({}, {USE: UsageAmount(16)}, NOON, Reserve(USE, "requests", 80, 1)) == Grant(8, 56)
+    assert UsageLedger(store, "r2").exchange({}, {}, NOON, Reserve(USE, "requests", 80, 99)) == Grant(56, 0)
 
 
 def test_minutes_are_kept_for_ten_and_days_and_months_for_ever(store: Store) -> None:
-    usage = Usage(store, "r1")
+    usage = UsageLedger(store, "r1")
     ages = (0, 600, 660, 86_400 * 40)
     for kind in (MINUTE, DAY, MONTH):
-        usage.exchange({("k1", period(NOON - age, kind)): Amount(1) for age in ages}, {}, NOON - 3600)
+        usage.exchange({("k1", period(NOON - age, kind)): UsageAmount(1) for age in ages}, {}, NOON - 3600)
     usage.exchange({}, {}, NOON)
 
     def left(at: float, kind: int) -> float:
         """What is left of 100 where the replica does not hold any of it."""
         use = ("k1", period(at, kind))
-        return Usage(store, "r2").exchange({}, {}, NOON, Reserve(use, "requests", 100, 100)).amount
+        return UsageLedger(store, "r2").exchange({}, {}, NOON, Reserve(use, "requests", 100, 100)).amount
 
     assert [left(NOON - age, MINUTE) for age in ages] == [99, 99, 100, 100]
     assert [left(NOON - age, DAY) for age in (0, ages[-1])] == [99, 99]

@@ -6,7 +6,7 @@ import pytest
 
 from armwise.feedback.dataset import Log
 from armwise.feedback.errors import ConflictError
-from armwise.feedback.events import LABELS, Decision, Example, Kind, Tick
+from armwise.feedback.events import LABELS, Decision, Example, FeedbackKind, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Complete, Metric, RewardRule
 from armwise.feedback.training_log.imported_turns import PastTurn, insert, missing_from_log, read_turns
@@ -65,7 +65,7 @@ def test_labels_are_read_as_they_were_inserted_without_what_was_said_later(store
     one, other = (replace(past(name), decision=in_episode(past(name).decision)) for name in ("a", "b"))
     store.append([in_episode(decision("traffic")), execution("traffic")])
     insert(store, [one, other, past("of no episode")])
-    store.append([replace(one.feedback[0], value=None, kind=Kind.RETRACTION)])
+    store.append([replace(one.feedback[0], value=None, kind=FeedbackKind.RETRACTION)])
     store.append([value("b", key="later", at=100.5)])
     assert list(read_turns(store, ["e", "another"])) == [one, other]
 

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.feedback.errors import ConflictError, LogGapError, LogUnavailableError, SupersededError
-from armwise.feedback.events import Feedback, Kind, Mode, Status, Tick
+from armwise.feedback.events import Feedback, FeedbackKind, Mode, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Complete, Metric, RewardRule
@@ -304,7 +304,7 @@ def test_of_an_episode_the_decisions_count_that_were_made_before(ruled: Store) -
 
 
 def taken_back(item: Feedback) -> Feedback:
-    return replace(item, value=None, kind=Kind.RETRACTION)
+    return replace(item, value=None, kind=FeedbackKind.RETRACTION)
 
 
 def test_a_key_that_was_taken_back_is_not_refused(ruled: Store) -> None:

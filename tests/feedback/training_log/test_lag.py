@@ -5,7 +5,7 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.feedback.errors import LogUnavailableError, SupersededError
-from armwise.feedback.events import Observation, Source, Tick
+from armwise.feedback.events import Observation, ObservationSource, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Complete, Metric, RewardRule
@@ -104,7 +104,7 @@ def test_a_decision_that_time_closed_is_applied_with_the_fact_that_brought_the_t
         (decision("d2", at=200.0), 200.0),
         (execution("d1"), 101.0),
         (value("d1", at=300.0), 300.0),
-        (Observation("d1", Source.JUDGE, "b", 0.5, observed_at=350.0), 350.0),
+        (Observation("d1", ObservationSource.JUDGE, "b", 0.5, observed_at=350.0), 350.0),
         (Tick(400.0), 400.0),
     ],
     ids=["decision", "execution", "feedback", "observation", "tick"],

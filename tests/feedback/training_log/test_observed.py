@@ -13,7 +13,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from armwise.feedback.events import LABELS, Cost, Decision, Example, Mode, Observation, Source, Status, Tick
+from armwise.feedback.events import (
+    LABELS,
+    Cost,
+    Decision,
+    Example,
+    Mode,
+    Observation,
+    ObservationSource,
+    Status,
+    Tick,
+)
 from armwise.feedback.log import Fact, Receipt, Store
 from armwise.feedback.reward import Complete, Metric, RewardRule
 from armwise.feedback.training_log import Joiner, StartingPoint, learned_examples, observed, take_epoch
@@ -39,7 +49,7 @@ BOTH = StartingPoint(also=Also(shadow=0.5, judge=True, audits=10, agreement=0.5)
 def second(name: str, preference: float | None = 1.0, arm: str = "a") -> Observation:
     return Observation(
         name,
-        Source.SHADOW,
+        ObservationSource.SHADOW,
         arm,
         0.3,
         1.0,
@@ -55,7 +65,9 @@ def second(name: str, preference: float | None = 1.0, arm: str = "a") -> Observa
 
 
 def grade(name: str, number: float | None) -> Observation:
-    return Observation(name, Source.JUDGE, "b", 0.1, value=number, judge="model", observed_at=103.0)
+    return Observation(
+        name, ObservationSource.JUDGE, "b", 0.1, value=number, judge="model", observed_at=103.0
+    )
 
 
 def turn(name: str) -> list[Fact]:
@@ -90,7 +102,11 @@ def test_a_second_answer_is_learned_with_the_feedback_on_the_first_moved_by_the_
     assert RULE.reward_of(other) == pytest.approx(-0.2), "it pays for its own cost"
     label = other.decision
     assert (label.arms, label.probabilities, label.drawn) == (("a",), (1.0,), "a")
-    assert (label.policy, label.context, source_of(label)) == (LABELS, own.decision.context, Source.SHADOW)
+    assert (label.policy, label.context, source_of(label)) == (
+        LABELS,
+        own.decision.context,
+        ObservationSource.SHADOW,
+    )
     assert [one.decision.id for one in learned_examples(store, RULE)] == ["d"], "unless a recipe opts in"
 
 
@@ -129,7 +145,7 @@ def test_what_is_learned_beside_a_decision_has_nothing_of_how_that_was_drawn(sto
 
 def test_only_a_label_was_observed() -> None:
     label = replace(decision("d"), policy=LABELS, episode_id="beside/judge")
-    assert source_of(label) is Source.JUDGE
+    assert source_of(label) is ObservationSource.JUDGE
     for other in (
         replace(label, policy="linucb"),
         replace(label, episode_id=None),
@@ -250,7 +266,7 @@ def test_grades_are_learned_once_enough_of_them_agree_with_feedback(store: Store
     joined(store)
     *own, last = learned_examples(store, RULE, JUDGE)
     assert [one.decision.id for one in own] == [*(f"a{i}" for i in range(10)), "e"]
-    assert (last.decision.id, source_of(last.decision)) == ("d/judge/b", Source.JUDGE)
+    assert (last.decision.id, source_of(last.decision)) == ("d/judge/b", ObservationSource.JUDGE)
     assert last.metrics == {"right": pytest.approx(0.75)}, "0.5 is what it grades by where feedback gives 1"
     assert last.decision.drawn == "b"
     assert last.decision.probabilities == (0.25, 0.75)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from armwise.feedback.events import LABELS, Decision, Feedback, Kind, Mode, Status, Tick
+from armwise.feedback.events import LABELS, Decision, Feedback, FeedbackKind, Mode, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Complete, Metric, RewardRule
 from armwise.feedback.training_log.join import (
@@ -63,7 +63,7 @@ def test_every_kind_of_fact_is_read_whole_and_in_order(store: Store) -> None:
     one = replace(decision("d1", at=100.0), episode_id="e", deferred=True)
     label = replace(decision("d2", at=90.0, mode=Mode.FORCED), policy=LABELS)
     said, thumb = value("d1"), value("d1", "thumb", 0.5, at=107.0)
-    retracted = replace(of_episode(value("all"), "e"), value=None, kind=Kind.RETRACTION)
+    retracted = replace(of_episode(value("all"), "e"), value=None, kind=FeedbackKind.RETRACTION)
     store.append([one, execution("d1", Status.ARM_FAILED)])
     store.append([said, thumb])
     store.append([retracted])
@@ -103,12 +103,12 @@ def test_a_retraction_on_an_episode_comes_with_every_later_decision_and_a_value_
     said = of_episode(value("said", at=90.0), "e")
     store.append([named("d1", "e", at=80.0), said])
     store.append(
-        [replace(said, id="other"), replace(said, value=None, kind=Kind.RETRACTION, received_at=95.0)]
+        [replace(said, id="other"), replace(said, value=None, kind=FeedbackKind.RETRACTION, received_at=95.0)]
     )
     store.append([named("d2", "e", at=100.0)])
     (_, *_, d2) = between(store, 0, store.log_seq())
     assert isinstance(d2, DecisionFact)
-    assert [(item.id, item.kind) for item in d2.earlier] == [("said:right", Kind.RETRACTION)]
+    assert [(item.id, item.kind) for item in d2.earlier] == [("said:right", FeedbackKind.RETRACTION)]
     opened = {name: [item.id for item in fact.earlier] for name, (fact, _) in unlearned(store).items()}
     assert opened == {"d1": ["said:right", "other", "said:right"], "d2": ["said:right"]}
 

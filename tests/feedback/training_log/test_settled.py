@@ -18,7 +18,7 @@ from armwise.feedback.events import (
     Decision,
     Execution,
     Feedback,
-    Kind,
+    FeedbackKind,
     Mode,
     Status,
     Tick,
@@ -187,7 +187,7 @@ def test_an_estimate_of_what_is_settled_stays_as_it_is(
         if delay is not None:
             happens.append((at + delay, [clicked(number, at + delay)]))
         if delay is not None and taken_back:
-            gone = replace(clicked(number, at + delay + 1.0, None), kind=Kind.RETRACTION)
+            gone = replace(clicked(number, at + delay + 1.0, None), kind=FeedbackKind.RETRACTION)
             happens.append((at + delay + 1.0, [gone]))
     happens += [(at + look, [Tick(at + look)]) for look in looks]
     found, until = list[tuple[float, float]](), -inf

@@ -104,7 +104,7 @@ class CascadeSpec(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class StageObservations:
     """What the arms of a cascade did on questions.
 
     Attributes:
@@ -117,9 +117,9 @@ class Observed:
     answers: tuple[Sequence[str], ...]
     gold: tuple[frozenset[str], ...]
 
-    def rows(self, at: NDArray[np.intp]) -> "Observed":
+    def rows(self, at: NDArray[np.intp]) -> "StageObservations":
         """Return some of the questions."""
-        return Observed(
+        return StageObservations(
             *(tuple(values[row] for row in at) for values in (self.found, self.answers, self.gold))
         )
 
@@ -143,7 +143,7 @@ class CascadeDataset:
     right: Floats
     quality: Floats
     cost: Floats
-    seen: Observed | None = None
+    seen: StageObservations | None = None
 
     def __post_init__(self) -> None:
         for what, values in (("score", self.right), ("quality", self.quality), ("cost", self.cost)):
@@ -189,7 +189,7 @@ class StageModel:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Walk:
+class CascadeWalk:
     """Where a cascade stopped on some questions.
 
     Attributes:
@@ -234,7 +234,7 @@ class Cascade:
         gain = self.models[stage].gain
         return np.full(len(features), -np.inf) if gain is None else gain.scores(_flat(features, scores))[:, 0]
 
-    def walk(self, features: Sequence[Features], thresholds: Floats | None = None) -> Walk:
+    def walk(self, features: Sequence[Features], thresholds: Floats | None = None) -> CascadeWalk:
         """Walk through the stages on questions whose every answer is known. Raises RouterError.
 
         Args:
@@ -253,7 +253,7 @@ class Cascade:
             here = here[self.gains(number, remaining_features, scores) > limits[number]]
             if not len(here):
                 break
-        return Walk(stage, pick, probability)
+        return CascadeWalk(stage, pick, probability)
 
 
 def stage_features(
@@ -391,7 +391,7 @@ def _fitted(examples: Examples, chosen: NDArray[np.bool_]) -> RelevanceModel:
         raise RouterError(f"the cascade cannot learn relevance: {error}") from error
 
 
-def _seen(features: Features, observed: Observed | None, model: RelevanceModel | None) -> Features:
+def _seen(features: Features, observed: StageObservations | None, model: RelevanceModel | None) -> Features:
     """Return the features of a stage with relevance, if there is a model of it."""
     if model is None:
         return features
@@ -430,7 +430,7 @@ def _flat(features: Features, scores: Floats) -> Features:
     return replace(features, arms=(GO_ON,), retrieved=table, answered=None)
 
 
-def examples_of(features: Sequence[Features], seen: Observed) -> tuple[Examples, NDArray[np.intp]]:
+def examples_of(features: Sequence[Features], seen: StageObservations) -> tuple[Examples, NDArray[np.intp]]:
     """Return what a model of relevance is fitted to, and the question of each of its cases.
 
     A question is a case at each stage at which something has been found. Raises RouterError.
@@ -451,7 +451,7 @@ def _by_arm(arms: Sequence[str], row: Found) -> dict[str, Sequence[Passage]]:
     return {arm: passages for arm, passages in zip(arms, row, strict=False) if passages}
 
 
-def with_relevance(features: Features, seen: Observed, model: RelevanceModel) -> Features:
+def with_relevance(features: Features, seen: StageObservations, model: RelevanceModel) -> Features:
     """Add the predicted relevance of passages to the features of a stage, which has found and answered."""
     n = len(features.arms)
     relevance = [

@@ -31,7 +31,7 @@ Threshold = Annotated[
 """A threshold, as text where JSON has no number for it: `inf` never goes on, `-inf` always does."""
 
 
-class Calibration(BaseModel):
+class CalibrationKnots(BaseModel):
     """Knots of the probability of the best answer of a stage."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -40,7 +40,7 @@ class Calibration(BaseModel):
     probabilities: tuple[float, ...] = Field(min_length=1)
 
 
-class About(BaseModel):
+class CascadeFacts(BaseModel):
     """The facts of a cascade's training.
 
     Attributes:
@@ -62,7 +62,7 @@ class About(BaseModel):
 
     format: Literal[1] = 1
     spec: CascadeSpec
-    calibrations: tuple[Calibration, ...]
+    calibrations: tuple[CalibrationKnots, ...]
     thresholds: tuple[Threshold, ...]
     digests: dict[str, str]
     k: int = Field(ge=0)
@@ -79,7 +79,7 @@ class TrainedCascade:
     """A fitted cascade, and the facts of its training."""
 
     cascade: Cascade
-    about: About
+    about: CascadeFacts
 
 
 def files_of(cascade: Cascade) -> dict[str, bytes]:
@@ -100,13 +100,13 @@ def write_cascade(folder: Path, cascade: Cascade, **facts: Any) -> TrainedCascad
     Args:
         folder: Made where it is missing.
         cascade: The fitted cascade.
-        facts: The fields of `About` that are not the cascade's own.
+        facts: The fields of `CascadeFacts` that are not the cascade's own.
     """
     files = files_of(cascade)
-    about = About(
+    about = CascadeFacts(
         spec=cascade.spec,
         calibrations=tuple(
-            Calibration(
+            CalibrationKnots(
                 scores=tuple(model.scores.tolist()), probabilities=tuple(model.probabilities.tolist())
             )
             for model in cascade.models
@@ -128,7 +128,7 @@ def read_cascade(folder: Path) -> TrainedCascade:
     """
     folder = folder.expanduser()
     try:
-        about = About.model_validate_json(read_file(folder, ABOUT))
+        about = CascadeFacts.model_validate_json(read_file(folder, ABOUT))
         models = [_stage(folder, about, number) for number in range(len(about.spec.stages))]
         relevance = RelevanceModel.load(_read(folder, about, RELEVANCE)) if about.spec.relevance else None
     except OSError as error:
@@ -140,7 +140,7 @@ def read_cascade(folder: Path) -> TrainedCascade:
     return TrainedCascade(Cascade(about.spec, tuple(models), np.array(about.thresholds), relevance), about)
 
 
-def _stage(folder: Path, about: About, number: int) -> StageModel:
+def _stage(folder: Path, about: CascadeFacts, number: int) -> StageModel:
     names = [f"stage-{number + 1}.answers"]
     if number + 1 < len(about.spec.stages):
         names.append(f"stage-{number + 1}.gain")
@@ -149,7 +149,7 @@ def _stage(folder: Path, about: About, number: int) -> StageModel:
     return StageModel(routers[0], np.array(knots.scores), np.array(knots.probabilities), *routers[1:])
 
 
-def _read(folder: Path, about: About, name: str) -> bytes:
+def _read(folder: Path, about: CascadeFacts, name: str) -> bytes:
     """Return the content of a file that is the one described. Raises RouterError."""
     saved = read_file(folder, name)
     check_digest(saved, about.digests.get(name), str(folder / name))

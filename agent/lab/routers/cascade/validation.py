@@ -25,7 +25,7 @@ CASCADE, ORACLE = "cascade", "oracle"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CascadeRow:
     """The mean result of one way to answer.
 
     Attributes:
@@ -65,7 +65,7 @@ class CascadeValidation:
     """
 
     questions: int
-    rows: Mapping[str, Row]
+    rows: Mapping[str, CascadeRow]
     stops: tuple[float, ...]
     single: str
     gain: "Interval"
@@ -150,8 +150,8 @@ def validate_cascade(
     def earned(picks: Integers, calls: NDArray[Any]) -> Floats:
         return np.asarray(labels.quality[row, picks] - (labels.cost * calls).sum(axis=1))
 
-    def result(picks: Integers, calls: NDArray[Any]) -> Row:
-        return Row(
+    def result(picks: Integers, calls: NDArray[Any]) -> CascadeRow:
+        return CascadeRow(
             float(labels.right[row, picks].mean()),
             float(earned(picks, calls).mean()),
             {name: float(values[row, picks].mean()) for name, values in others.items()},

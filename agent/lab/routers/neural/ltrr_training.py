@@ -24,7 +24,7 @@ Pairs = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Examples:
+class FitExamples:
     """The inputs and targets of a fit.
 
     Attributes:
@@ -53,7 +53,7 @@ class Examples:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading(Examples):
+class Reading(FitExamples):
     """Likewise while a text model is fitted: its vectors are computed at every step.
 
     Attributes:
@@ -66,7 +66,7 @@ class Reading(Examples):
 
     def inputs(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the inputs of some questions."""
-        question, arm_features = Examples.inputs(self, rows)
+        question, arm_features = FitExamples.inputs(self, rows)
         read = self.reader([self.texts[row] for row in rows]).cpu()
         return torch.cat([read, question[:, self.reader.width :]], dim=1), arm_features
 
@@ -152,7 +152,7 @@ def top_one_losses(scores: Tensor, utility: Tensor) -> Tensor:
 
 
 def pair_losses(
-    network: FeedForward, examples: Examples, rows: Rows, most: int, rng: np.random.Generator
+    network: FeedForward, examples: FitExamples, rows: Rows, most: int, rng: np.random.Generator
 ) -> Tensor:
     """Return the mean cross-entropy of the pairs of each question, shape (n,).
 

@@ -26,7 +26,7 @@ from armwise.agent.lab.offline.alignment import (
     sample,
 )
 from armwise.agent.lab.offline.labelled_data import read_questions
-from armwise.arms.lab.portfolio import ArmTable, ScoreMatrix, write_matrix
+from armwise.arms.lab.portfolio import MatrixArms, ScoreMatrix, write_matrix
 from armwise.arms.questions import Question
 from armwise.arms.retrievers import ArmSpec
 from armwise.feedback.events import LABELS, Mode
@@ -253,7 +253,7 @@ def matrix(path: Path, n: int, kinds: tuple[str, ...]) -> Path:
     scores = np.zeros((n, len(kinds)), dtype=np.float32)
     scores[:, 0] = 1.0
     scores[: n // 4, 0], scores[: n // 4, 1:] = 0.0, 1.0
-    write_matrix(path, ArmTable(specs, {}, {}, "R@4", {}), [(questions, scores)])
+    write_matrix(path, MatrixArms(specs, {}, {}, "R@4", {}), [(questions, scores)])
     return path
 
 
@@ -294,7 +294,7 @@ def scored(kinds: dict[str, str], scores: np.ndarray[Any, Any], *corpora: str) -
     questions = tuple(Question(f"q{n}", f"question {n}") for n in range(scores.shape[1]))
     each = zip(kinds.items(), corpora or [None] * len(kinds), strict=True)
     specs = {arm: ArmSpec(kind=kind, corpus=corpus) for (arm, kind), corpus in each}
-    table = ArmTable(specs, {}, {}, "R@4", {})
+    table = MatrixArms(specs, {}, {}, "R@4", {})
     return ScoreMatrix(questions, table, np.ascontiguousarray(scores, dtype=np.float32))
 
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from rich.console import Console
 
-from armwise.agent.lab.offline import Selection, select_portfolio
+from armwise.agent.lab.offline import PortfolioSelection, select_portfolio
 from armwise.agent.lab.offline.choose_portfolio import Pool
-from armwise.agent.lab.offline.portfolio_report import Outcomes, PortfolioReport
-from armwise.arms.lab.portfolio import ArmTable, ScoreMatrix, read_matrix, selection, write_matrix
+from armwise.agent.lab.offline.portfolio_report import ComparedScores, PortfolioReport
+from armwise.arms.lab.portfolio import MatrixArms, ScoreMatrix, read_matrix, selection, write_matrix
 from armwise.arms.models import Backbone
 from armwise.arms.questions import Question
 from armwise.arms.retrievers import ArmGraph, ArmSpec
@@ -56,14 +56,15 @@ def keep(folder: Path, scores: Scores, **fields: Any) -> Path:
         "manifest": {"corpus": "c0ffee"},
         **fields,
     }
-    write_matrix(folder / "scores", ArmTable(SPECS, **given), [(questions, scores.T)])
+    write_matrix(folder / "scores", MatrixArms(SPECS, **given), [(questions, scores.T)])
     return folder / "scores"
 
 
 def choose(folder: Path, scores: Path, **settings: Any) -> tuple[PortfolioReport, str]:
     console = Console(file=StringIO(), width=200)
     report = select_portfolio(
-        Selection.model_validate({"scores": scores, "output": folder / "out", "k": 2, **settings}), console
+        PortfolioSelection.model_validate({"scores": scores, "output": folder / "out", "k": 2, **settings}),
+        console,
     )
     assert isinstance(console.file, StringIO)
     return report, console.file.getvalue()
@@ -80,7 +81,7 @@ def test_of_two_arms_that_find_the_same_the_cheaper_one_is_chosen_and_keeps_its_
     dollars = {name: ArmGraph(specs).expected_usd(name) for name in specs}
     questions = [Question(f"q{i}", "?") for i in range(same.shape[1])]
     backbones = {name: Backbone(model="hashing:8") for name in ("mini", "large")}
-    table = ArmTable(specs, backbones, {"usd": {**dollars, "large": 0.01}}, "R@4", {})
+    table = MatrixArms(specs, backbones, {"usd": {**dollars, "large": 0.01}}, "R@4", {})
     write_matrix(tmp_path / "scores", table, [(questions, same.T)])
     report, _ = choose(tmp_path, tmp_path / "scores", budget=0.002, cost="usd")
     assert (report.arms, report.spent) == (("mini",), 0.001)
@@ -233,7 +234,7 @@ def test_a_line_looks_the_same_in_both_panels_of_the_picture(
 
 def test_nothing_is_written_when_an_arm_cannot_be_described(tmp_path: Path) -> None:
     specs = {"alone": ArmSpec(kind="rrf", params={"arms": ["a", "b"]})}
-    table = ArmTable(specs, {}, {}, "R@4", {})
+    table = MatrixArms(specs, {}, {}, "R@4", {})
     blocks = [([Question(f"q{i}", "?") for i in range(4)], np.ones((4, 1), np.float32))]
     write_matrix(tmp_path / "scores", table, blocks)
     with pytest.raises(ValueError, match="unknown arm 'a'"):
@@ -415,7 +416,7 @@ def test_a_split_keeps_scores_and_questions_together_and_every_data_set_in_propo
     questions = [
         Question(f"{name}{i}", "?", dataset=name) for name, size in sizes.items() for i in range(size)
     ]
-    table = ArmTable(SPECS, {}, {}, "R@4", {})
+    table = MatrixArms(SPECS, {}, {}, "R@4", {})
     pool = Pool.of(ScoreMatrix(tuple(questions), table, scores), None)
     assert (pool.cost, pool.costs, pool.datasets) == (None, None, ("a", "b", "c"))
     seen = set()
@@ -473,12 +474,12 @@ def test_an_arm_that_must_be_chosen_must_have_been_asked(tmp_path: Path) -> None
 )
 def test_settings_out_of_their_range_are_refused(tmp_path: Path, bad: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(bad))):
-        Selection.model_validate({"scores": tmp_path, "output": tmp_path, **bad})
+        PortfolioSelection.model_validate({"scores": tmp_path, "output": tmp_path, **bad})
 
 
 def test_the_smaller_of_two_sets_stands_for_its_larger_ones() -> None:
     scores = np.eye(3, dtype=np.float32)
-    outcomes = Outcomes.of(scores, (2,), (0, 1), 1)
+    outcomes = ComparedScores.of(scores, (2,), (0, 1), 1)
     assert outcomes.portfolio.tolist() == [[0, 0, 1], [0, 0, 1]]
     assert outcomes.average.tolist() == [[1, 0, 0], [1, 1, 0]]
     assert outcomes.single.tolist() == [0, 1, 0]
@@ -493,7 +494,7 @@ def test_the_chances_of_scores_stay_with_their_questions() -> None:
     scores[:, 7] = np.nan
     questions = tuple(Question(f"q{i}", "?", dataset=(NQ, SQUAD)[i % 2]) for i in range(40))
     backbones = {name: Backbone(model=f"hashing:{n}") for n, name in enumerate(("mini", "large"), 8)}
-    table = ArmTable(SPECS, backbones, {}, "thumb", {})
+    table = MatrixArms(SPECS, backbones, {}, "thumb", {})
     pool = Pool.of(ScoreMatrix(questions, table, scores, known), None)
     pool.split(0.5, rng)
     assert pool.chances is not None
@@ -510,7 +511,7 @@ def test_a_portfolio_of_a_log_goes_by_the_chances_of_its_scores() -> None:
     drawn = (rng.random(n) > chances.cumsum(axis=0)).sum(axis=0).clip(max=2)
     log, asked = np.full(worth.shape, np.nan, dtype=np.float32), np.arange(n)
     log[drawn, asked] = rng.random(n) < worth[drawn, asked]
-    table = ArmTable(
+    table = MatrixArms(
         {name: SPECS[name] for name in ("words", "none")} | {"other": SPECS["words"]}, {}, {}, "thumb", {}
     )
     questions = tuple(Question(f"q{i}", "?") for i in range(n))

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig
-from armwise.agent.lab.offline import Evaluation, evaluate_model
+from armwise.agent.lab.offline import EvaluationSettings, evaluate_model
 from armwise.agent.lab.offline import evaluate as evaluation
 from armwise.agent.lab.offline.evaluate import RouterEvaluation, evaluate_scores
 from armwise.agent.routers import RouterError, Stage
@@ -198,7 +198,9 @@ def test_the_curve_of_the_oracle_has_the_largest_area_and_that_of_no_router_is_b
 
 def evaluate(config: AppConfig, model: Path, files: dict[str, Any], **fields: Any) -> tuple[Any, str]:  # noqa: F811
     output = StringIO()
-    wanted = Evaluation.model_validate({"config": config, "model": model, "resamples": 200} | files | fields)
+    wanted = EvaluationSettings.model_validate(
+        {"config": config, "model": model, "resamples": 200} | files | fields
+    )
     return evaluate_model(wanted, Console(file=output, width=120), lambda *_: None), output.getvalue()
 
 

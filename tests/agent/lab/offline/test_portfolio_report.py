@@ -7,18 +7,18 @@ from rich.console import Console
 from rich.table import Table
 
 from armwise.agent.lab.offline.portfolio_report import (
-    Bound,
     Budgeted,
-    Comparison,
     Known,
+    MeanScores,
     PortfolioReport,
+    ScoreBound,
     notes,
     tables,
 )
 
-CHOSEN = Comparison(120, (0.5, 0.6), (0.4, 0.45), ((0.05, 0.15), (0.1, 0.2)), 0.51, 0.91)
-HELD_OUT = Comparison(80, (0.48, 0.58), (0.38, 0.43), ((0.04, 0.16), (0.09, 0.21)), 0.49, 0.89)
-OTHER = Comparison(80, (0.47, 0.54), (0.36, 0.41), None, 0.46, 0.85)
+CHOSEN = MeanScores(120, (0.5, 0.6), (0.4, 0.45), ((0.05, 0.15), (0.1, 0.2)), 0.51, 0.91)
+HELD_OUT = MeanScores(80, (0.48, 0.58), (0.38, 0.43), ((0.04, 0.16), (0.09, 0.21)), 0.49, 0.89)
+OTHER = MeanScores(80, (0.47, 0.54), (0.36, 0.41), None, 0.46, 0.85)
 
 REPORT = PortfolioReport(
     measure="R@4",
@@ -105,7 +105,7 @@ def test_what_is_not_known_is_noted() -> None:
 
 def test_what_a_sample_proves_is_said_and_that_it_proves_nothing() -> None:
     """An error as large as the factor leaves a score of 0, which every portfolio has."""
-    bound = Bound(factor=0.632, error=0.2, delta=0.05, questions=120, tolerable=0.05, needed=9_000)
+    bound = ScoreBound(factor=0.632, error=0.2, delta=0.05, questions=120, tolerable=0.05, needed=9_000)
     (said,) = notes(replace(REPORT, bound=bound))
     assert (
         "is at least 0.632 of the best possible less 0.200: it was chosen on 120 questions; an error" in said

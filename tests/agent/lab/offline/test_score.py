@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.lab.offline import Scoring, Selection, corpus_of, score_arms, select_portfolio
+from armwise.agent.lab.offline import PortfolioSelection, Scoring, corpus_of, score_arms, select_portfolio
 from armwise.agent.lab.offline.score import _scorer
 from armwise.agent.lab.simulation.questions import QuestionsError
 from armwise.agent.routers import RouterError
@@ -142,7 +142,7 @@ def test_labels_become_a_matrix_from_which_a_portfolio_is_chosen_within_dollars(
     said = scored(tmp_path, config, from_labels=tmp_path / "labels.jsonl", measure="f1")
     assert "4 arms on 8 questions by f1, 0 of 32 scores unknown" in said
     budget = {"budget": 0.003, "cost": "usd", "held_out": 0.25, "output": tmp_path / "portfolio"}
-    settings = Selection.model_validate({"scores": tmp_path / "scores", **budget})
+    settings = PortfolioSelection.model_validate({"scores": tmp_path / "scores", **budget})
     report = select_portfolio(settings, Console(file=StringIO()))
     assert set(report.arms) == {"none", "bm25", "dense"}
     with pytest.raises(RouterError, match="no label has a score 'em'"):

@@ -11,7 +11,13 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig
-from armwise.agent.lab.offline import CascadeTraining, Evaluation, cascade_spec, evaluate_model, train_cascade
+from armwise.agent.lab.offline import (
+    CascadeTraining,
+    EvaluationSettings,
+    cascade_spec,
+    evaluate_model,
+    train_cascade,
+)
 from armwise.agent.lab.routers import cascade
 from armwise.agent.routers import RouterError
 from armwise.arms.lab.portfolio import outcomes as portfolio_outcomes
@@ -86,7 +92,7 @@ def test_a_trained_cascade_is_evaluated_on_other_outcomes_at_the_cost_of_its_tra
     output = StringIO()
     later = tmp_path / "later.jsonl"
     portfolio_outcomes.write_outcomes(later, outcomes(96)[180:])
-    evaluation = Evaluation(config=config, model=config.home_path / "cascade", outcomes=(later,))
+    evaluation = EvaluationSettings(config=config, model=config.home_path / "cascade", outcomes=(later,))
     found = evaluate_model(evaluation, Console(file=output, width=120), lambda *_: None)
     assert found["questions"] == 36
     rows = found["rows"]
@@ -107,7 +113,7 @@ def test_arms_of_the_outcomes_that_a_cascade_does_not_ask_count_for_the_oracle_o
     train(config, labelled, held_out=0.0, spec=SPEC | {"stages": [["none"], ["bm25"]]})
     later = tmp_path / "later.jsonl"
     portfolio_outcomes.write_outcomes(later, outcomes(72)[180:])
-    evaluation = Evaluation(config=config, model=config.home_path / "cascade", outcomes=(later,))
+    evaluation = EvaluationSettings(config=config, model=config.home_path / "cascade", outcomes=(later,))
     found = evaluate_model(evaluation, Console(file=StringIO(), width=120), lambda *_: None)
     assert "dense" not in found["rows"]
     assert found["gap_of_all"] is not None

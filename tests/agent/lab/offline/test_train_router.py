@@ -34,7 +34,7 @@ from armwise.agent.serving.router_scores import RouterScorer
 from armwise.arms.base import Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus, ingest
 from armwise.arms.indexes import PassageVectors
-from armwise.arms.lab.portfolio import ArmTable, Outcomes, write_matrix
+from armwise.arms.lab.portfolio import MatrixArms, Outcomes, write_matrix
 from armwise.arms.lab.portfolio import outcomes as portfolio_outcomes
 from armwise.arms.models import Backbone, build_embedder
 from armwise.arms.questions import Question
@@ -408,7 +408,7 @@ def test_no_router_earns_more_than_the_oracle_or_less_than_the_worst_arm_a_quest
 def test_a_score_matrix_is_trained_on_by_its_measure(config: AppConfig, tmp_path: Path) -> None:
     specs = {arm: ArmSpec(kind="none") for arm in ARMS}
     costs = {"steps": dict.fromkeys(ARMS, 1.0)}
-    table = ArmTable(specs, {"tiny": Backbone(model="hashing:16")}, costs, "thumb of the log", {"a": "b"})
+    table = MatrixArms(specs, {"tiny": Backbone(model="hashing:16")}, costs, "thumb of the log", {"a": "b"})
     rows = outcomes()
     questions = [row.question for row in rows[::3]]
     scores = np.array([row.scores["em"] for row in rows], dtype=np.float32).reshape(-1, 3)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from armwise.agent.lab.routers.ltrr import ListNet, PairwiseFFN, PointwiseFFN
 from armwise.agent.lab.routers.neural.ltrr_training import (
-    Examples,
     FeedForward,
+    FitExamples,
     _some,
     pair_losses,
     squared_losses,
@@ -36,11 +36,11 @@ def network(n_columns: int = 3, *, dropout: float = 0.0) -> FeedForward:
         return FeedForward((4, n_columns, 3), [16, 8, 4], dropout=dropout, identity=True).eval()
 
 
-def examples(n: int = 6, n_columns: int = 3) -> Examples:
+def examples(n: int = 6, n_columns: int = 3) -> FitExamples:
     rng = np.random.default_rng(0)
     own = rng.normal(size=(n, 3, n_columns))
     own[:, 0] = np.nan
-    return Examples.of(rng.normal(size=(n, 4)), own, rng.normal(size=(n, 3)))
+    return FitExamples.of(rng.normal(size=(n, 4)), own, rng.normal(size=(n, 3)))
 
 
 def test_the_loss_of_a_list_of_two_is_the_formula() -> None:

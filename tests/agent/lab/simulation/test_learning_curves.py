@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from armwise.agent.lab.simulation.learning_curves import (
-    Summary,
+    RunSummary,
+    SimulatedTurn,
     Traffic,
-    Turn,
     draw,
     rewards_by_choice,
     summarise,
@@ -27,7 +27,7 @@ from armwise.agent.reporting import moving_average
 ARMS = ("bm25", "dense")
 
 
-def a_turn(position: int, arm: str, reward: float | None, **fields: object) -> Turn:
+def a_turn(position: int, arm: str, reward: float | None, **fields: object) -> SimulatedTurn:
     given: dict[str, object] = {
         "group": "nq",
         "pmf": {"bm25": 0.25, "dense": 0.75},
@@ -36,7 +36,7 @@ def a_turn(position: int, arm: str, reward: float | None, **fields: object) -> T
         "version": position,
         **fields,
     }
-    return Turn(
+    return SimulatedTurn(
         position=position,
         id=f"q{position}",
         decision_id=f"d{position}",
@@ -49,7 +49,7 @@ def a_turn(position: int, arm: str, reward: float | None, **fields: object) -> T
     )
 
 
-def a_run() -> tuple[list[Turn], dict[str, dict[str, float]]]:
+def a_run() -> tuple[list[SimulatedTurn], dict[str, dict[str, float]]]:
     turns = [
         a_turn(0, "bm25", 0.0),
         a_turn(1, "dense", 1.0, group="squad"),
@@ -63,7 +63,7 @@ def a_run() -> tuple[list[Turn], dict[str, dict[str, float]]]:
     return turns, truth
 
 
-def summary_of(turns: list[Turn], truth: dict[str, dict[str, float]]) -> Summary:
+def summary_of(turns: list[SimulatedTurn], truth: dict[str, dict[str, float]]) -> RunSummary:
     return summarise(turns, ARMS, truth, Traffic(duration_s=2.0))
 
 

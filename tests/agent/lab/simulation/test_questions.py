@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from armwise.agent.lab.simulation.questions import Question, QuestionsError, load_questions, shuffled
+from armwise.agent.lab.simulation.questions import QuestionsError, SimulatedQuestion, load_questions, shuffled
 
 GOOD = '{"id": "q1", "question": "Who?", "answers": ["Ada"], "gold_ids": ["p1"], "dataset": "nq", "level": 3}'
 
@@ -17,7 +17,9 @@ def test_plain_and_compressed_files_read_the_same(tmp_path: Path) -> None:
         file.write(text)
     plain = load_questions(tmp_path / "q.jsonl")
     assert plain == load_questions(tmp_path / "q.jsonl.gz")
-    assert plain[0] == Question(id="q1", question="Who?", answers=("Ada",), gold_ids=("p1",), dataset="nq")
+    assert plain[0] == SimulatedQuestion(
+        id="q1", question="Who?", answers=("Ada",), gold_ids=("p1",), dataset="nq"
+    )
     assert [question.group for question in plain] == ["nq", "place"]
 
 
@@ -53,7 +55,7 @@ def test_a_file_that_is_missing_empty_or_not_compressed_is_refused(tmp_path: Pat
 
 
 def test_a_seed_stands_for_one_order_of_all_questions() -> None:
-    questions = [Question(id=str(i), question="?") for i in range(50)]
+    questions = [SimulatedQuestion(id=str(i), question="?") for i in range(50)]
     assert shuffled(questions, seed=1) == shuffled(questions, seed=1)
     assert shuffled(questions, seed=1) != shuffled(questions, seed=2)
     assert sorted(shuffled(questions, seed=1), key=lambda q: int(q.id)) == questions

@@ -14,7 +14,7 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from armwise.agent.lab.simulation.learning_curves import Summary
+from armwise.agent.lab.simulation.learning_curves import RunSummary
 from armwise.agent.lab.simulation.simulation import Simulation, SimulationError, simulate
 from armwise.agent.reporting import Terminal
 from tests.agent.canned import AGENT, CHOICE, COST, PASSAGE, POLICY, RECEIPT
@@ -163,7 +163,7 @@ def settings(tmp_path: Path) -> Simulation:
     )
 
 
-async def run(service: ToyService, settings: Simulation, **changes: object) -> tuple[Summary, str]:
+async def run(service: ToyService, settings: Simulation, **changes: object) -> tuple[RunSummary, str]:
     said = StringIO()
     settings = settings.model_copy(update=changes)
     transport = httpx.ASGITransport(app=service.app())

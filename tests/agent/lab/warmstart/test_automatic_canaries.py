@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from armwise.agent.config import AppConfig
 from armwise.agent.lab.warmstart import AutomaticCanaries
-from armwise.agent.lab.warmstart.canary import Action, NextStep, first_share, grown_share, next_step
+from armwise.agent.lab.warmstart.canary import CanaryAction, NextStep, first_share, grown_share, next_step
 from armwise.agent.learning import Recipe, configuration_of, publish_candidate
 from armwise.agent.policies import PolicySpec
 from armwise.feedback.errors import QueueFullError
@@ -61,7 +61,7 @@ def test_floor_and_share_together_explore_as_much_as_the_floor_alone(floor: floa
 
 def test_a_verdict_that_promotes_is_followed() -> None:
     step = next_step({**held(low=0.012, gain=0.05, high=0.09), "promote": True}, 0.5, 0.06, 1.0)
-    assert step.action is Action.PROMOTE
+    assert step.action is CanaryAction.PROMOTE
     assert step.reason == (
         "it gains +0.0120 a decision at least (at 97.5 %), +0.0500 as estimated, by 400 decisions"
     )
@@ -70,31 +70,31 @@ def test_a_verdict_that_promotes_is_followed() -> None:
 @pytest.mark.parametrize(
     ("high", "margin", "action", "said"),
     [
-        (-0.001, 0.0, Action.END, "it is worse: it gains -0.0010 a decision at most"),
-        (0.01, 0.0, Action.END, "it is hardly better, if at all: it gains +0.0100 a decision at most"),
-        (0.0101, 0.0, Action.SHARE, ""),
-        (0.06, 0.05, Action.END, "it is hardly better, if at all"),
-        (-0.03, -0.05, Action.END, "it is worse"),
+        (-0.001, 0.0, CanaryAction.END, "it is worse: it gains -0.0010 a decision at most"),
+        (0.01, 0.0, CanaryAction.END, "it is hardly better, if at all: it gains +0.0100 a decision at most"),
+        (0.0101, 0.0, CanaryAction.SHARE, ""),
+        (0.06, 0.05, CanaryAction.END, "it is hardly better, if at all"),
+        (-0.03, -0.05, CanaryAction.END, "it is worse"),
     ],
 )
 def test_a_candidate_is_ended_once_it_cannot_gain(
-    high: float, margin: float, action: Action, said: str
+    high: float, margin: float, action: CanaryAction, said: str
 ) -> None:
     step = next_step(held(0.06, high=high, margin=margin), 0.06, 0.06, 1.0)
     assert step.action is action
     assert step.reason.startswith(said)
-    assert (step.share == 0.0) == (action is Action.END)
+    assert (step.share == 0.0) == (action is CanaryAction.END)
 
 
 def test_a_candidate_whose_log_is_wrong_is_ended_with_the_reasons() -> None:
     step = next_step({**HELD, "undecided": False, "reasons": ["2 of 100 differ."]}, 0.06, 0.06, 1.0)
-    assert step == NextStep(Action.END, 0.0, "the gate cannot judge it: 2 of 100 differ.")
+    assert step == NextStep(CanaryAction.END, 0.0, "the gate cannot judge it: 2 of 100 differ.")
 
 
 def test_a_candidate_is_ended_without_a_verdict_after_many_decisions() -> None:
-    assert next_step(held(0.24, n=19_999), 0.24, 0.06, 1.0).action is Action.WAIT
+    assert next_step(held(0.24, n=19_999), 0.24, 0.06, 1.0).action is CanaryAction.WAIT
     step = next_step(held(0.24, n=20_000), 0.24, 0.06, 1.0)
-    assert step.action is Action.END
+    assert step.action is CanaryAction.END
     assert step.reason == "20,000 decisions did not settle it: it gains -0.2500 to +0.3000 at 97.5 %"
 
 
@@ -112,14 +112,14 @@ def test_a_candidate_is_ended_without_a_verdict_after_many_decisions() -> None:
 )
 def test_the_share_follows_the_bound_in_steps(low: float, share: float, expected: float | None) -> None:
     step = next_step(held(share, low=low), share, 0.06, 1.0)
-    assert step.action is (Action.WAIT if expected is None else Action.SHARE)
+    assert step.action is (CanaryAction.WAIT if expected is None else CanaryAction.SHARE)
     assert step.share == pytest.approx(share if expected is None else expected)
 
 
 def test_bounds_are_of_the_gain_over_the_policy_beside_the_canary() -> None:
     half = held(low=-0.12, high=0.017)  # over what was served, of which half was the canary
     step = next_step(half, 0.5, 0.06, 1.0)
-    assert (step.action, step.share) == (Action.SHARE, pytest.approx(0.25))
+    assert (step.action, step.share) == (CanaryAction.SHARE, pytest.approx(0.25))
     assert step.reason.startswith("it loses 0.2400 a decision at most")
     earlier = next_step({**half, "canary_share": 0.5}, 0.1, 0.06, 1.0)
     assert earlier.share == pytest.approx(0.25), "the largest share that it had counts"
@@ -128,12 +128,12 @@ def test_bounds_are_of_the_gain_over_the_policy_beside_the_canary() -> None:
 
 def test_without_a_judged_decision_it_waits_and_not_for_ever() -> None:
     unjudged = {**HELD, "figures": None, "reasons": ["no decision is left."]}
-    assert next_step(unjudged, 0.06, 0.06, 1.0, 99_999) == NextStep(Action.WAIT, 0.06)
+    assert next_step(unjudged, 0.06, 0.06, 1.0, 99_999) == NextStep(CanaryAction.WAIT, 0.06)
     step = next_step(unjudged, 0.06, 0.06, 1.0, 100_000)
-    assert step == NextStep(Action.END, 0.0, "no verdict after 100,000 examples: no decision is left.")
-    assert next_step(held(0.06), 0.06, 0.06, 1.0, 100_000).action is Action.END, "it takes part no more"
+    assert step == NextStep(CanaryAction.END, 0.0, "no verdict after 100,000 examples: no decision is left.")
+    assert next_step(held(0.06), 0.06, 0.06, 1.0, 100_000).action is CanaryAction.END, "it takes part no more"
     impossible = {**unjudged, "undecided": False}
-    assert next_step(impossible, 0.06, 0.06, 1.0).action is Action.END
+    assert next_step(impossible, 0.06, 0.06, 1.0).action is CanaryAction.END
 
 
 # -- the task ------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class Answering(threading.Event):
             evaluations.fail(self._store, mine, "no", 1e6)
         else:
             report = {"candidates": [{"name": name, "verdict": self._verdict}]}
-            evaluations.finish(self._store, mine, evaluations.Answer(report, ""), 1e6)
+            evaluations.finish(self._store, mine, evaluations.StoredResult(report, ""), 1e6)
         if self._then is not None:
             self._then()
         return False

@@ -38,7 +38,7 @@ from armwise.agent.policies import (
     served_distribution,
 )
 from armwise.agent.routers import RouterError
-from armwise.arms.lab.portfolio import ArmTable, Outcomes, read_matrix, write_matrix
+from armwise.arms.lab.portfolio import MatrixArms, Outcomes, read_matrix, write_matrix
 from armwise.arms.lab.portfolio import outcomes as portfolio_outcomes
 from armwise.arms.profile import Profile
 from armwise.arms.questions import Question
@@ -655,7 +655,7 @@ def test_questions_of_another_file_or_without_a_text_are_refused(config: AppConf
 
 def test_a_matrix_of_another_arm_of_the_same_name_is_refused(config: AppConfig, tmp_path: Path) -> None:
     specs = {**config.arms, "bm25": config.arms["bm25"].model_copy(update={"params": {"k1": 2.0}})}
-    table = ArmTable(specs, config.backbones, {"steps": dict.fromkeys(specs, 1.0)}, "R@4", {})
+    table = MatrixArms(specs, config.backbones, {"steps": dict.fromkeys(specs, 1.0)}, "R@4", {})
     write_matrix(tmp_path / "scores", table, [([Question("q", "?")], np.ones((1, 3), dtype=np.float32))])
     with pytest.raises(RouterError, match="arm 'bm25' is another in"):
         warmed(config, tmp_path / "scores", metrics={"right": "R@4"})

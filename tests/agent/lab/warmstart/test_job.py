@@ -90,7 +90,7 @@ def test_the_log_says_when_a_run_is_due(store: Store, config: AppConfig, task: T
     assert task.due(101.0)
     run = runs.claim(store, ours(config), runs.Trigger.SCHEDULE, "here:1", 101.0)
     assert not task.due(110.0), "it is under way"
-    runs.finish(store, run, runs.State.HELD, 120.0)
+    runs.finish(store, run, runs.RunState.HELD, 120.0)
     assert not task.due(3000.0)
     assert task.due(101.0 + 3600.0)
 
@@ -116,7 +116,7 @@ def test_the_log_is_looked_at_once_a_second(task: WarmStarts) -> None:
 def test_requests_alarms_and_runs_that_died_say_what_started_the_next_one(
     store: Store, config: AppConfig, task: WarmStarts, children: Children, clock: Clock
 ) -> None:
-    def done(at: float, state: runs.State, **inputs: object) -> runs.Trigger:
+    def done(at: float, state: runs.RunState, **inputs: object) -> runs.Trigger:
         """Have the next run done, and say what started it."""
         assert task.due(at)
         clock.now = at
@@ -124,21 +124,21 @@ def test_requests_alarms_and_runs_that_died_say_what_started_the_next_one(
         (run,) = runs.page(store, 1)
         assert children.begun[-1] == run.seq
         runs.save_progress(store, run, at, inputs=inputs, steps=[])
-        if state is not runs.State.RUNNING:
+        if state is not runs.RunState.RUNNING:
             runs.finish(store, run, state, at)
         return run.trigger
 
     learner = Recipe.configured(config)
     epoch = take_epoch(store, "test", 0.0)
     versions.publish(store, learner.draft(b"state", 0, 0, None, epoch, 0.0), b"state")
-    assert done(101.0, runs.State.HELD) is runs.Trigger.SCHEDULE
+    assert done(101.0, runs.RunState.HELD) is runs.Trigger.SCHEDULE
     raise_alarms(store, epoch, [Alarm(learner.digest, "reward of a", "adwin", 0.8, 0.1, 5, 50.0)])
-    assert done(200.0, runs.State.HELD, alarm=5) is runs.Trigger.ALARM
+    assert done(200.0, runs.RunState.HELD, alarm=5) is runs.Trigger.ALARM
     assert not task.due(250.0)
     runs.request(store, ours(config), 300.0)
-    assert done(301.0, runs.State.RUNNING, alarm=5) is runs.Trigger.REQUEST
+    assert done(301.0, runs.RunState.RUNNING, alarm=5) is runs.Trigger.REQUEST
     assert not task.due(302.0 + runs.LEASE_S / 2)
-    assert done(303.0 + runs.LEASE_S, runs.State.HELD, alarm=5) is runs.Trigger.RESUMED
+    assert done(303.0 + runs.LEASE_S, runs.RunState.HELD, alarm=5) is runs.Trigger.RESUMED
 
 
 def test_a_child_that_dies_leaves_a_failed_run_and_the_schedule_goes_on(
@@ -148,7 +148,10 @@ def test_a_child_that_dies_leaves_a_failed_run_and_the_schedule_goes_on(
     assert task.due(100.0)
     task.run(threading.Event())
     (run,) = runs.page(store, 5)
-    assert (run.status, run.error) == (runs.State.FAILED, "its process ended with status 3: see its output")
+    assert (run.status, run.error) == (
+        runs.RunState.FAILED,
+        "its process ended with status 3: see its output",
+    )
     assert not task.due(110.0)
     assert task.due(100.0 + 3600.0)
 
@@ -232,7 +235,7 @@ def test_a_child_does_a_whole_run_with_a_real_verdict_and_gives_way(world: World
     assert child.wait(100) == 0
     (run,) = runs.page(world.store, 5)
     assert run.trigger is runs.Trigger.SCHEDULE
-    assert run.status is runs.State.HELD, run.error
+    assert run.status is runs.RunState.HELD, run.error
     assert [step["name"] for step in run.steps] == ["gather", "enter", "learn", "evaluate", "decide"]
     assert run.evaluation == 1
     verdict = run.steps[3]["found"][f"recipe:{run.candidate}"]
@@ -253,7 +256,7 @@ def test_a_child_whose_parent_is_no_more_ends_before_its_run_does(world: World) 
     assert child.stdin is not None
     child.stdin.close()
     assert child.wait(500) == -signal.SIGKILL
-    assert [run.status for run in runs.page(world.store, 2)] == [runs.State.RUNNING]
+    assert [run.status for run in runs.page(world.store, 2)] == [runs.RunState.RUNNING]
 
 
 # -- over HTTP --------------------------------------------------------------------------------------------
@@ -281,7 +284,7 @@ async def test_a_run_is_asked_for_once_and_looked_at(service: Service) -> None:
     assert listed["next"] is None
     step = {"name": "gather", "said": "no new labels", "found": {}}
     runs.save_progress(store, run, now, inputs={"log": 3}, steps=[step])
-    runs.finish(store, run, runs.State.NOTHING_NEW, now)
+    runs.finish(store, run, runs.RunState.NOTHING_NEW, now)
     one = (await service.client.get("/v1/warm-starts/1")).json()
     assert (one["status"], one["inputs"], one["steps"]) == ("nothing_new", {"log": 3}, [step])
     listed = (await service.client.get("/v1/warm-starts")).json()

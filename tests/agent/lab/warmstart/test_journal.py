@@ -64,15 +64,15 @@ def test_each_step_is_on_record_before_the_next_begins(store: Store) -> None:
             step.found["new"] = ["exam"]
             step.said = "new labels of exam"
         read = found(store, run)
-        assert (read.status, read.inputs) == (runs.State.RUNNING, {"log": 3})
+        assert (read.status, read.inputs) == (runs.RunState.RUNNING, {"log": 3})
         assert [one["name"] for one in read.steps] == ["gather"]
         journal.candidate, journal.evaluation = 7, 2
-        journal.ends(runs.State.HELD)
+        journal.ends(runs.RunState.HELD)
         with journal.step("decide") as step:
             step.said = "held"
     assert [step.name for step in told] == ["gather", "decide"]
     read = found(store, run)
-    assert (read.status, read.candidate, read.evaluation) == (runs.State.HELD, 7, 2)
+    assert (read.status, read.candidate, read.evaluation) == (runs.RunState.HELD, 7, 2)
     assert read.steps[0]["found"] == {"new": ["exam"]}
     assert read.steps[0]["at"] < read.steps[1]["at"] < (read.finished_at or 0.0)
 
@@ -81,7 +81,7 @@ def test_the_worker_of_an_open_journal_is_heard_of(store: Store) -> None:
     run, times = begun(store), count(200.0)
     with Journal(store, run, lambda _: None, lambda: next(times), heartbeat_s=0.005) as journal:
         until(lambda: found(store, run).alive_at >= 203.0)
-        journal.ends(runs.State.HELD)
+        journal.ends(runs.RunState.HELD)
 
 
 def test_a_journal_is_closed_once_nobody_renews_the_lease_any_more(
@@ -96,7 +96,7 @@ def test_a_journal_is_closed_once_nobody_renews_the_lease_any_more(
     monkeypatch.setattr(runs, "renew", renew)
     with Journal(store, begun(store), lambda _: None, lambda: 100.0, heartbeat_s=0.005) as journal:
         assert renewing.wait(30.0)
-        journal.ends(runs.State.HELD)
+        journal.ends(runs.RunState.HELD)
         threading.Timer(0.05, release.set).start()
     assert release.is_set()
 
@@ -111,7 +111,7 @@ def test_the_duration_of_a_step_is_kept_in_milliseconds(
     def do(journal: Journal) -> None:
         with journal.step("gather"):
             pass
-        journal.ends(runs.State.HELD)
+        journal.ends(runs.RunState.HELD)
 
     within(store, run, do)
     assert [one["seconds"] for one in found(store, run).steps] == [1.235]
@@ -145,7 +145,7 @@ def test_what_a_failed_step_found_is_kept_with_the_failure(
     with pytest.raises(type(error)):
         within(store, run, enter)
     read = found(store, run)
-    assert (read.status, read.error) == (runs.State.FAILED, message)
+    assert (read.status, read.error) == (runs.RunState.FAILED, message)
     assert read.steps[1]["found"] == {"exam": 12}
 
 
@@ -160,7 +160,7 @@ def test_who_has_lost_a_run_finds_out_before_the_next_step(store: Store, worker:
 
     with pytest.raises(SupersededError, match="no longer under way"):
         within(store, run, decide)
-    assert found(store, run).status is runs.State.ABANDONED
+    assert found(store, run).status is runs.RunState.ABANDONED
 
 
 def test_a_log_that_is_away_does_not_hide_what_was_raised(
@@ -178,7 +178,7 @@ def test_a_log_that_is_away_does_not_hide_what_was_raised(
 
     with pytest.raises(ValueError, match="first"):
         within(store, run, gather)
-    assert found(store, run).status is runs.State.RUNNING, "it will be found dead"
+    assert found(store, run).status is runs.RunState.RUNNING, "it will be found dead"
 
 
 # -- the verdict ------------------------------------------------------------------------------------------
@@ -197,10 +197,10 @@ def test_a_run_answers_its_evaluation_itself_and_no_other_however_many_wait(
 
     def evaluate(
         _config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback
-    ) -> evaluations.Answer:
+    ) -> evaluations.StoredResult:
         asked.append(request["candidates"])
         heard(0.5)
-        return evaluations.Answer(REPORT, "<html>")
+        return evaluations.StoredResult(REPORT, "<html>")
 
     monkeypatch.setattr("armwise.agent.evaluation.gate.evaluate_apart", evaluate)
     for _ in range(evaluations.MAX_PENDING):
@@ -218,7 +218,7 @@ def test_a_run_waits_for_a_worker_that_was_faster(
     store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sleep(_seconds: float) -> None:
-        evaluations.finish(store, theirs, evaluations.Answer(REPORT, "<html>"), 100.0)
+        evaluations.finish(store, theirs, evaluations.StoredResult(REPORT, "<html>"), 100.0)
 
     monkeypatch.setattr("armwise.agent.evaluation.gate.time.sleep", sleep)
     monkeypatch.setattr("armwise.agent.evaluation.gate.Evaluations.due", lambda *_: False)
@@ -240,7 +240,7 @@ def test_a_run_waits_for_a_worker_that_was_faster(
 def test_an_evaluation_that_fails_says_why(
     store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def evaluate(*_: object) -> evaluations.Answer:
+    def evaluate(*_: object) -> evaluations.StoredResult:
         raise JobFailedError("there is no version 3")
 
     monkeypatch.setattr("armwise.agent.evaluation.gate.evaluate_apart", evaluate)

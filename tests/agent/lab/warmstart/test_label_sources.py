@@ -17,7 +17,7 @@ from armwise.agent.lab.offline import Labelling, Scoring
 from armwise.agent.lab.simulation import load_questions
 from armwise.agent.lab.warmstart.label_sources import LabelSources, Lot, _sample_of
 from armwise.agent.lab.warmstart.labels import WarmStartError
-from armwise.arms.lab.portfolio import ArmTable, outcomes, write_matrix
+from armwise.arms.lab.portfolio import MatrixArms, outcomes, write_matrix
 from armwise.arms.questions import Question
 from armwise.feedback.events import Feedback
 from armwise.feedback.log import Store
@@ -72,7 +72,7 @@ class World:
         """Stand in for `armwise score`."""
         self._fail()
         self.scored.append(settings)
-        table = ArmTable(settings.config.arms, {}, {}, settings.measure, {})
+        table = MatrixArms(settings.config.arms, {}, {}, settings.measure, {})
         asked = [] if settings.queries is None else load_questions(settings.queries)
         questions = [Question(one.id, one.question) for one in asked] or [Question("q", "?")]
         write_matrix(settings.output, table, [(questions, np.ones((len(questions), len(ARMS)), np.float32))])
@@ -122,7 +122,7 @@ def judged(lots: list[Lot]) -> Run:
     return Run(
         1,
         runs.Trigger.SCHEDULE,
-        runs.State.HELD,
+        runs.RunState.HELD,
         "here:1",
         0.0,
         0.0,

@@ -57,7 +57,7 @@ def live(folder: Path, **fields: Any) -> dict[str, Any]:
 def test_a_candidate_brings_the_router_and_learns_from_its_scores(world: World) -> None:
     world.gate = PROMOTE
     run = world.warmed(**live(world.folder))
-    assert run.status is runs.State.PROMOTED
+    assert run.status is runs.RunState.PROMOTED
     assert world.asked == [[f"recipe:{run.candidate}"]], (
         "a router that the candidate brings is judged with it"
     )
@@ -205,7 +205,7 @@ def test_chosen_arms_become_live_with_the_promotion_and_a_rollback_brings_back_a
     world.gate = PROMOTE
     run = world.warmed(**live(world.folder, portfolio={"measure": "em", "k": 2, "live": True}))
     promoted = world.newest()
-    assert run.status is runs.State.PROMOTED
+    assert run.status is runs.RunState.PROMOTED
     chosen = found_by(run, "portfolio")["arms"]
     assert len(chosen) == 2
     now = arm_sets.live(world.store)
@@ -230,7 +230,7 @@ def test_a_candidate_that_brings_arms_is_no_canary_by_itself(world: World) -> No
     either_is_right(world.folder)
     world.gate = {**HOLD, "undecided": True}
     run = world.warmed(**live(world.folder, canary="auto", portfolio={"measure": "em", "k": 2, "live": True}))
-    assert run.status is runs.State.HELD
+    assert run.status is runs.RunState.HELD
     assert world.newest().arms is not None
     assert active_policy(world.store, world.ours).canaries == ()
 
@@ -302,7 +302,7 @@ def test_on_a_log_without_traffic_the_first_candidate_is_promoted_and_served_at_
     with closing(Store(config.database_url)) as store:
         world = World(config, store, tmp_path)
         run = world.warmed()
-        assert (run.status, run.evaluation) == (runs.State.PROMOTED, None)
+        assert (run.status, run.evaluation) == (runs.RunState.PROMOTED, None)
         promotion = active_policy(store, world.ours).promotion
         assert promotion is not None
         assert (promotion.version, promotion.forced) == (run.candidate, True)
@@ -316,7 +316,7 @@ def test_before_traffic_one_run_is_done_and_its_policy_is_that_of_the_warm_start
     console = Console(file=StringIO())
     run = warm_start_before_traffic(config, console, lambda *_: None)
     assert run is not None
-    assert run.status is runs.State.PROMOTED
+    assert run.status is runs.RunState.PROMOTED
     with closing(Store(config.database_url)) as store:
         recipe = active_recipe(store, config)
     assert (recipe.policy.model_dump(), recipe.router) == (POLICY, run.inputs["router"])

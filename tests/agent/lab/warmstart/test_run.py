@@ -195,7 +195,7 @@ def said_by(run: Run, step: str) -> str:
 
 
 def reasons_of(run: Run) -> list[str]:
-    assert run.status is runs.State.HELD
+    assert run.status is runs.RunState.HELD
     reasons: list[str] = found_by(run, "decide")["reasons"]
     return reasons
 
@@ -206,7 +206,7 @@ def reasons_of(run: Run) -> list[str]:
 def test_labels_become_a_candidate_that_the_gate_promotes(world: World) -> None:
     world.gate, said = PROMOTE, StringIO()
     run = world.warmed(said)
-    assert (run.status, run.trigger, run.error) == (runs.State.PROMOTED, runs.Trigger.COMMAND, None)
+    assert (run.status, run.trigger, run.error) == (runs.RunState.PROMOTED, runs.Trigger.COMMAND, None)
     assert [step["name"] for step in run.steps] == ["gather", "enter", "learn", "evaluate", "decide"]
     assert all(step["said"] in said.getvalue() and step["at"] == LATE for step in run.steps)
     assert said_by(run, "gather") == "new labels of exam"
@@ -252,7 +252,7 @@ def test_without_new_labels_and_new_traffic_there_is_nothing_new(world: World) -
     held = world.warmed()
     world.learn()
     again = world.warmed()
-    assert again.status is runs.State.NOTHING_NEW
+    assert again.status is runs.RunState.NOTHING_NEW
     assert [step["name"] for step in again.steps] == ["gather"]
     assert said_by(again, "gather") == "no new labels"
     assert (again.candidate, again.evaluation) == (None, None)
@@ -294,18 +294,18 @@ def test_a_held_candidate_is_judged_again_by_more_traffic(world: World) -> None:
     world.ask(range(TRAFFIC, TRAFFIC + 10))
     world.gate = PROMOTE
     again = world.warmed()
-    assert again.status is runs.State.PROMOTED
+    assert again.status is runs.RunState.PROMOTED
     assert again.inputs["labels"] == 0
     assert world.start_of(again) == StartingPoint((held.seq,), 0)
     assert again.inputs["recipe"] == held.inputs["recipe"]
-    assert world.warmed().status is runs.State.NOTHING_NEW, "it is what is active now"
+    assert world.warmed().status is runs.RunState.NOTHING_NEW, "it is what is active now"
 
 
 def test_a_held_candidate_is_judged_again_by_another_gate(world: World) -> None:
     held = world.warmed()
     world.gate = PROMOTE
     again = world.warmed(gate=GateSpec(margin=-0.1))
-    assert again.status is runs.State.PROMOTED
+    assert again.status is runs.RunState.PROMOTED
     assert (again.candidate, again.inputs["recipe"]) == (held.candidate, held.inputs["recipe"])
 
 
@@ -342,17 +342,17 @@ def test_while_an_alarm_is_open_what_was_known_before_it_is_left_behind(world: W
     outcomes_file(world.folder / "exam", 6, first=100)
     world.gate = PROMOTE
     run = world.warmed()
-    assert run.status is runs.State.PROMOTED
+    assert run.status is runs.RunState.PROMOTED
     assert run.inputs["alarm"] == 70
     assert said_by(run, "gather") == "new labels of exam; after the alarm at example 70, reward of none"
     assert world.start_of(run) == StartingPoint((run.seq,), 70), f"run {old.seq} told of the old world"
     assert not open_alarm(world)
-    assert world.warmed().status is runs.State.NOTHING_NEW, "what was left behind once stays so"
+    assert world.warmed().status is runs.RunState.NOTHING_NEW, "what was left behind once stays so"
 
 
 def test_a_held_run_leaves_the_alarm_open(world: World) -> None:
     alarm(world, 50)
-    assert world.warmed().status is runs.State.HELD
+    assert world.warmed().status is runs.RunState.HELD
     assert open_alarm(world)
 
 
@@ -374,9 +374,9 @@ def test_a_run_is_done_alike_on_each_database(
         world.ask(range(9))
         monkeypatch.setattr("armwise.agent.lab.warmstart.run.run_evaluation", world.run_evaluation)
         run = world.warmed()
-        assert (run.status, run.inputs["labels"], run.inputs["traffic"]) == (runs.State.PROMOTED, 36, 9)
+        assert (run.status, run.inputs["labels"], run.inputs["traffic"]) == (runs.RunState.PROMOTED, 36, 9)
         assert not world.unchanged
-        assert world.warmed().status is runs.State.NOTHING_NEW
+        assert world.warmed().status is runs.RunState.NOTHING_NEW
 
 
 # -- a canary by itself -----------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ def by_itself(world: World) -> Run:
 def test_a_candidate_held_for_want_of_evidence_gets_a_share_by_itself(world: World) -> None:
     world.gate = UNDECIDED
     run = by_itself(world)
-    assert run.status is runs.State.HELD
+    assert run.status is runs.RunState.HELD
     assert run.candidate is not None
     (canary,) = active_policy(world.store, world.ours).canaries
     share = first_share(world.config.floor, len(world.config.actions))
@@ -417,7 +417,7 @@ def test_a_candidate_held_for_want_of_evidence_gets_a_share_by_itself(world: Wor
 def test_no_other_candidate_gets_one(world: World, verdict: dict[str, Any], canary: str) -> None:
     world.gate = verdict
     run = world.warmed(warm_start=configured(world.folder, canary=canary).warm_start)
-    assert run.status is runs.State.HELD
+    assert run.status is runs.RunState.HELD
     assert active_policy(world.store, world.ours).canaries == ()
     assert "canary" not in found_by(run, "decide")
 
@@ -466,7 +466,7 @@ def test_a_canary_by_itself_does_not_hold_up_a_promotion(world: World) -> None:
     world.gate = PROMOTE
     outcomes_file(world.folder / "exam", 24)
     run = by_itself(world)
-    assert run.status is runs.State.PROMOTED
+    assert run.status is runs.RunState.PROMOTED
     active = active_policy(world.store, world.ours)
     assert active.promotion is not None
     assert (active.promotion.version, active.canaries) == (run.candidate, ())
@@ -533,7 +533,7 @@ def first(world: World, config: AppConfig | None = None) -> Run | None:
 def test_a_first_start_promotes_although_requests_were_answered_meanwhile(world: World) -> None:
     run = first(world)
     assert run is not None
-    assert (run.status, run.trigger) == (runs.State.PROMOTED, runs.Trigger.FIRST)
+    assert (run.status, run.trigger) == (runs.RunState.PROMOTED, runs.Trigger.FIRST)
     assert not world.asked, "too little traffic for a judgement, of other arms"
     assert run.evaluation is None
     promotion = active_policy(world.store, world.ours).promotion
@@ -551,7 +551,7 @@ def test_a_first_start_does_not_overrule_an_operator(world: World) -> None:
     world.say(world.newest(), promotions.Action.ROLLBACK)
     run = first(world)
     assert run is not None
-    assert run.status is runs.State.HELD
+    assert run.status is runs.RunState.HELD
     assert "pinned by an operator" in " ".join(reasons_of(run))
 
 
@@ -570,7 +570,7 @@ def test_a_first_start_that_was_killed_twice_goes_on_as_one(world: World) -> Non
         runs.claim(world.store, world.ours, trigger, "killed:1", LATE - pause * runs.LEASE_S)
     console = Console(file=StringIO(), width=150)
     run = warm_start(promoting(world), runs.Trigger.RESUMED, console, lambda *_: None, lambda: LATE)
-    assert (run.seq, run.status, len(world.asked)) == (3, runs.State.PROMOTED, 0)
+    assert (run.seq, run.status, len(world.asked)) == (3, runs.RunState.PROMOTED, 0)
 
 
 def test_a_first_start_that_failed_once_is_done_again_as_one_by_the_schedule(
@@ -592,7 +592,7 @@ def test_a_first_start_that_failed_once_is_done_again_as_one_by_the_schedule(
     run = warm_start(
         config, due.trigger, Console(file=StringIO(), width=150), lambda *_: None, lambda: due.at
     )
-    assert (run.status, run.trigger) == (runs.State.PROMOTED, runs.Trigger.RESUMED)
+    assert (run.status, run.trigger) == (runs.RunState.PROMOTED, runs.Trigger.RESUMED)
     assert not world.asked, "it is promoted as the first one would have been"
     assert next_run(world.store, config.warm_start, world.ours, Alarms(0, None, False), 0.0) is None
     assert failed_run(world.store, world.ours, lambda: None, "default") is None
@@ -629,7 +629,7 @@ def test_a_run_that_fails_says_where_and_leaves_what_is_served(
             world.warmed()
     run = runs.find(world.store, 1)
     assert run is not None
-    assert (run.status, run.error) == (runs.State.FAILED, f"{step}: BrokenError: the disk is full")
+    assert (run.status, run.error) == (runs.RunState.FAILED, f"{step}: BrokenError: the disk is full")
     assert (run.steps[-1]["name"], run.finished_at) == (step, LATE)
     assert world.unchanged
     world.learn()
@@ -638,7 +638,7 @@ def test_a_run_that_fails_says_where_and_leaves_what_is_served(
     assert after.digest == before.digest
 
     again = world.warmed()
-    assert again.status is runs.State.PROMOTED, "the labels of a run that failed are as new as before"
+    assert again.status is runs.RunState.PROMOTED, "the labels of a run that failed are as new as before"
     assert world.start_of(again) == StartingPoint((2,), 0)
     assert again.inputs["labels"] == 36
 
@@ -666,7 +666,7 @@ def test_a_run_beside_another_is_refused_and_leaves_it_alone(world: World) -> No
     runs.claim(world.store, world.ours, runs.Trigger.SCHEDULE, "there:1", LATE)
     with pytest.raises(UnderWayError, match="run 1 of there:1 is under way"):
         world.warmed(now=LATE + 1.0)
-    assert [run.status for run in runs.page(world.store, 5)] == [runs.State.RUNNING]
+    assert [run.status for run in runs.page(world.store, 5)] == [runs.RunState.RUNNING]
 
 
 def test_a_run_that_was_taken_for_dead_does_not_promote(world: World) -> None:
@@ -676,7 +676,10 @@ def test_a_run_that_was_taken_for_dead_does_not_promote(world: World) -> None:
     )
     with pytest.raises(RunFailedError, match=r"run 1 of .* is no longer under way: it is abandoned$"):
         world.warmed()
-    assert [run.status for run in runs.page(world.store, 5)] == [runs.State.RUNNING, runs.State.ABANDONED]
+    assert [run.status for run in runs.page(world.store, 5)] == [
+        runs.RunState.RUNNING,
+        runs.RunState.ABANDONED,
+    ]
     assert world.unchanged
 
 
@@ -694,7 +697,7 @@ def test_a_promotion_that_cannot_be_noted_whole_is_not_made(
         )  # the last but one of what the transaction writes
         with pytest.raises(RunFailedError, match="what is served is as it was: database is locked"):
             world.warmed()
-    assert runs.page(world.store, 1)[0].status is runs.State.FAILED
+    assert runs.page(world.store, 1)[0].status is runs.RunState.FAILED
     assert active_policy(world.store, world.ours) == ActivePolicy(world.ours)
 
 
@@ -732,12 +735,15 @@ def test_after_a_run_that_died_while_it_entered_labels_the_next_one_enters_them_
         patch.setattr(runs, "finish", lambda *_: None)  # who is dead records nothing
         with pytest.raises(RunFailedError):
             world.warmed()
-    assert [run.status for run in runs.page(world.store, 5)] == [runs.State.RUNNING]
+    assert [run.status for run in runs.page(world.store, 5)] == [runs.RunState.RUNNING]
     run = world.warmed(now=LATE + 2 * runs.LEASE_S)
-    assert run.status is runs.State.PROMOTED
+    assert run.status is runs.RunState.PROMOTED
     assert run.inputs["labels"] == 36
     assert world.start_of(run) == StartingPoint((2,), 0)
-    assert [one.status for one in runs.page(world.store, 5)] == [runs.State.PROMOTED, runs.State.ABANDONED]
+    assert [one.status for one in runs.page(world.store, 5)] == [
+        runs.RunState.PROMOTED,
+        runs.RunState.ABANDONED,
+    ]
 
 
 # -- what went in -----------------------------------------------------------------------------------------
@@ -816,7 +822,7 @@ def test_a_router_that_cannot_be_judged_decides_nothing(world: World) -> None:
 
     world.meanwhile = meanwhile
     run = world.warmed(warm_start=spec)
-    assert run.status is runs.State.PROMOTED
+    assert run.status is runs.RunState.PROMOTED
     assert said_by(run, "evaluate").endswith("is not judged: evaluation 2 failed: no row is left")
     assert list(found_by(run, "evaluate")) == [f"recipe:{run.candidate}"]
 
@@ -873,7 +879,7 @@ def test_feedback_is_made_into_proposals_and_not_into_labels(world: World) -> No
     assert found_by(run, "portfolio")["arms"] == ["dense"]
     assert reasons_of(run) == ["There is no candidate."]
     assert run.inputs["labels"] == 0
-    assert world.warmed(warm_start=spec).status is runs.State.NOTHING_NEW
+    assert world.warmed(warm_start=spec).status is runs.RunState.NOTHING_NEW
 
 
 # -- the command line -------------------------------------------------------------------------------------
@@ -902,4 +908,4 @@ def test_the_command_fails_where_the_run_does(world: World, file: Path) -> None:
     done = CliRunner().invoke(app, ["warm-start", "-c", str(file)])
     assert done.exit_code == 1
     assert "run 1 failed, what is served is as it was" in done.output
-    assert runs.page(world.store, 1)[0].status is runs.State.FAILED
+    assert runs.page(world.store, 1)[0].status is runs.RunState.FAILED

@@ -20,7 +20,7 @@ from armwise.feedback.registry import Run, runs
 
 OURS = "ours"
 times = st.floats(0.0, 4e9)
-ENDS = [runs.State.PROMOTED, runs.State.HELD, runs.State.NOTHING_NEW, runs.State.FAILED]
+ENDS = [runs.RunState.PROMOTED, runs.RunState.HELD, runs.RunState.NOTHING_NEW, runs.RunState.FAILED]
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def run(
-    status: runs.State = runs.State.HELD,
+    status: runs.RunState = runs.RunState.HELD,
     started_at: float = 1000.0,
     alive_at: float = 1100.0,
     trigger: runs.Trigger = runs.Trigger.SCHEDULE,
@@ -115,12 +115,12 @@ def test_an_alarm_starts_a_run_however_long_before_the_newest_one_it_was_dated()
 
 
 def test_an_alarm_that_a_run_failed_to_answer_waits_for_an_hour() -> None:
-    failed = run(runs.State.FAILED, started_at=2001.0)
+    failed = run(runs.RunState.FAILED, started_at=2001.0)
     assert planned(warm_start.Schedule(), failed, alarm(2000.0), 0.0) == Planned(
         2001.0 + 3600.0, runs.Trigger.ALARM
     )
     assert planned(warm_start.Schedule(), failed, alarm(9000.0), 0.0) == Planned(9000.0, runs.Trigger.ALARM)
-    died = run(runs.State.ABANDONED, started_at=2001.0, trigger=runs.Trigger.RESUMED)
+    died = run(runs.RunState.ABANDONED, started_at=2001.0, trigger=runs.Trigger.RESUMED)
     assert planned(warm_start.Schedule(), died, alarm(2000.0), 0.0) == Planned(
         2001.0 + 3600.0, runs.Trigger.ALARM
     )
@@ -130,18 +130,18 @@ def test_an_alarm_is_answered_by_a_run_that_named_it_and_came_to_its_end(store: 
     def due(example_seq: int) -> Planned | None:
         return next_run(store, warm_start.Schedule(), OURS, Alarms(1, alarm(50.0, example_seq), True), 0.0)
 
-    def done(configured: str, named: int | None, state: runs.State) -> None:
+    def done(configured: str, named: int | None, state: runs.RunState) -> None:
         mine = runs.claim(store, configured, runs.Trigger.ALARM, "here:1", 100.0)
         runs.save_progress(store, mine, 100.0, inputs={"alarm": named}, steps=[])
         runs.finish(store, mine, state, 101.0)
 
     assert due(5) == Planned(50.0, runs.Trigger.ALARM)
-    done(OURS, None, runs.State.NOTHING_NEW)  # it began before the alarm was on record
-    done("theirs", 5, runs.State.HELD)
+    done(OURS, None, runs.RunState.NOTHING_NEW)  # it began before the alarm was on record
+    done("theirs", 5, runs.RunState.HELD)
     assert due(5) == Planned(50.0, runs.Trigger.ALARM)
-    done(OURS, 5, runs.State.FAILED)
+    done(OURS, 5, runs.RunState.FAILED)
     assert due(5) == Planned(100.0 + 3600.0, runs.Trigger.ALARM)
-    done(OURS, 5, runs.State.HELD)
+    done(OURS, 5, runs.RunState.HELD)
     assert due(5) is None, "held, it stays open"
     assert due(9) == Planned(50.0, runs.Trigger.ALARM), "a later one starts another"
     assert next_run(store, warm_start.Schedule(), OURS, Alarms(1, alarm(50.0, 9), False), 0.0) is None
@@ -154,16 +154,16 @@ def test_what_comes_first_is_next() -> None:
 
 
 def test_a_request_is_due_at_once() -> None:
-    asked = run(runs.State.ASKED, trigger=runs.Trigger.REQUEST)
+    asked = run(runs.RunState.ASKED, trigger=runs.Trigger.REQUEST)
     assert planned(warm_start.Schedule(every="PT6H"), asked, None, 0.0) == Planned(
         1000.0, runs.Trigger.REQUEST
     )
 
 
-@pytest.mark.parametrize("status", [runs.State.RUNNING, runs.State.ABANDONED])
-def test_a_run_whose_worker_died_is_begun_again_after_its_lease_but_only_once(status: runs.State) -> None:
+@pytest.mark.parametrize("status", [runs.RunState.RUNNING, runs.RunState.ABANDONED])
+def test_a_run_whose_worker_died_is_begun_again_after_its_lease_but_only_once(status: runs.RunState) -> None:
     spec = warm_start.Schedule(every="P1D")
-    begun = 1100.0 + runs.LEASE_S if status is runs.State.RUNNING else 1100.0
+    begun = 1100.0 + runs.LEASE_S if status is runs.RunState.RUNNING else 1100.0
     assert planned(spec, run(status), None, 0.0) == Planned(begun, runs.Trigger.RESUMED)
     again = run(status, trigger=runs.Trigger.RESUMED)
     assert planned(spec, again, None, 0.0) == Planned(1000.0 + 86400.0, runs.Trigger.SCHEDULE)
@@ -176,7 +176,7 @@ def test_a_run_whose_worker_died_is_begun_again_after_its_lease_but_only_once(st
 def failed_at(store: Store, trigger: runs.Trigger, now: float, why: str = "no node started") -> Run:
     """Do a run that fails."""
     mine = runs.claim(store, OURS, trigger, "here:1", now)
-    runs.finish(store, mine, runs.State.FAILED, now, why)
+    runs.finish(store, mine, runs.RunState.FAILED, now, why)
     return mine
 
 
@@ -215,7 +215,7 @@ def test_a_run_that_failed_is_tried_again_after_longer_and_longer_pauses_and_the
 def test_runs_of_other_services_between_two_attempts_do_not_count(store: Store) -> None:
     failed_at(store, runs.Trigger.FIRST, 1000.0)
     theirs = runs.claim(store, "theirs", runs.Trigger.SCHEDULE, "there:1", 1001.0)
-    runs.finish(store, theirs, runs.State.HELD, 1002.0)
+    runs.finish(store, theirs, runs.RunState.HELD, 1002.0)
     failed_at(store, runs.Trigger.RESUMED, 1100.0)
     assert next_of(store) == Planned(1100.0 + RETRIES_S[1], runs.Trigger.RESUMED)
 
@@ -235,7 +235,7 @@ def test_the_failure_stands_while_it_is_tried_again_and_is_gone_once_a_run_came_
     failed_at(store, runs.Trigger.FIRST, 1000.0)
     again = runs.claim(store, OURS, runs.Trigger.RESUMED, "here:1", 1060.0)
     assert failure_of(store) == WorkFailure(Work.WARM_START, "default", "run 1: no node started", 1, 1060.0)
-    runs.finish(store, again, runs.State.HELD, 1090.0)
+    runs.finish(store, again, runs.RunState.HELD, 1090.0)
     assert failure_of(store) is None
     assert next_of(store) is None
     runs.claim(store, OURS, runs.Trigger.SCHEDULE, "here:1", 2000.0)
@@ -252,7 +252,7 @@ def test_the_failure_stands_while_it_is_tried_again_and_is_gone_once_a_run_came_
 def test_nothing_is_due_while_a_worker_is_heard_of(
     every: str | None, alarm_at: float | None, started_at: float, took_s: float, trigger: runs.Trigger
 ) -> None:
-    under_way = run(runs.State.RUNNING, started_at, started_at + took_s, trigger)
+    under_way = run(runs.RunState.RUNNING, started_at, started_at + took_s, trigger)
     seen = None if alarm_at is None else alarm(alarm_at)
     found = planned(warm_start.Schedule(every=every), under_way, seen, started_at)
     assert found is None or found.at >= under_way.alive_at + runs.LEASE_S
@@ -260,7 +260,7 @@ def test_nothing_is_due_while_a_worker_is_heard_of(
 
 @given(st.sampled_from(ENDS), times, times)
 def test_the_schedule_never_goes_back_and_does_not_depend_on_who_looks(
-    status: runs.State, started_at: float, since: float
+    status: runs.RunState, started_at: float, since: float
 ) -> None:
     spec = warm_start.Schedule(every="PT1H")
     found = planned(spec, run(status, started_at), None, since)

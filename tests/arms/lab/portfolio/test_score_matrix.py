@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from armwise.arms import manifest
 from armwise.arms.lab.portfolio.score_matrix import (
     ROW_GROUP,
-    ArmTable,
+    MatrixArms,
     MatrixError,
     ScoreMatrix,
     read_arms,
@@ -30,7 +30,7 @@ from armwise.arms.retrievers import ArmSpec
 NAN = float("nan")
 
 
-def table_of(*arms: str, **fields: object) -> ArmTable:
+def table_of(*arms: str, **fields: object) -> MatrixArms:
     given: dict[str, object] = {
         "backbones": {"hash": Backbone(model="hashing:8")},
         "costs": {"steps": dict.fromkeys(arms, 1.0)},
@@ -39,7 +39,7 @@ def table_of(*arms: str, **fields: object) -> ArmTable:
         **fields,
     }
     specs = {arm: ArmSpec(kind="dense", params={"backbone": "hash"}) for arm in arms}
-    return ArmTable(specs, **given)  # type: ignore[arg-type]
+    return MatrixArms(specs, **given)  # type: ignore[arg-type]
 
 
 def questions(n: int, first: int = 0) -> list[Question]:

@@ -217,7 +217,7 @@ def test_a_model_that_stays_malformed_is_an_error_with_all_that_was_spent(
     assert failed.value.malformed == malformed
     words = sum(len(shown(prompt).split()) for prompt in prompts)
     assert failed.value.tokens == words + sum(len(text.split()) for text in texts)
-    assert isinstance(failed.value, structured_output.UnreadableError)
+    assert isinstance(failed.value, structured_output.UnreadableAnswerError)
 
 
 @pytest.mark.parametrize("references", [[], [""], ["fusion", " "]])

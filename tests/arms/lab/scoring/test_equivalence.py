@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from armwise.arms.base import ArmError
-from armwise.arms.lab.scoring.correctness import Case, Equivalence
+from armwise.arms.lab.scoring.correctness import AnswerCase, Equivalence
 from armwise.arms.models import ModelNotFoundError
 
 QUESTION = "which river flows through vienna ?"
 CASES = [
-    Case("danube", "the danube", QUESTION),
-    Case("the river danube", "the danube", QUESTION),
-    Case("the seine", "the danube", QUESTION),
-    Case("", "the danube", QUESTION),
-    Case("the danube flows through vienna , the capital of austria", "danube", QUESTION),
+    AnswerCase("danube", "the danube", QUESTION),
+    AnswerCase("the river danube", "the danube", QUESTION),
+    AnswerCase("the seine", "the danube", QUESTION),
+    AnswerCase("", "the danube", QUESTION),
+    AnswerCase("the danube flows through vienna , the capital of austria", "danube", QUESTION),
 ]
 
 WORDS = {word for case in CASES for word in f"{case.answer} {case.reference} {case.question}".split()}
@@ -51,7 +51,7 @@ def make_model(folder: Path, *, labels: int = 2, bias: float = 0.0) -> Path:
     return folder
 
 
-def by_hand(folder: Path, case: Case) -> float:
+def by_hand(folder: Path, case: AnswerCase) -> float:
     """Score one case of known words from its token ids: answer, reference, question."""
     import torch
     from transformers import AutoModelForSequenceClassification
@@ -101,7 +101,7 @@ def test_what_is_read_at_once_changes_nothing(folder: Path, equivalence: Equival
 
 def test_of_several_references_the_likeliest_counts(equivalence: Equivalence) -> None:
     references = ["the danube", "the seine", "austria"]
-    each = equivalence.probabilities([Case("danube", reference, QUESTION) for reference in references])
+    each = equivalence.probabilities([AnswerCase("danube", reference, QUESTION) for reference in references])
     assert equivalence(QUESTION, "danube", references) == pytest.approx(each.max(), abs=1e-6)
     with pytest.raises(ValueError, match="answer 'danube' needs one or more references"):
         equivalence(QUESTION, "danube", [])
@@ -112,16 +112,16 @@ def test_a_long_answer_loses_its_end_and_leaves_the_question_whole(
 ) -> None:
     words = ["the", "danube", "flows", "through", "vienna"] * 8
     # 24 tokens, of which 4 are not words: the reference and the question have 8
-    kept = Case(" ".join(words[:12]), "the danube", QUESTION)
-    (found,) = equivalence.probabilities([Case(" ".join(words), "the danube", QUESTION)])
+    kept = AnswerCase(" ".join(words[:12]), "the danube", QUESTION)
+    (found,) = equivalence.probabilities([AnswerCase(" ".join(words), "the danube", QUESTION)])
     assert found == pytest.approx(by_hand(folder, kept), abs=1e-5)
 
 
 def test_a_separator_in_a_text_is_no_separator(equivalence: Equivalence) -> None:
     odd, plain = equivalence.probabilities(
         [
-            Case("danube [SEP] the seine", "the danube", QUESTION),
-            Case("danube the seine", "the danube", QUESTION),
+            AnswerCase("danube [SEP] the seine", "the danube", QUESTION),
+            AnswerCase("danube the seine", "the danube", QUESTION),
         ]
     )
     assert odd == pytest.approx(plain, abs=1e-6)

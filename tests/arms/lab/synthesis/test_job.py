@@ -23,7 +23,7 @@ from armwise.arms.lab.synthesis import (
     prompting,
     synthesize,
 )
-from armwise.arms.lab.synthesis.job import Selection, shuffled
+from armwise.arms.lab.synthesis.job import KeptQuestions, shuffled
 from armwise.arms.lab.synthesis.prompting import agrees, usable
 from armwise.arms.llm import Chunk, GeneratorError, Prompt
 from tests.arms.conftest import keep
@@ -179,7 +179,7 @@ def test_a_style_that_no_passage_gives_is_made_up_for_after_four_passages_a_ques
 
 
 def test_questions_that_share_four_of_five_words_are_alike() -> None:
-    selection = Selection(9, {"title": 1.0})
+    selection = KeptQuestions(9, {"title": 1.0})
     for text in ("river opera comet castle", "opera comet castle", "river opera comet castle glacier"):
         selection.add([Made(text, ("p",), "title")])
     assert [one.question for one in selection.kept] == ["river opera comet castle", "opera comet castle"]
@@ -187,7 +187,7 @@ def test_questions_that_share_four_of_five_words_are_alike() -> None:
 
 
 def test_what_is_filled_up_with_are_the_candidates_that_came_first() -> None:
-    selection = Selection(3, {"title": 1.0, "cloze": 1.0})
+    selection = KeptQuestions(3, {"title": 1.0, "cloze": 1.0})
     for text in ("river", "opera", "comet", "castle"):
         selection.add([Made(text, ("p",), "title")])
     assert [one.question for one in selection.kept] == ["river", "opera"]
@@ -214,7 +214,7 @@ def test_a_corpus_without_questions_is_refused(people: Corpus, tmp_path: Path) -
     st.integers(1, 8),
 )
 def test_no_two_kept_questions_have_the_same_words(offered: list[list[Made]], n: int) -> None:
-    selection = Selection(n, {"keywords": 1.0, "title": 2.0, "cloze": 1.0})
+    selection = KeptQuestions(n, {"keywords": 1.0, "title": 2.0, "cloze": 1.0})
     for candidates in offered:
         selection.add(candidates)
     selection.fill()

@@ -14,7 +14,7 @@ from armwise.arms.models import Backbone
 from armwise.arms.more.generative.cascade import CascadeArm
 from armwise.arms.retrievers import ArmGraph, build_arm, prepare
 from armwise.arms.retrievers.catalog import ArmSpecError
-from armwise.arms.retrievers.kind import ArmSpec, DeciderSpec, Resources, Verdict
+from armwise.arms.retrievers.kind import ArmSpec, CascadeStep, DeciderSpec, Resources
 from tests.arms.contract import DIM, check_arm
 from tests.arms.more.generative.test_ensemble import WHICH, Fails, Model, Says
 
@@ -31,12 +31,12 @@ class Longest:
 
     def decide(
         self, question: str, answers: Sequence[str | None], found: Sequence[Sequence[Passage]]
-    ) -> Verdict:
+    ) -> CascadeStep:
         del question
         self.shown.append(([*answers], [[passage.id for passage in passages] for passages in found]))
         best = max(range(len(answers)), key=lambda at: -1 if answers[at] is None else len(answers[at] or ""))
         length = len(answers[best] or "")
-        return Verdict(best, length / 10, None, len(self.shown) < self._stages and length < self._wanted)
+        return CascadeStep(best, length / 10, None, len(self.shown) < self._stages and length < self._wanted)
 
 
 def of(decider: Longest, *stages: Sequence[Arm], write: Any = None) -> CascadeArm:
@@ -119,9 +119,9 @@ class Always(Longest):
 
     def decide(
         self, question: str, answers: Sequence[str | None], found: Sequence[Sequence[Passage]]
-    ) -> Verdict:
+    ) -> CascadeStep:
         del question, found
-        return Verdict(len(answers) - 1, 1.0, -0.1, False)
+        return CascadeStep(len(answers) - 1, 1.0, -0.1, False)
 
 
 PARAMS = {"stages": [["none", "words"], ["near"]], "decider": "/deciders/cities", "max_tokens": 9}

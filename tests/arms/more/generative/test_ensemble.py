@@ -30,7 +30,7 @@ from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base
 from armwise.arms.llm import prompts as llm_prompts
 from armwise.arms.models import Backbone
 from armwise.arms.more.generative import ensemble
-from armwise.arms.more.generative.ensemble import SYSTEM, EnsembleArm, EnsembleParams, Learned, vote
+from armwise.arms.more.generative.ensemble import SYSTEM, EnsembleArm, EnsembleParams, SelectorInputs, vote
 from armwise.arms.retrievers import ArmGraph, build_arm, dense, prepare
 from armwise.arms.retrievers import bm25 as lexical
 from armwise.arms.retrievers.bm25 import BM25Params
@@ -319,7 +319,7 @@ def learned(
     selector: AnswerSelector, vectors: PassageVectors, write: Write, *members: Arm, **params: str
 ) -> EnsembleArm:
     own = EnsembleParams.model_validate({"arms": [member.name for member in members], **LEARNED, **params})
-    return EnsembleArm("all", members, own, write, Learned(selector, "hashed", vectors))
+    return EnsembleArm("all", members, own, write, SelectorInputs(selector, "hashed", vectors))
 
 
 def hashed(text: str) -> Query:

@@ -425,7 +425,7 @@ class Supported(World):
             gold.append(frozenset({f"p{i % 9}"}))
         self.right = np.array([[0.0, 1.0, float(i % 2)] for i in range(n)])
         self.answers = [["no", f"city{i % 9}", f"city{(i + 1) % 9}"] for i in range(n)]
-        self.seen = cascade.Observed(tuple(self.found), tuple(self.answers), tuple(gold))
+        self.seen = cascade.StageObservations(tuple(self.found), tuple(self.answers), tuple(gold))
         arms = ("none", "bm25", "dense")
         self.features = tuple(
             cascade.stage_features(
