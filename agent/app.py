@@ -23,8 +23,9 @@ from armwise.agent.hosts.learner import LearnerHost
 from armwise.agent.routers import saved
 from armwise.agent.run_folder import RUN_FOLDER
 from armwise.agent.telemetry import begin
-from armwise.arms.deployments import ArmReplica, EmbedderHost, GeneratorHost, deployments_of
+from armwise.arms.deployments import ArmReplica, EmbedderHost, GeneratorHost
 from armwise.arms.llm import writing
+from armwise.arms.retrievers import ArmGraph
 
 CPUS_A_REPLICA = 0.1
 """CPUs that Ray reserves for a replica: few, so that the whole service starts on one small machine."""
@@ -56,7 +57,7 @@ def assemble(config: AppConfig) -> Application:
         name: _deployment(GeneratorHost, generator_of(name), at_once).bind(spec, prepare)
         for name, spec in config.models.items()
     }
-    placed = dict.fromkeys(host for point in points for host in deployments_of(point.arms))
+    placed = dict.fromkeys(host for point in points for host in ArmGraph(point.arms).deployments())
     hosts = {
         host: _deployment(ArmReplica, host, at_once).bind(
             hosted.settings_of(config),

@@ -37,8 +37,7 @@ from armwise.arms.indexes import build_once
 from armwise.arms.llm import LlmSpec, catalog, writing
 from armwise.arms.local_ray import cluster_place, cluster_problem
 from armwise.arms.models import AGAIN, Backbone, ModelNotFoundError, digest_of, locate, model_problems
-from armwise.arms.retrievers import Resources
-from armwise.arms.retrievers import catalog as arms_catalog
+from armwise.arms.retrievers import ArmGraph, Resources, find_damage, read_ingested
 from armwise.arms.secrets import secret_of
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.errors import ClockError, LogUnavailableError, SchemaError, StoreError
@@ -606,7 +605,8 @@ def _corpus(source: CorpusSource) -> tuple[Finding, Corpus | None]:
 def _restricted(config: AppConfig, n: int) -> Finding:
     """Return whether every arm keeps to the permissions of passages, which `n` of them have."""
     what = f"{n:,} passages are for some groups alone"
-    unable = [name for name in config.actions if not arms_catalog.filters(name, config.arms)]
+    graph = ArmGraph(config.arms)
+    unable = [name for name in config.actions if not graph.filters(name)]
     if not unable:
         return Finding(what)
     return Finding(
@@ -622,11 +622,11 @@ def _engines(config: AppConfig, corpus: Corpus) -> Iterator[Finding]:
     for name in config.arms:
         remedy = f"`armwise ingest --into {name}`, unless something else fills it"
         try:
-            if damage := arms_catalog.damage(name, resources):
+            if damage := find_damage(name, resources):
                 again = f"`armwise serve --prepare-only` or `armwise ingest --into {name}` fills it again"
                 yield Finding(f"the collection of arm {name!r}: {', '.join(damage)}", again)
                 continue
-            held = arms_catalog.ingested(name, resources)
+            held = read_ingested(name, resources)
         except (ArmError, ModelNotFoundError) as error:
             yield Finding(str(error), "start the engine, or correct the arm", serious=False)
             continue

@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from armwise.agent.learning import Recipe
 from armwise.agent.policies import PolicySpec
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Status
-from armwise.feedback.log import append
+from armwise.feedback.log import facts
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import dumps
 from armwise.feedback.registry import versions
@@ -106,9 +106,9 @@ def fill(url: str, n: int, join: str) -> None:
             }
             for i in range(start, min(n, start + CHUNK)):
                 decision, execution, value = turn(i, n, rng)
-                made["decisions"].append(append.decision_row(decision, 3 * i + 1, decision.decided_at))
-                made["executions"].append(append.execution_row(execution, 3 * i + 2))
-                made["feedback"].append(append.feedback_row(value, 3 * i + 3, early=False))
+                made["decisions"].append(facts.decision_row(decision, 3 * i + 1, decision.decided_at))
+                made["executions"].append(facts.execution_row(execution, 3 * i + 2))
+                made["feedback"].append(facts.feedback_row(value, 3 * i + 3, early=False))
                 row = {"join": join, "seq": i + 1, "decision_id": decision.id, "joined_by": 3 * i + 3}
                 made["examples"].append({**row, "metrics": {"right": value.value}})
             for name, some in made.items():

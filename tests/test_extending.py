@@ -11,8 +11,7 @@ import pytest
 
 from armwise.agent.routers import ROUTERS
 from armwise.arms.corpus import ingest
-from armwise.arms.retrievers import ArmSpec, Resources, build_arm
-from armwise.arms.retrievers import catalog as arm_catalog
+from armwise.arms.retrievers import ArmGraph, ArmSpec, Resources, build_arm
 from tests import contracts, router_contracts
 
 PAGES = Path(__file__).parents[1] / "docs" / "guide" / "extending"
@@ -48,7 +47,7 @@ def test_the_arm_can_be_named_by_its_import_path(page: Callable[[str], Any], tmp
 def test_an_arm_is_light_only_where_its_class_says_so(page: Callable[[str], Any]) -> None:
     module = page("arm").__name__
     specs = {name: ArmSpec(kind=f"{module}:{name}") for name in ("GlossaryArm", "FirstDimension", "Nothing")}
-    assert [name for name in specs if arm_catalog.is_light(name, specs)] == ["Nothing"]
+    assert [name for name in specs if ArmGraph(specs).is_light(name)] == ["Nothing"]
 
 
 @pytest.mark.parametrize("check", [*contracts.CHECKS, *contracts.EXACT_CHECKS], ids=lambda one: one.__name__)

@@ -33,7 +33,8 @@ from armwise.agent.wings import WARM_START_AT_FIRST, load
 from armwise.arms.corpus import ingest_all
 from armwise.arms.indexes import IndexMismatchError, PassageVectors
 from armwise.arms.models import Embedder, build_embedder
-from armwise.arms.retrievers import ArmSpec, Resources, catalog, closure, prepare_profiles
+from armwise.arms.retrievers import ArmGraph, ArmSpec, Resources, prepare_profiles
+from armwise.arms.retrievers import prepare as prepare_arms
 from armwise.feedback.errors import UnderWayError
 from armwise.feedback.log import Store, open_log
 from armwise.feedback.registry import ArmSet, arm_sets
@@ -54,22 +55,23 @@ def entering(arms: Arms, built: Collection[str] = ()) -> dict[str, ArmSpec]:
         built: Actions whose indexes are there.
     """
     live: dict[str, ArmSpec] = {}
+    graph = ArmGraph(arms)
     for action in (name for name, spec in arms.items() if spec.action):
-        parts = closure(action, arms)
-        if action in built or _is_quick(action, arms):
+        parts = graph.closure(action)
+        if action in built or _is_quick(action, graph):
             live |= {name: live.get(name, spec) for name, spec in parts.items()} | {action: arms[action]}
             continue
-        for part in (name for name in parts if _is_quick(name, arms)):
-            live |= {name: live.get(name, spec) for name, spec in closure(part, arms).items()}
+        for part in (name for name in parts if _is_quick(name, graph)):
+            live |= {name: live.get(name, spec) for name, spec in graph.closure(part).items()}
             live[part] = arms[part].model_copy(update={"action": True})
     return live
 
 
-def _is_quick(name: str, arms: Arms) -> bool:
+def _is_quick(name: str, graph: ArmGraph) -> bool:
     """Return whether an arm can search as soon as passages are read: it reads no model."""
-    parts = [catalog.described(part, spec) for part, spec in closure(name, arms).items()]
+    parts = map(graph.resolve, graph.closure(name))
     models = any(kind.models(params) or kind.backbones(params) for kind, params in parts)
-    return catalog.is_light(name, arms) and not models
+    return graph.is_light(name) and not models
 
 
 def _documents(arms: Arms) -> arm_sets.Arms:
@@ -131,8 +133,9 @@ def _missing(config: AppConfig, on_progress: ProgressCallback) -> bool:
         config.backbones,
         config.arms,
     )
+    graph = ArmGraph(config.arms)
     for name, spec in config.arms.items():
-        kind, params = catalog.described(name, spec)
+        kind, params = graph.resolve(name)
         for backbone in kind.backbones(params) if kind.searches_corpus else ():
             try:
                 PassageVectors(have.of(spec).corpus, have.indexes, config.backbones[backbone])
@@ -197,20 +200,19 @@ def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
         live = arm_sets.live(store)
         corpus = ingest_all(config.corpus_sources, progress=on_progress)
         have = Resources(corpus, config.indexes_path, config.backbones, config.arms)
+        graph = ArmGraph(config.arms)
         actions = [name for name, spec in config.arms.items() if spec.action]
 
         def passages(name: str) -> int:
-            names = catalog.corpora_of(name, config.arms)
+            names = graph.corpora(name)
             return sum(len(corpus.part(corpus_name)) for corpus_name in names) if names else len(corpus)
 
         built: list[str] = []
-        for name in sorted(
-            (action for action in actions if not _is_quick(action, config.arms)), key=passages
-        )[:-1]:
+        for name in sorted((action for action in actions if not _is_quick(action, graph)), key=passages)[:-1]:
             if live is not None and live.arms.get(name, NOT_LIVE).get("action", True):
                 built.append(name)  # by an earlier attempt
                 continue
-            catalog.prepare(have, [name], on_progress)
+            prepare_arms(have, [name], on_progress)
             if config.features.similarity is not None:
                 prepare_profiles([name], config.features.similarity, have, on_progress)
             built.append(name)

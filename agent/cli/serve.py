@@ -567,13 +567,13 @@ def ingest_corpus(
 def _fill(config: Path, point: str, arm: str) -> None:
     """Put the corpus into the engine of an arm, and print what was done. Raises ValueError, ArmError."""
     from armwise.arms.corpus import ingest_all
-    from armwise.arms.retrievers import Resources, catalog
+    from armwise.arms.retrievers import Resources, fill_collection
 
     with progress() as on_progress:
         settings = opened(config).of(point).settled()
         corpus = ingest_all(settings.corpus_sources, progress=on_progress)
         resources = Resources(corpus, settings.indexes_path, settings.backbones, settings.arms)
-        done = catalog.fill(arm, resources, on_progress)
+        done = fill_collection(arm, resources, on_progress)
     console.print(
         f"{done.written:,} passages written, {done.deleted:,} deleted; version {done.version}", **PLAIN
     )

@@ -250,7 +250,7 @@ def apply(
     """Make the arms of a portfolio the live ones, without a restart; what was learned is kept."""
     with explained():
         from armwise.agent.config import read_portfolio
-        from armwise.arms.retrievers import ArmSpec, closure
+        from armwise.arms.retrievers import ArmGraph, ArmSpec
         from armwise.arms.suggestions import did_you_mean
 
         document = read_portfolio(portfolio)
@@ -260,10 +260,11 @@ def apply(
             for arm in before["arms"]
         }
         parts = {name: ArmSpec.model_validate(part) for name, part in before["parts"].items()}
+        graph = ArmGraph({**parts, **live})
         for name in keep or ():
             if name not in live:
                 raise ValueError(f"--keep {name}: no such arm is live{did_you_mean(name, live)}")
-            for part, spec in closure(name, {**parts, **live}).items():
+            for part, spec in graph.closure(name).items():
                 kept = spec.model_copy(update={"action": part in (keep or ())})
                 document["arms"].setdefault(part, kept.model_dump(mode="json", exclude_defaults=True))
         now = request("PUT", url, "/v1/arms", key, document, BUILD_S, point)["arms"]

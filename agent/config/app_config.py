@@ -23,7 +23,7 @@ from armwise.arms.llm import LlmSpec, writing
 from armwise.arms.llm import catalog as llm_catalog
 from armwise.arms.llm import prompts as llm_prompts
 from armwise.arms.models import Backbone
-from armwise.arms.retrievers import EXTERNAL, ArmSpec, ArmSpecError, NewArms, Trust, catalog
+from armwise.arms.retrievers import EXTERNAL, ArmGraph, ArmSpec, ArmSpecError, NewArms, Trust, catalog
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.errors import StoreError
 from armwise.feedback.log import POINT, point_url
@@ -155,8 +155,9 @@ class AppConfig(PointFields):
         for name in (*self.arms, *self.backbones):
             checked_name(name)
         self._check_corpora()
-        catalog.validate_specs(self.arms, self.backbones, (*self.corpora,))
-        self._check_cache()
+        graph = ArmGraph(self.arms)
+        graph.validate(self.backbones, (*self.corpora,))
+        self._check_cache(graph)
         self._check_writing()
         names = list(self.actions)
         if not names:
@@ -199,13 +200,13 @@ class AppConfig(PointFields):
             if (other := folders.setdefault(name.lower(), name)) != name:
                 raise ValueError(f"corpora: {other!r} and {name!r} would be one folder on some machines")
 
-    def _check_cache(self) -> None:
+    def _check_cache(self, graph: ArmGraph) -> None:
         """Refuse to keep what changes from search to search, or without a sign. Raises ValueError."""
         for name in (name for name, spec in self.arms.items() if spec.cache):
-            if part := catalog.drawing(name, self.arms):
+            if part := graph.random_part(name):
                 member = "" if part == name else f": its member {part!r} does"
                 raise ValueError(f"arm {name!r} cannot have a cache, as it may find others each time{member}")
-            if self.retrieval_cache.ttl_s is None and not catalog.is_versioned(name, self.arms):
+            if self.retrieval_cache.ttl_s is None and not graph.is_versioned(name):
                 raise ValueError(
                     f"arm {name!r} can have a cache only with `retrieval_cache.ttl_s`: what it searches "
                     "has no version"
@@ -415,9 +416,8 @@ class AppConfig(PointFields):
         """Return the arms that search this corpus and nothing else; None for any, where there is only one."""
         if len(self.corpus_names) == 1:
             return None
-        return frozenset(
-            name for name in self.actions if catalog.corpora_of(name, self.arms) == frozenset({corpus})
-        )
+        graph = ArmGraph(self.arms)
+        return frozenset(name for name in self.actions if graph.corpora(name) == frozenset({corpus}))
 
     def place_of(self, passage_id: str) -> tuple[str, str]:
         """Return the corpus of a passage, `""` for a source that is none of several, and its id there."""

@@ -141,7 +141,7 @@ def _equivalent(key: str, first: object, second: object) -> bool:
     try:
         if key == "backbones":
             return Backbone.model_validate(first).vectors_as(Backbone.model_validate(second))
-        return catalog.same(ArmSpec.model_validate(first), ArmSpec.model_validate(second))
+        return catalog.are_equivalent(ArmSpec.model_validate(first), ArmSpec.model_validate(second))
     except ValueError:
         return first == second  # their errors are reported later
 

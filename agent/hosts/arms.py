@@ -13,12 +13,10 @@ from armwise.arms.deployments import (
     Embedders,
     HostedArms,
     SearchHost,
-    deployments_of,
-    place,
     retrieval_cache,
 )
 from armwise.arms.llm import Generator
-from armwise.arms.retrievers import ArmSpec, catalog, closure
+from armwise.arms.retrievers import ArmGraph, ArmSpec
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.log import Store
 from armwise.feedback.registry import arm_sets
@@ -41,10 +39,11 @@ def settings_of(config: AppConfig) -> ArmSettings:
 
 def arms_on(host: str | None, arms: Arms, deployments: Collection[str]) -> dict[str, dict[str, ArmSpec]]:
     """Return the arms that a deployment runs, or a replica of the ingress for None, each with its members."""
+    graph = ArmGraph(arms)
     return {
-        name: closure(name, arms)
+        name: graph.closure(name)
         for name, spec in arms.items()
-        if spec.action and spec.kind != "none" and place(name, arms, deployments) == host
+        if spec.action and spec.kind != "none" and graph.deployment(name, deployments) == host
     }
 
 
@@ -60,7 +59,7 @@ def live(config: AppConfig) -> Arms:
 def live_on(host: str, config: AppConfig) -> dict[str, dict[str, ArmSpec]]:
     """Return the live arms of a deployment, which calls this at its start, and begin its telemetry."""
     begin(config.telemetry)
-    return arms_on(host, live(config), deployments_of(config.arms))
+    return arms_on(host, live(config), ArmGraph(config.arms).deployments())
 
 
 def open_here(
@@ -93,7 +92,7 @@ def open_here(
     now, _, *others = live(config), *config.by_point.values()
     embedders.open(_encoders_of_decisions(config).union(*map(_encoders_of_decisions, others)))
     arms = (now, *(other.arms for other in others))
-    embedders.expected = frozenset().union(*map(catalog.embeddings_of_actions, arms))
+    embedders.expected = frozenset().union(*(ArmGraph(each).embeddings_of_actions() for each in arms))
     here = ArmHost(
         settings_of(config),
         arms_on(None, config.arms, deployed),

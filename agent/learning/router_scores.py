@@ -29,7 +29,7 @@ from armwise.arms.base import Arm, ArmError, Passage, Progress, Query
 from armwise.arms.corpus import ingest_all
 from armwise.arms.indexes import PassageVectors, prepare_vectors
 from armwise.arms.models import Backbone, Embedder, build_embedder
-from armwise.arms.retrievers import Resources, build_arm, catalog, prepare
+from armwise.arms.retrievers import ArmGraph, Resources, build_arm, prepare
 from armwise.feedback.events import Decision
 from armwise.feedback.log import Store
 from armwise.feedback.registry import routers
@@ -171,7 +171,8 @@ def score_by_searching(
     if stored.trained.router.stage is not Stage.RETRIEVED:
         return ""
     arms = [arm for arm in config.actions if arm in stored.trained.about.arms]
-    if heavy := [arm for arm in arms if not catalog.is_light(arm, config.arms)]:
+    graph = ArmGraph(config.arms)
+    if heavy := [arm for arm in arms if not graph.is_light(arm)]:
         return (
             f"earlier decisions are not searched again, which would ask {', '.join(heavy)}: "
             "the router has no scores of them"
@@ -219,7 +220,7 @@ class _SearchAgain:
         prepare(resources, arms, on_progress)
         backbone = stored.trained.about.backbone
         prepare_vectors(corpus, indexes, config.backbones[backbone])
-        needed = {backbone}.union(*(catalog.embeddings_of(arm, config.arms) for arm in arms))
+        needed = {backbone}.union(*map(ArmGraph(config.arms).embeddings, arms))
         return cls(
             stored,
             {arm: build_arm(arm, resources) for arm in arms},

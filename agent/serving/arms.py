@@ -14,7 +14,7 @@ from armwise.agent.turn import ArmInfo, Embeddings, TurnLoop
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
 from armwise.arms.llm import catalog as llm_catalog
 from armwise.arms.profile import NO_PROFILES, Profile, ProfileSpec
-from armwise.arms.retrievers import ArmSpec, catalog
+from armwise.arms.retrievers import ArmGraph, ArmSpec, catalog
 from armwise.feedback.log import Store
 from armwise.feedback.registry import ArmSet, arm_sets
 
@@ -75,16 +75,17 @@ def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) 
         config: The arms.
         profiles: What their sources are about, where that is looked at.
     """
+    graph = ArmGraph(config.arms)
     return {
         name: ArmInfo(
-            catalog.embeddings_of(name, config.arms),
-            catalog.arm_features(name, spec, catalog.expected_usd(name, config.arms)),
-            filters=catalog.filters(name, config.arms),
+            graph.embeddings(name),
+            catalog.arm_features(name, spec, graph.expected_usd(name)),
+            filters=graph.filters(name),
             answering=how,
             options=llm_catalog.options_of(config.models[how.llm]),
             cached=spec.cache,
-            searched=catalog.search_digest(name, config.arms),
-            bound=catalog.search_bound(name, config.arms),
+            searched=graph.search_digest(name),
+            bound=graph.bound(name),
             profile=profiles.get(name),
         )
         for name, spec in config.actions.items()
@@ -94,7 +95,7 @@ def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) 
 
 def same_document(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two descriptions in the log mean the same arm."""
-    return catalog.same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
+    return catalog.are_equivalent(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
 
 
 @dataclass(frozen=True, slots=True)

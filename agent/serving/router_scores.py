@@ -32,7 +32,7 @@ LoadVectors = Callable[[str, Sequence[str]], Awaitable[Vectors]]
 
 
 class RouterScorer:
-    """Implements `armwise.agent.turn.decide.ArmScorer`.
+    """Implements `armwise.agent.turn.ArmScorer`.
 
     A passage that is not in the corpus, such as one that a search API returned, has no vector: it counts as
     not found.

@@ -1,29 +1,20 @@
-"""One request, from the question to the committed execution."""
+"""One request, from the question to the committed execution.
 
-from .decide import (
-    NO_MODELS,
-    UNPROBED,
-    ArmHealth,
-    ArmInfo,
-    ArmScorer,
-    Ask,
-    Canary,
-    Decider,
-    Embed,
-    Embeddings,
-    Keeping,
-    NoEligibleArmError,
-    ObservedDecision,
-    OverloadedError,
-    Probes,
-    Recall,
-    Serving,
-    context_of,
-    eligible,
-    llm_key,
-    probe,
-)
-from .loop import FREE, LanguageModel, Most, Places, PriceList, TurnLoop, dearest, paced
+    ask --> eligible arms --> probes --> draw --> search --> answer --> record
+            eligibility.py    probes.py  draw.py '-------loop.py-----'  record.py
+            health.py
+
+`loop.py` has the order of a turn, and each of the others one stop. What a turn may cost is in `price.py`.
+"""
+
+from .ask import Ask, ObservedDecision
+from .draw import ArmScorer, Canary, Decider, Keeping, Serving, build_context
+from .eligibility import ArmInfo, NoEligibleArmError, OverloadedError, list_eligible
+from .health import NO_MODELS, ArmHealth, llm_key
+from .loop import TurnLoop, paced
+from .places import Places
+from .price import FREE, LanguageModel, Most, PriceList, dearest
+from .probes import UNPROBED, Embed, Embeddings, Probes, Recall, probe
 from .record import (
     NONE_SERVED,
     SEPARATOR,
@@ -84,11 +75,11 @@ __all__ = [
     "TurnError",
     "TurnLoop",
     "TurnRecorder",
-    "context_of",
+    "build_context",
     "dearest",
     "decision_of_call",
-    "eligible",
     "is_text",
+    "list_eligible",
     "llm_key",
     "paced",
     "probe",

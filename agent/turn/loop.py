@@ -1,11 +1,16 @@
-"""One turn: describe, choose, commit, search, generate, record. Read this first.
+"""One turn: describe, draw, commit, search, generate, record. Read this first.
 
-A turn is plain Python over its seams: embed a question, search with an arm, generate with
-a language model, append to the log, and a `Decider` with the policy that is served now.
-It runs in a unit test without a cluster.
+A turn is plain Python over its seams: embed a question, search with an arm, generate with a language model,
+append to the log, and a `Decider` with the policy that is served now. It runs in a unit test without a
+cluster. `TurnLoop.turn` is the whole of it:
 
-What it may cost at most is reserved before its arm is drawn: the answer, where one is asked for, and the
-calls of a language model inside searches of arms. The dearest arm that may be drawn counts.
+    describe       ask -> query, context     embed the question where a policy or a router reads that
+    list_eligible  ask, arms -> names        what is switched on, allowed and able to filter
+    score          names -> probes, scores   arms search first if the router reads passages
+    decide         context -> decision       mask, distribute, draw one arm
+    retrieve       decision -> passages      search with it, or with the fallback; the commit is under way
+    generate       passages -> answer        nothing leaves before the decision is durable
+    record         answer -> execution       committed however the turn ends
 """
 
 import asyncio
@@ -16,45 +21,23 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-import orjson
-
 from armwise.agent.policies import FeatureSpec, sampling
 from armwise.agent.telemetry import turns
-from armwise.agent.turn.decide import (
-    UNFILTERED,
-    ArmInfo,
-    Ask,
-    Decider,
-    Embed,
-    Embeddings,
-    ObservedDecision,
-    OverloadedError,
-    Probes,
-    Recall,
-    ReportOutcome,
-    Scored,
-    Search,
-    Serving,
-    context_of,
-    eligible,
-    llm_key,
-    must_filter,
-    nothing,
-    probe,
-    refused,
-    scorers_of,
-)
+from armwise.agent.turn.ask import Ask, ObservedDecision
+from armwise.agent.turn.draw import Decider, Scored, Serving, build_context, list_scorers
+from armwise.agent.turn.eligibility import UNFILTERED, ArmInfo, list_eligible, mask_ineligible, must_filter
+from armwise.agent.turn.health import ReportOutcome, llm_key
+from armwise.agent.turn.price import FREE, LanguageModel, Most, PriceList
+from armwise.agent.turn.probes import Embed, Embeddings, Probes, Recall, Search, probe, recall_nothing
 from armwise.agent.turn.record import (
     AnsweredElsewhereError,
     CallNames,
@@ -69,18 +52,13 @@ from armwise.agent.turn.record import (
     TurnRecorder,
     tokens_in,
 )
-from armwise.arms.base import UNUSED, ArmError, Passage, Query, QuestionRefusedError, Retrieval, Usage
+from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from armwise.arms.filters import permits
 from armwise.arms.llm import (
-    MESSAGE_TOKENS,
-    TOKENS_A_WORD,
-    UNPROMPTED,
     Chunk,
-    Generator,
     GeneratorError,
     Prompt,
     base,
-    most_tokens,
     prompts,
     writing,
 )
@@ -88,23 +66,6 @@ from armwise.feedback.errors import described
 from armwise.feedback.events import Context, Cost, Decision, Execution, KeptDraw, Status
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LanguageModel:
-    """A language model of the service.
-
-    Attributes:
-        generator: Writes answers.
-        usd_of: Price of tokens that it reads and writes.
-        options: Names of the `Prompt.options` that it is given.
-        hedged: Whether a prompt is sent twice where its first words take long; both are charged.
-    """
-
-    generator: Generator
-    usd_of: Callable[[int, int], float] = lambda *_: 0.0
-    options: frozenset[str] = base.OPTIONS
-    hedged: bool = False
 
 
 def prompt_of(
@@ -151,7 +112,7 @@ def failing_as(kind: type[ArmError] | type[GeneratorError]) -> Iterator[None]:
 
 
 @contextmanager
-def reported(report: ReportOutcome, model: str) -> Iterator[None]:
+def report_model(report: ReportOutcome, model: str) -> Iterator[None]:
     """Report how a language model ended. What was cancelled, or refused a prompt, is not evidence of it."""
     key = (llm_key(model),)
     try:
@@ -176,167 +137,6 @@ def llms_of(ask: Ask, arms: Mapping[str, ArmInfo]) -> dict[str, str]:
 def k_of(ask: Ask, info: ArmInfo) -> int:
     """Return how many passages a request wants of an arm."""
     return info.answering.passages if ask.k is None else ask.k
-
-
-class Places:
-    """A number of places, such as the answers that a language model writes at once.
-
-    Args:
-        what: Noun for the places, for messages.
-        size: Places, at least 1.
-        queue: How many may wait for one.
-        wait_s: Seconds that one may wait.
-    """
-
-    def __init__(self, what: str, size: int, queue: int, wait_s: float) -> None:
-        self._what, self._queue, self._wait_s = what, queue, wait_s
-        self._free = asyncio.Semaphore(size)
-        self._size, self._held = size, 0
-        self._waiting = 0
-
-    @property
-    def spare(self) -> bool:
-        """Whether one may be held without the next request having to wait; the only one, if it is free."""
-        return self._held + min(2, self._size) <= self._size and not self._waiting
-
-    @asynccontextmanager
-    async def hold(self) -> AsyncIterator[None]:
-        """Wait for a place, first come first served, and hold it.
-
-        Raises:
-            OverloadedError: Too many wait already, or none was free in time.
-        """
-        if self._free.locked():
-            if self._waiting >= self._queue:
-                raise OverloadedError(f"all {self._what} are taken, and {self._waiting} requests wait")
-            await self._wait()
-        else:
-            await self._free.acquire()
-        self._held += 1
-        try:
-            yield
-        finally:
-            self._held -= 1
-            self._free.release()
-
-    async def _wait(self) -> None:
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(self._wait_s):
-                await self._free.acquire()
-        except TimeoutError:
-            raise OverloadedError(f"all {self._what} were taken for {self._wait_s:g} s") from None
-        finally:
-            self._waiting -= 1
-
-
-HEDGED = 2
-"""Requests of a model that is asked again where it is slow to begin."""
-
-
-@dataclass(frozen=True, slots=True)
-class Most:
-    """The most that a turn may cost.
-
-    Attributes:
-        tokens: Tokens that language models read and write.
-        usd: Their price, and that of searches.
-    """
-
-    tokens: int = 0
-    usd: float = 0.0
-
-    def __add__(self, other: "Most") -> "Most":
-        """Return the most that both may cost."""
-        return Most(self.tokens + other.tokens, self.usd + other.usd)
-
-
-FREE = Most()
-
-
-def dearest(several: Iterable[Most]) -> Most:
-    """Return the most that one of several may cost: the tokens of one, and the USD of perhaps another.
-
-    >>> dearest([Most(10, 0.5), Most(20, 0.1)])
-    Most(tokens=20, usd=0.5)
-    """
-    every = [FREE, *several]
-    return Most(max(bound.tokens for bound in every), max(bound.usd for bound in every))
-
-
-@dataclass(frozen=True, slots=True)
-class PriceList:
-    """What turns may cost with the arms and the language models of a replica.
-
-    Attributes:
-        arms: The arms by name.
-        models: The language models by name.
-        templates: Instructions of prompts by name.
-    """
-
-    arms: Mapping[str, ArmInfo]
-    models: Mapping[str, LanguageModel]
-    templates: Mapping[str, prompts.Template] = field(default_factory=dict)
-
-    def search_usage(self, arm: str, question: str) -> Usage:
-        """Return the most that a search of an arm spends."""
-        bound = self.arms[arm].bound
-        paid = Usage(usd=bound.search_usd, search_usd=bound.search_usd)
-        return self._usage(writing.DEFAULT, *bound.tokens(question)) + paid
-
-    def search(self, arm: str, question: str) -> Most:
-        """Return the most that a search of an arm may cost."""
-        return _most(self.search_usage(arm, question))
-
-    def answer(self, arm: str, ask: Ask) -> Most:
-        """Return the most that an answer from what an arm finds may cost; nothing to retrieve only."""
-        if not ask.messages:
-            return FREE
-        how = self.arms[arm].answering
-        options = [dict(ask.options), [message.get("tool_calls") for message in ask.messages]]
-        texts = [message["content"] for message in ask.messages]
-        template = self.templates.get(how.prompt) or prompts.template_of(prompts.Form.DIRECT)
-        texts += [orjson.dumps(options).decode(), template.with_passages, prompts.CITE]
-        read = sum(map(most_tokens, texts)) + MESSAGE_TOKENS * (1 + len(ask.messages))
-        read += TOKENS_A_WORD * how.word_budget
-        written = (ask.max_tokens or how.max_tokens) * ask.options.get("n", 1)
-        return _most(self._usage(how.llm, read, written))
-
-    def turn(self, ask: Ask, names: Sequence[str], probed: Collection[str], fallback: str | None) -> Most:
-        """Return the most that a turn may cost, whichever arm is drawn.
-
-        Args:
-            ask: The request.
-            names: The arms that may be drawn.
-            probed: Arms that search before one is drawn; of arms with the same search, one searches.
-            fallback: The arm that answers where the drawn one fails; None for none.
-        """
-        if not ask.messages and all(self.arms[name].bound == UNPROMPTED for name in names):
-            return FREE
-        first = {self.arms[name].searched or name: name for name in names if name in probed}
-        before = sum((self.search(name, ask.question) for name in first.values()), FREE)
-        return before + dearest(self._drawn(ask, name, probed, fallback) for name in names)
-
-    def _drawn(self, ask: Ask, arm: str, probed: Collection[str], fallback: str | None) -> Most:
-        """Return the most that a turn may cost once this arm is drawn."""
-        run = [arm] if fallback in (None, arm) else [arm, fallback]
-        searches = (self.search(name, ask.question) for name in run if name not in probed)
-        # the fallback writes an answer as well where the model of the arm wrote none, and is another one
-        by_model: dict[str, list[Most]] = {}
-        for name in run:
-            by_model.setdefault(self.arms[name].answering.llm, []).append(self.answer(name, ask))
-        return sum((*searches, *map(dearest, by_model.values())), FREE)
-
-    def _usage(self, model: str, read: int, written: int) -> Usage:
-        """Return tokens with their price; nothing of a model that is not there."""
-        if (llm := self.models.get(model)) is None:
-            return UNUSED
-        read *= HEDGED if llm.hedged else 1
-        return Usage(read, written, 0, llm.usd_of(read, written))
-
-
-def _most(usage: Usage) -> Most:
-    return Most(usage.prompt_tokens + usage.completion_tokens, usage.usd)
 
 
 FindDraw = Callable[[str], Awaitable[KeptDraw | None]]
@@ -400,7 +200,7 @@ class TurnLoop:
     templates: Mapping[str, prompts.Template] = field(default_factory=dict)
     arm_timeout_s: float = 10.0
     llm_timeout_s: float = 120.0
-    recall: Recall = nothing
+    recall: Recall = recall_nothing
     former: Mapping[str, ArmInfo] = field(default_factory=dict)
     restricted: bool = False
     passages: FindPassages = no_passages
@@ -417,8 +217,8 @@ class TurnLoop:
         """Return the most that a new turn may cost. Raises NoEligibleArmError."""
         if ask.actions or ask.external:
             return FREE
-        names = eligible(ask, self.arms, restricted=self.restricted)
-        scorers = scorers_of(self.decider.serving) if ask.forced is None else ()
+        names = list_eligible(ask, self.arms, restricted=self.restricted)
+        scorers = list_scorers(self.decider.serving) if ask.forced is None else ()
         probed = frozenset(name for scorer in scorers if scorer.k for name in scorer.arms)
         fallback = self.fallback if self.fallback in names else None
         return self._price_list(self.arms).turn(ask, names, probed, fallback)
@@ -459,9 +259,9 @@ class TurnLoop:
             with turns.deciding() as span:
                 draw = await self.find_draw(ask.episode_id or "") if decider.keeps(ask) else None
                 query, context = await self.describe(ask, arms, serving)
-                live = eligible(ask, arms, restricted=self.restricted)
+                live = list_eligible(ask, arms, restricted=self.restricted)
                 models = llms_of(ask, arms)
-                masked = refused(ask, arms, restricted=self.restricted)
+                masked = mask_ineligible(ask, arms, restricted=self.restricted)
                 masked |= decider.masked(live, models=models)
                 names = [name for name in live if name not in masked]
                 kept = draw if draw is not None and decider.is_kept(draw, names) else None
@@ -503,7 +303,7 @@ class TurnLoop:
         arms = {name: replace(self.arms[name], features=features) for name, features in ask.actions.items()}
         with turns.deciding() as span:
             _, context = await self.describe(ask, arms)
-            names, masked = eligible(ask, arms), refused(ask, arms)
+            names, masked = list_eligible(ask, arms), mask_ineligible(ask, arms)
             decision = decider.decide(ask, names, context, serving=decider.serving, masked=masked)
             turns.decided(span, decision)
         execution = Execution(
@@ -535,7 +335,7 @@ class TurnLoop:
         """
         arms, decider, serving = self.arms, self.decider, self.decider.serving
         with turns.deciding() as span:
-            names, masked = eligible(ask, arms), refused(ask, arms)
+            names, masked = list_eligible(ask, arms), mask_ineligible(ask, arms)
             scored = await self._scored(ask, names, arms, serving)
             inputs = scored.context, scored.probes, serving, scored.candidate_scores
             decision = decider.decide(ask, names, *inputs, masked)
@@ -733,12 +533,14 @@ class TurnLoop:
         self, ask: Ask, arms: Mapping[str, ArmInfo], serving: Serving | None = None
     ) -> tuple[Query, Context]:
         """Return the query and the context, embedded where the policy or a router needs that."""
-        scorers = () if ask.forced is not None else scorers_of(serving or self.decider.serving)
+        scorers = () if ask.forced is not None else list_scorers(serving or self.decider.serving)
         readers = (self.features.embedding, self.features.similarity, *scorers)
         backbones = {reader.backbone for reader in readers if reader is not None}
         embeddings = await self._embedded(ask.question, frozenset(backbones)) if backbones else {}
         weight = self.cost_weight if ask.cost_weight is None else ask.cost_weight
-        context = context_of(ask.question, self.features, embeddings, arms, ask.context, cost_weight=weight)
+        context = build_context(
+            ask.question, self.features, embeddings, arms, ask.context, cost_weight=weight
+        )
         return self._query(ask, context, embeddings), context
 
     def _query(self, ask: Ask, context: Context, embeddings: Embeddings | None = None) -> Query:
@@ -869,7 +671,7 @@ class TurnLoop:
         try:
             with (
                 self.decider.health.track(llm_key(how.llm)) as report,
-                reported(report, how.llm),
+                report_model(report, how.llm),
                 failing_as(GeneratorError),
             ):
                 async with aclosing(model.generator.stream(prompt)) as chunks:
@@ -884,7 +686,7 @@ class TurnLoop:
 
 def _depth(serving: Serving) -> int:
     """Return how many passages routers read: with and without a probe, so that the first are the same."""
-    return max((scorer.k for scorer in scorers_of(serving)), default=0)
+    return max((scorer.k for scorer in list_scorers(serving)), default=0)
 
 
 T = TypeVar("T")

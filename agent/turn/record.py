@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from armwise.agent.telemetry import turns
-from armwise.agent.turn.decide import UNPROBED, ArmInfo, Probes
+from armwise.agent.turn.eligibility import ArmInfo
+from armwise.agent.turn.probes import UNPROBED, Probes
 from armwise.arms.base import UNUSED, Retrieval, Usage
 from armwise.arms.llm import Chunk, base, writing
 from armwise.feedback.errors import LogUnavailableError, described

@@ -5,7 +5,7 @@ from .arm_host import ArmHost, ArmSettings
 from .embedders import EmbedderHost, Embedders
 from .generator_host import GeneratorHost
 from .handles import ArmReplica, RemoteArmHost, RemoteEmbedder, RemoteGenerator, reach
-from .hosted_arms import HostedArms, SearchHost, deployments_of, place
+from .hosted_arms import HostedArms, SearchHost
 
 __all__ = [
     "ArmHost",
@@ -19,8 +19,6 @@ __all__ = [
     "RemoteEmbedder",
     "RemoteGenerator",
     "SearchHost",
-    "deployments_of",
-    "place",
     "reach",
     "retrieval_cache",
 ]

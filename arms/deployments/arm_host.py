@@ -40,6 +40,7 @@ from armwise.arms.models import Backbone, ModelNotFoundError
 from armwise.arms.profile import Profile, ProfileSpec
 from armwise.arms.retrievers import (
     METER,
+    ArmGraph,
     ArmSpec,
     ArmSpecError,
     Meter,
@@ -47,8 +48,7 @@ from armwise.arms.retrievers import (
     Resources,
     Trust,
     VersionedArm,
-    build_arm,
-    catalog,
+    build_versioned,
     no_selector,
     prepare,
     read_profiles,
@@ -291,8 +291,8 @@ class ArmHost:
             try:
                 resources = replace(self._resources, specs=specs)
                 prepare(resources, [name])
-                arm = catalog.versioned(build_arm(name, resources), name, resources)
-                self._embedders.open(catalog.embedded_by(name, specs))
+                arm = build_versioned(name, resources)
+                self._embedders.open(ArmGraph(specs).embeddings_of_texts(name))
             except (ArmError, ArmSpecError, CorpusError, IndexMismatchError, ModelNotFoundError) as error:
                 raise ArmBuildError(f"arm {name!r} cannot be built: {error}") from error
             self._arms[key] = _Built(arm, ThreadPoolExecutor(THREADS, thread_name_prefix=name))

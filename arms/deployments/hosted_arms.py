@@ -7,7 +7,7 @@ that asks, and any other in the deployment `Arms`, where there is one.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,42 +20,8 @@ from armwise.arms.deployments.arm_host import ArmHost, Specs, UnbuiltArmError, k
 from armwise.arms.deployments.embedders import Embedders
 from armwise.arms.deployments.retrieval_cache import RetrievalCache
 from armwise.arms.profile import Profile, ProfileSpec
-from armwise.arms.retrievers import DEFAULT_HOST, UNKNOWN, ArmSpec, catalog, closure, is_settled
+from armwise.arms.retrievers import UNKNOWN, ArmGraph, is_settled
 from armwise.arms.suggestions import did_you_mean
-
-
-def place(name: str, specs: Mapping[str, ArmSpec], deployments: Collection[str]) -> str | None:
-    """Return the deployment that runs an arm; None for the process that asks.
-
-    Args:
-        name: The arm.
-        specs: All arms by name.
-        deployments: Those that there are. The one that an arm names is returned even if it is missing.
-
-    >>> specs = {"b": ArmSpec(kind="bm25"), "m": ArmSpec(kind="multistep", params={"arm": "b"})}
-    >>> place("b", specs, ["Arms"]), place("m", specs, ["Arms"]), place("m", specs, [])
-    (None, 'Arms', None)
-
-    Raises:
-        ArmSpecError: An arm is described wrongly.
-    """
-    host = specs[name].host
-    if host == DEFAULT_HOST and (DEFAULT_HOST not in deployments or catalog.is_light(name, specs)):
-        return None
-    return host
-
-
-def deployments_of(specs: Mapping[str, ArmSpec]) -> tuple[str, ...]:
-    """Return the deployments that arms need. Raises ArmSpecError.
-
-    >>> deployments_of({"b": ArmSpec(kind="bm25"), "far": ArmSpec(kind="bm25", host="Far")})
-    ('Far',)
-    """
-    named = [spec.host for spec in specs.values() if spec.host != DEFAULT_HOST]
-    actions = [name for name, spec in specs.items() if spec.action]
-    default = [DEFAULT_HOST for name in actions if place(name, specs, [DEFAULT_HOST]) == DEFAULT_HOST]
-    return tuple(dict.fromkeys([*default, *named]))
-
 
 VERSION_S = 10.0
 """Seconds for which the version of an index is taken for the present one."""
@@ -208,31 +174,30 @@ class HostedArms:
         """Return a client of the same hosts that knows other arms. Raises ArmBuildError."""
         return HostedArms(self._here, self._deployed, self._embedders, specs, self._cache)
 
-    def _placed(self, specs: Specs) -> dict[str, HostedArm]:
+    def _placed(self, graph: ArmGraph) -> dict[str, HostedArm]:
         """Return each arm in its host; `none` needs no host. Raises ArmBuildError."""
         placed: dict[str, HostedArm] = {}
-        for name, spec in specs.items():
+        for name, spec in graph.specs.items():
             if spec.kind != "none" and spec.action:
-                members = closure(name, specs)
-                versioned = catalog.is_versioned(name, specs)
+                members = graph.closure(name)
                 placed[name] = HostedArm(
                     name,
-                    self._host(name, specs),
+                    self._host(name, graph),
                     key_of(name, members),
                     members,
-                    versioned,
-                    self._source(name, specs),
+                    graph.is_versioned(name),
+                    self._source(name, graph),
                 )
         return placed
 
-    def _source(self, name: str, specs: Specs) -> str:
+    def _source(self, name: str, graph: ArmGraph) -> str:
         corpora = self._here.corpora
         if len(corpora) == 1:
             return corpora[0]
-        return ", ".join(sorted(catalog.corpora_of(name, specs) or {name}))
+        return ", ".join(sorted(graph.corpora(name) or {name}))
 
-    def _host(self, name: str, specs: Specs) -> SearchHost:
-        host = place(name, specs, self._deployed)
+    def _host(self, name: str, graph: ArmGraph) -> SearchHost:
+        host = graph.deployment(name, self._deployed)
         if host is None:
             return self._here
         if host not in self._deployed:
@@ -246,18 +211,19 @@ class HostedArms:
         Raises:
             ArmError: One of them cannot be built.
         """
-        by_host: defaultdict[SearchHost, dict[str, Specs]] = defaultdict(dict)
-        for name, arm in self._placed(specs).items():
+        graph, by_host = ArmGraph(specs), defaultdict[SearchHost, dict[str, Specs]](dict)
+        for name, arm in self._placed(graph).items():
             by_host[arm.host][name] = arm.specs
-        await self._embedders.load(catalog.embeddings_of_actions(specs))
+        await self._embedders.load(graph.embeddings_of_actions())
         await asyncio.gather(*(host.load(arms) for host, arms in by_host.items()))
 
     def know(self, specs: Specs) -> None:
         """Add these arms, or replace those of the same names. Raises ArmBuildError."""
-        for name, arm in self._placed(specs).items():
+        graph = ArmGraph(specs)
+        for name, arm in self._placed(graph).items():
             before = self._arms.get(name)
             same = arm == (before.arm if isinstance(before, CachedArm) else before)
-            if arm.host is self._here and not same and not catalog.is_light(name, specs):
+            if arm.host is self._here and not same and not graph.is_light(name):
                 logger.warning(
                     "arm %r of kind %r is not light, and searches beside HTTP: the deployment %r exists only "
                     "where an arm of the configuration file needs it",
@@ -267,7 +233,7 @@ class HostedArms:
                 )
             self._arms[name] = arm
             if self._cache is not None and specs[name].cache:
-                self._arms[name] = CachedArm(arm, self._cache, catalog.search_digest(name, specs))
+                self._arms[name] = CachedArm(arm, self._cache, graph.search_digest(name))
         self._arms |= {name: NoRetrieval(name) for name, spec in specs.items() if spec.kind == "none"}
 
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:

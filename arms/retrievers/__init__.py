@@ -4,8 +4,10 @@ An arm is built by hand, such as `BM25Arm.open`, or from its description, by `bu
 """
 
 from . import catalog
+from .arm_graph import ArmGraph
 from .bm25 import BM25Arm, BM25Params
-from .catalog import ArmSpecError, build_arm, closure, prepare
+from .build import build_arm, build_versioned, prepare
+from .catalog import ArmSpecError
 from .collection import EngineArm
 from .cross_encoder import CrossEncoderParams
 from .dense import DenseArm, DenseParams
@@ -13,6 +15,7 @@ from .diversity import DiscountedParams, DiverseArm
 from .expand import ExpandArm, ExpandParams
 from .federated import FederatedArm, FederatedParams
 from .fusion import FusionArm, FusionParams, fuse
+from .ingest import fill_collection, fill_damaged_collections, find_damage, read_ingested
 from .kind import (
     DEFAULT_HOST,
     EXTERNAL,
@@ -46,6 +49,7 @@ __all__ = [
     "METER",
     "UNKNOWN",
     "AnswerSelector",
+    "ArmGraph",
     "ArmSpec",
     "ArmSpecError",
     "BM25Arm",
@@ -85,14 +89,18 @@ __all__ = [
     "Trust",
     "VersionedArm",
     "build_arm",
+    "build_versioned",
     "catalog",
-    "closure",
+    "fill_collection",
+    "fill_damaged_collections",
+    "find_damage",
     "fuse",
     "is_settled",
     "metering",
     "no_selector",
     "prepare",
     "prepare_profiles",
+    "read_ingested",
     "read_profiles",
     "regularized",
 ]

@@ -11,7 +11,7 @@ from collections.abc import Collection as Several
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 import orjson
@@ -20,8 +20,20 @@ from numpy.typing import NDArray
 from armwise.arms.base import ArmError, Passage, Progress
 from armwise.arms.indexes import Vectors
 from armwise.arms.models import digest_backbone
-from armwise.arms.retrievers.collection import FORMAT, Collection, EngineArm, FillState, FolderCollection, Row
-from armwise.arms.retrievers.kind import Passages, Resources, contents_of, vectors_of
+from armwise.arms.retrievers.arm_graph import ArmGraph
+from armwise.arms.retrievers.build import build_arm
+from armwise.arms.retrievers.catalog import KINDS, ArmSpecError
+from armwise.arms.retrievers.collection import (
+    FORMAT,
+    Collection,
+    EngineArm,
+    EngineParams,
+    FillState,
+    FolderCollection,
+    NetworkParams,
+    Row,
+)
+from armwise.arms.retrievers.kind import ArmSpec, Passages, Resources, contents_of, vectors_of
 
 T = TypeVar("T")
 
@@ -32,6 +44,9 @@ BATCH = 500
 
 PAGE = 1000
 """Ids that are looked up or deleted at a time."""
+
+FILL_TIMEOUT_S = 600.0
+"""Seconds that one batch may take when a collection is filled: indexes grow with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +148,81 @@ def current_version(arm: EngineArm, have: Resources) -> str:
     backbone = arm.params.backbone
     model = "" if backbone is None else digest_backbone(have.backbones[backbone])
     return version_of(have.corpus, model, row_format(arm.collection))
+
+
+def fill_collection(name: str, resources: Resources, progress: Progress | None = None) -> IngestReport:
+    """Put the corpus into the collection of a search engine that an arm searches.
+
+    Args:
+        name: The arm.
+        resources: The resources of the arms.
+        progress: Progress callback.
+
+    Raises:
+        ArmSpecError: There is no such arm, or it has no collection.
+        ArmError: The collection holds something else, or the engine fails.
+        ModelNotFoundError: The model of the backbone cannot be found.
+    """
+    graph = ArmGraph(resources.specs)
+    spec, (_, params) = graph.spec(name), graph.resolve(name)
+    if not isinstance(params, EngineParams):
+        kinds = ", ".join(name for name, kind in KINDS.own.items() if issubclass(kind.params, EngineParams))
+        raise ArmSpecError(f"arm {name!r} of kind {spec.kind!r} has no collection: its kind would be {kinds}")
+    ArmGraph({name: spec}).validate(resources.backbones, resources.corpus.names)
+    if isinstance(params, NetworkParams):
+        spec = spec.model_copy(update={"params": {**spec.params, "timeout_s": FILL_TIMEOUT_S}})
+    arm_resources = resources.of(spec)
+    if len(arm_resources.corpus.parts) > 1:
+        raise ArmSpecError(
+            f"arm {name!r} names no corpus: which one is put into its collection? `corpora` has "
+            f"{', '.join(resources.corpus.names)}"
+        )
+    return fill_arm(_engine_arm(name, spec, resources), arm_resources, progress)
+
+
+def fill_damaged_collections(resources: Resources, progress: Progress | None = None) -> None:
+    """Fill again the collections in folders of this machine of which a file is missing or has changed.
+
+    Raises as `fill_collection`.
+    """
+    for name in resources.specs:
+        if find_damage(name, resources):
+            fill_collection(name, resources, progress)
+
+
+def find_damage(name: str, resources: Resources) -> list[str]:
+    """Return which files of the collection of an arm have changed; empty where it is in no folder.
+
+    Raises as `read_ingested`.
+    """
+    _, params = ArmGraph(resources.specs).resolve(name)
+    if not isinstance(params, EngineParams) or isinstance(params, NetworkParams):
+        return []
+    return damage_of(_engine_arm(name, resources.specs[name], resources))
+
+
+def read_ingested(name: str, resources: Resources) -> tuple[str, bool] | None:
+    """Return the version of the collection that an arm searches, and whether it is that of the corpus.
+
+    None for an arm without a collection, and for one that names none of several corpora: others fill it. The
+    version is empty where nothing was ingested.
+
+    Raises:
+        ArmSpecError: There is no such arm.
+        ArmError: The engine cannot be asked.
+    """
+    graph = ArmGraph(resources.specs)
+    arm_resources = resources.of(graph.spec(name))
+    if not isinstance(graph.resolve(name)[1], EngineParams) or len(arm_resources.corpus.parts) > 1:
+        return None
+    arm = _engine_arm(name, graph.spec(name), resources)
+    return arm.version, arm.version == current_version(arm, arm_resources)
+
+
+def _engine_arm(name: str, spec: ArmSpec, resources: Resources) -> EngineArm:
+    """Build an arm over a collection to fill or to examine it, which costs no search."""
+    free = {**resources.specs, name: spec.model_copy(update={"usd": 0.0})}
+    return cast(EngineArm, build_arm(name, replace(resources, specs=free)))
 
 
 def version_of(corpus: Passages, model: str, stored_as: int | str = FORMAT) -> str:

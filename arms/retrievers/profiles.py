@@ -21,7 +21,8 @@ from armwise.arms.indexes import build_once, embedded_text
 from armwise.arms.manifest import Identity
 from armwise.arms.models import Embedder, build_embedder, digest_backbone
 from armwise.arms.profile import Profile, ProfileSpec
-from armwise.arms.retrievers.catalog import build_arm, closure, described, search_digest
+from armwise.arms.retrievers.arm_graph import ArmGraph
+from armwise.arms.retrievers.build import build_arm
 from armwise.arms.retrievers.kind import NONE, Resources
 from armwise.arms.tokenizer import words
 
@@ -78,16 +79,16 @@ def sources_of(name: str, spec: ProfileSpec, have: Resources) -> list[ProfiledSo
         "passages": spec.passages,
         "characters": CHARACTERS,
     }
-    sources: dict[Path, ProfiledSource] = {}
-    for part, arm_spec in closure(name, have.specs).items():
-        kind, params = described(part, arm_spec)
+    graph, sources = ArmGraph(have.specs), dict[Path, ProfiledSource]()
+    for part, arm_spec in graph.closure(name).items():
+        kind, params = graph.resolve(part)
         if arm_spec.kind == NONE.name or kind.members(params):
             continue
         if arm_spec.corpus is not None or kind.searches_corpus:
             corpus = have.of(arm_spec).corpus
             source = ProfiledSource(part, corpus, {"corpus": corpus.digest, **settings})
         else:
-            searched = search_digest(part, have.specs)
+            searched = graph.search_digest(part)
             source = ProfiledSource(part, None, {"searched": searched, "searches": spec.searches, **settings})
         sources.setdefault(source.folder(have.indexes), source)
     return list(sources.values())

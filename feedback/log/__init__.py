@@ -1,9 +1,10 @@
 """The SQL log: append, read, group commit, schema."""
 
 from . import conversations, damage, erasures, listing, rows, schema, tables
-from .append import Fact, FeedbackStatus, Receipt
 from .backend import dumps, loads, storable
+from .batch import FeedbackStatus, Receipt
 from .database import POINT, point_url, without_password
+from .facts import Fact
 from .group_commit import GroupCommit
 from .limits import LARGEST, Limited, numeric
 from .open import SERVING_S, open_log

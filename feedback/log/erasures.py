@@ -17,11 +17,12 @@ import sqlalchemy as sa
 
 from armwise.feedback.archived import MOVED
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.append import UNDER_WAY_S as UNDER_WAY_S
-from armwise.feedback.log.append import Scope as Scope
-from armwise.feedback.log.append import subject_digest, without_texts
 from armwise.feedback.log.rows import feedback_of
 from armwise.feedback.log.store import Store, insert, row_time
+from armwise.feedback.log.texts import without_texts
+from armwise.feedback.log.under_way import UNDER_WAY_S as UNDER_WAY_S
+from armwise.feedback.log.under_way import Scope as Scope
+from armwise.feedback.log.under_way import subject_digest
 from armwise.feedback.texts import bare_features
 
 DAY_S = 86_400.0

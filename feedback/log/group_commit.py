@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from armwise.feedback.errors import BehindError, LogGapError, LogUnavailableError, SchemaError, StoreError
-from armwise.feedback.log.append import Fact, Receipt
+from armwise.feedback.log.batch import Receipt
+from armwise.feedback.log.facts import Fact
 from armwise.feedback.log.store import Store
 
 MAX_BATCH = 512

@@ -2,7 +2,7 @@
 
 No reader of the log checks a value: each number comes through the type of its column, and each document
 through `backend.loads`. So a row that is wrong, of whatever origin, moves an estimate no further than its
-limits allow, and stops nothing. `Batch` keeps new rows within the same limits.
+limits allow, and stops nothing. `CommitBatch` keeps new rows within the same limits.
 
     Amount, Count     the nearest limit
     Time              0: it is before all others, so it closes nothing and is in no window

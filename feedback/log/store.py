@@ -21,9 +21,11 @@ from armwise.feedback.clock import check_clock
 from armwise.feedback.errors import LogGapError, LogUnavailableError, StoreError
 from armwise.feedback.events import LABELS, Decision, Execution, Feedback, Mode, Observation, Status
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.append import Appender, Fact, Receipt
+from armwise.feedback.log.append import Appender
 from armwise.feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, WAIT_S
+from armwise.feedback.log.batch import Receipt
 from armwise.feedback.log.database import borrowed, open_database, translated
+from armwise.feedback.log.facts import Fact
 from armwise.feedback.log.rows import (
     DECISION,
     WITHOUT_FEATURES,

@@ -22,7 +22,7 @@ from armwise.arms.lab.portfolio import MatrixArms, outcomes, write_matrix
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.questions import Question
 from armwise.arms.relevance import read_model, write_model
-from armwise.arms.retrievers import ArmSpec, Resources, build_arm, catalog
+from armwise.arms.retrievers import ArmSpec, Resources, build_arm, fill_collection
 from tests.agent.fakes import CONFIG, DIM
 from tests.agent.trained_routers import ARMS, TEXTS, kept
 
@@ -129,7 +129,7 @@ class Home:
         write_model(self.root / "relevance", read_model(PRETRAINED))
         self.label()
         prepare(self.config, lambda *_: None)
-        catalog.fill("engine", self.resources())
+        fill_collection("engine", self.resources())
 
     def label(self) -> None:
         """Write a score matrix and labels, and two blocks of a job."""

@@ -29,7 +29,7 @@ from armwise.feedback.events import (
 )
 from armwise.feedback.log import Receipt, Store
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.append import FeedbackStatus
+from armwise.feedback.log.batch import FeedbackStatus
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import Joiner, Position, take_epoch
 from tests.feedback.conftest import decision, execution

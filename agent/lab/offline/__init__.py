@@ -1,25 +1,17 @@
 """Batch work without a service: make questions, label and score arms, train models, choose a portfolio."""
 
 from .alignment import FEWEST, Comparing, compare_questions, on_par
+from .cascade_training import CascadeTraining, cascade_spec, train_cascade
 from .choose_portfolio import YAML, PortfolioSelection, select_portfolio
 from .cost_curve import CostCurve, cost_curve
 from .evaluate import EvaluationSettings, evaluate_model
 from .label import MEASURES, Labelling, label_questions
 from .labelled_data import joined, of_arms, read_labelled, read_place, read_questions, write_scores
+from .relevance_training import RelevanceTraining, train_relevance, validate_relevance
 from .router_features import ObservedFeatures, observed_features, relevance_of_others, sampled_profiles
+from .router_training import Training, router_spec, train_router
 from .score import CONTAINS, JUDGE, Scoring, corpus_of, score_arms
 from .synthesize import Synthesis, make_questions
-from .train import (
-    CascadeTraining,
-    RelevanceTraining,
-    Training,
-    cascade_spec,
-    router_spec,
-    train_cascade,
-    train_relevance,
-    train_router,
-    validate_relevance,
-)
 
 __all__ = [
     "CONTAINS",

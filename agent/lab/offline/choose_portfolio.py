@@ -41,7 +41,7 @@ from armwise.arms.lab.portfolio import (
     score_matrix,
     selection,
 )
-from armwise.arms.retrievers import ArmSpec, catalog, closure
+from armwise.arms.retrievers import ArmGraph
 from armwise.arms.suggestions import did_you_mean, matches
 
 TOLERABLE = 0.05
@@ -376,10 +376,9 @@ def _write(output: Path, results: Mapping[str, bytes]) -> None:
 
 def _configuration(report: PortfolioReport, table: MatrixArms, settings: PortfolioSelection) -> str:
     """Return arms and the backbones that they need, as a configuration names them. Raises ArmSpecError."""
-    specs: dict[str, ArmSpec] = {}
-    for arm in report.arms:
-        specs |= closure(arm, table.specs)
-    needed = frozenset[str]().union(*(catalog.backbones_of(arm, table.specs) for arm in report.arms))
+    graph = ArmGraph(table.specs)
+    specs = graph.closure(*report.arms)
+    needed = frozenset[str]().union(*map(graph.backbones, report.arms))
     held_out = report.held_out
     header = [
         f"{len(report.arms)} of {report.pool} arms, chosen by {report.algorithm} for {report.measure} on "

@@ -21,19 +21,18 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
+from armwise.agent.lab.offline.cascade_training import cascade_labels, cascade_outcomes
 from armwise.agent.lab.offline.cost_curve import CostCurve, cost_curve
 from armwise.agent.lab.offline.labelled_data import PLAIN, LabelledQuestions, of_arms
-from armwise.agent.lab.offline.router_features import observed_features
-from armwise.agent.lab.offline.train import (
-    cascade_labels,
-    cascade_outcomes,
+from armwise.agent.lab.offline.relevance_training import (
     cases_of,
     digest_of_text,
-    print_results,
     trained_on,
     validate_relevance,
     with_gold,
 )
+from armwise.agent.lab.offline.router_features import observed_features
+from armwise.agent.lab.offline.training import print_results
 from armwise.agent.lab.routers import cascade, utilities, validation
 from armwise.agent.routers import RouterError, Trained, dataset, out_of_fold, read_trained, saved
 from armwise.agent.routers.utility import Utility

@@ -29,7 +29,7 @@ from armwise.arms.lab.portfolio import Outcomes
 from armwise.arms.lab.scoring import scorers
 from armwise.arms.llm import catalog, prompts
 from armwise.arms.questions import Question
-from armwise.arms.retrievers import ArmSpec, closure
+from armwise.arms.retrievers import ArmGraph
 from armwise.arms.suggestions import did_you_mean, select_names
 from armwise.feedback.answer_metrics import METRICS, recall_at_k
 
@@ -113,9 +113,7 @@ def label_questions(settings: Labelling, console: Console, on_progress: Progress
     everything, backbones = arms_of(config, settings.pool)
     actions = [name for name, spec in everything.items() if spec.action]
     arms = tuple(select_names(actions, settings.arms, "no arm"))
-    specs: dict[str, ArmSpec] = {}
-    for arm in arms:
-        specs |= closure(arm, everything)
+    specs = ArmGraph(everything).closure(*arms)
     measured = _measured(settings)
     questions = _questions(settings, measured, console)
     job = LabelJob(

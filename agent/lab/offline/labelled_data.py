@@ -29,7 +29,7 @@ from armwise.arms.lab.portfolio import (
 from armwise.arms.llm import prompts
 from armwise.arms.models import Backbone, digest_of
 from armwise.arms.questions import Question
-from armwise.arms.retrievers import ArmSpec, catalog, closure
+from armwise.arms.retrievers import ArmGraph, ArmSpec, catalog
 from armwise.arms.suggestions import did_you_mean
 
 OF_LOG = " of the log"
@@ -154,7 +154,7 @@ def read_place(
         return read_outcomes(path, questions)
     matrix = read_matrix(path)
     for arm, spec in matrix.table.specs.items():
-        if arms is not None and arm in arms and not catalog.same(spec, arms[arm]):
+        if arms is not None and arm in arms and not catalog.are_equivalent(spec, arms[arm]):
             raise RouterError(f"arm {arm!r} is another in {path} than in the configuration")
     return utilities.of_matrix(matrix, matrix.table.measure.removesuffix(OF_LOG))
 
@@ -187,9 +187,7 @@ def write_scores(
     if not arms:
         raise RouterError(f"no labelled arm has a known spec: {', '.join(outcomes.arms)}")
     subset = of_arms(outcomes, dataset.positions(outcomes.arms, arms))
-    every: dict[str, ArmSpec] = {arm: specs[arm] for arm in arms}
-    for arm in arms:
-        every |= closure(arm, specs)
+    every = {**{arm: specs[arm] for arm in arms}, **ArmGraph(specs).closure(*arms)}
     parts = len(every) - len(arms)  # parts of arms, which were not run themselves, come last
     costs = {
         name: dict(zip(every, [*values.mean(axis=0).tolist(), *[0.0] * parts], strict=True))

@@ -34,7 +34,7 @@ from armwise.arms.lab.scoring import AnswerScorer, ContainsScorer, JudgeScorer, 
 from armwise.arms.llm import Write
 from armwise.arms.models import Backbone
 from armwise.arms.questions import Question
-from armwise.arms.retrievers import ArmSpec, catalog, closure
+from armwise.arms.retrievers import ArmGraph, ArmSpec, catalog
 from armwise.feedback.answer_metrics import METRICS, accuracy
 from armwise.feedback.log import Store
 from armwise.feedback.registry import arm_sets
@@ -219,9 +219,7 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
     finally:
         store.close()
     on_progress("reading the log", total, total)
-    specs: dict[str, ArmSpec] = {arm: arms[arm] for arm in labels.arms}
-    for arm in labels.arms:
-        specs |= closure(arm, arms)
+    specs = {**{arm: arms[arm] for arm in labels.arms}, **ArmGraph(arms).closure(*labels.arms)}
     silent = len(specs) - len(labels.arms)  # parts that were never drawn themselves come last
     scores = np.pad(labels.scores, ((0, 0), (0, silent)), constant_values=np.nan)
     chances = None if labels.chances is None else np.pad(labels.chances, ((0, 0), (0, silent)))

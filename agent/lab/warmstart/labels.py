@@ -62,7 +62,7 @@ from armwise.agent.routers import (
     saved,
 )
 from armwise.agent.serving import arm_infos
-from armwise.agent.turn import Embeddings, context_of
+from armwise.agent.turn import Embeddings, build_context
 from armwise.arms.base import Progress
 from armwise.arms.lab.jobs import seed_of
 from armwise.arms.lab.portfolio import Outcomes
@@ -609,7 +609,7 @@ def contexts_of(
         embeddings = _embedded(config, backbone, texts, on_progress, scored)
         vectors = [{**row, **more} for row, more in zip(vectors, embeddings, strict=True)]
     contexts = [
-        context_of(text, config.features, embedding, arms, cost_weight=config.reward.cost_weight)
+        build_context(text, config.features, embedding, arms, cost_weight=config.reward.cost_weight)
         for text, embedding in zip(texts, vectors, strict=True)
     ]
     if scored is None:

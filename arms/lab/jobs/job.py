@@ -35,13 +35,13 @@ from armwise.arms.models import (
 )
 from armwise.arms.questions import Question
 from armwise.arms.retrievers import (
+    ArmGraph,
     ArmSpec,
     BatchedArms,
     OpenTrained,
     Resources,
     Trust,
     build_arm,
-    catalog,
     metering,
     no_selector,
     prepare,
@@ -83,7 +83,7 @@ class Sweep:
 
     Raises:
         ArmSpecError: An arm cannot be built.
-        IndexMismatchError: An index is missing: call `armwise.arms.retrievers.catalog.prepare` first.
+        IndexMismatchError: An index is missing: call `armwise.arms.retrievers.prepare` first.
     """
 
     def __init__(self, resources: Resources, names: Sequence[str] | None = None) -> None:
@@ -102,14 +102,14 @@ class Sweep:
     def _batched(self, resources: Resources) -> Iterable[tuple[int, BatchedArms]]:
         """Yield batches, each over one corpus, and the position of the first passage of that."""
         groups: dict[tuple[str, str | None], tuple[MakeBatches, dict[str, Any]]] = {}
+        graph = ArmGraph(resources.specs)
         for name in self._column:
-            spec = resources.specs[name]
-            kind, params = catalog.described(name, spec)
+            spec, (kind, params) = graph.spec(name), graph.resolve(name)
             if kind.batch is not None:
                 _, group = groups.setdefault((spec.kind, spec.corpus), (kind.batch, {}))
                 group[name] = params
                 self._expected_steps[self._column[name]] = kind.steps(params)
-                self._expected_usd[self._column[name]] = catalog.expected_usd(name, resources.specs)
+                self._expected_usd[self._column[name]] = graph.expected_usd(name)
         for make, group in groups.values():
             arm_resources = resources.of(resources.specs[next(iter(group))])
             start = resources.corpus.start(arm_resources.corpus.prefix)
@@ -240,7 +240,7 @@ class PoolJob:
 
     def validated(self) -> Self:
         """Check the arms, and return the job with only the backbones that it needs. Raises ArmSpecError."""
-        catalog.validate_specs(self.specs, self.backbones, self.corpus.names)
+        ArmGraph(self.specs).validate(self.backbones, self.corpus.names)
         needed = self.needed()
         return replace(
             self, backbones={name: backbone for name, backbone in self.backbones.items() if name in needed}
@@ -278,7 +278,7 @@ class PoolJob:
 
     def needed(self) -> frozenset[str]:
         """Return the names of the backbones that the arms are built with."""
-        return frozenset[str]().union(*(catalog.backbones_of(name, self.specs) for name in self.specs))
+        return frozenset[str]().union(*map(ArmGraph(self.specs).backbones, self.specs))
 
 
 class PoolWorker:
@@ -349,11 +349,7 @@ def weights_of(model: str) -> str:
 
 def _models(specs: Mapping[str, ArmSpec]) -> set[str]:
     """Return the models that arms load themselves, those of the user's own classes excepted."""
-    return {
-        model
-        for kind, params in (catalog.described(name, spec) for name, spec in specs.items())
-        for model in kind.models(params)
-    }
+    return {model for kind, params in map(ArmGraph(specs).resolve, specs) for model in kind.models(params)}
 
 
 def language_model(spec: LlmSpec | None) -> str:

@@ -21,7 +21,7 @@ from armwise.arms.lab.jobs.job import FAILED, PoolJob, PoolWorker, Stopwatch
 from armwise.arms.lab.portfolio import MatrixArms, read_matrix, write_matrix
 from armwise.arms.lab.scoring import Scorer, scorers
 from armwise.arms.llm import LateWriter, Write
-from armwise.arms.retrievers import catalog
+from armwise.arms.retrievers import ArmGraph, catalog
 
 if TYPE_CHECKING:  # it loads Ray
     from armwise.arms.lab.jobs.worker_pool import WorkerPool
@@ -234,7 +234,7 @@ def _summed(
             problems.setdefault(names[column], problem)
     # an arm that never answered has the expected cost of its kind
     expected = np.array([catalog.arm_features(name, spec)["steps"] for name, spec in job.specs.items()])
-    prices = np.array([catalog.expected_usd(name, job.specs) for name in names])
+    prices = np.array([*map(ArmGraph(job.specs).expected_usd, names)])
     some = np.maximum(answered, 1.0)
     means = {"steps": np.where(answered > 0, steps / some, expected), "tokens": tokens / some}
     if prices.any():

@@ -19,22 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from armwise.arms.lab.portfolio.coverage import (
-    CLOSE,
-    THREADS,
-    Run,
-    Scores,
-    best_of,
-    checked,
-    threads,
-    total,
-    totals,
-    values,
-)
-
-Floats = NDArray[np.float64]
+from armwise.arms.lab.portfolio.coverage import Floats, Scores, best_of, checked, total, totals, values
 
 GREEDY = 1.0 - 1.0 / math.e
 """Source: Nemhauser, Wolsey and Fisher 1978, An analysis of approximations for maximizing submodular
@@ -46,9 +32,6 @@ Algorithmica 85, arXiv:2007.04937 (a single guess)."""
 
 ROUNDING = 1e-9
 """Relative tolerance of a budget, so that 0.1 + 0.2 is within 0.3."""
-
-BATCH = 16 * THREADS
-"""Arms that are evaluated before checking whether the next one can still win."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +57,6 @@ class Portfolio:
 def greedy(scores: Scores, k: int, start: Sequence[int] = ()) -> Portfolio:
     """Pick k arms, each the one with the largest gain.
 
-    Gains only fall, so an arm whose last known gain is below another's present one is not
-    evaluated: the picks are those of a scan over all arms.
-
     Args:
         scores: Shape (n_arms, n_questions).
         k: Number of arms, those of `start` included.
@@ -88,8 +68,6 @@ def greedy(scores: Scores, k: int, start: Sequence[int] = ()) -> Portfolio:
     Raises:
         ValueError: k is not in 1..n_arms, a score is not in [0, 1], or `start` does not fit.
 
-    Source: Minoux 1978, Accelerated greedy algorithms for maximizing submodular set functions.
-
     >>> greedy(np.array([[0.9, 0.0, 0.0], [0.8, 0.6, 0.0], [0.0, 0.4, 0.5]], np.float32), k=2).arms
     (1, 2)
     """
@@ -100,15 +78,13 @@ def greedy(scores: Scores, k: int, start: Sequence[int] = ()) -> Portfolio:
     if len(arms) > k:
         raise ValueError(f"start names {len(arms)} arms, more than k = {k}")
     best = best_of(scores, arms)
-    bounds, even = np.full(len(scores), np.inf), np.ones(len(scores))
-    with threads(scores) as run:
-        while len(arms) < k:
-            bounds[arms] = -np.inf
-            arm, gain = _densest(scores, best, bounds, even, run)
-            if gain <= 0.0:
-                break
-            arms.append(arm)
-            np.maximum(best, scores[arm], out=best)
+    while len(arms) < k:
+        sums = totals(scores, best, range(len(scores)))
+        arm = int(sums.argmax())
+        if sums[arm] <= total(best):
+            break
+        arms.append(arm)
+        np.maximum(best, scores[arm], out=best)
     return _portfolio(scores, arms, GREEDY)
 
 
@@ -145,33 +121,30 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
             arms.append(arm)
     best = best_of(scores, arms)
     chosen, value = arms, total(best)
-    with threads(scores) as run:
-        alone = totals(scores, best, np.arange(len(scores)), run) - value
-        alone[costs == 0.0] = -np.inf  # those with a gain are taken already
-        prices = np.where(costs > 0.0, costs, 1.0)
-        # the empty guess first: it stops most of the others early
-        for guess in ([], *([arm] for arm in np.flatnonzero(costs > 0.0).tolist() if arm not in arms)):
-            filled, bounds = [*arms, *guess], alone.copy()
-            best = best_of(scores, filled)
-            while True:
-                left = limit - math.fsum(costs[filled])
-                bounds[filled] = -np.inf
-                bounds[costs > left] = -np.inf
-                now = total(best)
-                rivals = np.flatnonzero(now + bounds > value)
-                if len(rivals):
-                    sums = totals(scores, best, rivals, run)
-                    bounds[rivals] = sums - now
-                    if sums.max() > value:
-                        # of arms that are worth the same, the cheapest one
-                        arm = int(rivals[np.lexsort((costs[rivals], -sums))[0]])
-                        chosen, value = [*filled, arm], float(sums.max())
-                more = _fractional(bounds, prices, left)
-                if more <= 0.0 or now + more <= value:
-                    break
-                arm, _ = _densest(scores, best, bounds, prices, run)
-                filled.append(arm)
-                np.maximum(best, scores[arm], out=best)
+    alone = totals(scores, best, range(len(scores))) - value
+    alone[costs == 0.0] = -np.inf  # those with a gain are taken already
+    prices = np.where(costs > 0.0, costs, 1.0)
+    # the empty guess first: it stops most of the others early
+    for guess in ([], *([arm] for arm in np.flatnonzero(costs > 0.0).tolist() if arm not in arms)):
+        filled, bounds = [*arms, *guess], alone.copy()
+        best = best_of(scores, filled)
+        while True:
+            now, left = total(best), limit - math.fsum(costs[filled])
+            bounds[filled] = -np.inf
+            bounds[costs > left] = -np.inf
+            rivals = np.flatnonzero(now + bounds > value)
+            if len(rivals):
+                sums = totals(scores, best, rivals)
+                bounds[rivals] = sums - now
+                if sums.max() > value:
+                    # of arms that are worth the same, the cheapest one
+                    arm = int(rivals[np.lexsort((costs[rivals], -sums))[0]])
+                    chosen, value = [*filled, arm], float(sums.max())
+            more = _fractional(bounds, prices, left)
+            if more <= 0.0 or now + more <= value:
+                break
+            filled.append(_densest(scores, best, bounds, prices))
+            np.maximum(best, scores[filled[-1]], out=best)
     if not chosen and (useful := scores.any(axis=1)).any():
         least = costs[useful].min()
         raise ValueError(
@@ -187,7 +160,7 @@ def top_by_average(scores: Scores, k: int) -> tuple[int, ...]:
     (1, 2)
     """
     nothing = np.zeros(scores.shape[1], dtype=np.float32)
-    means = totals(scores, nothing, np.arange(len(scores)))
+    means = totals(scores, nothing, range(len(scores)))
     return tuple(np.argsort(-means, kind="stable")[:k].tolist())
 
 
@@ -236,29 +209,24 @@ def _portfolio(scores: Scores, arms: Sequence[int], guarantee: float) -> Portfol
     return Portfolio(tuple(arms), values(scores, arms), guarantee)
 
 
-def _densest(scores: Scores, best: Scores, bounds: Floats, costs: Floats, run: Run) -> tuple[int, float]:
-    """Return the arm with the largest gain per cost, the first of those that tie, and its gain.
+def _densest(scores: Scores, best: Scores, bounds: Floats, prices: Floats) -> int:
+    """Return the arm with the largest gain per price, the first of those that tie.
 
     Args:
         scores: Shape (n_arms, n_questions).
         best: Largest scores of the arms before it, shape (n_questions,).
-        bounds: Upper bounds of the gains, shape (n_arms,); minus infinity excludes an arm. Those
-            of evaluated arms are lowered, and stay valid when `best` rises.
-        costs: Positive, shape (n_arms,).
-        run: Maps over threads.
+        bounds: Upper bounds of the gains, shape (n_arms,); minus infinity excludes an arm. Those of evaluated
+            arms become their gains, which only fall when `best` rises.
+        prices: Positive, shape (n_arms,).
     """
-    now, error, largest = total(best), CLOSE * len(best), -np.inf
-    order = np.argsort(-bounds / costs, kind="stable")[: np.count_nonzero(bounds > -np.inf)]
-    for at in range(0, len(order), BATCH):
-        batch = order[at : at + BATCH]
-        if bounds[batch[0]] / costs[batch[0]] < largest:
+    densest, largest, now = -1, -np.inf, total(best)
+    for arm in np.argsort(-bounds / prices, kind="stable").tolist():
+        if bounds[arm] / prices[arm] < largest:
             break
-        bounds[batch] = totals(scores, best, batch, run, np.float32) - now + error
-        largest = max(largest, float(((bounds[batch] - 2.0 * error) / costs[batch]).max()))
-    tied = np.flatnonzero(bounds / costs >= largest)
-    gains = totals(scores, best, tied, run) - now
-    first = int((gains / costs[tied]).argmax())
-    return int(tied[first]), float(gains[first])
+        (bounds[arm],) = totals(scores, best, [arm]) - now
+        if (density := bounds[arm] / prices[arm]) > largest or (density == largest and arm < densest):
+            densest, largest = arm, density
+    return densest
 
 
 def _fractional(bounds: Floats, costs: Floats, left: float) -> float:

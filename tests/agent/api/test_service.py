@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from armwise.arms.base import ArmError
 from armwise.arms.llm import base
 from armwise.feedback.errors import LogUnavailableError
-from armwise.feedback.log.append import FeedbackStatus
+from armwise.feedback.log.batch import FeedbackStatus
 from tests.agent.asking import (
     CHAT,
     HUGE,

@@ -26,7 +26,7 @@ from armwise.agent.config import AppConfig, parse
 from armwise.arms import manifest
 from armwise.arms.corpus import ingest
 from armwise.arms.models import digest_of
-from armwise.arms.retrievers import ArmSpec, Resources, catalog
+from armwise.arms.retrievers import ArmSpec, Resources, fill_collection
 from armwise.feedback.log import Store, tables
 from armwise.feedback.log.database import open_database
 from armwise.feedback.log.schema import DatabaseState
@@ -479,7 +479,7 @@ def test_a_collection_that_does_not_hold_the_corpus_is_noted(tmp_path: Path) -> 
     have = Resources(ingest(source, config.corpus_sources[0].folder), tmp_path, {}, config.arms)
     (_, nothing) = lines(checks.corpus_findings(config))
     assert nothing.startswith("note: arm 'words': nothing was ingested into its collection; `armwise ingest")
-    version = catalog.fill("words", have).version
+    version = fill_collection("words", have).version
     assert f"fine: arm 'words': its collection holds version {version}" in lines(
         checks.corpus_findings(config)
     )

@@ -24,7 +24,7 @@ from armwise.arms.lab.portfolio.outcomes import OutcomesError
 from armwise.arms.lab.portfolio.score_matrix import MatrixError
 from armwise.arms.manifest import MANIFEST
 from armwise.arms.models import ModelNotFoundError
-from armwise.arms.retrievers import build_arm, catalog
+from armwise.arms.retrievers import build_arm, fill_collection, prepare
 from tests.agent.derived import DAMAGES, Home, damage
 
 REBUILT = ("bm25-", "dense-", "graph-", "vectors-")
@@ -138,7 +138,7 @@ def test_a_tantivy_folder_of_another_size_fails_its_own_arm_and_names_the_comman
     with pytest.raises(ArmError, match=rf"{path.name} is damaged: .*`armwise ingest --into`"):
         arm.search(query, 3)
     assert build_arm("bm25", home.resources()).search(query, 3).passages
-    assert catalog.fill("engine", home.resources()).written == 60
+    assert fill_collection("engine", home.resources()).written == 60
 
 
 def test_the_second_of_two_damaged_files_is_named_too(home: Home, caplog: pytest.LogCaptureFixture) -> None:
@@ -178,7 +178,7 @@ def test_a_host_that_nobody_prepared_names_a_file_of_another_size(home: Home, ki
         IndexMismatchError, match=rf"{path.name} is damaged: .*`armwise serve --prepare-only`"
     ):
         build_arm(names[kind], home.resources())
-    catalog.prepare(home.resources(), [names[kind]])  # as each host does before it builds an arm
+    prepare(home.resources(), [names[kind]])  # as each host does before it builds an arm
     build_arm(names[kind], home.resources())
 
 

@@ -20,7 +20,7 @@ from armwise.agent.config import AppConfig, parse
 from armwise.agent.jobs import RunFailedError
 from armwise.agent.run_folder import BEHIND, RUN_FOLDER, Building, BuildingProgress
 from armwise.agent.serving import same_document
-from armwise.arms.retrievers import ArmSpec, closure
+from armwise.arms.retrievers import ArmGraph, ArmSpec
 from armwise.feedback.errors import UnderWayError
 from armwise.feedback.log import Store
 from armwise.feedback.registry import arm_sets
@@ -111,7 +111,7 @@ def test_live_arms_are_whole_and_read_a_model_only_where_they_are_built(built: s
     arms = {name: ArmSpec.model_validate(spec) for name, spec in ARMS.items()}
     found = first_start.entering(arms, built)
     for name in actions(found):
-        parts = closure(name, found)
+        parts = ArmGraph(found).closure(name)
         assert name in built or not any(spec.kind == "dense" for spec in parts.values())
     assert built <= set(actions(found))
     assert all(same_document(_json(spec), ARMS[name]) for name, spec in found.items())

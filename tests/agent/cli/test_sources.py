@@ -12,7 +12,13 @@ from armwise.agent.cli.main import app
 from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import parse
 from armwise.arms.corpus import ingest_all
-from armwise.arms.retrievers import ArmSpecError, Resources, catalog, read_profiles
+from armwise.arms.retrievers import (
+    ArmSpecError,
+    Resources,
+    fill_collection,
+    read_ingested,
+    read_profiles,
+)
 from tests.agent.fakes import CONFIG
 
 NAMES = ("library", "guides", "reference")
@@ -63,7 +69,7 @@ class Place:
         """Put a corpus into the search engine, as `armwise ingest --into engine`."""
         config = parse(self.document).settled()
         corpus = ingest_all(config.corpus_sources)
-        catalog.fill("engine", Resources(corpus, config.indexes_path, config.backbones, config.arms))
+        fill_collection("engine", Resources(corpus, config.indexes_path, config.backbones, config.arms))
 
     def files(self) -> dict[str, tuple[int, int]]:
         """Return every file of corpora, indexes and engines, with its inode and when it was written."""
@@ -118,9 +124,7 @@ def test_a_search_engine_follows_its_own_corpus_alone(place: Place) -> None:
     def held() -> tuple[str, bool] | None:
         config = parse(place.document).settled()
         corpus = ingest_all(config.corpus_sources)
-        return catalog.ingested(
-            "engine", Resources(corpus, config.indexes_path, config.backbones, config.arms)
-        )
+        return read_ingested("engine", Resources(corpus, config.indexes_path, config.backbones, config.arms))
 
     assert held() is not None
     version, current = held() or ("", False)
@@ -136,7 +140,7 @@ def test_a_search_engine_is_filled_with_one_corpus(place: Place) -> None:
     corpus = ingest_all(config.corpus_sources)
     arms = {"engine": config.arms["engine"].model_copy(update={"corpus": None})}
     with pytest.raises(ArmSpecError, match="arm 'engine' names no corpus: which one is put into"):
-        catalog.fill("engine", Resources(corpus, config.indexes_path, config.backbones, arms))
+        fill_collection("engine", Resources(corpus, config.indexes_path, config.backbones, arms))
 
 
 def test_ingest_prints_the_line_that_fits_the_configuration(place: Place) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from armwise.agent.config import AppConfig, ConfigError, parse
 from armwise.agent.serving.arms import arm_infos
-from armwise.arms.retrievers import catalog
+from armwise.arms.retrievers import ArmGraph
 from tests.agent.fakes import CONFIG
 
 EXTERNAL: dict[str, Any] = {
@@ -39,7 +39,7 @@ def test_an_arm_of_another_system_is_its_name_its_price_and_its_features() -> No
         "steps": 0.0,
         "usd": pytest.approx(math.log(3)),
     }
-    assert catalog.corpora_of("large", tapped().arms) == frozenset()
+    assert ArmGraph(tapped().arms).corpora("large") == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from armwise.agent.policies.catalog import PolicySpec, build_policy
 from armwise.agent.policies.linear import LinUCB
 from armwise.agent.policies.sampling import served_distribution, shadow_distribution
 from armwise.agent.policies.shadow import Agreement, ShadowPolicy, agreement
-from armwise.agent.turn import Ask, TurnLoop, eligible
+from armwise.agent.turn import Ask, TurnLoop, list_eligible
 from armwise.feedback.events import Context, Decision, Feedback
 from armwise.feedback.log import Store
 from armwise.feedback.registry import versions
@@ -141,7 +141,9 @@ async def test_to_serve_the_policy_is_to_replay_the_log_to_the_same_digest(tmp_p
 def decided(policy: Policy, **wishes: Any) -> Decision:
     loop: TurnLoop = a_loop(MemoryLog(), policy=policy, floor=0.1)
     ask = Ask("d-1", "which river?", **wishes)
-    return loop.decider.decide(ask, eligible(ask, loop.arms), asyncio.run(loop.describe(ask, loop.arms))[1])
+    return loop.decider.decide(
+        ask, list_eligible(ask, loop.arms), asyncio.run(loop.describe(ask, loop.arms))[1]
+    )
 
 
 def test_a_decision_says_what_the_policy_would_have_drawn_from() -> None:

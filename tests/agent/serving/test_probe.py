@@ -88,7 +88,7 @@ async def test_the_seconds_of_the_embedding_are_charged_beside_those_of_the_sear
         now += 0.5
         return Retrieval()
 
-    monkeypatch.setattr("armwise.agent.turn.decide.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr("armwise.agent.turn.probes.time", SimpleNamespace(perf_counter=lambda: now))
     probes = await looked(FakeArms({"dense": search}), Slow(), needs={"dense": NEEDS["dense"]})
     assert probes.seconds == 2.5
 
@@ -103,7 +103,7 @@ async def test_an_embedding_that_fails_is_charged_once_however_many_arms_need_it
         now += 2.0
         raise ArmError("no encoder")
 
-    monkeypatch.setattr("armwise.agent.turn.decide.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr("armwise.agent.turn.probes.time", SimpleNamespace(perf_counter=lambda: now))
     needs = dict.fromkeys(("dense", "rrf"), frozenset({"tiny"}))
     probes = await probe(QUERY, 3, needs, embed, FakeArms().search, 10.0)
     assert (probes.seconds, list(probes.failed)) == (2.0, ["dense", "rrf"])
@@ -140,7 +140,7 @@ async def test_the_seconds_in_which_kept_searches_are_looked_up_are_those_of_the
         now += 0.25
         return Retrieval(steps=0, cached=True)
 
-    monkeypatch.setattr("armwise.agent.turn.decide.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr("armwise.agent.turn.probes.time", SimpleNamespace(perf_counter=lambda: now))
     probes = await looked(FakeArms(), recall=recall, needs={"none": frozenset[str]()})
     assert (probes.seconds, probes.steps) == (0.25, 0)
 

@@ -10,7 +10,7 @@ from armwise.arms.deployments import ArmHost, ArmSettings, Embedders
 from armwise.arms.llm.base import Generator, ScriptedGenerator
 from armwise.arms.llm.pricing import TokenPrices
 from armwise.arms.models import Backbone
-from armwise.arms.retrievers import ArmSpec, closure
+from armwise.arms.retrievers import ArmGraph, ArmSpec
 from tests.neighbours import write_corpus
 
 BACKBONES = {"tiny": Backbone(model="hashing:64")}
@@ -89,7 +89,7 @@ def open_host(
         prices: Prices of its tokens; None for none.
     """
     source = write_corpus(folder / "corpus.jsonl")
-    arms = {name: closure(name, specs) for name in live}
+    arms = {name: ArmGraph(specs).closure(name) for name in live}
     return ArmHost(
         ArmSettings(
             (CorpusSource(str(source), folder / "corpus"),),

@@ -20,10 +20,12 @@ from armwise.arms.deployments.arm_host import UnbuiltArmError, key_of
 from armwise.arms.llm import Chunk, Prompt, base
 from armwise.arms.llm.pricing import TokenPrices
 from armwise.arms.models.embedding import HashingEmbedder
-from armwise.arms.retrievers import ArmSpec, VersionedArm, catalog, closure
+from armwise.arms.retrievers import ArmGraph, ArmSpec, VersionedArm
 from tests.arms.deployments.places import BACKBONES, SPECS, Broken, Light, Waiting, open_host, own
 
 MOON = "Where is the moon?"
+
+GRAPH = ArmGraph(SPECS)
 
 ODD = own(Broken).model_copy(update={"params": {"odd": 1}})
 """An arm that can be described and not be built."""
@@ -36,12 +38,12 @@ def asked(text: str = MOON) -> Query:
 @pytest.mark.parametrize("arm", ["bm25", "dense", "rrf"])
 async def test_a_live_arm_is_built_at_the_start_and_known_by_its_key(tmp_path: Path, arm: str) -> None:
     host = open_host(tmp_path, arm)
-    found = await host.search(arm, key_of(arm, closure(arm, SPECS)), asked(), 1)
+    found = await host.search(arm, key_of(arm, GRAPH.closure(arm)), asked(), 1)
     assert [passage.title for passage in found.passages] == ["moon"]
 
 
 async def test_an_unknown_arm_is_built_from_its_description(tmp_path: Path) -> None:
-    host, specs = open_host(tmp_path), closure("bm25", SPECS)
+    host, specs = open_host(tmp_path), GRAPH.closure("bm25")
     key = key_of("bm25", specs)
     with pytest.raises(UnbuiltArmError, match="bm25"):
         await host.search("bm25", key, asked(), 1)
@@ -53,8 +55,8 @@ async def test_an_unknown_arm_is_built_from_its_description(tmp_path: Path) -> N
 async def test_an_arm_that_two_searches_need_at_once_is_built_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host, specs, built = open_host(tmp_path), closure("bm25", SPECS), list[str]()
-    together, build = threading.Barrier(2), arm_host.build_arm
+    host, specs, built = open_host(tmp_path), GRAPH.closure("bm25"), list[str]()
+    together, build = threading.Barrier(2), arm_host.build_versioned
 
     def counted(name: str, *have: Any) -> Any:
         built.append(name)
@@ -62,7 +64,7 @@ async def test_an_arm_that_two_searches_need_at_once_is_built_once(
             together.wait(timeout=0.1)
         return build(name, *have)
 
-    monkeypatch.setattr(arm_host, "build_arm", counted)
+    monkeypatch.setattr(arm_host, "build_versioned", counted)
     key = key_of("bm25", specs)
     await asyncio.gather(*(host.search("bm25", key, asked(), 1, specs) for _ in range(2)))
     assert built == ["bm25"]
@@ -70,9 +72,9 @@ async def test_an_arm_that_two_searches_need_at_once_is_built_once(
 
 async def test_a_loaded_arm_is_known(tmp_path: Path) -> None:
     host, names = open_host(tmp_path), ("rrf", "dense")
-    await host.load({name: closure(name, SPECS) for name in names})
+    await host.load({name: GRAPH.closure(name) for name in names})
     for name in names:
-        found = await host.search(name, key_of(name, closure(name, SPECS)), asked(), 1)
+        found = await host.search(name, key_of(name, GRAPH.closure(name)), asked(), 1)
         assert [passage.title for passage in found.passages] == ["moon"]
 
 
@@ -87,7 +89,7 @@ async def test_an_arm_that_replaced_others_and_cannot_be_built_is_a_warning(
 ) -> None:
     host = open_host(tmp_path, "odd", "bm25", specs={**SPECS, "odd": ODD}, configured=configured)
     assert "arm 'odd' cannot be built" in caplog.text
-    assert (await host.search("bm25", key_of("bm25", closure("bm25", SPECS)), asked(), 1)).passages
+    assert (await host.search("bm25", key_of("bm25", GRAPH.closure("bm25")), asked(), 1)).passages
 
 
 async def test_a_mistake_in_an_arm_is_an_error_of_the_arm_and_its_trace_is_logged(
@@ -103,7 +105,7 @@ async def test_a_mistake_in_an_arm_is_an_error_of_the_arm_and_its_trace_is_logge
 
 async def test_what_an_arm_prompts_is_counted(tmp_path: Path) -> None:
     host = open_host(tmp_path, "steps")
-    found = await host.search("steps", key_of("steps", closure("steps", SPECS)), asked(), 2)
+    found = await host.search("steps", key_of("steps", GRAPH.closure("steps")), asked(), 2)
     assert found.usage.completion_tokens == 4  # "Where is the moon?"
     assert found.usage.prompt_tokens + found.usage.completion_tokens == found.tokens
 
@@ -122,7 +124,7 @@ async def test_cached_tokens_and_prices_of_all_prompts_are_counted_beside_what_a
 ) -> None:
     specs = {**SPECS, "both": ArmSpec(kind="ensemble", params={"arms": ["bm25", "dense"]})}
     host = open_host(tmp_path, "both", specs=specs, generator=Paid({}, default="At the sea."))
-    key, search = key_of("both", closure("both", specs)), VersionedArm.search
+    key, search = key_of("both", ArmGraph(specs).closure("both")), VersionedArm.search
     usage = (await host.search("both", key, asked(), 1)).usage
     assert (usage.completion_tokens, usage.cached_tokens, usage.usd) == (6, 6, 0.5)
     monkeypatch.setattr(
@@ -147,10 +149,10 @@ async def test_what_the_members_of_an_ensemble_prompt_is_counted_also_where_the_
     specs["inner"] = ArmSpec(kind="query_variants", params={"arm": "broken", "way": "hyde"})
     specs["half"] = ArmSpec(kind="query_variants", params={"arm": "inner", "way": "hyde"})
     host = open_host(tmp_path, "both", "half", specs=specs)
-    found = await host.search("both", key_of("both", closure("both", specs)), asked(), 1)
+    found = await host.search("both", key_of("both", ArmGraph(specs).closure("both")), asked(), 1)
     assert found.usage.completion_tokens == 8
     with pytest.raises(ArmError, match="a mistake") as failed:
-        await host.search("half", key_of("half", closure("half", specs)), asked(), 1)
+        await host.search("half", key_of("half", ArmGraph(specs).closure("half")), asked(), 1)
     assert failed.value.usage.completion_tokens == 8
     assert pickle.loads(pickle.dumps(failed.value)).usage == failed.value.usage  # as a handle returns it
 
@@ -162,20 +164,20 @@ async def test_searches_with_a_price_are_charged_beside_what_is_prompted_also_wh
     specs = {**SPECS, "bm25": dear, "broken": own(Broken).model_copy(update={"usd": 2.0})}
     specs["both"] = ArmSpec(kind="ensemble", params={"arms": ["bm25", "dense"]})
     host = open_host(tmp_path, "both", "broken", specs=specs, generator=Paid({}, default="At the sea."))
-    usage = (await host.search("both", key_of("both", closure("both", specs)), asked(), 1)).usage
+    usage = (await host.search("both", key_of("both", ArmGraph(specs).closure("both")), asked(), 1)).usage
     assert (usage.completion_tokens, usage.usd, usage.search_usd) == (6, 0.625, 0.125)
     with pytest.raises(ArmError, match="a mistake") as failed:
-        await host.search("broken", key_of("broken", closure("broken", specs)), asked(), 1)
+        await host.search("broken", key_of("broken", ArmGraph(specs).closure("broken")), asked(), 1)
     assert failed.value.usage == Usage(usd=2.0, search_usd=2.0)
 
 
 async def test_an_arm_of_another_price_is_another_one_for_its_host(tmp_path: Path) -> None:
     host, dear = open_host(tmp_path, "bm25"), SPECS["bm25"].model_copy(update={"usd": 0.125})
-    keys = [key_of("rrf", {**closure("rrf", SPECS), "bm25": one}) for one in (SPECS["bm25"], dear)]
+    keys = [key_of("rrf", {**GRAPH.closure("rrf"), "bm25": one}) for one in (SPECS["bm25"], dear)]
     assert keys[0] != keys[1]
     key = key_of("bm25", {"bm25": dear})
     assert (await host.search("bm25", key, asked(), 1, {"bm25": dear})).usage.usd == 0.125
-    free = await host.search("bm25", key_of("bm25", closure("bm25", SPECS)), asked(), 1)
+    free = await host.search("bm25", key_of("bm25", GRAPH.closure("bm25")), asked(), 1)
     assert free.usage == Usage()
 
 
@@ -201,7 +203,9 @@ async def test_a_search_that_nobody_waits_for_prompts_no_more(tmp_path: Path) ->
     specs["four"] = ArmSpec(kind="multistep", params={"arm": "bm25", "max_steps": 9, "per_step": 1})
     specs["both"] = ArmSpec(kind="ensemble", params={"arms": ["four", "bm25"]})
     host = open_host(tmp_path, "both", specs=specs, generator=slow)
-    task = asyncio.create_task(host.search("both", key_of("both", closure("both", specs)), asked(), 9))
+    task = asyncio.create_task(
+        host.search("both", key_of("both", ArmGraph(specs).closure("both")), asked(), 9)
+    )
     for _ in range(2):  # both members, in threads of their own
         assert await asyncio.to_thread(slow.begun.acquire, timeout=30)
     task.cancel()
@@ -210,7 +214,7 @@ async def test_a_search_that_nobody_waits_for_prompts_no_more(tmp_path: Path) ->
     slow.gate.set()
     after = host.search("bm25", key_of("bm25", specs), asked(), 1, {"bm25": specs["bm25"]})
     assert (await after).passages
-    pool = host._arms[key_of("both", closure("both", specs))].pool  # noqa: SLF001 - its end shows nowhere else
+    pool = host._arms[key_of("both", ArmGraph(specs).closure("both"))].pool  # noqa: SLF001 - its end shows nowhere else
     await asyncio.to_thread(pool.shutdown)
     assert slow.calls == 2
 
@@ -218,7 +222,7 @@ async def test_a_search_that_nobody_waits_for_prompts_no_more(tmp_path: Path) ->
 async def test_a_search_that_is_cancelled_before_its_first_prompt_prompts_nothing(tmp_path: Path) -> None:
     specs, model = {"slow": own(Waiting)}, base.ScriptedGenerator({}, default="DONE")
     specs["steps"] = ArmSpec(kind="multistep", params={"arm": "slow"})
-    key = key_of("steps", closure("steps", specs))
+    key = key_of("steps", ArmGraph(specs).closure("steps"))
     host = open_host(tmp_path, "steps", specs=specs, generator=model)
     for cancelled in (False, True):
         model.last_prompt = None
@@ -241,13 +245,13 @@ async def test_a_call_that_runs_out_of_time_is_counted_with_the_most_that_it_may
     prices, slow = TokenPrices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=100.0), Slow()
     host = open_host(tmp_path, "steps", generator=slow, limit_s=0.05, prices=prices)
     with pytest.raises(ArmError, match=r"took longer than 0\.05 s") as failed:
-        await host.search("steps", key_of("steps", closure("steps", SPECS)), asked(), 2)
+        await host.search("steps", key_of("steps", GRAPH.closure("steps")), asked(), 2)
     slow.gate.set()
     usage = failed.value.usage
     assert (usage.completion_tokens, slow.calls) == (32, 1)
     assert usage.prompt_tokens > 100
     assert usage.usd == pytest.approx(usage.prompt_tokens / 1000 + 3.2)
-    read, written = catalog.search_bound("steps", SPECS).tokens(MOON)
+    read, written = GRAPH.bound("steps").tokens(MOON)
     assert usage.prompt_tokens <= read
     assert usage.completion_tokens <= written
 
@@ -282,7 +286,7 @@ async def test_a_search_names_the_version_of_its_index(tmp_path: Path) -> None:
     for _ in range(2):
         Light.gate.release()
     for name in names:
-        found = await host.search(name, key_of(name, closure(name, specs)), asked(), 1)
+        found = await host.search(name, key_of(name, ArmGraph(specs).closure(name)), asked(), 1)
         versions[name] = found.index_version
     corpus = versions["bm25"]
     assert versions["dense"].startswith(f"{corpus}-")
@@ -293,10 +297,11 @@ async def test_a_search_names_the_version_of_its_index(tmp_path: Path) -> None:
 async def test_an_arm_that_waits_holds_up_neither_the_event_loop_nor_another_arm(tmp_path: Path) -> None:
     specs = {**SPECS, "slow": own(Waiting)}
     host = open_host(tmp_path, "slow", "bm25", specs=specs)
-    slow = asyncio.create_task(host.search("slow", key_of("slow", closure("slow", specs)), asked(), 1))
+    graph = ArmGraph(specs)
+    slow = asyncio.create_task(host.search("slow", key_of("slow", graph.closure("slow")), asked(), 1))
     try:
         assert await asyncio.to_thread(Waiting.began.acquire, timeout=30)
-        assert (await host.search("bm25", key_of("bm25", closure("bm25", specs)), asked(), 1)).passages
+        assert (await host.search("bm25", key_of("bm25", graph.closure("bm25")), asked(), 1)).passages
         assert not slow.done()
     finally:
         Waiting.gate.release()
@@ -308,7 +313,7 @@ async def test_an_arm_that_writes_queries_has_its_encoder_loaded_when_it_is_buil
     embedders = Embedders(BACKBONES)
     plain = open_host(tmp_path, "dense", embedders=embedders)
     assert embedders.loaded == frozenset()
-    specs = closure("steps", SPECS)
+    specs = GRAPH.closure("steps")
     await plain.load({"steps": specs})
     assert embedders.loaded == {"tiny"}
     found = await plain.search("steps", key_of("steps", specs), asked("Where is the sea?"), 2)
@@ -373,7 +378,7 @@ def test_the_order_of_members_and_of_parameters_is_not_part_of_a_key() -> None:
 async def test_a_search_during_which_its_index_has_changed_names_both_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str | None
 ) -> None:
-    host, key = open_host(tmp_path, "bm25"), key_of("bm25", closure("bm25", SPECS))
+    host, key = open_host(tmp_path, "bm25"), key_of("bm25", GRAPH.closure("bm25"))
     version = (await host.search("bm25", key, asked(), 1)).index_version
     assert version
     assert await host.version("bm25", key) == version
@@ -383,7 +388,7 @@ async def test_a_search_during_which_its_index_has_changed_names_both_versions(
 
 
 async def test_the_version_of_an_arm_that_is_not_known_yet_is_that_of_its_description(tmp_path: Path) -> None:
-    host, specs = open_host(tmp_path), closure("bm25", SPECS)
+    host, specs = open_host(tmp_path), GRAPH.closure("bm25")
     with pytest.raises(UnbuiltArmError, match="bm25"):
         await host.version("bm25", key_of("bm25", specs))
     version = await host.version("bm25", key_of("bm25", specs), specs)

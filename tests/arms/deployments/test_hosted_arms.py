@@ -17,9 +17,7 @@ from armwise.arms.deployments import (
     ArmSettings,
     Embedders,
     HostedArms,
-    deployments_of,
     hosted_arms,
-    place,
     retrieval_cache,
 )
 from armwise.arms.deployments.arm_host import Specs, UnbuiltArmError
@@ -29,7 +27,7 @@ from armwise.arms.llm.base import ScriptedGenerator
 from armwise.arms.models import Backbone
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.profile import ProfileSpec
-from armwise.arms.retrievers import ArmSpec, Resources, prepare_profiles
+from armwise.arms.retrievers import ArmGraph, ArmSpec, Resources, prepare_profiles
 from tests.arms.deployments.places import BACKBONES, SPECS, Light, Waiting, open_host, own
 
 SEA = "Where is the sea?"
@@ -150,13 +148,13 @@ async def test_a_replaced_arm_stays_known(tmp_path: Path) -> None:
 def test_a_deployment_exists_only_where_an_arm_needs_it(
     arms: Mapping[str, ArmSpec], deployments: tuple[str, ...]
 ) -> None:
-    assert deployments_of(arms) == deployments
+    assert ArmGraph(arms).deployments() == deployments
 
 
 def test_a_fusion_is_as_heavy_as_its_heaviest_member() -> None:
     fused = {**SPECS, "f": ArmSpec(kind="rrf", params={"arms": ["bm25", "steps"]})}
-    assert place("rrf", fused, ["Arms"]) is None
-    assert place("f", fused, ["Arms"]) == "Arms"
+    assert ArmGraph(fused).deployment("rrf", ["Arms"]) is None
+    assert ArmGraph(fused).deployment("f", ["Arms"]) == "Arms"
 
 
 @pytest.mark.parametrize("groups", [(), ("crew",)])
@@ -247,8 +245,19 @@ async def test_permissions_of_one_corpus_hold_in_arms_over_both(several: HostedA
     assert found == {f"docs/{n}" for n in range(3)}
 
 
-def test_an_arm_is_traced_with_the_corpora_that_it_searches(several: HostedArms) -> None:
-    sources = {name: placed.source for name, placed in several._placed(SEVERAL).items()}  # noqa: SLF001
+async def test_an_arm_is_traced_with_the_corpora_that_it_searches(
+    several: HostedArms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources: dict[str, str] = {}
+
+    def refuse(source: str, arm: str, *_: object) -> None:
+        sources[arm] = source
+        raise ArmError("searches nothing")
+
+    monkeypatch.setattr("armwise.arms.deployments.spans.retrieval", refuse)
+    for arm in SEVERAL:
+        with pytest.raises(ArmError, match="searches nothing"):
+            await several.search(arm, QUERY, 1)
     assert sources == {
         "docs": "docs",
         "tickets": "tickets",

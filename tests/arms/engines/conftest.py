@@ -11,7 +11,7 @@ import pytest
 from armwise.arms.base import Passage
 from armwise.arms.engines import lancedb, milvus, opensearch, qdrant, tantivy
 from armwise.arms.engines.postgres import PostgresTable
-from armwise.arms.retrievers.catalog import described
+from armwise.arms.retrievers.catalog import resolve_kind
 from armwise.arms.retrievers.collection import Collection, EngineArm
 from armwise.arms.retrievers.ingest import ingest
 from armwise.arms.retrievers.kind import ArmSpec
@@ -51,7 +51,7 @@ class Engine:
         return ArmSpec(kind=self.kind, params={**found, **({"backbone": "hashed"} if self.backbone else {})})
 
     def open(self, collection: str) -> Collection:
-        return OPEN[self.kind](described("arm", self.spec(collection))[1])
+        return OPEN[self.kind](resolve_kind("arm", self.spec(collection))[1])
 
     def fresh(self) -> Collection:
         """Return a collection that is not there yet."""
@@ -62,7 +62,7 @@ class Engine:
         return ingest(corpus, collection, embedded(corpus) if self.backbone else None).written
 
     def arm(self, collection: Collection, mode: str) -> EngineArm:
-        params = described("arm", self.spec("any", mode))[1]
+        params = resolve_kind("arm", self.spec("any", mode))[1]
         return EngineArm("arm", params, collection)
 
 

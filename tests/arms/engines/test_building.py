@@ -16,8 +16,8 @@ from armwise.arms.engines.postgres import PostgresTable
 from armwise.arms.engines.qdrant import QdrantCollection, QdrantFilters, QdrantParams, in_folder, sparse
 from armwise.arms.engines.tantivy import TantivyIndex, TantivyParams
 from armwise.arms.filters import Comparison
-from armwise.arms.retrievers import catalog
-from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, build_arm, check_new, described
+from armwise.arms.retrievers import build_arm, fill_collection
+from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, check_new, resolve_kind
 from armwise.arms.retrievers.collection import EngineArm, EngineParams, Row
 from armwise.arms.retrievers.ingest import IngestReport, ingest
 from armwise.arms.retrievers.kind import ArmSpec, Resources, Trust
@@ -95,7 +95,7 @@ def test_an_arm_from_outside_searches_what_is_named() -> None:
 )
 def test_wrong_parameters_are_said(params: dict[str, Any], message: str) -> None:
     with pytest.raises(ArmSpecError, match=message):
-        described("arm", postgres(**params))
+        resolve_kind("arm", postgres(**params))
 
 
 BAD_PLACES = [{}, {"url": "http://q", "path": "q"}, {"url": "http://me:x@q"}, {"url": "q"}]
@@ -104,7 +104,7 @@ BAD_PLACES = [{}, {"url": "http://q", "path": "q"}, {"url": "http://me:x@q"}, {"
 @pytest.mark.parametrize("place", BAD_PLACES)
 def test_a_qdrant_is_in_one_place(place: dict[str, str]) -> None:
     with pytest.raises(ArmSpecError, match="url"):
-        described("arm", ArmSpec(kind="qdrant", params={"collection": "x", **place}))
+        resolve_kind("arm", ArmSpec(kind="qdrant", params={"collection": "x", **place}))
 
 
 def test_a_missing_password_is_said(monkeypatch: pytest.MonkeyPatch, corpus: Any, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_collection_is_filled_with_ten_minutes_for_each_request_and_by_an_arm_
         filled.append(told)
         return IngestReport("a version", 3)
 
-    monkeypatch.setattr(catalog, "fill_arm", fill_arm)
+    monkeypatch.setattr("armwise.arms.retrievers.ingest.fill_arm", fill_arm)
     far = ArmSpec(kind="opensearch", params={"url": "http://x", "collection": "c", "timeout_s": 2.0})
     here = ArmSpec(kind="tantivy", params={"path": str(tmp_path), "collection": "c"})
     lacking = far.model_copy(update={"params": {**far.params, "backbone": "other"}})
@@ -132,18 +132,18 @@ def test_a_collection_is_filled_with_ten_minutes_for_each_request_and_by_an_arm_
         specs["here"] = here
     have = Resources(corpus, tmp_path, BACKBONES, specs)
     for name in specs.keys() & {"far", "here"}:
-        assert catalog.fill(name, have, print) == IngestReport("a version", 3)
+        assert fill_collection(name, have, print) == IngestReport("a version", 3)
         arm, resources, progress = filled.pop()
         assert (arm.name, resources, progress) == (name, have, print)
         assert getattr(arm.params, "timeout_s", None) == (600.0 if name == "far" else None)
     with pytest.raises(
         ArmSpecError, match=r"'words' of kind 'bm25' has no collection: .* opensearch, .*postgres"
     ):
-        catalog.fill("words", have)
+        fill_collection("words", have)
     with pytest.raises(ArmSpecError, match="unknown backbone 'other'"):
-        catalog.fill("lacking", have)
+        fill_collection("lacking", have)
     with pytest.raises(ArmSpecError, match="unknown arm 'nobody'"):
-        catalog.fill("nobody", have)
+        fill_collection("nobody", have)
 
 
 MODULES = {"qdrant": "qdrant_client", "tantivy": "tantivy", "lancedb": "lancedb"}
@@ -190,7 +190,7 @@ def test_a_table_of_others_is_searched_by_its_own_columns(postgres: Server) -> N
         connection.execute("INSERT INTO pages VALUES (7, 'the Danube'), (8, 'the Rhine')")
     fields = {"id": "page_id", "title": None, "text": "Body %", "search": "words", "metadata": None}
     params = {"url": url, "collection": "pages", "language": "simple", "fields": fields}
-    own = described("arm", ArmSpec(kind="postgres", params=params))[1]
+    own = resolve_kind("arm", ArmSpec(kind="postgres", params=params))[1]
     arm = EngineArm("arm", own, PostgresTable(own))
     assert arm.search(Query("which Danube?"), 5).passages[0].scored(0.0) == Passage("7", "", "the Danube")
     for groups in (frozenset[str](), frozenset({"staff"})):
@@ -206,7 +206,7 @@ def test_vectors_are_indexed_in_the_memory_that_an_arm_names(postgres: Server) -
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA pg_catalog")
     url, ran = postgres.fresh(), list[str]()
     params = {"url": url, "collection": "passages", "backbone": "b", "build_memory_mb": 8}
-    table = PostgresTable(described("arm", ArmSpec(kind="postgres", params=params))[1])
+    table = PostgresTable(resolve_kind("arm", ArmSpec(kind="postgres", params=params))[1])
     table.create(3)
     sa.event.listen(table._engine, "before_cursor_execute", lambda *run: ran.append(run[2]))  # noqa: SLF001
     table.finish()
@@ -224,7 +224,7 @@ def test_vectors_of_up_to_2000_numbers_are_indexed(postgres: Server, dim: int, i
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA pg_catalog")
     url = postgres.fresh()
     params = {"url": url, "collection": "passages", "backbone": "b"}
-    table = PostgresTable(described("arm", ArmSpec(kind="postgres", params=params))[1])
+    table = PostgresTable(resolve_kind("arm", ArmSpec(kind="postgres", params=params))[1])
     table.create(dim)
     table.finish()
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
@@ -241,7 +241,7 @@ def test_a_search_by_vectors_considers_k_candidates_and_no_fewer_than_128_nor_mo
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA pg_catalog")
     url, ran = postgres.fresh(), list[str]()
     params = {"url": url, "collection": "passages", "backbone": "b"}
-    table = PostgresTable(described("arm", ArmSpec(kind="postgres", params=params))[1])
+    table = PostgresTable(resolve_kind("arm", ArmSpec(kind="postgres", params=params))[1])
     table.create(3)
     sa.event.listen(table._engine, "before_cursor_execute", lambda *run: ran.append(run[2]))  # noqa: SLF001
     for k in (3, 200, 5000):

@@ -11,8 +11,9 @@ import pytest
 
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError
 from armwise.arms.engines.opensearch import Index
+from armwise.arms.retrievers import build_arm
 from armwise.arms.retrievers import collection as collections
-from armwise.arms.retrievers.catalog import build_arm, described
+from armwise.arms.retrievers.catalog import resolve_kind
 from armwise.arms.retrievers.collection import CollectionVersion, EngineArm, FillState
 from armwise.arms.retrievers.ingest import ingest
 from armwise.arms.retrievers.kind import ArmSpec, Resources
@@ -28,7 +29,7 @@ def passage(name: str, score: float) -> Passage:
 
 def arm_over(collection: CollectionInMemory, mode: str = "lexical", **params: Any) -> EngineArm:
     found = {"url": "http://x", "collection": "c", "mode": mode, "backbone": "hashed", **params}
-    return EngineArm("arm", described("arm", ArmSpec(kind="opensearch", params=found))[1], collection)
+    return EngineArm("arm", resolve_kind("arm", ArmSpec(kind="opensearch", params=found))[1], collection)
 
 
 # -- a search ----------------------------------------------------------------------------------------------
@@ -243,7 +244,7 @@ def test_arms_over_one_collection_ask_for_its_version_once_and_its_failures_are_
     have = Resources(corpus, tmp_path, BACKBONES, {})
     reads = []
     for changed in ({}, {"mode": "hybrid"}, {"collection": "d"}):
-        kind, params = described("arm", ArmSpec(kind="opensearch", params=ONE | changed))
+        kind, params = resolve_kind("arm", ArmSpec(kind="opensearch", params=ONE | changed))
         assert kind.version is not None
         reads.append(kind.version(params, have))
     assert [read(False) for read in reads] == ["version of c", "version of c", "version of d"]

@@ -12,7 +12,7 @@ from typing_extensions import override
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError
 from armwise.arms.engines.opensearch import ElasticIndex, Index, Rest
 from armwise.arms.filters import Comparison
-from armwise.arms.retrievers.catalog import described
+from armwise.arms.retrievers.catalog import resolve_kind
 from armwise.arms.retrievers.collection import EngineArm, Row
 from armwise.arms.retrievers.ingest import ingest
 from armwise.arms.retrievers.kind import ArmSpec
@@ -44,7 +44,7 @@ def server() -> Iterator[SearchServer]:
 
 def arm_over(server: SearchServer, **params: Any) -> EngineArm:
     found = {"url": server.url, "collection": "passages", "key_env": "SEARCH_KEY", **params}
-    own = described("arm", ArmSpec(kind="opensearch", params=found))[1]
+    own = resolve_kind("arm", ArmSpec(kind="opensearch", params=found))[1]
     return EngineArm("arm", own, Index(own))
 
 
@@ -113,7 +113,7 @@ def test_a_question_without_a_word_asks_nothing(
 
 def test_an_address_has_no_query() -> None:
     with pytest.raises(ValueError, match="is not an address of an engine"):
-        described("arm", ArmSpec(kind="opensearch", params={"url": "http://x/?a=b", "collection": "c"}))
+        resolve_kind("arm", ArmSpec(kind="opensearch", params={"url": "http://x/?a=b", "collection": "c"}))
 
 
 @pytest.mark.parametrize(("k", "candidates"), [(3, 100), (100, 100), (101, 101)])
@@ -146,7 +146,7 @@ def test_an_index_finds_words_of_title_and_text_and_compares_vectors_by_their_co
     index: type[Index], vector: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     with running(SearchServer(elastic=index is ElasticIndex)) as double:
-        params = described(
+        params = resolve_kind(
             "arm", ArmSpec(kind="opensearch", params={"url": double.url, "collection": "passages"})
         )[1]
         index(params).create(3)
@@ -199,7 +199,7 @@ class Echo(Double):
 
 def rest_over(double: Double, **params: Any) -> Rest:
     found = {"url": double.url, "collection": "c", **params}
-    return Rest(described("arm", ArmSpec(kind="opensearch", params=found))[1], "root")
+    return Rest(resolve_kind("arm", ArmSpec(kind="opensearch", params=found))[1], "root")
 
 
 @pytest.mark.parametrize("url", ["{}", "{}/", "{}/below", "{}/below/"])
@@ -234,7 +234,7 @@ def test_a_refusal_is_of_the_question_where_the_status_says_so(
 def test_a_request_and_its_further_attempts_have_the_time_of_a_search() -> None:
     with running(Echo()) as double:
         spec = ArmSpec(kind="opensearch", params={"url": double.url, "collection": "c", "timeout_s": 1.5})
-        http = described("arm", spec)[1].http
+        http = resolve_kind("arm", spec)[1].http
         assert (http.timeout_s, http.total_s) == (1.5, 1.5)
         assert rest_over(double).read(RemoteResponse(200, httpx.Headers(), b"")) == {}, (
             "a reply without a body"

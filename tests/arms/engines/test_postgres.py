@@ -15,7 +15,7 @@ from armwise.arms.base import ArmError, Passage, Query
 from armwise.arms.engines import postgres as engine
 from armwise.arms.engines.postgres import PostgresTable, WordStatistics
 from armwise.arms.retrievers import ArmSpec
-from armwise.arms.retrievers.catalog import described
+from armwise.arms.retrievers.catalog import resolve_kind
 from armwise.arms.retrievers.ingest import ingest
 from tests.arms.engines.passages import InMemory
 from tests.postgres import Server
@@ -29,7 +29,7 @@ def table(postgres: Server) -> Iterator[PostgresTable]:
     """Two hundred passages with the words of the question, one with the rarest of them, two with another."""
     url = postgres.fresh()
     table = PostgresTable(
-        described("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "p"}))[1]
+        resolve_kind("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "p"}))[1]
     )
     common = [Passage(f"p{n}", "", f"An old river, an old country, number {n}.") for n in range(200)]
     others = {
@@ -88,7 +88,7 @@ def test_a_database_is_connected_to_within_the_limits_of_an_arm_until_nothing_us
         "timeout_s": timeout_s,
         "connections": 3,
     }
-    table = PostgresTable(described("arm", ArmSpec(kind="postgres", params=params))[1])
+    table = PostgresTable(resolve_kind("arm", ArmSpec(kind="postgres", params=params))[1])
     options = {
         "pool_size": 3,
         "max_overflow": 0,
@@ -109,7 +109,7 @@ def test_a_database_is_connected_to_within_the_limits_of_an_arm_until_nothing_us
 def test_a_database_that_nobody_serves_is_an_error_of_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"postgresql://me@127.0.0.1:{free.getsockname()[1]}/x"
-    params = described("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "p"}))[1]
+    params = resolve_kind("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "p"}))[1]
     with pytest.raises(ArmError, match="connection failed") as failed:
         PostgresTable(params).state()
     assert "\n" not in str(failed.value)
@@ -117,7 +117,7 @@ def test_a_database_that_nobody_serves_is_an_error_of_one_line() -> None:
 
 def test_an_error_of_the_database_does_not_show_the_question(postgres: Server) -> None:
     url = postgres.fresh()
-    params = described("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "missing"}))[1]
+    params = resolve_kind("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "missing"}))[1]
     with pytest.raises(ArmError, match='relation "missing" does not exist') as failed:
         PostgresTable(params).lexical(Query("secret"), 3)
     assert "missing" in str(failed.value.__cause__)
@@ -140,7 +140,7 @@ def test_words_are_counted_anew_once_a_table_is_filled_again_here_and_ten_minute
     now = [1000.0]
     monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: now[0]))
     url = postgres.fresh()
-    params = described("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "p"}))[1]
+    params = resolve_kind("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "p"}))[1]
     here, elsewhere = PostgresTable(params), PostgresTable(params)
     ingest(of_which_one_is_rare("river", "bridge"), here, None)
     assert (best(here), best(elsewhere)) == ("bridge", "bridge")

@@ -15,8 +15,7 @@ from armwise.arms.llm.pricing import MOST_TOKENS, UNPROMPTED, Bound, most_tokens
 from armwise.arms.models import Backbone
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.more.generative.vendi_rag import VendiRagArm, VendiRagParams
-from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare
-from armwise.arms.retrievers.catalog import search_bound
+from armwise.arms.retrievers import ArmGraph, ArmSpec, Resources, build_arm, prepare
 from armwise.arms.retrievers.kind import CascadeStep
 from tests.arms.conftest import keep
 from tests.arms.contract import DIM
@@ -153,7 +152,7 @@ def test_no_search_exceeds_its_bound_whatever_it_is_nested_in(
         build_arm(name, have).search(query, 4)
     except ArmError:
         assert fails_at
-    read, written = search_bound(name, specs).tokens(question)
+    read, written = ArmGraph(specs).bound(name).tokens(question)
     assert model.written <= written
     assert model.read <= read
 
@@ -193,8 +192,8 @@ WRITTEN = {
 
 @pytest.mark.parametrize("name", [*EVERY])
 def test_a_bound_is_of_all_calls_of_an_arm_its_members_and_theirs(name: str) -> None:
-    assert search_bound(name, EVERY).written == WRITTEN[name]
-    assert (search_bound(name, EVERY) == UNPROMPTED) == (WRITTEN[name] == 0)
+    assert ArmGraph(EVERY).bound(name).written == WRITTEN[name]
+    assert (ArmGraph(EVERY).bound(name) == UNPROMPTED) == (WRITTEN[name] == 0)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +204,7 @@ def test_a_loop_is_bounded_by_its_rounds_and_by_the_diversities_there_are(
     rounds: int, diversity: float, most: int, run: int
 ) -> None:
     params = {"backbone": "hashed", "rounds": rounds, "retries": 2, "diversity": diversity, "satisfied": 1.0}
-    bound = search_bound("loop", {"loop": ArmSpec(kind="vendi_rag", params=params)})
+    bound = ArmGraph({"loop": ArmSpec(kind="vendi_rag", params=params)}).bound("loop")
     assert bound.written == most * (64 + 3 * 48)
     model = Grading()
     VendiRagArm("loop", Search(), VendiRagParams.model_validate(params), model).search(Query("Why?"), 4)
@@ -228,7 +227,7 @@ def test_arms_that_are_nested_beyond_all_measure_have_a_bound_that_can_be_reserv
     for n in range(200):
         params = {"arm": f"a-{n}", "max_steps": 100}
         specs[f"a-{n + 1}"] = ArmSpec(kind="multistep", params=params)
-    assert search_bound("a-200", specs).tokens("Why?") == (MOST_TOKENS, MOST_TOKENS)
+    assert ArmGraph(specs).bound("a-200").tokens("Why?") == (MOST_TOKENS, MOST_TOKENS)
 
 
 def test_the_tokens_of_other_texts_that_a_call_reads_are_in_its_bound() -> None:
@@ -240,7 +239,7 @@ def test_members_that_are_shared_are_described_once() -> None:
     specs = {"a-0": ArmSpec(kind="multistep", params={"arm": "b"}), "b": ArmSpec(kind="bm25")}
     for n in range(60):
         specs[f"a-{n + 1}"] = ArmSpec(kind="rrf", params={"arms": [f"a-{n}", f"a-{n}", "b"]})
-    assert search_bound("a-60", specs) == search_bound("a-0", specs) * 2**60
+    assert ArmGraph(specs).bound("a-60") == ArmGraph(specs).bound("a-0") * 2**60
 
 
 @given(

@@ -17,22 +17,8 @@ from armwise.arms.indexes import IndexMismatchError
 from armwise.arms.llm import UNPROMPTED, WritingSpec, base, blocking_writer
 from armwise.arms.models import Backbone
 from armwise.arms.models.embedding import HashingEmbedder
-from armwise.arms.retrievers import NewArms, Trust, catalog
-from armwise.arms.retrievers.catalog import (
-    KINDS,
-    ArmSpecError,
-    arm_features,
-    build_arm,
-    closure,
-    described,
-    embedded_by,
-    embeddings_of,
-    is_light,
-    prepare,
-    same,
-    search_bound,
-    validate_specs,
-)
+from armwise.arms.retrievers import ArmGraph, NewArms, Trust, build_arm, catalog, prepare
+from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, are_equivalent, arm_features, resolve_kind
 from armwise.arms.retrievers.kind import MOST_MEMBERS, ArmSpec, Resources
 from tests.arms.contract import DIM, ask, check_arm
 from tests.packages import install_package
@@ -127,12 +113,12 @@ def resources(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Resou
 def test_every_arm_that_is_built_keeps_the_contract(resources: Resources, name: str) -> None:
     arm = build_arm(name, resources)
     assert arm.name == name
-    assert arm.backbones == embeddings_of(name, SPECS)
+    assert arm.backbones == ArmGraph(SPECS).embeddings(name)
     check_arm(arm, resources.corpus)
 
 
 def test_an_arm_of_every_kind_can_be_configured_as_its_example_says() -> None:
-    validate_specs(EXAMPLES, ["minilm"])
+    ArmGraph(EXAMPLES).validate(["minilm"])
     assert {"none", "bm25", "dense", "rrf", "ensemble"} <= SPECS.keys()
     assert SPECS.keys().isdisjoint({"remote", "mcp", "cross_encoder", "cascade", "langchain", "postgres"})
 
@@ -214,7 +200,7 @@ def test_a_wrong_description_is_refused_and_the_right_one_suggested(
     specs: dict[str, ArmSpec], message: str
 ) -> None:
     with pytest.raises(ArmSpecError) as refusal:
-        validate_specs(specs, BACKBONES)
+        ArmGraph(specs).validate(BACKBONES)
     assert message in str(refusal.value)
 
 
@@ -243,16 +229,17 @@ def test_a_class_that_is_no_arm_is_refused(
 def test_only_cheap_kinds_are_light_and_a_user_s_own_only_where_it_says_so() -> None:
     own = ArmSpec(kind=f"{LightOwn.__module__}:LightOwn", params={"greeting": "hello"})
     specs = {**EXAMPLES, "own": SPECS["own"], "light own": own}
-    light = {name for name in specs if is_light(name, specs)}
+    graph = ArmGraph(specs)
+    light = {name for name in specs if graph.is_light(name)}
     assert light >= {"none", "bm25", "dense", "rrf", "learned_fusion", "expand", "plackett_luce", "light own"}
-    prompting = {name for name in specs if search_bound(name, specs) != UNPROMPTED}
+    prompting = {name for name in specs if graph.bound(name) != UNPROMPTED}
     elsewhere = {name for name, spec in EXAMPLES.items() if not stands_alone(spec)}
     assert light.isdisjoint({*prompting, *elsewhere, "own"}), "a light arm waits for nothing"
 
 
 def test_an_arm_of_ones_own_filters_where_it_says_so() -> None:
     own = {name: ArmSpec(kind=f"{__name__}:{name}") for name in ("Own", "Filtering")}
-    assert {name: catalog.filters(name, own) for name in own} == {"Own": False, "Filtering": True}
+    assert {name: ArmGraph(own).filters(name) for name in own} == {"Own": False, "Filtering": True}
 
 
 def test_an_arm_embeds_texts_of_its_own_where_a_member_does() -> None:
@@ -261,7 +248,8 @@ def test_an_arm_embeds_texts_of_its_own_where_a_member_does() -> None:
         "steps": ArmSpec(kind="multistep", params={"arm": "near"}),
         "fused": ArmSpec(kind="rrf", params={"arms": ["near", "steps"]}),
     }
-    found = {name: embedded_by(name, specs) for name in specs}
+    graph = ArmGraph(specs)
+    found = {name: graph.embeddings_of_texts(name) for name in specs}
     assert found == {"near": frozenset(), "steps": {"hashed"}, "fused": {"hashed"}}
 
 
@@ -353,8 +341,8 @@ def test_a_lattice_of_fusions_is_built_as_far_as_its_searches_are_bounded(
     corpus: Corpus, tmp_path: Path
 ) -> None:
     specs, top = lattice(MOST_LEVELS), f"a{MOST_LEVELS - 1}-0"  # 255 searches
-    validate_specs(specs, {})
-    assert len(closure(top, specs)) == 2 * MOST_LEVELS - 1
+    ArmGraph(specs).validate({})
+    assert len(ArmGraph(specs).closure(top)) == 2 * MOST_LEVELS - 1
     arm = build_arm(top, Resources(corpus, tmp_path, {}, specs))
     assert arm.search(Query("q"), 3) == Retrieval(steps=0)
 
@@ -374,7 +362,7 @@ def test_members_of_members_are_refused_in_no_time_where_they_search_too_often(
 ) -> None:
     specs = specs if inside_out else dict(reversed(specs.items()))
     with pytest.raises(ArmSpecError, match=message):
-        validate_specs(specs, {})
+        ArmGraph(specs).validate({})
 
 
 def test_a_member_that_is_named_twice_searches_twice() -> None:
@@ -382,7 +370,7 @@ def test_a_member_that_is_named_twice_searches_twice() -> None:
     for level, below in enumerate(["none", "r0", "r1"]):
         specs[f"r{level}"] = ArmSpec(kind="rrf", params={"arms": [below] * 8})
     with pytest.raises(ArmSpecError, match=r"arm 'r2' would search 585 times"):
-        validate_specs(specs, {})
+        ArmGraph(specs).validate({})
 
 
 @pytest.mark.parametrize(("members", "fits"), [(51, True), (52, False)])
@@ -390,7 +378,7 @@ def test_an_arm_may_search_256_times(members: int, fits: bool) -> None:
     specs = {"none": ArmSpec(kind="none"), "five": ArmSpec(kind="rrf", params={"arms": ["none"] * 4})}
     specs["many"] = ArmSpec(kind="rrf", params={"arms": ["five"] * members})
     with nullcontext() if fits else pytest.raises(ArmSpecError, match="would search 261 times"):
-        validate_specs(specs, {})
+        ArmGraph(specs).validate({})
 
 
 @pytest.mark.parametrize(
@@ -408,21 +396,22 @@ def test_an_arm_of_too_many_members_is_refused_with_the_number_and_without_repea
     kind: str, params: dict[str, Any], total: str
 ) -> None:
     with pytest.raises(ArmSpecError) as refusal:
-        described("a", ArmSpec(kind=kind, params=params))
+        resolve_kind("a", ArmSpec(kind=kind, params=params))
     assert total in str(refusal.value)
     assert len(str(refusal.value)) < 1_000
 
 
 def test_an_arm_may_have_as_many_members_as_fit() -> None:
     fused = ArmSpec(kind="rrf", params={"arms": ["none"] * MOST_MEMBERS})
-    validate_specs({"none": ArmSpec(kind="none"), "a": fused}, {})
+    ArmGraph({"none": ArmSpec(kind="none"), "a": fused}).validate({})
 
 
 def test_two_ways_to_say_the_same_arm_are_the_same() -> None:
-    assert same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.2}, host="GPU"))
-    assert not same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.3}))
-    assert not same(ArmSpec(kind="bm25"), ArmSpec(kind="none"))
-    assert not same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", answering=WritingSpec(prompt="short")))
+    assert are_equivalent(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.2}, host="GPU"))
+    assert not are_equivalent(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.3}))
+    assert not are_equivalent(ArmSpec(kind="bm25"), ArmSpec(kind="none"))
+    short = ArmSpec(kind="bm25", answering=WritingSpec(prompt="short"))
+    assert not are_equivalent(ArmSpec(kind="bm25"), short)
 
 
 @pytest.mark.parametrize(
@@ -444,7 +433,7 @@ def test_parameters_that_a_log_cannot_keep_are_refused(params: dict[str, object]
 def test_an_arm_is_in_one_place_of_a_cascade() -> None:
     for stages in ([["a"], ["a"]], [["a", "b", "b"], ["c"]]):
         with pytest.raises(ArmSpecError, match=r"arm '[ab]' is in two places: each answers once"):
-            described("c", ArmSpec(kind="cascade", params={"stages": stages, "decider": "x"}))
+            resolve_kind("c", ArmSpec(kind="cascade", params={"stages": stages, "decider": "x"}))
 
 
 def test_the_digest_of_a_search_is_of_all_members_and_of_the_name_where_that_may_matter() -> None:
@@ -453,18 +442,20 @@ def test_the_digest_of_a_search_is_of_all_members_and_of_the_name_where_that_may
     fused = ArmSpec(kind="rrf", params={"arms": ["none", "words"]})
     specs |= {"fused": fused, "again": fused, "drawn": ArmSpec(kind="plackett_luce", params={"arm": "words"})}
     specs["also drawn"] = specs["drawn"]
-    digests = {name: catalog.search_digest(name, specs) for name in specs}
+    graph = ArmGraph(specs)
+    digests = {name: graph.search_digest(name) for name in specs}
     assert digests["fused"] == digests["again"]
     assert len({*digests.values()}) == len(digests) - 1
     changed = specs | {"words": ArmSpec(kind="bm25", params={"k1": 0.9})}
-    same = {name for name in specs if catalog.search_digest(name, changed) == digests[name]}
+    after = ArmGraph(changed)
+    same = {name for name in specs if after.search_digest(name) == digests[name]}
     assert same == {"none", "own", "other"}
 
 
 def test_the_version_of_an_index_is_of_its_model_and_not_of_the_name_of_it(
     corpus: Corpus, tmp_path: Path
 ) -> None:
-    kind, params = described("dense", SPECS["dense"])
+    kind, params = resolve_kind("dense", SPECS["dense"])
     assert kind.version is not None
     models = [Backbone(model=f"hashing:{dim}") for dim in (8, 16)]
     have = [Resources(corpus, tmp_path, {"minilm": model}, {}) for model in models]
@@ -547,15 +538,15 @@ def test_an_installed_package_adds_kinds(plugin: str, corpus: Corpus, tmp_path: 
         "words": ArmSpec(kind="bm25"),
     }
     assert plugin not in sys.modules, "it is not imported before it is used"
-    validate_specs(specs, [])
+    ArmGraph(specs).validate([])
     have = Resources(corpus, tmp_path, {}, specs)
     assert [p.text for p in build_arm("terms", have).search(Query("heap"), 3).passages] == [
         "A heap is a tree."
     ]
     assert [p.text for p in build_arm("same", have).search(Query("heap"), 3).passages] == ["A tree."]
-    assert is_light("same", specs), "the traits of a class hold"
-    assert described("words", specs["words"])[0] is KINDS["bm25"], "none takes the place of a kind of ours"
-    assert not catalog.is_versioned("both", specs)
+    assert ArmGraph(specs).is_light("same"), "the traits of a class hold"
+    assert resolve_kind("words", specs["words"])[0] is KINDS["bm25"], "none takes the place of a kind of ours"
+    assert not ArmGraph(specs).is_versioned("both")
 
 
 @pytest.mark.parametrize(
@@ -572,7 +563,7 @@ def test_an_installed_package_adds_kinds(plugin: str, corpus: Corpus, tmp_path: 
 @pytest.mark.usefixtures("plugin")
 def test_a_wrong_arm_of_an_installed_package_is_refused(spec: ArmSpec, message: str) -> None:
     with pytest.raises(ArmSpecError, match=message):
-        validate_specs({"a": spec}, [])
+        ArmGraph({"a": spec}).validate([])
 
 
 def test_an_arm_put_over_http_is_of_an_installed_kind_only_as_the_file_has_it(

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.models import Backbone
-from armwise.arms.retrievers import ArmSpec
-from armwise.arms.retrievers.catalog import build_arm, prepare
+from armwise.arms.retrievers import ArmSpec, build_arm, prepare
 from armwise.arms.retrievers.expand import REPEATED, ExpandArm, ExpandParams, expanded
 from armwise.arms.retrievers.kind import Resources
 from armwise.arms.tokenizer import words

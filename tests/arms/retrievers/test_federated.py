@@ -12,6 +12,7 @@ from armwise.arms.models import Backbone, locate
 from armwise.arms.profile import Profile, ProfileSpec
 from armwise.arms.relevance import read_model
 from armwise.arms.retrievers import (
+    ArmGraph,
     ArmSpec,
     ArmSpecError,
     FederatedArm,
@@ -252,6 +253,7 @@ def test_its_expected_steps_are_the_searches_that_it_may_make(several: Corpus, t
     for most, steps in ((1, 1.0), (2, 2.0), (5, 2.0)):
         have = built(several, tmp_path, most=most)
         assert catalog.arm_features("f", have.specs["f"])["steps"] == steps
-    assert catalog.drawing("f", have.specs) == "f"
-    assert catalog.is_light("f", have.specs)
-    assert catalog.filters("f", have.specs)
+    graph = ArmGraph(have.specs)
+    assert graph.random_part("f") == "f"
+    assert graph.is_light("f")
+    assert graph.filters("f")

@@ -8,6 +8,7 @@ from armwise.arms.base import ArmBuildError, Query
 from armwise.arms.corpus import Corpus
 from armwise.arms.relevance import read_model, write_model
 from armwise.arms.retrievers import (
+    ArmGraph,
     ArmSpec,
     ArmSpecError,
     NewArms,
@@ -70,7 +71,7 @@ def test_the_model_of_the_package_prefers_a_passage_that_says_it(corpus: Corpus,
     prepare(resources)
     best = build_arm("learned", resources).search(Query("Which opera did Mozart compose in Vienna?"), 2)
     assert best.passages[0].id == "mozart"
-    assert catalog.is_light("learned", specs)
+    assert ArmGraph(specs).is_light("learned")
 
 
 def specs(model: str) -> dict[str, ArmSpec]:

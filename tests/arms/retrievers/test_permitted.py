@@ -15,15 +15,15 @@ from armwise.arms.base import Arm, Passage
 from armwise.arms.corpus import Corpus
 from armwise.arms.filters import Comparison, Compound, permits
 from armwise.arms.llm import blocking_writer
-from armwise.arms.retrievers import catalog
-from armwise.arms.retrievers.catalog import KINDS, build_arm, prepare
+from armwise.arms.retrievers import ArmGraph, build_arm, prepare
+from armwise.arms.retrievers.catalog import KINDS
 from armwise.arms.retrievers.kind import ArmSpec, CascadeStep, Resources
 from tests.arms.conftest import ENCYCLOPEDIA, keep
 from tests.arms.contract import QUESTIONS, ask
 from tests.arms.retrievers.test_catalog import BACKBONES, SCRIPTED, SPECS, embed
 
 CASCADE = ArmSpec(kind="cascade", params={"stages": [["bm25"], ["graph"]], "decider": "scripted"})
-ARMS = {name: spec for name, spec in SPECS.items() if catalog.filters(name, SPECS)} | {"staged": CASCADE}
+ARMS = {name: spec for name, spec in SPECS.items() if ArmGraph(SPECS).filters(name)} | {"staged": CASCADE}
 
 TENANTS = ("acme", "zeta")
 PASSAGES = (
@@ -82,7 +82,7 @@ def built(folder: Path, corpus: Corpus, specs: dict[str, ArmSpec]) -> dict[str, 
 def test_what_a_server_or_a_framework_finds_is_not_said_to_be_permitted() -> None:
     honouring = {kind for kind, about in KINDS.own.items() if about.filters}
     assert honouring.isdisjoint({"remote", "mcp", "langchain", "llamaindex", "haystack"})
-    assert all(catalog.filters(name, ARMS) for name in ARMS)
+    assert all(ArmGraph(ARMS).filters(name) for name in ARMS)
     assert ARMS.keys() >= {"none", "bm25", "dense", "ds", "vendi", "graph", "rrf", "learned_fusion", "expand"}
     assert ARMS.keys() >= {
         "regularize",

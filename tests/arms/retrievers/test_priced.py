@@ -15,14 +15,18 @@ from armwise.arms.corpus import Corpus
 from armwise.arms.models import Backbone
 from armwise.arms.retrievers import (
     METER,
+    ArmGraph,
     ArmSpec,
     ArmSpecError,
     CascadeStep,
     Resources,
     build_arm,
     catalog,
+    fill_collection,
+    find_damage,
     metering,
     prepare,
+    read_ingested,
 )
 from tests.arms.contract import DIM, ask
 from tests.arms.scripted import writing
@@ -125,12 +129,12 @@ def test_each_member_that_is_asked_is_charged_and_no_other(
     specs = {**SIDES, "arm": ArmSpec(kind=kind, params=params)}
     usage = spent(corpus, tmp_path, specs, *texts, goes_on=goes_on)
     assert (usage.usd, usage.search_usd) == (charged, charged)
-    assert catalog.expected_usd("arm", specs) == pytest.approx(expected)
-    assert catalog.search_bound("arm", specs).search_usd == most
+    assert ArmGraph(specs).expected_usd("arm") == pytest.approx(expected)
+    assert ArmGraph(specs).bound("arm").search_usd == most
     dearer = {**specs, "arm": ArmSpec(kind=kind, params=params, usd=0.5)}
     assert spent(corpus, tmp_path, dearer, *texts, goes_on=goes_on).usd == charged + 0.5
-    assert catalog.expected_usd("arm", dearer) == pytest.approx(expected + 0.5)
-    assert catalog.search_bound("arm", dearer).search_usd == most + 0.5
+    assert ArmGraph(dearer).expected_usd("arm") == pytest.approx(expected + 0.5)
+    assert ArmGraph(dearer).bound("arm").search_usd == most + 0.5
 
 
 def test_members_of_members_are_charged_as_often_as_they_are_asked() -> None:
@@ -139,7 +143,7 @@ def test_members_of_members_are_charged_as_often_as_they_are_asked() -> None:
         "twice": ArmSpec(kind="expand", params={"arm": "a"}),
         "arm": ArmSpec(kind="rrf", params={"arms": ["twice", "a", "b"]}),
     }
-    assert catalog.expected_usd("arm", specs) == catalog.search_bound("arm", specs).search_usd == 13.0
+    assert ArmGraph(specs).expected_usd("arm") == ArmGraph(specs).bound("arm").search_usd == 13.0
 
 
 def test_what_a_search_costs_beside_a_meter_is_counted_nowhere(corpus: Corpus, tmp_path: Path) -> None:
@@ -178,12 +182,12 @@ def test_a_collection_is_filled_and_examined_for_nothing_and_searched_at_its_pri
     place = {"path": str(tmp_path / "engines"), "collection": "c"}
     have = Resources(corpus, tmp_path, {}, {"engine": ArmSpec(kind="tantivy", usd=0.5, params=place)})
     with metering() as meter:
-        assert catalog.ingested("engine", have) == ("", False)
-        catalog.fill("engine", have)
-        found = catalog.ingested("engine", have)
+        assert read_ingested("engine", have) == ("", False)
+        fill_collection("engine", have)
+        found = read_ingested("engine", have)
         assert found is not None
         assert found[1]
-        assert catalog.damage("engine", have) == []
+        assert find_damage("engine", have) == []
     assert meter.spent == []
     with metering() as meter:
         assert build_arm("engine", have).search(Query("Vienna"), 2).passages
@@ -198,14 +202,14 @@ def test_a_price_that_is_none_is_refused(usd: Any) -> None:
 
 def test_an_arm_that_searches_nothing_has_no_price() -> None:
     with pytest.raises(ArmSpecError, match="arm 'n': kind 'none' searches nothing: usd has no place there"):
-        catalog.validate_specs({"n": ArmSpec(kind="none", usd=0.001)}, ())
-    catalog.validate_specs({"n": ArmSpec(kind="none"), "a": SIDES["a"]}, ())
+        ArmGraph({"n": ArmSpec(kind="none", usd=0.001)}).validate(())
+    ArmGraph({"n": ArmSpec(kind="none"), "a": SIDES["a"]}).validate(())
 
 
 def test_a_price_makes_no_other_pipeline_and_no_other_search() -> None:
     dear = SIDES["a"].model_copy(update={"usd": 2.0})
-    assert catalog.same(SIDES["a"], dear)
-    assert catalog.search_digest("a", SIDES) == catalog.search_digest("a", {"a": dear})
+    assert catalog.are_equivalent(SIDES["a"], dear)
+    assert ArmGraph(SIDES).search_digest("a") == ArmGraph({"a": dear}).search_digest("a")
 
 
 def test_a_policy_sees_what_a_search_is_expected_to_cost() -> None:

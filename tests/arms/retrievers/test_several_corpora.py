@@ -10,8 +10,18 @@ from armwise.arms.corpus import Corpus, CorpusSource, ingest_all
 from armwise.arms.deployments.arm_host import key_of
 from armwise.arms.lab.jobs.job import PoolJob, Sweep
 from armwise.arms.models import Backbone
-from armwise.arms.retrievers import ArmSpec, ArmSpecError, Resources, build_arm, catalog, prepare
-from armwise.arms.retrievers.catalog import arm_features, same, search_digest, validate_specs
+from armwise.arms.retrievers import (
+    ArmGraph,
+    ArmSpec,
+    ArmSpecError,
+    Resources,
+    build_arm,
+    build_versioned,
+    fill_collection,
+    prepare,
+    read_ingested,
+)
+from armwise.arms.retrievers.catalog import are_equivalent, arm_features
 from tests.arms.contract import DIM, ask, check_arm
 from tests.arms.corpus.test_corpora import write
 
@@ -71,7 +81,7 @@ def test_an_arm_finds_passages_of_the_corpora_that_it_searches(
     arm = build_arm(name, have)
     found = arm.search(ask("What of Vienna and Oslo?", arm.backbones), 6).passages
     assert {passage.id.partition("/")[0] for passage in found} == corpora
-    assert catalog.corpora_of(name, SPECS) == corpora
+    assert ArmGraph(SPECS).corpora(name) == corpora
 
 
 def test_arms_of_one_kind_over_two_corpora_share_no_index(have: Resources) -> None:
@@ -93,8 +103,8 @@ def test_the_corpus_is_part_of_what_an_arm_is() -> None:
     one, other = SPECS["docs"], SPECS["tickets"]
     pair = {"arm": one}, {"arm": other}
     assert key_of("arm", pair[0]) != key_of("arm", pair[1])
-    assert search_digest("arm", pair[0]) != search_digest("arm", pair[1])
-    assert not same(one, other)
+    assert ArmGraph(pair[0]).search_digest("arm") != ArmGraph(pair[1]).search_digest("arm")
+    assert not are_equivalent(one, other)
     assert arm_features("arm", one)["corpus=docs"] == 1.0
     assert not any(name.startswith("corpus=") for name in arm_features("arm", ArmSpec(kind="bm25")))
 
@@ -102,9 +112,7 @@ def test_the_corpus_is_part_of_what_an_arm_is() -> None:
 def test_the_version_of_an_arm_is_that_of_its_corpus_alone(have: Resources, tmp_path: Path) -> None:
     def versions(resources: Resources) -> dict[str, str | None]:
         arms = ("docs", "tickets", "fused")
-        return {
-            name: catalog.versioned(build_arm(name, resources), name, resources).version() for name in arms
-        }
+        return {name: build_versioned(name, resources).version() for name in arms}
 
     before = versions(have)
     changed = ingest_all([write(tmp_path, "docs", CITIES), write(tmp_path, "tickets", ["Bern"])])
@@ -123,7 +131,7 @@ def test_the_same_passages_under_another_name_are_another_version(tmp_path: Path
         specs = {"arm": ArmSpec(kind="bm25", corpus=name or None)}
         resources = Resources(ingest_all(corpora), tmp_path / "indexes", {}, specs)
         prepare(resources)
-        return catalog.versioned(build_arm("arm", resources), "arm", resources).version()
+        return build_versioned("arm", resources).version()
 
     named = version("docs", [source])
     renamed = version("wiki", [CorpusSource(source.source, source.folder, "wiki")])
@@ -154,7 +162,7 @@ def test_the_same_passages_under_another_name_are_another_version(tmp_path: Path
 def test_a_wrong_corpus_is_refused(spec: ArmSpec, corpora: list[str], said: str) -> None:
     members = {name: ArmSpec(kind="bm25", corpus="docs") for name in ("b", "c")} if spec.kind == "rrf" else {}
     with pytest.raises(ArmSpecError) as raised:
-        validate_specs({"a": spec, **members}, [], corpora)
+        ArmGraph({"a": spec, **members}).validate([], corpora)
     assert said in str(raised.value)
 
 
@@ -169,7 +177,7 @@ def test_a_wrong_corpus_is_refused(spec: ArmSpec, corpora: list[str], said: str)
     ],
 )
 def test_an_arm_may_be_without_a_corpus_where_that_says_enough(spec: ArmSpec, corpora: list[str]) -> None:
-    validate_specs({"a": spec}, [], corpora)
+    ArmGraph({"a": spec}).validate([], corpora)
 
 
 def test_prepare_refuses_an_arm_over_a_corpus_that_is_gone(have: Resources) -> None:
@@ -199,19 +207,19 @@ class TestEngines:
         return Resources(several, tmp_path / "indexes", {}, specs)
 
     def test_a_collection_holds_the_corpus_of_its_arm(self, engines: Resources) -> None:
-        assert catalog.ingested("engine", engines) == ("", False)
-        assert catalog.fill("engine", engines).written == 5
-        assert catalog.ingested("engine", engines)[1]  # type: ignore[index]
+        assert read_ingested("engine", engines) == ("", False)
+        assert fill_collection("engine", engines).written == 5
+        assert read_ingested("engine", engines)[1]  # type: ignore[index]
         (first, *_) = build_arm("engine", engines).search(ask("Paris"), 3).passages
         assert first.id == "tickets/Paris"
 
     def test_a_collection_that_names_none_of_several_is_filled_by_others(self, engines: Resources) -> None:
-        assert catalog.ingested("foreign", engines) is None
+        assert read_ingested("foreign", engines) is None
         with pytest.raises(ArmSpecError, match=r"arm 'foreign' names no corpus: .* docs, tickets"):
-            catalog.fill("foreign", engines)
+            fill_collection("foreign", engines)
 
     def test_an_arm_of_arms_has_no_collection(self, engines: Resources) -> None:
         fused = ArmSpec(kind="rrf", params={"arms": ["engine", "foreign"]})
         resources = replace(engines, specs={**engines.specs, "fused": fused})
         with pytest.raises(ArmSpecError, match="arm 'fused' of kind 'rrf' has no collection: its kind would"):
-            catalog.fill("fused", resources)
+            fill_collection("fused", resources)

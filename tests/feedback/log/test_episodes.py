@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.feedback.events import Decision, Feedback, FeedbackKind, Tick
-from armwise.feedback.log import append
+from armwise.feedback.log import episodes
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.append import FeedbackStatus
+from armwise.feedback.log.batch import FeedbackStatus
 from armwise.feedback.log.store import Store
 from tests.feedback.conftest import decision
 
@@ -98,7 +98,7 @@ def test_what_was_settled_is_forgotten_when_an_older_log_was_restored(joined: St
 
 
 def test_of_many_episodes_the_latest_are_remembered(joined: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append, "REMEMBERED", 2)
+    monkeypatch.setattr(episodes, "REMEMBERED", 2)
     joined.append([part(name, episode=name) for name in "abc"])
     learn(joined, *"abc")
     for name in "abcab":
@@ -181,4 +181,4 @@ def test_a_commit_of_feedback_does_as_little_on_a_long_episode_as_on_a_short_one
 
 
 def test_ten_thousand_episodes_are_remembered() -> None:
-    assert append.REMEMBERED == 10_000
+    assert episodes.REMEMBERED == 10_000

@@ -11,7 +11,8 @@ import pytest
 from armwise.feedback.errors import ConflictError, LogUnavailableError, StoreError
 from armwise.feedback.events import Cost, Execution, Status, Tick
 from armwise.feedback.log import group_commit
-from armwise.feedback.log.append import Fact, Receipt
+from armwise.feedback.log.batch import Receipt
+from armwise.feedback.log.facts import Fact
 from armwise.feedback.log.group_commit import GroupCommit
 from armwise.feedback.log.store import Store
 from tests.feedback.conftest import decision, execution, value

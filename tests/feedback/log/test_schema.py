@@ -21,8 +21,8 @@ from armwise.feedback.errors import SchemaError
 from armwise.feedback.log import Store
 from armwise.feedback.log import schema as log_schema
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.append import decision_row
 from armwise.feedback.log.database import open_database
+from armwise.feedback.log.facts import decision_row
 from armwise.feedback.log.schema import MIGRATIONS, check, migrate, prepare, schema_of
 from armwise.feedback.log.store import DrawSecret
 from armwise.feedback.registry import active_policy

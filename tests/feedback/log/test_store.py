@@ -33,7 +33,8 @@ from armwise.feedback.events import (
 )
 from armwise.feedback.log import append
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.append import Fact, FeedbackStatus, Receipt, decision_row
+from armwise.feedback.log.batch import FeedbackStatus, Receipt
+from armwise.feedback.log.facts import Fact, decision_row
 from armwise.feedback.log.limits import LARGEST
 from armwise.feedback.log.store import Store
 from armwise.feedback.reward import Metric, RewardRule

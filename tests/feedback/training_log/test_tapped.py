@@ -11,7 +11,7 @@ from armwise.feedback.dataset import Selection
 from armwise.feedback.drift import DriftSpec, Monitor
 from armwise.feedback.events import INCUMBENT, OBSERVED, Decision, Example, Tick
 from armwise.feedback.log import Store, listing
-from armwise.feedback.log.append import Fact
+from armwise.feedback.log.facts import Fact
 from armwise.feedback.registry import prices
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import read_log

@@ -20,7 +20,7 @@ from armwise.agent.lab.offline.portfolio_report import ComparedScores, Portfolio
 from armwise.arms.lab.portfolio import MatrixArms, ScoreMatrix, read_matrix, selection, write_matrix
 from armwise.arms.models import Backbone
 from armwise.arms.questions import Question
-from armwise.arms.retrievers import ArmSpec, catalog
+from armwise.arms.retrievers import ArmGraph, ArmSpec
 
 Scores = NDArray[np.float32]
 
@@ -78,7 +78,7 @@ def test_of_two_arms_that_find_the_same_the_cheaper_one_is_chosen_and_keeps_its_
         "words": SPECS["words"].model_copy(update={"usd": 0.002}),
         "mini": SPECS["mini"].model_copy(update={"usd": 0.001}),
     }
-    dollars = {name: catalog.expected_usd(name, specs) for name in specs}
+    dollars = {name: ArmGraph(specs).expected_usd(name) for name in specs}
     questions = [Question(f"q{i}", "?") for i in range(same.shape[1])]
     backbones = {name: Backbone(model="hashing:8") for name in ("mini", "large")}
     table = MatrixArms(specs, backbones, {"usd": {**dollars, "large": 0.01}}, "R@4", {})
@@ -179,7 +179,7 @@ def test_the_configuration_has_all_that_the_arms_need_and_no_more(tmp_path: Path
         "backbones": {"mini": {"model": "hashing:8"}},
     }
     specs = {name: ArmSpec.model_validate(spec) for name, spec in document["arms"].items()}
-    catalog.validate_specs(specs, document["backbones"])
+    ArmGraph(specs).validate(document["backbones"])
     header = [line for line in text.splitlines() if line.startswith("#")]
     assert "2 of 5 arms, chosen by greedy for R@4 on 50 questions" in header[0]
     assert "parts of arms that were: words" in header[-1]

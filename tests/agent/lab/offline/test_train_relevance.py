@@ -28,7 +28,7 @@ from armwise.agent.lab.offline import (
     train_relevance,
     train_router,
 )
-from armwise.agent.lab.offline.train import ABOUT, auc
+from armwise.agent.lab.offline.relevance_training import ABOUT, auc
 from armwise.agent.lab.routers import cross_validation
 from armwise.agent.routers import RouterError, Stage, Trained, read_trained
 from armwise.agent.routers.features import RELEVANCE, SUPPORT

@@ -15,7 +15,7 @@ from armwise.arms.lab.portfolio.pool import (
     expand,
     load_pool,
 )
-from armwise.arms.retrievers import ArmSpec, ArmSpecError, catalog
+from armwise.arms.retrievers import ArmGraph, ArmSpec, ArmSpecError
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "pool.yaml"
 OFF = {"dense": False, "discounted": None, "vendi": None, "graph": None}
@@ -38,9 +38,9 @@ def test_the_defaults_are_the_360_of_the_paper() -> None:
 
 def test_the_catalogue_knows_every_arm_of_the_pool() -> None:
     arms = expand(PoolSpec())
-    catalog.validate_specs(arms, {"minilm", "mpnet"})
+    ArmGraph(arms).validate({"minilm", "mpnet"})
     with pytest.raises(ArmSpecError, match=r"arm 'dense-mpnet': unknown backbone 'mpnet'"):
-        catalog.validate_specs(arms, {"minilm"})
+        ArmGraph(arms).validate({"minilm"})
 
 
 def test_names_tell_the_parameters_without_the_tails_of_floats() -> None:
@@ -208,5 +208,5 @@ def test_the_arms_of_the_families_search_the_corpus_of_the_pool_and_further_ones
 def test_the_pool_of_the_questions_fits_the_corpora_of_the_service() -> None:
     file = load_pool(EXAMPLE.with_name("questions_pool.yaml"))
     arms = expand(file.pool)
-    catalog.validate_specs(arms, set(file.backbones), ("library", "language", "guides"))
+    ArmGraph(arms).validate(set(file.backbones), ("library", "language", "guides"))
     assert {"library", "language", "guides"} <= {spec.corpus for spec in arms.values()}

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
-from armwise.arms.lab.portfolio import coverage, selection
 from armwise.arms.lab.portfolio.coverage import best_of, values
 from armwise.arms.lab.portfolio.selection import (
     GREEDY,
@@ -85,21 +84,15 @@ def test_arms_that_complement_each_other_win_over_those_with_the_best_means() ->
 def test_the_picks_are_those_of_a_full_scan_ties_included(scores: Scores, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(scores)))
     start = tuple(data.draw(st.lists(st.integers(0, len(scores) - 1), max_size=k, unique=True)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "BATCH", data.draw(st.sampled_from([1, 2, 32])))
-        chosen = greedy(scores, k, start)
+    chosen = greedy(scores, k, start)
     assert chosen.arms == scan(scores, k, start)
     assert chosen.values == pytest.approx(
         [worth(scores, chosen.arms[: n + 1]) for n in range(len(chosen.arms))]
     )
 
 
-def test_the_picks_are_those_of_a_full_scan_where_float32_cannot_tell_arms_apart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """70,000 questions, arms whose sums differ by 2^-20 or not at all, and threads."""
-    monkeypatch.setattr(coverage, "WORTH_THREADS", 0)
-    monkeypatch.setattr(coverage, "THREADS", 2)
+def test_the_picks_are_those_of_a_full_scan_where_float32_cannot_tell_arms_apart() -> None:
+    """70,000 questions, and arms whose sums differ by 2^-20 or not at all."""
     rng = np.random.default_rng(0)
     base = rng.integers(0, 5, 70_001).astype(np.float32) / 4
     scores = np.stack([rng.permutation(base) for _ in range(40)])
@@ -114,21 +107,21 @@ def test_the_picks_are_those_of_a_full_scan_where_float32_cannot_tell_arms_apart
 @pytest.mark.parametrize("start", [(), (2,)])
 def test_an_arm_wins_whose_sum_in_float32_is_the_smaller_one(start: tuple[int, ...]) -> None:
     """Where numbers are added to 1 in float32, one by one, 63 times 2^-25 is lost, and 2^-22 is not."""
-    n = coverage.LANES * 16
+    n = 64 * 16
     scores = np.zeros((3, n), dtype=np.float32)
     scores[:2, :16] = 1.0
     scores[0, 16:32] = 2.0**-22
     scores[1, 16:] = 2.0**-25
     scores[2, -1] = 2.0**-25
     assert worth(scores, (1, *start)) > worth(scores, (0, *start))
-    float32 = coverage.totals(scores, scores[2], np.array([0, 1]), dtype=np.float32)
+    float32 = scores[:2].reshape(2, 64, 16).sum(axis=1, dtype=np.float32).sum(axis=1, dtype=np.float64)
     assert float32[1] < float32[0]
     assert greedy(scores, len(start) + 1, start).arms == (*start, 1)
 
 
 def test_a_guess_is_not_given_up_for_what_float32_loses() -> None:
     """Three cheap arms are worth more than the dear one, by less than their sums in float32 are short of."""
-    scores = np.zeros((4, coverage.LANES, 48), dtype=np.float32)
+    scores = np.zeros((4, 64, 48), dtype=np.float32)
     for arm in range(3):
         scores[arm, 0, 16 * arm : 16 * (arm + 1)] = 1.0
         scores[arm, 1:, 16 * arm : 16 * (arm + 1)] = 2.0**-25

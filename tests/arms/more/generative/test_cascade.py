@@ -12,7 +12,8 @@ from armwise.arms.corpus import Corpus
 from armwise.arms.llm import GeneratorError, Prompt, prompts
 from armwise.arms.models import Backbone
 from armwise.arms.more.generative.cascade import CascadeArm
-from armwise.arms.retrievers.catalog import ArmSpecError, backbones_of, build_arm, prepare, validate_specs
+from armwise.arms.retrievers import ArmGraph, build_arm, prepare
+from armwise.arms.retrievers.catalog import ArmSpecError
 from armwise.arms.retrievers.kind import ArmSpec, CascadeStep, DeciderSpec, Resources
 from tests.arms.contract import DIM, check_arm
 from tests.arms.more.generative.test_ensemble import WHICH, Fails, Model, Says
@@ -148,7 +149,7 @@ def test_a_cascade_keeps_the_contract_of_arms_and_asks_for_the_decider_that_fits
     have = Resources(corpus, tmp_path, backbones, SPECS, write=Model(), open_selector=open_fake)
     prepare(have)
     arm = build_arm("all", have)
-    assert arm.backbones == backbones_of("all", SPECS) == {"hashed"}, "of every stage"
+    assert arm.backbones == ArmGraph(SPECS).backbones("all") == {"hashed"}, "of every stage"
     wanted = DeciderSpec(
         Path("/deciders/cities"),
         (("none", "words"), ("near",)),
@@ -184,7 +185,7 @@ def test_without_deciders_a_cascade_is_not_prepared(corpus: Corpus, tmp_path: Pa
 def test_stages_are_at_least_two_of_known_arms_each_once(wrong: dict[str, Any], message: str) -> None:
     specs = {**SPECS, "all": ArmSpec(kind="cascade", params={**PARAMS, **wrong})}
     with pytest.raises(ArmSpecError, match=message):
-        validate_specs(specs, ["hashed"])
+        ArmGraph(specs).validate(["hashed"])
 
 
 def test_the_stages_have_64_arms_together_at_most() -> None:
@@ -193,7 +194,7 @@ def test_the_stages_have_64_arms_together_at_most() -> None:
         params = {"stages": [names[:40], names[40:]], "decider": "/deciders/any"}
         specs = {**arms, "all": ArmSpec(kind="cascade", params=params)}
         if fits:
-            validate_specs(specs, [])
+            ArmGraph(specs).validate([])
         else:
             with pytest.raises(ArmSpecError, match="the stages have 65 arms: at most 64 fit"):
-                validate_specs(specs, [])
+                ArmGraph(specs).validate([])

@@ -31,17 +31,10 @@ from armwise.arms.llm import prompts as llm_prompts
 from armwise.arms.models import Backbone
 from armwise.arms.more.generative import ensemble
 from armwise.arms.more.generative.ensemble import SYSTEM, EnsembleArm, EnsembleParams, SelectorInputs, vote
+from armwise.arms.retrievers import ArmGraph, build_arm, dense, prepare
 from armwise.arms.retrievers import bm25 as lexical
-from armwise.arms.retrievers import dense
 from armwise.arms.retrievers.bm25 import BM25Params
-from armwise.arms.retrievers.catalog import (
-    ArmSpecError,
-    backbones_of,
-    build_arm,
-    embeddings_of,
-    prepare,
-    validate_specs,
-)
+from armwise.arms.retrievers.catalog import ArmSpecError
 from armwise.arms.retrievers.dense import DenseParams
 from armwise.arms.retrievers.kind import AnswerSelector, ArmSpec, Resources, SelectorSpec
 from armwise.arms.tokenizer import normalised
@@ -403,7 +396,7 @@ def test_a_router_and_its_backbone_belong_together(wrong: dict[str, str], messag
     spec = ArmSpec(kind="ensemble", params={"arms": ["a", "b"], **wrong})
     specs = {"a": ArmSpec(kind="none"), "b": ArmSpec(kind="bm25"), "all": spec}
     with pytest.raises(ArmSpecError, match=f"arm 'all'.*{message}"):
-        validate_specs(specs, ["hashed"])
+        ArmGraph(specs).validate(["hashed"])
 
 
 def with_selector(resources: Resources, specs: Mapping[str, ArmSpec], read: list[SelectorSpec]) -> Resources:
@@ -440,7 +433,8 @@ def test_a_router_is_asked_for_with_all_that_it_must_fit_and_its_vectors_are_mad
     router, encoder = Path("/routers/cities"), resources.backbones["hashed"]
     wanted = SelectorSpec(router, ("none", "words"), "hashed", encoder, writing)
     assert read == [wanted, wanted]
-    assert backbones_of("all", specs) == embeddings_of("all", specs) == arm.backbones == {"hashed"}
+    graph = ArmGraph(specs)
+    assert graph.backbones("all") == graph.embeddings("all") == arm.backbones == {"hashed"}
     assert PassageVectors(resources.corpus, tmp_path, encoder).of(["vienna"]).keys() == {"vienna"}
 
 

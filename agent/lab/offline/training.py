@@ -1,0 +1,114 @@
+"""What training a model of any sort has in common: its data, its output, and what is printed.
+
+outcomes --> labels --fit--> model --> figures on held-out questions
+                '------fit-----------> the model that is kept, of all questions
+
+router_training     learns the utility of each arm; served by `router: {path: FOLDER}`, or by an ensemble of
+                    answers. Scores of held-out questions are saved beside it
+relevance_training  learns which passages are gold; served by an arm of kind `learned_fusion`
+cascade_training    learns which stage answers well enough; served by an arm of kind `cascade`
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, Field, ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from armwise.agent.lab.offline.labelled_data import PLAIN, LabelledQuestions
+from armwise.agent.lab.routers import cross_validation
+from armwise.agent.routers import RouterError
+from armwise.arms.llm import prompts
+
+S = TypeVar("S", bound=BaseModel)
+
+
+class TrainingData(LabelledQuestions):
+    """What any model is trained on, and where it is kept."""
+
+    held_out: float = Field(
+        default=0.2, ge=0, lt=1, description="Part of the questions to validate on; 0 for none."
+    )
+    seed: int = Field(default=0, ge=0, description="Seed that draws the held-out questions.")
+    output: Path = Field(description="Folder of the model; one that is there is replaced.")
+
+
+class FoldedData(TrainingData):
+    """What a model is trained on that may be validated fold by fold."""
+
+    arms: tuple[str, ...] = Field(
+        default=("*",),
+        min_length=1,
+        description="Pattern of arms to choose among, else all; the model does not see others.",
+    )
+    folds: int | None = Field(
+        default=None,
+        ge=2,
+        description="Hold out each of so many parts in turn, in place of one part. A warm start that goes "
+        "with this router needs that of its questions.",
+    )
+
+    def parts(self, texts: Sequence[str]) -> list[tuple[cross_validation.Rows, cross_validation.Rows]]:
+        """Return the questions to fit to and to validate on, equal texts together. Raises RouterError."""
+        if self.folds is not None:
+            if self.folds > (n := len(set(texts))):
+                raise RouterError(f"{n} questions cannot be cut into {self.folds} folds: take {n} or fewer")
+            return cross_validation.folds(texts, self.folds, self.seed)
+        if self.held_out == 0.0:
+            return []
+        held_out = cross_validation.part_of(texts, self.held_out, self.seed)
+        if held_out.all() or not held_out.any():
+            n = len(set(texts))
+            raise RouterError(f"{n} questions cannot be split so that {self.held_out:g} of them is held out")
+        return [(np.flatnonzero(~held_out), np.flatnonzero(held_out))]
+
+
+def read_spec(spec: type[S], name: str, file: Path) -> S:
+    """Return what a YAML file describes; `name` is the noun for it. Raises RouterError."""
+    try:
+        return spec.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
+        raise RouterError(f"{file} describes no {name}: {error}") from None
+
+
+class Results(Protocol):
+    """Figures of a model on questions that it was not fitted to."""
+
+    def table(self) -> Table:
+        """Return the results as a table."""
+
+    def conclusion(self) -> str:
+        """Return a summary."""
+
+
+def print_results(results: Results | None, console: Console, missing: str = "") -> None:
+    """Print the figures of a model, or why there are none."""
+    if results is None:
+        console.print(f"not validated: {missing}", **PLAIN)
+    else:
+        console.print(results.table())
+        console.print(results.conclusion(), **PLAIN)
+
+
+def check_output(folder: Path) -> None:
+    """Refuse an output that cannot become a folder, before anything is trained. Raises RouterError."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        why = "is not a folder" if not there.is_dir() else "cannot be written to"
+        raise RouterError(f"{folder} cannot hold a model, as {there} {why}: choose another output")
+
+
+def print_arm(kind: str, params: dict[str, Any], writing: prompts.Writing | None, console: Console) -> None:
+    """Print the arm that serves a model, as configuration in one line."""
+    if writing is not None:
+        params |= asdict(writing) | {"form": writing.form.value}
+    arm = {"kind": kind, "params": params}
+    line = yaml.safe_dump(arm, default_flow_style=True, sort_keys=False, width=math.inf).strip()
+    console.print(f"serve it as an arm   {line}", **PLAIN)

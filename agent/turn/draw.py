@@ -1,0 +1,547 @@
+"""The draw: what policy and router see, the distribution over the arms that may be drawn, and one of them.
+
+Arms are masked before the draw, and none is drawn and then skipped: the distribution that is logged is the
+one that was drawn from.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from armwise.agent.policies import FeatureSpec, Policy, choose, describe, sampling, served_distribution
+from armwise.agent.turn.ask import Ask, ObservedDecision
+from armwise.agent.turn.eligibility import ArmInfo, NoEligibleArmError, OverloadedError
+from armwise.agent.turn.health import NO_MODELS, ArmHealth
+from armwise.agent.turn.probes import UNPROBED, Embeddings, Probes
+from armwise.arms import tracing
+from armwise.arms.base import ArmError, Query, Retrieval
+from armwise.arms.profile import similarities
+from armwise.feedback.budget import Price
+from armwise.feedback.events import INCUMBENT, OBSERVED, SIMILARITY, Context, Decision, KeptDraw, Mask, Mode
+
+logger = logging.getLogger(__name__)
+
+MOST_DROPPED = 8
+"""Number of the newest candidates that failed and are remembered: more than take part at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How long a conversation keeps the arm that was drawn for it.
+
+    Attributes:
+        turns: Most turns of a draw, that of the draw included.
+        idle_s: Seconds since its newest turn after which another arm is drawn.
+    """
+
+    turns: int
+    idle_s: float
+
+
+class ArmScorer(Protocol):
+    """Scores arms with a trained router.
+
+    Attributes:
+        backbone: Backbone whose embedding of the question it reads.
+        arms: Arms that it was trained on.
+        k: Passages of each arm that it reads; 0 where it reads the question alone.
+    """
+
+    backbone: str
+    arms: frozenset[str]
+    k: int
+
+    async def scores(
+        self, query: Query, arms: Sequence[str], found: Mapping[str, Retrieval]
+    ) -> Mapping[str, float]:
+        """Return a finite score of each of these arms, higher is better.
+
+        Args:
+            query: The question, embedded with the backbone.
+            arms: Which to score, all of them among `arms`.
+            found: Retrieval of each arm; empty where it reads the question alone.
+
+        Raises:
+            ArmError: The router, or the vectors of passages, failed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A candidate that takes a share of the traffic.
+
+    Attributes:
+        policy: Policy.
+        version: Number of the version.
+        share: Weight in the mixture with the served policy, in (0, 1).
+        scorer: Router whose scores replace those of the served one; None without a router.
+        kept_floor: Share of the floor that is kept in decisions in which it takes part, in [0, 1].
+    """
+
+    policy: Policy
+    version: int
+    share: float
+    scorer: ArmScorer | None = None
+    kept_floor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The policy that decides, with its router, frozen until the next version replaces it, and the canaries.
+
+    In each decision one of the canaries takes part, so that their exploration adds up to that of one.
+    """
+
+    policy: Policy
+    version: int
+    canaries: tuple[Canary, ...] = ()
+    scorer: ArmScorer | None = None
+
+
+def list_scorers(serving: Serving) -> list[ArmScorer]:
+    """Return the routers that take part in decisions: that of the served version, and those of canaries."""
+    scorers = serving.scorer, *(canary.scorer for canary in serving.canaries)
+    return [scorer for scorer in dict.fromkeys(scorers) if scorer is not None]
+
+
+def build_context(
+    question: str,
+    spec: FeatureSpec,
+    embeddings: Embeddings,
+    arms: Mapping[str, ArmInfo],
+    extra: Mapping[str, float | str | bool] | None = None,
+    *,
+    cost_weight: float,
+) -> Context:
+    """Return what a policy sees of a question: the same in a turn and in a label of a warm start.
+
+    Args:
+        question: The text of the request.
+        spec: Which features the context has.
+        embeddings: Embeddings of the question, by the backbones that `spec` names.
+        arms: The live arms.
+        extra: The caller's own features.
+        cost_weight: Cost weight of the request.
+
+    Raises:
+        FeatureError: An extra number is not finite.
+        ValueError: An embedding is too short.
+    """
+    of_arms = {name: info.features for name, info in arms.items()}
+    if spec.similarity is not None:
+        profiles = {name: info.profile for name, info in arms.items() if info.profile is not None}
+        near = similarities(profiles, embeddings[spec.similarity.backbone])
+        of_arms |= {name: {**of_arms[name], SIMILARITY: value} for name, value in near.items()}
+    return describe(
+        question,
+        spec,
+        embedding=embeddings[spec.embedding.backbone] if spec.embedding else None,
+        extra=extra,
+        arms=of_arms,
+        cost_weight=cost_weight,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What routers add to a context.
+
+    Attributes:
+        context: The input of the served policy.
+        probes: Retrievals of arms before one is drawn.
+        candidate_scores: Router scores that replace the context's for the canary; None for the same ones.
+    """
+
+    context: Context
+    probes: Probes = UNPROBED
+    candidate_scores: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lottery:
+    """What an arm is drawn from, and who has a part in it.
+
+    Attributes:
+        p: Probability of each arm that may be drawn, shape (n_arms,).
+        mode: How the arm is found.
+        policy: Kind of the policy.
+        floor: Least probability of an arm.
+        shadow: What the policy would have drawn from, shape (n_arms,); (0,) where that is not recorded.
+        candidate: Version of the canary that takes part; 0 without one.
+        share: Weight of the canary.
+        incumbent: Distribution of the caller's own decider, shape (n_arms,); (0,) without one.
+        incumbent_share: Weight of that decider.
+    """
+
+    p: NDArray[np.float64]
+    mode: Mode
+    policy: str
+    floor: float
+    shadow: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    candidate: int = 0
+    share: float = 0.0
+    incumbent: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    incumbent_share: float = 0.0
+
+
+@dataclass(slots=True)
+class Decider:
+    """Scores the eligible arms and draws one of them.
+
+    Attributes:
+        serving: The policy that decides now, with its router; replaced when a version is published. A turn
+            keeps the one that it began with.
+        floor: Least probability of every eligible arm.
+        salt: Enters the hash of the draw; secret.
+        wait_s: Seconds in which feedback counts.
+        clock: Seconds since the epoch.
+        health: Circuit breakers and concurrency caps of the arms.
+        dropped: Candidates whose policy or router failed; they take part no more.
+        price: Price of a unit of cost under the budget; None without one, and before its first request.
+        share: Share of the policy in decisions in which the caller's own decider takes part, in [0, 1].
+        keeping: How long a conversation keeps its arm; None where every turn draws.
+        alarm_at: When drift was detected last, seconds since the epoch; draws until then are not kept.
+    """
+
+    serving: Serving
+    floor: float
+    salt: str = field(repr=False)
+    wait_s: float
+    clock: Callable[[], float] = time.time
+    health: ArmHealth = field(default_factory=ArmHealth)
+    dropped: tuple[Canary, ...] = ()
+    price: Price | None = None
+    share: float = 1.0
+    keeping: Keeping | None = None
+    alarm_at: float | None = None
+
+    def keeps(self, ask: Ask) -> bool:
+        """Return whether the arm of a request is kept for its conversation, or was by an earlier turn.
+
+        An arm that the caller names, the most probable one where it asks for that, and one that the caller's
+        own decider takes part in drawing, is neither.
+        """
+        if self.keeping is None or ask.incumbent is not None:
+            return False
+        named = ask.episode_id is not None and ask.episode_id != ask.decision_id
+        return named and ask.explore and ask.forced is None and not ask.actions
+
+    def is_kept(self, draw: KeptDraw, names: Collection[str]) -> bool:
+        """Return whether a conversation keeps the arm of its newest draw for another turn.
+
+        Args:
+            draw: The draw, as the log has it.
+            names: The arms that may be drawn now.
+        """
+        if self.keeping is None or draw.failed or draw.arm not in names:
+            return False
+        if self.alarm_at is not None and draw.decided_at <= self.alarm_at:
+            return False
+        idle_s = self.clock() - draw.last_at
+        return draw.turns < self.keeping.turns and idle_s <= self.keeping.idle_s
+
+    @property
+    def canaries(self) -> list[Canary]:
+        """The candidates that take part in decisions."""
+        return [canary for canary in self.serving.canaries if not self._is_dropped(canary)]
+
+    def _is_dropped(self, canary: Canary) -> bool:
+        return any(canary.policy is dropped.policy for dropped in self.dropped)
+
+    def _canary_of(self, serving: Serving, decision_id: str) -> Canary | None:
+        """Return the candidate of a decision, by a hash of its id; None for none, or if it is dropped."""
+        canaries = serving.canaries
+        if not canaries:
+            return None
+        u = sampling.uniform_from(decision_id, self.salt + "/canary") if len(canaries) > 1 else 0.0
+        canary = canaries[int(u * len(canaries))]
+        return None if self._is_dropped(canary) else canary
+
+    def masked(
+        self, names: Sequence[str], probes: Probes = UNPROBED, models: Mapping[str, str] = NO_MODELS
+    ) -> dict[str, Mask]:
+        """Return the arms that may not be drawn now, each with why; at least one is left.
+
+        Those whose probe failed are among them, unless all of them did.
+
+        Args:
+            names: To choose among.
+            probes: Their retrievals before the draw.
+            models: The language model of each, where they are to answer.
+
+        Raises:
+            ArmError: The encoders of all of them are still being loaded.
+            OverloadedError: No arm has room.
+        """
+        worked = [name for name in names if name not in probes.failed] or names
+        masked = {name: Mask.SEARCH_FAILED for name in names if name not in worked} if probes.failed else {}
+        names = worked
+        masked |= self.health.masked(names, probes.found.keys() | probes.failed.keys(), models)
+        if self.health.loading.issuperset(names):
+            raise ArmError(
+                f"the encoders of the arms that could be drawn are still being loaded: {', '.join(names)}"
+            )
+        if masked.keys() >= set(names):
+            raise OverloadedError(f"no arm that could be drawn has room: {', '.join(names)}")
+        return masked
+
+    async def score(
+        self,
+        ask: Ask,
+        names: Sequence[str],
+        query: Query,
+        context: Context,
+        search_first: Callable[[Sequence[str]], Awaitable[Probes]],
+        serving: Serving | None = None,
+    ) -> Scored:
+        """Add the router's scores to the context; the arms search first if a router reads passages.
+
+        Args:
+            ask: The request; with a forced arm nothing is scored.
+            names: The arms that may be drawn; a router scores those that it was trained on.
+            query: The question, with the embeddings that the routers read.
+            context: Context of the question so far.
+            search_first: Has arms search before one is drawn.
+            serving: Policy and router of the turn; None for those that serve now.
+
+        Raises:
+            ArmError: The router of the served version failed; that of a canary is dropped with it.
+        """
+        serving = serving or self.serving
+        canary = self._canary_of(serving, ask.decision_id)
+        served_scorer, other = serving.scorer, serving.scorer if canary is None else canary.scorer
+        scorers = list_scorers(replace(serving, canaries=() if canary is None else (canary,)))
+        if not scorers or ask.forced is not None:
+            return Scored(context)
+        probes = UNPROBED
+        probed_arms = [name for name in names if any(scorer.k and name in scorer.arms for scorer in scorers)]
+        if probed_arms:
+            with self.health.track(*probed_arms) as report:
+                probes = await search_first(probed_arms)
+                report(worked=probes.found, failed=probes.failed)
+
+        async def scores(scorer: ArmScorer | None) -> Mapping[str, float]:
+            if scorer is None:
+                return {}
+            arms = [name for name in names if name in scorer.arms and (not scorer.k or name in probes.found)]
+            return await scorer.scores(query, arms, probes.found if scorer.k else {}) if arms else {}
+
+        context = context.with_scores(await scores(served_scorer))
+        if canary is None or other is served_scorer:
+            return Scored(context, probes)
+        try:
+            return Scored(context, probes, await scores(other))
+        except ArmError:
+            self._drop(canary, "its router failed")
+            return Scored(context, probes)
+
+    def decide(
+        self,
+        ask: Ask,
+        names: Sequence[str],
+        context: Context,
+        probes: Probes = UNPROBED,
+        serving: Serving | None = None,
+        candidate_scores: Mapping[str, float] | None = None,
+        masked: Mapping[str, Mask] = MappingProxyType({}),
+        models: Mapping[str, str] = NO_MODELS,
+        draw: KeptDraw | None = None,
+    ) -> Decision:
+        """Decide on an arm: `choose` draws it from the distribution of the policy, the canary and the floor.
+
+        Where the caller's own decider takes part, the policy has its share, no canary takes part, and the
+        floor holds within the share alone.
+
+        Args:
+            ask: The request.
+            names: The arms that may be drawn.
+            context: Context of the question, with the scores of the router.
+            probes: Retrievals of arms before the draw.
+            serving: Policy and router of the turn; None for those that serve now.
+            candidate_scores: Scores of the canary's router, if it is another one.
+            masked: The live arms that are not among `names`, each with why.
+            models: The language model of each, where they are to answer.
+            draw: The draw whose arm the conversation keeps, one of `names`; None to draw.
+
+        Raises:
+            OverloadedError: The arms have no room any more.
+        """
+        serving, unavailable = serving or self.serving, self.masked(names, probes, models)
+        names = [name for name in names if name not in unavailable]
+        if draw is not None and draw.arm in names:
+            return self._continued(ask, names, context, draw, {**masked, **unavailable})
+        price, costs, penalty = self._priced(names if ask.forced is None else ())
+        lottery = self._distribute(ask, names, context, serving, candidate_scores, penalty)
+        p, mode = lottery.p, lottery.mode
+        if mode is Mode.EXPLORE:
+            drawn = choose(p, sampling.uniform_from(ask.decision_id, self.salt, names))
+        else:
+            drawn = int(p.argmax())
+        now = self.clock()
+        return Decision(
+            id=ask.decision_id,
+            context=context,
+            arms=tuple(names),
+            probabilities=tuple(p.tolist()),
+            drawn=names[drawn],
+            policy=lottery.policy,
+            version=serving.version,
+            mode=mode,
+            decided_at=now,
+            deadline=now + self.wait_s,
+            episode_id=ask.episode_id,
+            request_digest=ask.request_digest,
+            user_digest=ask.user_digest,
+            floor=lottery.floor,
+            deferred=ask.deferred,
+            shadow=tuple(lottery.shadow.tolist()),
+            candidate=lottery.candidate,
+            share=lottery.share,
+            price=price,
+            costs=costs,
+            cost_weight=ask.cost_weight,
+            candidate_scores=candidate_scores if lottery.candidate else None,
+            masked={**masked, **unavailable},
+            trace=tracing.traceparent(),
+            incumbent=tuple(lottery.incumbent.tolist()),
+            incumbent_share=lottery.incumbent_share,
+            quoted_groups=ask.quoted_groups,
+            draw_id=ask.decision_id if mode is Mode.EXPLORE and self.keeps(ask) else None,
+        )
+
+    def _distribute(
+        self,
+        ask: Ask,
+        names: Sequence[str],
+        context: Context,
+        serving: Serving,
+        candidate_scores: Mapping[str, float] | None,
+        penalty: Sequence[float],
+    ) -> Lottery:
+        """Return what an arm is drawn from: the policy, with the floor, mixed with who else takes part."""
+        policy = serving.policy
+        if ask.forced is not None:
+            return Lottery(np.ones(1), Mode.FORCED, policy.kind, 0.0)
+        mode, floor = Mode.EXPLORE if ask.explore else Mode.GREEDY, sampling.lowered(self.floor, len(names))
+        if ask.incumbent is not None and self.share < 1.0:
+            incumbent, rest = self._incumbent(ask.incumbent, names), 1.0 - self.share
+            p = served_distribution(policy, context, names, floor, penalty)
+            mixed = sampling.mixed(p, incumbent, rest)
+            return Lottery(mixed, mode, INCUMBENT, floor, p, incumbent=incumbent, incumbent_share=rest)
+        candidate, share, of_candidate = 0, 0.0, np.zeros(0)
+        if canary := self._canary_of(serving, ask.decision_id):
+            theirs = context if candidate_scores is None else context.with_scores(candidate_scores)
+            kept = floor * canary.kept_floor
+            of_candidate = self._candidate_distribution(canary, theirs, names, kept, penalty)
+            if of_candidate.size:
+                candidate, share, floor = canary.version, canary.share, kept
+        p = served_distribution(policy, context, names, floor, penalty)
+        if of_candidate.size:
+            p = sampling.mixed(p, of_candidate, share)
+        shadow = sampling.shadow_distribution(policy, context, names, floor, penalty)
+        return Lottery(p, mode, policy.kind, floor, shadow, candidate, share)
+
+    def _priced(self, names: Sequence[str]) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
+        """Return the price under the budget, the cost of each arm, and what that takes off its score.
+
+        There is no price without a budget, before its first request, and for no arms.
+        """
+        if self.price is None or not names:
+            return 0.0, (), ()
+        price, costs = self.price.price, self.price.costs(names)
+        return price, costs, tuple(price * cost for cost in costs)
+
+    @staticmethod
+    def _incumbent(named: Mapping[str, float], names: Sequence[str]) -> NDArray[np.float64]:
+        """Return the distribution of the caller's own decider, shape (n_arms,). Raises NoEligibleArmError."""
+        if gone := [arm for arm, p in named.items() if p and arm not in names]:
+            raise NoEligibleArmError(
+                f"arm {gone[0]!r} of the incumbent cannot be drawn now; these can: {', '.join(names)}"
+            )
+        return np.array([named.get(arm, 0.0) for arm in names])
+
+    def observe(self, ask: Ask, observed: ObservedDecision, context: Context, serving: Serving) -> Decision:
+        """Return a decision of another system, with what the policy would have drawn from in the shadow.
+
+        Args:
+            ask: The question, and whose it is.
+            observed: What was decided.
+            context: Context of the question, with the scores of the router.
+            serving: Policy and router that serve now.
+
+        Raises:
+            PolicyError: The policy gave no distribution.
+        """
+        arms = observed.arms
+        floor = sampling.lowered(self.floor, len(arms))
+        price, costs, penalty = self._priced(arms)
+        shadow = served_distribution(serving.policy, context, arms, floor, penalty)
+        return Decision(
+            id=ask.decision_id,
+            context=context,
+            arms=arms,
+            probabilities=observed.probabilities,
+            drawn=observed.drawn,
+            policy=OBSERVED,
+            version=serving.version,
+            decided_at=observed.at,
+            deadline=observed.at + self.wait_s,
+            episode_id=ask.episode_id,
+            request_digest=ask.request_digest,
+            user_digest=ask.user_digest,
+            floor=floor,
+            shadow=tuple(shadow.tolist()),
+            price=price,
+            costs=costs,
+            cost_weight=ask.cost_weight,
+            trace=tracing.traceparent(),
+        )
+
+    def _continued(
+        self, ask: Ask, names: Sequence[str], context: Context, draw: KeptDraw, masked: Mapping[str, Mask]
+    ) -> Decision:
+        """Return the decision that keeps the arm of a draw: given the draw, that arm is certain."""
+        now = self.clock()
+        return Decision(
+            id=ask.decision_id,
+            context=context,
+            arms=tuple(names),
+            probabilities=tuple(float(name == draw.arm) for name in names),
+            drawn=draw.arm,
+            policy=draw.policy,
+            version=draw.version,
+            mode=Mode.CONTINUED,
+            decided_at=now,
+            deadline=now + self.wait_s,
+            episode_id=ask.episode_id,
+            request_digest=ask.request_digest,
+            user_digest=ask.user_digest,
+            deferred=ask.deferred,
+            cost_weight=ask.cost_weight,
+            masked=masked,
+            trace=tracing.traceparent(),
+            quoted_groups=ask.quoted_groups,
+            draw_id=draw.id,
+        )
+
+    def _drop(self, canary: Canary, why: str) -> None:
+        """Have a candidate take no part any more; to be called where an error is handled."""
+        logger.exception("version %d takes no part any more: %s", canary.version, why)
+        self.dropped = *self.dropped[1 - MOST_DROPPED :], canary
+
+    def _candidate_distribution(
+        self, canary: Canary, context: Context, names: Sequence[str], floor: float, penalty: Sequence[float]
+    ) -> NDArray[np.float64]:
+        """Return the distribution of a candidate, shape (n_arms,); (0,) where it fails and is dropped."""
+        try:
+            return served_distribution(canary.policy, context, names, floor, penalty)
+        except Exception:  # noqa: BLE001 - logged there; a policy may raise anything
+            self._drop(canary, "it gave no distribution")
+            return np.zeros(0)

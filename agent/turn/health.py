@@ -1,0 +1,189 @@
+"""The health of arms and language models: circuit breakers, and caps of concurrent searches.
+
+An arm is available unless its circuit breaker is open, its concurrency cap is reached, or its encoder is
+being loaded:
+
+    open    the arm failed several times in a row and is not drawn until a pause has passed. If the next
+            search fails as well, the pause doubles; a success closes the breaker
+    full    the arm has as many searches under way as its cap allows
+    loading the encoder of its questions is not loaded yet
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Protocol
+
+from armwise.feedback.events import Mask
+
+NO_MODELS: Mapping[str, str] = MappingProxyType({})
+
+DOUBLINGS = 6
+"""How often a pause is doubled at most: 5 seconds grow to about as many minutes."""
+
+
+LONGEST_REST_S = 300.0
+"""Longest rest that a language model can ask for: what a provider says is not to be trusted with more."""
+
+
+def llm_key(model: str) -> str:
+    """Return the name by which the health of a language model is known, which is that of no arm."""
+    return f"llm/{model}"
+
+
+class ReportOutcome(Protocol):
+    """Records how searches ended. A cancelled search is not reported: it is not evidence about its arm."""
+
+    def __call__(
+        self,
+        *,
+        worked: Collection[str] = (),
+        failed: Collection[str] = (),
+        refused: Collection[str] = (),
+        rest_s: float = 0.0,
+    ) -> None:
+        """Record the arms that answered, those that failed, and those that refused the question.
+
+        The caller chooses what is refused: of an arm that has worked, that is not evidence. One that failed
+        and asked for a rest has it at once.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArmState:
+    """The health of one arm.
+
+    Attributes:
+        is_open: Whether its breaker is open.
+        loading: Whether its encoder is not loaded yet.
+        failures: Failures in a row.
+        under_way: Searches that are under way.
+        cap: Most concurrent searches; None for any number.
+    """
+
+    is_open: bool
+    loading: bool
+    failures: int
+    under_way: int
+    cap: int | None
+
+
+class ArmHealth:
+    """Failures and searches under way of each arm.
+
+    Args:
+        failures: Failures in a row that open the breaker of an arm, at least 1.
+        rest_s: Seconds that it stays open at first.
+        caps: Most concurrent searches by arm, at least 1; an arm that is not named has no cap.
+        clock: Seconds, never going back.
+
+    Attributes:
+        loading: Arms whose encoder is not loaded yet.
+    """
+
+    def __init__(
+        self,
+        failures: int = 3,
+        rest_s: float = 5.0,
+        caps: Mapping[str, int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.loading: frozenset[str] = frozenset()
+        self._limit, self._rest_s = failures, rest_s
+        self._caps = dict(caps or {})
+        self._clock = clock
+        self._under_way: dict[str, int] = {}
+        self._failures: dict[str, int] = {}  # in a row
+        self._open_until: dict[str, float] = {}
+        self._worked: set[str] = set()
+
+    def available(self, arms: Sequence[str], searched: Collection[str] = ()) -> list[str]:
+        """Return the arms that may be drawn now, in their order: all but the `masked` ones."""
+        masked = self.masked(arms, searched)
+        return [arm for arm in arms if arm not in masked]
+
+    def masked(
+        self, arms: Sequence[str], searched: Collection[str] = (), models: Mapping[str, str] = NO_MODELS
+    ) -> dict[str, Mask]:
+        """Return the arms that may not be drawn now, each with why.
+
+        Where the breakers of all of them are open, none counts as open: one has to be tried. Where all
+        closed ones are full, all are masked: load is not moved to an arm that fails.
+
+        Args:
+            arms: To choose among.
+            searched: Arms that have searched already and need no room.
+            models: The language model of each arm that is to answer; those of one that may not be asked now
+                are masked, by the same rules.
+        """
+        masked = {arm: Mask.LOADING for arm in arms if arm in self.loading}
+        loaded = [arm for arm in arms if arm not in masked]
+        opened = [arm for arm in loaded if self.is_open(arm)] if self._open_until else []
+        if len(opened) < len(loaded):
+            masked |= dict.fromkeys(opened, Mask.BREAKER_OPEN)
+        for arm in loaded:
+            if arm not in masked and arm not in searched and self._full(arm):
+                masked[arm] = Mask.AT_CAP
+        if models and (self._open_until or self._caps):
+            self._mask_by_model(masked, [arm for arm in loaded if arm not in masked], models)
+        return masked
+
+    def _mask_by_model(self, masked: dict[str, Mask], left: Sequence[str], models: Mapping[str, str]) -> None:
+        keys = {arm: llm_key(models[arm]) for arm in left if arm in models}
+        opened = {arm for arm, key in keys.items() if self.is_open(key)}
+        if len(opened) == len(left):
+            opened = set()
+        full = {arm for arm, key in keys.items() if self._full(key)}
+        masked |= dict.fromkeys(sorted(opened | full), Mask.LLM_UNAVAILABLE)
+
+    def is_open(self, arm: str) -> bool:
+        """Return whether the breaker of an arm is open."""
+        return arm in self._open_until and self._clock() < self._open_until[arm]
+
+    def state(self, arm: str) -> ArmState:
+        """Return what is known of an arm now."""
+        under_way, failures = self._under_way.get(arm, 0), self._failures.get(arm, 0)
+        return ArmState(self.is_open(arm), arm in self.loading, failures, under_way, self._caps.get(arm))
+
+    def _full(self, arm: str) -> bool:
+        return arm in self._caps and self._under_way.get(arm, 0) >= self._caps[arm]
+
+    @contextmanager
+    def track(self, *arms: str) -> Iterator[ReportOutcome]:
+        """Count one search of each arm as under way; yield the function that reports how they ended."""
+        started = self._clock()
+        for arm in arms:
+            self._under_way[arm] = self._under_way.get(arm, 0) + 1
+        try:
+            yield partial(self._report, started)
+        finally:
+            for arm in arms:
+                self._under_way[arm] -= 1
+
+    def _report(
+        self,
+        started: float,
+        *,
+        worked: Collection[str] = (),
+        failed: Collection[str] = (),
+        refused: Collection[str] = (),
+        rest_s: float = 0.0,
+    ) -> None:
+        self._worked.update(worked)
+        failed = [*failed, *(arm for arm in refused if arm not in self._worked)]
+        for arm in worked:
+            self._failures.pop(arm, None)
+            self._open_until.pop(arm, None)
+        for arm in failed:
+            if started < self._open_until.get(arm, started):
+                continue  # started before the breaker half-opened: no new evidence
+            failures = self._failures[arm] = self._failures.get(arm, 0) + 1
+            if (again := failures - self._limit) >= 0:
+                self._open_until[arm] = self._clock() + self._rest_s * 2 ** min(again, DOUBLINGS)
+            if rest_s:
+                until = self._clock() + min(rest_s, LONGEST_REST_S)
+                self._open_until[arm] = max(until, self._open_until.get(arm, until))

@@ -1,0 +1,59 @@
+"""Places for what only so many may do at once, such as answers that a language model writes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from armwise.agent.turn.eligibility import OverloadedError
+
+
+class Places:
+    """A number of places, such as the answers that a language model writes at once.
+
+    Args:
+        what: Noun for the places, for messages.
+        size: Places, at least 1.
+        queue: How many may wait for one.
+        wait_s: Seconds that one may wait.
+    """
+
+    def __init__(self, what: str, size: int, queue: int, wait_s: float) -> None:
+        self._what, self._queue, self._wait_s = what, queue, wait_s
+        self._free = asyncio.Semaphore(size)
+        self._size, self._held = size, 0
+        self._waiting = 0
+
+    @property
+    def spare(self) -> bool:
+        """Whether one may be held without the next request having to wait; the only one, if it is free."""
+        return self._held + min(2, self._size) <= self._size and not self._waiting
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        """Wait for a place, first come first served, and hold it.
+
+        Raises:
+            OverloadedError: Too many wait already, or none was free in time.
+        """
+        if self._free.locked():
+            if self._waiting >= self._queue:
+                raise OverloadedError(f"all {self._what} are taken, and {self._waiting} requests wait")
+            await self._wait()
+        else:
+            await self._free.acquire()
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            self._free.release()
+
+    async def _wait(self) -> None:
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._free.acquire()
+        except TimeoutError:
+            raise OverloadedError(f"all {self._what} were taken for {self._wait_s:g} s") from None
+        finally:
+            self._waiting -= 1

@@ -1,0 +1,150 @@
+"""What a turn may cost at most, which is reserved before its arm is drawn.
+
+That is the answer, where one is asked for, and the calls of a language model inside searches of arms. The
+dearest arm that may be drawn counts.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import orjson
+
+from armwise.agent.turn.ask import Ask
+from armwise.agent.turn.eligibility import ArmInfo
+from armwise.arms.base import UNUSED, Usage
+from armwise.arms.llm import (
+    MESSAGE_TOKENS,
+    TOKENS_A_WORD,
+    UNPROMPTED,
+    Generator,
+    base,
+    most_tokens,
+    prompts,
+    writing,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModel:
+    """A language model of the service.
+
+    Attributes:
+        generator: Writes answers.
+        usd_of: Price of tokens that it reads and writes.
+        options: Names of the `Prompt.options` that it is given.
+        hedged: Whether a prompt is sent twice where its first words take long; both are charged.
+    """
+
+    generator: Generator
+    usd_of: Callable[[int, int], float] = lambda *_: 0.0
+    options: frozenset[str] = base.OPTIONS
+    hedged: bool = False
+
+
+HEDGED = 2
+"""Requests of a model that is asked again where it is slow to begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """The most that a turn may cost.
+
+    Attributes:
+        tokens: Tokens that language models read and write.
+        usd: Their price, and that of searches.
+    """
+
+    tokens: int = 0
+    usd: float = 0.0
+
+    def __add__(self, other: "Most") -> "Most":
+        """Return the most that both may cost."""
+        return Most(self.tokens + other.tokens, self.usd + other.usd)
+
+
+FREE = Most()
+
+
+def dearest(several: Iterable[Most]) -> Most:
+    """Return the most that one of several may cost: the tokens of one, and the USD of perhaps another.
+
+    >>> dearest([Most(10, 0.5), Most(20, 0.1)])
+    Most(tokens=20, usd=0.5)
+    """
+    every = [FREE, *several]
+    return Most(max(bound.tokens for bound in every), max(bound.usd for bound in every))
+
+
+@dataclass(frozen=True, slots=True)
+class PriceList:
+    """What turns may cost with the arms and the language models of a replica.
+
+    Attributes:
+        arms: The arms by name.
+        models: The language models by name.
+        templates: Instructions of prompts by name.
+    """
+
+    arms: Mapping[str, ArmInfo]
+    models: Mapping[str, LanguageModel]
+    templates: Mapping[str, prompts.Template] = field(default_factory=dict)
+
+    def search_usage(self, arm: str, question: str) -> Usage:
+        """Return the most that a search of an arm spends."""
+        bound = self.arms[arm].bound
+        paid = Usage(usd=bound.search_usd, search_usd=bound.search_usd)
+        return self._usage(writing.DEFAULT, *bound.tokens(question)) + paid
+
+    def search(self, arm: str, question: str) -> Most:
+        """Return the most that a search of an arm may cost."""
+        return _most(self.search_usage(arm, question))
+
+    def answer(self, arm: str, ask: Ask) -> Most:
+        """Return the most that an answer from what an arm finds may cost; nothing to retrieve only."""
+        if not ask.messages:
+            return FREE
+        how = self.arms[arm].answering
+        options = [dict(ask.options), [message.get("tool_calls") for message in ask.messages]]
+        texts = [message["content"] for message in ask.messages]
+        template = self.templates.get(how.prompt) or prompts.template_of(prompts.Form.DIRECT)
+        texts += [orjson.dumps(options).decode(), template.with_passages, prompts.CITE]
+        read = sum(map(most_tokens, texts)) + MESSAGE_TOKENS * (1 + len(ask.messages))
+        read += TOKENS_A_WORD * how.word_budget
+        written = (ask.max_tokens or how.max_tokens) * ask.options.get("n", 1)
+        return _most(self._usage(how.llm, read, written))
+
+    def turn(self, ask: Ask, names: Sequence[str], probed: Collection[str], fallback: str | None) -> Most:
+        """Return the most that a turn may cost, whichever arm is drawn.
+
+        Args:
+            ask: The request.
+            names: The arms that may be drawn.
+            probed: Arms that search before one is drawn; of arms with the same search, one searches.
+            fallback: The arm that answers where the drawn one fails; None for none.
+        """
+        if not ask.messages and all(self.arms[name].bound == UNPROMPTED for name in names):
+            return FREE
+        first = {self.arms[name].searched or name: name for name in names if name in probed}
+        before = sum((self.search(name, ask.question) for name in first.values()), FREE)
+        return before + dearest(self._drawn(ask, name, probed, fallback) for name in names)
+
+    def _drawn(self, ask: Ask, arm: str, probed: Collection[str], fallback: str | None) -> Most:
+        """Return the most that a turn may cost once this arm is drawn."""
+        run = [arm] if fallback in (None, arm) else [arm, fallback]
+        searches = (self.search(name, ask.question) for name in run if name not in probed)
+        # the fallback writes an answer as well where the model of the arm wrote none, and is another one
+        by_model: dict[str, list[Most]] = {}
+        for name in run:
+            by_model.setdefault(self.arms[name].answering.llm, []).append(self.answer(name, ask))
+        return sum((*searches, *map(dearest, by_model.values())), FREE)
+
+    def _usage(self, model: str, read: int, written: int) -> Usage:
+        """Return tokens with their price; nothing of a model that is not there."""
+        if (llm := self.models.get(model)) is None:
+            return UNUSED
+        read *= HEDGED if llm.hedged else 1
+        return Usage(read, written, 0, llm.usd_of(read, written))
+
+
+def _most(usage: Usage) -> Most:
+    return Most(usage.prompt_tokens + usage.completion_tokens, usage.usd)

@@ -1,0 +1,356 @@
+"""The arms of a configuration and the members that they name, as a graph.
+
+    rrf --> bm25          closure("rrf")    rrf, bm25, minilm
+     '----> minilm        backbones("rrf")  those of all three
+
+What is asked of an arm holds of its closure: what it searches, costs and needs.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from armwise.arms.llm import UNPROMPTED, Bound
+from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, resolve_kind
+from armwise.arms.retrievers.collection import EngineParams
+from armwise.arms.retrievers.kind import DEFAULT_HOST, EXTERNAL, NONE, ArmSpec, Kind
+from armwise.arms.suggestions import did_you_mean
+
+MOST_LEVELS = 8
+"""Levels of an arm with its members."""
+
+MOST_SEARCHES = 256
+"""Searches of an arm and its members for one question, where each of them searches once."""
+
+
+class _Size(NamedTuple):
+    """Levels of an arm with its members, 1 without any, and the searches that one question begins."""
+
+    levels: int
+    searches: int
+
+
+class ArmGraph:
+    """Arms by name, and what follows from their members.
+
+    Nothing is built. The parameters of an arm are validated when it is first asked about, and once: every
+    method raises ArmSpecError where an arm that it reaches is missing or described wrongly.
+
+    Args:
+        specs: The arms by name; they are copied.
+
+    Attributes:
+        specs: The arms by name.
+    """
+
+    def __init__(self, specs: Mapping[str, ArmSpec]) -> None:
+        self.specs: Mapping[str, ArmSpec] = dict(specs)
+        self._kinds: dict[str, tuple[Kind[Any], Any]] = {}
+        self._closures: dict[str, tuple[str, ...]] = {}
+        self._sizes: dict[str, _Size] = {}
+        self._bounds: dict[str, Bound] = {}
+        self._usd: dict[str, float] = {}
+
+    def spec(self, name: str) -> ArmSpec:
+        """Return the description of an arm."""
+        if name not in self.specs:
+            raise ArmSpecError(f"unknown arm {name!r}{did_you_mean(name, self.specs)}")
+        return self.specs[name]
+
+    def resolve(self, name: str) -> tuple[Kind[Any], Any]:
+        """Return the kind of an arm and its validated parameters."""
+        if name not in self._kinds:
+            self._kinds[name] = resolve_kind(name, self.spec(name))
+        return self._kinds[name]
+
+    def members(self, name: str) -> tuple[str, ...]:
+        """Return the arms that an arm names, in its order.
+
+        >>> ArmGraph({"f": ArmSpec(kind="rrf", params={"arms": ["d", "b"]})}).members("f")
+        ('d', 'b')
+        """
+        kind, params = self.resolve(name)
+        return tuple(kind.members(params))
+
+    def closure(self, *names: str) -> dict[str, ArmSpec]:
+        """Return arms and all of their members, by name: each arm before its members.
+
+        >>> specs = {"d": ArmSpec(kind="bm25"), "b": ArmSpec(kind="bm25"), "e": ArmSpec(kind="none")}
+        >>> [*ArmGraph({**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "d"]})}).closure("f")]
+        ['f', 'b', 'd']
+        """
+        return {part: self.specs[part] for name in names for part in self._closure(name)}
+
+    def _closure(self, name: str) -> tuple[str, ...]:
+        if name not in self._closures:
+            parts: dict[str, None] = {}
+            waiting = deque([name])
+            while waiting:
+                if (part := waiting.popleft()) not in parts:
+                    parts[part] = None
+                    waiting += self.members(part)
+            self._closures[name] = tuple(parts)
+        return self._closures[name]
+
+    def _resolved(self, name: str) -> Iterable[tuple[Kind[Any], Any]]:
+        """Return the kinds and parameters of an arm and its members."""
+        return map(self.resolve, self._closure(name))
+
+    def validate(self, backbones: Collection[str], corpora: Collection[str] = ()) -> None:
+        """Check every arm without building it.
+
+        Args:
+            backbones: Names of the backbones.
+            corpora: Names of the corpora; empty for one without a name.
+
+        Raises:
+            ArmSpecError: A kind, parameter, backbone, corpus or member is wrong, an arm is a member of
+                itself, or its members are nested too deeply or search too often.
+        """
+        for name, spec in self.specs.items():
+            kind, params = self.resolve(name)
+            self._check_corpus(name, corpora)
+            if spec.usd and spec.kind in (NONE.name, EXTERNAL.name):
+                hint = "" if spec.kind == NONE.name else "; what it is about goes to params.usd"
+                raise ArmSpecError(
+                    f"arm {name!r}: kind {spec.kind!r} searches nothing: usd has no place there{hint}"
+                )
+            for backbone in kind.backbones(params):
+                if backbone not in backbones:
+                    raise ArmSpecError(
+                        f"arm {name!r}: unknown backbone {backbone!r}{did_you_mean(backbone, backbones)}"
+                    )
+            for member in kind.members(params):
+                if member not in self.specs:
+                    raise ArmSpecError(
+                        f"arm {name!r}: unknown arm {member!r}{did_you_mean(member, self.specs)}"
+                    )
+        for name in self.specs:
+            self._measure(name, ())
+
+    def _check_corpus(self, name: str, corpora: Collection[str]) -> None:
+        """Refuse an arm that names no corpus where it has to, or one that is not there."""
+        spec, (kind, params) = self.specs[name], self.resolve(name)
+        if spec.corpus is None:
+            if kind.searches_corpus and len(corpora) > 1:
+                there = ", ".join(corpora)
+                raise ArmSpecError(
+                    f"arm {name!r}: corpus is missing: which one does it search? `corpora` has {there}"
+                )
+        elif (
+            kind.name in KINDS.own and not kind.searches_corpus and not issubclass(kind.params, EngineParams)
+        ):
+            what = "searches its members" if kind.members(params) else "searches no corpus"
+            raise ArmSpecError(f"arm {name!r}: kind {spec.kind!r} {what}: corpus has no place there")
+        elif spec.corpus not in corpora:
+            hint = (
+                did_you_mean(spec.corpus, corpora) if corpora else "; there is one corpus, without `corpora`"
+            )
+            raise ArmSpecError(f"arm {name!r}: unknown corpus {spec.corpus!r}{hint}")
+
+    def _measure(self, name: str, path: tuple[str, ...]) -> _Size:
+        """Return the size of an arm; refuse one that is a member of itself, or too large."""
+        if name in path:
+            raise ArmSpecError(f"arm {name!r} is a member of itself: {' -> '.join((*path, name))}")
+        if name in self._sizes:
+            return self._sizes[name]
+        if len(path) >= MOST_LEVELS:  # also the bound of this recursion
+            raise ArmSpecError(
+                f"arm {path[0]!r} has members in more than {MOST_LEVELS} levels, which is the most"
+            )
+        parts = [self._measure(member, (*path, name)) for member in self.members(name)]
+        size = _Size(
+            1 + max((part.levels for part in parts), default=0), 1 + sum(part.searches for part in parts)
+        )
+        if size.levels > MOST_LEVELS:
+            raise ArmSpecError(
+                f"arm {name!r} has members in {size.levels} levels: at most {MOST_LEVELS} levels fit"
+            )
+        if size.searches > MOST_SEARCHES:
+            raise ArmSpecError(
+                f"arm {name!r} would search {size.searches:,} times for a question, members of members "
+                f"included: at most {MOST_SEARCHES} times"
+            )
+        self._sizes[name] = size
+        return size
+
+    def corpora(self, name: str) -> frozenset[str] | None:
+        """Return the names of the corpora that an arm and its members search; None if it searches elsewhere.
+
+        >>> specs = {"d": ArmSpec(kind="bm25", corpus="docs"), "t": ArmSpec(kind="bm25", corpus="tickets")}
+        >>> sorted(ArmGraph({**specs, "f": ArmSpec(kind="rrf", params={"arms": ["d", "t"]})}).corpora("f"))
+        ['docs', 'tickets']
+        >>> server = ArmSpec(kind="mcp", params={"url": "https://a.example", "tool": "find"})
+        >>> ArmGraph({"m": server}).corpora("m")
+        """
+        corpora: set[str] = set()
+        for part, spec in self.closure(name).items():
+            if spec.corpus is not None:
+                corpora.add(spec.corpus)
+            elif spec.kind not in (NONE.name, EXTERNAL.name) and not self.members(part):
+                return None
+        return frozenset(corpora)
+
+    def backbones(self, name: str) -> frozenset[str]:
+        """Return the backbones of an arm and its members.
+
+        >>> specs = {"d": ArmSpec(kind="dense", params={"backbone": "minilm"}), "b": ArmSpec(kind="bm25")}
+        >>> ArmGraph({**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "d"]})}).backbones("f")
+        frozenset({'minilm'})
+        """
+        return frozenset[str]().union(*(kind.backbones(params) for kind, params in self._resolved(name)))
+
+    def embeddings(self, name: str) -> frozenset[str]:
+        """Return the backbones whose embeddings a query must have for an arm and its members.
+
+        >>> ArmGraph({"d": ArmSpec(kind="dense", params={"backbone": "minilm"})}).embeddings("d")
+        frozenset({'minilm'})
+        """
+        return frozenset[str]().union(
+            *((kind.embeds or kind.backbones)(params) for kind, params in self._resolved(name))
+        )
+
+    def embeddings_of_actions(self) -> frozenset[str]:
+        """Return the backbones whose embeddings the queries of all actions must have."""
+        actions = (name for name, spec in self.specs.items() if spec.action)
+        return frozenset[str]().union(*map(self.embeddings, actions))
+
+    def embeddings_of_texts(self, name: str) -> frozenset[str]:
+        """Return the backbones with which an arm or a member embeds texts that it wrote itself.
+
+        >>> specs = {"d": ArmSpec(kind="dense", params={"backbone": "minilm"})}
+        >>> graph = ArmGraph({**specs, "m": ArmSpec(kind="multistep", params={"arm": "d"})})
+        >>> graph.embeddings_of_texts("m"), graph.embeddings_of_texts("d")
+        (frozenset({'minilm'}), frozenset())
+        """
+        writers = (part for part in self._closure(name) if self.resolve(part)[0].embeds_texts)
+        return frozenset[str]().union(*map(self.embeddings, writers))
+
+    def is_light(self, name: str) -> bool:
+        """Return whether an arm and all of its members are light.
+
+        >>> specs = {"b": ArmSpec(kind="bm25"), "m": ArmSpec(kind="multistep", params={"arm": "b"})}
+        >>> graph = ArmGraph({**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "m"]})})
+        >>> graph.is_light("b"), graph.is_light("f")
+        (True, False)
+        """
+        return all(kind.light for kind, _ in self._resolved(name))
+
+    def filters(self, name: str) -> bool:
+        """Return whether an arm and all of its members find only what a query permits.
+
+        >>> server = ArmSpec(kind="mcp", params={"url": "https://a.example", "tool": "find"})
+        >>> specs = {"b": ArmSpec(kind="bm25"), "m": server}
+        >>> graph = ArmGraph({**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "m"]})})
+        >>> graph.filters("b"), graph.filters("f")
+        (True, False)
+        """
+        return all(kind.filters for kind, _ in self._resolved(name))
+
+    def is_versioned(self, name: str) -> bool:
+        """Return whether the version of all that an arm and its members search can be known.
+
+        >>> server = ArmSpec(kind="mcp", params={"url": "https://a.example", "tool": "find"})
+        >>> graph = ArmGraph({"b": ArmSpec(kind="bm25"), "m": server})
+        >>> graph.is_versioned("b"), graph.is_versioned("m")
+        (True, False)
+        """
+        return all(kind.is_versioned for kind, _ in self._resolved(name))
+
+    def random_part(self, name: str) -> str | None:
+        """Return the first part of an arm that may find something else each time; None if it repeats.
+
+        >>> specs = {"b": ArmSpec(kind="bm25"), "p": ArmSpec(kind="plackett_luce", params={"arm": "b"})}
+        >>> graph = ArmGraph({**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "p"]})})
+        >>> graph.random_part("b"), graph.random_part("f")
+        (None, 'p')
+        """
+        return next((part for part in self._closure(name) if self.resolve(part)[0].draws), None)
+
+    def bound(self, name: str) -> Bound:
+        """Return the most that a search of an arm spends.
+
+        A class of the user's own, or a search elsewhere, is taken to prompt no model of this service.
+
+        >>> specs = {"b": ArmSpec(kind="bm25", usd=0.5), "v": ArmSpec(kind="multistep", params={"arm": "b"})}
+        >>> graph = ArmGraph({**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "v"]})})
+        >>> graph.bound("b")
+        Bound(questions=0, read=0, written=0, search_usd=0.5)
+        >>> graph.bound("f").written
+        32
+        """
+        if name not in self._bounds:
+            kind, params = self.resolve(name)
+            if kind.bound is None:
+                most = sum(map(self.bound, kind.members(params)), UNPROMPTED)
+            else:
+                most = kind.bound(params, self.bound)
+            self._bounds[name] = most + Bound(search_usd=self.specs[name].usd)
+        return self._bounds[name]
+
+    def expected_usd(self, name: str) -> float:
+        """Return the dollars that searches of an arm and its members are expected to cost.
+
+        >>> specs = {"b": ArmSpec(kind="bm25", usd=0.5), "v": ArmSpec(kind="expand", params={"arm": "b"})}
+        >>> ArmGraph(specs).expected_usd("b"), ArmGraph(specs).expected_usd("v")
+        (0.5, 1.0)
+        """
+        if name not in self._usd:
+            kind, params = self.resolve(name)
+            members = kind.members(params)
+            self._usd[name] = self.specs[name].usd + sum(
+                kind.searches(params, member) * self.expected_usd(member) for member in members
+            )
+        return self._usd[name]
+
+    def search_digest(self, name: str) -> str:
+        """Return a hash of what an arm searches and how: the same for pipelines that only write otherwise.
+
+        An arm that draws, and one of a user's own class, may depend on its name.
+
+        >>> graph = ArmGraph({"a": ArmSpec(kind="bm25"), "b": ArmSpec(kind="bm25", params={"k1": 1.2})})
+        >>> graph.search_digest("a") == graph.search_digest("b")
+        True
+        """
+        parts = self.closure(name)
+        params = {part: self.resolve(part)[1].model_dump(mode="json") for part in parts}
+        # an arm without a corpus is written as before there were several
+        facts = [
+            (part, spec.kind, params[part], *([] if spec.corpus is None else [spec.corpus]))
+            for part, spec in parts.items()
+        ]
+        named = any(spec.kind not in KINDS.own for spec in parts.values())
+        named = named or self.random_part(name) is not None
+        (_, *first), *others = facts
+        document = orjson.dumps([name if named else "", first, sorted(others)], option=orjson.OPT_SORT_KEYS)
+        return hashlib.blake2b(document, digest_size=16).hexdigest()
+
+    def deployment(self, name: str, deployments: Collection[str]) -> str | None:
+        """Return the deployment that runs an arm; None for the process that asks.
+
+        Args:
+            name: The arm.
+            deployments: Those that there are. The one that an arm names is returned even if it is missing.
+
+        >>> graph = ArmGraph({"b": ArmSpec(kind="bm25"), "m": ArmSpec(kind="multistep", params={"arm": "b"})})
+        >>> graph.deployment("b", ["Arms"]), graph.deployment("m", ["Arms"]), graph.deployment("m", [])
+        (None, 'Arms', None)
+        """
+        host = self.spec(name).host
+        if host == DEFAULT_HOST and (DEFAULT_HOST not in deployments or self.is_light(name)):
+            return None
+        return host
+
+    def deployments(self) -> tuple[str, ...]:
+        """Return the deployments that the arms need.
+
+        >>> ArmGraph({"b": ArmSpec(kind="bm25"), "far": ArmSpec(kind="bm25", host="Far")}).deployments()
+        ('Far',)
+        """
+        named = [spec.host for spec in self.specs.values() if spec.host != DEFAULT_HOST]
+        actions = [name for name, spec in self.specs.items() if spec.action]
+        default = [DEFAULT_HOST for name in actions if self.deployment(name, [DEFAULT_HOST]) == DEFAULT_HOST]
+        return tuple(dict.fromkeys([*default, *named]))

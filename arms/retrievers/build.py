@@ -1,0 +1,62 @@
+"""Build arms, and the indexes that they search."""
+
+from collections.abc import Iterable
+from functools import cache
+
+from armwise.arms.base import Arm, Progress
+from armwise.arms.retrievers.arm_graph import ArmGraph
+from armwise.arms.retrievers.kind import ReadVersion, Resources
+from armwise.arms.retrievers.priced import PricedArm
+from armwise.arms.retrievers.versioned import VersionedArm
+
+
+def prepare(
+    resources: Resources, names: Iterable[str] | None = None, progress: Progress | None = None
+) -> None:
+    """Build the missing indexes of arms.
+
+    Args:
+        resources: The resources of the arms.
+        names: The arms, whose members are prepared too; None for all.
+        progress: Progress callback.
+
+    Raises:
+        ArmSpecError: There is no such arm, or one is described wrongly.
+        ModelNotFoundError: The model of a backbone cannot be found.
+    """
+    graph = ArmGraph(resources.specs)
+    graph.validate(resources.backbones, resources.corpus.names)
+    for name, spec in graph.closure(*(graph.specs if names is None else names)).items():
+        kind, params = graph.resolve(name)
+        kind.prepare(params, resources.of(spec), progress)
+
+
+def build_arm(name: str, resources: Resources) -> Arm:
+    """Build an arm from its index.
+
+    Raises:
+        ArmSpecError: There is no such arm, or the user's own class is not an arm.
+        IndexMismatchError: Its index is missing: call `prepare` first.
+    """
+    graph = ArmGraph(resources.specs)
+
+    @cache  # shared members are built once
+    def build(name: str) -> Arm:
+        spec, (kind, params) = graph.spec(name), graph.resolve(name)
+        arm: Arm = kind.build(name, params, resources.of(spec), build)
+        return PricedArm(arm, spec.usd) if spec.usd else arm
+
+    return build(name)
+
+
+def build_versioned(name: str, resources: Resources) -> VersionedArm:
+    """Build an arm, with the version of all that it and its members search. Raises as `build_arm`."""
+    graph = ArmGraph(resources.specs)
+    parts: list[ReadVersion] = []
+    for part, spec in graph.closure(name).items():
+        kind, params = graph.resolve(part)
+        if kind.version is not None:
+            parts.append(kind.version(params, resources.of(spec)))
+        elif not kind.is_versioned:
+            parts.append(lambda _: None)
+    return VersionedArm(build_arm(name, resources), parts)

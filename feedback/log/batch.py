@@ -1,0 +1,377 @@
+"""Facts that are committed together: which of them are new, their positions, the status of feedback.
+
+What a batch knows of the log is read under the lock of the transaction that will write it, so a fact that is
+new stays new until then.
+"""
+
+import logging
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from reprlib import repr as _shortened
+from typing import Any, cast
+
+import sqlalchemy as sa
+
+from armwise.feedback.clock import GRACE_S, check_stamp
+from armwise.feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
+from armwise.feedback.events import Decision, Execution, Feedback, FeedbackKind, Observation, Tick
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.backend import ResultRows, limited, loads
+from armwise.feedback.log.facts import Fact, decision_row, execution_row, feedback_row, observation_row
+from armwise.feedback.log.limits import Limited, Word
+from armwise.feedback.log.texts import with_texts, without_texts
+from armwise.feedback.log.under_way import UnderWay
+from armwise.feedback.texts import pseudonym
+
+logger = logging.getLogger(__name__)
+
+
+class FeedbackStatus(StrEnum):
+    """Status of an item of feedback; with any status, it is durable."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    PENDING_DECISION = "pending_decision"
+    LATE_NOT_LEARNED = "late_not_learned"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Proof that a fact is durable.
+
+    Attributes:
+        seq: Position in the log; 0 for an execution or observation that was in the log already.
+        status: Status of feedback; None for other facts.
+    """
+
+    seq: int = 0
+    status: FeedbackStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A decision that feedback refers to.
+
+    Attributes:
+        decided_at: When it was made.
+        deadline: Until when feedback counts, as promised to the client.
+        closing: When it is closed, in the log's time.
+        learned: Whether it is in the training log.
+    """
+
+    decided_at: float
+    deadline: float
+    closing: float
+    learned: bool = False
+
+    def awaits(self, item: Feedback, at: float) -> bool:
+        """Return whether feedback that is committed at a time of the log may still be learned with it."""
+        # feedback on an episode before this decision refers to earlier decisions
+        before = (
+            item.decision_id is None
+            and item.kind is FeedbackKind.VALUE
+            and item.received_at < self.decided_at
+        )
+        return not self.learned and not before and item.received_at <= self.deadline and at <= self.closing
+
+
+def _target(decided_at: float, deadline: float, logged_at: float, example_seq: int | None = None) -> _Target:
+    return _Target(decided_at, deadline, max(deadline, logged_at) + GRACE_S, example_seq is not None)
+
+
+@dataclass(slots=True)
+class _Episode:
+    """An episode that feedback refers to.
+
+    Attributes:
+        exists: Whether the log has a decision of it.
+        oldest: Position of its oldest open decision; None if the log has none.
+        targets: That decision, and those of the batch.
+    """
+
+    exists: bool = False
+    oldest: int | None = None
+    targets: list[_Target] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """Feedback on an episode that counts if another decision in the log awaits it.
+
+    Attributes:
+        item: The feedback.
+        oldest: Position of the oldest open decision of the episode.
+        at: The log's time at which it is committed.
+    """
+
+    item: Feedback
+    oldest: int
+    at: float
+
+
+Subject = tuple[str | None, str | None, FeedbackKind]
+"""A decision, or else an episode, and a kind of the feedback on it."""
+
+
+@dataclass(slots=True)
+class StoredFacts:
+    """What the log contains already about the facts of a batch.
+
+    Attributes:
+        executions: Ids of decisions that have an execution.
+        observations: Stored observations, by decision, source and arm.
+        feedback: Stored feedback and its position, by the pseudonym of its id and by kind.
+        decisions: Decisions that feedback refers to, and those that are not new.
+        episodes: Episodes that feedback refers to.
+        amounts: Number of stored items of feedback, if it is limited.
+        erased: Decisions of the facts whose texts were erased.
+        erased_episodes: Episodes of the facts whose newest decision was erased.
+        under_way: Erasures that apply to facts that are appended now.
+    """
+
+    executions: set[str]
+    observations: set[tuple[str, str, str]]
+    feedback: dict[tuple[str, FeedbackKind], tuple[Feedback, int]]
+    decisions: dict[str, _Target]
+    episodes: defaultdict[str, _Episode]
+    amounts: Counter[Subject] = field(default_factory=Counter)
+    erased: set[str] = field(default_factory=set)
+    erased_episodes: set[str] = field(default_factory=set)
+    under_way: UnderWay = field(default_factory=UnderWay)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        secret: str,
+        executions: ResultRows = (),
+        observations: ResultRows = (),
+        feedback: ResultRows = (),
+        decisions: ResultRows = (),
+        episodes: ResultRows = (),
+        on_decisions: ResultRows = (),
+        on_episodes: ResultRows = (),
+        erased: ResultRows = (),
+        under_way: ResultRows = (),
+    ) -> "StoredFacts":
+        """Build it from the rows of the lookups; `append` and `Episodes.oldest` have their columns."""
+        observed = {(name, source, arm) for name, source, arm in observations}
+        state = cls({name for (name,) in executions}, observed, {}, {}, defaultdict(_Episode))
+        for name, kind, decision_id, episode_id, metric, value, content, seq in feedback:
+            item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=_kind(kind))
+            item = replace(item, content=loads(content or "null") or {})
+            state.feedback[pseudonym(name), item.kind] = item, seq
+        for name, *target in decisions:
+            state.decisions[name] = _target(*target)
+        for name, _, exists, oldest, *open_one, gone in episodes:
+            targets = [] if oldest is None else [_target(*open_one)]
+            if gone is not None:
+                state.erased_episodes.add(name)
+            state.episodes[name] = _Episode(exists is not None, oldest, targets)
+        state.erased.update(name for (name,) in erased)
+        state.under_way = UnderWay(dict(map(tuple, under_way)), secret)
+        for name, kind, n in on_decisions:
+            state.amounts[name, None, _kind(kind)] += n
+        for name, kind, n in on_episodes:
+            state.amounts[None, name, _kind(kind)] += n
+        return state
+
+
+@dataclass(slots=True)
+class CommitBatch:
+    """Facts that are committed together, as rows.
+
+    Attributes:
+        seq: The last assigned position.
+        at: The log's time there.
+        now: Seconds since the epoch, by the clock.
+        stored: Facts that the log contains; `add` extends it.
+        most: Values of feedback that a decision or an episode may have, and retractions; None for any number.
+        rows: Rows to insert, by table.
+        receipts: Receipts of the facts so far.
+        unclear: Feedback whose status is not known yet, by its place among the receipts.
+        redact: Applied to every text before it is written; None keeps texts as they are.
+        erased_by: Number of the erasure that reaches a decision of the batch, by its id.
+    """
+
+    seq: int
+    at: float
+    now: float
+    stored: StoredFacts
+    most: int | None = None
+    rows: Mapping[sa.Table, list[dict[str, object]]] = field(default_factory=lambda: defaultdict(list))
+    receipts: list[Receipt] = field(default_factory=list)
+    unclear: dict[int, Unclear] = field(default_factory=dict)
+    redact: Callable[[str], str] | None = None
+    erased_by: dict[str, int] = field(default_factory=dict)
+
+    def add(self, fact: Fact) -> None:
+        """Assign the next position to a fact, unless the log has it.
+
+        Raises:
+            ConflictError: Its id is used already, with another content.
+            TooMuchFeedbackError: There is as much feedback already as there may be.
+            ClockError: Its stamp is in the future.
+            StoreError: A value is not finite.
+        """
+        try:
+            self.receipts.append(self._add(self._written(fact)))
+        except (ConflictError, TooMuchFeedbackError) as error:
+            error.fact = fact  # which its sender knows, and not what is written of it
+            raise
+
+    def _written(self, fact: Fact) -> Fact:
+        """Return a fact as it is written: redacted, or without texts if its subject was erased."""
+        stored = self.stored
+        match fact:
+            case Decision():
+                gone = (number := stored.under_way.erasure_of(fact)) is not None
+                if number is not None:
+                    stored.erased.add(fact.id)
+                    self.erased_by[fact.id] = number
+                if fact.episode_id is not None:  # its newest decision is this one
+                    change = stored.erased_episodes.add if gone else stored.erased_episodes.discard
+                    change(fact.episode_id)
+            case Feedback(decision_id=None, episode_id=str(episode)):
+                gone = episode in stored.erased_episodes or stored.under_way.erasure_of(fact) is not None
+            case Feedback():
+                gone = fact.decision_id in stored.erased or stored.under_way.erasure_of(fact) is not None
+            case Execution() | Observation():
+                gone = fact.decision_id in stored.erased
+            case Tick():
+                gone = False
+        if gone:
+            return without_texts(fact)
+        return fact if self.redact is None else with_texts(fact, self.redact)
+
+    def settled(self, awaited: Sequence[bool]) -> list[Receipt]:
+        """Return the receipts of all facts.
+
+        Args:
+            awaited: For each item that is unclear, whether a decision in the log awaits it.
+        """
+        for place, accepted in zip(self.unclear, awaited, strict=True):
+            if accepted:
+                self.receipts[place] = replace(self.receipts[place], status=FeedbackStatus.ACCEPTED)
+        return self.receipts
+
+    def _add(self, fact: Fact) -> Receipt:
+        match fact:
+            case Decision():
+                if fact.id in self.stored.decisions:
+                    raise ConflictError(f"decision id {fact.id!r} is already taken", fact)
+                self._next(fact.decided_at)
+                erased = self.erased_by.get(fact.id)
+                self._insert(t.decisions, decision_row(fact, self.seq, self.at, erased))
+                target = _target(fact.decided_at, fact.deadline, self.at)
+                self.stored.decisions[fact.id] = target
+                if fact.episode_id is not None:
+                    self.stored.episodes[fact.episode_id].targets.append(target)
+            case Execution():
+                if fact.decision_id in self.stored.executions:
+                    return Receipt()
+                self.stored.executions.add(fact.decision_id)
+                self._next(fact.finished_at)
+                self._insert(t.executions, execution_row(fact, self.seq))
+            case Observation():
+                key = fact.decision_id, str(fact.source), fact.arm
+                if key in self.stored.observations:
+                    return Receipt()
+                self.stored.observations.add(key)
+                self._next(fact.observed_at)
+                self._insert(t.observations, observation_row(fact, self.seq))
+            case Feedback():
+                return self._add_feedback(fact)
+            case Tick():
+                self._next(fact.at)
+                self.rows[t.ticks].append({"seq": self.seq, "at": fact.at})
+        return Receipt(self.seq)
+
+    def _insert(self, table: sa.Table, row: dict[str, Any]) -> None:
+        """Add a row, its values within the limits of their columns; a warning names the others."""
+        for column in table.c:
+            value = row[column.name]
+            within = column.type.within(value) if isinstance(column.type, Limited) else limited(value)
+            if within is not value and within != value:
+                about = row["id" if table is t.decisions else "decision_id"]
+                shown = _shortened(within), table.name, column.name, about, _shortened(value)
+                logger.warning("%s is written into %s.%s of decision %r, in the place of %s", *shown)
+                row[column.name] = within
+        self.rows[table].append(row)
+
+    def _next(self, at: float) -> None:
+        check_stamp(at, self.now)
+        self.seq, self.at = self.seq + 1, max(self.at, at)
+
+    def _add_feedback(self, item: Feedback) -> Receipt:
+        if item.value is not None and not math.isfinite(item.value):
+            raise StoreError(f"feedback {item.id!r} has the value {item.value}: it is not finite")
+        shown = item.kind is FeedbackKind.ACTIVATION
+        name = pseudonym(item.id)
+        for kind in (FeedbackKind.ACTIVATION,) if shown else (FeedbackKind.VALUE, FeedbackKind.RETRACTION):
+            if stored := self.stored.feedback.get((name, kind)):
+                _same_or_conflict(stored[0], item)
+        if stored := self.stored.feedback.get((name, item.kind)):
+            return Receipt(stored[1], FeedbackStatus.DUPLICATE)
+        if not shown and self.most is not None:
+            self._count(item, self.most)
+        self._next(item.received_at)
+        self.stored.feedback[name, item.kind] = item, self.seq
+        early = item.decision_id is not None and item.decision_id not in self.stored.decisions
+        row, rows = feedback_row(item, self.seq, early), self.rows[t.feedback]
+        if rows and all(rows[-1][key] == row[key] for key in ("decision_id", "episode_id")):
+            rows[-1]["more"] = rows[-1]["seq"] == self.seq - 1
+        rows.append(row)
+        return Receipt(self.seq, self._status(item))
+
+    def _count(self, item: Feedback, most: int) -> None:
+        """Count feedback on its decision or episode. Raises TooMuchFeedbackError."""
+        subject = item.decision_id, item.episode_id, item.kind
+        if self.stored.amounts[subject] >= most:
+            about = item.decision_id or f"episode {item.episode_id}"
+            kind = "values" if item.kind is FeedbackKind.VALUE else "retractions"
+            raise TooMuchFeedbackError(f"{about} has {most:,} {kind} of feedback, and may have no more", item)
+        self.stored.amounts[subject] += 1
+
+    def _status(self, item: Feedback) -> FeedbackStatus:
+        """Return the status of new feedback; a decision that is not in the log has no deadline."""
+        if item.decision_id is not None:
+            decision = self.stored.decisions.get(item.decision_id)
+            episode = _Episode(targets=[] if decision is None else [decision])
+        else:
+            episode = self.stored.episodes[item.episode_id or ""]
+        if any(target.awaits(item, self.at) for target in episode.targets):
+            return FeedbackStatus.ACCEPTED
+        if episode.oldest is not None:
+            self.unclear[len(self.receipts)] = Unclear(item, episode.oldest, self.at)
+        if episode.exists or episode.targets:
+            return FeedbackStatus.LATE_NOT_LEARNED
+        return FeedbackStatus.PENDING_DECISION
+
+
+def _same_or_conflict(stored: Feedback, item: Feedback) -> None:
+    """Raise ConflictError if the id of feedback is used already, with another content."""
+    same = (stored.decision_id, stored.episode_id, stored.metric) == (
+        item.decision_id,
+        item.episode_id,
+        item.metric,
+    )
+    contents = (stored.value, stored.content), (item.value, item.content)
+    if not same or (stored.kind is item.kind and contents[0] != contents[1]):
+        before, now = _described(stored), _described(item)
+        raise ConflictError(f"feedback id {item.id!r} was used for {before}; it cannot also be {now}", item)
+
+
+def _described(item: Feedback) -> str:
+    about = item.decision_id if item.decision_id is not None else f"episode {item.episode_id}"
+    what = item.kind.value if item.value is None else f"{item.metric}={item.value:g}"
+    if item.content:
+        what += f" {_shortened(dict(item.content))}"
+    return f"{what} on {about}"
+
+
+def _kind(word: str) -> FeedbackKind:
+    return FeedbackKind(cast(Word, t.feedback.c.kind.type).within(word))

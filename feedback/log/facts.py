@@ -1,0 +1,123 @@
+"""Facts, and the rows that they become."""
+
+from armwise.feedback.events import Decision, Execution, Feedback, Observation, Tick
+from armwise.feedback.log.backend import storable
+
+Fact = Decision | Execution | Feedback | Observation | Tick
+
+
+def decision_row(d: Decision, seq: int, logged_at: float, erased: int | None = None) -> dict[str, object]:
+    """Return the row of a decision at a position and a time of the log; `erased` by an erasure or not."""
+    return {
+        "seq": seq,
+        "id": d.id,
+        "decided_at": d.decided_at,
+        "deadline": d.deadline,
+        "logged_at": logged_at,
+        "mode": d.mode.value,
+        "policy": d.policy,
+        "version": d.version,
+        "floor": d.floor,
+        "drawn": d.drawn,
+        "propensity": d.propensity if d.probabilities else None,
+        "deferred": d.deferred,
+        "episode_id": d.episode_id,
+        "request_digest": d.request_digest,
+        "question": storable(d.context.question),
+        "arms": d.arms,
+        "probabilities": d.probabilities,
+        "shadow": d.shadow,
+        "features": {
+            "sparse": d.context.features,
+            "embedding": d.context.embedding,
+            "arms": d.context.arms,
+            **({"masked": d.masked} if d.masked else {}),
+            **({"trace": d.trace} if d.trace else {}),
+            **({"incumbent": [d.incumbent_share, *d.incumbent]} if d.incumbent else {}),
+            **({"quoted_groups": d.quoted_groups} if d.quoted_groups else {}),
+        },
+        "candidate": d.candidate,
+        "share": d.share,
+        "price": d.price,
+        "costs": d.costs,
+        "cost_weight": d.cost_weight,
+        "candidate_scores": d.candidate_scores,
+        "user_digest": d.user_digest,
+        "erased": erased,
+        "draw_id": d.draw_id,
+    }
+
+
+def execution_row(e: Execution, seq: int) -> dict[str, object]:
+    """Return the row of an execution at a position of the log."""
+    return {
+        "seq": seq,
+        "decision_id": e.decision_id,
+        "served": e.served,
+        "status": e.status.value,
+        "steps": e.cost.steps,
+        "prompt_tokens": e.cost.prompt_tokens,
+        "completion_tokens": e.cost.completion_tokens,
+        "retrieval_s": e.cost.retrieval_s,
+        "llm_s": e.cost.llm_s,
+        "usd": e.cost.usd,
+        "passages": e.passages,
+        "answer": None if e.answer is None else storable(e.answer),
+        "error": storable(e.error),
+        "finished_at": e.finished_at,
+        "stages": e.stages,
+        "index_version": e.index_version or None,
+        "cached": e.cached,
+        "tokens_by_model": dict(e.tokens_by_model) or None,
+    }
+
+
+def observation_row(o: Observation, seq: int) -> dict[str, object]:
+    """Return the row of an observation at a position of the log."""
+    judged = o.judge_cost
+    return {
+        "seq": seq,
+        "decision_id": o.decision_id,
+        "source": o.source.value,
+        "arm": o.arm,
+        "share": o.share,
+        "propensity": o.propensity,
+        "value": o.value,
+        "steps": o.cost.steps,
+        "prompt_tokens": o.cost.prompt_tokens,
+        "completion_tokens": o.cost.completion_tokens,
+        "retrieval_s": o.cost.retrieval_s,
+        "llm_s": o.cost.llm_s,
+        "usd": o.cost.usd,
+        "judge": storable(o.judge),
+        "judge_tokens": judged.prompt_tokens + judged.completion_tokens,
+        "judge_s": judged.llm_s,
+        "judge_usd": judged.usd,
+        "swapped": o.swapped,
+        "passages": o.passages,
+        "answer": None if o.answer is None else storable(o.answer),
+        "error": storable(o.error),
+        "observed_at": o.observed_at,
+    }
+
+
+def feedback_row(f: Feedback, seq: int, early: bool) -> dict[str, object]:
+    """Return the row of feedback at a position of the log; `early` if its decision is not in the log yet."""
+    return {
+        "seq": seq,
+        "id": f.id,
+        "kind": f.kind.value,
+        "decision_id": f.decision_id,
+        "episode_id": f.episode_id,
+        "early": early,
+        "more": False,
+        "metric": f.metric,
+        "value": f.value,
+        "received_at": f.received_at,
+        "event_time": f.event_time,
+        "tags": dict(f.tags),
+        "source": f.source,
+        "key": f.key,
+        "rater": f.rater,
+        "content": dict(f.content) or None,
+    }

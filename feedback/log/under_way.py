@@ -1,0 +1,72 @@
+"""Erasures that turns from before may still be under way of.
+
+A turn that began before an erasure may commit its decision after it. So the record of an erasure has a
+keyed hash of its subject for some time, and facts about that subject are stored without texts meanwhile.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from armwise.feedback.events import Decision, Feedback
+from armwise.feedback.log.facts import Fact
+
+UNDER_WAY_S = 120.0
+"""Seconds after an erasure in which facts about its subject are stored without texts: more than a turn waits
+for its draw."""
+
+
+class Scope(StrEnum):
+    """What was erased."""
+
+    USER = "user"
+    EPISODE = "episode"
+    DECISION = "decision"
+    AGE = "age"
+
+
+def subject_digest(secret: str, scope: Scope, name: str) -> str:
+    """Return the hash of the subject of an erasure.
+
+    Args:
+        secret: That of the draws.
+        scope: Kind of the subject.
+        name: Hash of a user, or id of an episode or a decision in the log.
+    """
+    about = json.dumps(["erased", scope, name]).encode()
+    return hmac.new(secret.encode(), about, hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """Erasures that are so recent that turns from before them may still commit.
+
+    Attributes:
+        numbers: Number of each erasure, by the hash of its subject.
+        secret: That of the draws.
+    """
+
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    secret: str = field(default="", repr=False)
+
+    def erasure_of(self, fact: Fact) -> int | None:
+        """Return the number of the erasure that reaches a decision or feedback; None for none."""
+        if not self.numbers:
+            return None
+        digests = (subject_digest(self.secret, scope, name) for scope, name in _subjects(fact))
+        return next((self.numbers[digest] for digest in digests if digest in self.numbers), None)
+
+
+def _subjects(fact: object) -> Iterator[tuple[Scope, str]]:
+    match fact:
+        case Decision(id=name, episode_id=episode, user_digest=user):
+            pass
+        case Feedback(decision_id=name, episode_id=episode):
+            user = None
+        case _:
+            return
+    named = (Scope.DECISION, name), (Scope.EPISODE, episode), (Scope.USER, user)
+    yield from ((scope, subject) for scope, subject in named if subject is not None)
