@@ -232,7 +232,7 @@ class Arithmetic(Generic[N]):
 
 
 NUMBERS: Arithmetic[float] = Arithmetic(math.fsum, lambda value, low, high: min(high, max(low, value)))
-"""Arithmetic of one decision; `armwise.feedback.dataset.log` has that of columns."""
+"""Arithmetic of one decision; `armwise.feedback.decisions` has that of columns."""
 
 
 class Complete(StrEnum):

@@ -1,8 +1,10 @@
-"""Where a training log is read from: the database of a service, or an export.
+"""Where decisions are read from: the database of a service, or an export.
 
 source = LogSource(store, rule)
 log = source.log(rule, Selection(since=yesterday))
 for example in source.examples(): ...
+
+for part in read_decisions(store, rule, since, until): ...    with what the training log has none of
 """
 
 import json
@@ -10,7 +12,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial, reduce
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,29 +23,32 @@ from typing_extensions import override
 
 from armwise.feedback.archived import resolved
 from armwise.feedback.arrays import Floats, Integers
-from armwise.feedback.dataset import (
+from armwise.feedback.dataset import Describe, Log, ProgressCallback, arm_categories, described
+from armwise.feedback.decisions import (
     EVERYTHING,
     Categorical,
-    Describe,
+    Decisions,
     DrawKey,
-    ExampleBatch,
-    Log,
-    ProgressCallback,
     Selection,
-    arm_categories,
-    described,
     priced,
     rewards,
 )
 from armwise.feedback.errors import LogGapError
-from armwise.feedback.events import Cost, Example, Status
+from armwise.feedback.events import ELSEWHERE, LABELS, Context, Cost, Example, FeedbackKind
 from armwise.feedback.jsonl import ExchangeError, Header, read_export, read_headers
-from armwise.feedback.log import Limited, Store, loads, numeric
+from armwise.feedback.log import Limited, Store, listing, loads, numeric
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.texts import value_of
-from armwise.feedback.training_log import Settled, WaitingDecisions, read_examples, settled_at, waiting
+from armwise.feedback.training_log import (
+    Settled,
+    WaitingDecisions,
+    read_examples,
+    settled,
+    settled_at,
+    waiting,
+)
 
 _REPORTED = 4096
 """Examples between two calls of the progress callback."""
@@ -258,6 +263,9 @@ def _with_progress(examples: Iterator[Example], on_progress: ProgressCallback) -
 CHUNK = 1 << 14
 """Positions of the training log that are read at a time."""
 
+PAGE = 1 << 12
+"""Positions of the log that are read at a time."""
+
 _FEW = 256
 """Rows that are processed at a time, few enough for the cache of the processor."""
 
@@ -269,6 +277,9 @@ _SPREAD = 16
 
 _MAX_IDS = 1000
 """Ids that are looked up at a time."""
+
+_SPENT = ("retrieval_s", "llm_s", "usd")
+"""Attributes of `Cost` that are read of all decisions."""
 
 _APART = "\x1f"
 """Separates texts; JSON has it in escapes only."""
@@ -301,7 +312,7 @@ def read_log(
         LogGapError: Rows of the training log are missing, or of the facts that it is made of.
     """
     end = length(store, rule.join) if upto is None else upto
-    return Log.from_batches(_batches(store, rule, selection, progress, end), selection, describe)
+    return Log.from_decisions(read_learned(store, rule, selection, progress, end), selection, describe)
 
 
 def length(store: Store, join: str) -> int:
@@ -315,9 +326,10 @@ def _length(connection: sa.Connection, join: str) -> int:
     return int(connection.scalar(last) or 0)
 
 
-def _batches(
+def read_learned(
     store: Store, rule: RewardRule, selection: Selection, progress: ProgressCallback | None, end: int
-) -> Iterator[ExampleBatch]:
+) -> Iterator[Decisions]:
+    """Yield the decisions of a training log up to a position, in its order. Raises LogGapError."""
     for after in range(selection.after, end, CHUNK):
         last = min(after + CHUNK, end)
         try:
@@ -327,9 +339,126 @@ def _batches(
             for _ in read_examples(store, rule.join, after, last):  # its error names the position
                 pass
             raise
-        yield _batch(columns, rule, selection, after)
+        columns["seq"] = np.arange(after + 1, last + 1)
+        yield _decisions(columns, rule, selection)
         if progress:
             progress("reading the log", last, end)
+
+
+LATE_S = 3600.0
+"""How much later than it is made a decision may be committed, and by how much clocks may differ."""
+
+
+def read_decisions(
+    store: Store,
+    rule: RewardRule,
+    since: float | None = None,
+    until: float | None = None,
+    *,
+    without: Collection[str] = (LABELS,),
+    audited: bool = False,
+    on_progress: ProgressCallback | None = None,
+) -> Iterator[Decisions]:
+    """Yield all decisions of a time, in the order of the log: also those that are not learned from.
+
+    Args:
+        store: The log, which may be written meanwhile.
+        rule: Names the training log, and gives the rewards.
+        since: Only decisions of then or later, seconds since the epoch.
+        until: Only decisions before then.
+        without: Policies whose decisions are left out.
+        audited: Whether what an audit compares is read too: distributions, floors, times of rewards and what
+            the policy saw.
+        on_progress: Called with the progress.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    d, e, x, f = t.decisions.c, t.executions.c, t.examples.c, t.feedback.c
+    wanted: list[sa.ColumnElement[Any]] = [
+        *(d.seq, d.id.label("decision_id"), *_about_decisions()),
+        *(sa.func.coalesce(e.status, "").label("status"), _text(x.metrics).label("metrics")),
+        *(_tokens(), _text(x.turns).label("turns")),
+        *(sa.func.coalesce(e[name], 0).label(name) for name in {*priced(rule.cost), *_SPENT}),
+    ]
+    if audited:
+        # one look-up a decision, by the index of `decision_id`
+        received = sa.select(sa.func.min(f.received_at)).where(
+            f.decision_id == d.id, f.kind == FeedbackKind.VALUE
+        )
+        wanted += [
+            *(_text(d.probabilities).label("probabilities"), _text(d.features).label("features")),
+            *(d.question.label("text"), d.floor, d.share, d.deadline),
+            received.scalar_subquery().label("rewarded_at"),
+        ]
+    query = (
+        sa.select(*wanted)
+        .outerjoin(t.executions, e.decision_id == d.id)
+        .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
+        .where(d.policy.not_in(without), d.decided_at >= (since or 0.0), d.decided_at < (until or inf))
+        .order_by(d.seq)
+    )
+    final, done = settled.read(store, rule).position, 0
+    for begin, end in _pages(store, since, None if audited else until):
+        with store.reading() as connection:
+            columns = _fetched(connection, query.where(d.seq > begin, d.seq <= end))
+        learned = (columns["metrics"] != None) & (columns["status"] != "")  # noqa: E711 - of an array
+        columns["metrics"] = np.where(learned, columns["metrics"], "{}")
+        columns["turns"] = np.array([loads(text or "null") for text in columns["turns"]], dtype=np.object_)
+        part = _decisions(columns, rule, EVERYTHING)
+        done += len(part)
+        answered = columns["status"] != ""
+        yield replace(
+            part,
+            reward=np.where(learned, part.reward, nan),
+            settled=part.seq <= final,
+            usd=np.where(answered, columns["usd"], nan),
+            seconds=np.where(answered, columns["retrieval_s"] + columns["llm_s"], nan),
+            **(_audited(columns) if audited else {}),
+        )
+        if on_progress is not None:
+            on_progress("decisions", done, None)
+    if on_progress is not None:
+        on_progress("decisions", done, done)
+
+
+def any_elsewhere(store: Store, since: float, until: float) -> bool:
+    """Return whether another system made, or took part in, a decision of a time.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    d = t.decisions.c
+    after, last = listing.positions_at(store, [since - LATE_S, until + LATE_S])
+    query = sa.exists().where(
+        d.policy.in_(ELSEWHERE), d.seq > after, d.seq <= last, d.decided_at >= since, d.decided_at < until
+    )
+    with store.reading() as connection:
+        return bool(connection.scalar(sa.select(query)))
+
+
+def _pages(store: Store, since: float | None, until: float | None) -> Iterator[tuple[int, int]]:
+    """Yield positions after which, and up to which, decisions of a time are read together."""
+    with store.reading() as connection:
+        after = 0 if since is None else listing.position_at(connection, since - LATE_S)
+        newest = sa.select(sa.func.max(t.decisions.c.seq))
+        end = connection.scalar(newest) if until is None else listing.position_at(connection, until + LATE_S)
+    for begin in range(after, end or 0, PAGE):
+        yield begin, min(begin + PAGE, end)
+
+
+def _audited(columns: Columns) -> dict[str, Any]:
+    """Return the columns of an audit."""
+    stored = (resolved(features) for features in _parsed(columns["features"]))
+    return {
+        "floor": np.where((columns["floor"] != 0.0) & (columns["share"] == 0.0), columns["floor"], nan),
+        "deadline": np.where(columns["deadline"] > columns["decided_at"], columns["deadline"], nan),
+        "rewarded_at": columns["rewarded_at"].astype(np.float64),
+        "context": [
+            Context(question, features["sparse"], tuple(features["embedding"]), features["arms"])
+            for question, features in zip(columns["text"], stored, strict=True)
+        ],
+    }
 
 
 def _read(
@@ -343,25 +472,37 @@ def _read(
     ids = columns["decision_id"].tolist()
     if len(ids) != last - after:
         raise LogGapError(f"{last - after - len(ids)} rows of the training log after {after} are missing")
-    # Every returned value costs as much as its row, so texts with few distinct values are concatenated.
-    few = reduce(lambda text, other: text + _APART + other, (d.mode, d.policy, _text(d.arms), d.drawn))
-    decided: list[sa.ColumnElement[Any]] = [few.label("few"), _text(d.probabilities).label("probabilities")]
-    # rows that were erased are taken for different questions
-    decided.append(sa.case((d.erased.is_(None), d.question), else_=d.id).label("question"))
-    decided.append(sa.func.coalesce(d.episode_id, d.id).label("episode"))
-    decided.append(sa.func.coalesce(d.user_digest, d.id).label("user"))
+    decided = [*_about_decisions(), _text(d.probabilities).label("probabilities")]
     if selection.features:
         decided.append(_text(d.features).label("features"))
-    decided += [d.decided_at, d.version, d.propensity, d.cost_weight]
     columns |= _matched(connection, d.id, decided, ids)
     executed: list[sa.ColumnElement[Any]] = [e.status, *(e[name] for name in priced(rule.cost))]
     if rule.prices_tokens:
-        executed.append(sa.func.coalesce(_text(e.tokens_by_model), "{}").label("tokens_by_model"))
+        executed.append(_tokens())
     columns |= _matched(connection, e.decision_id, executed, ids)
     columns["turns"] = np.full(len(ids), None, dtype=np.object_)
     for seq, turns in connection.execute(sa.select(x.seq, x.turns).where(*here, x.turns.is_not(None))):
         columns["turns"][seq - after - 1] = turns
     return columns
+
+
+def _about_decisions() -> list[sa.ColumnElement[Any]]:
+    """Return the columns of `decisions` that each reader wants."""
+    d = t.decisions.c
+    # Every returned value costs as much as its row, so texts with few distinct values are concatenated.
+    few = reduce(lambda text, other: text + _APART + other, (d.mode, d.policy, _text(d.arms), d.drawn))
+    return [
+        few.label("few"),
+        # rows that were erased are taken for different questions
+        sa.case((d.erased.is_(None), d.question), else_=d.id).label("question"),
+        sa.func.coalesce(d.episode_id, d.id).label("episode"),
+        sa.func.coalesce(d.user_digest, d.id).label("user"),
+        *(d.decided_at, d.version, d.propensity, d.cost_weight),
+    ]
+
+
+def _tokens() -> sa.ColumnElement[str]:
+    return sa.func.coalesce(_text(t.executions.c.tokens_by_model), "{}").label("tokens_by_model")
 
 
 def _costs(columns: Columns, rule: RewardRule) -> dict[str, NDArray[np.float64]]:
@@ -409,19 +550,27 @@ def _matched(
     return {name: values[rows] for name, values in values_of.items()}
 
 
-def _batch(columns: Columns, rule: RewardRule, selection: Selection, after: int) -> ExampleBatch:
-    n = len(columns["metrics"])
+def _decisions(columns: Columns, rule: RewardRule, selection: Selection) -> Decisions:
+    n = len(columns["seq"])
     few = Categorical.of(list(columns["status"] + _APART + columns["few"]))
     draw = Categorical([_draw(text) for text in few.values], few.codes)
-    p, n_p = _shares(columns["probabilities"], columns["propensity"])
-    return ExampleBatch(
-        seq=np.arange(after + 1, after + 1 + n),
+    p, n_p = np.zeros(0), np.zeros(n, dtype=np.int64)
+    if "probabilities" in columns:
+        p, n_p = _shares(columns["probabilities"], columns["propensity"])
+    not_read = np.broadcast_to(nan, n)
+
+    def hashed(name: str) -> Integers:
+        return np.fromiter(map(hash, columns[name]), np.int64, n)
+
+    return Decisions(
+        seq=columns["seq"],
         at=columns["decided_at"],
         version=columns["version"],
         draw=draw,
-        question=np.fromiter(map(hash, columns["question"]), np.int64, n),
-        episode=np.fromiter(map(hash, columns["episode"]), np.int64, n),
-        user=np.fromiter(map(hash, columns["user"]), np.int64, n),
+        id=hashed("decision_id"),
+        question=hashed("question"),
+        episode=hashed("episode"),
+        user=hashed("user"),
         propensity=columns["propensity"],
         p=p,
         n_p=n_p,
@@ -434,12 +583,21 @@ def _batch(columns: Columns, rule: RewardRule, selection: Selection, after: int)
         ),
         has_id=np.fromiter(map(selection.has_id, columns["decision_id"]), np.bool_, n),
         features=_numbers(
-            (numeric(resolved(stored)["sparse"]) for stored in _parsed(columns["features"])),
+            (
+                numeric(resolved(stored)["sparse"], log_rows.LARGEST_FEATURE)
+                for stored in _parsed(columns["features"])
+            ),
             tuple(selection.features),
             0.0,
         )
         if selection.features
         else {},
+        settled=np.broadcast_to(np.True_, n),
+        usd=not_read,
+        seconds=not_read,
+        floor=not_read,
+        deadline=not_read,
+        rewarded_at=not_read,
     )
 
 
@@ -471,7 +629,7 @@ def _numbers(
 
 def _draw(text: str) -> DrawKey:
     status, mode, policy, arms, drawn = text.split(_APART, 4)
-    return DrawKey(mode, policy, tuple(loads(arms) or ()), drawn, failed=status != Status.OK)
+    return DrawKey(mode, policy, tuple(loads(arms) or ()), drawn, status)
 
 
 def _fetched(connection: sa.Connection, query: sa.Select[Any]) -> Columns:

@@ -19,6 +19,7 @@ from armwise.agent.console import learning
 from armwise.agent.console.charts import band, chart_of
 from armwise.agent.console.page import COLOURS, HEADERS, colours, page, pages
 from armwise.agent.evaluation import least_floor
+from armwise.agent.evaluation.served import weighted
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.ope import intervals
 from armwise.feedback.reward import RewardRule
@@ -204,11 +205,9 @@ def by_arm(rows: rollups.Sums, rule: RewardRule, floor: float) -> dict[str, dict
 
 def at_random(rows: rollups.Sums, rule: RewardRule, floor: float) -> tuple[float, intervals.Interval] | None:
     """Return what drawing every eligible arm alike would have earned, by SNIPS; None if that is unknown."""
-    p = np.divide(1.0, rows.n_arms, out=np.zeros(len(rows.n_arms)), where=rows.n_arms > 0)
-    once = (float(rows.columns[name] @ p) for name in ("w", "wr"))
-    twice = (float(rows.columns[name] @ (p * p)) for name in ("w2", "w2r", "w2r2"))
-    rewarded, reach = int(rows.columns["rewarded"].sum()), float(p.max(initial=0.0)) / floor
-    return intervals.from_sums(rewarded, *once, *twice, reach=reach, rewards=rule.reward_range)
+    alike = np.divide(1.0, rows.n_arms, out=np.zeros(len(rows.n_arms)), where=rows.n_arms > 0)
+    reach = float(alike.max(initial=0.0)) / floor
+    return weighted(rows, alike).estimate(reach=reach, rewards=rule.reward_range)
 
 
 def latencies(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

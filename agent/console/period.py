@@ -1,41 +1,61 @@
-"""What was served in a period, what it earned and saved, and what changed, from the turns of the log.
+"""What was served in a period, what it earned and saved, and what changed: of a log, or of a file.
 
-Rewards are compared as on the overview of the console, on the turns of the period: with a uniform choice, and
-with each single arm on the turns for which it could be drawn. Dollars and seconds are compared with always
+Rewards are compared as on the overview of the console, on the decisions of the period: with a uniform choice,
+and with each single arm on those for which it could be drawn. Dollars and seconds are compared with always
 using the dearest arm in the same way. That arm is known only after looking, so its intervals have the level
 of all arms together. Costs have no declared range: the largest one that was observed stands for it.
+
+A policy that sees no question can reach every point between two arms, by drawing one of them with a fixed
+probability. So the arms and the lines between them are what is to be had without learning, and the mix that
+would have earned as much as what was served says what learning saved at equal quality. An alternative is not
+worse where the interval of its lead leaves no loss beyond `EQUAL` of the range of rewards. All these
+intervals hold together (Bonferroni), and at every look. The mix is chosen after looking, among all pairs and
+shares, so its interval is the mean of those of its arms, weighted by their shares: where these hold, it holds
+for every mix.
+
+A file is an export, or the converted log of another system. It has decisions with what came of them, and
+nothing else: no promotions, alarms or verdicts. The least propensity on record stands for the exploration
+floor, which bounds the weights of a log.
 """
 
-from array import array
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from math import sqrt
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import pairwise, permutations
+from math import ceil, inf
+from pathlib import Path
 
 import numpy as np
+from typing_extensions import override
 
 from armwise.agent.config import AppConfig
-from armwise.agent.console.period_curve import AtEqualQuality, CurvePoint, at_equal_quality, curve_of
 from armwise.agent.evaluation.audit import propensity_doubt
-from armwise.agent.evaluation.kinds import KindShares, rows_by_kind, shares_by_kind
-from armwise.agent.evaluation.learning_curve import MOST_STRETCHES, CurveStretch, changes_of
 from armwise.agent.evaluation.served import (
     ERROR,
+    MOST_MORE,
     Alternative,
+    KindShares,
+    Served,
     ServedComparison,
+    Stretch,
     alternative,
-    compare,
+    changes_of,
     least_floor,
+    rows_by_kind,
+    shares_by_kind,
 )
 from armwise.arms.base import Progress
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.clock import utc
+from armwise.feedback.decisions import Decisions, concatenate, tabulate
 from armwise.feedback.drift import newest_alarms
+from armwise.feedback.events import FOREIGN, LABELS
+from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, listing
 from armwise.feedback.ope import Draws, Interval, Weighted, confidence_sequences, intervals
 from armwise.feedback.registry import arm_sets, evaluations, promotions, runs
-from armwise.feedback.training_log import rollups, served_turns
+from armwise.feedback.sources import ExportSource, any_elsewhere, read_decisions
+from armwise.feedback.training_log import rollups
 
 NEWEST = 200
 """Promotions, alarms and runs among which those of the period are looked for."""
@@ -46,8 +66,14 @@ NEWEST_VERDICTS = 20
 KINDS_OF = 20_000
 """Newest explored turns of the period that are compared by kind of question."""
 
-REPORT_EVERY = 5000
-"""Turns between two reports of progress."""
+EQUAL = 0.02
+"""Loss of reward up to which two count as equally good, as a share of the range of rewards."""
+
+FIGURES = 4
+"""Intervals of each alternative: its reward, its cost, and the lead in both."""
+
+FLOOR = 0.05
+"""Least propensity where no decision of several arms has one on record."""
 
 
 class NothingServedError(ValueError):
@@ -149,6 +175,88 @@ class RawMean:
 
 
 @dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A point of the cost-quality curve.
+
+    Attributes:
+        name: The arm; None for what was served.
+        n: Decisions with a reward that it is estimated on.
+        reward: Reward a decision.
+        reward_interval: Interval of it.
+        cost: Dollars an answer; seconds where no dollars were charged.
+        cost_interval: Interval of it.
+    """
+
+    name: str | None
+    n: int
+    reward: float
+    reward_interval: Interval
+    cost: float
+    cost_interval: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class AtEqualQuality:
+    """What was served beside an alternative, by cost and by reward.
+
+    Attributes:
+        shares: Arms of the alternative, each with how often it is drawn.
+        n: Decisions with a reward on which both are compared.
+        lead: Reward a decision of what was served beyond the alternative.
+        low: Lower end of the lead.
+        high: Upper end of it.
+        saved: Cost an answer of the alternative beyond what was served.
+        saved_low: Lower end of it.
+        saved_high: Upper end of it.
+        margin: Loss of reward up to which two count as equally good.
+        more: Further decisions that it takes at least to say whether the cheaper of the two is as good; None
+            where it is said, or out of sight.
+    """
+
+    shares: tuple[tuple[str, float], ...]
+    n: int
+    lead: float
+    low: float
+    high: float
+    saved: float
+    saved_low: float
+    saved_high: float
+    margin: float
+    more: int | None
+
+    @property
+    def served_saves(self) -> bool:
+        """Whether what was served is shown to be cheaper and as good."""
+        return self.saved_low > 0.0 and self.low >= -self.margin
+
+    @property
+    def alternative_saves(self) -> bool:
+        """Whether the alternative is shown to be cheaper and as good."""
+        return self.saved_high < 0.0 and self.high <= self.margin
+
+    @property
+    def name(self) -> str:
+        """What would have been used."""
+        if len(self.shares) == 1:
+            return f"always {self.shares[0][0]}"
+        return " and ".join(f"{arm} for {share:.0%}" for arm, share in self.shares) + ", at random"
+
+    @property
+    def verdict(self) -> str:
+        """What is known, in a few words."""
+        if self.served_saves:
+            return "what was served is cheaper and as good"
+        if self.alternative_saves:
+            return "it is cheaper and as good"
+        cheaper = self.saved_high < 0.0
+        if cheaper and self.low > 0.0:
+            return "it is cheaper and worse"
+        if self.saved_low > 0.0 and self.high < 0.0:
+            return "it is dearer and better"
+        return "not known"
+
+
+@dataclass(frozen=True, slots=True)
 class Period:
     """A report of a period.
 
@@ -182,7 +290,7 @@ class Period:
     arms: tuple[ArmFigures, ...]
     feature: str
     kinds: tuple[KindShares, ...]
-    stretches: tuple[CurveStretch, ...]
+    stretches: tuple[Stretch, ...]
     dearest: str | None
     usd: Saving | None
     seconds: Saving | None
@@ -232,9 +340,12 @@ def read_period(
         NothingServedError: No decision was made in the period.
         LogUnavailableError: Try again later.
     """
-    turns = Turns(served_turns.between(store, config.reward, since, until), on_progress)
-    if not turns.n:
+    elsewhere = rollups.NOT_SERVED
+    parts = read_decisions(store, config.reward, since, until, without=elsewhere, on_progress=on_progress)
+    decisions = [part for part in parts if len(part)]
+    if not decisions:
         raise NothingServedError(_nothing(store, since, until))
+    turns = Turns(concatenate(decisions))
     live = [arms for arms in arm_sets.history(store) if arms.at < until] or arm_sets.history(store)[:1]
     names = tuple(turns.names) if not live else tuple(sorted(live[-1].arms & set(turns.names)))
     if ranks:
@@ -315,7 +426,7 @@ def period_of(
 
 
 def _nothing(store: Store, since: float, until: float) -> str:
-    if served_turns.any_elsewhere(store, since, until):
+    if any_elsewhere(store, since, until):
         return (
             f"no decision was made by this service alone from {utc(since)} to {utc(until)}: another system "
             "decided, or took part. `armwise replay` says what policies would have earned on its decisions"
@@ -349,79 +460,138 @@ def _held(store: Store, since: float, until: float) -> Iterator[tuple[float, str
                 )
 
 
-class Turns:
-    """Turns as columns.
+# -- of a file ------------------------------------------------------------------------------------
+
+
+def span_of(path: Path) -> tuple[float, float]:
+    """Return when the first and the last decision of a file were made, labels left out.
+
+    Raises:
+        ExchangeError: It cannot be read.
+        NothingServedError: It has no decision.
+    """
+    first, last = inf, -inf
+    for example in read_export(path):
+        if example.decision.policy != LABELS:
+            at = example.decision.decided_at
+            first, last = min(first, at), max(last, at)
+    if first > last:
+        raise NothingServedError(f"{path}: it has no decision")
+    return first, last
+
+
+def read_file_period(path: Path, since: float, until: float, on_progress: Progress) -> Period:
+    """Read a period from a file.
 
     Args:
-        turns: The turns.
+        path: The file.
+        since: Begin, seconds since the epoch.
+        until: End; a decision at this time is not part of it.
         on_progress: Called with the progress.
 
+    Raises:
+        ExchangeError: It cannot be read.
+        NothingServedError: No decision was made in the period.
+    """
+    rule = next(iter(read_headers(path))).reward
+    examples = (
+        example
+        for example in read_export(path)
+        if example.decision.policy != LABELS and since <= example.decision.decided_at < until
+    )
+    parts = list[Decisions]()
+    draws: deque[rollups.NewestDraw] = deque(maxlen=KINDS_OF)
+    for part in tabulate(examples, rule, settled=ExportSource(path).settled.before):
+        for row in np.flatnonzero(part.explored).tolist():
+            drawn = part.draw.values[part.draw.codes[row]].drawn
+            draws.append(rollups.NewestDraw(int(part.seq[row]), drawn, part.context[row].features))
+        parts.append(replace(part, context=()))
+        on_progress("decisions", sum(map(len, parts)), None)
+    if not parts:
+        first, last = span_of(path)
+        raise NothingServedError(
+            f"no decision was made from {utc(since)} to {utc(until)}: {path} has some from {utc(first)} to "
+            f"{utc(last)}"
+        )
+    decisions = concatenate(parts)
+    turns = Turns(decisions)
+    notes = ["A file has no promotions, alarms or verdicts: they are in the log of a service."]
+    if any(key.policy not in FOREIGN for key in decisions.draw.values):
+        notes.append(
+            "An export has the decisions that are learned from; without a default reward, those with "
+            "feedback."
+        )
+    names = tuple(turns.names) if turns.n > turns.without else ()
+    return period_of(
+        turns,
+        names,
+        min(least_propensity(decisions), 1.0 / max(2, len(turns.names))),
+        rule.reward_range,
+        (since, until),
+        Kinds.of(draws),
+        source=str(path),
+        notes=tuple(notes),
+    )
+
+
+def least_propensity(decisions: Decisions) -> float:
+    """Return the least propensity on record of an arm that could be drawn beside another one."""
+    p = decisions.p[np.repeat(decisions.explored & (decisions.width > 1), decisions.n_p)]
+    return float(p[p > 0.0].min(initial=inf)) if (p > 0.0).any() else FLOOR
+
+
+# -- figures --------------------------------------------------------------------------------------
+
+
+class Turns(Served):
+    """The decisions of a period; each is a row.
+
+    Args:
+        decisions: The decisions.
+
     Attributes:
-        n: How many there are.
-        n_open: How many explored ones may still get feedback.
-        names: Every arm that was drawn or could be.
         usd: Dollars of each answer, shape (n,); nan where there is none.
-        reward: Reward of each explored turn, shape (n,); nan where there is none.
+        seconds: Seconds of each answer, shape (n,); nan where there is none.
+        reward: Reward of each explored turn that is settled, shape (n,); nan where there is none.
     """
 
-    def __init__(self, turns: Iterator[served_turns.ServedTurn], on_progress: Progress) -> None:
-        pools: dict[tuple[str, ...], int] = {}
-        columns: list[tuple[Any, ...]] = []
-        positions, self.n_open = array("q"), 0
-        for turn in turns:
-            code = pools.setdefault(turn.arms, len(pools))
-            cost = turn.cost
-            paid = (np.nan, np.nan) if cost is None else (cost.usd, cost.retrieval_s + cost.llm_s)
-            earned = np.nan if turn.reward is None or not turn.explored else turn.reward
-            made = turn.decided_at, turn.propensity, turn.explored, turn.failed
-            columns.append((code, turn.drawn, *made, earned, *paid))
-            self.n_open += turn.explored and not turn.settled
-            positions.append(turn.seq)
-            if len(columns) % REPORT_EVERY == 0:
-                on_progress("decisions", len(columns), None)
-        self.n, self._seq = len(columns), np.array(positions, dtype=np.int64)
-        on_progress("decisions", self.n, self.n)
-        by_column = list(zip(*columns, strict=True)) if columns else [()] * 9
-        pool, drawn, at, propensity, explored, failed, reward, usd, seconds = by_column
-        self.names = sorted({*drawn, *(arm for arms in pools for arm in arms)})
-        self._pools, self._pool = list(pools), np.array(pool, dtype=np.int64)
-        self._drawn = np.array(drawn, dtype=np.object_)
-        self._at = np.array(at, dtype=np.float64)
-        self._weight = 1.0 / np.array(propensity, dtype=np.float64)
-        self._explored, self._failed = np.array(explored, dtype=bool), np.array(failed, dtype=bool)
-        self.reward = np.array(reward, dtype=np.float64)
-        self.usd = np.array(usd, dtype=np.float64)
-        self._seconds = np.array(seconds, dtype=np.float64)
-        self._n_arms = np.array([len(arms) for arms in pools], dtype=np.int64)[self._pool]
+    def __init__(self, decisions: Decisions) -> None:
+        keys = decisions.draw.values
+        could = {arm: decisions.possible(arm) for arm in {arm for key in keys for arm in key.arms}}
+        names = sorted({key.drawn for key in keys} | {arm for arm, rows in could.items() if rows.any()})
+        place = {arm: index for index, arm in enumerate(names)}
+        super().__init__(
+            len(decisions),
+            int((decisions.explored & ~decisions.settled).sum()),
+            names,
+            np.array([place[key.drawn] for key in keys], dtype=np.int64)[decisions.draw.codes],
+            decisions.n_possible,
+            decisions.explored.astype(np.int64),
+        )
+        self._could, self._seq, self._at = could, decisions.seq, decisions.at
+        self._weight = 1.0 / decisions.propensity
+        self._failed = decisions.draw.each(lambda key: key.status in rollups.FAILED)
+        self.reward = np.where(decisions.explored & decisions.settled, decisions.reward, np.nan)
+        self.usd, self.seconds = decisions.usd, decisions.seconds
 
+    @override
     def having(self, arm: str) -> Flags:
-        """Return the turns for which an arm could be drawn, shape (n,)."""
-        holding: Flags = np.array([arm in arms for arms in self._pools], dtype=bool)[self._pool]
-        return holding
+        return self._could.get(arm, np.zeros(self.n, dtype=np.bool_))
 
-    def sums(self, rows: Flags, values: Floats, target: Floats) -> Weighted:
-        """Return sums over some turns with a value, with the probability of the drawn arm by the target."""
-        rows = rows & self._explored & ~np.isnan(values) & ~np.isnan(self._weight)
+    @override
+    def sums(self, rows: Flags, target: Floats, values: Floats | None = None) -> Weighted:
+        """Values other than the rewards may be summed up; turns without one are left out."""
+        values = self.reward if values is None else values
+        rows = rows & (self.explored > 0) & ~np.isnan(values) & ~np.isnan(self._weight)
         r, w = values[rows], (self._weight * target)[rows]
         served = len(r), float(r.sum()), float(r @ r)
         ours = float(w.sum()), float(w @ r), float(w @ w), float((w * w) @ r), float((w * r) @ (w * r))
         return Weighted(*served, *ours, float(w @ (r * r)))
 
     @property
-    def every(self) -> Flags:
-        """All turns, shape (n,)."""
-        return np.ones(self.n, dtype=bool)
-
-    @property
-    def served(self) -> Floats:
-        """Probability of the drawn arm, as it was drawn with, shape (n,)."""
-        served: Floats = 1.0 / self._weight
-        return served
-
-    @property
     def costs(self) -> Floats | None:
         """Dollars of each answer, of seconds where none were charged, shape (n,); None without either."""
-        for values in (self.usd, self._seconds):
+        for values in (self.usd, self.seconds):
             if np.nansum(values) > 0.0:
                 return values
         return None
@@ -429,33 +599,7 @@ class Turns:
     @property
     def without(self) -> int:
         """Number of explored turns without a propensity."""
-        return int((self._explored & np.isnan(self._weight)).sum())
-
-    @property
-    def alike(self) -> Floats:
-        """Probability of the drawn arm under a uniform choice, shape (n,)."""
-        alike: Floats = 1.0 / np.maximum(1, self._n_arms)
-        return alike
-
-    def always(self, arm: str) -> Floats:
-        """Return the probability of the drawn arm under a policy that always draws one, shape (n,)."""
-        always: Floats = (self._drawn == arm).astype(np.float64)
-        return always
-
-    def comparison(self, names: Sequence[str], floor: float, rewards: Interval) -> ServedComparison:
-        """Compare what was served with a uniform choice and with each of some arms."""
-        several = self._n_arms[self._n_arms > 1]
-        return compare(
-            self.n,
-            int(self._explored.sum()),
-            int(self._n_arms.max()),
-            self.sums(self.every, self.reward, self.alike),
-            {arm: self.sums(self.having(arm), self.reward, self.always(arm)) for arm in names},
-            n_open=self.n_open,
-            fewest_arms=int(several.min()) if len(several) else 2,
-            floor=floor,
-            rewards=rewards,
-        )
+        return int(((self.explored > 0) & np.isnan(self._weight)).sum())
 
     def gains(
         self, kinds: Mapping[str, Integers], arm: str, floor: float, rewards: Interval
@@ -471,7 +615,7 @@ class Turns:
         gains, error = [], ERROR / max(1, len(kinds))
         for name, positions in kinds.items():
             rows = self.having(arm) & np.isin(self._seq, positions)
-            sums = self.sums(rows, self.reward, self.always(arm))
+            sums = self.sums(rows, self.always(arm))
             beside = alternative(arm, sums, len(positions), 1.0 / floor, rewards, error)
             if beside is not None:
                 gains.append(KindGain(name, beside))
@@ -482,20 +626,21 @@ class Turns:
 
         Dearest is the arm with the largest estimate of dollars an answer, of seconds where none were charged.
         """
-        charged = bool(np.nansum(self.usd) > 0.0)
-        measured = bool(np.nansum(self._seconds) > 0.0)
-        values = self.usd if charged else self._seconds
-        sums = {arm: self.sums(self.having(arm), values, self.always(arm)) for arm in names}
+        if (values := self.costs) is None:
+            return None, None, None
+        sums = {arm: self.sums(self.having(arm), self.always(arm), values) for arm in names}
         means = {arm: arm_sums.wr / arm_sums.w for arm, arm_sums in sums.items() if arm_sums.w > 0.0}
-        if len(means) < 2 or not (charged or measured):
+        if len(means) < 2:
             return None, None, None
         dearest = max(means, key=lambda arm: (means[arm], arm))
-        usd = self._saving(dearest, self.usd, len(names), floor) if charged else None
-        seconds = self._saving(dearest, self._seconds, len(names), floor) if measured else None
+        usd, seconds = (
+            self._saving(dearest, paid, len(names), floor) if np.nansum(paid) > 0.0 else None
+            for paid in (self.usd, self.seconds)
+        )
         return dearest, usd, seconds
 
     def _saving(self, arm: str, values: Floats, arms: int, floor: float) -> Saving | None:
-        sums, top = self.sums(self.having(arm), values, self.always(arm)), float(np.nanmax(values))
+        sums, top = self.sums(self.having(arm), self.always(arm), values), float(np.nanmax(values))
         errors = confidence_sequences.asymptotic_errors(max(1, sums.n), 1.0 - ERROR / arms)
         estimate = intervals.lead_from_sums(sums, reach=1.0 / floor, rewards=(0.0, top), errors=errors)
         if estimate is None:
@@ -505,18 +650,18 @@ class Turns:
 
     def figures(self) -> tuple[ArmFigures, ...]:
         """Return the figures of each arm that was drawn, the most drawn first."""
-        explored = max(1, int(self._explored.sum()))
+        n_explored = max(1, int(self.explored.sum()))
         figures = []
         for arm in self.names:
-            mine = self._drawn == arm
+            mine = self.drew(arm)
             if not mine.any():
                 continue
-            usd, seconds = (values[mine & ~np.isnan(values)] for values in (self.usd, self._seconds))
+            usd, seconds = (values[mine & ~np.isnan(values)] for values in (self.usd, self.seconds))
             figures.append(
                 ArmFigures(
                     arm,
                     int(mine.sum()),
-                    int((mine & self._explored).sum()) / explored,
+                    int(self.explored[mine].sum()) / n_explored,
                     float(usd.mean()) if len(usd) else None,
                     float(seconds.mean()) if len(seconds) else None,
                     int((mine & self._failed).sum()),
@@ -526,42 +671,170 @@ class Turns:
 
     def draws(self) -> Draws:
         """Return the explored turns that have a propensity, in the order in which they were made."""
-        holding = np.array([[arm in arms for arm in self.names] for arms in self._pools], dtype=bool)
-        column = {arm: place for place, arm in enumerate(self.names)}
-        rows = np.flatnonzero(self._explored & ~np.isnan(self._weight))
+        rows = np.flatnonzero((self.explored > 0) & ~np.isnan(self._weight))
         rows = rows[np.argsort(self._at[rows], kind="stable")]
-        drawn = np.array([column[arm] for arm in self._drawn[rows].tolist()], dtype=np.int64)
-        return Draws(tuple(self.names), drawn, self.served[rows], None, holding[self._pool[rows]])
+        eligible = np.column_stack([self.having(arm)[rows] for arm in self.names])
+        return Draws(tuple(self.names), self.drawn[rows], 1.0 / self._weight[rows], None, eligible)
 
     def raw_means(self) -> tuple[RawMean, ...]:
         """Return the mean reward of each arm that was drawn, on what it was drawn for, the best first."""
         means = []
         for arm in self.names:
-            earned = self.reward[(self._drawn == arm) & ~np.isnan(self.reward)]
+            earned = self.reward[self.drew(arm) & ~np.isnan(self.reward)]
             if len(earned):
                 means.append(RawMean(arm, len(earned), float(earned.mean())))
         return tuple(sorted(means, key=lambda mean: (-mean.reward, mean.name)))
 
-    def stretches(
-        self, best: str | None, arms: int, floor: float, rewards: Interval
-    ) -> tuple[CurveStretch, ...]:
-        """Cut the turns into stretches of as many decisions each, with the best arm by name."""
-        most = min(MOST_STRETCHES, max(1, round(sqrt(self.n) / 2.5)))
+    @override
+    def cut(self, most: int) -> Iterator[tuple[int, int, Flags]]:
         edges = np.linspace(0, self.n, most + 1).round().astype(int).tolist()
-        stretches = []
         for begin, end in pairwise(edges):
-            here = np.zeros(self.n, dtype=bool)
-            here[begin:end] = True
-            single = None
-            if best is not None:
-                level = 1.0 - ERROR / max(1, arms)
-                rows = here & self.having(best)
-                sums = self.sums(rows, self.reward, self.always(best))
-                single = sums.estimate(reach=1.0 / floor, rewards=rewards, level=level)
-            reach = float(self.alike[here].max()) / floor
-            uniform = self.sums(here, self.reward, self.alike).estimate(reach=reach, rewards=rewards)
-            served = self.sums(here, self.reward, self.served).estimate(reach=1.0, rewards=rewards)
-            drawn = self._drawn[here & self._explored].tolist()
-            shares = {arm: drawn.count(arm) / len(drawn) for arm in sorted(set(drawn))}
-            stretches.append(CurveStretch(begin, end, served, uniform, single, shares))
-        return tuple(stretches)
+            rows = np.zeros(self.n, dtype=bool)
+            rows[begin:end] = True
+            yield begin, end, rows
+
+
+# -- cost and quality -----------------------------------------------------------------------------
+
+
+def curve_of(turns: Turns, names: Sequence[str], floor: float, rewards: Interval) -> tuple[CurvePoint, ...]:
+    """Return the points of what was served and of each arm, what was served first; none without costs.
+
+    Args:
+        turns: The turns of the period.
+        names: The arms.
+        floor: Least probability of an arm that could be drawn.
+        rewards: Smallest and largest possible reward.
+    """
+    costs = turns.costs
+    if costs is None:
+        return ()
+    top = float(np.nanmax(costs))
+    level = 1.0 - ERROR / (FIGURES * (1 + len(names)))
+    points = []
+    for name in (None, *names):
+        rows = turns.everything if name is None else turns.having(name)
+        target = turns.alike if name is None else turns.always(name)
+        reach = 1.0 if name is None else 1.0 / floor
+        both = []
+        for values, possible in ((turns.reward, rewards), (costs, (0.0, top))):
+            sums = turns.sums(rows, target, values)
+            sums = sums.unweighted if name is None else sums
+            errors = confidence_sequences.asymptotic_errors(max(1, sums.n), level)
+            both.append((sums.n, sums.estimate(reach=reach, rewards=possible, errors=errors)))
+        (n, reward), (_, cost) = both
+        if reward is not None and cost is not None:
+            points.append(CurvePoint(name, n, reward[0], reward[1], cost[0], cost[1]))
+    return tuple(points) if points and points[0].name is None else ()
+
+
+def at_equal_quality(
+    turns: Turns, points: Sequence[CurvePoint], floor: float, rewards: Interval
+) -> tuple[AtEqualQuality, ...]:
+    """Return what was served beside each single arm, and beside the cheapest mix that is as good.
+
+    Args:
+        turns: The turns of the period.
+        points: The cost-quality curve.
+        floor: Least probability of an arm that could be drawn.
+        rewards: Smallest and largest possible reward.
+    """
+    arms = [point for point in points if point.name is not None]
+    if not arms or points[0].name is not None:
+        return ()
+    alternatives: list[tuple[tuple[str, float], ...]] = [((str(arm.name), 1.0),) for arm in arms]
+    if (mix := cheapest_mix(points[0], arms)) is not None:
+        alternatives.append(mix)
+    level = 1.0 - ERROR / (FIGURES * (len(alternatives) + 1))
+    pairs = len(arms) * (len(arms) - 1)
+    comparisons = [_beside(turns, shares, floor, rewards, level, pairs) for shares in alternatives]
+    return tuple(comparison for comparison in comparisons if comparison is not None)
+
+
+def cheapest_mix(
+    served: CurvePoint, arms: Sequence[CurvePoint]
+) -> tuple[tuple[str, float], tuple[str, float]] | None:
+    """Return the cheapest mix of two arms that earns what was served, by estimates; None where none does.
+
+    >>> ends = (0.0, 1.0)
+    >>> points = [CurvePoint("a", 9, 0.4, ends, 1.0, ends), CurvePoint("b", 9, 0.8, ends, 9.0, ends)]
+    >>> cheapest_mix(CurvePoint(None, 9, 0.7, ends, 2.0, ends), points)
+    (('a', 0.25), ('b', 0.75))
+    """
+    best: tuple[float, tuple[tuple[str, float], tuple[str, float]]] | None = None
+    for worse, better in permutations(arms, 2):
+        if not worse.reward < served.reward < better.reward:
+            continue
+        share = (better.reward - served.reward) / (better.reward - worse.reward)
+        cost = share * worse.cost + (1.0 - share) * better.cost
+        if best is None or cost < best[0]:
+            share = round(share, 4)
+            best = cost, ((str(worse.name), share), (str(better.name), round(1.0 - share, 4)))
+    return None if best is None else best[1]
+
+
+def _beside(
+    turns: Turns,
+    shares: tuple[tuple[str, float], ...],
+    floor: float,
+    rewards: Interval,
+    level: float,
+    pairs: int,
+) -> AtEqualQuality | None:
+    """Compare what was served with an arm, or a mix of two, on the turns for which each could be drawn.
+
+    An interval of an arm on all turns that had it is one of those that hold at `level`. On fewer turns it is
+    another one for each of the `pairs`, which share the error of one.
+    """
+    costs = turns.costs
+    assert costs is not None
+    dearest, rows = float(np.nanmax(costs)), turns.everything
+    for arm, _ in shares:
+        rows = rows & turns.having(arm)
+
+    def leads(values: Floats, possible: Interval) -> tuple[int, list[float]] | None:
+        """Return the compared turns, and the lead of what was served with the ends of its interval."""
+        n, parts = 0, list[Floats]()
+        for arm, share in shares:
+            is_whole = bool((rows == turns.having(arm)).all())
+            sums = turns.sums(rows, turns.always(arm), values)
+            chance = 1.0 - (1.0 - level) / (1 if is_whole else pairs)
+            errors = confidence_sequences.asymptotic_errors(max(1, sums.n), chance)
+            found = intervals.lead_from_sums(sums, reach=1.0 / floor, rewards=possible, errors=errors)
+            if found is None:
+                return None
+            n, parts = sums.n, [*parts, share * np.array([found[0], *found[1]])]
+        return n, np.sum(parts, axis=0).tolist()
+
+    reward, cost = leads(turns.reward, rewards), leads(costs, (0.0, dearest))
+    if reward is None or cost is None:
+        return None
+    n, (lead, low, high) = reward
+    saved, saved_high, saved_low = (-each for each in cost[1])
+    span = rewards[1] - rewards[0]
+    low, high = max(-span, low), min(span, high)
+    margin = EQUAL * span
+    comparison = AtEqualQuality(shares, n, lead, low, high, saved, saved_low, saved_high, margin, None)
+    if comparison.verdict != "not known":
+        return comparison
+    more = _more(lead if saved > 0.0 else -lead, (high - low) / 2.0, margin, n)
+    return AtEqualQuality(shares, n, lead, low, high, saved, saved_low, saved_high, margin, more)
+
+
+def _more(lead: float, half: float, margin: float, n: int) -> int | None:
+    """Return how many more decisions it takes at least to show that the cheaper one is as good.
+
+    Args:
+        lead: Reward of the cheaper one beyond the other.
+        half: Half of the width of its interval.
+        margin: Loss that counts as equal.
+        n: Decisions so far.
+
+    >>> _more(0.0, 0.04, 0.02, 100), _more(-0.03, 0.04, 0.02, 100), _more(0.05, 0.01, 0.02, 100)
+    (300, None, None)
+    """
+    room = lead + margin
+    if room <= 0.0 or half <= room:
+        return None
+    more = ceil(n * ((half / room) ** 2 - 1.0) - 1e-9)
+    return more if 0 < more <= MOST_MORE * n else None

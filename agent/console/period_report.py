@@ -9,8 +9,7 @@ from html import escape
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from armwise.agent.console.period import KindGain, Period, Saving
-from armwise.agent.console.period_curve import AtEqualQuality
+from armwise.agent.console.period import AtEqualQuality, KindGain, Period, Saving
 from armwise.agent.evaluation.served import Alternative, rounded, summary_of
 from armwise.agent.reporting import GREY, GRID, INK, LEGEND, PALETTE, draw_svg, filled, moment, visible
 

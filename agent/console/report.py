@@ -12,8 +12,7 @@ import typer
 
 from armwise.agent.cli.console import console, errors, explained, progress
 from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Point, moment, with_log
-from armwise.agent.console.period import Period, read_period
-from armwise.agent.console.period_file import read_file_period, span_of
+from armwise.agent.console.period import Period, read_file_period, read_period, span_of
 from armwise.agent.console.period_report import page_of, text_of
 from armwise.agent.evaluation import moment_of
 from armwise.feedback.clock import utc

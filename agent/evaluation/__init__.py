@@ -20,11 +20,21 @@ from .gate import (
     verdict_on,
 )
 from .job import Evaluations, evaluate_apart
-from .kinds import KindShares, shares_by_kind
-from .learning_curve import CurveStretch, LearningCurve, Mark, Promise, read_curve
 from .report import CandidateResult, Estimated, Interval, Report
 from .request import EvaluationRequest, Moment, moment_of, refuse_untrusted
-from .served import Alternative, ServedComparison, least_floor, summary_of
+from .served import (
+    Alternative,
+    KindShares,
+    LearningCurve,
+    Mark,
+    Promise,
+    ServedComparison,
+    Stretch,
+    least_floor,
+    read_curve,
+    shares_by_kind,
+    summary_of,
+)
 
 __all__ = [
     "CANDIDATE_NAMES",
@@ -34,7 +44,6 @@ __all__ = [
     "CandidateError",
     "CandidateKind",
     "CandidateResult",
-    "CurveStretch",
     "Estimated",
     "EvaluationError",
     "EvaluationFailedError",
@@ -49,6 +58,7 @@ __all__ = [
     "Promise",
     "Report",
     "ServedComparison",
+    "Stretch",
     "audit_file",
     "audit_store",
     "evaluate_apart",

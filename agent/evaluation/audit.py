@@ -1,6 +1,6 @@
 """An audit of a log: its decisions as arrays, the checks of `feedback.ope.audit`, and the report of them.
 
-    turns of the log, or examples of a file --> Columns --> Draws --> audit --> AuditReport
+    decisions of the log, or of a file --> DrawnDecisions --> Draws --> audit --> AuditReport
 
 Features are chosen by the first rows, and stay: a bet must not know the rows that it bets on.
 """
@@ -8,12 +8,11 @@ Features are chosen by the first rows, and stay: a bet must not know the rows th
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib import metadata
-from itertools import islice
-from math import inf, isnan, nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -28,16 +27,16 @@ from armwise.agent.config import AppConfig
 from armwise.agent.reporting import counted, filled, moment
 from armwise.arms.base import Progress
 from armwise.arms.tokenizer import words
+from armwise.feedback import events
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.dataset import Log
-from armwise.feedback.events import FOREIGN, LABELS, Example
+from armwise.feedback.decisions import Decisions, concatenate, encode, tabulate
+from armwise.feedback.events import FOREIGN, LABELS, Context, Example
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.ope import Audit, Check, CheckStatus, Draws, audit
-from armwise.feedback.reward import RewardRule
-from armwise.feedback.sources import ExportSource, LogSource
+from armwise.feedback.sources import ExportSource, LogSource, read_decisions
 from armwise.feedback.texts import value_of
-from armwise.feedback.training_log import drawn_turns
 
 SEEN_FIRST = 1000
 """Decisions by which features are chosen and cut into parts."""
@@ -223,16 +222,14 @@ def audit_store(
         NothingToAuditError: No decision was drawn in that time.
         LogUnavailableError: Try again later.
     """
-    source = LogSource(store, config.reward)
-    waiting = source.waiting(None, MOST_WAITING)
-    ids = {decision.id for decision in waiting.decisions}
-    turns = drawn_turns.read(store, config.reward, _seconds(since), _seconds(until))
-    columns = AuditColumns(
-        turns,
-        lambda turn: turn.decision.id in ids or turn.decision.decided_at >= waiting.settled,
-        on_progress,
+    waiting = LogSource(store, config.reward).waiting(None, MOST_WAITING)
+    ids = np.array([hash(decision.id) for decision in waiting.decisions], dtype=np.int64)
+    window = _seconds(since), _seconds(until)
+    decisions = DrawnDecisions(
+        read_decisions(store, config.reward, *window, audited=True, on_progress=on_progress),
+        lambda part: np.isin(part.id, ids) | (part.at >= waiting.settled),
     )
-    return _report(without_password(config.database_url), columns, ())
+    return _report(without_password(config.database_url), decisions, ())
 
 
 MOST_WAITING = 100_000
@@ -259,17 +256,19 @@ def audit_file(
     begin, end = _seconds(since) or -inf, inf if until is None else until.timestamp()
     excluded: Counter[str] = Counter()
 
-    def turns() -> Iterator[drawn_turns.DrawnTurn]:
-        for example in read_export(path):
+    def examples() -> Iterator[Example]:
+        for done, example in enumerate(read_export(path), start=1):
             if begin <= example.decision.decided_at < end:
-                yield turn_of(example, rule)
+                yield example
             else:
                 excluded[OUTSIDE] += 1
+            if done % REPORT_EVERY == 0:
+                on_progress("decisions", done, None)
 
-    columns = AuditColumns(turns(), lambda _: False, on_progress)
-    columns.excluded.update(excluded)
-    notes = (EXPORTED,) if columns.ours else ()
-    return _report(str(path), columns, notes, settled)
+    decisions = DrawnDecisions(tabulate(examples(), rule), lambda part: np.zeros(len(part), dtype=np.bool_))
+    decisions.excluded.update(excluded)
+    notes = (EXPORTED,) if decisions.ours else ()
+    return _report(str(path), decisions, notes, settled)
 
 
 EXPORTED = (
@@ -279,30 +278,24 @@ EXPORTED = (
 )
 
 
-def turn_of(example: Example, rule: RewardRule) -> drawn_turns.DrawnTurn:
-    """Return an example as a turn."""
-    decision = example.decision
-    return drawn_turns.DrawnTurn(decision, rule.reward_of(example), example.failed, nan, decision.user_digest)
-
-
 def _seconds(at: datetime | None) -> float | None:
     return None if at is None else at.timestamp()
 
 
 def _report(
-    source: str, columns: "AuditColumns", notes: tuple[str, ...], settled: float = inf
+    source: str, decisions: "DrawnDecisions", notes: tuple[str, ...], settled: float = inf
 ) -> AuditReport:
-    """Return the audit of columns. Raises NothingToAuditError."""
-    if not columns.n:
-        left_out = counted(columns.excluded)
+    """Return the audit of decisions. Raises NothingToAuditError."""
+    if not decisions.n:
+        left_out = counted(decisions.excluded)
         raise NothingToAuditError(
             f"{source}: no decision was drawn; left out: {left_out or 'none, it is empty'}"
         )
-    draws = columns.draws()
+    draws = decisions.draws()
     assert draws.at is not None
     unsettled = draws.at >= settled
     if unsettled.any() and (~unsettled).sum() >= ENOUGH:
-        columns.excluded[UNSETTLED] += int(unsettled.sum())
+        decisions.excluded[UNSETTLED] += int(unsettled.sum())
         draws = draws.where(~unsettled)
     elif unsettled.any():
         draws = replace(draws, waiting=unsettled)
@@ -313,21 +306,20 @@ def _report(
         float(draws.at.min()),
         float(draws.at.max()),
         audit(draws),
-        dict(columns.excluded.most_common()),
+        dict(decisions.excluded.most_common()),
         notes,
     )
 
 
-# -- columns -----------------------------------------------------------------------------------------
+# -- decisions ---------------------------------------------------------------------------------------
 
 
-class AuditColumns:
-    """Turns that were drawn, as columns; the others are counted.
+class DrawnDecisions:
+    """The decisions that were drawn; the others are counted.
 
     Args:
-        turns: The turns.
-        waits: Whether the reward of a turn may still come.
-        on_progress: Called with the progress.
+        parts: Decisions of a log, in order, with what policies saw.
+        waits: Returns whether the reward of each may still come, shape (n,).
 
     Attributes:
         n: Number of decisions that were drawn.
@@ -335,156 +327,110 @@ class AuditColumns:
         ours: Whether any was drawn by a policy of a service.
     """
 
-    def __init__(
-        self,
-        turns: Iterable[drawn_turns.DrawnTurn],
-        waits: Callable[[drawn_turns.DrawnTurn], bool],
-        on_progress: Progress,
-    ) -> None:
+    def __init__(self, parts: Iterable[Decisions], waits: Callable[[Decisions], Flags]) -> None:
         self.n, self.excluded, self.ours = 0, Counter[str](), False
-        self._column: dict[str, int] = {}
-        self._pools: dict[tuple[str, ...], int] = {}
-        self._codes: dict[str, dict[str, int]] = {"episode": {}, "user": {}}
-        self._whole = True
-        self._p, self._width = array("d"), array("q")
-        names = ("pool", "drawn", "id", "episode", "user", "failed", "waiting")
-        self._integers = {name: array("q") for name in names}
-        numbers = ("propensity", "at", "floor", "reward", "rewarded_at", "deadline")
-        self._floats = {name: array("d") for name in numbers}
-        drawn = self._drawn(turns)
-        first = list(islice(drawn, SEEN_FIRST))
-        self._features = _Features(first)
-        for rest in (first, drawn):
-            for turn in rest:
-                self._add(turn, waiting=waits(turn))
-                if self.n % REPORT_EVERY == 0:
-                    on_progress("decisions", self.n, None)
-        on_progress("decisions", self.n, self.n)
-
-    def _drawn(self, turns: Iterable[drawn_turns.DrawnTurn]) -> Iterator[drawn_turns.DrawnTurn]:
-        for turn in turns:
-            if drawn_turns.explored(turn):
-                yield turn
-            else:
-                label = turn.decision.policy == LABELS
-                self.excluded[LABELS if label else str(turn.decision.mode)] += 1
-
-    def _add(self, turn: drawn_turns.DrawnTurn, *, waiting: bool) -> None:
-        d = turn.decision
-        for arm in d.arms:
-            self._column.setdefault(arm, len(self._column))
-        alone = len(d.probabilities) < len(d.arms)
-        self._whole = self._whole and not (alone and d.probabilities)
-        self._p.extend(d.probabilities if not alone else ())
-        self._width.append(0 if alone else len(d.arms))
-        self.ours = self.ours or d.policy not in FOREIGN
-        floor = d.floor if d.floor and not d.share else nan
-        deadline = d.deadline if d.deadline > d.decided_at else nan
-        reward = nan if turn.reward is None else turn.reward
-        integers = (
-            self._pools.setdefault(d.arms, len(self._pools)),
-            self._column[d.drawn],
-            hash(d.id),
-            self._code("episode", d.episode_id),
-            self._code("user", turn.user),
-            int(turn.failed),
-            int(waiting and isnan(reward)),
-        )
-        for column, integer in zip(self._integers.values(), integers, strict=True):
-            column.append(integer)
-        floats = (d.propensity, d.decided_at, floor, reward, turn.rewarded_at, deadline)
-        for numbers, number in zip(self._floats.values(), floats, strict=True):
-            numbers.append(number)
-        self._features.add(turn)
-        self.n += 1
-
-    def _code(self, kind: str, name: str | None) -> int:
-        codes = self._codes[kind]
-        return -1 if name is None else codes.setdefault(name, len(codes))
+        self._parts, self._waiting = list[Decisions](), list[Flags]()
+        features, contexts = None, list[Context]()
+        for part in parts:
+            drawn = part.explored & part.draw.each(lambda key: key.policy != LABELS)
+            codes, counts = np.unique(part.draw.codes[~drawn], return_counts=True)
+            for code, n in zip(codes.tolist(), counts.tolist(), strict=True):
+                key = part.draw.values[code]
+                self.excluded[LABELS if key.policy == LABELS else key.mode] += n
+            some = part.where(drawn)
+            self.n += len(some)
+            self.ours = self.ours or any(key.policy not in FOREIGN for key in some.draw.values)
+            self._parts.append(replace(some, context=()))
+            self._waiting.append(waits(some) & np.isnan(some.reward))
+            contexts += some.context
+            if features is None and len(contexts) >= SEEN_FIRST:
+                features = _Features(contexts[:SEEN_FIRST])
+            if features is not None:
+                features.add(contexts)
+                contexts = []
+        if features is None:
+            features = _Features(contexts)
+            features.add(contexts)
+        self._features = features
 
     def draws(self) -> Draws:
         """Return the decisions in the order in which they were made."""
-        integers = {name: np.array(column) for name, column in self._integers.items()}
-        floats = {name: np.array(column) for name, column in self._floats.items()}
-        pool, n_arms = integers.pop("pool"), len(self._column)
-        eligible_of = np.zeros((len(self._pools), n_arms), dtype=np.bool_)
-        columns_of = [[self._column[arm] for arm in arms] for arms in self._pools]
-        for row, columns in enumerate(columns_of):
-            eligible_of[row, columns] = True
-        p = self._distributions(pool, columns_of) if self._whole else None
+        d, waiting = concatenate(self._parts), np.concatenate(self._waiting)
+        arms = dict.fromkeys(arm for key in d.draw.values for arm in (*key.arms, key.drawn))
+        column = {arm: place for place, arm in enumerate(arms)}
+        eligible = np.array([[arm in key.arms for arm in arms] for key in d.draw.values], dtype=np.bool_)
+        p = None
+        if not ((d.n_p > 0) & (d.n_p < d.width)).any():
+            known = np.flatnonzero(d.whole)
+            p = np.full((len(d), len(arms)), nan)
+            p[known] = d.distributions(known, column)
         codes, values = self._features.columns()
-        groups = {kind: integers[kind] for kind in ("episode", "user") if (integers[kind] >= 0).any()}
-        waiting: Flags = integers["waiting"].astype(np.bool_)
-        rewarded, deadline = floats["rewarded_at"], floats["deadline"]
         draws = Draws(
-            tuple(self._column),
-            integers["drawn"],
-            floats["propensity"],
+            tuple(arms),
+            np.array([column[key.drawn] for key in d.draw.values])[d.draw.codes],
+            d.propensity,
             p,
-            eligible_of[pool],
+            eligible[d.draw.codes],
             codes,
             values,
-            floats["reward"],
-            integers["failed"].astype(np.bool_),
-            integers["id"],
-            groups,
-            floats["at"],
-            floats["floor"],
-            None if np.isnan(rewarded).all() else rewarded,
-            None if np.isnan(deadline).all() else deadline,
+            d.reward,
+            d.draw.each(lambda key: key.failed and key.status != events.Status.CANCELLED),
+            d.id,
+            dict(_groups(d)),
+            d.at,
+            d.floor,
+            None if np.isnan(d.rewarded_at).all() else d.rewarded_at,
+            None if np.isnan(d.deadline).all() else d.deadline,
             waiting if waiting.any() else None,
         )
-        return draws.where(np.argsort(floats["at"], kind="stable"))
+        return draws.where(np.argsort(d.at, kind="stable"))
 
-    def _distributions(self, pool: Integers, columns_of: list[list[int]]) -> Floats:
-        """Return the distributions, shape (n, n_arms); rows of NaN where none is known."""
-        p = np.zeros((self.n, len(self._column)))
-        flat, width = np.array(self._p), np.array(self._width)
-        start = np.cumsum(width) - width
-        for code, columns in enumerate(columns_of):
-            rows = np.flatnonzero((pool == code) & (width > 0))
-            p[rows[:, np.newaxis], columns] = flat[start[rows, np.newaxis] + np.arange(len(columns))]
-        p[width == 0] = nan
-        return p
+
+def _groups(decisions: Decisions) -> Iterator[tuple[str, Integers]]:
+    """Yield what rows may share with the codes of it, shape (n,), -1 for none; nothing where none does."""
+    for kind, names in (("episode", decisions.episode), ("user", decisions.user)):
+        if (named := names != decisions.id).any():
+            codes = np.full(len(names), -1)
+            codes[named] = encode(names[named])
+            yield kind, codes
 
 
 class _Features:
     """Features of the questions that a test can bet on, chosen by some of them.
 
     Args:
-        first: The decisions by which they are chosen.
+        first: What policies saw in those by which they are chosen.
     """
 
-    def __init__(self, first: list[drawn_turns.DrawnTurn]) -> None:
-        counts = Counter(name for turn in first for name in turn.decision.context.features)
+    def __init__(self, first: Sequence[Context]) -> None:
+        counts = Counter(name for context in first for name in context.features)
         cut: list[tuple[float, str, Floats]] = []
         for name in counts:
-            values = np.array([value_of(turn.decision.context.features, name, 0.0) for turn in first])
+            values = np.array([value_of(context.features, name, 0.0) for context in first])
             edges = _edges(values)
             if len(edges):
                 cut.append((_balance(np.searchsorted(edges, values, side="left")), name, edges))
         cut.sort(key=lambda feature: (-feature[0], feature[1]))
         self._named = [(name, edges.tolist()) for _, name, edges in cut[:MOST_FEATURES]]
-        dims = min((len(turn.decision.context.embedding) for turn in first), default=0)
-        embeddings = (
-            np.array([turn.decision.context.embedding[:DIMENSIONS] for turn in first]) if dims else None
-        )
+        dims = min((len(context.embedding) for context in first), default=0)
+        embeddings = np.array([context.embedding[:DIMENSIONS] for context in first]) if dims else None
         self._middle = [] if embeddings is None else np.median(embeddings, axis=0).tolist()
         self._codes = bytearray()
         self._values = array("d")
         self._width = len(self._named) + WORD_BUCKETS + len(self._middle)
 
-    def add(self, turn: drawn_turns.DrawnTurn) -> None:
-        """Append the features of a turn."""
-        context = turn.decision.context
-        for name, edges in self._named:
-            value = value_of(context.features, name, 0.0)
-            self._values.append(value)
-            self._codes.append(sum(value > edge for edge in edges))
-        buckets = {crc32(word.encode()) % WORD_BUCKETS for word in words(context.question)}
-        self._codes.extend(bucket in buckets for bucket in range(WORD_BUCKETS))
-        vector = context.embedding
-        self._codes.extend(at < len(vector) and vector[at] > middle for at, middle in enumerate(self._middle))
+    def add(self, contexts: Iterable[Context]) -> None:
+        """Append the features of what policies saw."""
+        for context in contexts:
+            for name, edges in self._named:
+                value = value_of(context.features, name, 0.0)
+                self._values.append(value)
+                self._codes.append(sum(value > edge for edge in edges))
+            buckets = {crc32(word.encode()) % WORD_BUCKETS for word in words(context.question)}
+            self._codes.extend(bucket in buckets for bucket in range(WORD_BUCKETS))
+            vector = context.embedding
+            dimensions = enumerate(self._middle)
+            self._codes.extend(at < len(vector) and vector[at] > middle for at, middle in dimensions)
 
     def columns(self) -> tuple[dict[str, Integers], dict[str, Floats]]:
         """Return the codes and the numbers by name, those that are the same in all rows left out."""

@@ -52,7 +52,8 @@ from armwise.agent.policies import Policy, PolicyError
 from armwise.agent.reporting import counted
 from armwise.agent.routers import dataset
 from armwise.arms.base import Progress
-from armwise.feedback.dataset import UNSETTLED, EmptyLogError, Log, Selection, shown
+from armwise.feedback.dataset import UNSETTLED, EmptyLogError, Log
+from armwise.feedback.decisions import Selection, shown
 from armwise.feedback.events import OBSERVED, Cost, Decision, Example
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.ope import (

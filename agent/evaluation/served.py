@@ -1,27 +1,47 @@
-"""What was served beside a uniform choice and each single arm, from sums of the log, in one sentence.
+"""What was served beside a uniform choice and each single arm: at once, over the course of the log, by kind.
 
 Every judgement follows from an interval of a lead: what was served less what the alternative would have
 earned, on the same decisions. All intervals of a comparison hold together, and at every look: a page is
 looked at again and again, and the best of several arms is known only afterwards. So the error probability of
 5 % is divided by the number of intervals (Bonferroni), and each is an asymptotic confidence sequence.
 
-A single arm is compared on the decisions for which it could be drawn, and no other.
+A single arm is compared on the decisions for which it could be drawn, and no other. Rewards are those of
+explored decisions.
+
+    decisions, or sums of the log --> Served --comparison--> Comparison --summary_of--> a sentence
+                                        `------stretches---> a Stretch for each part of the course
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil, inf, sqrt
+
+import numpy as np
+from typing_extensions import override
 
 from armwise.agent.config import AppConfig
-from armwise.feedback.log import Store
+from armwise.agent.policies import FORM, kinds_of
+from armwise.feedback.arrays import Flags, Floats, Integers
+from armwise.feedback.drift import Alarm, newest_alarms
+from armwise.feedback.log import Store, listing
 from armwise.feedback.ope import Interval, Weighted, confidence_sequences, intervals
-from armwise.feedback.registry import promotions
+from armwise.feedback.registry import LiveArms, Run, arm_sets, promotions, runs
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import rollups, settled
 
 ERROR = 0.05
 """Largest probability that any interval of a comparison ever misses."""
 
 MOST_MORE = 20
 """Decisions that are announced at most, as a multiple of those at hand: beyond, nothing is foreseen."""
+
+MOST_STRETCHES = 40
+"""Points of a course at most."""
+
+Estimate = tuple[float, Interval] | None
 
 
 def least_floor(store: Store, config: AppConfig) -> float:
@@ -95,6 +115,151 @@ class ServedComparison:
         return self.arms[0] if self.arms else None
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some decisions in a row.
+
+    Attributes:
+        begin: Decisions before it.
+        end: Decisions up to its end.
+        served: Mean reward of what was served; None without a reward.
+        uniform: What a uniform choice would have earned; None where that is unknown.
+        best: What the best single arm of the whole comparison would have earned.
+        shares: Share of each arm of the explored decisions, in [0, 1]; empty without one.
+    """
+
+    begin: int
+    end: int
+    served: Estimate
+    uniform: Estimate
+    best: Estimate
+    shares: Mapping[str, float]
+
+    @property
+    def middle(self) -> float:
+        """Number of the decision in its middle, from 1."""
+        return (self.begin + 1 + self.end) / 2
+
+
+class Served(ABC):
+    """What was served, as rows: a row is a decision, or sums of decisions that drew the same arm.
+
+    Args:
+        n: Decisions.
+        n_open: Explored ones that may still get feedback.
+        arms: Names of the drawn arms.
+        drawn: Index of the arm that each row drew, shape (n_rows,).
+        n_arms: Number of arms that could be drawn, shape (n_rows,).
+        explored: Number of explored decisions of each row, shape (n_rows,).
+    """
+
+    def __init__(
+        self, n: int, n_open: int, arms: Sequence[str], drawn: Integers, n_arms: Integers, explored: Integers
+    ) -> None:
+        self.n, self.n_open, self.names = n, n_open, arms
+        self.drawn, self.n_arms, self.explored = drawn, n_arms, explored
+
+    @abstractmethod
+    def having(self, arm: str) -> Flags:
+        """Return the rows for which an arm could be drawn, shape (n_rows,)."""
+
+    @abstractmethod
+    def sums(self, rows: Flags, target: Floats) -> Weighted:
+        """Return sums of the rewards of some rows.
+
+        Args:
+            rows: The rows, shape (n_rows,).
+            target: Probability of the drawn arm of each row under another policy, shape (n_rows,).
+        """
+
+    @abstractmethod
+    def cut(self, most: int) -> Iterator[tuple[int, int, Flags]]:
+        """Yield stretches of about as many decisions: how many are before it, up to its end, and its rows.
+
+        Args:
+            most: Number of stretches at most.
+        """
+
+    @property
+    def everything(self) -> Flags:
+        """All rows, shape (n_rows,)."""
+        return np.ones(len(self.drawn), dtype=np.bool_)
+
+    @property
+    def alike(self) -> Floats:
+        """Probability of the drawn arm under a uniform choice, shape (n_rows,)."""
+        return np.divide(1.0, self.n_arms, out=np.zeros(len(self.n_arms)), where=self.n_arms > 0)
+
+    def drew(self, arm: str) -> Flags:
+        """Return the rows that drew an arm, shape (n_rows,)."""
+        drawn: Flags = self.drawn == (self.names.index(arm) if arm in self.names else -1)
+        return drawn
+
+    def always(self, arm: str) -> Floats:
+        """Return the probability of the drawn arm under a policy that always draws one, shape (n_rows,)."""
+        return self.drew(arm).astype(np.float64)
+
+    def shares(self, rows: Flags) -> dict[str, float]:
+        """Return the share of each arm of the explored decisions of some rows, in [0, 1]."""
+        counts = np.bincount(self.drawn[rows], self.explored[rows], len(self.names))
+        return {
+            self.names[arm]: float(counts[arm] / counts.sum())
+            for arm in sorted(np.flatnonzero(counts).tolist(), key=lambda arm: self.names[arm])
+        }
+
+    def comparison(self, names: Sequence[str], floor: float, rewards: Interval) -> ServedComparison:
+        """Compare what was served with a uniform choice and with each of some arms.
+
+        Args:
+            names: The arms.
+            floor: Least probability of an arm that could be drawn.
+            rewards: Smallest and largest possible reward.
+        """
+        several = self.n_arms[self.n_arms > 1]
+        return compare(
+            self.n,
+            int(self.explored.sum()),
+            int(self.n_arms.max(initial=0)),
+            self.sums(self.everything, self.alike),
+            {arm: self.sums(self.having(arm), self.always(arm)) for arm in names},
+            n_open=self.n_open,
+            fewest_arms=int(several.min()) if len(several) else 2,
+            floor=floor,
+            rewards=rewards,
+        )
+
+    def stretches(
+        self, best: str | None, n_compared: int, floor: float, rewards: Interval
+    ) -> tuple[Stretch, ...]:
+        """Return the course: stretches of about as many decisions each, in order.
+
+        Args:
+            best: The best single arm of the comparison; None for none.
+            n_compared: Arms that it was chosen among.
+            floor: Least probability of an arm that could be drawn.
+            rewards: Smallest and largest possible reward.
+        """
+        alike, level = self.alike, 1.0 - ERROR / max(1, n_compared)
+        stretches = []
+        for begin, end, rows in self.cut(min(MOST_STRETCHES, max(1, round(sqrt(self.n) / 2.5)))):
+            uniform = self.sums(rows, alike)
+            single: Estimate = None
+            if best is not None:
+                sums = self.sums(rows & self.having(best), self.always(best))
+                single = sums.estimate(reach=1.0 / floor, rewards=rewards, level=level)
+            stretches.append(
+                Stretch(
+                    begin,
+                    end,
+                    uniform.unweighted.estimate(reach=1.0, rewards=rewards),
+                    uniform.estimate(reach=float(alike[rows].max(initial=0.0)) / floor, rewards=rewards),
+                    single,
+                    self.shares(rows),
+                )
+            )
+        return tuple(stretches)
+
+
 def compare(
     decisions: int,
     explored: int,
@@ -133,12 +298,7 @@ def compare(
     ranked = tuple(sorted(alternatives, key=lambda arm: (-arm.value, arm.name or "")))
     earned = None
     if rewarded:
-        mean = uniform.r / rewarded
-        sums = Weighted(
-            *(rewarded, uniform.r, uniform.r2, rewarded, uniform.r, rewarded, uniform.r, uniform.r2),
-            uniform.r2,
-        )
-        earned = mean, _interval(sums, 1.0, rewards, error)
+        earned = uniform.r / rewarded, _interval(uniform.unweighted, 1.0, rewards, error)
     return ServedComparison(decisions, explored, rewarded, most_arms, earned, chance, ranked, n_open)
 
 
@@ -188,10 +348,11 @@ def _more(lead: float, low: float, high: float, decisions: int) -> int | None:
     return more if more <= MOST_MORE * decisions else None
 
 
+# -- in words -------------------------------------------------------------------------------------
+
+
 NAMED = 3
 """Arms that a sentence names at most."""
-
-# -- in words ----------------------------------------------------------------------------------------
 
 
 def summary_of(found: ServedComparison, subject: str = "It") -> str:
@@ -295,3 +456,337 @@ def _arms(arms: Sequence[Alternative]) -> str:
     names = " or ".join(sorted(arm.name or "" for arm in worse)) if len(worse) <= NAMED else ""
     those = f"always using {names}" if names else f"{len(worse)} of {len(arms)} single arms"
     return f"; it earns more than {those}, and no other single arm is shown to be better or worse"
+
+
+# -- the course of learning -----------------------------------------------------------------------
+
+
+MARKS = 12
+"""Changes that a curve shows at most: the newest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The reward a decision that the newest promoted warm start expected of what it promoted.
+
+    Attributes:
+        value: As its evaluation estimated it.
+        low: Lower bound.
+        run: Number of the run.
+        at: When it ended, seconds since the epoch.
+        decision: How many decisions there were by then.
+    """
+
+    value: float
+    low: float
+    run: int
+    at: float
+    decision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A change of what is served or of what comes in.
+
+    Attributes:
+        at: When, seconds since the epoch.
+        decision: How many decisions there were by then.
+        what: The change and its reason, as a sentence.
+    """
+
+    at: float
+    decision: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class LearningCurve:
+    """What a policy has earned since the first decision.
+
+    Attributes:
+        whole: All decisions together.
+        stretches: The same in parts, in order.
+        marks: What changed, in order.
+        promise: What a warm start expected; None where none is on record.
+    """
+
+    whole: ServedComparison
+    stretches: tuple[Stretch, ...]
+    marks: tuple[Mark, ...]
+    promise: Promise | None
+
+
+def read_curve(
+    store: Store, rule: RewardRule, floor: float, configured: str, *, ranks: bool
+) -> LearningCurve:
+    """Read the course of learning from the sums of a log.
+
+    Args:
+        store: The log.
+        rule: Has the range of rewards.
+        floor: Least probability of an arm that could be drawn.
+        configured: Digest of the configured recipe, whose warm start is looked for.
+        ranks: Whether actions come with each request, so that there is no arm which could always be used.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    rows = rollups.by_position(store)
+    live = [] if ranks else arm_sets.history(store)
+    changes = changes_of(live[1:], promotions.newest(store, MARKS), newest_alarms(store, MARKS, rule.join))[
+        -MARKS:
+    ]
+    run = runs.newest(store, configured, [runs.RunState.PROMOTED])
+    promise = None if run is None else promise_of(run)
+    times = [*(arm_set.at for arm_set in live), *(at for at, _ in changes)]
+    later = [0.0 if promise is None else promise.at, inf]
+    *positions, promised, last = listing.positions_at(store, [*times, *later])
+    since = [0, *positions[1 : len(live)]] if live else []
+    arms = [arm_set.arms for arm_set in live]
+    sums = PositionSums(rows, arms, since, last, settled.read(store, rule).n_open)
+    names = sorted(arms[-1]) if arms else []
+    whole = sums.comparison(names, floor, rule.reward_range)
+    best = None if whole.best is None else whole.best.name
+    marks = tuple(
+        Mark(at, sums.decisions_until(position), what)
+        for (at, what), position in zip(changes, positions[len(live) :], strict=True)
+    )
+    if promise is not None:
+        promise = replace(promise, decision=sums.decisions_until(promised))
+    return LearningCurve(whole, sums.stretches(best, len(names), floor, rule.reward_range), marks, promise)
+
+
+def promise_of(run: Run) -> Promise | None:
+    """Return what the evaluation of a run expected of its candidate; None where none is on record.
+
+    The candidate of a first start is promoted without one: there was no traffic to judge it by.
+    """
+    for step in run.steps:
+        for name, result in (step["found"] if step["name"] == "evaluate" else {}).items():
+            figures = result.get("figures")
+            if name == f"recipe:{run.candidate}" and figures and run.finished_at is not None:
+                expected = figures["served"] + figures["gain"], figures["served"] + figures["low"]
+                return Promise(*expected, run.seq, run.finished_at)
+    return None
+
+
+def changes_of(
+    live: Iterable[LiveArms], promoted: Iterable[promotions.Promotion], alarms: Iterable[Alarm]
+) -> list[tuple[float, str]]:
+    """Return changes with their times and a sentence each, in order of time."""
+    # arms that a version brought became live by its promotion, which has a sentence of its own
+    return sorted(
+        [
+            *((arm_set.at, _about_arms(arm_set)) for arm_set in live if arm_set.version is None),
+            *((promotion.at, _about_promotion(promotion)) for promotion in promoted),
+            *((alarm.at, _about_alarm(alarm)) for alarm in alarms),
+        ]
+    )
+
+
+def _about_arms(arm_set: LiveArms) -> str:
+    moved = [
+        f"{', '.join(names)} {verb}"
+        for names, verb in (
+            (arm_set.added, "can be drawn from now on"),
+            (arm_set.removed, "can no longer be drawn"),
+        )
+        if names
+    ]
+    return f"{'Switch' if arm_set.switched else 'New set of arms'}: {'; '.join(moved)}."
+
+
+def _about_promotion(promotion: promotions.Promotion) -> str:
+    reason = f", because: {promotion.reason}" if promotion.reason else ""
+    match promotion.action:
+        case promotions.Action.PROMOTE:
+            return f"Promotion of version {promotion.version}{_unjudged(promotion)}{reason}"
+        case promotions.Action.ROLLBACK:
+            return f"Rollback to version {promotion.version}{reason}"
+        case promotions.Action.CANARY if promotion.share:
+            by_itself = ", by itself," if promotion.automatic else ""
+            return (
+                f"Canary: version {promotion.version}{by_itself} has {promotion.share:.0%} "
+                f"of the traffic{reason}"
+            )
+        case promotions.Action.CANARY:
+            return f"End of the canary of version {promotion.version}{reason}"
+
+
+def _unjudged(promotion: promotions.Promotion) -> str:
+    by_operator = promotion.forced and not promotion.automatic  # a first start has nothing to be judged by
+    return " without the gate's consent" if by_operator else ""
+
+
+def _about_alarm(alarm: Alarm) -> str:
+    return f"Drift alarm: {alarm.subject} was {alarm.before:.3g} and is {alarm.after:.3g}."
+
+
+class PositionSums(Served):
+    """Sums of a log by position, and the arms that were live there.
+
+    Args:
+        rows: Sums by stretch of the log; the slot of a row is the position where its stretch starts.
+        live: Names of the arms that were live and switched on, in order; empty where none are compared.
+        since: Position after which each of them was live, rising.
+        last: Position of the last decision.
+        n_open: Explored decisions that may still get feedback.
+    """
+
+    def __init__(
+        self,
+        rows: rollups.Sums,
+        live: Sequence[frozenset[str]],
+        since: Sequence[int],
+        last: int,
+        n_open: int = 0,
+    ) -> None:
+        names, drawn = np.unique(rows.arm, return_inverse=True)
+        self._rows, self._live = rows, live
+        self._since = np.array(since, dtype=np.int64)
+        self._starts, self._index = np.unique(rows.slot, return_inverse=True)
+        widths = np.array([rollups.stretch_of(int(start))[1] for start in self._starts], dtype=np.int64)
+        self._widths = np.minimum(widths, np.maximum(1, last + 1 - self._starts))
+        counted = np.bincount(self._index, rows.columns["decisions"], len(self._starts))
+        self._until = np.cumsum(counted).astype(np.int64)
+        n = int(self._until[-1]) if len(self._until) else 0
+        explored = rows.columns["explored"].astype(np.int64)
+        super().__init__(n, n_open, names.tolist(), drawn, rows.n_arms, explored)
+
+    def decisions_until(self, position: int) -> int:
+        """Return how many decisions there are up to a position, interpolated within a stretch."""
+        at = int(np.searchsorted(self._starts, position, side="right")) - 1
+        if at < 0:
+            return 0
+        before = int(self._until[at - 1]) if at else 0
+        share = min(1.0, (position - int(self._starts[at]) + 1) / int(self._widths[at]))
+        return before + round((int(self._until[at]) - before) * share)
+
+    @cached_property
+    def _whole_sets(self) -> Integers:
+        """Which of the live sets a row was drawn from, (n,); -1 where not all of its arms could be drawn.
+
+        A set of as many arms as are live holds all of these. Where the live arms changed within a stretch,
+        its rows are of neither set.
+        """
+        none = np.full(len(self.drawn), -1)
+        if not len(self._since) or not len(self._starts):
+            return none
+        first = np.searchsorted(self._since, self._starts, side="left") - 1
+        last = np.searchsorted(self._since, self._starts + self._widths - 1, side="left") - 1
+        first = np.maximum(first, 0)
+        of_stretch = np.where(first == np.maximum(last, 0), first, -1)[self._index]
+        sizes = np.array([len(arms) for arms in self._live])[of_stretch]
+        return np.where((of_stretch >= 0) & (sizes == self.n_arms), of_stretch, none)
+
+    @override
+    def having(self, arm: str) -> Flags:
+        """Every live arm could be drawn for these decisions, this one among them."""
+        holding = np.array([arm in arms for arms in self._live] + [False])  # -1 is the last one
+        return holding[self._whole_sets]
+
+    @override
+    def sums(self, rows: Flags, target: Floats) -> Weighted:
+        return weighted(self._rows.where(rows), target[rows])
+
+    @override
+    def cut(self, most: int) -> Iterator[tuple[int, int, Flags]]:
+        middles = self._until - np.diff(self._until, prepend=0) / 2
+        of_start = np.minimum((middles * most / max(1, self.n)).astype(np.int64), most - 1)
+        begin = 0
+        for number in np.unique(of_start).tolist():
+            end = int(self._until[of_start == number][-1])
+            yield begin, end, of_start[self._index] == number
+            begin = end
+
+
+def weighted(rows: rollups.Sums, target: Floats) -> Weighted:
+    """Return the sums of rows for a target.
+
+    Args:
+        rows: Sums by arm and number of eligible arms.
+        target: Probability that the target gives to the drawn arm of each row, shape (n,).
+    """
+    c = rows.columns
+    return Weighted(
+        n=int(c["rewarded"].sum()),
+        r=float(c["reward"].sum()),
+        r2=float(c["reward2"].sum()),
+        **{name: float(c[name] @ target) for name in ("w", "wr", "wr2")},
+        **{name: float(c[name] @ (target * target)) for name in ("w2", "w2r", "w2r2")},
+    )
+
+
+# -- kinds of questions ---------------------------------------------------------------------------
+
+
+MOST_KINDS = 8
+"""Kinds that are shown by name."""
+
+OTHERS = "all others"
+
+
+@dataclass(frozen=True)
+class KindShares:
+    """What was drawn for one kind of question.
+
+    Attributes:
+        name: The value of the feature.
+        n: Explored decisions of the kind.
+        shares: Share of each arm that was drawn for them, in [0, 1].
+    """
+
+    name: str
+    n: int
+    shares: Mapping[str, float]
+
+
+def shares_by_kind(draws: Sequence[tuple[str, Mapping[str, float]]]) -> tuple[str, list[KindShares]]:
+    """Return the feature that separates most questions, and the shares of the arms by its values.
+
+    That is one of several values before one of a single value, what a caller sent before the form of the
+    question, and the most frequent of these.
+
+    Args:
+        draws: Drawn arm and named features of the question of some explored decisions.
+
+    >>> who, how = {"ask=who": 1.0}, {"ask=how": 1.0, "w=x": 1.0}
+    >>> shares_by_kind([("a", who), ("b", who), ("b", how)])[1]
+    [KindShares(name='who', n=2, shares={'a': 0.5, 'b': 0.5}), KindShares(name='how', n=1, shares={'b': 1.0})]
+    """
+    feature, rows = rows_by_kind([features for _, features in draws])
+    counts = {value: Counter(draws[row][0] for row in held) for value, held in rows.items()}
+    return feature, [
+        KindShares(value, drawn.total(), {arm: n / drawn.total() for arm, n in sorted(drawn.items())})
+        for value, drawn in counts.items()
+    ]
+
+
+def rows_by_kind(questions: Sequence[Mapping[str, float]]) -> tuple[str, dict[str, list[int]]]:
+    """Return the feature that separates most questions (`shares_by_kind`), and the questions by its values.
+
+    Args:
+        questions: Named features of some questions.
+
+    Returns:
+        The feature, and the places of the questions of each value, the most frequent value first and
+        `OTHERS` last; an empty name and no value where no feature names a kind.
+
+    >>> rows_by_kind([{"tier=pro": 1.0}, {"tier=free": 1.0}, {"tier=pro": 1.0}, {}])
+    ('tier', {'pro': [0, 2], 'free': [1], 'all others': [3]})
+    """
+    named = [kinds_of(features) for features in questions]
+    heads = Counter(head for kinds in named for head in {head for head, _ in kinds})
+    if not heads:
+        return "", {}
+    values_of = Counter(head for head, _ in {kind for kinds in named for kind in kinds})
+    forms = {name.partition("=")[0] for name in FORM}
+    feature = max(heads, key=lambda head: (values_of[head] > 1, head not in forms, heads[head], head))
+    counts = Counter(value for kinds in named for head, value in kinds if head == feature)
+    shown = [value for value, _ in counts.most_common(MOST_KINDS)]
+    rows = defaultdict[str, list[int]](list)
+    for row, kinds in enumerate(named):
+        values = [value for head, value in kinds if head == feature] or [OTHERS]
+        for value in {value if value in shown else OTHERS for value in values}:
+            rows[value].append(row)
+    return feature, {value: rows[value] for value in (*shown, OTHERS) if value in rows}

@@ -277,6 +277,11 @@ class Weighted:
         sums = self.n, self.w, self.wr, self.w2, self.w2r, self.w2r2
         return from_sums(*sums, reach=reach, rewards=rewards, level=level, errors=errors)
 
+    @property
+    def unweighted(self) -> "Weighted":
+        """The sums of what was served, in which each row has the weight 1."""
+        return Weighted(self.n, self.r, self.r2, self.n, self.r, self.n, self.r, self.r2, self.r2)
+
     def hedged(self, reach: float, rewards: Interval) -> "Weighted":
         """Return the sums with two imaginary rows of the largest weight, as `hedged` adds them to terms."""
         total, squares = sum(rewards), sum(end * end for end in rewards)

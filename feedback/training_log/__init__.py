@@ -3,7 +3,6 @@
 from . import (
     archive,
     delays,
-    drawn_turns,
     examples,
     imported_turns,
     lag,
@@ -12,7 +11,6 @@ from . import (
     raters,
     rollups,
     router_contexts,
-    served_turns,
     settled,
     traffic,
 )
@@ -45,7 +43,6 @@ __all__ = [
     "archive",
     "confirm_epoch",
     "delays",
-    "drawn_turns",
     "examples",
     "imported_turns",
     "lag",
@@ -58,7 +55,6 @@ __all__ = [
     "read_examples",
     "rollups",
     "router_contexts",
-    "served_turns",
     "settled",
     "settled_at",
     "take_epoch",

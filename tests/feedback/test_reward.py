@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from armwise.feedback.dataset.log import rewards
+from armwise.feedback.decisions import rewards
 from armwise.feedback.events import Cost, ModelTokens
 from armwise.feedback.reward import (
     Aggregation,

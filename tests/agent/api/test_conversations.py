@@ -6,22 +6,22 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 
 from armwise.agent.turn import Keeping
+from armwise.feedback.decisions import concatenate
 from armwise.feedback.drift.alarms import Alarm, raise_alarms
 from armwise.feedback.events import Mode
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log import tables as t
-from armwise.feedback.sources import LogSource
+from armwise.feedback.sources import LogSource, read_decisions
 from armwise.feedback.training_log import (
     Joiner,
     Refold,
-    drawn_turns,
     read_examples,
     rollups,
-    served_turns,
     take_epoch,
 )
 from tests.agent.asking import CHAT, QUESTION, look_up, tell
@@ -256,15 +256,13 @@ async def test_the_draw_is_learned_once_with_the_means_of_its_turns(tmp_path: Pa
         (row,) = [
             one for one in listing.decisions(store, rule, listing.DecisionFilter(), 9).decisions if one.reward
         ]
-        served = [
-            one.reward for one in served_turns.between(store, rule, 0.0, later) if one.reward is not None
-        ]
-        drawn = [one.reward for one in drawn_turns.read(store, rule) if one.reward is not None]
+        table = concatenate([*read_decisions(store, rule, 0.0, later)])
+        served = table.reward[~np.isnan(table.reward)].tolist()
         rollups.advance(store, rule)
         (summed,) = [
             one.sums["reward"] for one in rollups.newest_rewards(store, rule, 9, listing.DecisionFilter())
         ]
-        assert [batched, row.reward, *served, *drawn, summed] == pytest.approx([expected] * 5)
+        assert [batched, row.reward, *served, summed] == pytest.approx([expected] * 4)
 
 
 async def test_turns_that_the_decider_of_the_caller_takes_part_in_draw_each(tmp_path: Path) -> None:

@@ -11,8 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from armwise.agent.console.period import NothingServedError, Period, Saving, Turns, read_period
-from armwise.agent.console.period_file import read_file_period
+from armwise.agent.console.period import (
+    NothingServedError,
+    Period,
+    Saving,
+    Turns,
+    read_file_period,
+    read_period,
+)
 from armwise.agent.console.period_report import gain_in_words, page_of, savings_in_words, text_of, unknowns
 from armwise.agent.evaluation import ServedComparison
 from armwise.agent.evaluation.served import Alternative
@@ -30,8 +36,8 @@ from armwise.feedback.events import (
 from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.log import Store, listing
 from armwise.feedback.registry import arm_sets, promotions, runs
-from armwise.feedback.training_log import read_examples, served_turns
-from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, add_up, expected, fill
+from armwise.feedback.training_log import read_examples
+from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, add_up, expected, fill, read_served
 
 WORLD = World(
     {"small": 0.5, "large": 0.7, "free": 0.3},
@@ -105,17 +111,17 @@ def test_the_figures_of_a_period_are_those_of_its_turns(store: Store) -> None:
     assert len(mine) == 400
     explored = [one for one in mine if one.mode is Mode.EXPLORE]
     assert (found.whole.decisions, found.whole.explored) == (400, len(explored))
-    turns = {one.seq: one for one in served_turns.between(store, RULE, since, until)}
-    assert found.whole.rewarded == sum(one.reward is not None for one in turns.values())
-    assert [one.decided_at for one in turns.values()] == [one.decided_at for one in mine]
-    costs = [one.cost for one in turns.values() if one.cost is not None]
-    assert found.spent_usd == pytest.approx(sum(cost.usd for cost in costs))
+    table = read_served(store, RULE, since, until)
+    assert found.whole.rewarded == (table.explored & ~np.isnan(table.reward)).sum()
+    assert table.at.tolist() == [one.decided_at for one in mine]
+    cost = {one.id: record.execution.cost for one in mine if (record := store.record(one.id)).execution}
+    assert found.spent_usd == pytest.approx(sum(one.usd for one in cost.values()))
     for arm in found.arms:
-        drawn = [one for one in turns.values() if one.drawn == arm.name]
+        drawn = [one for one in mine if one.drawn == arm.name]
         assert arm.decisions == len(drawn)
-        assert arm.share == pytest.approx(sum(one.explored for one in drawn) / len(explored))
-        assert arm.usd == pytest.approx(np.mean([one.cost.usd for one in drawn if one.cost]))
-        paid = [one.cost.retrieval_s + one.cost.llm_s for one in drawn if one.cost]
+        assert arm.share == pytest.approx(sum(one.mode is Mode.EXPLORE for one in drawn) / len(explored))
+        assert arm.usd == pytest.approx(np.mean([cost[one.id].usd for one in drawn]))
+        paid = [cost[one.id].retrieval_s + cost[one.id].llm_s for one in drawn]
         assert arm.seconds == pytest.approx(np.mean(paid))
     assert [arm.decisions for arm in found.arms] == sorted((a.decisions for a in found.arms), reverse=True)
     assert found.feature == "ask"
@@ -132,14 +138,10 @@ def test_what_was_saved_is_the_weighted_cost_of_the_dearest_arm_less_what_was_pa
     fill(store, world, 400, seed=8)
     found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing)
     assert found.dearest == "large"
-    rows = [
-        one
-        for one in served_turns.between(store, RULE, BEGIN, BEGIN + 1e6)
-        if one.explored and "large" in one.arms and one.cost is not None
-    ]
+    table = read_served(store, RULE, BEGIN, BEGIN + 1e6)
+    rows = table.where(table.explored & table.possible("large") & ~np.isnan(table.usd))
     assert 0 < len(rows) < 350
-    usd = np.array([one.cost.usd for one in rows if one.cost])
-    weight = np.array([(one.drawn == "large") / one.propensity for one in rows])
+    usd, weight = rows.usd, rows.draw.each(lambda key: key.drawn == "large") / rows.propensity
     assert found.usd is not None
     assert found.usd.each == pytest.approx(weight @ usd / weight.sum() - usd.mean())
     assert found.usd.total == pytest.approx(
@@ -151,7 +153,7 @@ def test_what_was_saved_is_the_weighted_cost_of_the_dearest_arm_less_what_was_pa
 def test_the_dearest_of_more_arms_has_wider_intervals(store: Store) -> None:
     """It is chosen after looking, so the error is divided among the arms."""
     fill(store, WORLD, 200, seed=4)
-    turns = Turns(served_turns.between(store, RULE, BEGIN, BEGIN + 1e6), nothing)
+    turns = Turns(read_served(store, RULE, BEGIN, BEGIN + 1e6))
     (one, of_two, _), (other, of_three, _) = (
         turns.savings(names, FLOOR) for names in (("large", "small"), ("large", "small", "free"))
     )
@@ -169,11 +171,11 @@ def test_turns_have_the_rewards_of_their_own_training_log(store: Store) -> None:
     store.append([Tick(BEGIN + 9000.0)])
     add_up(store, other)
     for rule in (RULE, other):
-        turns = list(served_turns.between(store, rule, BEGIN, BEGIN + 1e6))
-        assert [one.decided_at for one in turns] == [one.decided_at for one in made]
-        assert all(one.reward is not None for one in turns)
+        table = read_served(store, rule, BEGIN, BEGIN + 1e6)
+        assert table.at.tolist() == [one.decided_at for one in made]
+        assert not np.isnan(table.reward).any()
     third = RULE.model_copy(update={"wait_time": "PT2H"})
-    assert {one.reward for one in served_turns.between(store, third, BEGIN, BEGIN + 1e6)} == {None}
+    assert np.isnan(read_served(store, third, BEGIN, BEGIN + 1e6).reward).all()
 
 
 def test_alternatives_are_the_arms_that_were_live_at_the_end_of_the_period(store: Store) -> None:
@@ -189,15 +191,6 @@ def test_alternatives_are_the_arms_that_were_live_at_the_end_of_the_period(store
     assert {one.name for one in found.whole.arms} == {"large", "small"}
     assert [what for _, what in found.changes] == ["Switch: free can no longer be drawn."]
     assert {arm.name for arm in found.arms} == {"large", "small", "free"}
-
-
-def test_pages_of_turns_adjoin(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many are read at a time, each turn comes once and in order."""
-    fill(store, WORLD, 120, seed=2)
-    whole = list(served_turns.between(store, RULE, BEGIN, BEGIN + 55.0))
-    monkeypatch.setattr(served_turns, "BATCH", 7)
-    assert list(served_turns.between(store, RULE, BEGIN, BEGIN + 55.0)) == whole
-    assert len(whole) == 110
 
 
 def test_without_dollars_the_dearest_arm_is_the_slowest_and_without_both_there_is_none(store: Store) -> None:
@@ -452,7 +445,7 @@ def test_intervals_of_gains_hold_for_all_kinds_together(store: Store) -> None:
     """The more kinds there are, the wider the interval of each is."""
     began(store)
     fill(store, WORLD, 600, seed=2)
-    turns = Turns(served_turns.between(store, RULE, BEGIN, BEGIN + 1000.0), nothing)
+    turns = Turns(read_served(store, RULE, BEGIN, BEGIN + 1000.0))
     whole = np.arange(1, 5000)
     (alone,) = turns.gains({"all": whole}, "large", FLOOR, RULE.reward_range)
     beside, _ = turns.gains({"all": whole, "none": whole}, "large", FLOOR, RULE.reward_range)

@@ -8,10 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from armwise.agent.console.period import NothingServedError, Period, Turns
-from armwise.agent.console.period_curve import AtEqualQuality, CurvePoint, cheapest_mix
-from armwise.agent.console.period_file import _Rows, read_file_period, span_of
+from armwise.agent.console.period import (
+    AtEqualQuality,
+    CurvePoint,
+    NothingServedError,
+    Period,
+    Turns,
+    cheapest_mix,
+    least_propensity,
+    read_file_period,
+    span_of,
+)
 from armwise.agent.console.period_report import page_of, text_of, unknowns
+from armwise.feedback.decisions import concatenate, tabulate
 from armwise.feedback.events import Context, Cost, Decision, Example, Mode
 from armwise.feedback.exchange import rule_of
 from armwise.feedback.jsonl import Header, appearing, write_export
@@ -158,9 +167,9 @@ def test_the_least_propensity_on_record_bounds_the_weights(written: Callable[...
     alone = replace(rows[8].decision, arms=("mid",), probabilities=(1.0,), drawn="mid")
     rows[8] = replace(rows[8], decision=alone)
     path = written(rows)
-    read = _Rows(path, rule_of("reward", (0.0, 1.0)), 0.0, 1e12)
-    turns = Turns(iter(read), nothing)
-    assert read.least == 0.125
+    decisions = concatenate([*tabulate(rows, rule_of("reward", (0.0, 1.0)))])
+    turns = Turns(decisions)
+    assert least_propensity(decisions) == 0.125
     period = whole(path)
     assert period.whole == turns.comparison(turns.names, 0.125, (0.0, 1.0))
     assert period.whole != turns.comparison(turns.names, 0.05, (0.0, 1.0))

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import yaml
 
+from armwise.feedback.decisions import Decisions, concatenate
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Metric, Prices, RewardRule
+from armwise.feedback.sources import read_decisions
 from armwise.feedback.training_log import Joiner, rollups, take_epoch
 from armwise.feedback.training_log.join import TOGETHER
 from tests.agent.fakes import CONFIG
@@ -121,6 +123,11 @@ def add_up(store: Store, rule: RewardRule = RULE) -> None:
         pass
     while rollups.advance(store, rule).left:
         pass
+
+
+def read_served(store: Store, rule: RewardRule, since: float, until: float) -> Decisions:
+    """Return the decisions of a period, of this service alone."""
+    return concatenate([*read_decisions(store, rule, since, until, without=rollups.NOT_SERVED)])
 
 
 def expected(decisions: Sequence[Decision], of: Mapping[str, float]) -> float:

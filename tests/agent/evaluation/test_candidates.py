@@ -24,8 +24,8 @@ from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.learning import Recipe
 from armwise.agent.policies import PolicySpec, Uniform, build_policy, catalog
 from armwise.agent.routers import out_of_fold, saved
-from armwise.feedback.dataset import Log, Selection, described
-from armwise.feedback.dataset.log import EVERYTHING
+from armwise.feedback.dataset import Log, described
+from armwise.feedback.decisions import EVERYTHING, Selection
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Feedback, Status
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, versions

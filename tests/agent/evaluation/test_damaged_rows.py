@@ -26,14 +26,12 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.log.limits import Limited, Word
 from armwise.feedback.log.text_columns import COLUMNS, Fate
 from armwise.feedback.registry import usage
-from armwise.feedback.sources import LogSource
+from armwise.feedback.sources import LogSource, read_decisions
 from armwise.feedback.training_log import (
     Refold,
-    drawn_turns,
     observed,
     read_examples,
     rollups,
-    served_turns,
     settled,
     take_epoch,
     traffic,
@@ -67,8 +65,8 @@ def readers(store: Store, config: AppConfig) -> Mapping[str, Callable[[], object
         "pages by reward": lambda: listing.decisions(store, RULE, BY_REWARD, 100),
         "a decision": lambda: [store.record(f"d{i}") for i in range(N)],
         "feedback": lambda: [*store.feedback(100)],
-        "draws": lambda: [*drawn_turns.read(store, RULE)],
-        "turns": lambda: [*served_turns.between(store, RULE, 0.0, 1e12)],
+        "decisions": lambda: [*read_decisions(store, RULE, 0.0, 1e12)],
+        "decisions of an audit": lambda: [*read_decisions(store, RULE, audited=True)],
         "grades": lambda: observed.graded(store, RULE, 100),
         "settled": lambda: settled.read(store, RULE),
         "answers": lambda: traffic.confirmed_since(store, RULE.join, "right", 0.5, 2.0, 0.0),

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from armwise.agent.evaluation import LearningCurve, read_curve
-from armwise.agent.evaluation.learning_curve import PositionSums, changes_of, promise_of
-from armwise.agent.evaluation.served import summary_of
+from armwise.agent.evaluation.served import PositionSums, changes_of, promise_of, summary_of
 from armwise.feedback.drift import Alarm
 from armwise.feedback.events import Mode
 from armwise.feedback.log import Store
@@ -232,9 +231,9 @@ def test_the_newest_changes_stand_at_the_decisions_where_they_happened(store: St
     assert [one.at for one in marks] == [BEGIN + 10.0 * (i + 1) for i in range(2, 14)]
     for one in marks:
         assert abs(one.decision - (one.at - BEGIN) / 0.5) <= 8, one
-    sums = PositionSums(rollups.by_position(store), [], [], 10**9, (0.0, 1.0), FLOOR)
+    sums = PositionSums(rollups.by_position(store), [], [], 10**9)
     assert [sums.decisions_until(position) for position in (0, 10**9)] == [0, 400]
-    assert sums.decisions == 400
+    assert sums.n == 400
 
 
 RUN = Run(

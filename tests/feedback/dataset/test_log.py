@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from armwise.feedback.arrays import Floats, Integers
-from armwise.feedback.dataset.log import EmptyLogError, Log, Selection
+from armwise.feedback.dataset.log import EmptyLogError, Log
+from armwise.feedback.decisions import Selection
 from armwise.feedback.events import ESTIMATED, LABELS, Context, Cost, Mode
 from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.examples import example
@@ -55,7 +56,7 @@ def test_each_row_keeps_its_own_eligible_arms(log: Log) -> None:
 def test_one_decision_without_a_distribution_leaves_a_log_without_wherever_it_is_read(
     place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("armwise.feedback.dataset.log._CHUNK", 1)
+    monkeypatch.setattr("armwise.feedback.decisions._CHUNK", 1)
     examples = [example(seq, (0.9, 0.1)) for seq in (1, 2, 3)]
     examples[place] = example(place + 1, (0.9,), arms=("bm25", "dense"))
     log = Log.from_examples(examples, RULE)
@@ -99,7 +100,7 @@ def test_where_no_decision_has_a_propensity_the_log_has_none() -> None:
 
 
 def test_estimated_propensities_are_counted_over_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("armwise.feedback.dataset.log._CHUNK", 1)
+    monkeypatch.setattr("armwise.feedback.decisions._CHUNK", 1)
     rows = [
         replace(one, decision=replace(one.decision, policy=policy))
         for one, policy in zip(map(example, (1, 2, 3)), (ESTIMATED, ESTIMATED, "imported"), strict=True)

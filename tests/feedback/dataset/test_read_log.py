@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from armwise.feedback import sources as columns
-from armwise.feedback.dataset.log import EmptyLogError, Log, Selection, priced, rewards
+from armwise.feedback.dataset.log import EmptyLogError, Log
+from armwise.feedback.decisions import Selection, priced, rewards
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t

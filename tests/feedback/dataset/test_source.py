@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from armwise.feedback.dataset.features import described
-from armwise.feedback.dataset.log import Log, Selection
+from armwise.feedback.dataset.log import Log
+from armwise.feedback.decisions import Selection
 from armwise.feedback.events import Context
 from armwise.feedback.jsonl import ExchangeError, Header, write_export
 from armwise.feedback.log import Store

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from pyarrow import parquet
 
 from armwise.feedback import archived
-from armwise.feedback.dataset.log import Selection
+from armwise.feedback.decisions import Selection
 from armwise.feedback.errors import LogGapError, StoreError
 from armwise.feedback.events import Decision
 from armwise.feedback.log import Store, erasures

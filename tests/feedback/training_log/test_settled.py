@@ -6,11 +6,13 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from armwise.feedback.dataset import EmptyLogError
+from armwise.feedback.decisions import concatenate
 from armwise.feedback.events import (
     LABELS,
     Context,
@@ -25,8 +27,8 @@ from armwise.feedback.events import (
 )
 from armwise.feedback.log import Store, listing
 from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.sources import LogSource
-from armwise.feedback.training_log import Joiner, rollups, served_turns, take_epoch
+from armwise.feedback.sources import LogSource, read_decisions
+from armwise.feedback.training_log import Joiner, rollups, take_epoch
 from armwise.feedback.training_log.join import TOGETHER
 from armwise.feedback.training_log.settled import Settled, read
 
@@ -153,12 +155,11 @@ def test_what_is_read_of_a_log_is_what_is_settled(store: Store, rule: RewardRule
     log = source.log(rule)
     log = log.where(log.at < source.settled.before)
     assert log.at.max() < 100.0
-    turns = list(served_turns.between(store, rule, 0.0, 1000.0))
-    assert [turn.settled for turn in turns] == [number < 10 for number in range(20)]
-    assert all(turn.reward is None for turn in turns[10:])
+    decisions = concatenate([*read_decisions(store, rule, 0.0, 1000.0)])
+    assert decisions.settled.tolist() == [number < 10 for number in range(20)]
     while rollups.advance(store, rule).left:
         pass
-    n = sum(turn.reward is not None for turn in turns[:10])
+    n = int((~np.isnan(decisions.reward) & decisions.settled).sum())
     assert rollups.by_position(store).total()["rewarded"] == len(log) == n
     assert rollups.by_position(store).total()["decisions"] == 20
     assert len(rollups.newest_rewards(store, rule, 99, listing.DecisionFilter())) == n

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from armwise.feedback.budget import Budget
-from armwise.feedback.dataset import Selection
+from armwise.feedback.decisions import Selection, concatenate
 from armwise.feedback.drift import DriftSpec, Monitor
 from armwise.feedback.events import INCUMBENT, OBSERVED, Decision, Example, Tick
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log.facts import Fact
 from armwise.feedback.registry import prices
 from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.sources import read_log
-from armwise.feedback.training_log import Joiner, read_examples, rollups, served_turns, settled, take_epoch
+from armwise.feedback.sources import read_decisions, read_log
+from armwise.feedback.training_log import Joiner, read_examples, rollups, settled, take_epoch
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
@@ -76,7 +76,8 @@ def test_what_was_served_is_without_them(filled: Store) -> None:
     assert len(rollups.newest_rewards(filled, RULE, 100, everything)) == 2
     assert len(rollups.newest_draws(filled, 100, everything)) == 2
     assert len(rollups.newest_seconds(filled, 100)["arm"]) == 2
-    assert [one.seq for one in served_turns.between(filled, RULE, 0.0, 200.0)] == [1, 16]
+    served = concatenate([*read_decisions(filled, RULE, 0.0, 200.0, without=rollups.NOT_SERVED)])
+    assert served.seq.tolist() == [1, 16]
     spent = prices.read_spending(filled, Budget(steps_per_request=2.0), 0, 100)
     assert [seq for seq, _, _ in spent] == [2, 17]
 

@@ -1,0 +1,480 @@
+"""The table of decisions: what was drawn and what came of it, as columns. Row i is one decision.
+
+    tabulate(examples, rule)                         from facts, such as those of a file
+    sources.read_learned(store, rule, selection)     from a database: the training log
+    sources.read_decisions(store, rule, since=...)   from a database: all that was decided in a time
+
+What is evaluated, audited or reported is a view of it: `Log`, `Draws`, the turns of a period. What has
+settled is decided in one place (`feedback.training_log.settled`), and is a column.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import chain, islice
+from math import fsum, inf, nan
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from armwise.feedback.arrays import Flags, Floats, Integers
+from armwise.feedback.events import Context, Cost, Example, Mode, Status
+from armwise.feedback.reward import Arithmetic, Prices, RewardRule
+from armwise.feedback.texts import value_of
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which decisions of a log are selected; the default selects all.
+
+    Attributes:
+        since: Decided at this time or later, seconds since the epoch, UTC.
+        until: Decided before this time, seconds since the epoch, UTC.
+        versions: Drawn by one of these versions; empty for any.
+        policies: Drawn by one of these kinds of policy; empty for any.
+        features: Named features that the context has with these values; one it lacks counts as 0.
+        prefix: What their ids begin with.
+        apart: Text that their ids do not contain; empty for any.
+        after: Position of the training log up to which examples are not even read.
+    """
+
+    since: float | None = None
+    until: float | None = None
+    versions: tuple[int, ...] = ()
+    policies: tuple[str, ...] = ()
+    features: Mapping[str, float] = field(default_factory=dict)
+    prefix: str = ""
+    apart: str = ""
+    after: int = 0
+
+    def __post_init__(self) -> None:
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise ValueError(f"the window from {shown(self.since)} to {shown(self.until)} is empty")
+
+    def __str__(self) -> str:
+        """Return the selection as text.
+
+        >>> str(Selection(until=0.0, versions=(3, 4), features={"tier=free": 1.0}))
+        'until 1970-01-01T00:00:00Z, versions 3, 4, tier=free is 1'
+        """
+        parts = [
+            *([f"since {shown(self.since)}"] if self.since is not None else []),
+            *([f"until {shown(self.until)}"] if self.until is not None else []),
+            *([f"versions {', '.join(map(str, self.versions))}"] if self.versions else []),
+            *([f"policies {', '.join(self.policies)}"] if self.policies else []),
+            *(f"{name} is {value:g}" for name, value in self.features.items()),
+            *([f"ids with {self.prefix!r} first"] if self.prefix else []),
+            *([f"ids without {self.apart!r}"] if self.apart else []),
+            *([f"after example {self.after:,}"] if self.after else []),
+        ]
+        return ", ".join(parts) or "all decisions"
+
+    def has_id(self, name: str) -> bool:
+        """Return whether the id of a decision is one of those that are selected.
+
+        >>> acme, others = Selection(prefix="acme~"), Selection(apart="~")
+        >>> [selection.has_id(name) for selection in (acme, others) for name in ("acme~d", "d")]
+        [True, False, False, True]
+        """
+        return name.startswith(self.prefix) and (not self.apart or self.apart not in name)
+
+
+EVERYTHING = Selection()
+
+
+def shown(at: float) -> str:
+    """Return seconds since the epoch as a date and a time, UTC.
+
+    >>> shown(1.5)
+    '1970-01-01T00:00:01.500Z'
+    """
+    moment = datetime.fromtimestamp(at, UTC)
+    return moment.isoformat(timespec="milliseconds" if at % 1 else "seconds").replace("+00:00", "Z")
+
+
+# -- examples as columns ---------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+_CHUNK = 4096
+"""Examples that become columns at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Categorical(Generic[T]):
+    """A dictionary-encoded column.
+
+    Attributes:
+        values: The distinct values.
+        codes: Index of the value of each row, shape (n,).
+    """
+
+    values: Sequence[T]
+    codes: Integers
+
+    @classmethod
+    def of(cls, column: Sequence[T]) -> "Categorical[T]":
+        """Encode a column, values in order of first occurrence.
+
+        >>> Categorical.of("abba").codes.tolist()
+        [0, 1, 1, 0]
+        """
+        values = list(dict.fromkeys(column))
+        code = {value: i for i, value in enumerate(values)}
+        return cls(values, np.fromiter(map(code.__getitem__, column), np.int64, len(column)))
+
+    def each(self, of: Callable[[T], bool]) -> Flags:
+        """Return a predicate of each row, shape (n,), evaluated once for each value."""
+        return np.array([of(value) for value in self.values], dtype=np.bool_)[self.codes]
+
+
+class DrawKey(NamedTuple):
+    """The part of a decision that many share: everything but numbers.
+
+    Attributes:
+        mode: How the arm was chosen.
+        policy: Kind of policy.
+        arms: The eligible arms.
+        drawn: The arm that the draw fell on.
+        status: How its execution ended; empty where it has not.
+    """
+
+    mode: str
+    policy: str
+    arms: tuple[str, ...]
+    drawn: str
+    status: str
+
+    @property
+    def failed(self) -> bool:
+        """Whether the drawn arm, or what answered with it, failed."""
+        return self.status not in ("", Status.OK)
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Decisions in a row, as columns of shape (n,).
+
+    What a reader was not asked for is NaN, `settled` True and `context` empty.
+
+    Attributes:
+        seq: Positions in the log, or in the training log.
+        at: When they were decided, seconds since the epoch, UTC.
+        version: Versions that they were drawn by.
+        draw: How each arm was drawn, and how its execution ended.
+        id: A hash of the id.
+        question: A hash of the question, the same in all parts of a log.
+        episode: A hash of the episode; `id` where it has none.
+        user: A hash of the end user; `id` where none is on record.
+        propensity: Probability of the arms that were drawn, as it was logged; NaN where none is.
+        p: Probabilities of the first row, then those of the second, and so on; shape (sum of n_p,).
+        n_p: How many probabilities each has: one an arm, or none; a single one of several arms is that
+            of the first arm, where no more is known.
+        reward: Their rewards; NaN where not known.
+        has_id: Whether their ids are selected.
+        features: Values of the named features that are selected by; 0 for one that a context lacks.
+        settled: Whether their rewards can change no more.
+        usd: Dollars of the answers; NaN where there is none.
+        seconds: Seconds of the answers; NaN where there is none.
+        floor: Least probability that they claim for an eligible arm; NaN for none.
+        deadline: Until when feedback counts, seconds since the epoch; NaN for none.
+        rewarded_at: When the first value for them was received, seconds since the epoch; NaN for none.
+        context: What the policy saw.
+    """
+
+    seq: Integers
+    at: Floats
+    version: Integers
+    draw: Categorical[DrawKey]
+    id: Integers
+    question: Integers
+    episode: Integers
+    user: Integers
+    propensity: Floats
+    p: Floats
+    n_p: Integers
+    reward: Floats
+    has_id: Flags
+    features: Mapping[str, Floats]
+    settled: Flags
+    usd: Floats
+    seconds: Floats
+    floor: Floats
+    deadline: Floats
+    rewarded_at: Floats
+    context: Sequence[Context] = ()
+
+    def __len__(self) -> int:
+        return len(self.seq)
+
+    @cached_property
+    def width(self) -> Integers:
+        """Number of eligible arms, shape (n,)."""
+        return np.array([len(key.arms) for key in self.draw.values], dtype=np.int64)[self.draw.codes]
+
+    @cached_property
+    def start(self) -> Integers:
+        """Where the probabilities of each row begin in `p`, shape (n,)."""
+        start: Integers = np.cumsum(self.n_p) - self.n_p
+        return start
+
+    @cached_property
+    def whole(self) -> Flags:
+        """Whether a probability of each eligible arm is known, shape (n,)."""
+        whole: Flags = (self.n_p == self.width) & (self.n_p > 0)
+        return whole
+
+    @cached_property
+    def explored(self) -> Flags:
+        """Whether the arm was drawn from the distribution, shape (n,)."""
+        return self.draw.each(lambda key: key.mode == Mode.EXPLORE)
+
+    def place(self, arm: str | None = None) -> Integers:
+        """Return the index of an arm among the eligible ones, shape (n,); -1 where it is not.
+
+        Args:
+            arm: The arm; None for the drawn one.
+        """
+        named = [(key.drawn if arm is None else arm, key.arms) for key in self.draw.values]
+        places = [arms.index(name) if name in arms else -1 for name, arms in named]
+        return np.array(places, dtype=np.int64)[self.draw.codes]
+
+    def possible(self, arm: str) -> Flags:
+        """Return whether an arm could be drawn, shape (n,): it was eligible, with no probability of 0."""
+        place = self.place(arm)
+        possible: Flags = place >= 0
+        known = np.flatnonzero(possible & self.whole)
+        possible[known] = self.p[self.start[known] + place[known]] > 0.0
+        return possible
+
+    @property
+    def n_possible(self) -> Integers:
+        """Number of arms that could be drawn, shape (n,)."""
+        row = np.repeat(np.arange(len(self)), self.n_p)
+        never = np.bincount(row, ~(self.p > 0.0), minlength=len(self)).astype(np.int64)
+        return self.width - np.where(self.whole, never, 0)
+
+    def distributions(self, rows: Integers, column: Mapping[str, int]) -> Floats:
+        """Return whole distributions, with a column for each arm, shape (len(rows), n_columns).
+
+        Args:
+            rows: Indices of the decisions.
+            column: The column of each arm.
+        """
+        p, codes = np.zeros((len(rows), len(column))), self.draw.codes[rows]
+        for code in np.unique(codes).tolist():
+            same = np.flatnonzero(codes == code)
+            columns = [column[arm] for arm in self.draw.values[code].arms]
+            p[same[:, np.newaxis], columns] = self.p[
+                self.start[rows[same], np.newaxis] + np.arange(len(columns))
+            ]
+        return p
+
+    def where(self, kept: Flags) -> "Decisions":
+        """Return some of them; `kept` has shape (n,)."""
+        columns = {name: getattr(self, name)[kept] for name in _COLUMNS}
+        return replace(
+            self,
+            **columns,
+            draw=Categorical.of([self.draw.values[code] for code in self.draw.codes[kept].tolist()]),
+            p=self.p[np.repeat(kept, self.n_p)],
+            features={name: values[kept] for name, values in self.features.items()},
+            context=[self.context[row] for row in np.flatnonzero(kept).tolist()] if self.context else (),
+        )
+
+
+_COLUMNS = tuple(
+    field.name for field in fields(Decisions) if field.name not in ("draw", "p", "features", "context")
+)
+
+
+def concatenate(parts: Sequence[Decisions]) -> Decisions:
+    """Return the rows of parts of one log, at least one, in order."""
+    first = parts[0]
+    code = {key: i for i, key in enumerate(dict.fromkeys(key for part in parts for key in part.draw.values))}
+    codes = [
+        np.array([code[key] for key in part.draw.values], dtype=np.int64)[part.draw.codes] for part in parts
+    ]
+    return Decisions(
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in (*_COLUMNS, "p")},
+        draw=Categorical(list(code), np.concatenate(codes)),
+        features={name: np.concatenate([part.features[name] for part in parts]) for name in first.features},
+        context=[context for part in parts for context in part.context],
+    )
+
+
+def encode(values: Integers) -> Integers:
+    """Code values by the order in which they first come, shape (n,).
+
+    >>> encode(np.array([7, -2, 7, 5])).tolist()
+    [0, 1, 0, 2]
+    """
+    _, first, code = np.unique(values, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[code]
+
+
+def tabulate(
+    examples: Iterable[Example], rule: RewardRule, selection: Selection = EVERYTHING, settled: float = inf
+) -> Iterator[Decisions]:
+    """Yield examples as columns, some thousands at a time.
+
+    Args:
+        examples: The examples, in order.
+        rule: The rule of their rewards.
+        selection: Which of them are selected; the others are among the rows.
+        settled: Decisions that were made before this time are settled, seconds since the epoch.
+    """
+    rest = (example for example in examples if example.seq > selection.after)
+    while chunk := list(islice(rest, _CHUNK)):
+        decisions = [example.decision for example in chunk]
+        at = _column(d.decided_at for d in decisions)
+        name = np.array([hash(d.id) for d in decisions])
+        failed = np.array([x.failed for x in chunk], dtype=np.bool_)
+        yield Decisions(
+            seq=np.array([example.seq for example in chunk]),
+            at=at,
+            version=np.array([d.version for d in decisions]),
+            draw=Categorical.of(
+                [
+                    DrawKey(
+                        str(d.mode), d.policy, d.arms, d.drawn, Status.ARM_FAILED if x.failed else Status.OK
+                    )
+                    for x, d in zip(chunk, decisions, strict=True)
+                ]
+            ),
+            id=name,
+            question=np.array([hash(d.id if d.erased else d.context.question) for d in decisions]),
+            episode=np.array([hash(d.id if d.episode_id is None else d.episode_id) for d in decisions]),
+            user=np.array([hash(d.id if d.user_digest is None else d.user_digest) for d in decisions]),
+            propensity=np.array([_propensity(d.arms, d.probabilities, d.drawn) for d in decisions]),
+            p=np.fromiter(chain.from_iterable(d.probabilities for d in decisions), dtype=np.float64),
+            n_p=np.array([len(d.probabilities) for d in decisions]),
+            reward=rewards(
+                rule,
+                {name: _column(x.metrics.get(name, np.nan) for x in chunk) for name in rule.metrics},
+                _costs(chunk, rule),
+                np.array([d.cost_weight for d in decisions], dtype=np.float64),
+                failed,
+            ),
+            has_id=np.array([selection.has_id(d.id) for d in decisions], dtype=np.bool_),
+            features={
+                name: _column(value_of(d.context.features, name, 0.0) for d in decisions)
+                for name in selection.features
+            },
+            settled=np.asarray(at < settled),
+            usd=_column(x.cost.usd for x in chunk),
+            seconds=_column(x.cost.retrieval_s + x.cost.llm_s for x in chunk),
+            floor=_column(d.floor if d.floor and not d.share else nan for d in decisions),
+            deadline=_column(d.deadline if d.deadline > d.decided_at else nan for d in decisions),
+            rewarded_at=np.full(len(chunk), nan),
+            context=[d.context for d in decisions],
+        )
+
+
+def _costs(chunk: Sequence[Example], rule: RewardRule) -> dict[str, Floats]:
+    """Return the parts of the raw cost of a turn that have a price, tokens at the prices of today."""
+    columns = {name: _column(getattr(x.cost, name) for x in chunk) for name in priced(rule.cost)}
+    if rule.prices_tokens:
+        columns["usd"] = _column(rule.usd_today(x.cost.usd, x.tokens_by_model) for x in chunk)
+    turns = _column(x.turns for x in chunk)
+    return {name: values / turns for name, values in columns.items()}
+
+
+def _column(values: Iterable[float]) -> Floats:
+    return np.fromiter(values, np.float64)
+
+
+def _propensity(arms: tuple[str, ...], p: tuple[float, ...], drawn: str) -> float:
+    """Return the probability of the drawn arm; NaN where there is none."""
+    return dict(zip(arms, p, strict=False)).get(drawn, np.nan)
+
+
+# -- rewards over columns --------------------------------------------------------------------------
+
+
+PRICED: Mapping[str, tuple[str, ...]] = {
+    "steps": ("steps",),
+    "kilotokens": ("prompt_tokens", "completion_tokens"),
+    "seconds": ("retrieval_s", "llm_s"),
+    "usd": ("usd",),
+}
+"""The attributes of `Cost` that each price applies to."""
+
+
+def priced(prices: Prices) -> tuple[str, ...]:
+    """Return the attributes of `Cost` that have a price.
+
+    >>> priced(Prices(steps=0.5, usd=1.0))
+    ('steps', 'usd')
+    """
+    return tuple(name for price, names in PRICED.items() if getattr(prices, price) for name in names)
+
+
+def rewards(
+    rule: RewardRule,
+    metrics: Mapping[str, Floats],
+    cost: Mapping[str, Floats],
+    cost_weight: Floats,
+    failed: Flags,
+) -> Floats:
+    """Return `RewardRule.reward_of` of each decision, shape (n,); NaN where the rule declares no reward.
+
+    Args:
+        rule: The reward formula.
+        metrics: Aggregated values of each metric that the rule declares, shape (n,); NaN where a
+            decision has none.
+        cost: The parts of the raw cost that have a price, shape (n,), by attribute of `Cost`.
+        cost_weight: What each request gave up for a unit of priced cost, shape (n,); NaN for the rule's.
+        failed: Whether the drawn arm failed, shape (n,).
+
+    >>> rule = RewardRule.model_validate({"metrics": {"right": {}}, "cost_weight": 0.1, "failed": 0.0})
+    >>> values, steps = np.array([1.0, 1.0, np.nan, np.nan]), np.array([2.0, 2.0, 1.0, 1.0])
+    >>> weights, failed = np.array([np.nan, 0.25, np.nan, np.nan]), np.array([False, False, False, True])
+    >>> rewards(rule, {"right": values}, {"steps": steps}, weights, failed).tolist()
+    [0.8, 0.5, nan, -0.1]
+    """
+    total = cast(Any, rule.cost).total(cast(Any, Cost)(**{name: cost.get(name, 0.0) for name in _COST}))
+    priced_cost = np.broadcast_to(np.float64(total), failed.shape)
+    weights = np.where(np.isnan(cost_weight), rule.cost_weight, cost_weight)
+    has_value = {name: ~np.isnan(metrics[name]) for name in rule.metrics}
+    column = np.full(failed.shape, np.nan)
+    for rows in _alike([failed, *has_value.values()]):
+        values = {name: metrics[name][rows] for name, some in has_value.items() if some[rows[0]]}
+        lost = bool(failed[rows[0]])
+        reward = rule.formula(values, priced_cost[rows], weights[rows], failed=lost, arithmetic=COLUMNS)
+        if reward is not None:
+            column[rows] = reward
+    return column
+
+
+_COST = tuple(name for names in PRICED.values() for name in names)
+
+
+def _alike(columns: Sequence[Flags]) -> Iterator[Integers]:
+    """Yield the rows that agree in all columns, shape (n_alike,), for each combination that occurs."""
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        _, code = np.unique(2 * code + column, return_inverse=True)
+    for group in range(code.max(initial=-1) + 1):
+        yield np.flatnonzero(code == group)
+
+
+def _total(columns: Sequence[Floats]) -> Floats:
+    """Add columns up as `math.fsum` adds numbers; the sum of two is rounded correctly anyway."""
+    if len(columns) <= 2:
+        return sum(columns, np.zeros(len(columns[0])))
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return np.fromiter(map(fsum, rows), np.float64, len(columns[0]))
+
+
+def _clip(values: Floats, low: float, high: float) -> Floats:
+    clipped: Floats = np.minimum(high, np.maximum(low, values))
+    return clipped
+
+
+COLUMNS: Arithmetic[Floats] = Arithmetic(_total, _clip)
+"""Arithmetic of many decisions with the same metrics."""
