@@ -379,7 +379,7 @@ def read_decisions(
         *(d.seq, d.id.label("decision_id"), *_about_decisions()),
         *(sa.func.coalesce(e.status, "").label("status"), _text(x.metrics).label("metrics")),
         *(_tokens(), _text(x.turns).label("turns")),
-        *(sa.func.coalesce(e[name], 0).label(name) for name in {*priced(rule.cost), *_SPENT}),
+        *(sa.func.coalesce(e[name], 0).label(name) for name in dict.fromkeys((*priced(rule.cost), *_SPENT))),
     ]
     if audited:
         # one look-up a decision, by the index of `decision_id`
@@ -400,6 +400,8 @@ def read_decisions(
     )
     final, done = settled.read(store, rule).position, 0
     for begin, end in _pages(store, since, None if audited else until):
+        if done and on_progress is not None:
+            on_progress("decisions", done, None)
         with store.reading() as connection:
             columns = _fetched(connection, query.where(d.seq > begin, d.seq <= end))
         learned = (columns["metrics"] != None) & (columns["status"] != "")  # noqa: E711 - of an array
@@ -416,8 +418,6 @@ def read_decisions(
             seconds=np.where(answered, columns["retrieval_s"] + columns["llm_s"], nan),
             **(_audited(columns) if audited else {}),
         )
-        if on_progress is not None:
-            on_progress("decisions", done, None)
     if on_progress is not None:
         on_progress("decisions", done, done)
 

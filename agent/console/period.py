@@ -505,8 +505,9 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
         for row in np.flatnonzero(part.explored).tolist():
             drawn = part.draw.values[part.draw.codes[row]].drawn
             draws.append(rollups.NewestDraw(int(part.seq[row]), drawn, part.context[row].features))
+        if parts:
+            on_progress("decisions", sum(map(len, parts)), None)
         parts.append(replace(part, context=()))
-        on_progress("decisions", sum(map(len, parts)), None)
     if not parts:
         first, last = span_of(path)
         raise NothingServedError(
@@ -515,6 +516,7 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
         )
     decisions = concatenate(parts)
     turns = Turns(decisions)
+    on_progress("decisions", turns.n, turns.n)
     notes = ["A file has no promotions, alarms or verdicts: they are in the log of a service."]
     if any(key.policy not in FOREIGN for key in decisions.draw.values):
         notes.append(

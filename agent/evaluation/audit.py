@@ -266,6 +266,7 @@ def audit_file(
                 on_progress("decisions", done, None)
 
     decisions = DrawnDecisions(tabulate(examples(), rule), lambda part: np.zeros(len(part), dtype=np.bool_))
+    on_progress("decisions", decisions.n, decisions.n)
     decisions.excluded.update(excluded)
     notes = (EXPORTED,) if decisions.ours else ()
     return _report(str(path), decisions, notes, settled)
@@ -473,13 +474,13 @@ def _balance(codes: Integers) -> float:
 # -- for a replay ------------------------------------------------------------------------------------
 
 
-def propensity_note(log: Log, settled: float = inf) -> str | None:
+def propensity_note(log: Log, settled: float) -> str | None:
     """Return what an evaluation must say of the propensities it rests on; None where they pass.
 
     Args:
         log: The rows that are evaluated.
-        settled: When the first decision was made that waits for feedback, seconds since the epoch: later rows
-            were chosen by how soon feedback came.
+        settled: Decisions that were made before this time are settled, seconds since the epoch: which later
+            ones have a reward depends on how soon feedback came.
     """
     order = np.argsort(log.at, kind="stable")
     order = order[log.at[order] < settled]

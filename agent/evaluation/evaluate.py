@@ -908,7 +908,7 @@ def evaluate_log(
         ),
         candidates=results,
         assumptions=(
-            *_propensities(log, source),
+            *_propensities(log, settled),
             *source.remarks(rule),
             *_provenance(log),
             *_remarks_on_cluster(request, log),
@@ -1083,12 +1083,9 @@ def _assumptions(candidates: list[CandidateName], checked: RecomputedCheck | Non
         )
 
 
-def _propensities(log: Log, source: TrainingLog) -> Iterator[str]:
+def _propensities(log: Log, settled: Settled) -> Iterator[str]:
     """Yield that the draws of the log do not follow the propensities on record, if so."""
-    if propensity_note(log) is None:
-        return
-    # rows after the first decision that waits were chosen by how soon feedback came
-    if (note := propensity_note(log, source.waiting(None, 0).settled)) is not None:
+    if (note := propensity_note(log, settled.before)) is not None:
         yield note
 
 
