@@ -145,7 +145,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "armwise.arms.local_ray.start", lambda folder, **options: seen.update(ray=(folder, options))
     )
     monkeypatch.setattr("ray.serve.scripts.cli", run)
-    monkeypatch.setattr(start_ray, "Watch", Looked)
+    monkeypatch.setattr(start_ray, "DeploymentWatch", Looked)
     monkeypatch.setattr(Looked, "given_up", [])
     return seen
 

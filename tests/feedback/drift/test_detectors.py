@@ -324,7 +324,7 @@ def test_the_first_two_hundred_rewards_of_an_arm_train_its_prediction_and_are_no
             del expected
             seen.append(value)
 
-    monkeypatch.setattr(monitor, "Stream", Noted)
+    monkeypatch.setattr(monitor, "MonitoredSeries", Noted)
     arms = ["b", *"a" * 202]
     watch(rewarded([PLAIN] * 203, map(float, range(203)), arms))
     assert seen == [201.0, 202.0]

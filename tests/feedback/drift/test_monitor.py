@@ -54,7 +54,7 @@ class _Stream:
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
     found = Streams()
-    monkeypatch.setattr(monitor, "Stream", found)
+    monkeypatch.setattr(monitor, "MonitoredSeries", found)
     return found
 
 
