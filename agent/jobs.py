@@ -16,16 +16,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.config import warm_start
-from armwise.agent.serving import DecisionPoint
 from armwise.arms.own_processes import importable
 from armwise.feedback.drift import Alarm, Alarms
 from armwise.feedback.errors import LogUnavailableError, described
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run, runs
+
+if TYPE_CHECKING:
+    from armwise.agent.serving import DecisionPoint
 
 logger = logging.getLogger(__name__)
 
@@ -284,7 +286,7 @@ def planned(
     return Planned(max(first.at, earliest), first.trigger)
 
 
-def planned_at(point: DecisionPoint) -> Planned | None:
+def planned_at(point: "DecisionPoint") -> Planned | None:
     """Return the next warm start of a point; None where none is scheduled, or one is under way."""
     spec, configured, now = point.config.warm_start, point.versions.configured.digest, point.service.clock()
     if spec is None or runs.under_way(point.store, now):

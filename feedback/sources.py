@@ -449,7 +449,7 @@ def _pages(store: Store, since: float | None, until: float | None) -> Iterator[t
 
 def _audited(columns: Columns) -> dict[str, Any]:
     """Return the columns of an audit."""
-    stored = (resolved(features) for features in _parsed(columns["features"]))
+    stored = (log_rows.numeric_features(resolved(features)) for features in _parsed(columns["features"]))
     return {
         "floor": np.where((columns["floor"] != 0.0) & (columns["share"] == 0.0), columns["floor"], nan),
         "deadline": np.where(columns["deadline"] > columns["decided_at"], columns["deadline"], nan),

@@ -291,7 +291,7 @@ def add_page(copy: Copy) -> None:
 
 def add_verb(copy: Copy) -> None:
     copy.write("agent/cli/greet.py", VERB)
-    entry = '    "greet": Verb("greet:greet", OPERATE, "Greet somebody by name."),\n'
+    entry = '    "greet": Verb("cli.greet:greet", OPERATE, "Greet somebody by name."),\n'
     copy.insert("agent/cli/main.py", '    "doctor": ', entry)
 
 

@@ -34,10 +34,10 @@ from armwise.agent.evaluation.served import (
     ERROR,
     MOST_MORE,
     Alternative,
+    CurveStretch,
     KindShares,
     Served,
     ServedComparison,
-    Stretch,
     alternative,
     changes_of,
     least_floor,
@@ -290,7 +290,7 @@ class Period:
     arms: tuple[ArmFigures, ...]
     feature: str
     kinds: tuple[KindShares, ...]
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[CurveStretch, ...]
     dearest: str | None
     usd: Saving | None
     seconds: Saving | None

@@ -116,7 +116,7 @@ class ServedComparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class CurveStretch:
     """Some decisions in a row.
 
     Attributes:
@@ -230,7 +230,7 @@ class Served(ABC):
 
     def stretches(
         self, best: str | None, n_compared: int, floor: float, rewards: Interval
-    ) -> tuple[Stretch, ...]:
+    ) -> tuple[CurveStretch, ...]:
         """Return the course: stretches of about as many decisions each, in order.
 
         Args:
@@ -248,7 +248,7 @@ class Served(ABC):
                 sums = self.sums(rows & self.having(best), self.always(best))
                 single = sums.estimate(reach=1.0 / floor, rewards=rewards, level=level)
             stretches.append(
-                Stretch(
+                CurveStretch(
                     begin,
                     end,
                     uniform.unweighted.estimate(reach=1.0, rewards=rewards),
@@ -511,7 +511,7 @@ class LearningCurve:
     """
 
     whole: ServedComparison
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[CurveStretch, ...]
     marks: tuple[Mark, ...]
     promise: Promise | None
 

@@ -43,7 +43,7 @@ class ComparedDistribution:
     def max_difference(self) -> float:
         """Largest difference between the two; where one is shorter, the rest of it counts as 0.
 
-        >>> Compared((0.25, 0.75), (0.5, 0.5)).max_difference
+        >>> ComparedDistribution((0.25, 0.75), (0.5, 0.5)).max_difference
         0.25
         """
         pairs = zip_longest(self.logged, self.recomputed, fillvalue=0.0)

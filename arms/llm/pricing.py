@@ -126,7 +126,7 @@ class TokenPrices(BaseModel):
     def usd_of(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
         """Return the price of an answer, in USD.
 
-        >>> Prices(usd_per_kilotoken_in=1, usd_per_kilotoken_out=2).usd_of(30, 10)
+        >>> TokenPrices(usd_per_kilotoken_in=1, usd_per_kilotoken_out=2).usd_of(30, 10)
         0.05
         """
         per_read, per_written, per_cached = self.per_kilotoken

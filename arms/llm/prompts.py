@@ -248,9 +248,9 @@ def answer_of(text: str, form: Form) -> ParsedAnswer:
     opened one. Empty tags do not count.
 
     >>> answer_of("It is in Austria, so <answer>Vienna</answer>", Form.REASONING)
-    Answered(text='Vienna', tagged=True)
+    ParsedAnswer(text='Vienna', tagged=True)
     >>> answer_of("Vienna, I think.", Form.REASONING)
-    Answered(text='Vienna, I think.', tagged=False)
+    ParsedAnswer(text='Vienna, I think.', tagged=False)
     """
     if form is not Form.REASONING:
         return ParsedAnswer(text, tagged=False)

@@ -112,7 +112,7 @@ def battle(record: FileRecord) -> dict[str, ArmOutcome]:
     Raises:
         BadValue: No two models, or no winner.
 
-    >>> battle(Record("", {"model_a": "x", "model_b": "y", "winner": "model_b"}))["y"].score
+    >>> battle(FileRecord("", {"model_a": "x", "model_b": "y", "winner": "model_b"}))["y"].score
     1.0
     """
     values = record.values

@@ -36,9 +36,9 @@ class MetricDefinition:
     def __str__(self) -> str:
         """Return it as text.
 
-        >>> str(Definition("boolean", 0.0, 1.0)), str(Definition("float", -1.0, 1.0))
+        >>> str(MetricDefinition("boolean", 0.0, 1.0)), str(MetricDefinition("float", -1.0, 1.0))
         ('boolean', 'float in [-1, 1]')
-        >>> str(Definition("categorical", 0.0, 1.0, {"good": 1.0, "bad": 0.0}))
+        >>> str(MetricDefinition("categorical", 0.0, 1.0, {"good": 1.0, "bad": 0.0}))
         'categorical {bad: 0, good: 1}'
         """
         if self.labels:

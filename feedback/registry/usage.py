@@ -235,7 +235,7 @@ def amount_of(meter: str, value: float) -> UsageAmount:
     """Return an amount of one kind.
 
     >>> amount_of("tokens", 3)
-    Amount(requests=0, tokens=3, usd=0.0)
+    UsageAmount(requests=0, tokens=3, usd=0.0)
     """
     return UsageAmount(**{meter: value if meter == "usd" else int(value)})  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ from armwise.feedback.events import (
     ModelTokens,
     Status,
 )
-from armwise.feedback.log import Store, append
+from armwise.feedback.log import Store, facts
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, Prices, RewardRule
 
@@ -63,7 +63,7 @@ def write(store: Store, join: str, examples: Sequence[Example]) -> None:
         if examples:
             connection.execute(
                 sa.insert(t.decisions),
-                [append.decision_row(x.decision, x.seq, x.decision.decided_at) for x in examples],
+                [facts.decision_row(x.decision, x.seq, x.decision.decided_at) for x in examples],
             )
             executions = [
                 Execution(
@@ -72,7 +72,7 @@ def write(store: Store, join: str, examples: Sequence[Example]) -> None:
                 )
                 for x in examples
             ]
-            rows = [append.execution_row(one, -x.seq) for one, x in zip(executions, examples, strict=True)]
+            rows = [facts.execution_row(one, -x.seq) for one, x in zip(executions, examples, strict=True)]
             connection.execute(sa.insert(t.executions), rows)
             joined = [
                 {

@@ -127,7 +127,7 @@ def definition(text: str) -> SubjectDefinition | None:
     """Return what the first sentence of a passage says that its subject is; None where it does not.
 
     >>> definition("Faust (1808) is a tragic play in two parts by Goethe. It is long.")
-    Definition(what='a tragic play in two parts by Goethe', kind='tragic play')
+    SubjectDefinition(what='a tragic play in two parts by Goethe', kind='tragic play')
     """
     first = next(iter(sentences(text[:600])), "").rstrip(".")
     if (match := _DEFINED.match(first)) is None:
@@ -237,9 +237,9 @@ def ask(sentence: str, span: NamedSpan, *, person: bool = False) -> str | None:
         span: A name, date or number in it.
         person: Whether the subjects of the passage are persons.
 
-    >>> ask("Faust was written by Goethe in 1808.", Span(21, 27, "name"))
+    >>> ask("Faust was written by Goethe in 1808.", NamedSpan(21, 27, "name"))
     'Who was Faust written by in 1808?'
-    >>> ask("The crisis began in 1973.", Span(20, 24, "date"))
+    >>> ask("The crisis began in 1973.", NamedSpan(20, 24, "date"))
     'When did the crisis begin?'
     """
     before, after = _clause(sentence, span)

@@ -20,13 +20,13 @@ from armwise.feedback.errors import (
 )
 
 ROOM = Path(errors.__file__).parent
-PROXY = ROOM.parent / "proxy"
+OTHERS = [ROOM.parent / name for name in ("proxy", "console", "gateways", "lab")]
 
 
 def codes_raised() -> dict[str, list[str]]:
-    """Return the codes that the room and the proxy pass to `ApiError`, by file; "" for no literal."""
+    """Return the codes that the room, the proxy and wings pass to `ApiError`, by file; "" for no literal."""
     found: dict[str, list[str]] = {}
-    for path in sorted([*ROOM.rglob("*.py"), *PROXY.glob("*.py")]):
+    for path in sorted(path for room in (ROOM, *OTHERS) for path in room.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ApiError":
                 code = node.args[0].value if isinstance(node.args[0], ast.Constant) else ""

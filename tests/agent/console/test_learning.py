@@ -11,7 +11,7 @@ import pytest
 
 from armwise.agent.console import learning
 from armwise.agent.console.page import CONSOLE
-from armwise.agent.evaluation import Alternative, LearningCurve, Mark, Promise, ServedComparison, Stretch
+from armwise.agent.evaluation import Alternative, CurveStretch, LearningCurve, Mark, Promise, ServedComparison
 from armwise.feedback.registry import arm_sets, promotions
 from tests.agent.api.test_points import POINTS, actions, click, fed, ranked
 from tests.agent.asking import look_up, tell
@@ -153,9 +153,9 @@ WHOLE = ServedComparison(
 CURVE = LearningCurve(
     WHOLE,
     (
-        Stretch(0, 5, None, None, None, {"a": 1.0}),
-        Stretch(5, 12, (0.25, (0.0, 0.5)), (0.5, (0.0, 1.0)), None, {"a": 0.5, "b": 0.5}),
-        Stretch(12, 20, (0.75, (0.5, 0.9)), (0.5, (-3.0, 1.0)), (0.6, (0.0, 5.0)), {}),
+        CurveStretch(0, 5, None, None, None, {"a": 1.0}),
+        CurveStretch(5, 12, (0.25, (0.0, 0.5)), (0.5, (0.0, 1.0)), None, {"a": 0.5, "b": 0.5}),
+        CurveStretch(12, 20, (0.75, (0.5, 0.9)), (0.5, (-3.0, 1.0)), (0.6, (0.0, 5.0)), {}),
     ),
     (Mark(1.0, 12, "Switch"),),
     Promise(0.8, 0.7, 3, 1.0, decision=12),
