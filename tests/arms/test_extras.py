@@ -118,8 +118,15 @@ IMPORTED = (
         "armwise.arms.lab.portfolio",
     ),
     *(
-        f"armwise.agent.cli.{name}"
-        for name in ("main", "service", "import_log", "audit", "evaluate", "report")
+        f"armwise.agent.{name}"
+        for name in (
+            "cli.main",
+            "cli.service",
+            "cli.audit",
+            "cli.evaluate",
+            "console.report",
+            "gateways.import_log",
+        )
     ),
 )
 
