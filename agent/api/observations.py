@@ -302,7 +302,7 @@ def _observed(point: DecisionPoint, item: ObservationItem, now: float) -> Observ
     if item.distribution is not None:
         if item.propensity is not None:
             raise asking.InvalidAskError("propensity has no place beside distribution", "propensity")
-        p = asking.distribution_of(point, item.distribution, "distribution")
+        p = asking.validate_distribution(point, item.distribution, "distribution")
         if (chance := p.get(drawn, 0.0)) < LEAST_PROPENSITY:
             least = f"at least {LEAST_PROPENSITY:g} was expected"
             message = f"arm {item.arm!r} was chosen, and has the probability {chance:g}: {least}"

@@ -295,7 +295,7 @@ def incumbent_of(point: DecisionPoint, named: Named | None, param: str) -> Mappi
     if (named.arm is None) == (named.distribution is None):
         raise InvalidAskError("either arm or distribution was expected, which is drawn from here", param)
     given = {named.arm: 1.0} if named.arm is not None else named.distribution or {}
-    p = distribution_of(point, given, param)
+    p = validate_distribution(point, given, param)
     total = math.fsum(p.values())
     return {arm: share / total for arm, share in p.items()}
 
@@ -313,7 +313,7 @@ def arm_of(point: DecisionPoint, name: str, param: str) -> str:
     return arm
 
 
-def distribution_of(point: DecisionPoint, given: Mapping[str, float], param: str) -> dict[str, float]:
+def validate_distribution(point: DecisionPoint, given: Mapping[str, float], param: str) -> dict[str, float]:
     """Return a distribution by live arm, in the order that was sent. Raises AskError."""
     distribution: dict[str, float] = {}
     for name, p in given.items():

@@ -93,7 +93,7 @@ def ingest(
             was not put there by this function.
     """
     model = "" if embedded is None else embedded.model
-    version = version_of(corpus, model, row_format(collection))
+    version = compute_version(corpus, model, row_format(collection))
     state = collection.state()
     empty = state is None
     if state is None and (n := collection.count()):
@@ -147,7 +147,7 @@ def current_version(arm: EngineArm, have: Resources) -> str:
     """Return the version that the collection of an arm has once it holds the corpus."""
     backbone = arm.params.backbone
     model = "" if backbone is None else digest_backbone(have.backbones[backbone])
-    return version_of(have.corpus, model, row_format(arm.collection))
+    return compute_version(have.corpus, model, row_format(arm.collection))
 
 
 def fill_collection(name: str, resources: Resources, progress: Progress | None = None) -> IngestReport:
@@ -225,7 +225,7 @@ def _engine_arm(name: str, spec: ArmSpec, resources: Resources) -> EngineArm:
     return cast(EngineArm, build_arm(name, replace(resources, specs=free)))
 
 
-def version_of(corpus: Passages, model: str, stored_as: int | str = FORMAT) -> str:
+def compute_version(corpus: Passages, model: str, stored_as: int | str = FORMAT) -> str:
     """Return the version of a collection that holds a corpus with the vectors of a model."""
     vectors = vectors_of(model) if model else "words"
     return f"{contents_of(corpus)}-{vectors}-{stored_as}"

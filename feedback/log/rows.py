@@ -124,7 +124,7 @@ def decision_of(row: Sequence[Any]) -> Decision:
         name,
         Context(question, stored["sparse"], tuple(stored["embedding"]), stored["arms"]),
         eligible,
-        distribution_of(eligible, tuple(loads(probabilities) or ()), drawn),
+        read_distribution(eligible, tuple(loads(probabilities) or ()), drawn),
         drawn,
         policy,
         version,
@@ -157,10 +157,10 @@ def _by_arm(arms: Sequence[str], values: Sequence[float] | None) -> tuple[float,
     return tuple(numeric(values)) if values and len(values) == len(arms) else ()
 
 
-def distribution_of(arms: Sequence[str], probabilities: Sequence[float], drawn: str) -> tuple[float, ...]:
+def read_distribution(arms: Sequence[str], probabilities: Sequence[float], drawn: str) -> tuple[float, ...]:
     """Return a distribution as it is in a row; nothing where it has no number, or a propensity beyond limits.
 
-    >>> distribution_of(("a", "b"), (1e-300, 1.0), "a"), distribution_of(("a", "b"), (1e-300, 1.0), "b")
+    >>> read_distribution(("a", "b"), (1e-300, 1.0), "a"), read_distribution(("a", "b"), (1e-300, 1.0), "b")
     ((), (1e-300, 1.0))
     """
     if numeric(probabilities) is not probabilities or len(probabilities) not in (1, len(arms)):

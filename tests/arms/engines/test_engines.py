@@ -15,7 +15,7 @@ from armwise.arms.filters import Comparison, Compound, permits
 from armwise.arms.retrievers import ingest as ingesting
 from armwise.arms.retrievers.collection import Collection, FillState, Row
 from armwise.arms.retrievers.conditions import FactsDialect, condition_of, facts_of
-from armwise.arms.retrievers.ingest import Embedded, ingest, row_format, version_of
+from armwise.arms.retrievers.ingest import Embedded, compute_version, ingest, row_format
 from tests.arms.contract import ask, check_arm
 from tests.arms.engines.conftest import Engine
 from tests.arms.engines.passages import InMemory, embedded
@@ -184,7 +184,7 @@ def test_a_passage_of_a_group_is_found_by_its_members_alone(engine: Engine, fill
 
 def test_filling_again_writes_nothing(engine: Engine, filled: Collection, encyclopedia: InMemory) -> None:
     assert engine.fill(filled, encyclopedia) == 0
-    version = version_of(encyclopedia, "hashed" if engine.backbone else "", row_format(filled))
+    version = compute_version(encyclopedia, "hashed" if engine.backbone else "", row_format(filled))
     assert engine.arm(filled, "lexical").version == version
 
 
@@ -262,7 +262,7 @@ def test_a_killed_run_goes_on_where_it_was(engine: Engine, monkeypatch: pytest.M
     kept = collection.state()
     assert kept is not None
     assert kept.done == 2 * BATCH
-    assert kept.shown == f"..{version_of(corpus, kept.model, row_format(collection))}"
+    assert kept.shown == f"..{compute_version(corpus, kept.model, row_format(collection))}"
     looked_at.clear()
     again = ingest(corpus, collection, vectors)
     assert again.written == 7

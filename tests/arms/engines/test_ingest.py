@@ -10,7 +10,7 @@ import pytest
 
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.retrievers import ingest as ingesting
-from armwise.arms.retrievers.ingest import Embedded, IngestReport, digest_of, ingest, version_of
+from armwise.arms.retrievers.ingest import Embedded, IngestReport, compute_version, digest_of, ingest
 from tests.arms.engines.passages import CollectionInMemory, InMemory
 
 
@@ -61,7 +61,7 @@ def test_an_interrupted_run_is_not_taken_for_a_complete_one_and_the_next_one_com
     with pytest.raises(KeyboardInterrupt):
         ingest(corpus, collection, None)
     assert collection.kept is not None
-    old, new = version_of(InMemory(before), ""), version_of(corpus, "")
+    old, new = compute_version(InMemory(before), ""), compute_version(corpus, "")
     assert collection.kept.shown == f"{old}..{new}"
     again = ingest(corpus, collection, None)
     assert again.version == new
@@ -84,7 +84,7 @@ def test_of_a_collection_that_holds_parts_of_two_corpora_the_version_before_is_u
         with pytest.raises(KeyboardInterrupt):
             ingest(corpus, collection, None)
         assert collection.kept is not None
-        assert collection.kept.shown == f"..{version_of(corpus, '')}"
+        assert collection.kept.shown == f"..{compute_version(corpus, '')}"
 
 
 def test_the_corpus_before_an_interrupted_change_is_written_again() -> None:
@@ -98,7 +98,7 @@ def test_the_corpus_before_an_interrupted_change_is_written_again() -> None:
     assert ingest(InMemory(before), collection, None).written == 3
     assert [row.passage for row in collection.rows.values()] == before
     assert collection.kept is not None
-    assert collection.kept.shown == version_of(InMemory(before), "")
+    assert collection.kept.shown == compute_version(InMemory(before), "")
 
 
 WHOLE = Passage("p", "title", "text", 0.0, {"year": 2024})
@@ -130,7 +130,7 @@ def test_a_digest_is_of_the_id_and_of_the_model_too_and_not_of_the_order_of_meta
 
 def test_a_version_is_of_the_texts_the_metadata_and_the_model() -> None:
     corpora = [InMemory([one]) for one in (WHOLE, replace(WHOLE, text="x"), replace(WHOLE, metadata={}))]
-    versions = [version_of(corpus, model) for corpus in corpora for model in ("", "m", "n")]
+    versions = [compute_version(corpus, model) for corpus in corpora for model in ("", "m", "n")]
     assert len(set(versions)) == 9
 
 
@@ -148,8 +148,8 @@ def test_a_collection_keeps_the_vectors_that_it_has_or_has_not() -> None:
 def test_the_version_of_a_corpus_and_a_model_stays_what_it_is() -> None:
     """Another one would fill every collection again."""
     corpus: Any = SimpleNamespace(digest="d", manifest=SimpleNamespace(metadata="m"))
-    assert version_of(corpus, "model") == "4d475b7f2fff-fd4e5222-1"
-    assert version_of(corpus, "") == "4d475b7f2fff-words-1"
+    assert compute_version(corpus, "model") == "4d475b7f2fff-fd4e5222-1"
+    assert compute_version(corpus, "") == "4d475b7f2fff-words-1"
 
 
 def test_each_passage_of_each_batch_is_written_with_its_own_vector(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_each_passage_of_each_batch_is_written_with_its_own_vector(monkeypatch: 
     ingest(InMemory(numbered(4)), collection, Embedded("m", vectors[:4]))
     changed = [*numbered(3), replace(numbered(4)[3], text="changed"), Passage("p4", "", "new")]
     assert ingest(InMemory(changed), collection, Embedded("m", vectors)) == IngestReport(
-        version_of(InMemory(changed), "m"), written=2, deleted=0
+        compute_version(InMemory(changed), "m"), written=2, deleted=0
     )
     assert collection.calls[0] == ("create", 5)
     for place, row in enumerate(collection.rows[f"p{n}"] for n in range(5)):
