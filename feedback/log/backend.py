@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import orjson
 import sqlalchemy as sa
 
-from armwise.feedback.log.limits import LARGEST
+from armwise.feedback.log.limits import LARGEST, are_numbers
 
 ANSWER_S = 60.0
 """Longest that a statement may take on a server, in seconds, where no request waits for it."""
@@ -192,10 +192,7 @@ def limited(value: Any) -> Any:
 
 def _is_plain(values: Collection[Any]) -> bool:
     """Return whether values are all numbers within their limits, or all texts."""
-    try:
-        return not values or bool(min(values) >= -LARGEST and max(values) <= LARGEST)
-    except TypeError:  # they are not all numbers
-        return all(isinstance(part, str) for part in values)
+    return are_numbers(values) or all(isinstance(part, str) for part in values)
 
 
 def loads(text: str | bytes) -> Any:

@@ -169,11 +169,11 @@ class Word(TypeDecorator[str]):
         self.words = tuple(word.value for word in type(instead))
 
     def within(self, value: Any) -> Any:
-        """Return a word, or what stands in its place; null as it is.
+        """Return a word, or what stands in its place; null as it is, such as in a row that joins nothing.
 
         >>> from armwise.feedback.events import Status
-        >>> Word(Status.CANCELLED).within("ok"), Word(Status.CANCELLED).within("great")
-        ('ok', 'cancelled')
+        >>> [Word(Status.CANCELLED).within(word) for word in ("ok", "great", None)]
+        ['ok', 'cancelled', None]
         """
         return value if value is None or value in self.words else self.instead
 
@@ -203,10 +203,10 @@ def numeric(value: Any, most: float = LARGEST) -> Any:
     match value:
         case int() | float():
             return value if -most <= value <= most else max(-most, min(most, value))
-        case Mapping() if not _is_numeric(value.values(), most):
+        case Mapping() if not are_numbers(value.values(), most):
             named = {name: numeric(part, most) for name, part in value.items()}
             return value if all(part is value[name] for name, part in named.items()) else named
-        case list() | tuple() if not _is_numeric(value, most):
+        case list() | tuple() if not are_numbers(value, most):
             parts = [numeric(part, most) for part in value]
             return value if all(map(is_, parts, value)) else type(value)(parts)
         case Mapping() | list() | tuple():
@@ -214,7 +214,12 @@ def numeric(value: Any, most: float = LARGEST) -> Any:
     return 0.0
 
 
-def _is_numeric(values: Collection[Any], most: float) -> bool:
+def are_numbers(values: Collection[Any], most: float = LARGEST) -> bool:
+    """Return whether values are all numbers of at most this magnitude.
+
+    >>> are_numbers([0.5, -7]), are_numbers([1e30]), are_numbers([1.0, "7"]), are_numbers([])
+    (True, False, False, True)
+    """
     try:
         return not values or bool(min(values) >= -most and max(values) <= most)
     except TypeError:  # some are none, or hold others
