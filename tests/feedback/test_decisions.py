@@ -12,6 +12,7 @@ from armwise.feedback.events import LABELS, Mode, Status
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import read_decisions
+from armwise.feedback.training_log import Settled, settled
 from tests.feedback.conftest import decision
 from tests.feedback.examples import example, some_examples, some_rule, write
 
@@ -32,6 +33,15 @@ def test_decisions_next_to_each_other_are_read_over_the_ends_of_pages(store: Sto
     assert some.at.tolist() == [102.0, 103.0, 104.0]
     assert np.isnan(everything.reward).all()
     assert {key.status for key in everything.draw.values} == {""}
+
+
+def test_the_decision_at_the_settled_position_is_settled_and_the_next_one_is_not(store: Store) -> None:
+    store.append([replace(decision(f"d-{n}"), decided_at=100.0 + n) for n in range(5)])
+    with patch.object(settled, "read", return_value=Settled(position=3)):
+        table = concatenate([*read_decisions(store, RULE)])
+    assert table.settled[table.seq <= 3].all()
+    assert not table.settled[table.seq > 3].any()
+    assert table.seq.tolist() == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("seed", range(4))

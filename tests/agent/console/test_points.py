@@ -73,8 +73,8 @@ async def test_a_page_shows_the_log_of_its_point_alone(service: Service) -> None
 
 
 async def test_actions_of_requests_are_shown_by_their_ids(service: Service) -> None:
-    for _ in range(6):
-        found = await ranked(service, actions=actions("sport", "<opera>", age=2))
+    for n in range(6):
+        found = await ranked(service, f"d{n}", actions=actions("sport", "<opera>", age=2))
         await fed(service, click(found["decision_id"], float(found["chosen"] == "sport")))
     await service.learn_at("news")
     found = await ranked(service, "d-1", actions=actions("law", "art", "sport", age=2), excluded=["art"])
