@@ -79,7 +79,7 @@ async def feedback(
     A batch of which no item was kept is refused as a whole; `reasons` then has the error of each item.
     """
     if isinstance(body, FeedbackItem):
-        return await _keep_one(item_of(point, caller, body, key))
+        return await _keep_one(check_feedback(point, caller, body, key))
     rows = await keep_each(point, caller, body.items, batches.names_of(body.items, key))
     return StdlibJson(construct(FeedbackReceipts, items=batches.replies(rows)), 202)
 
@@ -179,10 +179,10 @@ def check_all(
 ) -> list[CheckedFeedback]:
     """Return checked items of one decision or episode; see `keep_all`, which keeps them."""
     names = [key if key is None or not index else f"{key}:{index}" for index in range(len(items))]
-    return [item_of(point, caller, *pair) for pair in zip(items, names, strict=True)]
+    return [check_feedback(point, caller, *pair) for pair in zip(items, names, strict=True)]
 
 
-def item_of(
+def check_feedback(
     point: DecisionPoint, caller: Caller, item: FeedbackItem, key: str | None = None
 ) -> CheckedFeedback:
     """Return checked feedback, at the point that its id begins with, or else at the given one.
@@ -278,7 +278,7 @@ def _item_or_error(
     if isinstance(item, Exception):
         return item
     try:
-        return item_of(point, caller, _ITEM.validate_python(item), name)
+        return check_feedback(point, caller, _ITEM.validate_python(item), name)
     except ValidationError as error:
         return RequestValidationError(error.errors())
     except (RewardError, ApiError, asking.AskError, ForeignIdError) as error:

@@ -182,7 +182,7 @@ OURS = ApiDialect("")
 """That of every other path: the key is a header."""
 
 
-def _dialect_of(path: str, dialects: Sequence[ApiDialect]) -> ApiDialect:
+def _find_dialect(path: str, dialects: Sequence[ApiDialect]) -> ApiDialect:
     return next((dialect for dialect in dialects if dialect.speaks(path)), OURS)
 
 
@@ -228,7 +228,7 @@ class RequestGuard:
         any_site = path in pages.ANY_SITE
         if any_site:
             added += FOR_ANY_SITE
-        dialect = _dialect_of(path, self._dialects)
+        dialect = _find_dialect(path, self._dialects)
         state = scope.setdefault("state", {})
         try:
             if not any_site:

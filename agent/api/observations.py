@@ -243,14 +243,14 @@ def _item_or_error(
     point: DecisionPoint, caller: Caller, item: object, name: str | None
 ) -> CheckedObservation | Exception:
     try:
-        return item_of(point, caller, _ITEM.validate_python(item), name)
+        return check_observation(point, caller, _ITEM.validate_python(item), name)
     except ValidationError as error:
         return RequestValidationError(error.errors())
     except REFUSED as error:
         return error
 
 
-def item_of(
+def check_observation(
     point: DecisionPoint, caller: Caller, item: ObservationItem, key: str | None = None
 ) -> CheckedObservation:
     """Return a checked item, at the point that it names.

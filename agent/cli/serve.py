@@ -37,7 +37,13 @@ from armwise.agent.cli.console import (
 )
 from armwise.agent.cli.options import CONFIG, POINT, SOURCES, ConfigPath, Key, Point, open_home, opened
 from armwise.agent.cli.ray_processes import ProcessLostError, RayProcesses, how_it_ended, lost
-from armwise.agent.cli.serve_config import LaunchError, address_of, ingress_replicas, logs_json, read_document
+from armwise.agent.cli.serve_config import (
+    LaunchError,
+    ingress_replicas,
+    logs_json,
+    read_document,
+    read_listening_address,
+)
 from armwise.agent.cli.service import print_answer
 from armwise.agent.proxy import (
     Proxy,
@@ -116,7 +122,7 @@ def serve(
         if prepare_only:
             _prepare(config, cold=cold)
             return
-        address = address_of(config)
+        address = read_listening_address(config)
         require_free_port(*address)  # before anything is built
         if cluster := os.environ.get("RAY_ADDRESS"):
             if problem := cluster_problem(cluster):
@@ -145,7 +151,7 @@ def _prepare(config: Path, *, cold: bool) -> None:
     from armwise.agent.config import load
     from armwise.agent.proxy import Listening, hard_limit_of_files, most_connections, write_configuration
 
-    settings, address = load(config), address_of(config)
+    settings, address = load(config), read_listening_address(config)
     open_to_all = is_open_to_all(settings, address[0])
     require_closed(address[0], is_open=bool(open_to_all), allowed=settings.open)
     findings = configuration_findings(settings, address[0], is_open=open_to_all)

@@ -13,7 +13,7 @@ class LaunchError(Exception):
     """The service cannot be started; the message says why and what would be right."""
 
 
-def address_of(config: Path) -> tuple[str, int]:
+def read_listening_address(config: Path) -> tuple[str, int]:
     """Return the host and the port that a Serve configuration names. Raises LaunchError."""
     http = read_document(config).get("http_options") or {}
     try:

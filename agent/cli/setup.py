@@ -16,7 +16,7 @@ import yaml
 
 from armwise.agent.cli.console import PLAIN, console, errors, explained, print_left_out, progress
 from armwise.agent.cli.options import CONFIG, SOURCES, ConfigPath, opened
-from armwise.agent.cli.serve_config import LaunchError, address_of
+from armwise.agent.cli.serve_config import LaunchError, read_listening_address
 
 if TYPE_CHECKING:
     from armwise.agent.checks import Finding
@@ -89,7 +89,7 @@ def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
 
     yield from named("versions", checks.version_findings())
     try:
-        address = address_of(path) if path.exists() else ("127.0.0.1", 8000)
+        address = read_listening_address(path) if path.exists() else ("127.0.0.1", 8000)
         config = load(path, without=["router"])
     except (ConfigError, LaunchError) as error:
         remedy = "`armwise schema` prints every key"

@@ -8,7 +8,7 @@ from armwise.agent.api import decisions
 from armwise.agent.api.schemas import DecisionQuery
 from armwise.agent.console.charts import band, chart_of
 from armwise.agent.console.page import COLOURS, colours
-from armwise.agent.evaluation import LearningCurve, least_floor, read_curve, shares_by_kind, summary_of
+from armwise.agent.evaluation import LearningCurve, least_floor, read_curve, shares_by_kind, summarise_served
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.training_log import raters, rollups
 
@@ -40,7 +40,7 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
     compared = max((arm.n for arm in whole.arms), default=0)
     counts = raters.newest_counts(point.store, config.reward.join) if reads and caller.sees_all else ()
     return {
-        "sentence": summary_of(whole),
+        "sentence": summarise_served(whole),
         "whole": whole,
         "compared": compared if compared < whole.rewarded else None,
         "marks": marks,

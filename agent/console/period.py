@@ -39,8 +39,8 @@ from armwise.agent.evaluation.served import (
     Served,
     ServedComparison,
     alternative,
-    changes_of,
     least_floor,
+    list_changes,
     rows_by_kind,
     shares_by_kind,
 )
@@ -353,12 +353,12 @@ def read_period(
     floor = least_floor(store, config)
     upto = listing.positions_at(store, [until])[0]
     draws = rollups.newest_draws(store, KINDS_OF, listing.DecisionFilter(since=since, until=until), upto)
-    changes = changes_of(
+    changes = list_changes(
         arm_sets.history(store)[1:],
         promotions.newest(store, NEWEST),
         newest_alarms(store, NEWEST, config.reward.join),
     )
-    return period_of(
+    return build_period(
         turns,
         names,
         floor,
@@ -370,7 +370,7 @@ def read_period(
     )
 
 
-def period_of(
+def build_period(
     turns: "Turns",
     names: Sequence[str],
     floor: float,
@@ -400,7 +400,7 @@ def period_of(
     whole = turns.comparison(names, floor, rewards)
     dearest, usd, seconds = turns.savings(names, floor)
     best = None if whole.best is None else whole.best.name
-    curve = curve_of(turns, names, floor, rewards)
+    curve = trace_curve(turns, names, floor, rewards)
     return Period(
         *window,
         whole,
@@ -463,7 +463,7 @@ def _held(store: Store, since: float, until: float) -> Iterator[tuple[float, str
 # -- of a file ------------------------------------------------------------------------------------
 
 
-def span_of(path: Path) -> tuple[float, float]:
+def measure_span(path: Path) -> tuple[float, float]:
     """Return when the first and the last decision of a file were made, labels left out.
 
     Raises:
@@ -509,7 +509,7 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
             on_progress("decisions", sum(map(len, parts)), None)
         parts.append(replace(part, context=()))
     if not parts:
-        first, last = span_of(path)
+        first, last = measure_span(path)
         raise NothingServedError(
             f"no decision was made from {utc(since)} to {utc(until)}: {path} has some from {utc(first)} to "
             f"{utc(last)}"
@@ -524,7 +524,7 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
             "feedback."
         )
     names = tuple(turns.names) if turns.n > turns.without else ()
-    return period_of(
+    return build_period(
         turns,
         names,
         min(least_propensity(decisions), 1.0 / max(2, len(turns.names))),
@@ -699,7 +699,9 @@ class Turns(Served):
 # -- cost and quality -----------------------------------------------------------------------------
 
 
-def curve_of(turns: Turns, names: Sequence[str], floor: float, rewards: Interval) -> tuple[CurvePoint, ...]:
+def trace_curve(
+    turns: Turns, names: Sequence[str], floor: float, rewards: Interval
+) -> tuple[CurvePoint, ...]:
     """Return the points of what was served and of each arm, what was served first; none without costs.
 
     Args:

@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from armwise.agent.console.period import AtEqualQuality, KindGain, Period, Saving
-from armwise.agent.evaluation.served import Alternative, rounded, summary_of
+from armwise.agent.evaluation.served import Alternative, rounded, summarise_served
 from armwise.agent.reporting import GREY, GRID, INK, LEGEND, PALETTE, draw_svg, filled, moment, visible
 
 if TYPE_CHECKING:
@@ -110,10 +110,10 @@ def summary_in_words(period: Period) -> str:
     """Return what is known of what was served, in one sentence or two."""
     doubt = f"{DOUBTFUL} " if period.doubt else ""
     if not period.without:
-        return doubt + summary_of(period.whole, SUBJECT)
+        return doubt + summarise_served(period.whole, SUBJECT)
     if period.without < period.whole.explored:
         missing = f"{_counted(period.without)} have no propensity on record and are in no comparison."
-        return f"{doubt}{summary_of(period.whole, SUBJECT)} {missing}"
+        return f"{doubt}{summarise_served(period.whole, SUBJECT)} {missing}"
     n = sum(raw_mean.n for raw_mean in period.raw)
     earned = "no decision has a reward"
     if n:

@@ -12,7 +12,7 @@ import typer
 
 from armwise.agent.cli.console import console, errors, explained, progress
 from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Point, moment, with_log
-from armwise.agent.console.period import Period, read_file_period, read_period, span_of
+from armwise.agent.console.period import Period, measure_span, read_file_period, read_period
 from armwise.agent.console.period_report import page_of, text_of
 from armwise.agent.evaluation import moment_of
 from armwise.feedback.clock import utc
@@ -86,7 +86,7 @@ def _of_log(config: Path, point: str, since: str | None, until: str | None) -> t
 
 def _of_file(path: Path, since: str | None, until: str | None) -> tuple[Period, list[str]]:
     """Return the report of a file, and the command that makes it again, but for the page."""
-    first, last = span_of(path)
+    first, last = measure_span(path)
     # the last decision is part of it, and an end is left out
     end = floor(last) + 1.0 if until is None else moment("--until", until).timestamp()
     begin = floor(first) if since is None else begin_of(since, end)

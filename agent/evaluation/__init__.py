@@ -33,7 +33,7 @@ from .served import (
     least_floor,
     read_curve,
     shares_by_kind,
-    summary_of,
+    summarise_served,
 )
 
 __all__ = [
@@ -73,7 +73,7 @@ __all__ = [
     "run_evaluation",
     "shares_by_kind",
     "spelled_out",
-    "summary_of",
+    "summarise_served",
     "verdict",
     "verdict_on",
 ]

@@ -95,7 +95,7 @@ class AuditReport:
     @property
     def summary(self) -> str:
         """What the audit says, in a sentence or two."""
-        return summary_of(self.found)
+        return summarise_audit(self.found)
 
     def table(self) -> Table:
         """Return the checks as a table for a terminal."""
@@ -187,7 +187,7 @@ def p_in_words(p: float | None) -> str:
     return "< 1e-12" if p < 1e-12 else f"{p:.2g}"
 
 
-def summary_of(found: Audit) -> str:
+def summarise_audit(found: Audit) -> str:
     """Return what an audit says, in a sentence or two."""
     warned = [check.name for check in found.checks if check.status is CheckStatus.WARN]
     warnings = f" Warnings: {', '.join(warned)}." if warned else ""

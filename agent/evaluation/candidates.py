@@ -518,7 +518,7 @@ class CandidateService:
         return self.store, version
 
 
-def candidate_of(named: CandidateName, setting: CandidateService) -> Candidate:
+def build_candidate(named: CandidateName, setting: CandidateService) -> Candidate:
     """Build a candidate in its state before the first row of the log.
 
     Args:

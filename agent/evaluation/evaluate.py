@@ -33,7 +33,7 @@ from armwise.agent.evaluation.candidates import (
     EvaluationError,
     LeftOutError,
     UnscoredError,
-    candidate_of,
+    build_candidate,
     parse_name,
 )
 from armwise.agent.evaluation.report import (
@@ -231,7 +231,7 @@ def targets(
     waiting = waiting or WaitingRows.of((), log)
     plain = {named.name: _plain(log, named, waiting) for named in candidates if named.kind in ABOUT}
     replayed = [
-        _ReplayedCandidate(named.name, candidate_of(named, setting), log)
+        _ReplayedCandidate(named.name, build_candidate(named, setting), log)
         for named in candidates
         if named.kind not in ABOUT
     ]
@@ -592,7 +592,7 @@ class GateInputs:
             if self.waiting is not None:
                 waiting = self.waiting.for_gate(target.make_waiting(), log, self.known)
         return judge(
-            self._gate_of(target),
+            self._build_gate(target),
             log,
             target.p[target.kept],
             reward_range=self.reward_range,
@@ -603,7 +603,7 @@ class GateInputs:
             mismatched=self.checked.mismatched if self.checked else 0,
         )
 
-    def _gate_of(self, target: CandidateTarget) -> GateSpec:
+    def _build_gate(self, target: CandidateTarget) -> GateSpec:
         """Return the conditions for a candidate.
 
         What was served beside a canary is in part the canary: its gain over what was served is 1 - share

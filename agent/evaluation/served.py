@@ -8,7 +8,7 @@ looked at again and again, and the best of several arms is known only afterwards
 A single arm is compared on the decisions for which it could be drawn, and no other. Rewards are those of
 explored decisions.
 
-    decisions, or sums of the log --> Served --comparison--> Comparison --summary_of--> a sentence
+    decisions, or sums of the log --> Served --comparison--> ServedComparison --summarise_served--> a sentence
                                         `------stretches---> a Stretch for each part of the course
 """
 
@@ -355,7 +355,7 @@ NAMED = 3
 """Arms that a sentence names at most."""
 
 
-def summary_of(found: ServedComparison, subject: str = "It") -> str:
+def summarise_served(found: ServedComparison, subject: str = "It") -> str:
     """Return what is known of what was served, in one sentence or two.
 
     Args:
@@ -533,11 +533,11 @@ def read_curve(
     """
     rows = rollups.by_position(store)
     live = [] if ranks else arm_sets.history(store)
-    changes = changes_of(live[1:], promotions.newest(store, MARKS), newest_alarms(store, MARKS, rule.join))[
+    changes = list_changes(live[1:], promotions.newest(store, MARKS), newest_alarms(store, MARKS, rule.join))[
         -MARKS:
     ]
     run = runs.newest(store, configured, [runs.RunState.PROMOTED])
-    promise = None if run is None else promise_of(run)
+    promise = None if run is None else read_promise(run)
     times = [*(arm_set.at for arm_set in live), *(at for at, _ in changes)]
     later = [0.0 if promise is None else promise.at, inf]
     *positions, promised, last = listing.positions_at(store, [*times, *later])
@@ -556,7 +556,7 @@ def read_curve(
     return LearningCurve(whole, sums.stretches(best, len(names), floor, rule.reward_range), marks, promise)
 
 
-def promise_of(run: Run) -> Promise | None:
+def read_promise(run: Run) -> Promise | None:
     """Return what the evaluation of a run expected of its candidate; None where none is on record.
 
     The candidate of a first start is promoted without one: there was no traffic to judge it by.
@@ -570,7 +570,7 @@ def promise_of(run: Run) -> Promise | None:
     return None
 
 
-def changes_of(
+def list_changes(
     live: Iterable[LiveArms], promoted: Iterable[promotions.Promotion], alarms: Iterable[Alarm]
 ) -> list[tuple[float, str]]:
     """Return changes with their times and a sentence each, in order of time."""

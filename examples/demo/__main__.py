@@ -8,7 +8,7 @@ import typer
 
 from armwise.agent.cli.console import console, explained, progress
 from armwise.agent.cli.options import settings_options
-from armwise.agent.cli.serve_config import address_of
+from armwise.agent.cli.serve_config import read_listening_address
 from armwise.arms.local_ray import UMASK
 from examples.demo import demonstrate
 
@@ -26,7 +26,7 @@ def main(given: dict[str, Any]) -> None:
     os.umask(UMASK)  # questions and answers lie in its folder
     with explained():
         settings = demonstrate.Demo.model_validate(given)
-        host, port = address_of(settings.config)
+        host, port = read_listening_address(settings.config)
         console.print(f"watch it live: http://{host}:{port}/console", markup=False)
         with progress() as on_progress:
             story = demonstrate.run(settings, on_progress, lambda url: show(f"{url}/console"))

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.agent.cli.console import ProgressCallback
 from armwise.agent.cli.serve import require_free_port
-from armwise.agent.cli.serve_config import LaunchError, address_of
+from armwise.agent.cli.serve_config import LaunchError, read_listening_address
 from armwise.agent.client import AsyncClient
 from armwise.agent.config import AppConfig, ConfigError, load
 from armwise.agent.lab.simulation import load_questions
@@ -96,7 +96,7 @@ def run(
     """
     before, after = worlds(QUESTIONS)
     output = settings.output.absolute()
-    address = address_of(settings.config)
+    address = read_listening_address(settings.config)
     require_free_port(*address)
     configured = load(settings.config)
     there = place_of_team(configured)

@@ -22,7 +22,7 @@ from armwise.agent.background import PAUSES_S, Work, WorkFailure, recorded
 from armwise.agent.cli import serve
 from armwise.agent.cli.preparation import prepare
 from armwise.agent.cli.ray_processes import ProcessLostError
-from armwise.agent.cli.serve_config import LaunchError, address_of, ingress_replicas, logs_json
+from armwise.agent.cli.serve_config import LaunchError, ingress_replicas, logs_json, read_listening_address
 from armwise.agent.config import parse
 from armwise.agent.proxy import ProxyError
 from armwise.agent.run_folder import BEHIND, PROGRESS, RUN_FOLDER, Building, BuildingProgress
@@ -215,7 +215,7 @@ def test_a_service_is_asked_once_it_is_ready_and_stopped_then(
         asked.append(base)
 
     console = Console(file=StringIO())
-    assert serve.run_service(config, None, address_of(config), console, once) == 0
+    assert serve.run_service(config, None, read_listening_address(config), console, once) == 0
     assert launched.command[1:] == ["-P", "-m", "armwise.agent.cli.start_ray", str(config)]
     assert RUN_FOLDER not in launched.options["env"]
     assert asked == [f"http://127.0.0.1:{starting}"]
@@ -231,7 +231,7 @@ def test_a_question_that_fails_stops_the_service_too(
 
     config = configured(tmp_path, starting)
     with pytest.raises(ConnectionError):
-        serve.run_service(config, None, address_of(config), Console(file=StringIO()), once)
+        serve.run_service(config, None, read_listening_address(config), Console(file=StringIO()), once)
     assert launched.processes[0].poll() == -signal.SIGINT
 
 
@@ -270,7 +270,7 @@ def test_an_interrupted_service_is_drained_stopped_and_loses_its_proxy_last(
         monkeypatch.delenv(name, raising=False)
     config, folder, printed = configured(tmp_path, starting, **telemetry), tmp_path / "run", StringIO()
     folder.mkdir()
-    code = serve.run_service(config, folder, address_of(config), Console(file=printed, width=120))
+    code = serve.run_service(config, folder, read_listening_address(config), Console(file=printed, width=120))
     assert code == -signal.SIGINT
     assert launched.events == ["haproxy.cfg", ("drain", 300.0, None), ("stop", -signal.SIGINT)]
     _, ask, see, end = printed.getvalue().splitlines()
@@ -310,7 +310,7 @@ def test_ray_serve_goes_on_once_all_is_prepared(tmp_path: Path, starting: int, t
         order.append(told.read_text() if told.exists() else "")
         return 0
 
-    console, address = Console(file=StringIO()), address_of(config)
+    console, address = Console(file=StringIO()), read_listening_address(config)
     assert serve.run_service(config, None, address, console, prepare_first=prepare_first) == 5
     assert (order, told.read_text()) == ([""], "prepared\n")
 
@@ -319,7 +319,7 @@ def test_where_the_preparation_fails_ray_ends_in_order_and_nothing_is_served(
     tmp_path: Path, starting: int, told: Path
 ) -> None:
     config = configured(tmp_path, starting)
-    console, address = Console(file=StringIO()), address_of(config)
+    console, address = Console(file=StringIO()), read_listening_address(config)
     assert serve.run_service(config, None, address, console, prepare_first=lambda _: 4) == 4
     assert (told.read_text(), Starting.asked) == ("", 0)
 
@@ -329,7 +329,7 @@ def test_ctrl_c_while_all_is_prepared_stops_ray(tmp_path: Path, launched: Launch
         raise KeyboardInterrupt
 
     config = configured(tmp_path, starting)
-    console, address = Console(file=StringIO()), address_of(config)
+    console, address = Console(file=StringIO()), read_listening_address(config)
     code = serve.run_service(config, None, address, console, prepare_first=prepare_first)
     assert (code, launched.processes[0].poll(), Starting.asked) == (-signal.SIGINT, -signal.SIGINT, 0)
 
@@ -344,7 +344,7 @@ def test_a_proxy_that_cannot_start_stops_ray(
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
     with pytest.raises(ProxyError, match="no such option"):
-        serve.run_service(config, folder, address_of(config), Console(file=StringIO()))
+        serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
     assert launched.processes[0].poll() == -signal.SIGINT
 
 
@@ -374,7 +374,7 @@ def test_what_a_first_start_has_left_is_built_once_the_service_is_ready_and_ends
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
     (folder / BEHIND).write_text(left)
-    serve.run_service(config, folder, address_of(config), Console(file=StringIO()))
+    serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
     _, building = launched.processes
     assert launched.command[1:] == ["-P", "-m", "armwise.agent.cli.first_start", str(config), left]
     assert launched.options["env"][RUN_FOLDER] == str(folder)
@@ -392,7 +392,7 @@ def test_nothing_is_built_behind_a_service_that_never_became_ready(
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
     (folder / BEHIND).write_text("")
-    serve.run_service(config, folder, address_of(config), Console(file=StringIO()))
+    serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
     assert len(launched.processes) == 1
 
 
@@ -483,7 +483,7 @@ def test_a_start_that_takes_long_is_said_once_and_what_is_left_is_built_all_the_
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
     (folder / BEHIND).write_text("")
-    serve.run_service(config, folder, address_of(config), Console(file=StringIO()))
+    serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
     assert capsys.readouterr().err.count("not ready after 0 s, and still starting") == 1
     assert len(launched.processes) == 2
 
@@ -505,7 +505,7 @@ def test_a_ray_that_is_lost_while_it_serves_ends_the_service_and_its_proxy_with_
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
     with pytest.raises(ProcessLostError, match=r"the process that runs Ray Serve \(killed by SIGKILL\)"):
-        serve.run_service(config, folder, address_of(config), Console(file=StringIO()))
+        serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
     assert launched.events == ["proxy stopped"]
 
 
@@ -525,7 +525,7 @@ def test_a_proxy_that_had_ended_is_named_when_it_is_started_again(
     monkeypatch.setattr(Recorded, "looks", 0)
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
-    serve.run_service(config, folder, address_of(config), Console(file=StringIO()))
+    serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
     assert len(launched.processes) == 1
     assert capsys.readouterr().err.splitlines() == ["HAProxy had ended, and was started again"] * 2
 
@@ -539,7 +539,7 @@ def test_a_service_that_ends_by_itself_passes_its_exit_code_on(
     monkeypatch.setattr(serve, "LOOK_S", 0.001)
     monkeypatch.setattr(serve, "START_S", start_s)
     config = configured(tmp_path, 1)
-    assert serve.run_service(config, None, address_of(config), Console(file=printed)) == 3
+    assert serve.run_service(config, None, read_listening_address(config), Console(file=printed)) == 3
     assert printed.getvalue() == ""
 
 
@@ -610,13 +610,13 @@ def test_an_index_that_a_language_model_makes_is_made_before_the_service_starts(
 def test_the_address_is_that_of_the_file_or_port_8000_of_this_machine(
     tmp_path: Path, document: object, expected: tuple[str, int]
 ) -> None:
-    assert address_of(written(tmp_path, document)) == expected
+    assert read_listening_address(written(tmp_path, document)) == expected
 
 
 @pytest.mark.parametrize("options", ["here", {"port": "eighty"}, {"port": None}])
 def test_an_address_of_another_form_is_refused(tmp_path: Path, options: object) -> None:
     with pytest.raises(LaunchError, match=r"is not of the form \{host: 127\.0\.0\.1, port: 8000\}"):
-        address_of(written(tmp_path, {"http_options": options}))
+        read_listening_address(written(tmp_path, {"http_options": options}))
 
 
 ARMS = {"name": "Arms", "num_replicas": 5}

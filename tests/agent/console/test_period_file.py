@@ -16,8 +16,8 @@ from armwise.agent.console.period import (
     Turns,
     cheapest_mix,
     least_propensity,
+    measure_span,
     read_file_period,
-    span_of,
 )
 from armwise.agent.console.period_report import page_of, text_of, unknowns
 from armwise.feedback.decisions import concatenate, tabulate
@@ -76,7 +76,7 @@ def written(tmp_path: Path) -> Callable[[list[Example]], Path]:
 
 
 def whole(path: Path) -> Period:
-    first, last = span_of(path)
+    first, last = measure_span(path)
     return read_file_period(path, first, last + 1.0, nothing)
 
 
@@ -107,11 +107,11 @@ def test_labels_and_rows_outside_of_the_period_are_left_out(written: Callable[..
     path = written(rows)
     period = read_file_period(path, BEGIN + 60.0 * 3, BEGIN + 60.0 * 11, nothing)
     assert (period.whole.decisions, period.whole.explored) == (7, 6)
-    assert span_of(path) == (BEGIN + 60.0, BEGIN + 60.0 * 40)
+    assert measure_span(path) == (BEGIN + 60.0, BEGIN + 60.0 * 40)
     with pytest.raises(NothingServedError, match=r"no decision was made from .*log\.jsonl\.gz has some from"):
         read_file_period(path, 0.0, BEGIN, nothing)
     with pytest.raises(NothingServedError, match="it has no decision"):
-        span_of(written([], "empty.jsonl"))
+        measure_span(written([], "empty.jsonl"))
 
 
 def test_the_curve_holds_the_truth_and_a_better_cheaper_arm_is_found(written: Callable[..., Path]) -> None:

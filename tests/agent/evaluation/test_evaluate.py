@@ -499,7 +499,7 @@ def test_a_decision_that_waits_and_is_not_scored_yet_ends_the_log_of_a_candidate
     filled: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "armwise.agent.evaluation.evaluate.candidate_of", lambda *_: Unscored(frozenset(ARMS))
+        "armwise.agent.evaluation.evaluate.build_candidate", lambda *_: Unscored(frozenset(ARMS))
     )
 
     def figures() -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from armwise.agent.evaluation import LearningCurve, read_curve
-from armwise.agent.evaluation.served import PositionSums, changes_of, promise_of, summary_of
+from armwise.agent.evaluation.served import PositionSums, list_changes, read_promise, summarise_served
 from armwise.feedback.drift import Alarm
 from armwise.feedback.events import Mode
 from armwise.feedback.log import Store
@@ -82,7 +82,7 @@ def test_leads_of_the_log_are_those_of_the_rows_and_hold_the_truth(store: Store)
         else:
             alone = WORLD.right[one.name]
         assert one.low <= served - alone <= one.high
-    assert summary_of(curve(store).whole).startswith("It earns 0.")
+    assert summarise_served(curve(store).whole).startswith("It earns 0.")
 
 
 def test_a_stretch_has_the_estimates_of_its_decisions(store: Store) -> None:
@@ -112,13 +112,13 @@ def test_an_empty_log_and_one_without_feedback_and_one_arm_say_so(store: Store) 
     """Nothing is invented where nothing is known."""
     empty = curve(store)
     assert (empty.whole.decisions, empty.stretches, empty.marks) == (0, (), ())
-    assert summary_of(empty.whole).startswith("Nothing was asked yet.")
+    assert summarise_served(empty.whole).startswith("Nothing was asked yet.")
     arm_sets.started(store, {"a": {"kind": "none"}})
     fill(store, World({"a": 0.5}, rated=0.0), 30, seed=1)
-    assert "of 30 decisions none has a reward yet" in summary_of(curve(store).whole)
+    assert "of 30 decisions none has a reward yet" in summarise_served(curve(store).whole)
     fill(store, World({"a": 0.5}), 30, seed=2, first=30)
     alone = curve(store)
-    assert "A single arm can be drawn" in summary_of(alone.whole)
+    assert "A single arm can be drawn" in summarise_served(alone.whole)
     assert [one.served is None for one in alone.stretches[:1]] == [True], "no feedback on the first ones"
     assert alone.whole.arms == ()
 
@@ -185,7 +185,7 @@ def _at(store: Store, at: float) -> None:
         )
 
 
-CHANGES = changes_of(
+CHANGES = list_changes(
     [
         LiveArms(5.0, frozenset("a"), (), ("b",), True, None),
         LiveArms(4.0, frozenset("ab"), ("a", "b"), (), False, 7),
@@ -254,17 +254,17 @@ RUN = Run(
 
 def test_a_warm_start_promised_what_its_evaluation_of_the_candidate_expected() -> None:
     """The value is that of what was served plus the gain; a run without an evaluation promises nothing."""
-    promise = promise_of(RUN)
+    promise = read_promise(RUN)
     assert promise is not None
     assert (promise.value, promise.low, promise.run, promise.at) == (0.75, 0.625, 3, 5.0)
-    assert promise_of(replace(RUN, steps=RUN.steps[:1])) is None
-    assert promise_of(replace(RUN, candidate=8)) is None
+    assert read_promise(replace(RUN, steps=RUN.steps[:1])) is None
+    assert read_promise(replace(RUN, candidate=8)) is None
 
 
 def test_decisions_that_may_still_get_feedback_are_counted_beside_the_figures(store: Store) -> None:
     fill(store, replace(WORLD, rated=1.0), 200, seed=4)
     before = curve(store).whole
-    assert (before.n_open, "may still" in summary_of(before)) == (0, False)
+    assert (before.n_open, "may still" in summarise_served(before)) == (0, False)
     made = fill(
         store, replace(WORLD, rated=0.0, forced=0.0), 40, seed=5, first=200, prefix="w", settled=False
     )
@@ -275,5 +275,5 @@ def test_decisions_that_may_still_get_feedback_are_counted_beside_the_figures(st
         n_open,
         before.rewarded,
     )
-    assert f"{n_open} decisions" in summary_of(after)
-    assert "may still get feedback" in summary_of(after)
+    assert f"{n_open} decisions" in summarise_served(after)
+    assert "may still get feedback" in summarise_served(after)

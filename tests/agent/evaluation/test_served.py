@@ -13,7 +13,7 @@ from armwise.agent.evaluation.served import (
     compare,
     least_floor,
     rounded,
-    summary_of,
+    summarise_served,
 )
 from armwise.agent.learning import Recipe, publish_candidate
 from armwise.feedback.log import Store
@@ -57,7 +57,7 @@ def looked_at(seed: int, right: tuple[float, ...], rewards: tuple[float, float])
         assert one.uniform is not None
         assert one.earned is not None
         holds = all(other.low <= truth[other.name] <= other.high for other in (one.uniform, *one.arms))
-        found.append((holds and one.earned[1][0] <= served <= one.earned[1][1], summary_of(one)))
+        found.append((holds and one.earned[1][0] <= served <= one.earned[1][1], summarise_served(one)))
     return found
 
 
@@ -86,7 +86,7 @@ def test_two_equal_rewards_prove_nothing() -> None:
     assert (found.uniform.lead, found.uniform.low, found.uniform.high) == (0.0, -1.0, 1.0)
     assert found.earned == (1.0, (0.0, 1.0))
     assert found.arms[0].interval == (0.0, 1.0)
-    assert summary_of(found) == (
+    assert summarise_served(found) == (
         "Too early to say: how many more decisions it takes cannot be foreseen yet. So far it earns 1.000 a "
         "decision, between 1.000 less and 1.000 more than a uniform choice."
     )
@@ -191,7 +191,7 @@ WHOLE = ServedComparison(1000, 950, 900, 3, (0.71, (0.6, 0.8)), LEAD, (OPEN,))
 )
 def test_the_sentence_says_what_the_intervals_say(found: ServedComparison, sentence: str) -> None:
     """A judgement stands where an interval of a lead leaves 0 out, and nowhere else."""
-    assert summary_of(found) == sentence
+    assert summarise_served(found) == sentence
 
 
 def test_so_many_decisions_later_the_lead_is_told_apart() -> None:

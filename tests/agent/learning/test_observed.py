@@ -100,8 +100,8 @@ def replayed(
 ) -> tuple[evaluate.CandidateTarget, Policy]:
     """Evaluate a candidate on the whole log; return the result, and what it has learned by the end."""
     built: list[candidates.Candidate] = []
-    real = evaluate.candidate_of
-    monkeypatch.setattr(evaluate, "candidate_of", lambda *of: built.append(real(*of)) or built[-1])
+    real = evaluate.build_candidate
+    monkeypatch.setattr(evaluate, "build_candidate", lambda *of: built.append(real(*of)) or built[-1])
     source = LogSource(store, config.reward)
     setting = CandidateService(config, config.reward, store, tuple(config.actions))
     log = source.log(config.reward)
