@@ -93,12 +93,21 @@ class _Turn:
     Attributes:
         key: Public id of the key.
         at: When it was admitted, seconds since the epoch.
-        booked: What is reserved, by key and period.
+        booked: What is taken of the limits, by key and period.
+        beyond: What it may cost beyond that, since less was left. While it is under way this is reserved
+            too: what a replica returns meanwhile must not admit a second turn that may exceed the limit.
     """
 
     key: str
     at: float
-    booked: dict[ledger.Use, ledger.UsageAmount]
+    booked: dict[ledger.Use, ledger.UsageAmount] = field(default_factory=dict)
+    beyond: dict[ledger.Use, ledger.UsageAmount] = field(default_factory=dict)
+
+    def book(self, limit: _Limit, most: float, taken: float) -> None:
+        """Keep what was taken of a limit for what costs at most so much."""
+        for amounts, amount in ((self.booked, taken), (self.beyond, most - taken)):
+            added = ledger.amount_of(limit.meter, amount)
+            amounts[limit.use] = amounts.get(limit.use, ledger.UsageAmount()) + added
 
 
 class Quota:
@@ -147,13 +156,13 @@ class Quota:
         """
         if caller.key is None:
             return
-        now, booked = self._clock(), dict[ledger.Use, ledger.UsageAmount]()
-        self._turns[decision_id] = _Turn(caller.key, now, booked)
+        now = self._clock()
+        turn = self._turns[decision_id] = _Turn(caller.key, now)
         amounts = {"tokens": tokens, "usd": usd}
         try:
             for meter in ("tokens", "usd"):
                 for limit in _limits(caller, now, meter):
-                    await self._take(limit, amounts[meter], partial(_book, booked, limit))
+                    await self._take(limit, amounts[meter], partial(turn.book, limit, amounts[meter]))
         except BaseException:
             self.release(decision_id)
             raise
@@ -293,7 +302,7 @@ class Quota:
     def _booked(self) -> dict[ledger.Use, ledger.UsageAmount]:
         booked = defaultdict[ledger.Use, ledger.UsageAmount](ledger.UsageAmount)
         for turn in self._turns.values():
-            for use, amount in turn.booked.items():
+            for use, amount in (*turn.booked.items(), *turn.beyond.items()):
                 booked[use] += amount
         return dict(booked)
 
@@ -310,10 +319,6 @@ class Quota:
                 lease.free, lease.full_until = max(0.0, free), 0.0
                 if lease.left is not None:
                     lease.left += min(0.0, free)
-
-
-def _book(booked: dict[ledger.Use, ledger.UsageAmount], limit: _Limit, amount: float) -> None:
-    booked[limit.use] = booked.get(limit.use, ledger.UsageAmount()) + ledger.amount_of(limit.meter, amount)
 
 
 def _taken(lease: _Lease, amount: float, keep: Callable[[float], None]) -> bool:

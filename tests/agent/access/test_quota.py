@@ -209,6 +209,39 @@ async def test_turns_at_once_do_not_exceed_a_budget_by_more_than_one(store: Stor
     poll.cancel()
 
 
+@pytest.mark.parametrize("meter", ["usd", "tokens"])
+async def test_what_a_replica_returns_while_a_turn_may_exceed_the_budget_admits_no_second_one(
+    store: Store, clock: Clock, meter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.agent.access.quota.WAIT_S", 0.0)
+    limit = {"usd": {"max_budget": 200.0}, "tokens": {"token_budget": 200}}[meter]
+    who, (first, other) = caller(**limit, budget_duration="1d"), replicas(store, clock)
+
+    async def book(quota: Quota, name: str, most: int) -> None:
+        await quota.book(who, name, most, float(most))
+
+    await book(first, "holds a lease of 24 beside", 1)
+    await book(other, "leaves 5", 170)
+    await book(other, "may exceed the budget", 100)
+    await first.report()
+    with pytest.raises(RateLimitedError, match="under way"):
+        await book(other, "would exceed it too", 100)
+    other.charge("may exceed the budget", Cost(prompt_tokens=5, completion_tokens=0, usd=5.0))
+    await book(other, "is the one that may now", 100)
+    with pytest.raises(RateLimitedError, match="under way"):
+        await book(first, "would be the second", 100)
+    for quota, name, used in ((other, "leaves 5", 170), (other, "is the one that may now", 24)):
+        quota.charge(name, Cost(prompt_tokens=used, completion_tokens=0, usd=float(used)))
+    first.release("holds a lease of 24 beside")
+    await other.report()
+    await first.report()
+    await book(first, "gets what is left", 1)
+    first.charge("gets what is left", Cost(prompt_tokens=1, completion_tokens=0, usd=1.0))
+    await first.report()
+    with pytest.raises(SpentError):
+        await book(other, "comes after the last", 1)
+
+
 async def test_tokens_a_minute_are_charged_as_they_were_used(store: Store, clock: Clock) -> None:
     (quota,), who = replicas(store, clock, 1), caller(tpm_limit=100)
     await quota.book(who, "d-1", 30, 0.0)
