@@ -54,13 +54,13 @@ def assemble(config: AppConfig) -> Application:
     }
     at_once = 4 * config.limits.in_flight
     generators = {
-        name: _deployment(GeneratorHost, generator_of(name), at_once).bind(spec, prepare)
+        name: _deployment(GeneratorHost, deploy_generator(name), at_once).bind(spec, prepare)
         for name, spec in config.models.items()
     }
     placed = dict.fromkeys(host for point in points for host in ArmGraph(point.arms).deployments())
     hosts = {
         host: _deployment(ArmReplica, host, at_once).bind(
-            hosted.settings_of(config),
+            hosted.read_settings(config),
             hosted.arms_on(host, config.arms, placed),
             partial(hosted.live_on, host, config),
             embedders,
@@ -99,7 +99,7 @@ def metrics_folder() -> Path:
     return folder
 
 
-def generator_of(model: str) -> str:
+def deploy_generator(model: str) -> str:
     """Return the deployment of a language model."""
     return "Generator" if model == writing.DEFAULT else f"Generator-{model}"
 

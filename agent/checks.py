@@ -36,9 +36,9 @@ from armwise.arms.extras import installed
 from armwise.arms.indexes import build_once
 from armwise.arms.llm import LlmSpec, catalog, writing
 from armwise.arms.local_ray import cluster_place, cluster_problem
-from armwise.arms.models import AGAIN, Backbone, ModelNotFoundError, digest_of, locate, model_problems
+from armwise.arms.models import AGAIN, Backbone, ModelNotFoundError, digest_file, locate, model_problems
 from armwise.arms.retrievers import ArmGraph, Resources, find_damage, read_ingested
-from armwise.arms.secrets import secret_of
+from armwise.arms.secrets import read_secret
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.errors import ClockError, LogUnavailableError, SchemaError, StoreError
 from armwise.feedback.log import Store, schema, tables, without_password
@@ -219,7 +219,7 @@ def _keys(config: AppConfig, host: str, is_open: bool | None) -> Iterator[Findin
         what = f"there is no key: all who reach {host} can ask, give feedback and administer the service"
         yield Finding(what, "call `armwise key create`, or declare `keys`", serious=not is_loopback(host))
     for key in config.keys:
-        length = len(secret_of(key.env))
+        length = len(read_secret(key.env))
         if length < SHORTEST_KEY:
             yield Finding(
                 f"the key in {key.env} has {length} characters",
@@ -522,7 +522,7 @@ def _log(config: AppConfig) -> Iterator[Finding]:
             yield Finding(f"{where} is made at the first start")
             return
     try:
-        state = schema.state_of(url)
+        state = schema.inspect_database(url)
         yield from _state(state, where)
         if state.schema == tables.SCHEMA:
             with closing(Store(url)) as store:
@@ -713,7 +713,7 @@ def _weights(what: str, model: str) -> Iterator[Finding]:
     if damage := model_problems(model):
         yield Finding(f"{what} {model}: {', '.join(damage)}", AGAIN)
     elif isinstance(place, Path):
-        yield Finding(f"{what} is {model}, sha256 {digest_of(place)[:12]}")
+        yield Finding(f"{what} is {model}, sha256 {digest_file(place)[:12]}")
     else:
         remedy = "let the machine reach the hub, or name a folder"
         yield Finding(f"{what} {model} is fetched from a hub where it is not cached", remedy, serious=False)
@@ -740,7 +740,7 @@ def llm_findings(llm: LlmSpec, what: str = "the language model") -> Iterator[Fin
 
 
 def _endpoint(llm: catalog.OpenAISpec, what: str) -> Iterator[Finding]:
-    key = "" if llm.api_key_env is None else secret_of(llm.api_key_env)
+    key = "" if llm.api_key_env is None else read_secret(llm.api_key_env)
     if llm.api_key_env is not None and not key:
         yield Finding(f"no key of {what} in {llm.api_key_env}", f"set the variable {llm.api_key_env}")
         return

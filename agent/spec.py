@@ -37,7 +37,7 @@ def choices_in(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def models_of(annotation: Any) -> list[type[BaseModel]]:
+def list_models(annotation: Any) -> list[type[BaseModel]]:
     """Return the models that a value itself may have."""
     return [
         choice
@@ -53,19 +53,19 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for inner in getattr(annotation, "__args__", ()) for model in models_in(inner)]
 
 
-def fields_of(annotation: Any) -> dict[str, FieldInfo]:
+def list_fields(annotation: Any) -> dict[str, FieldInfo]:
     """Return the keys that a value may have, with the fields that describe them; none for other values.
 
-    >>> list(fields_of(Spec | None))
+    >>> list(list_fields(Spec | None))
     ['kind', 'params']
     """
-    return {name: field for model in models_of(annotation) for name, field in model.model_fields.items()}
+    return {name: field for model in list_models(annotation) for name, field in model.model_fields.items()}
 
 
-def item_of(annotation: Any) -> Any:
+def find_item_type(annotation: Any) -> Any:
     """Return the type of the values of a mapping or a sequence; None for other values.
 
-    >>> item_of(dict[str, int] | None), item_of(tuple[float, ...]), item_of(str)
+    >>> find_item_type(dict[str, int] | None), find_item_type(tuple[float, ...]), find_item_type(str)
     (<class 'int'>, <class 'float'>, None)
     """
     for choice in choices_in(annotation):
@@ -74,13 +74,13 @@ def item_of(annotation: Any) -> Any:
     return None
 
 
-def tags_of(model: type[BaseModel]) -> dict[str, Any]:
+def list_tags(model: type[BaseModel]) -> dict[str, Any]:
     """Return the keys of a model with a single possible value, which discriminate it from others.
 
     >>> class Circle(BaseModel):
     ...     kind: Literal["circle"]
     ...     radius: float
-    >>> tags_of(Circle)
+    >>> list_tags(Circle)
     {'kind': 'circle'}
     """
     arguments = {name: get_args(field.annotation) for name, field in model.model_fields.items()}
@@ -118,14 +118,14 @@ def _locate(place: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, l
     written: list[str] = []
     keys: list[str] = []
     for part in place:
-        models = models_of(annotation)
+        models = list_models(annotation)
         if len(models) > 1:  # the part is the tag of the chosen model, not a key
-            annotation = next(model for model in models if part in tags_of(model).values())
+            annotation = next(model for model in models if part in list_tags(model).values())
             continue
         written.append(str(part))
-        fields = fields_of(annotation)
+        fields = list_fields(annotation)
         keys = sorted(fields)
-        annotation = fields[str(part)].annotation if part in fields else item_of(annotation)
+        annotation = fields[str(part)].annotation if part in fields else find_item_type(annotation)
     return ".".join(written), keys
 
 
@@ -144,12 +144,12 @@ class Spec(BaseModel):
 
 
 @cache
-def params_of(make: Callable[..., object]) -> type[BaseModel]:
+def find_params(make: Callable[..., object]) -> type[BaseModel]:
     """Return the model of the parameters of a class: its `Params`, or one made of its signature.
 
     Arguments whose names begin with an underscore are not parameters. The docstring describes the others.
 
-    >>> params_of(complex).model_fields["real"].default
+    >>> find_params(complex).model_fields["real"].default
     0
     """
     make = inspect.unwrap(make)
@@ -199,7 +199,7 @@ def _arguments_in(doc: str) -> dict[str, str]:
 class ClassCatalogue(Catalogue[Callable[..., Built]], Generic[Built]):
     """The classes of a package by their kinds, and those that installed packages register.
 
-    A kind is a class with an attribute `kind`, a text. Its parameters are those of `params_of`.
+    A kind is a class with an attribute `kind`, a text. Its parameters are those of `find_params`.
     """
 
     @override
@@ -225,7 +225,7 @@ def build(
     Args:
         spec: Kind and parameters.
         what: Noun for the entries of the catalogue, for messages.
-        catalogue: Classes by kind, whose parameters are those of `params_of`.
+        catalogue: Classes by kind, whose parameters are those of `find_params`.
         error: Class of the error.
 
     Raises:
@@ -240,7 +240,7 @@ def build(
     if spec.kind not in catalogue:
         raise error(f"no {what} of kind {spec.kind!r}{did_you_mean(spec.kind, catalogue)}")
     make = catalogue[spec.kind]
-    fields = params_of(make).model_fields
+    fields = find_params(make).model_fields
     for name in spec.params:
         if name in (removed := getattr(make, "removed", {})):
             raise error(f"{what} {spec.kind!r} no longer has a parameter {name!r}: {removed[name]}")

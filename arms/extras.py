@@ -25,13 +25,13 @@ def installed(distribution: str) -> str:
         return ""
 
 
-def extra_of(module: str) -> str | None:
+def find_extra(module: str) -> str | None:
     """Return the extra that brings a module; None for no extra.
 
     Args:
         module: Name with that of its package, such as `pyarrow.parquet`.
 
-    >>> extra_of("vowpalwabbit"), extra_of("pyarrow.parquet"), extra_of("numpy")
+    >>> find_extra("vowpalwabbit"), find_extra("pyarrow.parquet"), find_extra("numpy")
     ('serve', 'parquet', None)
     """
     top = module.partition(".")[0]
@@ -50,7 +50,7 @@ def extra_of(module: str) -> str | None:
 
 def advice(error: ModuleNotFoundError) -> str | None:
     """Return what to install for a module that was not found; None where no extra brings it."""
-    extra = extra_of(error.name or "")
+    extra = find_extra(error.name or "")
     if extra is None:
         return None
     return f"{error.name} is not installed: `pip install 'armwise[{extra}]'` brings it"

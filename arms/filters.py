@@ -85,7 +85,7 @@ class Compound(BaseModel):
 
     @model_validator(mode="after")
     def _check_size(self) -> "Compound":
-        if depth_of(self) > MAX_DEPTH:
+        if measure_depth(self) > MAX_DEPTH:
             raise ValueError(f"filters may be nested {MAX_DEPTH} deep at most")
         if sum(1 for _ in comparisons(self)) > MAX_CONDITIONS:
             raise ValueError(f"a filter may have {MAX_CONDITIONS} conditions at most")
@@ -98,9 +98,9 @@ Filter = Annotated[Comparison | Compound, Field(discriminator="type")]
 Compound.model_rebuild()
 
 
-def depth_of(where: Comparison | Compound) -> int:
+def measure_depth(where: Comparison | Compound) -> int:
     """Return how deep a filter is nested; 1 for a comparison."""
-    return 1 if isinstance(where, Comparison) else 1 + max(map(depth_of, where.filters))
+    return 1 if isinstance(where, Comparison) else 1 + max(map(measure_depth, where.filters))
 
 
 def comparisons(where: Comparison | Compound) -> Iterator[Comparison]:

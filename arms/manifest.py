@@ -130,7 +130,7 @@ def add(folder: Path, names: Collection[str]) -> None:
     _replace(folder, Manifest(identity=before.identity, files=dict(sorted((before.files | files).items()))))
 
 
-def identity_of(folder: Path) -> Identity:
+def identify(folder: Path) -> Identity:
     """Return the identity of the contents of a folder. Raises DamagedFileError."""
     return Manifest.load(folder).identity
 

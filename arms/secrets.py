@@ -4,22 +4,22 @@ import os
 from pathlib import Path
 
 
-def secret_of(variable: str) -> str:
+def read_secret(variable: str) -> str:
     """Return the value of a variable, or the text of the file that VARIABLE_FILE names; empty for neither.
 
     Raises:
         ValueError: The file cannot be read.
 
-    >>> secret_of("NO_SUCH_VARIABLE")
+    >>> read_secret("NO_SUCH_VARIABLE")
     ''
     """
     path = os.environ.get(f"{variable}_FILE", "")
     if variable in os.environ or not path:
         return os.environ.get(variable, "").strip()
-    return text_of(f"{variable}_FILE", path)
+    return read_text(f"{variable}_FILE", path)
 
 
-def text_of(variable: str, path: str) -> str:
+def read_text(variable: str, path: str) -> str:
     """Return the text of the file that a variable names, without the space around it. Raises ValueError."""
     try:
         return Path(path).expanduser().read_text(encoding="utf-8").strip()

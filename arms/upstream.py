@@ -97,7 +97,7 @@ class _Inflater:
         return left
 
 
-async def body_of(parts: AsyncIterable[bytes], encoding: str | None, most: int) -> bytes:
+async def read_body(parts: AsyncIterable[bytes], encoding: str | None, most: int) -> bytes:
     """Return a whole body. Raises UpstreamError as `decoded`."""
     body = bytearray()
     async with aclosing(decoded(parts, encoding, most)) as pieces:
@@ -106,7 +106,7 @@ async def body_of(parts: AsyncIterable[bytes], encoding: str | None, most: int) 
     return bytes(body)
 
 
-async def beginning_of(parts: AsyncIterable[bytes], encoding: str | None) -> bytes:
+async def read_beginning(parts: AsyncIterable[bytes], encoding: str | None) -> bytes:
     """Return the beginning of the body of an error, as far as it can be read."""
     body = bytearray()
     with suppress(UpstreamError):

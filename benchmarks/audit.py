@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from armwise.feedback.arrays import Flags, Floats, drawn_of
+from armwise.feedback.arrays import Flags, Floats, take_drawn
 from armwise.feedback.ope import Audit, CheckStatus, Draws, audit
 
 ARMS = ("none", "words", "vectors", "both")
@@ -81,11 +81,11 @@ def log_of(w: World, p: Floats, column: np.ndarray[tuple[int], np.dtype[np.int64
     return Draws(
         ARMS,
         column,
-        drawn_of(p, column),
+        take_drawn(p, column),
         p,
         features={f"feature {j}": w.features[:, j] for j in range(N_FEATURES)},
         values={f"feature {j}": w.features[:, j].astype(np.float64) for j in range(N_FEATURES)},
-        reward=drawn_of(w.reward, column),
+        reward=take_drawn(w.reward, column),
         failed=np.zeros(n, dtype=np.bool_),
         ids=np.arange(n),
         at=60.0 * np.arange(n),

@@ -32,7 +32,7 @@ from armwise.agent.lab.warmstart.canary import (
     first_share,
     next_step,
 )
-from armwise.feedback.arrays import Floats, Integers, drawn_of
+from armwise.feedback.arrays import Floats, Integers, take_drawn
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import GateSpec, judge
 from armwise.feedback.ope.gate import Waiting
@@ -114,7 +114,7 @@ class Course:
         drawn = draws(p_log, self.rng)
         at = self.n + np.arange(rows)
         quality = self.world.quality(at, moved.astype(np.float64))
-        reward = (self.rng.random(rows) < drawn_of(quality, drawn)).astype(np.float64)
+        reward = (self.rng.random(rows) < take_drawn(quality, drawn)).astype(np.float64)
         late = (reward > 0.5) == (drawn == 1) if self.world.late else np.zeros(rows, np.bool_)
         self.cost += share * float(((live - candidate) * quality).sum())
         for column, values in (
@@ -140,7 +140,7 @@ class Course:
         log = Log(
             arms=ARMS,
             drawn=drawn[rows],
-            propensity=drawn_of(p_log, drawn)[rows],
+            propensity=take_drawn(p_log, drawn)[rows],
             reward=reward[rows],
             questions=np.arange(len(rows)),
             seq=np.arange(1, len(rows) + 1),

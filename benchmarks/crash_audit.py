@@ -30,8 +30,8 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import versions as registry_versions
-from armwise.feedback.training_log import position_of, read_examples
-from armwise.feedback.training_log.join import Fold, Joined, head_of, rated_rows, read_facts
+from armwise.feedback.training_log import read_examples, read_position
+from armwise.feedback.training_log.join import Fold, Joined, rated_rows, read_facts, read_head
 from benchmarks.crash_children import fresh_process
 from benchmarks.crash_ledger import Answered, Kept, Ledger
 
@@ -182,7 +182,7 @@ def verify(document: dict[str, Any]) -> Verdict:
     try:
         faults = [*_positions(store), *_training_log(store, config)]
         with store.reading() as connection:
-            facts, joined = head_of(connection), position_of(connection, config.reward.join)
+            facts, joined = read_head(connection), read_position(connection, config.reward.join)
             versions = connection.execute(
                 sa.select(t.versions)
                 .where(t.versions.c.recipe == Recipe.configured(config).digest)
@@ -204,7 +204,7 @@ def verify(document: dict[str, Any]) -> Verdict:
 def _positions(store: Store) -> Iterator[Fault]:
     with store.reading() as connection:
         given = Counter(seq for table in FACTS for seq in connection.scalars(sa.select(table.c.seq)))
-        head = head_of(connection)
+        head = read_head(connection)
     if given != Counter(range(1, head + 1)):
         missing = sorted(set(range(1, head + 1)) - given.keys())
         double = sorted(seq for seq, times in given.items() if times > 1)
@@ -220,7 +220,7 @@ def _training_log(store: Store, config: AppConfig) -> Iterator[Fault]:
     fold = Fold(rule)
     ready: list[Joined] = []
     with store.reading() as connection:
-        position = position_of(connection, rule.join)
+        position = read_position(connection, rule.join)
         while fold.seq < position.log_seq:
             for fact in read_facts(connection, fold.seq, min(position.log_seq, fold.seq + CHUNK)):
                 ready += fold.apply(fact)
@@ -255,12 +255,12 @@ def _replayed(store: Store, config: AppConfig, versions: Sequence[Any]) -> tuple
     learned = 0
     for row in versions:
         for example in read_examples(store, config.reward.join, learned, row.examples_seq):
-            reward = config.reward.reward_of(example)
+            reward = config.reward.compute_reward(example)
             if reward is not None:
                 replay.learn(example.decision, reward)
             learned = example.seq
         state = replay.save()
-        if registry_versions.digest_of(state) != row.digest:
+        if registry_versions.digest_state(state) != row.digest:
             faults.append(
                 Fault(
                     "digest",

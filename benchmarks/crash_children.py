@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 
-from armwise.agent.api import code_of, create_app
+from armwise.agent.api import choose_code, create_app
 from armwise.agent.config import parse
 from armwise.agent.evaluation import verdict
 from armwise.agent.hosts.learner import LearnerHost
@@ -110,7 +110,9 @@ def serve(
     generator = base.ScriptedGenerator({}, default="The Danube does, from the west to the east of it.")
     config, clock = parse(document), SteadyClock()
     backends = Backends(FakeArms({"dense": _find}), FakeEmbedders(), {"default": generator})
-    replica = Replica(config, backends, clock=clock, telemetry=Telemetry(), gate=verdict, code_of=code_of)
+    replica = Replica(
+        config, backends, clock=clock, telemetry=Telemetry(), gate=verdict, choose_code=choose_code
+    )
     _end_when_ill(replica.check)
     app = watch_answers(create_app(replica), tripwire)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")

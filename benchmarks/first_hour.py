@@ -26,7 +26,7 @@ from routing_data import RETRIEVERS, DataSet, Encoder, embedder, qa
 from routing_online import CALIBRATED, FORM
 
 from armwise.agent.config import AppConfig, load
-from armwise.agent.lab.offline import Synthesis, corpus_of, make_questions, read_questions
+from armwise.agent.lab.offline import Synthesis, make_questions, open_corpus, read_questions
 from armwise.agent.lab.offline.alignment import balance, effective_size, sample
 from armwise.agent.lab.routers import open_selector
 from armwise.agent.policies import PolicySpec, build_policy, choose, describe, sampling, served_distribution
@@ -79,7 +79,7 @@ class Made:
             scorer = RetrievalScorer("R@4", 4)
             job = ScoreJob(
                 questions=tuple(questions),
-                corpus=corpus_of(config, None, lambda *_: None),
+                corpus=open_corpus(config, None, lambda *_: None),
                 indexes=config.indexes_path,
                 specs=config.arms,
                 backbones=config.backbones,

@@ -33,7 +33,7 @@ import yaml
 from matplotlib.figure import Figure
 from rich.progress import track
 
-from armwise.feedback.arrays import Floats, Integers, drawn_of
+from armwise.feedback.arrays import Floats, Integers, take_drawn
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import GateSpec, gate, judge
 from armwise.feedback.ope import confidence_sequences as sequences
@@ -91,7 +91,7 @@ class Course:
 
     def bounds(self, rows: Integers | None = None) -> sequences.Bounds:
         """Return the sequence that the gate goes by."""
-        weight = drawn_of(self.p_target, self.drawn) / drawn_of(self.p_log, self.drawn)
+        weight = take_drawn(self.p_target, self.drawn) / take_drawn(self.p_log, self.drawn)
         reach = (self.p_target / self.p_log).max(axis=1) if self.told else None
         evidence = sequences.Evidence(weight, self.reward, self.possible, reach)
         return sequences.difference(evidence, SPEC.level, rows=rows, one_sided=True)
@@ -104,7 +104,7 @@ class Course:
                 self.drawn[:n],
                 self.reward[:n],
                 p_log=self.p_log[:n] if self.told else None,
-                propensity=None if self.told else drawn_of(self.p_log, self.drawn)[:n],
+                propensity=None if self.told else take_drawn(self.p_log, self.drawn)[:n],
             )
             told = {"reward_range": self.possible, "checked": SPEC.least_checked}
             verdict = judge(SPEC, log, self.p_target[:n], **told)
@@ -114,7 +114,7 @@ class Course:
 
     def fooled(self) -> bool:
         """Return whether a z-test of the difference would have promoted at some time."""
-        weight = drawn_of(self.p_target, self.drawn) / drawn_of(self.p_log, self.drawn)
+        weight = take_drawn(self.p_target, self.drawn) / take_drawn(self.p_log, self.drawn)
         rows, n = (weight - 1.0) * self.reward, np.arange(1, len(self.reward) + 1)
         mean = np.cumsum(rows) / n
         error = np.sqrt(np.maximum(np.cumsum(rows**2) / n - mean**2, 0.0) / n)

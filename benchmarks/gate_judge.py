@@ -28,7 +28,7 @@ import numpy as np
 import typer
 from rich.progress import track
 
-from armwise.feedback.arrays import Flags, Floats, drawn_of
+from armwise.feedback.arrays import Flags, Floats, take_drawn
 from armwise.feedback.ope import confidence_sequences as sequences
 from benchmarks.gate import SPEC, Course, better, shifted, twins
 
@@ -72,7 +72,7 @@ def capital(
             None to predict by the mean of the audits before.
         limit: Share of its capital that m and c may cost a bettor.
     """
-    weight = drawn_of(course.p_target, course.drawn) / drawn_of(course.p_log, course.drawn)
+    weight = take_drawn(course.p_target, course.drawn) / take_drawn(course.p_log, course.drawn)
     reach, away = (course.p_target / course.p_log).max(axis=1), weight - 1.0
     reward = np.where(audited, course.reward, 0.0)
     mean, more = predictions(np.where(audited, np.abs(away), 0.0), reward, grade)
@@ -129,7 +129,7 @@ def agreeing(agreement: float, course: Course, rng: np.random.Generator) -> Floa
 
 def biased(course: Course, rng: np.random.Generator) -> Floats:
     """Grade as `agreeing` does, but all that the candidate would draw more often as the best."""
-    weight = drawn_of(course.p_target, course.drawn) / drawn_of(course.p_log, course.drawn)
+    weight = take_drawn(course.p_target, course.drawn) / take_drawn(course.p_log, course.drawn)
     return np.where(weight > 1.0, 1.0, agreeing(0.8, course, rng))
 
 

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from armwise.agent.api import code_of
+from armwise.agent.api import choose_code
 from armwise.agent.config import parse
 from armwise.agent.evaluation import verdict
 from armwise.agent.learning import Learner, Recipe
@@ -252,7 +252,9 @@ async def replayed(
     )
     clock = SteadyClock()
     backends = Backends(arms, arms, {"default": model})
-    replica = Replica(config, backends, clock=clock, telemetry=Telemetry(), gate=verdict, code_of=code_of)
+    replica = Replica(
+        config, backends, clock=clock, telemetry=Telemetry(), gate=verdict, choose_code=choose_code
+    )
     point = replica.service.points["default"]
     point.decider.salt = salt  # in place of the secret of the log: each run draws the same
     earned = []

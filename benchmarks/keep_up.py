@@ -148,7 +148,7 @@ def measure(config: AppConfig, rate: int, seconds: float) -> Run:
                 time.sleep(LOOK_S)
                 with store.reading() as connection:
                     learned = connection.scalar(sa.select(sa.func.max(t.versions.c.examples_seq)))
-                behind = lag.lag_of(store, config.reward.join, learned)
+                behind = lag.measure_lag(store, config.reward.join, learned)
                 run.lags_s.append(behind.seconds(time.time()))
                 run.learned.append(learned or 0)
             took = time.monotonic() - began

@@ -168,7 +168,7 @@ def text_of(example: Example) -> list[str]:
     named = " ".join(f"{name}:{value}" for name, value in context.features.items())
     dense = " ".join(f"{i}:{value}" for i, value in enumerate(context.embedding))
     lines = [f"shared |s {named} |e {dense}"]
-    reward = RULE.reward_of(example)
+    reward = RULE.compute_reward(example)
     assert reward is not None
     for arm in sorted(decision.arms):
         label = f"0:{1 - reward}:{decision.propensity} " if arm == decision.drawn else ""

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
 from routing_data import FILES, DataSet, Encoder, routers
-from routing_offline import reward_of
+from routing_offline import compute_reward
 from routing_online import BLENDED, COLD, WARM, Curve, learn_online
 
 from armwise.agent.lab.offline import CostCurve, cost_curve
@@ -147,7 +147,7 @@ def learned(job: Play) -> tuple[Curve, Floats]:
     """Let a policy learn; return what it drew from, and the reward of each arm on each question."""
     data = HERE[job.data]
     data = replace(data, cost=("usd", job.weight))
-    reward = reward_of(data)
+    reward = compute_reward(data)
     return learn_online(POLICIES[job.policy], data, reward, job.order, ASKED), reward
 
 

@@ -129,7 +129,7 @@ def compare(label: str, scores: Scores, k: int, rounds: int, table: Table) -> No
 def by_density(scores: Scores, costs: NDArray[np.float64], budget: float) -> tuple[int, ...]:
     """Fill a budget by the largest gain per cost."""
     picks: list[int] = []
-    best = coverage.best_of(scores, ())
+    best = coverage.take_best(scores, ())
     while True:
         fits = [arm for arm in np.flatnonzero(costs <= budget - costs[picks].sum()) if arm not in picks]
         if not fits:

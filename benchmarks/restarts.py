@@ -36,7 +36,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-from armwise.agent.policies import Policy, PolicySpec, build_policy, choose, restarts_of, served_distribution
+from armwise.agent.policies import (
+    Policy,
+    PolicySpec,
+    build_policy,
+    choose,
+    list_restarts,
+    served_distribution,
+)
 from armwise.agent.policies.change_detector import ChangeDetector
 from armwise.feedback.drift import DriftSpec, Monitor
 from armwise.feedback.events import Context, Cost, Decision, Example
@@ -175,7 +182,7 @@ def false_restarts(n: int, n_alone: int, seed: int, step: Callable[[], None]) ->
         for at, spec in enumerate(KINDS.values()):
             rng, restarts = np.random.default_rng([seed, 2, place, at]), 0
             for policy, raised, _ in learned(world, spec, n, rng):
-                alarms, restarts = alarms + raised, len(restarts_of(policy))
+                alarms, restarts = alarms + raised, len(list_restarts(policy))
             counts.append(restarts)
             step()
         counts += [alarms, alone(world, n_alone, np.random.default_rng([seed, 3, place]))]
@@ -238,7 +245,7 @@ def _exchange(world: World, spec: dict[str, Any], rng: np.random.Generator) -> E
         if past <= 0:
             continue
         latest.append(better)
-        restarts = restarts_of(policy)
+        restarts = list_restarts(policy)
         if found.restart == math.inf and restarts and restarts[-1].reward > BEFORE:
             found.restart, found.kept = past, (restarts[-1].kept,)
         found.alarm = min(found.alarm, past if alarms else math.inf)

@@ -54,7 +54,7 @@ def arms_of(home: Path, cache: Path) -> tuple[HostedArms, RetrievalCache, Embedd
     return HostedArms(here, {}, embedders, KINDS, kept), kept, embedders
 
 
-def questions_of(corpus: Corpus, n: int) -> list[str]:
+def list_questions(corpus: Corpus, n: int) -> list[str]:
     """Return titles of passages, spread over the corpus."""
     positions = np.unique(np.linspace(0, len(corpus) - 1, 4 * n).astype(int))
     titles = dict.fromkeys(passage.title for passage in corpus.passages(positions.tolist()))
@@ -107,7 +107,7 @@ def main(
 ) -> None:
     """Print a table."""
     logging.disable(logging.WARNING)  # that these arms search in this process
-    texts = questions_of(ingest("stdlib", home / "corpus"), questions)
+    texts = list_questions(ingest("stdlib", home / "corpus"), questions)
     if look_up_in is not None:
         print(json.dumps(asyncio.run(look_up(texts, home, look_up_in))))
         return

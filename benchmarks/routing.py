@@ -36,11 +36,11 @@ from routing_offline import (
     Played,
     adopt,
     baselines,
+    compute_reward,
     fit_and_score,
     gap,
     in_all_orders,
     nanmean,
-    reward_of,
     tokens_of,
 )
 from routing_online import Curve, players
@@ -114,7 +114,7 @@ def online_rows(curves: dict[str, list[Curve]], data: DataSet) -> Iterator[tuple
     outcomes, n = data.outcomes, len(data.outcomes.questions)
     measures = {
         **{name: outcomes.scores[name] for name in ("em", "f1") if name in outcomes.scores},
-        "reward": reward_of(data),
+        "reward": compute_reward(data),
         "cost": outcomes.costs.get(data.cost[0]),
         "tokens": tokens_of(outcomes),
     }
@@ -137,7 +137,7 @@ def online_rows(curves: dict[str, list[Curve]], data: DataSet) -> Iterator[tuple
 
 def tell_online(data: DataSet, curves: dict[str, list[Curve]]) -> Table:
     """Lay out what policies earned beside the best fixed arm, at the start, over all and at the end."""
-    reward = reward_of(data)
+    reward = compute_reward(data)
     title = f"{data.name}: reward less that of the best fixed arm, in {REPEATS} orders"
     table = Table(title=title, title_justify="left")
     headings = (
@@ -240,7 +240,7 @@ def run(
         console.print(data.note, style="dim")
     if online:
         console.print(tell_online(data, curves))
-        draw_curves(data.name, curves, reward_of(data), output / f"{data.name}_online.png")
+        draw_curves(data.name, curves, compute_reward(data), output / f"{data.name}_online.png")
     (output / f"{data.name}.json").write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     draw_costs(data.name, data.cost[0], document, output / f"{data.name}_cost.png")
 

@@ -54,7 +54,7 @@ def labels_of(
     outcomes = data.outcomes.only(fit)
     match row.label:
         case "reward":
-            return reward_of(data)[fit][:, at], None
+            return compute_reward(data)[fit][:, at], None
         case "em + recall":
             return (outcomes.scores["em"] + outcomes.scores["recall"])[:, at], None
         case "r3ag":
@@ -68,7 +68,7 @@ def quality(outcomes: Outcomes) -> Floats:
     return outcomes.scores["f1" if "f1" in outcomes.scores else "em"]
 
 
-def reward_of(data: DataSet) -> Floats:
+def compute_reward(data: DataSet) -> Floats:
     """Return the reward of each arm on each question, net of cost."""
     cost, weight = data.cost
     spent = data.outcomes.costs.get(cost)
@@ -150,7 +150,7 @@ def without(features: Features, unseen: Collection[str]) -> Features:
 
 def in_all_orders(player: Player) -> list[Curve]:
     """Let a policy learn online in every order."""
-    return [learn_online(player, HERE[0], reward_of(HERE[0]), order, ASKED) for order in range(REPEATS)]
+    return [learn_online(player, HERE[0], compute_reward(HERE[0]), order, ASKED) for order in range(REPEATS)]
 
 
 def fit_and_score(row: Row) -> Played:
@@ -237,5 +237,5 @@ def baselines(data: DataSet) -> Iterator[tuple[str, Played]]:
         "best arm of each source",
         Played({name: nanmean([fold[name] for fold in told]) for name in told[0]}),
     )
-    cheapest = em + 1e-6 * reward_of(data)  # of several right arms the one that earns most
+    cheapest = em + 1e-6 * compute_reward(data)  # of several right arms the one that earns most
     yield "oracle", Played(fixed(cheapest.argmax(axis=1)))

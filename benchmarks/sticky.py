@@ -200,7 +200,7 @@ def _learn(policy: Policy, examples: Sequence[tuple[Decision, Sequence[Example]]
     for decision, turns in examples:
         cost = Cost(usd=sum(example.cost.usd for example in turns))
         metrics = RULE.mean_of_turns([example.metrics for example in turns])
-        reward = RULE.reward_of(Example(0, decision, cost, metrics, turns=len(turns)))
+        reward = RULE.compute_reward(Example(0, decision, cost, metrics, turns=len(turns)))
         assert reward is not None
         policy.learn(decision, reward)
 

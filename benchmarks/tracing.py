@@ -29,7 +29,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from armwise.agent.api import code_of, create_app
+from armwise.agent.api import choose_code, create_app
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation import verdict
 from armwise.agent.hosts import arms as hosted
@@ -89,7 +89,9 @@ def opened(config: AppConfig) -> Replica:
     clock, encoders = SteadyClock(), Embedders(config.backbones)
     writer: Any = Local(GeneratorHost(config.llm))
     backends = Backends(hosted.open_here(config, {}, encoders, writer), encoders, {DEFAULT: writer})
-    replica = Replica(config, backends, clock=clock, telemetry=Telemetry(), gate=verdict, code_of=code_of)
+    replica = Replica(
+        config, backends, clock=clock, telemetry=Telemetry(), gate=verdict, choose_code=choose_code
+    )
     store = replica.service.store
     learner = Learner(
         store, Recipe.configured(config), list(config.actions), take_epoch(store, "benchmark", 0.0)

@@ -13,13 +13,13 @@ TOLERANCE = 1e-6
 """How far a distribution may be from summing to 1 (some policies keep float32)."""
 
 
-def drawn_of(p: Floats, drawn: Integers) -> Floats:
+def take_drawn(p: Floats, drawn: Integers) -> Floats:
     """Return the entry of `p`, shape (n, n_arms), in the drawn column of each row, shape (n,).
 
     Raises:
         ValueError: Shapes that do not fit, or a column that there is not.
 
-    >>> drawn_of(np.array([[0.2, 0.8], [0.5, 0.5]]), np.array([1, 0])).tolist()
+    >>> take_drawn(np.array([[0.2, 0.8], [0.5, 0.5]]), np.array([1, 0])).tolist()
     [0.8, 0.5]
     """
     if p.ndim != 2 or p.shape[:1] != drawn.shape:

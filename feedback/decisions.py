@@ -21,7 +21,7 @@ import numpy as np
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.events import Context, Cost, Example, Mode, Status
 from armwise.feedback.reward import Arithmetic, Prices, RewardRule
-from armwise.feedback.texts import value_of
+from armwise.feedback.texts import find_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +362,7 @@ def tabulate(
             ),
             has_id=np.array([selection.has_id(d.id) for d in decisions], dtype=np.bool_),
             features={
-                name: _column(value_of(d.context.features, name, 0.0) for d in decisions)
+                name: _column(find_value(d.context.features, name, 0.0) for d in decisions)
                 for name in selection.features
             },
             settled=np.asarray(at < settled),
@@ -421,7 +421,7 @@ def rewards(
     cost_weight: Floats,
     failed: Flags,
 ) -> Floats:
-    """Return `RewardRule.reward_of` of each decision, shape (n,); NaN where the rule declares no reward.
+    """Return `RewardRule.compute_reward` of each decision, shape (n,); NaN where the rule declares no reward.
 
     Args:
         rule: The reward formula.

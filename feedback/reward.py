@@ -249,10 +249,10 @@ class Complete(StrEnum):
 _DURATION = TypeAdapter(timedelta)
 
 
-def seconds_of(duration: str, setting: str, example: str) -> float:
+def read_seconds(duration: str, setting: str, example: str) -> float:
     """Return the seconds of a setting that is an ISO 8601 duration. Raises ValueError.
 
-    >>> seconds_of("PT1M30S", "wait_time", "PT30M")
+    >>> read_seconds("PT1M30S", "wait_time", "PT30M")
     90.0
     """
     try:
@@ -380,7 +380,7 @@ class RewardRule(BaseModel):
     @property
     def wait_s(self) -> float:
         """Seconds in which feedback counts."""
-        return seconds_of(self.wait_time, "wait_time", "PT30M")
+        return read_seconds(self.wait_time, "wait_time", "PT30M")
 
     @property
     def learned_at(self) -> Complete:
@@ -526,7 +526,7 @@ class RewardRule(BaseModel):
             cost = replace(cost, usd=self.usd_today(cost.usd, tokens_by_model))
         return self.cost.total(cost) / turns
 
-    def reward_of(self, example: Example) -> float | None:
+    def compute_reward(self, example: Example) -> float | None:
         """Return the reward of a joined decision; None where the rule declares none."""
         total = self.priced(example.cost, example.tokens_by_model, example.turns)
         weight = example.decision.cost_weight

@@ -40,7 +40,7 @@ from armwise.feedback.log import Limited, Store, listing, loads, numeric
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.texts import value_of
+from armwise.feedback.texts import find_value
 from armwise.feedback.training_log import (
     Settled,
     WaitingDecisions,
@@ -622,7 +622,7 @@ def _numbers(
 ) -> dict[str, Floats]:
     """Return columns of the numbers that have these names, in each row or not."""
     numbers = np.fromiter(
-        (value_of(mapping, name, otherwise) for mapping in mappings for name in names), np.float64
+        (find_value(mapping, name, otherwise) for mapping in mappings for name in names), np.float64
     )
     return {name: numbers[i :: len(names)] for i, name in enumerate(names)}
 

@@ -67,10 +67,10 @@ def bare_features(stored: Mapping[str, Any]) -> dict[str, Any]:
     return {**stored, "sparse": by_pseudonym(stored["sparse"]), "arms": arms}
 
 
-def value_of(features: Mapping[str, float], name: str, otherwise: Otherwise) -> float | Otherwise:
+def find_value(features: Mapping[str, float], name: str, otherwise: Otherwise) -> float | Otherwise:
     """Return a feature by its name, also where an erasure has left its pseudonym.
 
-    >>> value_of({"#6b7ba71074dfcea9": 1.0}, "tier=free", 0.0)
+    >>> find_value({"#6b7ba71074dfcea9": 1.0}, "tier=free", 0.0)
     1.0
     """
     return features[name] if name in features else features.get(pseudonym(name), otherwise)

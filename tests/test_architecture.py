@@ -128,6 +128,17 @@ def test_a_name_of_a_class_has_one_owner() -> None:
     assert {name: files for name, files in owners.items() if len(files) > 1 and name not in FRAMEWORKS} == {}
 
 
+def test_a_function_is_named_by_what_it_does_and_not_by_whose_its_result_is() -> None:
+    functions = [
+        (node.name, named(path))
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert len(functions) > 5000
+    assert [found for found in functions if found[0].endswith("_of")] == []
+
+
 @pytest.mark.parametrize("folder", ["armwise", *PACKAGES, "tests", "benchmarks", "examples"])
 def test_nothing_is_imported_by_a_name_that_others_have(folder: str) -> None:
     """`agent` is a folder of every team's: ours is `armwise.agent`."""

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from armwise.agent.config import Key, KeyBase, Scope
-from armwise.arms.secrets import secret_of
+from armwise.arms.secrets import read_secret
 from armwise.feedback.clock import require_date
 from armwise.feedback.log import Store
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
@@ -264,7 +264,7 @@ class Keyring:
 
     def __init__(self, configured: Sequence[Key], clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._configured = [(secret_of(key.env).encode(), _configured(key)) for key in configured]
+        self._configured = [(read_secret(key.env).encode(), _configured(key)) for key in configured]
         missing = [
             key.env for key, (secret, _) in zip(configured, self._configured, strict=True) if not secret
         ]
@@ -283,7 +283,7 @@ class Keyring:
         """Whether no key was ever configured or made, so that none is asked for."""
         return not self._configured and not self._logged
 
-    def project_of(self, name: str) -> str | None:
+    def find_project(self, name: str) -> str | None:
         """Return the project of a key by its public id, or its name in the configuration; None for no key."""
         caller = self._callers().get(name)
         return None if caller is None else caller.project
@@ -338,7 +338,7 @@ class Keyring:
 
     def _of_log(self, public_id: str, secret: str) -> Caller:
         key, caller = self._logged.get(public_id, (None, OPEN))
-        if key is None or not hmac.compare_digest(key.secret_hash, keys.hash_of(secret)):
+        if key is None or not hmac.compare_digest(key.secret_hash, keys.hash_secret(secret)):
             raise UnauthorizedError(f"there is no key sk-aw-{public_id} with this secret")
         _require_valid(key, caller, self._clock())
         return caller

@@ -106,7 +106,7 @@ class _Turn:
     def book(self, limit: _Limit, most: float, taken: float) -> None:
         """Keep what was taken of a limit for what costs at most so much."""
         for amounts, amount in ((self.booked, taken), (self.beyond, most - taken)):
-            added = ledger.amount_of(limit.meter, amount)
+            added = ledger.make_amount(limit.meter, amount)
             amounts[limit.use] = amounts.get(limit.use, ledger.UsageAmount()) + added
 
 
@@ -290,7 +290,7 @@ class Quota:
         now, booked, spent = self._clock(), self._booked(), dict(self._spent)
         leases = defaultdict(ledger.UsageAmount, booked)
         for (use, meter), lease in self._leases.items():
-            leases[use] += ledger.amount_of(meter, lease.free)
+            leases[use] += ledger.make_amount(meter, lease.free)
         grant = await asyncio.to_thread(self._usage.exchange, spent, leases, now, reserve)
         for use, amount in spent.items():
             self._spent[use] -= amount

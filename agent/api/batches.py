@@ -9,10 +9,10 @@ from armwise.agent.api.errors import ApiError
 Receipt = TypeVar("Receipt")
 
 
-def names_of(items: Sequence[object], key: str | None) -> list[str | None]:
+def name_items(items: Sequence[object], key: str | None) -> list[str | None]:
     """Return the ids of items that have none of their own: the key of the request with their index from 0.
 
-    >>> names_of("ab", "k"), names_of("ab", None)
+    >>> name_items("ab", "k"), name_items("ab", None)
     (['k:0', 'k:1'], [None, None])
     """
     return [None if key is None else f"{key}:{index}" for index in range(len(items))]

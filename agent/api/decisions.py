@@ -231,14 +231,14 @@ async def listed(
     """
     page = await asyncio.to_thread(
         listing.decisions,
-        *(point.store, point.config.reward, filter_of(point, caller, wanted)),
+        *(point.store, point.config.reward, build_filter(point, caller, wanted)),
         *(wanted.limit, wanted.before),
     )
-    rows = [row_of(row, point, caller) for row in page.decisions]
+    rows = [show_row(row, point, caller) for row in page.decisions]
     return StdlibJson(construct(DecisionList, decisions=rows, next=page.following))
 
 
-def filter_of(point: DecisionPoint, caller: Caller, query: DecisionQuery) -> listing.DecisionFilter:
+def build_filter(point: DecisionPoint, caller: Caller, query: DecisionQuery) -> listing.DecisionFilter:
     """Return the conditions of a query, of the caller's project. Raises ForeignIdError."""
     return listing.DecisionFilter(
         since=None if query.since is None else query.since.timestamp(),
@@ -255,7 +255,7 @@ def filter_of(point: DecisionPoint, caller: Caller, query: DecisionQuery) -> lis
     )
 
 
-def row_of(row: listing.ListedDecision, point: DecisionPoint, caller: Caller) -> DecisionRow:
+def show_row(row: listing.ListedDecision, point: DecisionPoint, caller: Caller) -> DecisionRow:
     """Return a decision of a page as a caller sees it."""
     decision = ranking.by_ids(row.decision) if point.ranks else row.decision
     served = decision.drawn if point.ranks and row.served else row.served
@@ -449,7 +449,7 @@ def document(
         failed = execution.status in (Status.ARM_FAILED, Status.FELL_BACK)
         cost, tokens, n = log_rows.spent_by(record.turns, execution.cost, execution.tokens_by_model)
         example = Example(0, logged, cost, metrics, failed, tokens_by_model=tokens, turns=n)
-        reward = rule.reward_of(example)
+        reward = rule.compute_reward(example)
     answer, answers = _answer(None if execution is None else execution.answer)
     budget = None
     if logged.costs:

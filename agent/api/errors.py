@@ -414,7 +414,7 @@ def translate(error: Exception) -> ApiError:
     return ApiError(code, str(error), param)
 
 
-def code_of(error: Exception) -> str:
+def choose_code(error: Exception) -> str:
     """Return the code of the error that a client gets for an exception."""
     return translate(error).code
 

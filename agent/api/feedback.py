@@ -15,7 +15,7 @@ from armwise.agent.api import batches, errors
 from armwise.agent.api.compiled_route import CompiledRoute
 from armwise.agent.api.documented import documented, link
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, caller_at, owner_of
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, caller_at, find_owner
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey, Preference
 from armwise.agent.replies import FeedbackReceipt, FeedbackReceipts, construct
@@ -80,7 +80,7 @@ async def feedback(
     """
     if isinstance(body, FeedbackItem):
         return await _keep_one(check_feedback(point, caller, body, key))
-    rows = await keep_each(point, caller, body.items, batches.names_of(body.items, key))
+    rows = await keep_each(point, caller, body.items, batches.name_items(body.items, key))
     return StdlibJson(construct(FeedbackReceipts, items=batches.replies(rows)), 202)
 
 
@@ -192,7 +192,7 @@ def check_feedback(
         ApiError: It retracts a value without its `feedback_id`.
         ForeignIdError: An id names a project that is not the caller's.
     """
-    point = owner_of(point, item.decision_id or item.episode_id or "")
+    point = find_owner(point, item.decision_id or item.episode_id or "")
     caller = caller_at(point, caller)
     name = item.feedback_id or key
     value, content = _read(point, caller, item)

@@ -151,7 +151,7 @@ def _shows(caller: Caller, keyring: Keyring, key: str) -> bool:
     """Return whether a caller may see what a key has cost; the sum of further keys is of all projects."""
     if caller.sees_all or "read" not in caller.scopes:
         return caller.sees_all
-    return keyring.project_of(key) == caller.project
+    return keyring.find_project(key) == caller.project
 
 
 def _attempts(failures: Iterable[WorkFailure]) -> dict[Work, int]:
@@ -180,7 +180,7 @@ def _state(point: DecisionPoint) -> PointState:
         return replace(
             state,
             failed=_attempts(failures_at(point)),
-            lag=training_log_lag.lag_of(store, reward.join, learned),
+            lag=training_log_lag.measure_lag(store, reward.join, learned),
             dangling=training_log_lag.dangling(store, reward.wait_s),
             damaged=len(point.damaged.positions),
             rewards={

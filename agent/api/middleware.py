@@ -67,7 +67,7 @@ async def _point(
 ) -> DecisionPoint:
     """Return the point that the id in a path names, or else the query. Raises ApiError."""
     ids = request.path_params
-    return owner_of(point_of(service, point), ids.get("decision_id") or ids.get("episode_id", ""))
+    return find_owner(find_point(service, point), ids.get("decision_id") or ids.get("episode_id", ""))
 
 
 RequestPoint = Annotated[DecisionPoint, Depends(_point)]
@@ -82,7 +82,7 @@ RequestCaller = Annotated[Caller, Depends(_caller)]
 """Who sent the request, at its decision point."""
 
 
-def point_of(service: Service, name: str) -> DecisionPoint:
+def find_point(service: Service, name: str) -> DecisionPoint:
     """Return a decision point by name. Raises ApiError for an unknown name."""
     if name not in service.points:
         there = ", ".join(service.points)
@@ -91,13 +91,13 @@ def point_of(service: Service, name: str) -> DecisionPoint:
     return service.points[name]
 
 
-def owner_of(point: DecisionPoint, name: str) -> DecisionPoint:
+def find_owner(point: DecisionPoint, name: str) -> DecisionPoint:
     """Return the decision point that an id begins with; the given one where it begins with none."""
     head, colon, _ = name.partition(":")
     return point.service.points.get(head, point) if colon and head != DEFAULT_POINT else point
 
 
-def location_of(point: DecisionPoint, path: str) -> dict[str, str]:
+def locate(point: DecisionPoint, path: str) -> dict[str, str]:
     """Return the header that says where something of a decision point is."""
     return {"location": path if point.name == DEFAULT_POINT else f"{path}?point={point.name}"}
 
@@ -127,7 +127,7 @@ def read_address(request: Request) -> str | None:
 def at_model(point: DecisionPoint, caller: Caller, model: str) -> tuple[DecisionPoint, Caller]:
     """Return the point that a model names, if it names one, and the caller there. Raises ApiError."""
     if model.startswith(asking.POINT):
-        point = point_of(point.service, model.removeprefix(asking.POINT).partition("/")[0])
+        point = find_point(point.service, model.removeprefix(asking.POINT).partition("/")[0])
     return point, caller_at(point, caller)
 
 

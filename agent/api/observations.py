@@ -22,7 +22,7 @@ from armwise.agent.api.compiled_route import CompiledRoute
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.feedback import REFUSALS
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, caller_at, owner_of, point_of
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, caller_at, find_owner, find_point
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import IdempotencyKey, ObservationBatch, ObservationItem
 from armwise.agent.policies import FeatureError, PolicyError
@@ -115,7 +115,7 @@ async def observations(
     refused as a whole; `reasons` then has the error of each item.
     """
     async with asking.place(point, caller, 0):
-        rows = await keep_each(point, caller, body.items, batches.names_of(body.items, key))
+        rows = await keep_each(point, caller, body.items, batches.name_items(body.items, key))
     return StdlibJson(construct(ObservationReceipts, items=batches.replies(rows)), 202)
 
 
@@ -263,8 +263,8 @@ def check_observation(
         ApiError: The point takes no observations.
     """
     if item.point is not None:
-        point = point_of(point.service, item.point)
-    point = owner_of(point, item.id or item.episode_id or "")
+        point = find_point(point.service, item.point)
+    point = find_owner(point, item.id or item.episode_id or "")
     caller = caller_at(point, caller)
     if point.config.tap is None or point.ranks:
         there = ", ".join(other.name for other in point.service.points.values() if other.config.tap) or "none"
@@ -278,7 +278,7 @@ def check_observation(
         question=question,
         context=asking.checked_context(item.features, point, "features"),
         episode_id=item.episode_id and caller.stored(item.episode_id, "episode"),
-        request_digest=asking.digest_of(item) if name else "",
+        request_digest=asking.digest_request(item) if name else "",
         user_digest=asking.user_digest(point, caller, item.user),
     )
     observed = _observed(point, item, now)
@@ -297,8 +297,8 @@ def check_observation(
 
 def _observed(point: DecisionPoint, item: ObservationItem, now: float) -> ObservedDecision:
     """Return what was decided, on live arms. Raises AskError."""
-    drawn = asking.arm_of(point, item.arm, "arm")
-    named = item.arms and dict.fromkeys(asking.arm_of(point, name, "arms") for name in item.arms)
+    drawn = asking.find_arm(point, item.arm, "arm")
+    named = item.arms and dict.fromkeys(asking.find_arm(point, name, "arms") for name in item.arms)
     if item.distribution is not None:
         if item.propensity is not None:
             raise asking.InvalidAskError("propensity has no place beside distribution", "propensity")

@@ -18,7 +18,7 @@ from armwise.agent.api import responses
 from armwise.agent.api.compiled_route import CompiledRoute
 from armwise.agent.api.documented import TURN, documented, link
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import AppService, ServiceCaller, caller_at, point_of
+from armwise.agent.api.middleware import AppService, ServiceCaller, caller_at, find_point
 from armwise.agent.api.schemas import (
     Action,
     ChoiceRequest,
@@ -74,7 +74,7 @@ async def rank(
     the caller's own choice. How that ended is reported by `POST /v1/observations` with the decision's id.
     """
     if isinstance(body, ChoiceRequest):
-        point = point_of(service, body.point)
+        point = find_point(service, body.point)
         decision = await choose(point, caller_at(point, caller), body, key, timeout_s)
     else:
         point = ranking_at(service, body.point)
@@ -98,7 +98,7 @@ async def rank(
 
 def ranking_at(service: Service, name: str) -> DecisionPoint:
     """Return a point whose actions come with the request. Raises ApiError."""
-    point = point_of(service, name)
+    point = find_point(service, name)
     if not point.ranks:
         there = ", ".join(other.name for other in service.points.values() if other.ranks) or "none"
         message = f"point {name!r} has arms of its own; those whose actions come with a request: {there}"
@@ -110,8 +110,8 @@ async def decide(
     point: DecisionPoint, caller: Caller, body: RankRequest, key: str | None, timeout_s: float | None
 ) -> Decision:
     """Return the decision among the actions of a request, by their ids. Raises ApiError."""
-    ask = ask_of(point, caller, body, key)
-    decided, _, _ = await asking.whole(asking.events_of(point, caller, ask, key, timeout_s))
+    ask = read_ask(point, caller, body, key)
+    decided, _, _ = await asking.whole(asking.stream_turn(point, caller, ask, key, timeout_s))
     return by_ids(decided.decision)
 
 
@@ -124,7 +124,7 @@ async def choose(
         message = f"the arms of point {point.name!r} answer here; those whose callers carry them out: {there}"
         raise _refused(message, "point")
     question = asking.checked_question(body.question, point, "question")
-    incumbent, tap = asking.incumbent_of(point, body.incumbent, "incumbent"), point.config.tap
+    incumbent, tap = asking.read_incumbent(point, body.incumbent, "incumbent"), point.config.tap
     if incumbent is None and tap is not None and tap.share < 1.0:
         message = (
             f'the caller\'s own choice was expected, as `tap.share` is {tap.share:g}: {{"arm": "<name>"}}'
@@ -139,17 +139,17 @@ async def choose(
         context=asking.checked_context(body.context, point, "context"),
         episode_id=body.episode_id and caller.stored(body.episode_id, "episode"),
         deferred=body.defer_activation,
-        request_digest=asking.digest_of(body) if key else "",
+        request_digest=asking.digest_request(body) if key else "",
         user_digest=asking.user_digest(point, caller, body.user),
         incumbent=incumbent,
         external=True,
     )
-    events = asking.events_of(point, caller, ask, key, timeout_s)
+    events = asking.stream_turn(point, caller, ask, key, timeout_s)
     async with aclosing(events):
         return (await asking.begun(events)).decision
 
 
-def ask_of(point: DecisionPoint, caller: Caller, body: RankRequest, key: str | None) -> Ask:
+def read_ask(point: DecisionPoint, caller: Caller, body: RankRequest, key: str | None) -> Ask:
     """Check a request, and return it for the turn. Raises ApiError."""
     limits, ids = point.config.limits, [action.id for action in body.actions]
     if len(ids) > limits.actions:
@@ -170,13 +170,13 @@ def ask_of(point: DecisionPoint, caller: Caller, body: RankRequest, key: str | N
         raise ApiError("no_eligible_arm", "every action is excluded", "excluded")
     return Ask(
         decision_id=caller.stored(key) if key else caller.new_id(),
-        question=question_of(ids, context),
+        question=write_question(ids, context),
         excluded=frozenset(names[name] for name in body.excluded),
         explore=body.explore,
         context=context,
         episode_id=body.episode_id and caller.stored(body.episode_id, "episode"),
         deferred=body.defer_activation,
-        request_digest=asking.digest_of(body) if key else "",
+        request_digest=asking.digest_request(body) if key else "",
         user_digest=asking.user_digest(point, caller, body.user),
         actions=described,
         ids={slot: name for name, slot in names.items()},
@@ -235,10 +235,10 @@ def _refused(message: str, param: str) -> ApiError:
     return ApiError("invalid_value", message, param)
 
 
-def question_of(ids: Sequence[str], context: Mapping[str, float | str | bool]) -> str:
+def write_question(ids: Sequence[str], context: Mapping[str, float | str | bool]) -> str:
     """Return what was asked, as one text: equal for equal ids and contexts.
 
-    >>> question_of(["b", "a"], {"x": 1})
+    >>> write_question(["b", "a"], {"x": 1})
     '{"actions":["b","a"],"context":{"x":1}}'
     """
     document = {"actions": list(ids), "context": dict(context)}

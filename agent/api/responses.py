@@ -35,7 +35,7 @@ HEADERS = {
 """Headers of the replies of a turn, likewise."""
 
 
-def fields_of(model: object) -> Any:
+def dump_fields(model: object) -> Any:
     """Return a model as JSON has it: of a reply, the fields that it was constructed with."""
     if isinstance(model, Reply):
         return model.__dict__
@@ -61,7 +61,7 @@ class Json(JSONResponse, Generic[Sent]):
 
     @override
     def render(self, content: Any) -> bytes:
-        return orjson.dumps(content, default=fields_of)
+        return orjson.dumps(content, default=dump_fields)
 
 
 class StdlibJson(Json[Sent]):
@@ -70,7 +70,7 @@ class StdlibJson(Json[Sent]):
     @override
     def render(self, content: Any) -> bytes:
         text = json.dumps(
-            content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=fields_of
+            content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dump_fields
         )
         return text.encode()
 

@@ -44,8 +44,8 @@ async def retrieve(
     if k is not None and k > point.config.limits.passages:
         message = f"k is {k}; at most {point.config.limits.passages} passages can be requested"
         raise ApiError("invalid_value", message, "k")
-    ask = asking.ask_of(point, caller, body.query, body, key, k=k, param="query")
-    decided, _, finished = await asking.whole(asking.events_of(point, caller, ask, key, timeout_s))
+    ask = asking.check_ask(point, caller, body.query, body, key, k=k, param="query")
+    decided, _, finished = await asking.whole(asking.stream_turn(point, caller, ask, key, timeout_s))
     returns = {*body.agent.returns} - {"passages"}
     reply = construct(
         Retrieval,

@@ -88,10 +88,10 @@ def with_log(config: Path, point: str) -> "tuple[AppConfig, AppConfig]":
 
 def moment(option: str, text: str) -> "datetime":
     """Read a date and a time, UTC where no zone is given. Raises ValueError."""
-    from armwise.agent.evaluation import moment_of
+    from armwise.agent.evaluation import read_moment
 
     try:
-        return moment_of(text)
+        return read_moment(text)
     except ValueError as error:
         raise ValueError(f"{option} {error}") from None
 

@@ -195,7 +195,7 @@ class RayProcesses:
             self._seen = {role: [] for role in Role}
             with suppress(psutil.Error):
                 for process in psutil.Process(self._starter.pid).children(recursive=True):
-                    if (role := role_of(process)) is not None and _runs(process):
+                    if (role := find_role(process)) is not None and _runs(process):
                         self._seen[role].append(process)
                     elif _is_ended_control(process):  # Ray itself would wait for it for half a minute
                         self._ended.add(Role.CONTROL)
@@ -244,7 +244,7 @@ def how_it_ended(code: int) -> str:
     return f"killed by signal {-code}"
 
 
-def role_of(process: psutil.Process) -> Role | None:
+def find_role(process: psutil.Process) -> Role | None:
     """Return the role of a process; None where it has none, or has ended."""
     try:
         words = process.cmdline()

@@ -12,7 +12,7 @@ import httpx
 from pydantic import BaseModel, ValidationError, model_validator
 from typing_extensions import TypedDict
 
-from armwise.agent.client.errors import ClientError, envelope, failure_of
+from armwise.agent.client.errors import ClientError, envelope, read_failure
 from armwise.agent.replies import (
     ActionChoice,
     Agent,
@@ -183,7 +183,7 @@ class Call(Generic[T]):
     def reply(self, response: httpx.Response) -> T:
         """Return what is made of a response. Raises ClientError."""
         if not response.is_success:
-            raise failure_of(response)
+            raise read_failure(response)
         return self.read(response)
 
 

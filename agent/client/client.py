@@ -24,7 +24,7 @@ from typing_extensions import Unpack
 
 from armwise.agent.client import calls
 from armwise.agent.client.calls import Answer, Call, Choosing, Decided, Metrics, Options, Taking
-from armwise.agent.client.errors import AnswerFailedError, ClientError, failure_of
+from armwise.agent.client.errors import AnswerFailedError, ClientError, read_failure
 from armwise.agent.replies import (
     ActionChoice,
     Agent,
@@ -146,7 +146,7 @@ class _ClientConnection:
         """Return a response, unless the service is busy. Raises _AgainError."""
         self._reached = True
         if calls.is_busy(response):
-            raise _AgainError(str(failure_of(response)), response.headers.get("retry-after"))
+            raise _AgainError(str(read_failure(response)), response.headers.get("retry-after"))
         return response
 
     def _lost(self, call: Call[Any], error: httpx.HTTPError) -> Exception:
@@ -399,7 +399,7 @@ class Client(_ClientConnection):
             except httpx.HTTPError as error:
                 raise self._lost(call, error) from error
             if response.is_error:
-                raise failure_of(response)
+                raise read_failure(response)
             return response
 
         response = self._repeat(call, attempt)
@@ -548,7 +548,7 @@ class AsyncClient(_ClientConnection):
             except httpx.HTTPError as error:
                 raise self._lost(call, error) from error
             if response.is_error:
-                raise failure_of(response)
+                raise read_failure(response)
             return response
 
         response = await self._repeat(call, attempt)

@@ -46,7 +46,7 @@ class AnswerFailedError(ClientError):
     """The service failed on this request alone."""
 
 
-def failure_of(response: httpx.Response) -> ClientError:
+def read_failure(response: httpx.Response) -> ClientError:
     """Return the error that a response stands for; the response was read."""
     request = response.request
     details = envelope(response.content)

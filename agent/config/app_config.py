@@ -31,7 +31,7 @@ from armwise.feedback.ope import GateSpec
 from armwise.feedback.reward import RewardRule
 
 TEMPLATES = {
-    form.value: llm_prompts.template_of(form) for form in (llm_prompts.Form.DIRECT, llm_prompts.Form.SHORT)
+    form.value: llm_prompts.find_template(form) for form in (llm_prompts.Form.DIRECT, llm_prompts.Form.SHORT)
 }
 """Prompts that an arm can name beside those of the configuration."""
 
@@ -224,7 +224,7 @@ class AppConfig(PointFields):
                     raise ValueError(f"{kind}: {error}") from None
         for arm in ("", *self.arms):
             place = f"arm {arm!r}: answering" if arm else "answering"
-            answering = self.answering_of(arm) if arm else self.answering
+            answering = self.find_answering(arm) if arm else self.answering
             for key, declared in (("llm", self.models), ("prompt", self.templates)):
                 if (value := getattr(answering, key)) not in declared:
                     raise ValueError(
@@ -367,7 +367,7 @@ class AppConfig(PointFields):
         prices = {name: spec.per_kilotoken for name, spec in self.models.items()}
         return prices if any(map(any, prices.values())) else {}
 
-    def answering_of(self, arm: str) -> writing.Answering:
+    def find_answering(self, arm: str) -> writing.Answering:
         """Return how the answers of an arm are written; as those of others for one that is gone."""
         return self.answering.over(self.arms[arm].answering) if arm in self.arms else self.answering
 
@@ -419,7 +419,7 @@ class AppConfig(PointFields):
         graph = ArmGraph(self.arms)
         return frozenset(name for name in self.actions if graph.corpora(name) == frozenset({corpus}))
 
-    def place_of(self, passage_id: str) -> tuple[str, str]:
+    def locate_passage(self, passage_id: str) -> tuple[str, str]:
         """Return the corpus of a passage, `""` for a source that is none of several, and its id there."""
         if not self.corpora:
             return self.corpus.name, passage_id

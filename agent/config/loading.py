@@ -15,11 +15,11 @@ import yaml
 from pydantic import BaseModel
 
 from armwise.agent.config.app_config import AppConfig, ConfigError
-from armwise.agent.spec import choices_in, fields_of, item_of
+from armwise.agent.spec import choices_in, find_item_type, list_fields
 from armwise.arms.local_ray import UMASK
 from armwise.arms.models import Backbone
 from armwise.arms.retrievers import ArmSpec, catalog
-from armwise.arms.secrets import text_of
+from armwise.arms.secrets import read_text
 from armwise.arms.suggestions import did_you_mean
 
 CONFIG = Path("serve_config.yaml")
@@ -86,7 +86,7 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
     try:
         return configured(applications[0].get("args") or {}, without)
     except ConfigError as error:
-        set_here = variables_of(os.environ)
+        set_here = select_variables(os.environ)
         where = f"{path} with {', '.join(set_here)}" if set_here else path
         raise ConfigError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
 
@@ -167,10 +167,10 @@ class EnvironmentSettingError(ValueError):
     """A variable of the environment is not a setting, or cannot be read; one line per error."""
 
 
-def variables_of(environment: Mapping[str, str]) -> list[str]:
+def select_variables(environment: Mapping[str, str]) -> list[str]:
     """Return the variables that may be settings.
 
-    >>> variables_of({"ARMWISE_FLOOR": "0.1", "ARMWISE_URL": "http://x", "ARMWISE_PORT": "tcp://10.0.0.1:80"})
+    >>> select_variables({"ARMWISE_FLOOR": "0.1", "ARMWISE_URL": "http://x", "ARMWISE_PORT": "tcp://10.0.0.1:80"})
     ['ARMWISE_FLOOR']
     """
     return sorted(
@@ -205,12 +205,12 @@ def overridden(args: Any, model: type[BaseModel], environment: Mapping[str, str]
     result, problems = deepcopy(args), []
     named = set(_texts(args))
     variables_by_place: dict[tuple[str, ...], str] = {}
-    for variable in sorted(variables_of(environment), key=lambda name: name.count(DEEPER)):
+    for variable in sorted(select_variables(environment), key=lambda name: name.count(DEEPER)):
         if {variable, variable.removesuffix(FILE)} & named:
             continue
         try:
             place, annotation, is_file = _place(variable, args, model)
-            text = text_of(variable, environment[variable]) if is_file else environment[variable]
+            text = read_text(variable, environment[variable]) if is_file else environment[variable]
             _set(result, place, _value(variable, text, annotation), variable)
         except ValueError as error:
             problems.append(str(error))
@@ -258,13 +258,13 @@ def _place(variable: str, args: object, model: type[BaseModel]) -> tuple[tuple[s
 
 def _inside(annotation: Any, here: object, part: str) -> tuple[list[str], Any, str]:
     """Return the keys that a value of a type may have, and of one of them the type and how it is written."""
-    if fields := fields_of(annotation):
+    if fields := list_fields(annotation):
         return list(fields), fields[part].annotation if part in fields else None, part
     choices = choices_in(annotation)
     if any(get_origin(choice) is dict for choice in choices) or Any in choices:
         names = list(here) if isinstance(here, dict) else []
         key = next((name for name in names if _written(str(name)).lower() == part), part)
-        return names, item_of(annotation) or Any, key
+        return names, find_item_type(annotation) or Any, key
     return [], None, part
 
 

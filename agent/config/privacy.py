@@ -190,10 +190,10 @@ def _repetitions(nodes: list[Any], before: str) -> Iterator[tuple[str, str]]:
 
 def _sample(nodes: list[Any]) -> str:
     """Return a short text that nodes of a parsed pattern match, mostly."""
-    return "".join(_sample_of(str(kind), value) for kind, value in nodes)
+    return "".join(_write_sample(str(kind), value) for kind, value in nodes)
 
 
-def _sample_of(kind: str, value: Any) -> str:
+def _write_sample(kind: str, value: Any) -> str:
     match kind:
         case "LITERAL":
             return chr(value)

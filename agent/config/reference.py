@@ -22,7 +22,7 @@ from armwise.agent.config.app_config import AppConfig
 from armwise.agent.policies import POLICIES, decides_as_its_parts
 from armwise.agent.reporting import with_table
 from armwise.agent.routers import ROUTERS
-from armwise.agent.spec import choices_in, models_in, params_of, tags_of
+from armwise.agent.spec import choices_in, find_params, list_tags, models_in
 from armwise.agent.wings import POOL, load
 from armwise.arms.retrievers import ArmSpec, catalog
 from armwise.feedback.ope import estimators_table
@@ -222,7 +222,7 @@ def _kinds(catalogue: Mapping[str, Callable[..., object]]) -> Iterator[str]:
     tables: dict[tuple[str, ...], str] = {}
     for name, kind in catalogue.items():
         yield from (f"## {name}", "", _summary(kind), "", *_example(getattr(kind, "example", {})))
-        yield from _once(name, _table(params_of(kind)), tables)
+        yield from _once(name, _table(find_params(kind)), tables)
 
 
 def _example(example: Mapping[str, Any]) -> list[str]:
@@ -248,7 +248,7 @@ def _sections(key: str, field: FieldInfo, documented: set[type[BaseModel]]) -> I
     for model in models_in(field.annotation):
         if model not in documented:
             many = ".*" if get_origin(field.annotation) is dict else ""
-            tags = "".join(f", {name} {value}" for name, value in tags_of(model).items())
+            tags = "".join(f", {name} {value}" for name, value in list_tags(model).items())
             yield from _section(f"{key}{many}{tags}", model, documented)
 
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 from armwise.agent.config.app_config import AppConfig
 from armwise.agent.policies import POLICIES
 from armwise.agent.routers import ROUTERS
-from armwise.agent.spec import params_of
+from armwise.agent.spec import find_params
 from armwise.arms.retrievers import catalog
 from armwise.number import with_bounds
 
@@ -45,8 +45,8 @@ def config_schema() -> Schema:
     """Return the schema of a Ray Serve configuration with one application, this service."""
     kinds: dict[str, dict[str, type[BaseModel]]] = {
         "ArmSpec": {name: kind.params for name, kind in catalog.KINDS.items()},
-        "PolicySpec": {name: params_of(policy) for name, policy in POLICIES.items()},
-        "RouterPlan": {name: params_of(router) for name, router in ROUTERS.items()},
+        "PolicySpec": {name: find_params(policy) for name, policy in POLICIES.items()},
+        "RouterPlan": {name: find_params(router) for name, router in ROUTERS.items()},
     }
     models: list[type[BaseModel]] = [
         AppConfig,

@@ -21,7 +21,7 @@ from pydantic_core import CoreSchema
 
 from armwise.arms.base import NAME, RESERVED, checked_name
 from armwise.arms.suggestions import did_you_mean
-from armwise.feedback.reward import seconds_of
+from armwise.feedback.reward import read_seconds
 from armwise.feedback.training_log import observed
 from armwise.number import Number
 
@@ -367,7 +367,7 @@ class Sticky(BaseModel):
     @property
     def idle_s(self) -> float | None:
         """Seconds after which a conversation is over; None for the wait time."""
-        return None if self.idle is None else seconds_of(self.idle, "sticky.idle", "PT30M")
+        return None if self.idle is None else read_seconds(self.idle, "sticky.idle", "PT30M")
 
     def check(self, wait_s: float) -> None:
         """Refuse a conversation that would go on after its draw is closed. Raises ValueError."""
@@ -436,10 +436,10 @@ class Tap(BaseModel):
         "`*` is every name that is neither here nor that of an arm. Without it such a name is refused.",
     )
 
-    def arm_of(self, name: str) -> str:
+    def map_arm(self, name: str) -> str:
         """Return the arm that a name is mapped to; the name itself where it is not.
 
-        >>> Tap(names={"openai/gpt-4o": "large"}).arm_of("openai/gpt-4o"), Tap().arm_of("small")
+        >>> Tap(names={"openai/gpt-4o": "large"}).map_arm("openai/gpt-4o"), Tap().map_arm("small")
         ('large', 'small')
         """
         return self.names.get(name, name)

@@ -24,13 +24,13 @@ from armwise.feedback.training_log import logged_labels
 from armwise.number import Number
 
 
-def next_of(cron: str, after: float) -> float:
+def compute_next(cron: str, after: float) -> float:
     """Return the first time of a cron line after another time, seconds since the epoch, UTC.
 
     Raises:
         ValueError: It is not a cron line, or there is no such time within fifty years.
 
-    >>> next_of("0 3 * * *", 0.0), next_of("0 3 * * *", 10800.0)
+    >>> compute_next("0 3 * * *", 0.0), compute_next("0 3 * * *", 10800.0)
     (10800.0, 97200.0)
     """
     from cronsim import CronSim, CronSimError  # here: what only evaluates has no need of it
@@ -51,13 +51,13 @@ MIN_INTERVAL_S = 60.0
 _DURATION = TypeAdapter(timedelta)
 
 
-def seconds_of(duration: str) -> float:
+def read_seconds(duration: str) -> float:
     """Return the seconds of an ISO 8601 duration.
 
     Raises:
         ValueError: It is not a duration, or not above 0.
 
-    >>> seconds_of("PT6H"), seconds_of("P7D")
+    >>> read_seconds("PT6H"), read_seconds("P7D")
     (21600.0, 604800.0)
     """
     try:
@@ -89,7 +89,7 @@ class Schedule(BaseModel):
     @field_validator("every")
     @classmethod
     def _check_interval(cls, every: str | None) -> str | None:
-        if every is not None and seconds_of(every) < MIN_INTERVAL_S:
+        if every is not None and read_seconds(every) < MIN_INTERVAL_S:
             raise ValueError(f"every {every} is too often: PT1M or more was expected")
         return every
 
@@ -97,7 +97,7 @@ class Schedule(BaseModel):
     @classmethod
     def _sound(cls, cron: str | None) -> str | None:
         if cron is not None:
-            next_of(cron, 0.0)
+            compute_next(cron, 0.0)
         return cron
 
     @model_validator(mode="after")
@@ -185,7 +185,7 @@ class JudgeSource(BaseModel):
     @field_validator("within")
     @classmethod
     def _sound(cls, within: str) -> str:
-        seconds_of(within)
+        read_seconds(within)
         return within
 
 
@@ -213,7 +213,7 @@ class HindsightSource(BaseModel):
     @field_validator("within")
     @classmethod
     def _sound(cls, within: str) -> str:
-        seconds_of(within)
+        read_seconds(within)
         return within
 
 

@@ -8,7 +8,7 @@ import orjson
 from armwise.feedback.ope import intervals
 
 
-def chart_of(x: Sequence[float], series: Sequence[Mapping[str, Any]], **rest: Any) -> str:
+def draw_chart(x: Sequence[float], series: Sequence[Mapping[str, Any]], **rest: Any) -> str:
     """Return a chart as JSON for `console.js`: times or counts, and series of the same length."""
     return orjson.dumps({"x": x, "series": series, **rest}).decode()
 

@@ -16,7 +16,7 @@ from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, DecisionQuery, FeedbackItem, PageBefore
 from armwise.agent.console import explanation
-from armwise.agent.console.page import ACTION, colours, form_of, page, pages, valid
+from armwise.agent.console.page import ACTION, colours, page, pages, read_form, valid
 from armwise.agent.evaluation import Moment
 from armwise.agent.serving import DecisionPoint
 from armwise.arms.base import ArmError
@@ -71,7 +71,7 @@ async def found(
     also = valid(Filters, fields)
     query = {name: value for name, value in fields.items() if name not in Filters.model_fields}
     criteria = replace(
-        api.filter_of(point, caller, valid(DecisionQuery, query)),
+        api.build_filter(point, caller, valid(DecisionQuery, query)),
         logged_since=also.since and also.since.timestamp(),
         logged_until=also.until and also.until.timestamp(),
         text=also.text,
@@ -83,7 +83,7 @@ async def found(
     return page(
         request,
         "decisions.html",
-        rows=[(api.row_of(row, point, caller), row.raw_cost, row.reward) for row in listed.decisions],
+        rows=[(api.show_row(row, point, caller), row.raw_cost, row.reward) for row in listed.decisions],
         fields=fields,
         following=listed.following and {**fields, "before": listed.following},
         looked_through=listed.looked_through,
@@ -184,7 +184,7 @@ async def label(
     request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """Keep the judgement of the person who signed in as feedback, with the source of the key."""
-    fields = await form_of(request)
+    fields = await read_form(request)
     given = fields.get("value", "")
     try:
         value = float(given)

@@ -14,8 +14,8 @@ from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.operations import evaluations as api
 from armwise.agent.api.operations.evaluations import EvaluationResult, EvaluationState
 from armwise.agent.api.schemas import LARGEST, PathNumber
-from armwise.agent.console.charts import chart_of
-from armwise.agent.console.page import ACTION, form_of, page, pages, seen, valid
+from armwise.agent.console.charts import draw_chart
+from armwise.agent.console.page import ACTION, page, pages, read_form, seen, valid
 from armwise.agent.evaluation import CandidateKind, EvaluationRequest, Report, judged_as
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.registry import active_policy, evaluations, versions
@@ -61,7 +61,7 @@ async def judged(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
     for evaluation in listed:
         report = None
         if len(cards) < CARDS:
-            report = _report(await api.result_of(point, caller, evaluation.id))
+            report = _report(await api.read_result(point, caller, evaluation.id))
         for candidate in report.candidates if report else ():
             if candidate.verdict is not None and candidate.name not in cards and len(cards) < CARDS:
                 version, verdict = _version(candidate.name), candidate.verdict
@@ -102,7 +102,7 @@ def trail(verdict: Mapping[str, Any]) -> str | None:
     ]
     height = max(settled) - min(settled) or 1.0
     bounds = [min(settled) - height / 10, max(settled) + height / 3]
-    return chart_of([point["at"] for point in points], series, unit="reward", bounds=bounds)
+    return draw_chart([point["at"] for point in points], series, unit="reward", bounds=bounds)
 
 
 @router.get("/policies/gate", dependencies=[READ])
@@ -123,7 +123,7 @@ def deciding(point: DecisionPoint) -> dict[str, Any]:
 @router.post("/policies/gate", dependencies=[OPERATE, ACTION])
 async def judge(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
     """Have the gate judge a version: the evaluation that its promotion would ask for."""
-    number = valid(PathNumber, (await form_of(request)).get("version", ""))
+    number = valid(PathNumber, (await read_form(request)).get("version", ""))
     if await asyncio.to_thread(versions.find, point.store, number) is None:
         raise ApiError("version_not_found", f"there is no version {number}", "version")
     active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
@@ -167,7 +167,7 @@ async def _reports(point: DecisionPoint, caller: Caller, numbers: Sequence[int])
     """Return the reports of evaluations. Raises ApiError where one of them has none."""
     reports = []
     for number in numbers:
-        evaluation = await api.result_of(point, caller, number)
+        evaluation = await api.read_result(point, caller, number)
         if (report := _report(evaluation)) is None:
             raise ApiError(
                 "not_done", f"evaluation {number} is {evaluation.status}, and has no report to read", "of"

@@ -6,7 +6,7 @@ from typing import Any
 from armwise.agent.access import Caller
 from armwise.agent.api import decisions
 from armwise.agent.api.schemas import DecisionQuery
-from armwise.agent.console.charts import band, chart_of
+from armwise.agent.console.charts import band, draw_chart
 from armwise.agent.console.page import COLOURS, colours
 from armwise.agent.evaluation import LearningCurve, least_floor, read_curve, shares_by_kind, summarise_served
 from armwise.agent.serving import DecisionPoint
@@ -29,7 +29,7 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
     reads = "read" in caller.scopes
     colour_numbers = colours(point)
     if reads:
-        criteria = decisions.filter_of(point, caller, DecisionQuery())
+        criteria = decisions.build_filter(point, caller, DecisionQuery())
         feature, kinds = shares_by_kind(
             [(draw.arm, draw.features) for draw in rollups.newest_draws(point.store, NEWEST, criteria)]
         )
@@ -99,10 +99,10 @@ def charts(curve: LearningCurve, marks: Sequence[int], known: Mapping[str, int])
     margin = 0.05 * (high - low) or 0.05
     bounds = [low - margin, high + margin]
     return {
-        "rewards": chart_of(
+        "rewards": draw_chart(
             [stretch.middle for stretch in rewarded], series, unit="reward", bounds=bounds, **rest
         ),
-        "shares": chart_of([stretch.middle for stretch in drawn], shares, unit="%", stacked=True, **rest),
+        "shares": draw_chart([stretch.middle for stretch in drawn], shares, unit="%", stacked=True, **rest),
     }
 
 

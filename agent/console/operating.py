@@ -10,7 +10,7 @@ from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.operations import arms, evaluations
 from armwise.agent.api.schemas import ArmSwitch, PageBefore, PathNumber
 from armwise.agent.console import overview, worth
-from armwise.agent.console.page import ACTION, colours, form_of, page, pages, seen, valid
+from armwise.agent.console.page import ACTION, colours, page, pages, read_form, seen, valid
 from armwise.agent.evaluation import EvaluationRequest, least_floor
 from armwise.agent.lab import routes as warm_starts
 from armwise.agent.serving import DecisionPoint
@@ -76,7 +76,7 @@ async def live(
 
 
 def _last_day(point: DecisionPoint) -> tuple[dict[str, Any], dict[str, int]]:
-    window = overview.window_of("24h", point.service.clock(), None)
+    window = overview.choose_window("24h", point.service.clock(), None)
     rows = rollups.read(point.store, window.since, window.until, window.step)
     return overview.by_arm(rows, point.config.reward, least_floor(point.store, point.config)), colours(point)
 
@@ -84,7 +84,7 @@ def _last_day(point: DecisionPoint) -> tuple[dict[str, Any], dict[str, int]]:
 @router.post("/arms/{name}", dependencies=[OPERATE, ACTION])
 async def switch(request: Request, point: RequestPoint, name: str) -> Response:
     """Switch an arm on or off."""
-    enabled = (await form_of(request)).get("enabled") == "true"
+    enabled = (await read_form(request)).get("enabled") == "true"
     await arms.switch(point, name, ArmSwitch(enabled=enabled))
     return seen(request, "/arms")
 
@@ -109,7 +109,7 @@ async def submitted(
 @router.post("/evaluations", dependencies=[OPERATE, ACTION])
 async def submit(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
     """Request an evaluation."""
-    fields = await form_of(request)
+    fields = await read_form(request)
     body: dict[str, Any] = {name: fields[name] for name in ("since", "until", "interval") if name in fields}
     body["candidates"] = [line.strip() for line in fields.get("candidates", "").splitlines() if line.strip()]
     body["gate"] = "gate" in fields

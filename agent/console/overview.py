@@ -16,7 +16,7 @@ from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.operations import policies
 from armwise.agent.api.operations.policies import Agreement
 from armwise.agent.console import learning
-from armwise.agent.console.charts import band, chart_of
+from armwise.agent.console.charts import band, draw_chart
 from armwise.agent.console.page import COLOURS, HEADERS, colours, page, pages
 from armwise.agent.evaluation import least_floor
 from armwise.agent.evaluation.served import weighted
@@ -120,7 +120,7 @@ def _kept(request: Request) -> dict[Watched, tuple[float, bytes | memoryview]]:
 def _read(point: DecisionPoint, name: str) -> dict[str, Any]:
     store, rule, now = point.store, point.config.reward, point.service.clock()
     floor = least_floor(point.store, point.config)
-    window = window_of(name, now, rollups.first_start(store))
+    window = choose_window(name, now, rollups.first_start(store))
     rows = rollups.read(store, window.since, window.until, window.step)
     arms = colours(point)
     return {
@@ -144,7 +144,7 @@ def _elsewhere(point: DecisionPoint, name: str, now: float) -> int | None:
     return rollups.decided_elsewhere(point.store, 0.0 if length is None else now - length)
 
 
-def window_of(name: str, now: float, first: int | None) -> Window:
+def choose_window(name: str, now: float, first: int | None) -> Window:
     """Return a window that ends now.
 
     Args:
@@ -153,9 +153,9 @@ def window_of(name: str, now: float, first: int | None) -> Window:
         first: When the first minute or hour with a decision begins, where the window would begin earlier;
             None for an empty log.
 
-    >>> window_of("24h", 1_000_000.0, None).step, window_of("all", 36_000_000.0, 0).step
+    >>> choose_window("24h", 1_000_000.0, None).step, choose_window("all", 36_000_000.0, 0).step
     (480, 201600)
-    >>> window_of("7d", 1_000_000.0, 999_600).since, window_of("7d", 1_000_000.0, 999_600).step
+    >>> choose_window("7d", 1_000_000.0, 999_600).since, choose_window("7d", 1_000_000.0, 999_600).step
     (999600, 60)
     """
     length, begin = WINDOWS[name], -math.inf if first is None else float(first)
@@ -249,14 +249,14 @@ def charts(
     middle = window.since + window.step * COARSER / 2
     whole = [window.since, window.until]
     return {
-        "shares": chart_of(
+        "shares": draw_chart(
             [window.since + window.step * (i + 0.5) for i in slots.tolist()],
             shares,
             unit="%",
             stacked=True,
             range=whole,
         ),
-        "requests": chart_of(
+        "requests": draw_chart(
             [window.since + window.step * (i + 0.5) for i in range(n)],
             [
                 {
@@ -268,7 +268,7 @@ def charts(
             unit="a minute",
             range=whole,
         ),
-        "rewards": chart_of(
+        "rewards": draw_chart(
             [middle + window.step * COARSER * slot for slot in earned],
             [
                 band("what was served", "--ink", earned.values()),

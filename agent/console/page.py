@@ -81,7 +81,7 @@ STATIC = {path.name: path.read_bytes() for path in (HERE / "static").iterdir()}
 MEDIA = {".js": "text/javascript", ".css": "text/css", ".txt": "text/plain"}
 
 
-def base_of(request: Request) -> str:
+def find_base(request: Request) -> str:
     """Return the path of the console, with the prefix of the service."""
     return f"{request.scope.get('root_path', '')}{CONSOLE}"
 
@@ -96,14 +96,14 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
         values: For the template; their texts are escaped.
     """
     caller, partial = request.state.caller, "hx-request" in request.headers
-    here = f"{base_of(request)}{_below(request)}"
+    here = f"{find_base(request)}{_below(request)}"
     query = request.url.query
     html = filled(
         TEMPLATES / template,
         {},
-        base=base_of(request),
+        base=find_base(request),
         url=functools.partial(address, request),
-        point=_point_of(request),
+        point=_find_point(request),
         points=list(request.app.state.service.points),
         below=_below(request),
         section=_section(request),
@@ -126,13 +126,13 @@ def address(request: Request, path: str, **query: object) -> str:
         path: Below the console.
         query: Further fields; `point` for another point.
     """
-    fields = {"point": _point_of(request), **query}
+    fields = {"point": _find_point(request), **query}
     if fields["point"] == DEFAULT_POINT:
         del fields["point"]
-    return f"{base_of(request)}{path}" + (f"?{urlencode(fields)}" if fields else "")
+    return f"{find_base(request)}{path}" + (f"?{urlencode(fields)}" if fields else "")
 
 
-def _point_of(request: Request) -> str:
+def _find_point(request: Request) -> str:
     return getattr(request.state, "point", DEFAULT_POINT)
 
 
@@ -171,7 +171,7 @@ def failed(request: Request, error: Exception) -> Response:
         if point := request.query_params.get("point"):
             after += f"?point={quote(point)}"
         why = "&expired" if "cookie" in request.headers else ""
-        return RedirectResponse(f"{base_of(request)}/login?next={quote(after)}{why}", 303, HEADERS)
+        return RedirectResponse(f"{find_base(request)}/login?next={quote(after)}{why}", 303, HEADERS)
     response = page(request, "problem.html", failure.status, failure=failure)
     if failure.retryable:
         response.headers["retry-after"] = str(failure.retry_after_s)
@@ -230,7 +230,7 @@ def pages() -> APIRouter:
     )
 
 
-async def form_of(request: Request) -> dict[str, str]:
+async def read_form(request: Request) -> dict[str, str]:
     """Return the fields of a form that were filled in. Raises ApiError."""
     try:
         text = (await request.body()).decode()

@@ -452,7 +452,7 @@ def _held(store: Store, since: float, until: float) -> Iterator[tuple[float, str
             continue
         if evaluation.finished_at is None or not since <= evaluation.finished_at < until:
             continue
-        for candidate in (evaluations.result_of(store, evaluation.seq) or {}).get("candidates", ()):
+        for candidate in (evaluations.read_result(store, evaluation.seq) or {}).get("candidates", ()):
             if (verdict := candidate.get("verdict")) and verdict["verdict"] == "hold":
                 yield (
                     evaluation.finished_at,

@@ -36,7 +36,7 @@ DOUBTFUL = "The propensities on record fail the audit, so the estimates below ar
 """Begin of the summary where they do."""
 
 
-def text_of(period: Period) -> str:
+def write_text(period: Period) -> str:
     """Return a text of at most `MOST_CHARS` characters, for a chat.
 
     `&`, `<` and `>` are written as entities, so that a name mentions no channel and forges no link in Slack.
@@ -63,7 +63,7 @@ def text_of(period: Period) -> str:
     return "\n".join(escaped)
 
 
-def page_of(period: Period, command: str) -> str:
+def write_page(period: Period, command: str) -> str:
     """Return the page of a period as HTML without a resource of another file.
 
     Args:

@@ -12,7 +12,7 @@ from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.openai import chat
 from armwise.agent.api.openai.schemas import ChatRequest
 from armwise.agent.api.schemas import DecisionId, RankRequest
-from armwise.agent.console.page import ACTION, CONSOLE, colours, form_of, page, pages, unless_refused, valid
+from armwise.agent.console.page import ACTION, CONSOLE, colours, page, pages, read_form, unless_refused, valid
 
 router = pages()
 
@@ -39,7 +39,7 @@ async def playground(request: Request, point: RequestPoint) -> Response:
 async def decide(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
     """Choose among the actions of a request, as `POST /v1/decisions` does."""
     try:
-        fields = orjson.loads((await form_of(request)).get("request", ""))
+        fields = orjson.loads((await read_form(request)).get("request", ""))
     except orjson.JSONDecodeError as error:
         raise ApiError("invalid_value", f"the request is not JSON: {error}", "request") from None
     body = valid(RankRequest, {**fields, "point": point.name} if isinstance(fields, dict) else fields)

@@ -29,10 +29,10 @@ from armwise.agent.api.schemas import (
     VersionChoice,
 )
 from armwise.agent.console import evidence
-from armwise.agent.console.page import ACTION, colours, form_of, number, page, pages, seen, valid
+from armwise.agent.console.page import ACTION, colours, number, page, pages, read_form, seen, valid
 from armwise.agent.evaluation import FRESH_S, judged_as, newest_judgement
 from armwise.agent.jobs import UndecidedError
-from armwise.agent.learning import DIGEST_CHARS, Recipe, configuration_of
+from armwise.agent.learning import DIGEST_CHARS, Recipe, digest_configuration
 from armwise.agent.policies import Policy, PolicyError
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.events import Decision
@@ -146,7 +146,7 @@ async def overview(
     if recipe is not None:
         if not any(row.digest == recipe for row in rows):
             rows = [*await asyncio.to_thread(recipe_rows, point, None, recipe), *rows]
-        opened = await asyncio.to_thread(versions_of, point, recipe, earlier)
+        opened = await asyncio.to_thread(read_versions, point, recipe, earlier)
     timeline = await asyncio.to_thread(_timeline, point, until)
     return page(
         request,
@@ -166,7 +166,7 @@ async def overview(
 @router.get("/policies/versions", dependencies=[READ])
 async def of_recipe(request: Request, point: RequestPoint, recipe: RecipeDigest) -> Response:
     """The newest versions of a recipe, for its row on the page that is opened."""
-    opened = await asyncio.to_thread(versions_of, point, recipe or "", None)
+    opened = await asyncio.to_thread(read_versions, point, recipe or "", None)
     return page(request, "versions.html", opened=opened, **evidence.deciding(point))
 
 
@@ -193,14 +193,14 @@ def recipe_rows(point: DecisionPoint, before: int | None, recipe: str | None = N
             promotion=promoted.get(version.recipe),
             serving=served.version if served is not None and served.recipe == version.recipe else None,
             canaries=[row for row in active.canaries if of_canary.get(row.version) == version.recipe],
-            problem=problem_of(version, point),
+            problem=explain_unserved(version, point),
         )
         for group in listed
         for version in [group.newest]
     ]
 
 
-def problem_of(version: Version, point: DecisionPoint) -> str:
+def explain_unserved(version: Version, point: DecisionPoint) -> str:
     """Return why a version cannot be served here; an empty text where it can."""
     try:
         Recipe.of(version, point.config.reward)
@@ -209,7 +209,7 @@ def problem_of(version: Version, point: DecisionPoint) -> str:
     return ""
 
 
-def versions_of(point: DecisionPoint, recipe: str, earlier: int | None) -> dict[str, Any]:
+def read_versions(point: DecisionPoint, recipe: str, earlier: int | None) -> dict[str, Any]:
     """Return a page of the versions of a recipe; this reads the log. Raises ApiError if there is none."""
     listed = versions.page(point.store, PAGE, earlier, recipe)
     if not listed:
@@ -220,7 +220,7 @@ def versions_of(point: DecisionPoint, recipe: str, earlier: int | None) -> dict[
         "listed": listed,
         "earlier": listed[-1][0].version if len(listed) == PAGE else None,
         "was_active": promotions.was_active(point.store, configured, recipe),
-        "problem": problem_of(newest, point),
+        "problem": explain_unserved(newest, point),
     }
 
 
@@ -240,7 +240,7 @@ def _timeline(point: DecisionPoint, until: int | None) -> dict[str, Any]:
 async def consider(request: Request, point: RequestPoint, action: Act, version: VersionNumber) -> Response:
     """What an action will do, in a sentence or more, before it is done, and the field for its reason."""
     chosen = await _version(point, version)
-    problem = problem_of(chosen, point)
+    problem = explain_unserved(chosen, point)
     if problem and action in (Act.PROMOTE, Act.CANARY, Act.ROLLBACK, Act.JUDGE):
         raise ApiError("promotion_refused", problem, "version")
     situation = await asyncio.to_thread(_situation, point, chosen)
@@ -415,10 +415,10 @@ async def _opinion(point: DecisionPoint, version: Version) -> Opinion | None:
 
 def _read_opinion(point: DecisionPoint, version: int, active: ActivePolicy) -> Opinion:
     store = point.store
-    judgement = newest_judgement(store, configuration_of(point.config), version, active)
+    judgement = newest_judgement(store, digest_configuration(point.config), version, active)
     if judgement is None or judgement.status is not evaluations.EvaluationStatus.DONE:
         return Opinion(judgement)
-    report = evaluations.result_of(store, judgement.seq) or {}
+    report = evaluations.read_result(store, judgement.seq) or {}
     verdicts = {candidate["name"]: candidate["verdict"] for candidate in report["candidates"]}
     fresh = judgement.finished_at is not None and judgement.finished_at >= point.service.clock() - FRESH_S
     return Opinion(judgement, verdicts[judged_as(version, active)], fresh)
@@ -427,7 +427,7 @@ def _read_opinion(point: DecisionPoint, version: int, active: ActivePolicy) -> O
 @router.post("/policies", dependencies=[OPERATE, ACTION])
 async def choose(request: Request, point: RequestPoint, agreement: Agreement) -> Response:
     """Promote a version, roll back to it, make it a canary or end that; the reason is part of the record."""
-    fields = await form_of(request)
+    fields = await read_form(request)
     version, reason = valid(PathNumber, fields.get("version", "")), fields.get("reason", "")
     if "after" in fields:
         await _require_unchanged(point, valid(Position, fields["after"]))

@@ -13,8 +13,8 @@ import typer
 from armwise.agent.cli.console import console, errors, explained, progress
 from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Point, moment, with_log
 from armwise.agent.console.period import Period, measure_span, read_file_period, read_period
-from armwise.agent.console.period_report import page_of, text_of
-from armwise.agent.evaluation import moment_of
+from armwise.agent.console.period_report import write_page, write_text
+from armwise.agent.evaluation import read_moment
 from armwise.feedback.clock import utc
 from armwise.feedback.log import Store
 
@@ -63,16 +63,16 @@ def report(
         else:
             period, command = _of_log(config, point, since, until)
         if output is not None:
-            output.write_text(page_of(period, shlex.join([*command, "-o", output.name])), encoding="utf-8")
+            output.write_text(write_page(period, shlex.join([*command, "-o", output.name])), encoding="utf-8")
             console.print(f"{output}: {period.whole.decisions:,} decisions", markup=False, soft_wrap=True)
         if text or output is None:
-            console.print(text_of(period), markup=False, highlight=False, soft_wrap=True)
+            console.print(write_text(period), markup=False, highlight=False, soft_wrap=True)
 
 
 def _of_log(config: Path, point: str, since: str | None, until: str | None) -> tuple[Period, list[str]]:
     """Return the report of the log of a service, and the command that makes it again, but for the page."""
     end = time.time() if until is None else moment("--until", until).timestamp()
-    begin = begin_of(since or WEEK, end)
+    begin = read_begin(since or WEEK, end)
     whole, settings = with_log(config, point)
     ranks = point in whole.ranking
     with (
@@ -89,7 +89,7 @@ def _of_file(path: Path, since: str | None, until: str | None) -> tuple[Period, 
     first, last = measure_span(path)
     # the last decision is part of it, and an end is left out
     end = floor(last) + 1.0 if until is None else moment("--until", until).timestamp()
-    begin = floor(first) if since is None else begin_of(since, end)
+    begin = floor(first) if since is None else read_begin(since, end)
     if not begin < end:
         raise ValueError(f"--until {until}: a time after the first decision, {utc(first)}, was expected")
     with progress(errors) as on_progress:
@@ -97,10 +97,10 @@ def _of_file(path: Path, since: str | None, until: str | None) -> tuple[Period, 
     return period, ["armwise", "report", "--from", str(path), *_window(begin, end)]
 
 
-def begin_of(text: str, end: float) -> float:
+def read_begin(text: str, end: float) -> float:
     """Return the begin of a period that ends then: so long before it, or a date. Raises ValueError.
 
-    >>> begin_of("7d", 1e6), begin_of("90m", 1e6), begin_of("2w", 2e6), begin_of("1970-01-02", 1e6)
+    >>> read_begin("7d", 1e6), read_begin("90m", 1e6), read_begin("2w", 2e6), read_begin("1970-01-02", 1e6)
     (395200.0, 994600.0, 790400.0, 86400.0)
     """
     if match := DURATION.fullmatch(text):
@@ -108,7 +108,7 @@ def begin_of(text: str, end: float) -> float:
         begin = end - int(number) * SECONDS[unit]
     else:
         try:
-            begin = moment_of(text).timestamp()
+            begin = read_moment(text).timestamp()
         except ValueError:
             raise ValueError(
                 f"--since {text!r}: a duration such as 7d, 24h or 90m, or a date such as 2026-05-01 or "

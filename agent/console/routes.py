@@ -18,10 +18,10 @@ from armwise.agent.console.page import (
     MEDIA,
     STATIC,
     TEMPLATES,
-    base_of,
-    form_of,
+    find_base,
     page,
     pages,
+    read_form,
     seen,
 )
 from armwise.agent.reporting import filled
@@ -42,7 +42,7 @@ async def form(request: Request, service: AppService) -> Response:
 @router.post("/login", dependencies=[ACTION])
 async def login(request: Request, service: AppService) -> Response:
     """Keep a valid key in a cookie of this session of the browser."""
-    fields = await form_of(request)
+    fields = await read_form(request)
     after, key = fields.get("next", ""), fields.get("key", "").strip()
     try:
         service.keyring.caller(f"Bearer {key}")
@@ -52,7 +52,7 @@ async def login(request: Request, service: AppService) -> Response:
     response = seen(request, below)
     secure = request.headers.get("origin", "").startswith("https://")
     response.set_cookie(
-        KEY_COOKIE, key, path=base_of(request), secure=secure, httponly=True, samesite="strict"
+        KEY_COOKIE, key, path=find_base(request), secure=secure, httponly=True, samesite="strict"
     )
     return response
 
@@ -61,7 +61,7 @@ async def login(request: Request, service: AppService) -> Response:
 async def logout(request: Request) -> RedirectResponse:
     """Forget the key."""
     response = seen(request, "/login")
-    response.delete_cookie(KEY_COOKIE, path=base_of(request), httponly=True, samesite="strict")
+    response.delete_cookie(KEY_COOKIE, path=find_base(request), httponly=True, samesite="strict")
     return response
 
 

@@ -12,7 +12,7 @@ from armwise.agent.api.failures import failures_at
 from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, require
 from armwise.agent.api.operations import keys
 from armwise.agent.api.schemas import PublicId
-from armwise.agent.console.page import ACTION, form_of, number, page, pages, seen, valid
+from armwise.agent.console.page import ACTION, number, page, pages, read_form, seen, valid
 from armwise.agent.run_folder import Building
 from armwise.agent.serving import DecisionPoint, Service
 from armwise.feedback.log import damage, without_password
@@ -39,7 +39,7 @@ async def system(request: Request, point: RequestPoint, caller: RequestCaller) -
 @router.post("/system/keys", dependencies=[require("admin"), ACTION])
 async def create(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
     """Make a key, and show its secret once."""
-    fields = await form_of(request)
+    fields = await read_form(request)
     body: dict[str, Any] = {name: fields[name] for name in TEXTS if name in fields}
     body |= {name: number(fields[name]) for name in NUMBERS if name in fields}
     body |= {"name": fields.get("name", ""), "scopes": fields.get("scopes", "").split()}
@@ -90,7 +90,7 @@ def _health(point: DecisionPoint) -> list[tuple[str, bool, str]]:
     """Return what was checked, whether it is well, and what was found."""
     point.store.check_tables()
     learned = None if point.versions.version is None else point.versions.version.examples_seq
-    behind = lag.lag_of(point.store, point.config.reward.join, learned)
+    behind = lag.measure_lag(point.store, point.config.reward.join, learned)
     loading = sorted(point.decider.health.loading)
     jump_s = point.service.clock.jump_s
     trouble, building = point.log.trouble, Building.read()

@@ -10,10 +10,10 @@ from armwise.agent.access import Caller
 from armwise.agent.api import decisions
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.schemas import DecisionQuery
-from armwise.agent.console.charts import chart_of
+from armwise.agent.console.charts import draw_chart
 from armwise.agent.console.overview import WEIGHTED
 from armwise.agent.evaluation import least_floor
-from armwise.agent.policies import kinds_of
+from armwise.agent.policies import select_kinds
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.ope import intervals
 from armwise.feedback.registry import runs
@@ -64,9 +64,9 @@ def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, A
     Raises:
         ApiError: No question has such a feature.
     """
-    criteria = decisions.filter_of(point, caller, DecisionQuery())
+    criteria = decisions.build_filter(point, caller, DecisionQuery())
     rows = rollups.newest_rewards(point.store, point.config.reward, NEWEST, criteria)
-    frequencies = Counter(head for row in rows for head in {head for head, _ in kinds_of(row.features)})
+    frequencies = Counter(head for row in rows for head in {head for head, _ in select_kinds(row.features)})
     families = [head for head, _ in frequencies.most_common()]
     if by and by not in frequencies:
         there = ", ".join(families) or "none"
@@ -91,7 +91,7 @@ def grouped(
         rewards: Smallest and largest possible reward.
         floor: Least probability of an arm that could be drawn.
     """
-    named = [([value for head, value in kinds_of(row.features) if head == by], row) for row in rows]
+    named = [([value for head, value in select_kinds(row.features) if head == by], row) for row in rows]
     frequent_names = [
         name for name, _ in Counter(name for names, _ in named for name in names).most_common(MOST)
     ]
@@ -175,4 +175,4 @@ def curve(found: Mapping[str, Any]) -> str | None:
             "values": [found["single"]] * len(values["portfolio"]),
         },
     ]
-    return chart_of([*range(1, len(values["portfolio"]) + 1)], series, unit=found["measure"], counts="arms")
+    return draw_chart([*range(1, len(values["portfolio"]) + 1)], series, unit=found["measure"], counts="arms")

@@ -21,7 +21,7 @@ from .gate import (
 )
 from .job import Evaluations, evaluate_apart
 from .report import CandidateResult, Estimated, Interval, Report
-from .request import EvaluationRequest, Moment, moment_of, refuse_untrusted
+from .request import EvaluationRequest, Moment, read_moment, refuse_untrusted
 from .served import (
     Alternative,
     CurveStretch,
@@ -65,10 +65,10 @@ __all__ = [
     "evaluate_log",
     "judged_as",
     "least_floor",
-    "moment_of",
     "newest_judgement",
     "parse_name",
     "read_curve",
+    "read_moment",
     "refuse_untrusted",
     "run_evaluation",
     "shares_by_kind",

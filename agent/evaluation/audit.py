@@ -36,7 +36,7 @@ from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.ope import Audit, Check, CheckStatus, Draws, audit
 from armwise.feedback.sources import ExportSource, LogSource, read_decisions
-from armwise.feedback.texts import value_of
+from armwise.feedback.texts import find_value
 
 SEEN_FIRST = 1000
 """Decisions by which features are chosen and cut into parts."""
@@ -407,7 +407,7 @@ class _Features:
         counts = Counter(name for context in first for name in context.features)
         cut: list[tuple[float, str, Floats]] = []
         for name in counts:
-            values = np.array([value_of(context.features, name, 0.0) for context in first])
+            values = np.array([find_value(context.features, name, 0.0) for context in first])
             edges = _edges(values)
             if len(edges):
                 cut.append((_balance(np.searchsorted(edges, values, side="left")), name, edges))
@@ -424,7 +424,7 @@ class _Features:
         """Append the features of what policies saw."""
         for context in contexts:
             for name, edges in self._named:
-                value = value_of(context.features, name, 0.0)
+                value = find_value(context.features, name, 0.0)
                 self._values.append(value)
                 self._codes.append(sum(value > edge for edge in edges))
             buckets = {crc32(word.encode()) % WORD_BUCKETS for word in words(context.question)}

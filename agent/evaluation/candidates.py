@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from armwise.agent.config import AppConfig
-from armwise.agent.learning import Recipe, StoredTrained, restore_policy, spec_of
+from armwise.agent.learning import Recipe, StoredTrained, read_spec, restore_policy
 from armwise.agent.policies import Policy, PolicyError, PolicySpec, sampling, served_distribution
 from armwise.agent.routers import RouterError, Stage, dataset
 from armwise.agent.spec import lines
@@ -269,7 +269,7 @@ def note_label(taught: dict[str, float], label: Decision) -> None:
     taught[question] = max(label.decided_at, taught.get(question, -math.inf))
 
 
-def _floor_of(decision: Decision, floor: float) -> float:
+def _choose_floor(decision: Decision, floor: float) -> float:
     """Return the floor of a candidate: at least the logged one, which an alarm may have raised."""
     return max(floor, decision.floor or 0.0)
 
@@ -337,7 +337,7 @@ class LearnedTarget:
             penalty = [logged[arm] for arm in arms if arm in logged]
         else:
             penalty = [self.pacer.price * cost for cost in self.pacer.costs(arms)]
-        floor = (decision.floor or 0.0) if self.canary else _floor_of(decision, self.floor)
+        floor = (decision.floor or 0.0) if self.canary else _choose_floor(decision, self.floor)
         if self.canary:
             self.largest_share = max(self.largest_share, decision.share)
         p = served_distribution(self.policy, decision.context, arms, floor, penalty)
@@ -354,7 +354,7 @@ class LearnedTarget:
                 self.policy.learn(example.decision, reward)
             for label, value in self.beside(example) if self.beside else ():
                 self.policy.learn(label, value)
-                if observed.source_of(label) is ObservationSource.JUDGE:
+                if observed.find_source(label) is ObservationSource.JUDGE:
                     self._graded.add(label.id.removesuffix(f"/{ObservationSource.JUDGE}/{label.drawn}"))
         if self.pacer is not None and example.decision.policy != LABELS:
             self._pay(self.pacer, example)
@@ -464,7 +464,7 @@ class RouterTarget:
         if np.isnan(scores).any():
             raise LeftOutError("the router was trained on the question")
         return sampling.mix_floor(
-            sampling.greedy(scores), sampling.lowered(_floor_of(decision, self._floor), len(arms))
+            sampling.greedy(scores), sampling.lowered(_choose_floor(decision, self._floor), len(arms))
         )
 
     def learn(self, example: Example, reward: float | None) -> None:
@@ -564,7 +564,7 @@ def _progressive(what: str, recipe: Recipe, setting: CandidateService) -> Learne
     policy, start = recipe.build(setting.arms), recipe.start or StartingPoint()
     labels = _labels(setting, start, recipe.router)
     for example in labels:
-        if (reward := setting.rule.reward_of(example)) is not None:
+        if (reward := setting.rule.compute_reward(example)) is not None:
             policy.learn(example.decision, reward)
     beside = None
     if start.also is not None and setting.store is not None:
@@ -594,7 +594,7 @@ def _beside(
 ) -> Iterator[tuple[Decision, float]]:
     """Yield what is learned after an example, with its reward."""
     for observation in islice(beside.follow((example,)), 1, None):
-        if (reward := rule.reward_of(observation)) is not None:
+        if (reward := rule.compute_reward(observation)) is not None:
             yield observation.decision, reward
 
 
@@ -621,7 +621,7 @@ def _labels(
     if not start.runs:
         return []
     assert setting.store is not None  # which holds the version that the start is of
-    return list(examples.labels_of(setting.store, setting.rule, start, router))
+    return list(examples.read_labels(setting.store, setting.rule, start, router))
 
 
 def _taught(labels: Iterable[Example]) -> dict[str, float]:
@@ -635,7 +635,7 @@ def _taught(labels: Iterable[Example]) -> dict[str, float]:
 def _recipe(named: CandidateName, setting: CandidateService) -> LearnedTarget:
     _, version = setting.version(named)
     start = StartingPoint.of(version.start)
-    recipe = Recipe(spec_of(version), setting.rule, start, version.router, version.arms)
+    recipe = Recipe(read_spec(version), setting.rule, start, version.router, version.arms)
     if start is not None and start.after:
         _same_positions(version, setting)
     return _progressive(f"The recipe of version {version.version}, {recipe.policy.kind}", recipe, setting)

@@ -70,7 +70,7 @@ from armwise.feedback.ope import (
 from armwise.feedback.registry import arm_sets, keys
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.sources import TrainingLog
-from armwise.feedback.texts import value_of
+from armwise.feedback.texts import find_value
 from armwise.feedback.training_log import Settled, read_examples
 from armwise.feedback.training_log import examples as training_log_examples
 
@@ -415,8 +415,8 @@ def _replay(
                     candidate.decide(row_of[example.seq], candidate.block[place])
             reward = (
                 None
-                if training_log_examples.run_of(example.decision) is not None
-                else setting.rule.reward_of(example)
+                if training_log_examples.find_run(example.decision) is not None
+                else setting.rule.compute_reward(example)
             )
             for candidate in replayed:
                 candidate.learn(candidate.block[place], reward)
@@ -624,7 +624,7 @@ def candidate_results(
         evaluations: Evaluations of the candidates that have rows.
         inputs: Inputs of verdicts and warnings.
     """
-    edges = edges_of([target_evaluation.weight for target_evaluation in evaluations.values()])
+    edges = choose_edges([target_evaluation.weight for target_evaluation in evaluations.values()])
     return tuple(
         _candidate_result(target, evaluations.get(target.name), inputs, edges, served=target is found[0])
         for target in found
@@ -655,7 +655,7 @@ def _candidate_result(
             "estimates": tuple(
                 _estimated(each, _doubt(target_evaluation.log)) for each in target_evaluation.estimates
             ),
-            "weights": weights_of(target_evaluation, edges, inputs.gate, served=served) if drawn else None,
+            "weights": count_weights(target_evaluation, edges, inputs.gate, served=served) if drawn else None,
             "shares": {each.arm: each.target for each in target_evaluation.diagnostics.overlap},
             "over_time": over_time(target_evaluation.log, target_evaluation.weight) if drawn else (),
         }
@@ -689,10 +689,10 @@ def _interval(estimate: EstimateWithInterval | None) -> Interval | None:
     )
 
 
-def edges_of(weights: Sequence[dataset.Floats]) -> tuple[float, ...]:
+def choose_edges(weights: Sequence[dataset.Floats]) -> tuple[float, ...]:
     """Return upper edges of bins for weights: 0, then powers of 2 up to the largest weight.
 
-    >>> edges_of([np.array([0.0, 1.5])])
+    >>> choose_edges([np.array([0.0, 1.5])])
     (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)
     """
     largest = max((float(weight.max()) for weight in weights), default=0.0)
@@ -700,7 +700,7 @@ def edges_of(weights: Sequence[dataset.Floats]) -> tuple[float, ...]:
     return (0.0, *(LEAST_EDGE * 2.0**power for power in range(last + 1)))
 
 
-def weights_of(
+def count_weights(
     one: evaluation.Evaluation, edges: tuple[float, ...], gate: GateSpec, *, served: bool
 ) -> Weights:
     """Return the weights of a candidate.
@@ -830,7 +830,7 @@ def evaluate_log(
     """
     rule = request.changed(config.reward)
     setting = CandidateService.of(config, rule, store, request.ceiling)
-    selection = replace(selection_of(request), after=_first_position(request, setting))
+    selection = replace(read_selection(request), after=_first_position(request, setting))
     settled = source.settled
     try:
         judged = source.log(rule, selection, progress)
@@ -978,7 +978,7 @@ def _provenance(log: Log) -> Iterator[str]:
         yield ALL_ELIGIBLE
 
 
-def selection_of(request: EvaluationRequest) -> Selection:
+def read_selection(request: EvaluationRequest) -> Selection:
     """Return the selection of a request."""
     first, last = request.versions or (1, 0)
     prefix, apart = ("", "") if request.project is None else keys.ids_within(request.project)
@@ -1031,7 +1031,7 @@ def _selects(selection: Selection, decision: Decision) -> bool:
         and (selection.until is None or decision.decided_at < selection.until)
         and (not selection.versions or decision.version in selection.versions)
         and all(
-            value_of(decision.context.features, name, 0.0) == value
+            find_value(decision.context.features, name, 0.0) == value
             for name, value in selection.features.items()
         )
     )

@@ -16,7 +16,7 @@ from armwise.agent.evaluation.candidates import CandidateKind
 from armwise.agent.evaluation.job import Evaluations, evaluate_apart
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.jobs import ProgressCallback, UndecidedError
-from armwise.agent.learning import configuration_of
+from armwise.agent.learning import digest_configuration
 from armwise.arms.base import Progress
 from armwise.feedback.log import Store
 from armwise.feedback.registry import ActivePolicy, EvaluationRow, evaluations
@@ -98,7 +98,7 @@ async def verdict(
     if evaluation.status is evaluations.EvaluationStatus.FAILED:
         reason = f"Version {version} cannot be evaluated: {evaluation.error}"
         return {"verdict": "hold", "promote": False, "reasons": [reason], "evaluation": evaluation.seq}
-    report = await asyncio.to_thread(evaluations.result_of, store, evaluation.seq)
+    report = await asyncio.to_thread(evaluations.read_result, store, evaluation.seq)
     assert report is not None  # it is done
     (judged,) = (result for result in report["candidates"] if result["name"] == name)
     return {**judged["verdict"], "evaluation": evaluation.seq}
@@ -121,7 +121,7 @@ def newest_judgement(
         LogUnavailableError: Try again later.
     """
     since = 0.0 if active.newest is None else active.newest.at
-    evaluation = evaluations.newest_of(store, configured, _request(version, active))
+    evaluation = evaluations.find_newest(store, configured, _request(version, active))
     return None if evaluation is None or evaluation.submitted_at < since else evaluation
 
 
@@ -200,7 +200,7 @@ def run_evaluation(
 
         return evaluate_apart(config, stored_request, both)
 
-    configured, never = configuration_of(config), threading.Event()
+    configured, never = digest_configuration(config), threading.Event()
     number = evaluations.submit(
         store, configured, request, clock(), most=None
     ).seq  # a run asks for two, one at a time
@@ -214,7 +214,7 @@ def run_evaluation(
             work.run(never)
         else:
             time.sleep(POLL_S)
-    report = evaluations.result_of(store, number)
+    report = evaluations.read_result(store, number)
     if evaluation.status is evaluations.EvaluationStatus.FAILED or report is None:
         raise EvaluationFailedError(f"evaluation {number} failed: {evaluation.error}")
     return FinishedEvaluation(number, report)

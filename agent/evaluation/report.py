@@ -196,7 +196,7 @@ class CandidateResult(ReportSection):
                 noted.setdefault(estimate.note, []).append(estimate.estimator)
         noted_lines = [f"{', '.join(names)}: {note}." for note, names in noted.items()]
         warnings = self.weights.warnings if self.weights is not None else ()
-        verdict = [f"The gate says {verdict_of(self.verdict)}"] if self.verdict is not None else []
+        verdict = [f"The gate says {write_verdict(self.verdict)}"] if self.verdict is not None else []
         return [self.about, *self.notes, *excluded, *noted_lines, *warnings, *verdict]
 
     @property
@@ -219,10 +219,10 @@ class CandidateResult(ReportSection):
         )
 
 
-def verdict_of(verdict: Mapping[str, Any]) -> str:
+def write_verdict(verdict: Mapping[str, Any]) -> str:
     """Return a verdict as a line.
 
-    >>> verdict_of({"verdict": "hold", "reasons": ["Too few rows.", "An arm was never drawn."]})
+    >>> write_verdict({"verdict": "hold", "reasons": ["Too few rows.", "An arm was never drawn."]})
     'hold. Too few rows. An arm was never drawn.'
     """
     return " ".join([f"{verdict['verdict']}.", *map(str, verdict["reasons"])])
@@ -448,7 +448,7 @@ def evidence(report: Report) -> "Figure":
     """Draw the estimated gain and its lower bound along the log."""
     figure = _figure(3.2)
     axes: Any = figure.subplots()
-    trails = [(candidate.name, trail) for candidate in report.candidates if (trail := trail_of(candidate))]
+    trails = [(candidate.name, trail) for candidate in report.candidates if (trail := draw_trail(candidate))]
     for number, (name, trail) in enumerate(trails[:MOST_LINES]):
         rows, colour = [point["n"] for point in trail], PALETTE[number % len(PALETTE)]
         axes.plot(rows, [point["low"] for point in trail], color=colour, linewidth=1.8, label=short(name))
@@ -456,7 +456,7 @@ def evidence(report: Report) -> "Figure":
     margin = next(
         candidate.verdict["figures"]["margin"]
         for candidate in report.candidates
-        if trail_of(candidate) and candidate.verdict
+        if draw_trail(candidate) and candidate.verdict
     )
     axes.axhline(margin, color=GREY, linestyle=":", linewidth=1.2)
     # The first bounds are far below all others, and would hide them.
@@ -470,7 +470,7 @@ def evidence(report: Report) -> "Figure":
     return figure
 
 
-def trail_of(one: CandidateResult) -> list[dict[str, float]]:
+def draw_trail(one: CandidateResult) -> list[dict[str, float]]:
     """Return the trail of the gate; empty without a verdict or without decisions."""
     return [] if one.verdict is None else list(one.verdict.get("trail", []))
 
@@ -734,7 +734,7 @@ def _pictures(report: Report) -> dict[str, str]:
         drawn["over_time"] = (over_time, "Value of each candidate over time")
     if any(candidate.weights for candidate in report.candidates[1:]):
         drawn["weights"] = (weights, "Histogram of the weights of each candidate")
-    if any(map(trail_of, report.candidates)):
+    if any(map(draw_trail, report.candidates)):
         drawn["evidence"] = (evidence, "What the gate knew along the log")
     return {name: draw_svg(report, draw, title) for name, (draw, title) in drawn.items()}
 

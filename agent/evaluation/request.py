@@ -40,13 +40,13 @@ LONGEST = 20_000
 """Characters of all names together: parsing policies blocks the event loop."""
 
 
-def moment_of(value: object) -> datetime:
+def read_moment(value: object) -> datetime:
     """Parse a date, or a date and a time; UTC without a time zone.
 
     Raises:
         ValueError: It is neither, or of another year in UTC than any calendar has.
 
-    >>> moment_of("20260105").isoformat(), moment_of("2026-01-05T12:00+02:00").isoformat()
+    >>> read_moment("20260105").isoformat(), read_moment("2026-01-05T12:00+02:00").isoformat()
     ('2026-01-05T00:00:00+00:00', '2026-01-05T12:00:00+02:00')
     """
     try:
@@ -59,7 +59,7 @@ def moment_of(value: object) -> datetime:
     return moment
 
 
-Moment = Annotated[datetime, BeforeValidator(moment_of)]
+Moment = Annotated[datetime, BeforeValidator(read_moment)]
 """A date, or a date and a time; a number is not read as seconds."""
 
 Amount = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]

@@ -23,7 +23,7 @@ import numpy as np
 from typing_extensions import override
 
 from armwise.agent.config import AppConfig
-from armwise.agent.policies import FORM, kinds_of
+from armwise.agent.policies import FORM, select_kinds
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.drift import Alarm, newest_alarms
 from armwise.feedback.log import Store, listing
@@ -645,7 +645,7 @@ class PositionSums(Served):
         self._rows, self._live = rows, live
         self._since = np.array(since, dtype=np.int64)
         self._starts, self._index = np.unique(rows.slot, return_inverse=True)
-        widths = np.array([rollups.stretch_of(int(start))[1] for start in self._starts], dtype=np.int64)
+        widths = np.array([rollups.find_stretch(int(start))[1] for start in self._starts], dtype=np.int64)
         self._widths = np.minimum(widths, np.maximum(1, last + 1 - self._starts))
         counted = np.bincount(self._index, rows.columns["decisions"], len(self._starts))
         self._until = np.cumsum(counted).astype(np.int64)
@@ -775,7 +775,7 @@ def rows_by_kind(questions: Sequence[Mapping[str, float]]) -> tuple[str, dict[st
     >>> rows_by_kind([{"tier=pro": 1.0}, {"tier=free": 1.0}, {"tier=pro": 1.0}, {}])
     ('tier', {'pro': [0, 2], 'free': [1], 'all others': [3]})
     """
-    named = [kinds_of(features) for features in questions]
+    named = [select_kinds(features) for features in questions]
     heads = Counter(head for kinds in named for head in {head for head, _ in kinds})
     if not heads:
         return "", {}

@@ -80,7 +80,7 @@ async def create_token(point: RequestPoint, caller: RequestCaller, decision_id: 
     point.config.reward.metric(METRIC)
     _presser(point, caller).stored(decision_id)  # refuses what its token could not be used for
     expires = int(point.service.clock() + point.config.reward.wait_s)
-    token = token_of(point, caller.key, decision_id, expires)
+    token = make_token(point, caller.key, decision_id, expires)
     return StdlibJson(construct(FeedbackToken, token=token, expires_at=float(expires)))
 
 
@@ -147,7 +147,7 @@ def _value(metric: Metric, pressed: Literal["up", "down"]) -> Value:
     return bool(number) if metric.type == "boolean" else number
 
 
-def token_of(point: DecisionPoint, key: str | None, decision_id: str, expires: int) -> str:
+def make_token(point: DecisionPoint, key: str | None, decision_id: str, expires: int) -> str:
     """Return a token of a decision.
 
     Args:

@@ -25,9 +25,9 @@ from armwise.feedback.exchange import (
     ImportRequest,
     LogSummary,
     ProductionLog,
+    make_rule,
     read_dsjson,
     read_obp,
-    rule_of,
 )
 from armwise.feedback.jsonl import ExchangeError, Header, appearing, write_export
 
@@ -201,7 +201,7 @@ def import_log(
 
 def _write_log(source: Path, request: ImportRequest, output: Path | None) -> None:
     """Write a log, or show what it would be. Raises ExchangeError."""
-    rule, first = rule_of(request.metric, request.scale), list[Example]()
+    rule, first = make_rule(request.metric, request.scale), list[Example]()
     with progress() as on_progress:
         log = ProductionLog(source, request, on_progress)
         if output is None:
@@ -297,7 +297,7 @@ def _convert(
     """Convert a log that has its propensities. Raises ExchangeError."""
     with progress() as on_progress, appearing(output) as file:
         rows = _Counted(read(source, metric, scale, faults), on_progress)
-        write_export(rows, file, Header(written_at=time.time(), reward=rule_of(metric, scale)))
+        write_export(rows, file, Header(written_at=time.time(), reward=make_rule(metric, scale)))
         if not rows.count:
             raise ExchangeError(f"{source}: no row can be used; {_left_out(faults)}")
     say(f"{rows.count:,} decisions written to {output}")

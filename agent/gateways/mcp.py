@@ -112,7 +112,7 @@ Question = Annotated[Text, Field(description="A question in natural language.")]
 
 
 @contextmanager
-def _of(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[DecisionPoint, Caller]]:
+def _calling(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[DecisionPoint, Caller]]:
     """Yield the default decision point, and who calls a tool; a failure becomes one that the model reads.
 
     Raises:
@@ -145,13 +145,13 @@ async def search(
     ] = None,
 ) -> SearchResults:
     """Search for passages that answer a question, in one corpus or where the policy finds it best."""
-    with _of(ctx, "decide") as (point, caller):
+    with _calling(ctx, "decide") as (point, caller):
         body = RetrieveRequest(query=query)
-        ask = asking.ask_of(point, caller, query, body, None, "query")
+        ask = asking.check_ask(point, caller, query, body, None, "query")
         if corpus is not None:
             vector_stores.require(point, corpus)
             ask = vector_stores.within(point, ask, corpus)
-        decided, _, _ = await asking.whole(asking.events_of(point, caller, ask, None, None))
+        decided, _, _ = await asking.whole(asking.stream_turn(point, caller, ask, None, None))
         return SearchResults(
             results=_found(point, decided.retrieval.passages), decision_id=decided.decision.id
         )
@@ -163,25 +163,29 @@ async def fetch(
     ctx: Context[Any, Any],
 ) -> Document:
     """Return the text of a passage that a search has found."""
-    with _of(ctx, "decide", "read") as (point, caller):
+    with _calling(ctx, "decide", "read") as (point, caller):
         passage = (await permitted(point, caller, [id])).get(id)
         if passage is None:
             raise ToolError(f"the corpus holds no passage {id!r}; an id of a search was expected")
-        corpus, _ = point.config.place_of(id)
+        corpus, _ = point.config.locate_passage(id)
         attributes = {name: str(value) for name, value in shown(passage.metadata).items()}
         about = {**attributes, "corpus": corpus}
         return Document(
-            id=id, title=passage.title, text=passage.text, url=chat.url_of(id, point.config), metadata=about
+            id=id,
+            title=passage.title,
+            text=passage.text,
+            url=chat.name_source(id, point.config),
+            metadata=about,
         )
 
 
 @SERVER.tool(annotations=READS)
 async def ask(question: Question, ctx: Context[Any, Any]) -> WrittenAnswer:
     """Answer a question from the passages of this service."""
-    with _of(ctx, "decide") as (point, caller):
+    with _calling(ctx, "decide") as (point, caller):
         body = ChatRequest(messages=[ChatMessage(role="user", content=question)])
-        chat_ask = await chat.ask_of(point, caller, body, None)
-        decided, written, _ = await asking.whole(asking.events_of(point, caller, chat_ask, None, None))
+        chat_ask = await chat.read_ask(point, caller, body, None)
+        decided, written, _ = await asking.whole(asking.stream_turn(point, caller, chat_ask, None, None))
         return WrittenAnswer(
             answer=written.text,
             passages=_found(point, decided.retrieval.passages),
@@ -201,7 +205,7 @@ async def rate(
 
     The metric `comment` takes a text, and `demonstration` the right answer.
     """
-    with _of(ctx, "feedback") as (point, caller):
+    with _calling(ctx, "feedback") as (point, caller):
         metric = point.config.reward.metrics.get(metric_name)
         if isinstance(value, str) and metric is not None and metric.values is None:
             with suppress(ValueError):  # some clients send every argument as a text
@@ -212,7 +216,7 @@ async def rate(
 
 
 def _found(point: DecisionPoint, passages: Sequence[Passage]) -> list[FoundPassage]:
-    return [FoundPassage(id=p.id, title=p.title, url=chat.url_of(p.id, point.config)) for p in passages]
+    return [FoundPassage(id=p.id, title=p.title, url=chat.name_source(p.id, point.config)) for p in passages]
 
 
 async def serve(scope: Scope, receive: Receive, send: Send) -> None:

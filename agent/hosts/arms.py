@@ -24,7 +24,7 @@ from armwise.feedback.registry import arm_sets
 Arms = Mapping[str, ArmSpec]
 
 
-def settings_of(config: AppConfig) -> ArmSettings:
+def read_settings(config: AppConfig) -> ArmSettings:
     """Return what every host builds its arms from."""
     return ArmSettings(
         config.corpus_sources,
@@ -94,7 +94,7 @@ def open_here(
     arms = (now, *(other.arms for other in others))
     embedders.expected = frozenset().union(*(ArmGraph(each).embeddings_of_actions() for each in arms))
     here = ArmHost(
-        settings_of(config),
+        read_settings(config),
         arms_on(None, config.arms, deployed),
         lambda: arms_on(None, now, deployed),
         embedders,

@@ -18,7 +18,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from armwise.agent.access import require_closed
-from armwise.agent.api import ApiError, code_of, create_app
+from armwise.agent.api import ApiError, choose_code, create_app
 from armwise.agent.config import AppConfig, RetrievalCacheSpec
 from armwise.agent.evaluation import verdict
 from armwise.agent.hosts.arms import open_here
@@ -81,7 +81,11 @@ class Ingress:
         hosts = {name: RemoteArmHost(handle) for name, handle in arms.items()}
         backends = Backends(
             open_here(
-                config, hosts, encoders, writers[writing.DEFAULT], cache_of(config.retrieval_cache, counters)
+                config,
+                hosts,
+                encoders,
+                writers[writing.DEFAULT],
+                open_cache(config.retrieval_cache, counters),
             ),
             encoders,
             writers,
@@ -106,7 +110,7 @@ class Ingress:
             keep_what_is_loaded()  # once more: encoders are loaded last
 
 
-def cache_of(spec: RetrievalCacheSpec, folder: str) -> retrieval_cache.RetrievalCache:
+def open_cache(spec: RetrievalCacheSpec, folder: str) -> retrieval_cache.RetrievalCache:
     """Return the cache of what arms find, in a folder of this service alone on this machine."""
     return retrieval_cache.RetrievalCache(Path(folder), spec.size_mib << 20, spec.ttl_s)
 
@@ -133,7 +137,7 @@ def open_replica(config: AppConfig, backends: Backends, counters: str) -> Replic
         clock=SteadyClock(),
         telemetry=Telemetry(counters),
         gate=verdict,
-        code_of=code_of,
+        choose_code=choose_code,
         deployments=deployments,
     )
 

@@ -8,7 +8,7 @@ from armwise.agent.background import Work
 from armwise.agent.config import AppConfig
 from armwise.agent.evaluation import Evaluations, evaluate_apart
 from armwise.agent.jobs import Jobs, Task, this_process
-from armwise.agent.learning import configuration_of
+from armwise.agent.learning import digest_configuration
 from armwise.agent.telemetry import begin
 from armwise.agent.wings import CANARIES, WARM_STARTS, load
 from armwise.feedback.clock import SteadyClock
@@ -43,7 +43,7 @@ class JobsHost:
         return self._opened.enter_context(closing(store))
 
     def _evaluations(self, config: AppConfig, point: str) -> Task:
-        configured, evaluate = configuration_of(config), partial(evaluate_apart, config)
+        configured, evaluate = digest_configuration(config), partial(evaluate_apart, config)
         return Evaluations(self._store(config), configured, self._worker, evaluate, self._clock, point=point)
 
     def _warm_starts(self, config: AppConfig, since: float) -> Task:

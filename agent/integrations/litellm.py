@@ -115,7 +115,7 @@ class ArmwiseLogger(CustomLogger):
         """Queue a call; whatever it is made of, nothing is raised into it."""
         try:
             if kwargs.get("cache_hit") is not True:
-                item = observation_of(kwargs, response, start, end, status, content=self._content)
+                item = make_observation(kwargs, response, start, end, status, content=self._content)
                 self._waiting.put_nowait(item)
         except queue.Full:
             self._drop(1, "too many wait already")
@@ -155,7 +155,7 @@ class ArmwiseLogger(CustomLogger):
             self._drop(refused, "the service refused them; `tap.names` may lack a model")
 
 
-def observation_of(
+def make_observation(
     call: Mapping[str, Any], response: Any, start: Any, end: Any, status: str, *, content: bool = True
 ) -> dict[str, Any]:
     """Return the item of `POST /v1/observations` of a call.

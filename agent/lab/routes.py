@@ -9,7 +9,7 @@ from pydantic import Field
 
 from armwise.agent.api.documented import documented, link
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestPoint, location_of
+from armwise.agent.api.middleware import RequestPoint, locate
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import PageBefore, PageLimit, PathNumber
 from armwise.agent.jobs import planned_at
@@ -81,9 +81,7 @@ async def ask(point: RequestPoint) -> StdlibJson[WarmStart]:
         run = await asyncio.to_thread(registry_runs.request, point.store, configured, point.service.clock())
     except UnderWayError as error:
         raise ApiError("under_way", str(error)) from None
-    return StdlibJson(
-        construct(WarmStart, **_state(run)), 202, location_of(point, f"/v1/warm-starts/{run.seq}")
-    )
+    return StdlibJson(construct(WarmStart, **_state(run)), 202, locate(point, f"/v1/warm-starts/{run.seq}"))
 
 
 @router.get("/v1/warm-starts", **documented("listWarmStarts", WarmStartList, scopes=("read",)))

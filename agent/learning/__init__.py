@@ -2,7 +2,15 @@
 
 from .learner import Learner, LearnerThread, publish_candidate
 from .rebuild import RebuildError, RebuildReport, rebuild
-from .recipe import DIGEST_CHARS, Recipe, active_recipe, configuration_of, known_arms, live_arms, spec_of
+from .recipe import (
+    DIGEST_CHARS,
+    Recipe,
+    active_recipe,
+    digest_configuration,
+    known_arms,
+    live_arms,
+    read_spec,
+)
 from .restore import (
     BusyError,
     PolicyHistory,
@@ -27,7 +35,7 @@ __all__ = [
     "StoredTrained",
     "Verification",
     "active_recipe",
-    "configuration_of",
+    "digest_configuration",
     "earlier_checkpoint",
     "keep_router",
     "known_arms",
@@ -35,11 +43,11 @@ __all__ = [
     "load_checkpoint",
     "open_router",
     "publish_candidate",
+    "read_spec",
     "rebuild",
     "restore_policy",
     "resume_point",
     "score_by_searching",
-    "spec_of",
     "train_on",
     "verify",
 ]

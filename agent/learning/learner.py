@@ -22,7 +22,7 @@ from dataclasses import replace
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.learning.restore import load_checkpoint, resume_point, train_on
 from armwise.agent.learning.router_scores import MOST, score_unscored
-from armwise.agent.policies import PolicyError, restarts_of
+from armwise.agent.policies import PolicyError, list_restarts
 from armwise.arms.base import Progress
 from armwise.arms.models import Backbone
 from armwise.feedback.budget import Budget, Pacer, Price
@@ -39,7 +39,7 @@ from armwise.feedback.training_log import (
     lag,
     learned_examples,
     newest_epoch,
-    position_of,
+    read_position,
     rollups,
     router_contexts,
 )
@@ -119,7 +119,7 @@ class Learner:
         self._reported_at = timer()  # when it last published or logged its progress
         self.behind = False
         with store.reading() as connection:
-            self._looked_through = position_of(connection, self._rule.join).log_seq
+            self._looked_through = read_position(connection, self._rule.join).log_seq
         self._resume()
         self._prices = (
             None if budget is None else PriceKeeper(store, budget, epoch, clock, token_prices or {})
@@ -204,10 +204,10 @@ class Learner:
 
     def _reporting_restarts(self, examples: Iterable[Example]) -> Iterator[Example]:
         """Yield examples; where the policy restarts at one, raise an alarm."""
-        n_restarts = len(restarts_of(self._policy))
+        n_restarts = len(list_restarts(self._policy))
         for example in examples:
             yield example
-            for restart in restarts_of(self._policy)[n_restarts:]:
+            for restart in list_restarts(self._policy)[n_restarts:]:
                 logger.warning(
                     "example %d: the policy restarts from its latest %d rewards, as %s earns %.3g where it "
                     "earned %.3g",
@@ -218,7 +218,7 @@ class Learner:
                         f"restart, reward of {restart.arm}", restart.before, restart.after, example.seq
                     )
                     self._watch.add(change, example, "policy")
-            n_restarts = len(restarts_of(self._policy))
+            n_restarts = len(list_restarts(self._policy))
 
     def _score_unscored(self, upto: int) -> None:
         """Score the decisions of the next examples that the router of the recipe has not seen."""
@@ -387,7 +387,7 @@ def publish_candidate(
     start = recipe.start or StartingPoint()
     with store.reading() as connection:
         epoch, _ = newest_epoch(connection)
-        joined = position_of(connection, recipe.reward.join).examples_seq
+        joined = read_position(connection, recipe.reward.join).examples_seq
     if start.after > joined:
         raise ValueError(f"a start after example {start.after}: the training log has {joined}")
     if recipe.router is not None:  # all that is joined above, and what waits for feedback

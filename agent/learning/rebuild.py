@@ -166,7 +166,7 @@ def rebuild(
     """
     recipe, arms = active_recipe(store, config), known_arms(store, config)
     replay, newest = _Replay(store, recipe, arms), registry_versions.latest(store, recipe.digest)
-    replays, versions = [replay], registry_versions.kept_of(store, recipe.digest) if every else []
+    replays, versions = [replay], registry_versions.list_kept(store, recipe.digest) if every else []
     versions += [newest] if newest else []
     if number is not None:
         named = _named(store, config, number)
@@ -208,7 +208,7 @@ def rebuild(
                     parent=replaced.version,
                     examples_seq=replay.learned,
                     applied_seq=lag.applied_by(connection, config.reward.join, replay.learned),
-                    digest=registry_versions.digest_of(replay.state),
+                    digest=registry_versions.digest_state(replay.state),
                     epoch=epoch,
                     created_at=clock(),
                 )
@@ -250,7 +250,9 @@ class _Replay:
         start = recipe.start or StartingPoint()
         self.recipe, self._arms = recipe, arms
         self._store, self._policy = store, recipe.build(arms)
-        train_on(self._policy, recipe.reward, examples.labels_of(store, recipe.reward, start, recipe.router))
+        train_on(
+            self._policy, recipe.reward, examples.read_labels(store, recipe.reward, start, recipe.router)
+        )
         self.learned = start.after
         self._beside: observed.WithObservations | None = None
         if start.also is not None:
@@ -291,7 +293,7 @@ class _Replay:
             if example.seq > self.learned:
                 new = (example,) if self._beside is None else self._beside.follow((example,))
                 of_no_run = (
-                    new_example for new_example in new if examples.run_of(new_example.decision) is None
+                    new_example for new_example in new if examples.find_run(new_example.decision) is None
                 )
                 train_on(self._policy, self.recipe.reward, of_no_run)
                 self.learned = example.seq
@@ -302,7 +304,7 @@ class _Replay:
         for version in self._due:
             expected = ""
             if version.applied_seq <= position.log_seq:  # the log is joined as far as it was for this version
-                expected = registry_versions.digest_of(self.state)
+                expected = registry_versions.digest_state(self.state)
                 self.wrong.add(version.version)
             self._note(version, f"version {version.version}", expected, version.digest)
         self._due.clear()
@@ -323,7 +325,7 @@ class _Replay:
 
     def _compare(self, version: Version) -> None:
         state, kept = self.state, registry_versions.checkpoint(self._store, version.version)
-        digest = registry_versions.digest_of(state)
+        digest = registry_versions.digest_state(state)
         if digest != version.digest:
             comparison = self._compared_elsewhere(version, kept, state)
             self.compared.append(comparison)
@@ -331,7 +333,7 @@ class _Replay:
                 self.wrong.add(version.version)
             return
         self._note(version, f"version {version.version}", digest, version.digest)
-        stored_digest = "" if kept is None else registry_versions.digest_of(kept)
+        stored_digest = "" if kept is None else registry_versions.digest_state(kept)
         newest = registry_versions.latest(self._store)
         if stored_digest != digest and (
             stored_digest or (newest and registry_versions.is_kept(version.version, newest.version))
@@ -343,9 +345,9 @@ class _Replay:
         """Return a version, whose digest is not that of the state, beside it."""
         elsewhere, apart = not registry_versions.computed_alike(self._store, version, arithmetic()), None
         if elsewhere and kept is not None:
-            damaged = registry_versions.digest_of(kept) != version.digest
+            damaged = registry_versions.digest_state(kept) != version.digest
             apart = inf if damaged else difference(kept, state)
-        rebuilt = registry_versions.digest_of(state)
+        rebuilt = registry_versions.digest_state(state)
         what = f"version {version.version}"
         return ComparedDigest(
             *(what, version.examples_seq, rebuilt, version.digest, version.version),

@@ -82,7 +82,7 @@ class Recipe:
             PolicyError: Its policy is unknown here, or it was learned by another reward.
         """
         start = StartingPoint.of(version.start)
-        recipe = cls(spec_of(version), reward, start, version.router, version.arms)
+        recipe = cls(read_spec(version), reward, start, version.router, version.arms)
         if recipe.digest != version.recipe:
             raise PolicyError(
                 f"version {version.version} is of recipe {version.recipe[:DIGEST_CHARS]}: it was learned by "
@@ -135,7 +135,7 @@ class Recipe:
             policy=self.policy.model_dump(mode="json"),
             examples_seq=examples_seq,
             applied_seq=applied_seq,
-            digest=versions.digest_of(state),
+            digest=versions.digest_state(state),
             epoch=epoch,
             created_at=now,
             start=None if self.start is None else self.start.document(),
@@ -155,7 +155,7 @@ def known_arms(store: Store, config: AppConfig) -> list[str]:
     return list(dict.fromkeys((*config.actions, *arm_sets.defined(store))))
 
 
-def configuration_of(config: AppConfig) -> str:
+def digest_configuration(config: AppConfig) -> str:
     """Return a digest of the configuration without paths, keys, arms and other decision points.
 
     It covers what a candidate is judged by: the gate, the reward, the policy.
@@ -165,7 +165,7 @@ def configuration_of(config: AppConfig) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def spec_of(version: Version) -> PolicySpec:
+def read_spec(version: Version) -> PolicySpec:
     """Return the policy specification of a version. Raises PolicyError."""
     try:
         return PolicySpec.model_validate(version.policy)

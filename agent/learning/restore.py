@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from armwise.agent.learning.arithmetic import arithmetic
-from armwise.agent.learning.recipe import DIGEST_CHARS, Recipe, spec_of
+from armwise.agent.learning.recipe import DIGEST_CHARS, Recipe, read_spec
 from armwise.agent.policies import Policy, PolicyError, build_policy
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import Example
@@ -50,7 +50,7 @@ def restore_policy(
         LogUnavailableError: Try again later.
     """
     if empty is None:
-        empty = build_policy(spec_of(version), arms)
+        empty = build_policy(read_spec(version), arms)
     try:
         return load_checkpoint(store, empty, version)
     except PolicyError as error:
@@ -70,7 +70,7 @@ def restore_policy(
         raise PolicyError(f"{lost}, and it cannot be learned again: {gap}") from gap
     state = policy.save()
     # where another processor computed it, the numbers are equal up to rounding, and the digest is another
-    if (digest := versions.digest_of(state)) != version.digest and versions.computed_alike(
+    if (digest := versions.digest_state(state)) != version.digest and versions.computed_alike(
         store, version, arithmetic()
     ):
         raise PolicyError(
@@ -92,7 +92,7 @@ def load_checkpoint(store: Store, empty: Policy, version: Version) -> Policy:
         PolicyError: The checkpoint is missing or damaged, or the policy refuses it.
     """
     state = versions.checkpoint(store, version.version)
-    if state is None or versions.digest_of(state) != version.digest:
+    if state is None or versions.digest_state(state) != version.digest:
         raise PolicyError(f"checkpoint of version {version.version} is missing or damaged")
     try:
         return empty.load(state)
@@ -125,7 +125,7 @@ def resume_point(store: Store, empty: Policy, version: Version) -> tuple[Policy,
 def train_on(policy: Policy, rule: RewardRule, examples: Iterable[Example]) -> None:
     """Train a policy on examples, in order, with the rewards of a rule."""
     for example in examples:
-        reward = rule.reward_of(example)
+        reward = rule.compute_reward(example)
         if reward is not None:
             policy.learn(example.decision, reward)
 

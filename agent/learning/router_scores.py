@@ -187,7 +187,7 @@ def score_by_searching(
         return ""
     again = _SearchAgain.open(config, stored, arms, store.draw_secret.salt(config.salt), on_progress)
     for first in range(0, len(unscored), SEARCH_BATCH):
-        decisions = router_contexts.decisions_of(store, unscored[first : first + SEARCH_BATCH])
+        decisions = router_contexts.read_decisions(store, unscored[first : first + SEARCH_BATCH])
         router_contexts.store_scores(
             store, digest, {decision.id: again.scores(decision) for decision in decisions}
         )
@@ -249,7 +249,7 @@ class _SearchAgain:
             return None
         ids = sorted({passage.id for passages in passages_by_arm.values() for passage in passages})
         vectors = self.vectors.of(ids) if ids else {}
-        inputs = features.features_of(
+        inputs = features.compute_features(
             question,
             embeddings[about.backbone],
             list(passages_by_arm),

@@ -2,7 +2,7 @@
 
 from . import sampling, vowpal
 from .adaptive import Adaptive
-from .base import Fixed, Policy, PolicyError, Restart, Uniform, restarts_of
+from .base import Fixed, Policy, PolicyError, Restart, Uniform, list_restarts
 from .catalog import (
     POLICIES,
     PolicySpec,
@@ -22,7 +22,7 @@ from .features import (
     describe_action,
     flattened,
     form,
-    kinds_of,
+    select_kinds,
 )
 from .linear import LinearThompson, LinUCB
 from .neural import NeuralGreedy
@@ -69,12 +69,12 @@ __all__ = [
     "form",
     "greedy",
     "hashed",
-    "kinds_of",
+    "list_restarts",
     "pack",
     "require_action_features",
-    "restarts_of",
     "sampling",
     "seal",
+    "select_kinds",
     "served_distribution",
     "softmax",
     "unpack",

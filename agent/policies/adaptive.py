@@ -344,7 +344,7 @@ class Adaptive:
         x = self._columns(context)
         with self._lock:
             model = self._model or _Model.empty(len(x))
-            rows = self._rows_of(arms)
+            rows = self._find_rows(arms)
             mean, variance = self._predict(model, x, rows, self._priors(model, context, arms, rows))
             width = self._settings["alpha"] * math.sqrt(model.noise[0])
             widths = np.asarray(width * (model.weights @ np.sqrt(variance)))
@@ -360,7 +360,7 @@ class Adaptive:
         x = self._columns(context)
         with self._lock:
             model = self._model or _Model.empty(len(x))
-            weights, rows = model.weights, self._rows_of(arms)
+            weights, rows = model.weights, self._find_rows(arms)
             priors = self._priors(model, context, arms, rows)
             levels = priors.levels[PRIOR_OF_MEMBER]
             scale = model.scale[rows, None, None]
@@ -386,7 +386,7 @@ class Adaptive:
                 model.add_arm()
             self._rewards += 1
             row, at = self._rows[decision.drawn], decision.arms.index(decision.drawn)
-            rows = self._rows_of(decision.arms)
+            rows = self._find_rows(decision.arms)
             priors = self._priors(model, decision.context, decision.arms, rows)
             mean, variance = _expected(model, x, row, priors, at)
             error = reward - float(model.weights @ mean)
@@ -480,7 +480,7 @@ class Adaptive:
         ridges = np.where(scored, RIDGES[:, None], RIDGES[-1])
         return _Priors(np.stack([scores, own]), levels, ridges, scored)
 
-    def _rows_of(self, arms: Sequence[str]) -> NDArray[np.intp]:
+    def _find_rows(self, arms: Sequence[str]) -> NDArray[np.intp]:
         """Return the row of each arm; that of an arm without rewards is the last."""
         return np.array([self._rows.get(arm, -1) for arm in arms], dtype=np.intp)
 

@@ -93,7 +93,7 @@ class Restart:
     after: float
 
 
-def restarts_of(policy: Policy) -> Sequence[Restart]:
+def list_restarts(policy: Policy) -> Sequence[Restart]:
     """Return when a policy forgot what it had learned, the oldest first; none where it never does."""
     restarts: Sequence[Restart] = getattr(policy, "restarts", ())
     return restarts

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from armwise.agent.policies.base import PolicyError
 from armwise.feedback.events import ROUTER, SIMILARITY, Context, Decision
-from armwise.feedback.texts import by_pseudonym, pseudonym, value_of
+from armwise.feedback.texts import by_pseudonym, find_value, pseudonym
 
 
 def check_whole(least: int, **settings: int) -> None:
@@ -66,7 +66,7 @@ def prior_scores(context: Context, arms: Sequence[str], name: str | None) -> NDA
     if name is None:
         return unknown
     for feature in (ROUTER, SIMILARITY) if name == ROUTER else (name,):
-        scores = np.array([value_of(context.arms.get(arm, {}), feature, math.nan) for arm in arms])
+        scores = np.array([find_value(context.arms.get(arm, {}), feature, math.nan) for arm in arms])
         if not np.isnan(scores).all():
             return scores
     return unknown

@@ -296,10 +296,10 @@ KIND_OF_WORDS = "w"
 """What a feature of a word begins with: words are not kinds of questions."""
 
 
-def kinds_of(features: Mapping[str, float]) -> list[tuple[str, str]]:
+def select_kinds(features: Mapping[str, float]) -> list[tuple[str, str]]:
     """Return the features that name a kind of question, each with its value.
 
-    >>> kinds_of({"ask=who": 1.0, "tier=free": 1.0, "w=river": 1.0, "length": 0.3})
+    >>> select_kinds({"ask=who": 1.0, "tier=free": 1.0, "w=river": 1.0, "length": 0.3})
     [('ask', 'who'), ('tier', 'free')]
     """
     parts = (name.partition("=") for name in features)

@@ -31,7 +31,7 @@ from armwise.agent.policies.ridge import ArmRidge, Array
 from armwise.agent.policies.sampling import greedy
 from armwise.agent.policies.serialization import pack, seal, unpack, unseal
 from armwise.feedback.events import Context, Decision
-from armwise.feedback.texts import OURS, by_pseudonym, pseudonym, value_of
+from armwise.feedback.texts import OURS, by_pseudonym, find_value, pseudonym
 
 DEFAULT_RIDGE_WITH_PRIOR = 3000.0
 """The default penalty with a `prior_feature`."""
@@ -276,7 +276,7 @@ class RidgePolicy(ABC):
 
     def _prior(self, context: Context, arm: str) -> float:
         feature, prior = self._settings["prior_feature"], self._settings["prior"]
-        return float(prior if feature is None else value_of(context.arms.get(arm, {}), feature, prior))
+        return float(prior if feature is None else find_value(context.arms.get(arm, {}), feature, prior))
 
 
 def _scaled(features: Mapping[str, float]) -> dict[str, float]:

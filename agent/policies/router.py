@@ -12,7 +12,7 @@ from armwise.agent.policies.features import FEATURE
 from armwise.agent.policies.sampling import greedy
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.events import Context
-from armwise.feedback.texts import value_of
+from armwise.feedback.texts import find_value
 
 Explore = Literal["epsilon", "softmax", "squarecb"]
 """How scores become a distribution."""
@@ -89,7 +89,7 @@ class Routed(Uniform):
 
     def _scores(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return the score of each arm, shape (n_arms,), unknown ones as the mean of the known."""
-        scores = [value_of(context.arms.get(arm, {}), self.feature, None) for arm in arms]
+        scores = [find_value(context.arms.get(arm, {}), self.feature, None) for arm in arms]
         for arm, score in zip(arms, scores, strict=True):
             if score is not None and not math.isfinite(score):
                 raise PolicyError(

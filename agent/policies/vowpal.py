@@ -186,7 +186,7 @@ class VowpalWabbit:
         """
         check_context(context)
         with self._lock:
-            actions = self._actions_of(context, arms)
+            actions = self._find_actions(context, arms)
             shared = self._shared(context)
             self._vw.predict_multi([shared, *actions.examples])
             scores = shared.get_action_scores()
@@ -223,7 +223,7 @@ class VowpalWabbit:
     def _costs(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return what the regression predicts, shape (n_arms,)."""
         with self._lock:
-            actions = self._actions_of(context, arms)
+            actions = self._find_actions(context, arms)
             self._vw.predict_multi([self._shared(context), *actions.examples])
             costs = np.array([example.get_partial_prediction() for example in actions.examples])
         return costs[actions.position]
@@ -238,7 +238,7 @@ class VowpalWabbit:
         cost = self.baseline - reward
         context, weighed_by = decision.context, decision.propensity if decision.probabilities else 1.0
         with self._lock:
-            actions = self._actions_of(context, decision.arms)
+            actions = self._find_actions(context, decision.arms)
             drawn = actions.position[decision.arms.index(decision.drawn)]
             examples = [self._shared(context), *actions.examples]
             examples[1 + drawn] = self._action(
@@ -302,7 +302,7 @@ class VowpalWabbit:
         self._vw.setup_example(example)
         return example
 
-    def _actions_of(self, context: Context, arms: Sequence[str]) -> _Actions:
+    def _find_actions(self, context: Context, arms: Sequence[str]) -> _Actions:
         if not self._actions.match(arms, context.arms):
             ordered = sorted(arms)
             self._actions = _Actions(
@@ -423,7 +423,7 @@ def _restore(model: bytes, args: str) -> Any:
     Raises:
         PolicyError: The command line is not that of these arguments, or VW refuses the model.
     """
-    if _header(model) != _header_of(args):
+    if _header(model) != _read_header(args):
         raise PolicyError(f"the model has other arguments than vw {args!r}")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model")
@@ -432,7 +432,7 @@ def _restore(model: bytes, args: str) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _header_of(args: str) -> tuple[bytes, bytes]:
+def _read_header(args: str) -> tuple[bytes, bytes]:
     """Return the header that a model of these arguments has."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model")

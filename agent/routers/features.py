@@ -4,7 +4,7 @@ before a search     question_table   form, clauses, comparisons
 after the searches  retrieved_table  similarities of passages, agreement of retrievers
 after the answers   answered_table   agreement of answers, and whether passages contain them
 
-`features_of` combines those of one question, up to the stage that is known.
+`compute_features` combines those of one question, up to the stage that is known.
 """
 
 import math
@@ -229,7 +229,7 @@ def _support(
     return table
 
 
-def features_of(
+def compute_features(
     text: str,
     embedding: Vectors,
     arms: Sequence[str],

@@ -273,7 +273,7 @@ def _relevance(folder: Path, about: RouterFacts) -> RelevanceModel | None:
         model = read_model(folder)
     except RelevanceError as error:
         raise RouterError(str(error)) from None
-    if (digest := digest_of(model.save())) != about.relevance:
+    if (digest := digest_router(model.save())) != about.relevance:
         raise RouterError(
             f"{folder} holds another model of relevance than its router was trained with: its digest is "
             f"{digest}, not {about.relevance}; {AGAIN}"
@@ -283,10 +283,10 @@ def _relevance(folder: Path, about: RouterFacts) -> RelevanceModel | None:
 
 def check_digest(saved: bytes, digest: str | None, where: str) -> None:
     """Refuse the bytes of a router that are not those that were written. Raises RouterError."""
-    if (actual := digest_of(saved)) != digest:
+    if (actual := digest_router(saved)) != digest:
         raise RouterError(f"{where} is damaged: its digest is {actual}, not {digest}; {AGAIN}")
 
 
-def digest_of(saved: bytes) -> str:
+def digest_router(saved: bytes) -> str:
     """Return the digest of a saved router."""
     return hashlib.blake2b(saved, digest_size=16).hexdigest()

@@ -82,14 +82,14 @@ def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) 
             catalog.arm_features(name, spec, graph.expected_usd(name)),
             filters=graph.filters(name),
             answering=how,
-            options=llm_catalog.options_of(config.models[how.llm]),
+            options=llm_catalog.list_options(config.models[how.llm]),
             cached=spec.cache,
             searched=graph.search_digest(name),
             bound=graph.bound(name),
             profile=profiles.get(name),
         )
         for name, spec in config.actions.items()
-        for how in [config.answering_of(name)]
+        for how in [config.find_answering(name)]
     }
 
 
@@ -186,12 +186,12 @@ class ArmRegistry:
         """
         config = self.config.with_arms(arms)
         await self._arms.load(config.arms)
-        profiles = await self._profiles_of(config)
+        profiles = await self._read_profiles(config)
         logged, configured = config.arm_documents, self._configured
         arm_set = await asyncio.to_thread(arm_sets.replace, self._store, logged, configured, same_document)
         self._serve(config, arm_set.seq, profiles)
 
-    async def _profiles_of(self, config: AppConfig) -> Mapping[str, Profile]:
+    async def _read_profiles(self, config: AppConfig) -> Mapping[str, Profile]:
         """Return what the sources of all arms are about, where the policy looks at it. Raises ArmError."""
         spec = config.features.similarity
         return NO_PROFILES if spec is None else await self._arms.profiles(config.arms, spec)
@@ -207,7 +207,7 @@ class ArmRegistry:
             config = self.config.with_arms(arm_set.arms)
             if config.arms != self.config.arms:
                 await self._arms.load(config.arms)
-            profiles = await self._profiles_of(config)
+            profiles = await self._read_profiles(config)
             if arm_set.seq == self._wanted:  # none is newer by now
                 self._serve(config, arm_set.seq, profiles)
         except (ConfigError, ArmError) as error:

@@ -181,7 +181,7 @@ class Asking(Protocol):
         ...
 
 
-def ask_of(
+def check_ask(
     point: DecisionPoint,
     caller: Caller,
     question: str,
@@ -207,11 +207,11 @@ def ask_of(
         excluded=frozenset(options.excluded_arms),
         explore=options.explore,
         context=checked_context(options.context, point, "agent.context"),
-        incumbent=incumbent_of(point, options.incumbent, "agent.incumbent"),
+        incumbent=read_incumbent(point, options.incumbent, "agent.incumbent"),
         cost_weight=_cost_weight(options.cost_weight, point.config.features),
         episode_id=_episode(point, caller, body),
         deferred=options.defer_activation,
-        request_digest=digest_of(body, groups) if key else "",
+        request_digest=digest_request(body, groups) if key else "",
         where=_where(options.filters if where is None else where),
         groups=groups,
         **rest,
@@ -226,18 +226,18 @@ def _episode(point: DecisionPoint, caller: Caller, body: Asking) -> str | None:
     """Return the id of the episode of a request in the log; a session is one, where its arm is kept."""
     name = body.agent.episode_id
     if name is None and point.config.sticky.of == "session":
-        name = session_of(getattr(body, "metadata", None), getattr(body, "prompt_cache_key", None))
+        name = find_session(getattr(body, "metadata", None), getattr(body, "prompt_cache_key", None))
     return name and caller.stored(name, "episode")
 
 
-def session_of(metadata: Mapping[str, Any] | None, prompt_cache_key: str | None) -> str | None:
+def find_session(metadata: Mapping[str, Any] | None, prompt_cache_key: str | None) -> str | None:
     """Return the id of the session that a request names; None where it names none.
 
     Args:
         metadata: Pairs that its client attached; `session_id` names the session.
         prompt_cache_key: Names it where these do not: requests under one key share a prefix of the prompt.
 
-    >>> session_of({"session_id": "talk-17"}, "other"), session_of({}, None)
+    >>> find_session({"session_id": "talk-17"}, "other"), find_session({}, None)
     ('talk-17', None)
     """
     named = (metadata or {}).get("session_id")
@@ -272,7 +272,7 @@ def user_digest(point: DecisionPoint, caller: Caller, user: str | None) -> str |
     return erasures.user_digest(point.store, caller.project, user) if user else None
 
 
-def incumbent_of(point: DecisionPoint, named: Named | None, param: str) -> Mapping[str, float] | None:
+def read_incumbent(point: DecisionPoint, named: Named | None, param: str) -> Mapping[str, float] | None:
     """Return what the caller's own decider would draw from, by arm; None where it takes no part.
 
     Args:
@@ -300,11 +300,11 @@ def incumbent_of(point: DecisionPoint, named: Named | None, param: str) -> Mappi
     return {arm: share / total for arm, share in p.items()}
 
 
-def arm_of(point: DecisionPoint, name: str, param: str) -> str:
+def find_arm(point: DecisionPoint, name: str, param: str) -> str:
     """Return the live arm that a name of another system stands for, as `tap` says. Raises AskError."""
     tap = point.config.tap
     live = point.turns.arms
-    arm = name if tap is None else tap.arm_of(name)
+    arm = name if tap is None else tap.map_arm(name)
     if arm not in live and tap is not None:
         arm = tap.names.get("*", arm)
     if arm not in live:
@@ -320,7 +320,7 @@ def validate_distribution(point: DecisionPoint, given: Mapping[str, float], para
         if not 0.0 <= p <= 1.0:
             message = f"the probability of arm {name!r} is {p:g}; a number from 0 to 1 was expected"
             raise InvalidAskError(message, param)
-        arm = arm_of(point, name, param)
+        arm = find_arm(point, name, param)
         distribution[arm] = distribution.get(arm, 0.0) + p
     if abs((total := math.fsum(distribution.values())) - 1.0) > TOLERANCE:
         raise InvalidAskError(f"the probabilities sum to {total:.9g} and not to 1", param)
@@ -389,7 +389,7 @@ def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:
     return weight
 
 
-def digest_of(body: Asking | BaseModel, groups: frozenset[str] = frozenset()) -> str:
+def digest_request(body: Asking | BaseModel, groups: frozenset[str] = frozenset()) -> str:
     """Return a hash of a request; a field at its default is left out, so that a new field changes none.
 
     Callers of other groups make another request: an answer was written from what its callers may see.
@@ -435,7 +435,7 @@ class Opening:
     most: Most | None
 
 
-async def events_of(
+async def stream_turn(
     point: DecisionPoint, caller: Caller, ask: Ask, key: str | None, timeout_s: float | None
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of a new turn, or of the earlier turn under the same key, where there is room.
@@ -480,7 +480,7 @@ async def events_of(
                 yield _shown(event, caller) if caller.prefix or caller.point else event
     except Exception as error:
         failure = _reason(error, ask, timeout_s)
-        code = service.code_of(failure)
+        code = service.choose_code(failure)
         point.telemetry.failed(code)
         log(time.perf_counter() - started, status=code)
         if isinstance(error, RateLimitedError | SpentError):

@@ -140,7 +140,7 @@ class Service:
         gate: Decides whether a version may be promoted.
         deployments: Returns of each deployment whether it is healthy, and how its replicas are; it blocks.
         redact: Redacts a question before it is used; the log redacts other texts.
-        code_of: Returns the code that a failed turn is counted and logged under.
+        choose_code: Returns the code that a failed turn is counted and logged under.
         points: The decision points by name; the default one is the first.
         under_way: Decisions that are being made and carried out, and the key that each was asked with.
     """
@@ -155,7 +155,7 @@ class Service:
     gate: Gate
     deployments: Callable[[], Mapping[str, tuple[bool, str]]]
     redact: Callable[[str], str]
-    code_of: Callable[[Exception], str]
+    choose_code: Callable[[Exception], str]
     points: "dict[str, DecisionPoint]" = field(default_factory=dict)
     under_way: dict[str, str | None] = field(default_factory=dict)
 
@@ -170,7 +170,7 @@ class Service:
         return all(point.ready for point in self.points.values())
 
 
-def models_of(config: AppConfig, generators: Mapping[str, Generator]) -> dict[str, LanguageModel]:
+def name_models(config: AppConfig, generators: Mapping[str, Generator]) -> dict[str, LanguageModel]:
     """Return every language model of a configuration by name.
 
     Args:
@@ -180,8 +180,8 @@ def models_of(config: AppConfig, generators: Mapping[str, Generator]) -> dict[st
     return {
         name: LanguageModel(
             generators[name],
-            spec.usd_of,
-            catalog.options_of(spec),
+            spec.compute_usd,
+            catalog.list_options(spec),
             isinstance(spec, catalog.OpenAISpec) and spec.hedge_after is not None,
         )
         for name, spec in config.models.items()
@@ -260,7 +260,7 @@ class DecisionPoint:
             embed=embedders.embed,
             search=arms.search,
             recall=CountedRecall(arms.recall, self.telemetry, lambda arm: self.turns.known[arm].cached),
-            models=models_of(config, backends.generators),
+            models=name_models(config, backends.generators),
             templates=config.templates,
             log=CountedLog(self.log, self.telemetry.decided, self.telemetry.finished),
             features=config.features,

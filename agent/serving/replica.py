@@ -25,7 +25,7 @@ class Replica:
         clock: Seconds since the epoch.
         telemetry: Counts what the turns commit.
         gate: Decides whether a version may be promoted.
-        code_of: Returns the code that a failed turn is counted and logged under.
+        choose_code: Returns the code that a failed turn is counted and logged under.
         deployments: Returns of each deployment of the service whether it is healthy, and how its replicas
             are; it blocks. None are known without it.
 
@@ -44,7 +44,7 @@ class Replica:
         clock: SteadyClock,
         telemetry: Telemetry,
         gate: Gate,
-        code_of: Callable[[Exception], str],
+        choose_code: Callable[[Exception], str],
         deployments: Callable[[], Mapping[str, tuple[bool, str]]] = dict,
     ) -> None:
         points, redact, limits = config.by_point, config.privacy.redactor(), config.limits
@@ -75,7 +75,7 @@ class Replica:
             gate=gate,
             deployments=deployments,
             redact=redact or str,
-            code_of=code_of,
+            choose_code=choose_code,
         )
         for name, point_config in points.items():
             here = backends if name == DEFAULT_POINT else backends.of(point_config.arms)

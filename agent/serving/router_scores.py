@@ -77,7 +77,9 @@ class RouterScorer:
         if not self.k:
             return await self._scored(query, arms, None, {}, self._limit_s)
         every = [found[arm].passages[: self.k] for arm in arms]
-        vectors = await self._vectors_of(sorted({passage.id for passages in every for passage in passages}))
+        vectors = await self._fetch_vectors(
+            sorted({passage.id for passages in every for passage in passages})
+        )
         return await self._scored(query, arms, every, vectors, self._limit_s)
 
     async def _scored(
@@ -97,7 +99,7 @@ class RouterScorer:
         except RouterError as error:
             raise ArmError(f"the router cannot score the arms: {error}") from error
 
-    async def _vectors_of(self, ids: Sequence[str]) -> Vectors:
+    async def _fetch_vectors(self, ids: Sequence[str]) -> Vectors:
         if not ids:
             return {}
         try:
@@ -113,7 +115,7 @@ class RouterScorer:
         passages: Sequence[Sequence[Passage]] | None,
         vectors: Vectors,
     ) -> dict[str, float]:
-        inputs = features.features_of(
+        inputs = features.compute_features(
             query.text, query.embeddings[self.backbone], arms, passages, vectors, relevance=self._relevance
         )
         return dict(zip(arms, self._router.scores(inputs)[0].tolist(), strict=True))

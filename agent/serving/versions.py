@@ -146,7 +146,7 @@ class Versions:
                 loaded = (
                     None if earlier is None else ServedVersion(*earlier, self._scorers.of(version.router))
                 )
-        return ReplicaState(loaded or served, active, self._canaries_of(active))
+        return ReplicaState(loaded or served, active, self._list_canaries(active))
 
     def _pinned(self, active: ActivePolicy) -> promotions.Promotion | None:
         """Return the rollback that holds; None for none, or of a version that cannot be built here."""
@@ -155,14 +155,14 @@ class Versions:
             version = versions.find(self._store, pin.version)
             assert version is not None  # a promotion names a version that was published
             try:
-                self._empty_of(version)
+                self._make_empty(version)
                 self._pin = pin.seq, pin
             except PolicyError as error:
                 logger.warning("version %d was chosen and is passed over: %s", version.version, error)
                 self._pin = pin.seq, None
         return None if pin is None else self._pin[1]
 
-    def _canaries_of(self, active: ActivePolicy) -> tuple[Canary, ...]:
+    def _list_canaries(self, active: ActivePolicy) -> tuple[Canary, ...]:
         """Return the candidates that take a share, in the order of their versions."""
         self._canaries = {
             promotion.version: (promotion.seq, self._canary_for(promotion)) for promotion in active.canaries
@@ -211,7 +211,7 @@ class Versions:
 
     def _restore(self, version: Version, *, relearn: bool) -> tuple[Policy, RouterScorer | None]:
         """Return the policy of a version, and its router. Raises PolicyError."""
-        rule, empty = self._config.reward, self._empty_of(version)
+        rule, empty = self._config.reward, self._make_empty(version)
         try:
             scorer = self._scorers.of(version.router)
         except RouterError as error:
@@ -219,7 +219,7 @@ class Versions:
         policy = restore_policy(self._store, version, rule, self.arms, empty=empty, relearn=relearn)
         return policy, scorer
 
-    def _empty_of(self, version: Version) -> Policy:
+    def _make_empty(self, version: Version) -> Policy:
         """Return a policy of the recipe of a version without a history. Raises PolicyError."""
         if version.recipe == self.recipe.digest:
             return self.empty

@@ -255,7 +255,7 @@ class Decider:
     def _is_dropped(self, canary: Canary) -> bool:
         return any(canary.policy is dropped.policy for dropped in self.dropped)
 
-    def _canary_of(self, serving: Serving, decision_id: str) -> Canary | None:
+    def _find_canary(self, serving: Serving, decision_id: str) -> Canary | None:
         """Return the candidate of a decision, by a hash of its id; None for none, or if it is dropped."""
         canaries = serving.canaries
         if not canaries:
@@ -315,7 +315,7 @@ class Decider:
             ArmError: The router of the served version failed; that of a canary is dropped with it.
         """
         serving = serving or self.serving
-        canary = self._canary_of(serving, ask.decision_id)
+        canary = self._find_canary(serving, ask.decision_id)
         served_scorer, other = serving.scorer, serving.scorer if canary is None else canary.scorer
         scorers = list_scorers(replace(serving, canaries=() if canary is None else (canary,)))
         if not scorers or ask.forced is not None:
@@ -436,7 +436,7 @@ class Decider:
             mixed = sampling.mixed(p, incumbent, rest)
             return Lottery(mixed, mode, INCUMBENT, floor, p, incumbent=incumbent, incumbent_share=rest)
         candidate, share, of_candidate = 0, 0.0, np.zeros(0)
-        if canary := self._canary_of(serving, ask.decision_id):
+        if canary := self._find_canary(serving, ask.decision_id):
             theirs = context if candidate_scores is None else context.with_scores(candidate_scores)
             kept = floor * canary.kept_floor
             of_candidate = self._candidate_distribution(canary, theirs, names, kept, penalty)

@@ -68,7 +68,7 @@ from armwise.feedback.events import Context, Cost, Decision, Execution, KeptDraw
 logger = logging.getLogger(__name__)
 
 
-def prompt_of(
+def write_prompt(
     ask: Ask,
     passages: Sequence[Passage],
     how: writing.Answering,
@@ -129,12 +129,12 @@ def report_model(report: ReportOutcome, model: str) -> Iterator[None]:
     report(worked=key)
 
 
-def llms_of(ask: Ask, arms: Mapping[str, ArmInfo]) -> dict[str, str]:
+def choose_llms(ask: Ask, arms: Mapping[str, ArmInfo]) -> dict[str, str]:
     """Return the language model of each arm, where an answer is asked for."""
     return {name: info.answering.llm for name, info in arms.items()} if ask.messages else {}
 
 
-def k_of(ask: Ask, info: ArmInfo) -> int:
+def choose_k(ask: Ask, info: ArmInfo) -> int:
     """Return how many passages a request wants of an arm."""
     return info.answering.passages if ask.k is None else ask.k
 
@@ -260,7 +260,7 @@ class TurnLoop:
                 draw = await self.find_draw(ask.episode_id or "") if decider.keeps(ask) else None
                 query, context = await self.describe(ask, arms, serving)
                 live = list_eligible(ask, arms, restricted=self.restricted)
-                models = llms_of(ask, arms)
+                models = choose_llms(ask, arms)
                 masked = mask_ineligible(ask, arms, restricted=self.restricted)
                 masked |= decider.masked(live, models=models)
                 names = [name for name in live if name not in masked]
@@ -386,7 +386,7 @@ class TurnLoop:
             AnsweredElsewhereError: Another process has carried it out meanwhile.
         """
         arms = self.known
-        self.decider.masked([decision.drawn], models=llms_of(ask, arms))
+        self.decider.masked([decision.drawn], models=choose_llms(ask, arms))
         commit = TurnCommit(self.log, decision, on_commit, is_durable=True)
         recorder = TurnRecorder(decision, arms, _depth(self.decider.serving))
         async with aclosing(
@@ -567,7 +567,7 @@ class TurnLoop:
         names: Sequence[str],
     ) -> Probes:
         needs = {name: arms[name].backbones for name in names}
-        k = max(depth, *(k_of(ask, arms[name]) for name in names))
+        k = max(depth, *(choose_k(ask, arms[name]) for name in names))
         same = {name: arms[name].searched for name in names}
         search = partial(self._metered, arms, spending)
         return await probe(query, k, needs, self.embed, search, self.arm_timeout_s, self.recall, same)
@@ -603,7 +603,7 @@ class TurnLoop:
         filtered = must_filter(query, self.restricted)
         if filtered and not recorder.arms[arm].filters:  # since it was drawn, where a turn is repeated
             raise ArmError(f"arm {arm!r} {UNFILTERED}")
-        k, retrieval = k_of(ask, recorder.arms[arm]), recorder.probes.of(arm)
+        k, retrieval = choose_k(ask, recorder.arms[arm]), recorder.probes.of(arm)
         with failing_as(ArmError):
             if retrieval is None:
                 retrieval = await self._run_arm(arm, query, k, recorder)
@@ -660,11 +660,11 @@ class TurnLoop:
         model = self.models.get(how.llm)
         if model is None:
             return
-        prompt = prompt_of(ask, passages, how, self.templates.get(how.prompt), model.options)
+        prompt = write_prompt(ask, passages, how, self.templates.get(how.prompt), model.options)
         before = sum(len(message.get("tool_calls", ())) for message in ask.messages)
         calls = CallNames(ask.continues or ask.decision_id, before)
         read = sum(tokens_in(message["content"]) for message in prompt.messages)
-        recorder.begin(how.llm, read, model.usd_of)
+        recorder.begin(how.llm, read, model.compute_usd)
         started, now = time.perf_counter(), asyncio.get_running_loop().time()
         recorder.llm_until = recorder.llm_until or now + self.llm_timeout_s
         prompt = replace(prompt, patience_s=recorder.llm_until - now)

@@ -30,13 +30,13 @@ class LanguageModel:
 
     Attributes:
         generator: Writes answers.
-        usd_of: Price of tokens that it reads and writes.
+        compute_usd: Price of tokens that it reads and writes.
         options: Names of the `Prompt.options` that it is given.
         hedged: Whether a prompt is sent twice where its first words take long; both are charged.
     """
 
     generator: Generator
-    usd_of: Callable[[int, int], float] = lambda *_: 0.0
+    compute_usd: Callable[[int, int], float] = lambda *_: 0.0
     options: frozenset[str] = base.OPTIONS
     hedged: bool = False
 
@@ -106,7 +106,7 @@ class PriceList:
         how = self.arms[arm].answering
         options = [dict(ask.options), [message.get("tool_calls") for message in ask.messages]]
         texts = [message["content"] for message in ask.messages]
-        template = self.templates.get(how.prompt) or prompts.template_of(prompts.Form.DIRECT)
+        template = self.templates.get(how.prompt) or prompts.find_template(prompts.Form.DIRECT)
         texts += [orjson.dumps(options).decode(), template.with_passages, prompts.CITE]
         read = sum(map(most_tokens, texts)) + MESSAGE_TOKENS * (1 + len(ask.messages))
         read += TOKENS_A_WORD * how.word_budget
@@ -143,7 +143,7 @@ class PriceList:
         if (llm := self.models.get(model)) is None:
             return UNUSED
         read *= HEDGED if llm.hedged else 1
-        return Usage(read, written, 0, llm.usd_of(read, written))
+        return Usage(read, written, 0, llm.compute_usd(read, written))
 
 
 def _most(usage: Usage) -> Most:

@@ -278,7 +278,7 @@ class TurnRecorder:
         usage: Last chunk, with the token counts and the price.
         pieces: Chunks with text or calls so far: about the tokens written, where the last chunk never came.
         read: About the tokens that the model was given.
-        usd_of: Price of tokens read and written, where the last chunk never came.
+        compute_usd: Price of tokens read and written, where the last chunk never came.
         steps: Rounds of retrieval.
         retrieval_s: Seconds in arms.
         llm_s: Seconds in language models.
@@ -298,7 +298,7 @@ class TurnRecorder:
     usage: Chunk = field(default_factory=Chunk)
     pieces: int = 0
     read: int = 0
-    usd_of: Callable[[int, int], float] = lambda *_: 0.0
+    compute_usd: Callable[[int, int], float] = lambda *_: 0.0
     steps: int = 0
     retrieval_s: float = 0.0
     llm_s: float = 0.0
@@ -310,16 +310,16 @@ class TurnRecorder:
         """What the log keeps of the answer so far; None without a language model."""
         return None if self.written is None else self.written.recorded
 
-    def begin(self, model: str, read: int, usd_of: Callable[[int, int], float]) -> None:
+    def begin(self, model: str, read: int, compute_usd: Callable[[int, int], float]) -> None:
         """Begin an answer.
 
         Args:
             model: Name of the language model.
             read: About the tokens that it is given.
-            usd_of: Price of tokens read and written.
+            compute_usd: Price of tokens read and written.
         """
         self.written, self.model = Choices(), model
-        self.usage, self.pieces, self.read, self.usd_of = Chunk(), 0, read, usd_of
+        self.usage, self.pieces, self.read, self.compute_usd = Chunk(), 0, read, compute_usd
 
     def abandon(self, error: Exception) -> None:
         """Charge an answer in whose place another model writes one."""
@@ -335,7 +335,7 @@ class TurnRecorder:
         usage = self.usage
         if usage.finish_reason is None and (self.pieces or left):
             written = max(self.pieces, tokens_in(self.answer or ""))
-            return Usage(self.read, written, 0, self.usd_of(self.read, written))
+            return Usage(self.read, written, 0, self.compute_usd(self.read, written))
         return Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.usd)
 
     def _by_model(self, *, left: bool) -> dict[str, Usage]:

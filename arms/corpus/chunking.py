@@ -22,17 +22,17 @@ PARAGRAPH_BORDER = re.compile(r"\n[ \t]*\n")
 
 
 def chunks(text: str) -> list[str]:
-    r"""Return the pieces of a text that `spans_of` has found.
+    r"""Return the pieces of a text that `cut_spans` has found.
 
     >>> chunks("One paragraph.\n\nAnother.")
     ['One paragraph.\n\nAnother.']
     >>> [len(piece.split()) for piece in chunks("word " * 450)]
     [200, 200, 130]
     """
-    return [text[begin:end] for begin, end in spans_of(text)]
+    return [text[begin:end] for begin, end in cut_spans(text)]
 
 
-def spans_of(text: str) -> list[tuple[int, int]]:
+def cut_spans(text: str) -> list[tuple[int, int]]:
     """Cut a text into overlapping pieces that begin and end with a paragraph where they can.
 
     Args:
@@ -42,7 +42,7 @@ def spans_of(text: str) -> list[tuple[int, int]]:
         Where pieces begin and end, of about `CHUNK_WORDS` words and at most `SLACK_WORDS` more, each
         repeating the last `OVERLAP_WORDS` or so of the one before. A blank text has none.
 
-    >>> spans_of("One. ")
+    >>> cut_spans("One. ")
     [(0, 4)]
     """
     spans = word_spans(text)

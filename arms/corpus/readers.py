@@ -35,14 +35,14 @@ from pygments.lexers import get_all_lexers
 
 from armwise.arms.base import Passage
 from armwise.arms.corpus import documents, language, stdlib, tables
-from armwise.arms.corpus.chunking import WORD, chunks, spans_of
+from armwise.arms.corpus.chunking import WORD, chunks, cut_spans
 from armwise.arms.corpus.records import (
     MAX_TEXT,
     CorpusError,
     CorpusRecord,
     checked,
-    fingerprint_of,
     front_matter,
+    hash_files,
     short,
 )
 from armwise.arms.filters import Metadata
@@ -84,7 +84,7 @@ class DocumentLimits:
     seconds_per_mib: float = 30.0
     html_seconds_per_mib: float = 4.0
 
-    def seconds_of(self, path: Path) -> float:
+    def allow_seconds(self, path: Path) -> float:
         """Return the time that a file may take: a small one cannot hold up an ingest as long as a large one.
 
         Ordinary HTML takes at most about a second per MiB of one slow core.
@@ -132,7 +132,7 @@ class Parser:
         for part in document["parts"]:
             page, text, end = part["page"], part["text"], 0
             places = [place for place, _ in part["headings"]]
-            for n, (begin, till) in enumerate(spans_of(text)):
+            for n, (begin, till) in enumerate(cut_spans(text)):
                 name = f"{where}#{n}" if page is None else f"{where}#p{page}-{n + 1}"
                 # what the passage repeats of the one before may be of an earlier section
                 new = WORD.search(text, max(begin, end))
@@ -159,7 +159,7 @@ class Parser:
         with contextlib.suppress(BrokenPipeError):  # it has died, as reading its reply shows
             process.stdin.write(request.encode() + b"\n")
             process.stdin.flush()
-        line = self._line(process, self._limits.seconds_of(path))
+        line = self._line(process, self._limits.allow_seconds(path))
         if not line:
             process.wait()
             self.close()
@@ -248,7 +248,7 @@ class Folder:
         lacks = missing() if any(path.suffix.lower() in DOCUMENT_SUFFIXES for path in files) else []
         # a file of no known format may be one that is written meanwhile, such as the log of the service
         links = [f"{printable(path)} {reason}" for path, reason in left_out if is_readable(path)]
-        return fingerprint_of(" ".join([self.place, *lacks, *links]), files)
+        return hash_files(" ".join([self.place, *lacks, *links]), files)
 
     def total(self) -> int | None:
         """Return the bytes of all files."""
@@ -499,7 +499,7 @@ class JsonLines:
 
     def fingerprint(self) -> str:
         """Hash path, size and time of change."""
-        return fingerprint_of(self.place, [self._path])
+        return hash_files(self.place, [self._path])
 
     def total(self) -> int | None:
         """Return the size of the file in bytes, as stored."""
@@ -537,7 +537,7 @@ class BuiltIn:
 
     def fingerprint(self) -> str:
         """Hash the version and the build of the interpreter."""
-        return fingerprint_of(f"{self.name} {sys.version} {sys.platform}", [])
+        return hash_files(f"{self.name} {sys.version} {sys.platform}", [])
 
     def total(self) -> int | None:
         """Return None: unknown before it is read."""

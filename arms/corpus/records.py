@@ -76,7 +76,7 @@ def front_matter(name: str, text: str) -> tuple[Metadata, str]:
         str(key): value.isoformat() if isinstance(value, date) else value
         for key, value in values_read.items()
     }
-    kept = [(key, value) for key, value in values.items() if key == GROUPS or not problem_of(key, value)]
+    kept = [(key, value) for key, value in values.items() if key == GROUPS or not find_problem(key, value)]
     kept.sort(key=lambda item: item[0] != GROUPS)
     return checked(name, dict(kept[:MAX_NAMES])), text[block.end() :]
 
@@ -96,13 +96,13 @@ def checked(passage: str, metadata: object) -> Metadata:
             f"passage {passage!r} has {len(metadata)} names of metadata: at most {MAX_NAMES} fit"
         )
     for name, value in metadata.items():
-        problem = problem_of(name, value)
+        problem = find_problem(name, value)
         if problem:
             raise CorpusError(f"metadata {short(name)} of passage {passage!r} {problem}, got {short(value)}")
     return {name: value for name, value in metadata.items() if value is not None}
 
 
-def problem_of(name: str, value: object) -> str:
+def find_problem(name: str, value: object) -> str:
     """Return why a name or its value is bad; empty where both are good."""
     if not 1 <= len(name) <= MAX_NAME:
         return f"has a name of {len(name)} characters: 1 to {MAX_NAME} were expected"
@@ -126,7 +126,7 @@ def short(value: object) -> str:
     return repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."
 
 
-def fingerprint_of(place: str, files: Iterable[Path]) -> str:
+def hash_files(place: str, files: Iterable[Path]) -> str:
     """Return a hash of a place, and of the path, size and time of change of its files."""
     facts = [f"{READER_VERSION} {place}"]
     for path in files:

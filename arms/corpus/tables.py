@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from armwise.arms.base import Passage
 from armwise.arms.corpus.chunking import chunks
-from armwise.arms.corpus.records import MAX_NAMES, CorpusError, CorpusRecord, checked, problem_of, short
+from armwise.arms.corpus.records import MAX_NAMES, CorpusError, CorpusRecord, checked, find_problem, short
 from armwise.arms.filters import GROUPS, Metadata, Scalar
 from armwise.row_lines import DELIMITERS, SEPARATOR_LINE, RowLines
 
@@ -182,7 +182,7 @@ def _metadata(passage: str, row: Mapping[str, str]) -> Metadata:
     if GROUPS in row:
         metadata[GROUPS] = [group.strip() for group in row[GROUPS].split(",") if group.strip()]
     for name, cell in row.items():
-        if name not in (*OWN, GROUPS) and cell and not problem_of(name, cell):
+        if name not in (*OWN, GROUPS) and cell and not find_problem(name, cell):
             metadata[name] = _value(cell)
     return checked(passage, dict(list(metadata.items())[: MAX_NAMES - 2]))
 

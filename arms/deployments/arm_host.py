@@ -286,7 +286,7 @@ class ArmHost:
 
     def _build(self, name: str, specs: Specs) -> "_Built":
         """Build an arm. Raises ArmBuildError."""
-        key = key_of(name, specs)
+        key = digest_arm(name, specs)
         if key not in self._arms:
             try:
                 resources = replace(self._resources, specs=specs)
@@ -326,7 +326,7 @@ def metered(write: Write, prices: TokenPrices) -> Write:
             text, last = write(prompt)
         except base.GeneratorTimeoutError:
             read = sum(most_tokens(message["content"]) for message in prompt.messages)
-            usd = prices.usd_of(read, prompt.max_tokens)
+            usd = prices.compute_usd(read, prompt.max_tokens)
             meter.spent.append(Usage(read, prompt.max_tokens, 0, usd))
             raise
         counts = last.prompt_tokens, last.completion_tokens, last.cached_tokens, last.usd
@@ -336,7 +336,7 @@ def metered(write: Write, prices: TokenPrices) -> Write:
     return counted
 
 
-def key_of(name: str, specs: Specs) -> str:
+def digest_arm(name: str, specs: Specs) -> str:
     """Return a hash of an arm's name, its description and price, and its members'."""
     parts = ((n, s.kind, s.corpus, s.usd, sorted(s.params.items())) for n, s in sorted(specs.items()))
     facts = [name, *parts]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from armwise.arms.base import ArmBuildError, ArmError, NoRetrieval, Passage, Query, Retrieval
 from armwise.arms.deployments import retrieval_cache, spans
-from armwise.arms.deployments.arm_host import ArmHost, Specs, UnbuiltArmError, key_of
+from armwise.arms.deployments.arm_host import ArmHost, Specs, UnbuiltArmError, digest_arm
 from armwise.arms.deployments.embedders import Embedders
 from armwise.arms.deployments.retrieval_cache import RetrievalCache
 from armwise.arms.profile import Profile, ProfileSpec
@@ -132,13 +132,13 @@ class CachedArm:
         return retrieval
 
     def _put(self, version: str, query: Query, k: int, retrieval: Retrieval) -> None:
-        if (key := retrieval_cache.key_of(self.searched, version, query, k)) is not None:
+        if (key := retrieval_cache.make_key(self.searched, version, query, k)) is not None:
             self.cache.put(key, retrieval)
 
     async def recall(self, query: Query, k: int) -> Retrieval | None:
         """Return what the same search has found before; None where it has to be made."""
         version = await self.arm.version() if self.arm.is_versioned else UNKNOWN
-        key = None if version is None else retrieval_cache.key_of(self.searched, version, query, k)
+        key = None if version is None else retrieval_cache.make_key(self.searched, version, query, k)
         return None if key is None else await self.cache.get(key)
 
 
@@ -183,7 +183,7 @@ class HostedArms:
                 placed[name] = HostedArm(
                     name,
                     self._host(name, graph),
-                    key_of(name, members),
+                    digest_arm(name, members),
                     members,
                     graph.is_versioned(name),
                     self._source(name, graph),
@@ -241,7 +241,7 @@ class HostedArms:
         hosted = self._arms[arm]
         if isinstance(hosted, NoRetrieval):
             return hosted.search(query, k)
-        with spans.retrieval(_arm_of(hosted).source, arm, query.text, k) as span:
+        with spans.retrieval(_find_arm(hosted).source, arm, query.text, k) as span:
             retrieval = await hosted.search(query, k)
             spans.found(span, retrieval.passages)
         return retrieval
@@ -277,5 +277,5 @@ class HostedArms:
         return await self._here.restricted()
 
 
-def _arm_of(hosted: HostedArm | CachedArm) -> HostedArm:
+def _find_arm(hosted: HostedArm | CachedArm) -> HostedArm:
     return hosted.arm if isinstance(hosted, CachedArm) else hosted

@@ -62,7 +62,7 @@ class UnusableError(Exception):
     """The file holds something else, or others may write to its folder."""
 
 
-def key_of(searched: str, version: str, query: Query, k: int) -> bytes | None:
+def make_key(searched: str, version: str, query: Query, k: int) -> bytes | None:
     """Return the key of a search; None for a text that cannot be encoded.
 
     Args:

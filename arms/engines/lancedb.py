@@ -18,9 +18,9 @@ from armwise.arms.retrievers.collection import (
     Row,
     client,
     engine_kind,
-    passage_of,
+    read_passage,
 )
-from armwise.arms.retrievers.conditions import TextDialect, condition_of
+from armwise.arms.retrievers.conditions import TextDialect, build_condition
 
 STATE = "armwise"
 """Suffix of the table of the state."""
@@ -55,7 +55,7 @@ class LanceParams(EngineParams):
 class Predicates(TextDialect):
     """Conditions as predicates; the facts that they hold are hexadecimal digits."""
 
-    def any_of(self, facts: Sequence[str]) -> str:
+    def match_any(self, facts: Sequence[str]) -> str:
         """Return: one of these is a fact of the passage."""
         listed = ", ".join(f"'{fact}'" for fact in facts)
         return f"array_has_any(facts, [{listed}])" if facts else "FALSE"
@@ -79,19 +79,19 @@ class LanceTable:
         search = (
             self._open()
             .search(match_query, query_type="fts")
-            .where(condition_of(query, Predicates()), prefilter=True)
+            .where(build_condition(query, Predicates()), prefilter=True)
         )
         return [
-            passage_of(row, row["_score"]) for row in search.select([*FIELDS, "_score"]).limit(k).to_list()
+            read_passage(row, row["_score"]) for row in search.select([*FIELDS, "_score"]).limit(k).to_list()
         ]
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
         """Return the nearest passages by the cosine."""
         search = self._open().search(vector, vector_column_name="vector").distance_type("cosine")
         search = search.minimum_nprobes(self._probes).maximum_nprobes(0).refine_factor(REFINED)
-        search = search.where(condition_of(query, Predicates()), prefilter=True)
+        search = search.where(build_condition(query, Predicates()), prefilter=True)
         rows = search.select([*FIELDS, "_distance"]).limit(k).to_list()
-        return [passage_of(row, 1.0 - row["_distance"]) for row in rows]
+        return [read_passage(row, 1.0 - row["_distance"]) for row in rows]
 
     def _connected(self) -> Any:
         with self._lock:

@@ -10,8 +10,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from armwise.arms.base import Passage, Query
-from armwise.arms.retrievers.collection import FillState, NetworkParams, Row, client, engine_kind, passage_of
-from armwise.arms.retrievers.conditions import TextDialect, condition_of
+from armwise.arms.retrievers.collection import (
+    FillState,
+    NetworkParams,
+    Row,
+    client,
+    engine_kind,
+    read_passage,
+)
+from armwise.arms.retrievers.conditions import TextDialect, build_condition
 
 SHOWN = ["name", "title", "text", "metadata"]
 
@@ -43,7 +50,7 @@ class MilvusParams(NetworkParams):
 class Expressions(TextDialect):
     """Conditions as expressions; the facts that they hold are hexadecimal digits."""
 
-    def any_of(self, facts: Sequence[str]) -> str:
+    def match_any(self, facts: Sequence[str]) -> str:
         """Return: one of these is a fact of the passage."""
         listed = ", ".join(f'"{fact}"' for fact in facts or ["none"])  # an empty list is refused
         return f"array_contains_any(facts, [{listed}])"
@@ -84,13 +91,13 @@ class MilvusCollection:
             data=[query_value],
             anns_field=field,
             limit=k,
-            filter=condition_of(query, Expressions()),
+            filter=build_condition(query, Expressions()),
             output_fields=SHOWN,
             timeout=self._params.timeout_s,
         )
         # BM25 is not negative: Milvus Lite returns it with the other sign than a server does
         sign = abs if field == "words" else float
-        return [passage_of(hit["entity"], sign(hit["distance"]), name="name") for hit in hits]
+        return [read_passage(hit["entity"], sign(hit["distance"]), name="name") for hit in hits]
 
     def create(self, dim: int | None) -> None:
         """Make the collection with its indexes."""

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError
-from armwise.arms.retrievers.collection import FIELDS, FillState, Row, ServerParams, engine_kind, passage_of
-from armwise.arms.retrievers.conditions import FactsDialect, condition_of
+from armwise.arms.retrievers.collection import FIELDS, FillState, Row, ServerParams, engine_kind, read_passage
+from armwise.arms.retrievers.conditions import FactsDialect, build_condition
 from armwise.arms.retrievers.remote import REFUSED, HttpArm, HttpParams, RemoteResponse
 
 Json = dict[str, Any]
@@ -98,7 +98,7 @@ class Rest:
 class OpenSearchClauses(FactsDialect[Json]):
     """Conditions as clauses of the query language."""
 
-    def any_of(self, facts: Sequence[str]) -> Json:
+    def match_any(self, facts: Sequence[str]) -> Json:
         """Return: one of these is a fact of the passage."""
         return {"terms": {"facts": list(facts)}}
 
@@ -129,13 +129,13 @@ class Index:
         """Return passages with at least one word, by BM25."""
         words = {
             "must": [{"match": {"search": query.text}}],
-            "filter": [condition_of(query, OpenSearchClauses())],
+            "filter": [build_condition(query, OpenSearchClauses())],
         }
         return self._found({"query": {"bool": words}}, k)
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
         """Return the nearest passages by the cosine."""
-        near = self.nearest(vector.astype(float).tolist(), k, condition_of(query, OpenSearchClauses()))
+        near = self.nearest(vector.astype(float).tolist(), k, build_condition(query, OpenSearchClauses()))
         return self._found(near, k)
 
     @staticmethod
@@ -151,7 +151,7 @@ class Index:
 
     def _found(self, body: Json, k: int) -> list[Passage]:
         reply = self._rest.call("POST", "/_search", {**body, "size": k, "_source": FIELDS}, asked=True)
-        return [passage_of(hit["_source"], hit["_score"]) for hit in reply["hits"]["hits"]]
+        return [read_passage(hit["_source"], hit["_score"]) for hit in reply["hits"]["hits"]]
 
     def create(self, dim: int | None) -> None:
         """Make the index."""

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from armwise.arms.base import ArmError, Passage, Query
 from armwise.arms.filters import Scalar
 from armwise.arms.retrievers.collection import FillState, Row, ServerParams, engine_kind
-from armwise.arms.retrievers.conditions import Order, condition_of, loaded_metadata
+from armwise.arms.retrievers.conditions import Order, build_condition, loaded_metadata
 
 if TYPE_CHECKING:  # loading takes a tenth of a second
     import sqlalchemy as sa
@@ -123,7 +123,7 @@ class Sql:
         self.values[name] = value
         return f"%({name})s"
 
-    def one_of(self, key: str, values: Sequence[Scalar]) -> str:
+    def match_one(self, key: str, values: Sequence[Scalar]) -> str:
         """Return: the JSON value is, or as a list holds, one of these."""
         if "\0" in key:
             return "FALSE"
@@ -336,7 +336,7 @@ class PostgresTable:
     def _found(
         self, sql: Sql, query: Query, score: str, where: str, k: int, order: str | None = None
     ) -> list[Passage]:
-        condition = condition_of(query, sql)
+        condition = build_condition(query, sql)
         limit = sql.parameter(k)
         metadata = "NULL" if self._metadata is None else self._metadata
         # by distance alone, as the index of vectors can; by score and id where all are looked at anyway

@@ -24,7 +24,7 @@ from armwise.arms.retrievers.collection import (
     engine_kind,
     explained,
 )
-from armwise.arms.retrievers.conditions import Order, condition_of, loaded_metadata
+from armwise.arms.retrievers.conditions import Order, build_condition, loaded_metadata
 from armwise.arms.tokenizer import words
 
 PAGE = 1000
@@ -96,7 +96,7 @@ class QdrantFilters:
         self._models = models
         self._metadata = metadata
 
-    def one_of(self, key: str, values: Sequence[Scalar]) -> Any:
+    def match_one(self, key: str, values: Sequence[Scalar]) -> Any:
         """Return: the value is, or as a list holds, one of these; numbers by a range, as 1 is 1.0."""
         models, path = self._models, self._path(key)
         matches = []
@@ -177,7 +177,7 @@ class QdrantCollection:
             self._name,
             query=vector,
             using=using,
-            query_filter=condition_of(query, self._filters),
+            query_filter=build_condition(query, self._filters),
             limit=k,
             with_payload=True,
         ).points

@@ -21,9 +21,9 @@ from armwise.arms.retrievers.collection import (
     Row,
     client,
     engine_kind,
-    passage_of,
+    read_passage,
 )
-from armwise.arms.retrievers.conditions import FactsDialect, filtered, presence_of
+from armwise.arms.retrievers.conditions import FactsDialect, filtered, hash_presence
 from armwise.arms.tokenizer import words
 
 STATE = "armwise.json"
@@ -59,7 +59,7 @@ class TantivyClauses(FactsDialect[Any]):
     def __init__(self, module: Any, schema: Any) -> None:
         self._query, self._occur, self._schema = module.Query, module.Occur, schema
 
-    def any_of(self, facts: Sequence[str]) -> Any:
+    def match_any(self, facts: Sequence[str]) -> Any:
         """Return: one of these is a fact of the passage."""
         return self._query.term_set_query(self._schema, "facts", list(facts))
 
@@ -88,12 +88,12 @@ class TantivyClauses(FactsDialect[Any]):
         if query.where is not None:
             condition = filtered(query.where, self)
             wanted = self.every([wanted, self._query.const_score_query(condition, 0.0)])
-        restricted = presence_of(GROUPS)
+        restricted = hash_presence(GROUPS)
         if not searcher.doc_freq("facts", restricted):
             return wanted
-        hidden = self.any_of([restricted])
+        hidden = self.match_any([restricted])
         if query.groups:
-            hidden = self.without(hidden, self.one_of(GROUPS, sorted(query.groups)))
+            hidden = self.without(hidden, self.match_one(GROUPS, sorted(query.groups)))
         return self.without(wanted, hidden)
 
 
@@ -130,7 +130,7 @@ class TantivyIndex:
         )
         searcher = index.searcher()
         hits = searcher.search(self._clauses.allowed(any_word, query, searcher), k, count=False).hits
-        return [passage_of(_fields(searcher.doc(address)), score) for score, address in hits]
+        return [read_passage(_fields(searcher.doc(address)), score) for score, address in hits]
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
         """Refuse: there are no vectors."""

@@ -147,7 +147,7 @@ def difference(target: Path, identity: Identity) -> Difference | None:
     Raises:
         DamagedFileError: The manifest of the folder is missing or damaged.
     """
-    return differing(manifest.identity_of(target), identity)
+    return differing(manifest.identify(target), identity)
 
 
 def differing(kept: Identity, identity: Identity) -> Difference | None:

@@ -95,7 +95,7 @@ class Prompt:
         top_p: Sample only from the likeliest tokens with this mass, in (0, 1].
         stop: Texts that end the answer; they are not part of it.
         seed: Seed of the samples; None leaves it to the engine.
-        options: Further parameters, with OpenAI's names and shapes; only those that `catalog.options_of`
+        options: Further parameters, with OpenAI's names and shapes; only those that `catalog.list_options`
             names for the engine.
         patience_s: Seconds that its first words may take, retries included; None for any time.
     """

@@ -267,13 +267,13 @@ _OPERATIONS = {"concurrency", "hedge_after", "usd_per_kilotoken_cached"}
 _PRICES = set(TokenPrices.model_fields)
 
 
-def identity_of(spec: LlmSpec) -> dict[str, Any]:
+def identify(spec: LlmSpec) -> dict[str, Any]:
     """Return what makes two language models the same, for results that are kept: a JSON document."""
     newer = _OPERATIONS if isinstance(spec, OpenAISpec) else _PRICES
     return spec.model_dump(mode="json", exclude=newer)
 
 
-def options_of(spec: LlmSpec) -> frozenset[str]:
+def list_options(spec: LlmSpec) -> frozenset[str]:
     """Return the names of the `Prompt.options` that the engine of a spec is given."""
     removed = spec.request.items() if isinstance(spec, OpenAISpec) else ()
     return spec.options - {name for name, value in removed if value is None}

@@ -47,7 +47,7 @@ from armwise.arms.llm.completion_stream import (
     Refusal,
     refusal_in,
 )
-from armwise.arms.secrets import secret_of
+from armwise.arms.secrets import read_secret
 from armwise.arms.upstream import UpstreamError
 
 logger = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class OpenAIGenerator(Generator):
     def _authorization(self, variable: str | None) -> dict[str, str]:
         if variable is None:
             return {}
-        if not (key := secret_of(variable)):
+        if not (key := read_secret(variable)):
             raise GeneratorError(f"{self._name} needs a key: set the variable {variable}")
         if not (key.isascii() and key.isprintable()):
             raise GeneratorError(f"{self._name}: no header can hold what the variable {variable} does")
@@ -277,7 +277,9 @@ class OpenAIGenerator(Generator):
         if reply.is_success:
             return reply, body, len(content)
         try:
-            beginning = await upstream.beginning_of(reply.aiter_raw(), reply.headers.get("content-encoding"))
+            beginning = await upstream.read_beginning(
+                reply.aiter_raw(), reply.headers.get("content-encoding")
+            )
         finally:
             await reply.aclose()
         logger.warning("%s answered %d: %s", self._name, reply.status_code, upstream.shown(beginning))

@@ -123,10 +123,10 @@ class TokenPrices(BaseModel):
         read, cached = self.usd_per_kilotoken_in, self.usd_per_kilotoken_cached
         return read, self.usd_per_kilotoken_out, read if cached is None else cached
 
-    def usd_of(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
+    def compute_usd(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
         """Return the price of an answer, in USD.
 
-        >>> TokenPrices(usd_per_kilotoken_in=1, usd_per_kilotoken_out=2).usd_of(30, 10)
+        >>> TokenPrices(usd_per_kilotoken_in=1, usd_per_kilotoken_out=2).compute_usd(30, 10)
         0.05
         """
         per_read, per_written, per_cached = self.per_kilotoken
@@ -152,7 +152,7 @@ class PricedGenerator(Generator):
             async for chunk in chunks:
                 if chunk.finish_reason is not None:
                     usage = (chunk.prompt_tokens, chunk.completion_tokens, chunk.cached_tokens)
-                    chunk = replace(chunk, usd=self._prices.usd_of(*usage))
+                    chunk = replace(chunk, usd=self._prices.compute_usd(*usage))
                 yield chunk
 
     @override

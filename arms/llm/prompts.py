@@ -219,7 +219,7 @@ def answer_prompt(
     'You are a helpful assistant. Answer in one short sentence.'
     """
     block = passage_block(passages, word_budget)
-    used = template or template_of(form)
+    used = template or find_template(form)
     instructions = used.with_passages.replace(PASSAGES, block) if block else used.without_passages
     given = [message["content"] for message in conversation if message["role"] == "system"]
     numbers = [CITE] if block and cite else []
@@ -227,7 +227,7 @@ def answer_prompt(
     return (system, *(message for message in conversation if message["role"] != "system"))
 
 
-def template_of(form: Form) -> Template:
+def find_template(form: Form) -> Template:
     """Return the instructions of a form."""
     return Template(WITH_PASSAGES[form], WITHOUT_PASSAGES[form])
 
@@ -241,15 +241,15 @@ def prompt_name(form: Form, passages: Sequence[Passage], *, word_budget: int = 6
     return form.value if any(numbered(passages, word_budget)) else f"{form}_without"
 
 
-def answer_of(text: str, form: Form) -> ParsedAnswer:
+def parse_answer(text: str, form: Form) -> ParsedAnswer:
     """Return the answer in a text of a model.
 
     With reasons, it is the content of the last complete tag, or else the text after the last
     opened one. Empty tags do not count.
 
-    >>> answer_of("It is in Austria, so <answer>Vienna</answer>", Form.REASONING)
+    >>> parse_answer("It is in Austria, so <answer>Vienna</answer>", Form.REASONING)
     ParsedAnswer(text='Vienna', tagged=True)
-    >>> answer_of("Vienna, I think.", Form.REASONING)
+    >>> parse_answer("Vienna, I think.", Form.REASONING)
     ParsedAnswer(text='Vienna, I think.', tagged=False)
     """
     if form is not Form.REASONING:
@@ -339,13 +339,13 @@ def answer_to(messages: tuple[Message, ...], writing: Writing, write: Write) -> 
         GeneratorError: The language model failed.
     """
     text, last = write(writing.asked(messages))
-    answer = answer_of(text, writing.form)
+    answer = parse_answer(text, writing.form)
     if writing.form is not Form.REASONING:
         return ModelAnswer(answer.text.strip(), None, (last,))
     if answer.tagged:
         return ModelAnswer(answer.text, True, (last,))
     text, again = write(writing.asked(fallback_prompt(messages, text)))
-    return ModelAnswer(answer_of(text, writing.form).text, False, (last, again))
+    return ModelAnswer(parse_answer(text, writing.form).text, False, (last, again))
 
 
 def answer_bound(writing: Writing) -> Bound:

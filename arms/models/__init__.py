@@ -2,7 +2,7 @@
 
 from . import bundled
 from .embedding import Backbone, Embedder, build_embedder, compute_cores, digest_backbone
-from .files import AGAIN, ModelNotFoundError, digest_of, is_below, locate, model_problems, require_whole
+from .files import AGAIN, ModelNotFoundError, digest_file, is_below, locate, model_problems, require_whole
 from .onnx_graph import (
     NotExportableError,
     OnnxExport,
@@ -23,7 +23,7 @@ __all__ = [
     "bundled",
     "compute_cores",
     "digest_backbone",
-    "digest_of",
+    "digest_file",
     "fall_back_on_torch",
     "has_gpu",
     "is_below",

@@ -125,7 +125,7 @@ def require_whole(models: Iterable[str]) -> None:
             raise ModelNotFoundError(f"model {model!r}: {', '.join(faults)}; {AGAIN}")
 
 
-def digest_of(path: Path) -> str:
+def digest_file(path: Path) -> str:
     """Return a hash of a file, or of the names and contents of all files in a folder."""
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     states = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
@@ -134,7 +134,7 @@ def digest_of(path: Path) -> str:
 
 def digest_weights(place: str | Path) -> str:
     """Return a hash of the files of a model, or the commit of a hub name."""
-    return digest_of(place) if isinstance(place, Path) else hub_commit(place)
+    return digest_file(place) if isinstance(place, Path) else hub_commit(place)
 
 
 @lru_cache(maxsize=64)  # hundreds of arms may use one model, and must use one commit of it

@@ -63,7 +63,7 @@ class BertLayout:
     unit: bool
 
 
-def layout_of(folder: Path, task: Literal["sentences", "pairs"]) -> BertLayout:
+def read_layout(folder: Path, task: Literal["sentences", "pairs"]) -> BertLayout:
     """Read the configuration of a model.
 
     Args:
@@ -186,7 +186,7 @@ class BertGraph:
         return np.asarray(self._weights[name], dtype=np.float32)
 
 
-def graph_of(weights: Mapping[str, NDArray[Any]], layout: BertLayout) -> onnx.ModelProto:
+def build_graph(weights: Mapping[str, NDArray[Any]], layout: BertLayout) -> onnx.ModelProto:
     """Return the graph: tokens of texts, shape (n_texts, n_tokens), to rows, shape (n_texts, size).
 
     Args:
@@ -288,7 +288,7 @@ def write(
     from safetensors.numpy import load_file
     from tokenizers import Tokenizer
 
-    layout = layout_of(folder, task)
+    layout = read_layout(folder, task)
     if not (folder / "tokenizer.json").is_file():
         raise NoBertError("it has no tokenizer.json")
     tokens = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -298,4 +298,4 @@ def write(
     tokens.enable_padding(pad_id=pad, pad_token=layout.pad)
     tokens.save(str(tokenizer))
     weights = {name.removeprefix(PREFIX): value for name, value in load_file(folder / WEIGHTS).items()}
-    onnx.save(graph_of(weights, layout), str(model))
+    onnx.save(build_graph(weights, layout), str(model))

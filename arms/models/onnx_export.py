@@ -23,7 +23,7 @@ from armwise.arms.models.onnx_graph import (
     NotExportableError,
     OnnxExport,
     OnnxGraph,
-    texts_of,
+    make_texts,
 )
 
 SAMPLES = (
@@ -48,7 +48,7 @@ def main(export: OnnxExport, folder: Path) -> None:
     Raises:
         NotExportableError: Neither can be done, or the graph gives something else than the model.
     """
-    texts = texts_of(export.task, SAMPLES)
+    texts = make_texts(export.task, SAMPLES)
     try:
         place = Path(export.model) if not export.revision else fetched(export.model, export.revision)
         onnx_bert.write(place, export.task, export.max_length, folder / MODEL, folder / TOKENIZER)

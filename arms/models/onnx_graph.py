@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armwise.arms.extras import installed
-from armwise.arms.models.files import ModelNotFoundError, digest_of, digest_weights, hub_commit, locate
+from armwise.arms.models.files import ModelNotFoundError, digest_file, digest_weights, hub_commit, locate
 from armwise.arms.own_processes import importable, python
 
 if TYPE_CHECKING:
@@ -100,16 +100,16 @@ class OnnxExport:
     @property
     def key(self) -> str:
         """A hash of everything that shapes the graph, wherever the model is."""
-        by = [digest_of(Path(__file__).with_name(name)) for name in SOURCES]
+        by = [digest_file(Path(__file__).with_name(name)) for name in SOURCES]
         by += map(installed, LIBRARIES)
         shapes = {**asdict(self), "model": "", "by": by}
         return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def texts_of(task: Literal["sentences", "pairs"], samples: Sequence[str]) -> list[Text]:
+def make_texts(task: Literal["sentences", "pairs"], samples: Sequence[str]) -> list[Text]:
     """Return what a model reads of some texts: each, or each with the next one.
 
-    >>> texts_of("pairs", ["red", "blue"])
+    >>> make_texts("pairs", ["red", "blue"])
     [('red', 'blue'), ('blue', 'red')]
     """
     if task == "sentences":

@@ -17,8 +17,8 @@ from armwise.arms.models.onnx_graph import (
     TOKENIZER,
     NotExportableError,
     OnnxExport,
+    make_texts,
     scorer_problem,
-    texts_of,
 )
 
 OPSET = 17
@@ -88,7 +88,7 @@ def trace(export: OnnxExport, folder: Path, samples: Sequence[str]) -> NDArray[n
     )
     tokenizer.save(str(folder / TOKENIZER))
 
-    texts: list[Any] = texts_of(export.task, samples)
+    texts: list[Any] = make_texts(export.task, samples)
     read = model.preprocess(texts[:2])
     names = [name for name in read if isinstance(read[name], Tensor)]
     if unknown := set(names) - set(INPUTS):

@@ -39,7 +39,7 @@ from armwise.arms.llm import (
     most_tokens,
     quotation,
 )
-from armwise.arms.models import ModelNotFoundError, digest_of, locate
+from armwise.arms.models import ModelNotFoundError, digest_file, locate
 from armwise.arms.tokenizer import ENGLISH, PAIRED
 
 LONGEST = 12
@@ -251,7 +251,7 @@ class Recogniser:
                 f"ner_model {model!r}: a folder or package:NAME/PATH is needed, "
                 "such as package:en_core_web_sm/en_core_web_sm-3.8.0"
             )
-        self.identity: Mapping[str, str] = {"entities": "ner", "model": digest_of(place)}
+        self.identity: Mapping[str, str] = {"entities": "ner", "model": digest_file(place)}
         self._place = place
         self._lock = threading.Lock()
 

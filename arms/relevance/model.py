@@ -79,7 +79,7 @@ class RelevanceModel:
 
     def predicted(self, seen: Sequence[CandidatePassages]) -> Floats:
         """Return the probabilities of all passages of some questions, one after the other."""
-        rows = np.concatenate([rows_of(pool, self.header.arms) for pool in seen])
+        rows = np.concatenate([make_rows(pool, self.header.arms) for pool in seen])
         if not len(rows):
             return np.empty(0)
         return np.asarray(self._booster.inplace_predict(rows), dtype=np.float64)
@@ -123,7 +123,7 @@ def _digest(header: RelevanceHeader, trees: bytes) -> str:
     return hashlib.blake2b(facts + b"\n" + trees, digest_size=16).hexdigest()
 
 
-def rows_of(seen: CandidatePassages, arms: Sequence[str]) -> NDArray[np.float32]:
+def make_rows(seen: CandidatePassages, arms: Sequence[str]) -> NDArray[np.float32]:
     """Return the rows of a question's passages, shape (n_passages, len(NAMES) + n_arms)."""
     unknown = np.full(len(seen.passages), np.nan)
     by_arm = [seen.reciprocal.get(arm, unknown) for arm in arms]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.base import Passage, Progress
 from armwise.arms.relevance.features import FALLING, NAMES, RISING, CandidatePassages, candidates
-from armwise.arms.relevance.model import THREADS, RelevanceError, RelevanceHeader, RelevanceModel, rows_of
+from armwise.arms.relevance.model import THREADS, RelevanceError, RelevanceHeader, RelevanceModel, make_rows
 
 Rows = NDArray[np.float32]
 Indices = NDArray[np.intp]
@@ -104,7 +104,7 @@ class Examples:
         for number, case in enumerate(cases, start=1):
             views = [*_views(case, fitting.draws, rng)]
             pools.append(views[0])
-            rows.append(np.concatenate([rows_of(view, arms) for view in views]))
+            rows.append(np.concatenate([make_rows(view, arms) for view in views]))
             ids = (passage.id for view in views for passage in view.passages)
             labels.append(np.array([name in case.gold for name in ids], dtype=np.float32))
             if progress is not None and (number % EVERY == 0 or number == len(cases)):

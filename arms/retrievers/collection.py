@@ -16,12 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from armwise.arms import tokenizer
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
-from armwise.arms.retrievers.conditions import facts_of, loaded_metadata, stored
+from armwise.arms.retrievers.conditions import list_facts, loaded_metadata, stored
 from armwise.arms.retrievers.fusion import fuse
-from armwise.arms.retrievers.kind import Kind, Members, ReadVersion, Resources, reach_of
+from armwise.arms.retrievers.kind import Kind, Members, ReadVersion, Resources, find_reach
 from armwise.arms.retrievers.new_arms import NewArms
 from armwise.arms.retrievers.remote import best
-from armwise.arms.secrets import secret_of
+from armwise.arms.secrets import read_secret
 from armwise.number import Number
 
 P = TypeVar("P", bound="EngineParams")
@@ -112,7 +112,7 @@ class Row:
     @property
     def facts(self) -> list[str]:
         """The facts by which an engine that does not compare metadata filters."""
-        return facts_of(self.passage.metadata)
+        return list_facts(self.passage.metadata)
 
     @property
     def numbers(self) -> list[float] | None:
@@ -124,7 +124,7 @@ FIELDS = ["id", "title", "text", "metadata"]
 """What a search reads of a document."""
 
 
-def passage_of(document: Mapping[str, Any], score: float, name: str = "id") -> Passage:
+def read_passage(document: Mapping[str, Any], score: float, name: str = "id") -> Passage:
     """Return the passage of a document of `Row.document`.
 
     Args:
@@ -280,7 +280,7 @@ class NetworkParams(EngineParams):
         """The password or key; None without. Raises ArmBuildError."""
         if self.key_env is None:
             return None
-        if not (key := secret_of(self.key_env)):
+        if not (key := read_secret(self.key_env)):
             raise ArmBuildError(f"the password or key is missing: set the variable {self.key_env}")
         return key
 
@@ -450,7 +450,7 @@ def engine_kind(
         return read
 
     def build(arm: str, arm_params: P, have: Resources, _: Members) -> EngineArm:
-        limits = reach_of(name, arm_params, have)
+        limits = find_reach(name, arm_params, have)
         if limits is not None:
             check_reach(arm_params, limits)
         return EngineArm(arm, arm_params, open_shared(arm_params, have, make))

@@ -1,7 +1,7 @@
 """What a caller may see, and what a query asks of the metadata, in the filter language of an engine.
 
-`condition_of` takes `Query.where` and `Query.groups` apart; a `ConditionDialect` puts the parts together
-again, in an engine that compares metadata itself. An engine that does not gets `facts_of` each passage, and
+`build_condition` takes `Query.where` and `Query.groups` apart; a `ConditionDialect` puts the parts together
+again, in an engine that compares metadata itself. An engine that does not gets `list_facts` each passage, and
 answers every condition by looking for one of several facts. A fact is a hash, so no text of a caller gets
 into a filter.
 
@@ -34,7 +34,7 @@ DIGITS = 16
 class ConditionDialect(Protocol[T]):
     """How an engine writes conditions. Values are data of a caller: they are never part of a statement."""
 
-    def one_of(self, key: str, values: Sequence[Scalar]) -> T:
+    def match_one(self, key: str, values: Sequence[Scalar]) -> T:
         """Return: the value of `key` is one of these, or it is a list that holds one of them."""
         ...
 
@@ -59,11 +59,11 @@ class ConditionDialect(Protocol[T]):
         ...
 
 
-def condition_of(query: Query, dialect: ConditionDialect[T]) -> T:
+def build_condition(query: Query, dialect: ConditionDialect[T]) -> T:
     """Return the condition that every passage of a query fulfils."""
     open_to_all = dialect.lacks(GROUPS)
     if query.groups:
-        open_to_all = dialect.some([open_to_all, dialect.one_of(GROUPS, sorted(query.groups))])
+        open_to_all = dialect.some([open_to_all, dialect.match_one(GROUPS, sorted(query.groups))])
     return (
         open_to_all if query.where is None else dialect.every([open_to_all, filtered(query.where, dialect)])
     )
@@ -76,9 +76,9 @@ def filtered(where: Comparison | Compound, dialect: ConditionDialect[T]) -> T:
         return dialect.every(parts) if where.type == "and" else dialect.some(parts)
     values = where.value if isinstance(where.value, tuple) else (where.value,)
     if where.type in ("eq", "in"):
-        return dialect.one_of(where.key, values)
+        return dialect.match_one(where.key, values)
     if where.type in ("ne", "nin"):
-        return dialect.negated(dialect.one_of(where.key, values))
+        return dialect.negated(dialect.match_one(where.key, values))
     (number,) = values
     return dialect.ordered(where.key, where.type, _float(number))  # type: ignore[arg-type]  # what remains
 
@@ -86,21 +86,21 @@ def filtered(where: Comparison | Compound, dialect: ConditionDialect[T]) -> T:
 class FactsDialect(ConditionDialect[T], Protocol[T]):
     """The dialect of an engine that looks for texts in a list, over the facts of passages."""
 
-    def any_of(self, facts: Sequence[str]) -> T:
+    def match_any(self, facts: Sequence[str]) -> T:
         """Return: one of these is among the facts of the passage; there may be none."""
         ...
 
     @override
-    def one_of(self, key: str, values: Sequence[Scalar]) -> T:
-        return self.any_of([_fact(key, "is", _canonical(value)) for value in values])
+    def match_one(self, key: str, values: Sequence[Scalar]) -> T:
+        return self.match_any([_fact(key, "is", _canonical(value)) for value in values])
 
     @override
     def ordered(self, key: str, how: Order, number: float) -> T:
-        return self.any_of([_fact(key, "begins", digits) for digits in _prefixes(how, number)])
+        return self.match_any([_fact(key, "begins", digits) for digits in _prefixes(how, number)])
 
     @override
     def lacks(self, key: str) -> T:
-        return self.negated(self.any_of([presence_of(key)]))
+        return self.negated(self.match_any([hash_presence(key)]))
 
 
 class TextDialect(FactsDialect[str], Protocol):
@@ -119,17 +119,17 @@ class TextDialect(FactsDialect[str], Protocol):
         return f"(not {part})"
 
 
-def facts_of(metadata: Metadata) -> list[str]:
+def list_facts(metadata: Metadata) -> list[str]:
     """Return what is true of metadata, hashed: equalities, presences, and the first digits of numbers.
 
-    >>> len(facts_of({"product": "router"})), len(facts_of({"year": 2024})), facts_of({})
+    >>> len(list_facts({"product": "router"})), len(list_facts({"year": 2024})), list_facts({})
     (2, 18, [])
     """
     facts = set[str]()
     for key, value in metadata.items():
         if value is None:
             continue
-        facts.add(presence_of(key))
+        facts.add(hash_presence(key))
         for scalar in [value] if isinstance(value, str | int | float) else value:
             facts.add(_fact(key, "is", _canonical(scalar)))
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -149,7 +149,7 @@ def loaded_metadata(text: str | bytes | Mapping[str, object] | None) -> Metadata
     return metadata if isinstance(metadata, Mapping) else {}  # type: ignore[return-value]  # as it was stored
 
 
-def presence_of(key: str) -> str:
+def hash_presence(key: str) -> str:
     """Return the fact of passages whose metadata has a key that is not null."""
     return _fact(key, "is there", "")
 

@@ -100,10 +100,10 @@ class _TorchScorer:
 
 def _build(name: str, params: CrossEncoderParams, have: Resources, member: Members) -> RerankedArm:
     shapes = params.model, params.precision, params.max_length, params.batch_size
-    scores_of = have.shared(("cross-encoder", *shapes), lambda: open_scorer(params))
+    score_pairs = have.shared(("cross-encoder", *shapes), lambda: open_scorer(params))
 
     def read(query: Query, passages: Sequence[Passage]) -> NDArray[np.float32]:
-        scores = scores_of([(query.text, vectors.embedded_text(passage)) for passage in passages])
+        scores = score_pairs([(query.text, vectors.embedded_text(passage)) for passage in passages])
         if not np.isfinite(scores).all():
             bad = int(np.flatnonzero(~np.isfinite(scores))[0])
             raise ArmError(f"arm {name!r}: {params.model} scores {passages[bad].id!r} as {scores[bad]}")

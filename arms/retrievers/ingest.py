@@ -33,7 +33,7 @@ from armwise.arms.retrievers.collection import (
     NetworkParams,
     Row,
 )
-from armwise.arms.retrievers.kind import ArmSpec, Passages, Resources, contents_of, vectors_of
+from armwise.arms.retrievers.kind import ArmSpec, Passages, Resources, digest_contents, digest_vectors
 
 T = TypeVar("T")
 
@@ -120,7 +120,7 @@ def ingest(
     return IngestReport(version, written, deleted)
 
 
-def damage_of(arm: EngineArm) -> list[str]:
+def list_damage(arm: EngineArm) -> list[str]:
     """Return which files of the collection of an arm have changed; empty for one of a server."""
     folder = arm.collection
     return folder.problems(contents=True) if isinstance(folder, FolderCollection) else []
@@ -131,7 +131,7 @@ def fill_arm(arm: EngineArm, have: Resources, progress: Progress | None = None) 
 
     Raises ArmError, ModelNotFoundError.
     """
-    if (damage := damage_of(arm)) and isinstance(arm.collection, FolderCollection):
+    if (damage := list_damage(arm)) and isinstance(arm.collection, FolderCollection):
         logger.warning("the collection of arm %r is filled again: %s", arm.name, ", ".join(damage))
         arm.collection.discard()
     embedded = None
@@ -198,7 +198,7 @@ def find_damage(name: str, resources: Resources) -> list[str]:
     _, params = ArmGraph(resources.specs).resolve(name)
     if not isinstance(params, EngineParams) or isinstance(params, NetworkParams):
         return []
-    return damage_of(_engine_arm(name, resources.specs[name], resources))
+    return list_damage(_engine_arm(name, resources.specs[name], resources))
 
 
 def read_ingested(name: str, resources: Resources) -> tuple[str, bool] | None:
@@ -227,8 +227,8 @@ def _engine_arm(name: str, spec: ArmSpec, resources: Resources) -> EngineArm:
 
 def compute_version(corpus: Passages, model: str, stored_as: int | str = FORMAT) -> str:
     """Return the version of a collection that holds a corpus with the vectors of a model."""
-    vectors = vectors_of(model) if model else "words"
-    return f"{contents_of(corpus)}-{vectors}-{stored_as}"
+    vectors = digest_vectors(model) if model else "words"
+    return f"{digest_contents(corpus)}-{vectors}-{stored_as}"
 
 
 def _check(state: FillState, corpus: str, model: str) -> None:
@@ -255,7 +255,9 @@ def _put(
     stored_as = row_format(collection)
     model, vectors = ("", None) if embedded is None else (embedded.model, embedded.vectors)
     rows = [
-        Row(passage, digest_of(passage, model, stored_as), None if vectors is None else vectors[position])
+        Row(
+            passage, digest_passage(passage, model, stored_as), None if vectors is None else vectors[position]
+        )
         for position, passage in zip(positions, corpus.passages(positions), strict=True)
     ]
     there = {} if empty else collection.digests([row.passage.id for row in rows])
@@ -265,7 +267,7 @@ def _put(
     return len(changed)
 
 
-def digest_of(passage: Passage, model: str, stored_as: int | str = FORMAT) -> str:
+def digest_passage(passage: Passage, model: str, stored_as: int | str = FORMAT) -> str:
     """Return the digest of a passage with its vector."""
     parts = [stored_as, model, passage.id, passage.title, passage.text, dict(passage.metadata)]
     return hashlib.blake2b(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()

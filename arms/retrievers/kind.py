@@ -384,20 +384,20 @@ ReadVersion = Callable[[bool], str | None]
 def of_corpus(params: BaseModel, have: Resources) -> ReadVersion:
     """Return the version of an index over the corpus, which stays what it is while the process runs."""
     backbone = getattr(params, "backbone", None)
-    version = contents_of(have.corpus)
+    version = digest_contents(have.corpus)
     if backbone is not None:
-        version += f"-{vectors_of(digest_backbone(have.backbones[backbone]))}"
+        version += f"-{digest_vectors(digest_backbone(have.backbones[backbone]))}"
     return lambda _: version
 
 
-def contents_of(corpus: Passages) -> str:
+def digest_contents(corpus: Passages) -> str:
     """Return a hash of all passages with their metadata and their ids: permissions may change alone."""
     metadata: str = getattr(getattr(corpus, "manifest", None), "metadata", "")
     prefix: str = getattr(corpus, "prefix", "")
     return hashlib.blake2b(f"{prefix}{corpus.digest} {metadata}".encode(), digest_size=6).hexdigest()
 
 
-def vectors_of(model: str) -> str:
+def digest_vectors(model: str) -> str:
     """Return a short hash of the digest of a model."""
     return hashlib.blake2b(model.encode(), digest_size=4).hexdigest()
 
@@ -522,7 +522,7 @@ EXTERNAL = Kind(
 )
 
 
-def reach_of(kind: str, params: BaseModel, have: Resources) -> NewArms | None:
+def find_reach(kind: str, params: BaseModel, have: Resources) -> NewArms | None:
     """Return what an arm may reach; None for one of the configuration file, which may reach everything.
 
     Args:

@@ -69,7 +69,7 @@ class NewArms(BaseModel):
     def _are_hosts(cls, hosts: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         for host in hosts:
             try:
-                sound = place_of(httpx.URL(f"http://{host}/")) in (host, f"{host}:80")
+                sound = read_place(httpx.URL(f"http://{host}/")) in (host, f"{host}:80")
             except httpx.InvalidURL:
                 sound = False
             if not sound or not host:
@@ -86,7 +86,7 @@ class NewArms(BaseModel):
 
     def variables(self, url: httpx.URL) -> Collection[str] | None:
         """Return the variables that may be sent to a host; None for a host that may not be reached."""
-        place = place_of(url)
+        place = read_place(url)
         host, _, port = place.rpartition(":")
         variables = self.hosts.get(place)
         return (
@@ -96,10 +96,10 @@ class NewArms(BaseModel):
         )
 
 
-def place_of(url: httpx.URL) -> str:
+def read_place(url: httpx.URL) -> str:
     """Return the host and the port of an address.
 
-    >>> place_of(httpx.URL("https://Search.example/a?b")), place_of(httpx.URL("http://u:p@[::1]:8080"))
+    >>> read_place(httpx.URL("https://Search.example/a?b")), read_place(httpx.URL("http://u:p@[::1]:8080"))
     ('search.example:443', '[::1]:8080')
     """
     host = url.raw_host.decode()

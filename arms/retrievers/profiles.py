@@ -67,7 +67,7 @@ class ProfiledSource:
         return build_once.folder(indexes, "profile", self.identity)
 
 
-def sources_of(name: str, spec: ProfileSpec, have: Resources) -> list[ProfiledSource]:
+def list_sources(name: str, spec: ProfileSpec, have: Resources) -> list[ProfiledSource]:
     """Return the sources that an arm and its members search, each once; none where they search nothing.
 
     Raises:
@@ -118,7 +118,7 @@ def prepare_profiles(
 
     # each once: one that cannot be searched is not tried again for every arm over it
     sources = {
-        source.folder(have.indexes): source for name in names for source in sources_of(name, spec, have)
+        source.folder(have.indexes): source for name in names for source in list_sources(name, spec, have)
     }
     for source in sources.values():
         if not _is_there(source, have.indexes):
@@ -134,7 +134,7 @@ def read_profiles(names: Iterable[str], spec: ProfileSpec, have: Resources) -> d
     """
     profiles = {}
     for name in names:
-        there = [source for source in sources_of(name, spec, have) if _is_there(source, have.indexes)]
+        there = [source for source in list_sources(name, spec, have) if _is_there(source, have.indexes)]
         if folders := tuple(source.folder(have.indexes) for source in there):
             # arms over the same sources share the vectors
             profiles[name] = have.shared(

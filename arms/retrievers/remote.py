@@ -26,9 +26,9 @@ from pydantic import (
 from armwise.arms import upstream
 from armwise.arms.async_bridge import Blocking
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
-from armwise.arms.retrievers.kind import Kind, Members, Resources, reach_of
-from armwise.arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, place_of
-from armwise.arms.secrets import secret_of
+from armwise.arms.retrievers.kind import Kind, Members, Resources, find_reach
+from armwise.arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, read_place
+from armwise.arms.secrets import read_secret
 from armwise.arms.upstream import UpstreamError, shown
 from armwise.number import Number
 
@@ -81,7 +81,7 @@ def read(content: bytes, path: str, fields: Fields) -> list[Passage]:
     >>> read(b'{"found": [{"id": "a", "text": "one"}]}', "found", Fields())
     [Passage(id='a', title='', text='one', score=1.0, metadata={})]
     """
-    return passages_of(results_at(loaded(content), path), fields)
+    return read_passages(results_at(loaded(content), path), fields)
 
 
 def loaded(content: bytes | str) -> JsonValue:
@@ -101,7 +101,7 @@ def results_at(document: JsonValue, path: str) -> list[JsonValue]:
     return results
 
 
-def passages_of(results: Sequence[JsonValue], fields: Fields) -> list[Passage]:
+def read_passages(results: Sequence[JsonValue], fields: Fields) -> list[Passage]:
     """Return results as passages, of equal ids the first. Raises UnreadableError."""
     passages: dict[str, Passage] = {}
     for number, result in enumerate(results, start=1):
@@ -367,7 +367,7 @@ class HttpArm:
         """Read a response. Raises ArmError if it is too long, or cannot be decoded."""
         try:
             encoding = response.headers.get("content-encoding")
-            return await upstream.body_of(response.aiter_raw(), encoding, MAX_BYTES)
+            return await upstream.read_body(response.aiter_raw(), encoding, MAX_BYTES)
         except UpstreamError as error:
             raise ArmError(f"{self.label} gave a response of {error}") from error
         finally:
@@ -425,13 +425,13 @@ def check_reach(params: HttpParams, limits: NewArms) -> None:
     variables = limits.variables(url)
     if variables is None:
         raise ArmError(
-            f"{place_of(url)} is not a host that `new_arms.hosts` of the configuration names, and the arm is "
-            "none of its arms"
+            f"{read_place(url)} is not a host that `new_arms.hosts` of the configuration names, "
+            "and the arm is none of its arms"
         )
     for variable in params.header_env.values():
         if variable not in variables:
             raise ArmError(
-                f"the variable {variable} may not be sent to {place_of(url)}: `new_arms.hosts` of the "
+                f"the variable {variable} may not be sent to {read_place(url)}: `new_arms.hosts` of the "
                 "configuration does not name it there"
             )
 
@@ -470,7 +470,7 @@ def random_pause_s(state: "RetryCallState") -> float:
 
 def _secret(arm: str, header: str, variable: str) -> str:
     """Return the value of a header from the environment. Raises ArmError."""
-    value = secret_of(variable)
+    value = read_secret(variable)
     if not value:
         raise ArmError(f"arm {arm!r}: header {header} needs a value: set the variable {variable}")
     if not (value.isascii() and value.isprintable()):
@@ -479,7 +479,7 @@ def _secret(arm: str, header: str, variable: str) -> str:
 
 
 def _build(name: str, params: RemoteParams, have: Resources, _: Members) -> RemoteArm:
-    return RemoteArm(name, params, reach_of("remote", params, have))
+    return RemoteArm(name, params, find_reach("remote", params, have))
 
 
 KIND = Kind(

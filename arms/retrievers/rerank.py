@@ -141,12 +141,12 @@ class PlackettLuceParams(RerankParams):
     )
 
 
-def weights_of(scores: NDArray[np.float64], power: float) -> NDArray[np.float64]:
+def compute_weights(scores: NDArray[np.float64], power: float) -> NDArray[np.float64]:
     """Return the scores min-max scaled, plus 1, to a power: shape (n,), in [1, 2 ** power].
 
-    >>> weights_of(np.array([7.0, 5.0, 3.0]), power=2.0).tolist()
+    >>> compute_weights(np.array([7.0, 5.0, 3.0]), power=2.0).tolist()
     [4.0, 2.25, 1.0]
-    >>> weights_of(np.array([3.0, 3.0]), power=2.0).tolist()
+    >>> compute_weights(np.array([3.0, 3.0]), power=2.0).tolist()
     [1.0, 1.0]
     """
     above = scores - scores.min()
@@ -191,7 +191,7 @@ def _plackett_luce(name: str, params: PlackettLuceParams, _: Resources, member: 
     def draw(query: Query, passages: Sequence[Passage]) -> NDArray[np.float64]:
         # with the name, so that two fused arms do not draw the same noise
         rng = np.random.default_rng([query.seed, *name.encode()])
-        weights = weights_of(np.array([passage.score for passage in passages]), params.power)
+        weights = compute_weights(np.array([passage.score for passage in passages]), params.power)
         return plackett_luce(weights, rng, n_rankings=1).ravel()
 
     return RerankedArm(name, member(params.arm), params.depth, draw)

@@ -24,9 +24,9 @@ from armwise.feedback.arrays import (
     Flags,
     Floats,
     Integers,
-    drawn_of,
     refuse,
     refuse_unless_distributions,
+    take_drawn,
 )
 from armwise.feedback.decisions import EVERYTHING, Decisions, DrawKey, Selection, encode, shown, tabulate
 from armwise.feedback.events import ESTIMATED, LABELS, Example, Mode
@@ -330,7 +330,7 @@ class Log:
             if self.p_log.shape != (n, len(self.arms)):
                 raise ValueError(f"p_log must have the shape ({n}, {len(self.arms)}), got {self.p_log.shape}")
             refuse_unless_distributions("p_log", self.p_log)
-            same = np.abs(drawn_of(self.p_log, self.drawn) - self.propensity) <= TOLERANCE
+            same = np.abs(take_drawn(self.p_log, self.drawn) - self.propensity) <= TOLERANCE
             refuse("propensity", self.propensity, same, "the value of p_log for the drawn arm")
 
     def __len__(self) -> int:
@@ -466,7 +466,7 @@ class Log:
         if not self.has_propensities:
             return np.zeros(len(self))
         # A propensity may differ from p_log by a rounding error, and with it the drawn arm's weight.
-        weight = drawn_of(p_target, self.drawn) / self.propensity
+        weight = take_drawn(p_target, self.drawn) / self.propensity
         if self.p_log is None:
             ratio = p_target / self.propensity[:, np.newaxis]
         else:
@@ -510,7 +510,7 @@ class Log:
         if propensity is None:
             if p_log is None:
                 raise ValueError("a log needs p_log, or the propensity of the drawn arms")
-            propensity = drawn_of(p_log, drawn)
+            propensity = take_drawn(p_log, drawn)
         return cls(
             arms=arms,
             drawn=drawn,

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 
 import sqlalchemy as sa
 
-from armwise.feedback.drift.monitor import Change, DriftSpec, Monitor, start_of
+from armwise.feedback.drift.monitor import Change, DriftSpec, Monitor, find_start
 from armwise.feedback.events import Example
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
@@ -85,7 +85,7 @@ def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm], join: str | 
             tuple(row)
             for row in connection.execute(
                 sa.select(a.subject, a.example_seq).where(
-                    a.recipe.in_({alarm.recipe for alarm in alarms}) | _of(join),
+                    a.recipe.in_({alarm.recipe for alarm in alarms}) | _belongs_to(join),
                     a.example_seq >= min((alarm.example_seq for alarm in alarms), default=0),
                 )
             )
@@ -96,7 +96,7 @@ def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm], join: str | 
     return len(new)
 
 
-def _of(join: str | None) -> sa.ColumnElement[bool]:
+def _belongs_to(join: str | None) -> sa.ColumnElement[bool]:
     """Return the condition that an alarm belongs to a training log."""
     v = t.versions.c
     return sa.exists().where(v.recipe == t.alarms.c.recipe, v.join == join)
@@ -114,7 +114,7 @@ def read_alarms(store: Store, join: str | None = None, active: ActivePolicy | No
         LogUnavailableError: Try again later.
     """
     a = t.alarms.c
-    ours = sa.true() if join is None else _of(join)
+    ours = sa.true() if join is None else _belongs_to(join)
     newest = (
         sa.select(
             *(a[name] for name in Alarm.__slots__),
@@ -150,7 +150,7 @@ def newest_alarms(store: Store, limit: int, join: str | None = None) -> list[Ala
         LogUnavailableError: Try again later.
     """
     a = t.alarms.c
-    ours = sa.true() if join is None else _of(join)
+    ours = sa.true() if join is None else _belongs_to(join)
     query = sa.select(*(a[name] for name in Alarm.__slots__)).where(ours)
     with store.reading() as connection:
         rows = connection.execute(query.order_by(a.at.desc(), a.seq.desc()).limit(limit)).all()
@@ -194,19 +194,19 @@ class Watch:
         self._detector = spec.detector
         self._monitor = Monitor(spec, rule)
         self._found: list[Alarm] = []
-        for example in learned_examples(store, rule, None, start_of(learned + 1), learned):
+        for example in learned_examples(store, rule, None, find_start(learned + 1), learned):
             self.see(example)
 
     def over(self, examples: Iterable[Example]) -> Iterator[Example]:
         """Yield the next examples, each after it was monitored; learned observations are not monitored."""
         for example in examples:
-            if observed.source_of(example.decision) is None:
+            if observed.find_source(example.decision) is None:
                 self.see(example)
             yield example
 
     def see(self, example: Example) -> None:
         """Monitor the next example; one without a reward is skipped."""
-        reward = self._rule.reward_of(example)
+        reward = self._rule.compute_reward(example)
         if reward is None:
             return
         for change in self._monitor.see(example, reward):

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.feedback.events import LABELS, Context, Example
-from armwise.feedback.reward import RewardRule, seconds_of
+from armwise.feedback.reward import RewardRule, read_seconds
 from armwise.number import Number
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class DriftSpec(BaseModel):
     @property
     def raised_s(self) -> float:
         """Seconds for which an alarm raises the floor."""
-        return seconds_of(self.raised_for, "raised_for", "PT1H")
+        return read_seconds(self.raised_for, "raised_for", "PT1H")
 
     def build(self) -> "DriftDetector":
         """Return a detector that has seen nothing."""
@@ -214,7 +214,7 @@ class Monitor:
         decision = example.decision
         if decision.policy == LABELS:
             return []
-        block = start_of(example.seq) // BLOCK
+        block = find_start(example.seq) // BLOCK
         if block != self._block:
             self._block, self._arms, self._questions = block, {}, _Questions(self._spec)
         name, context = decision.drawn, decision.context
@@ -230,10 +230,10 @@ class Monitor:
         return [Change(*shift, example.seq) for shift in changes]
 
 
-def start_of(seq: int) -> int:
+def find_start(seq: int) -> int:
     """Return the position of the training log after which the block of a position begins.
 
-    >>> start_of(0), start_of(1), start_of(100_000), start_of(100_001)
+    >>> find_start(0), find_start(1), find_start(100_000), find_start(100_001)
     (0, 0, 0, 100000)
     """
     return max(0, seq - 1) // BLOCK * BLOCK

@@ -1,7 +1,7 @@
 """Carry a log to and from JSON lines, VW dsjson and OBP's layout, and from the logs of production."""
 
 from .dsjson import read_dsjson, write_dsjson
-from .imported import REWARD, Faults, rule_of
+from .imported import REWARD, Faults, make_rule
 from .obp import read_obp, write_obp
 from .production import FORMATS, FULL, ImportRequest, LogSummary, ProductionLog
 from .propensities import LEAST_DRAWS, LEAST_ROWS
@@ -22,9 +22,9 @@ __all__ = [
     "ProductionLog",
     "Slates",
     "evaluate_slates",
+    "make_rule",
     "read_dsjson",
     "read_obp",
-    "rule_of",
     "write_dsjson",
     "write_obp",
 ]

@@ -94,10 +94,10 @@ class TableScores:
         if not is_missing(value := values[column]):
             on = (str(value_at(values, target)),)
             ident = str(values.get("id") or "") if "metric_name" in values and target != "id" else ""
-            yield GivenScore(record.where, on, name, value, time_of(values), ident)
+            yield GivenScore(record.where, on, name, value, read_time(values), ident)
 
 
-def time_of(values: Mapping[str, Any]) -> float:
+def read_time(values: Mapping[str, Any]) -> float:
     """Return when a row was last written; 0 where that cannot be read."""
     latest = 0.0
     for name in TIMES:

@@ -62,10 +62,10 @@ class Faults:
             named.append(f"{where}: {bad.detail}")
 
 
-def rule_of(metric: str, scale: tuple[float, float]) -> RewardRule:
+def make_rule(metric: str, scale: tuple[float, float]) -> RewardRule:
     """Return the rule of an imported reward: it earns its place in the scale, 0 to 1, and costs nothing.
 
-    >>> rule_of("click", (0.0, 2.0)).quality({"click": 1.5})
+    >>> make_rule("click", (0.0, 2.0)).quality({"click": 1.5})
     0.75
     """
     return RewardRule(metrics={metric: Metric(range=scale)}, cost_weight=0.0, clip=(0.0, 1.0))

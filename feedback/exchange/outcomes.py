@@ -268,14 +268,14 @@ def outcome_lines(
     ids: set[str] = set()
     for record in records:
         try:
-            lines = _lines_of(record, outcomes, columns, root, ids)
+            lines = _read_lines(record, outcomes, columns, root, ids)
         except BadValue as bad:
             faults.add(record.where, bad)
         else:
             yield from lines
 
 
-def _lines_of(
+def _read_lines(
     record: FileRecord, outcomes: Outcomes, columns: Columns, root: str, ids: set[str]
 ) -> list[bytes]:
     """Return the lines of a row. Raises BadValue."""

@@ -39,7 +39,7 @@ from armwise.feedback.exchange.table import (
     Columns,
     RowReader,
     TableRow,
-    example_of,
+    make_example,
     nothing,
     understand,
 )
@@ -311,7 +311,7 @@ class ProductionLog:
             if self.frequencies is not None and row.propensity is None:
                 estimated = self.frequencies.distribution(row)
             try:
-                example = example_of(seq + 1, row, self.arms, self._request.metric, estimated)
+                example = make_example(seq + 1, row, self.arms, self._request.metric, estimated)
             except BadValue as bad:
                 self.faults.add(row.where, bad)
                 continue
@@ -382,7 +382,7 @@ class ProductionLog:
         if not self._request.only:
             return
         names: set[str] = set()
-        for record in islice(_rows_of(self._reader, self._source), SAMPLE):
+        for record in islice(_read_rows(self._reader, self._source), SAMPLE):
             names.update(names_in(record.values))
             names.update(name for name in self._request.only if occurs(record.values, name))
         if missing := [name for name in self._request.only if name not in names]:
@@ -393,7 +393,7 @@ def _unreported(what: str, done: int, total: int | None) -> None:
     del what, done, total
 
 
-def _rows_of(reader: Reader, source: Path) -> Iterable[FileRecord]:
+def _read_rows(reader: Reader, source: Path) -> Iterable[FileRecord]:
     return (row for record in read_records(source) for row in reader.rows(record))
 
 

@@ -65,7 +65,7 @@ class FileRecord:
     wrong: bool = True
 
 
-def files_of(path: Path) -> list[Path]:
+def list_files(path: Path) -> list[Path]:
     """Return the files that a path names: itself, or those below a folder that can be read, sorted.
 
     Raises:
@@ -90,7 +90,7 @@ def read_records(path: Path) -> Iterator[FileRecord]:
     Raises:
         ExchangeError: A file cannot be read, or is of another kind.
     """
-    for file in files_of(path):
+    for file in list_files(path):
         kind = _kind(file)
         if kind in PICKLES:
             raise ExchangeError(

@@ -22,7 +22,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from armwise.feedback.arrays import TOLERANCE, Floats, Integers, drawn_of, refuse, refuse_unless_distributions
+from armwise.feedback.arrays import (
+    TOLERANCE,
+    Floats,
+    Integers,
+    refuse,
+    refuse_unless_distributions,
+    take_drawn,
+)
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope.intervals import LEVEL, bootstrap, by_group, hedged, normal
 from armwise.feedback.ope.sample import NeverDrawnError, SlateRows, Terms, row_products
@@ -96,7 +103,7 @@ class Slates:
         if not whole.any():
             raise ValueError("of every episode some decision is not among the rows")
         _, slate = np.unique(log.episodes[whole], return_inverse=True)
-        weight = (drawn_of(p_target, log.drawn) / log.propensity)[whole]
+        weight = (take_drawn(p_target, log.drawn) / log.propensity)[whole]
         return cls(SlateRows.of(slate, log.at[whole]), log.reward[whole], weight)
 
     @classmethod
@@ -181,7 +188,7 @@ def _predictions(
             raise ValueError(f"{name} must be {right}, got {array.shape}")
     p, q = p_target.reshape(-1, q_hat.shape[-1]), q_hat.reshape(-1, q_hat.shape[-1])
     refuse_unless_distributions("p_target", p)
-    return row_products(p, q), drawn_of(q, items.ravel())
+    return row_products(p, q), take_drawn(q, items.ravel())
 
 
 # -- estimators ------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from armwise.feedback.exchange.calls import Amounts, Calls, SpanKind, TracedCall, amount, is_nothing
-from armwise.feedback.exchange.feedback_files import NO_TARGET, GivenScore, Scores, TableScores, time_of
+from armwise.feedback.exchange.feedback_files import NO_TARGET, GivenScore, Scores, TableScores, read_time
 from armwise.feedback.exchange.identity import DUPLICATE, NewestById
 from armwise.feedback.exchange.imported import BadValue, Faults
 from armwise.feedback.exchange.records import FileRecord, opened_up, value_at
@@ -287,7 +287,7 @@ class Langfuse(Reader):
         is_observation = _is_observation(values)
         ident = _first(values, "id")
         if ident is not None:
-            self._places.add((is_observation, str(ident)), time_of(values), record.where)
+            self._places.add((is_observation, str(ident)), read_time(values), record.where)
         if is_observation:
             self._observe(record.where, str(_first(values, "trace_id") or ""), values)
             return
@@ -322,7 +322,7 @@ class Langfuse(Reader):
                 (usage, ("output", "output_tokens", "completion_tokens", "completionTokens")),
             ),
         )
-        self._note_call(call, time_of(values))
+        self._note_call(call, read_time(values))
 
     def feedback(self, record: FileRecord) -> None:
         """Note a record of a file of feedback: a score of Langfuse, or a row of a table."""
@@ -355,7 +355,7 @@ class Langfuse(Reader):
             self._faults.note(where, BadValue("score without a value", "value and stringValue are empty"))
             return
         ident = str(_first(values, "id") or "")
-        yield GivenScore(where, targets, str(values["name"]), value, time_of(values), ident)
+        yield GivenScore(where, targets, str(values["name"]), value, read_time(values), ident)
 
     def rows(self, record: FileRecord) -> Iterator[FileRecord]:
         """Yield a trace, or a generation where there are no traces."""

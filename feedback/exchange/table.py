@@ -333,11 +333,13 @@ def _epoch(moment: datetime) -> float:
         raise ValueError(str(error)) from None
 
 
-def feature_of(name: str, value: Any) -> tuple[str, float] | None:
+def name_feature(name: str, value: Any) -> tuple[str, float] | None:
     """Return a feature as a policy sees it: a text as `name=text`, a large number by its logarithm.
 
-    >>> feature_of("tier", "free"), feature_of("beta", True), feature_of("age", "10"), feature_of("age", "")
-    (('tier=free', 1.0), ('beta=true', 1.0), ('age', 2.0), None)
+    >>> name_feature("tier", "free"), name_feature("beta", True)
+    (('tier=free', 1.0), ('beta=true', 1.0))
+    >>> name_feature("age", "10"), name_feature("age", "")
+    (('age', 2.0), None)
     """
     if is_missing(value):
         return None
@@ -592,7 +594,7 @@ class RowReader:
     def _features(self, values: Mapping[str, Any]) -> dict[str, float]:
         features: dict[str, float] = {}
         for name, column in self._columns.features.items():
-            if (feature := feature_of(name, value_at(values, column))) is not None:
+            if (feature := name_feature(name, value_at(values, column))) is not None:
                 features[writable(column, feature[0])] = feature[1]
         return features
 
@@ -613,7 +615,7 @@ def writable(column: str, text: str, broken: re.Pattern[str] = BROKEN) -> str:
     return text
 
 
-def example_of(
+def make_example(
     seq: int, row: TableRow, arms: Sequence[str], metric: str, estimated: Mapping[str, float] | None
 ) -> Example:
     """Return the example of a row.

@@ -228,7 +228,7 @@ class CommitBatch:
         stored = self.stored
         match fact:
             case Decision():
-                gone = (number := stored.under_way.erasure_of(fact)) is not None
+                gone = (number := stored.under_way.find_erasure(fact)) is not None
                 if number is not None:
                     stored.erased.add(fact.id)
                     self.erased_by[fact.id] = number
@@ -236,9 +236,9 @@ class CommitBatch:
                     change = stored.erased_episodes.add if gone else stored.erased_episodes.discard
                     change(fact.episode_id)
             case Feedback(decision_id=None, episode_id=str(episode)):
-                gone = episode in stored.erased_episodes or stored.under_way.erasure_of(fact) is not None
+                gone = episode in stored.erased_episodes or stored.under_way.find_erasure(fact) is not None
             case Feedback():
-                gone = fact.decision_id in stored.erased or stored.under_way.erasure_of(fact) is not None
+                gone = fact.decision_id in stored.erased or stored.under_way.find_erasure(fact) is not None
             case Execution() | Observation():
                 gone = fact.decision_id in stored.erased
             case Tick():

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from armwise.feedback.archived import MOVED
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.rows import feedback_of
+from armwise.feedback.log.rows import read_feedback
 from armwise.feedback.log.store import Store, insert, row_time
 from armwise.feedback.log.texts import without_texts
 from armwise.feedback.log.under_way import UNDER_WAY_S as UNDER_WAY_S
@@ -257,7 +257,7 @@ def _overwrite_feedback(connection: sa.Connection, which: sa.ColumnElement[bool]
     """Overwrite what feedback says, but for its labels; the databases have no JSON functions in common."""
     changed: list[dict[str, object]] = []
     for row in connection.execute(sa.select(t.feedback).where(which).order_by(_f.seq)):
-        item = feedback_of(row)
+        item = read_feedback(row)
         if (left := without_texts(item)) != item:
             changed.append({"of": row.seq, "name": left.id, "said": dict(left.content) or None})
     if changed:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from armwise.feedback.events import LABELS, Cost, Decision, FeedbackKind, Status
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import dumps
-from armwise.feedback.log.rows import COST, WITHOUT_FEATURES, decision_of, reward_of, tokens_of
+from armwise.feedback.log.rows import COST, WITHOUT_FEATURES, compute_reward, read_decision, read_tokens
 from armwise.feedback.log.store import Store
 from armwise.feedback.reward import RewardRule
 
@@ -195,7 +195,7 @@ def decisions(
             sa.select(*WITHOUT_FEATURES, d.seq).where(d.seq.in_(outcomes)).order_by(d.seq.desc())
         )
         page = [
-            ListedDecision(decision_of(row[:-1]), row[-1], *outcomes[row[-1]]) for row in map(tuple, rows)
+            ListedDecision(read_decision(row[:-1]), row[-1], *outcomes[row[-1]]) for row in map(tuple, rows)
         ]
     more = low > first
     return Page(page, low if more else None, end - low if more and not full else None)
@@ -220,12 +220,12 @@ def _priced(row: Mapping[Any, Any], cost: Cost | None, rule: RewardRule) -> tupl
     """Return the priced cost and the reward of a decision; None for what it does not have."""
     if cost is None:
         return None, None
-    total = rule.priced(cost, tokens_of(row["tokens_by_model"]))
+    total = rule.priced(cost, read_tokens(row["tokens_by_model"]))
     if row["metrics"] is None:
         return total, None
     failed = row["status"] in (Status.ARM_FAILED, Status.FELL_BACK)
     spent = row["turns"], cost, row["tokens_by_model"]
-    return total, reward_of(rule, *spent, row["metrics"], row["cost_weight"], failed=failed)
+    return total, compute_reward(rule, *spent, row["metrics"], row["cost_weight"], failed=failed)
 
 
 def position_at(connection: sa.Connection, at: float, *, before: bool = False) -> int:

@@ -27,7 +27,7 @@ from armwise.feedback.log.limits import Propensity, numeric
 from armwise.feedback.reward import NUMBERS, RewardRule
 
 
-def observation_of(row: sa.Row[Any]) -> Observation:
+def read_observation(row: sa.Row[Any]) -> Observation:
     """Return the fact in a row of `observations`; the judge's tokens count as read."""
     return Observation(
         row.decision_id,
@@ -36,7 +36,7 @@ def observation_of(row: sa.Row[Any]) -> Observation:
         row.share,
         row.propensity,
         row.value,
-        cost_of(row),
+        read_cost(row),
         row.judge,
         Cost(prompt_tokens=row.judge_tokens, llm_s=row.judge_s, usd=row.judge_usd),
         row.swapped,
@@ -47,7 +47,7 @@ def observation_of(row: sa.Row[Any]) -> Observation:
     )
 
 
-def feedback_of(row: sa.Row[Any]) -> Feedback:
+def read_feedback(row: sa.Row[Any]) -> Feedback:
     """Return the fact in a row of `feedback`."""
     return Feedback(
         row.id,
@@ -97,7 +97,7 @@ DECISION = (
     t.decisions.c.erased,
     t.decisions.c.draw_id,
 )
-"""The columns that `decision_of` reads, in its order."""
+"""The columns that `read_decision` reads, in its order."""
 
 _ID, _QUESTION, _, *_REST = DECISION
 
@@ -110,7 +110,7 @@ WITHOUT_FEATURES: tuple[sa.ColumnElement[Any], ...] = (
 """The same without features, which are most of a row."""
 
 
-def decision_of(row: Sequence[Any]) -> Decision:
+def read_decision(row: Sequence[Any]) -> Decision:
     """Return the fact in the columns `DECISION`."""
     name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
     decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, *rest = rest
@@ -193,7 +193,7 @@ def numeric_features(stored: Mapping[str, Any]) -> Mapping[str, Any]:
 def load_decisions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Decision]:
     """Return the decisions that exist among `ids`."""
     rows = connection.execute(sa.select(*DECISION).where(t.decisions.c.id.in_(ids)))
-    return {row[0]: decision_of(row) for row in rows}
+    return {row[0]: read_decision(row) for row in rows}
 
 
 COST = (
@@ -207,7 +207,7 @@ COST = (
 """The raw cost vector of an execution, in the order of `Cost`."""
 
 
-def cost_of(row: sa.Row[Any]) -> Cost:
+def read_cost(row: sa.Row[Any]) -> Cost:
     """Return the raw cost vector in a row of `executions`."""
     return Cost(row.steps, row.prompt_tokens, row.completion_tokens, row.retrieval_s, row.llm_s, row.usd)
 
@@ -216,7 +216,7 @@ SOURCES = (t.executions.c.index_version, t.executions.c.cached, t.executions.c.t
 """Where passages and answer of an execution are from: the last fields of an `Example`."""
 
 
-def tokens_of(stored: Mapping[str, Sequence[float]] | None) -> dict[str, ModelTokens]:
+def read_tokens(stored: Mapping[str, Sequence[float]] | None) -> dict[str, ModelTokens]:
     """Return the tokens by model of a row of `executions`."""
     return {name: cast(ModelTokens, tuple(tokens)) for name, tokens in numeric(limited(stored or {})).items()}
 
@@ -229,7 +229,7 @@ def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, 
             row.decision_id,
             row.served,
             Status(row.status),
-            cost_of(row),
+            read_cost(row),
             tuple(row.passages),
             row.answer,
             row.error,
@@ -237,7 +237,7 @@ def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, 
             tuple(row.stages or ()),
             row.index_version or "",
             row.cached,
-            tokens_of(row.tokens_by_model),
+            read_tokens(row.tokens_by_model),
         )
         for row in rows
     }
@@ -246,12 +246,12 @@ def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, 
 # -- the turns of a conversation that an example stands for ----------------------------------------
 
 
-def turns_of(executions: Sequence[Execution]) -> dict[str, Any]:
+def read_turns(executions: Sequence[Execution]) -> dict[str, Any]:
     """Return what turns cost together, as a row of `examples` has it.
 
     >>> from armwise.feedback.events import Status
     >>> two = [Execution("d1", "a", Status.OK, Cost(steps=n, usd=0.5)) for n in (1, 2)]
-    >>> turns_of(two)["n"], turns_of(two)["cost"]["steps"], turns_of(two)["cost"]["usd"]
+    >>> read_turns(two)["n"], read_turns(two)["cost"]["steps"], read_turns(two)["cost"]["usd"]
     (2, 3, 1.0)
     """
     costs = [execution.cost for execution in executions]
@@ -283,12 +283,12 @@ def spent_by(
         tokens_by_model: Tokens of the decision.
     """
     if turns is None:
-        return cost, tokens_of(tokens_by_model), 1
+        return cost, read_tokens(tokens_by_model), 1
     turns = limited(turns)
-    return Cost(**turns["cost"]), tokens_of(turns["tokens_by_model"]), turns["n"]
+    return Cost(**turns["cost"]), read_tokens(turns["tokens_by_model"]), turns["n"]
 
 
-def reward_of(
+def compute_reward(
     rule: RewardRule,
     turns: Mapping[str, Any] | None,
     cost: Cost,

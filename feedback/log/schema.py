@@ -53,7 +53,7 @@ _LOSSY = (
 )
 
 
-def state_of(url: str) -> DatabaseState:
+def inspect_database(url: str) -> DatabaseState:
     """Look at a database without creating a table.
 
     Raises:
@@ -67,7 +67,7 @@ def state_of(url: str) -> DatabaseState:
             translated(database),
             database.engine.connect().execution_options(**database.snapshot) as connection,
         ):
-            number = schema_of(connection)
+            number = read_schema(connection)
             if connection.dialect.name == "postgresql":
                 lossy = connection.exec_driver_sql(_LOSSY).scalars().all()
                 return DatabaseState(number, bool(connection.exec_driver_sql(_CREATE).scalar()), tuple(lossy))
@@ -92,7 +92,7 @@ def prepare(engine: sa.Engine) -> None:
         number = 0
     if not number:
         with _exclusive(engine) as connection:
-            number = schema_of(connection)
+            number = read_schema(connection)
             if not number:
                 _create(connection)
                 return
@@ -146,7 +146,7 @@ def migrate(url: str, migrations: Path = MIGRATIONS) -> tuple[int, int]:
     database = open_database(url)
     try:
         with translated(database), _exclusive(database.engine) as connection:
-            number = schema_of(connection)
+            number = read_schema(connection)
             if number > numbers[-1]:
                 raise _refused(number, numbers[-1])
             if number and number not in numbers:
@@ -162,7 +162,7 @@ def migrate(url: str, migrations: Path = MIGRATIONS) -> tuple[int, int]:
     return number, numbers[-1]
 
 
-def schema_of(connection: sa.Connection) -> int:
+def read_schema(connection: sa.Connection) -> int:
     """Return the number of the newest revision that a database has been through, 0 for an empty one.
 
     Raises:

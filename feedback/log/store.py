@@ -29,10 +29,10 @@ from armwise.feedback.log.facts import Fact
 from armwise.feedback.log.rows import (
     DECISION,
     WITHOUT_FEATURES,
-    decision_of,
-    feedback_of,
     load_executions,
-    observation_of,
+    read_decision,
+    read_feedback,
+    read_observation,
 )
 from armwise.feedback.log.schema import check, prepare
 
@@ -277,19 +277,19 @@ class Store:
             if row is None:
                 return None
             *columns, seq, logged_at, propensity = row
-            decision = decision_of(columns)
+            decision = read_decision(columns)
             execution = load_executions(connection, [decision_id]).get(decision_id)
             f, x = t.feedback.c, t.examples.c
             about = f.decision_id == decision_id
             if decision.episode_id is not None:
                 about |= f.episode_id == decision.episode_id
             rows = connection.execute(sa.select(t.feedback).where(about).order_by(f.seq))
-            feedback = tuple(map(feedback_of, rows))
+            feedback = tuple(map(read_feedback, rows))
             o = t.observations.c
             rows = connection.execute(
                 sa.select(t.observations).where(o.decision_id == decision_id).order_by(o.seq)
             )
-            observations = tuple(map(observation_of, rows))
+            observations = tuple(map(read_observation, rows))
             learned = connection.execute(
                 sa.select(x.seq, x.metrics, x.turns).where(x.decision_id == decision_id, x.join == self._join)
             ).first()
@@ -308,7 +308,7 @@ class Store:
                 rows = connection.execute(query).all()
             if not rows:
                 return
-            yield from map(feedback_of, rows)
+            yield from map(read_feedback, rows)
             after = rows[-1].seq
 
     @cached_property
@@ -329,7 +329,7 @@ class Store:
         """Return the decisions that exist among some thousand ids, each with its position."""
         query = sa.select(t.decisions.c.seq, *DECISION).where(t.decisions.c.id.in_(ids))
         with self.reading() as connection:
-            return {row[1]: (decision_of(row[1:]), row[0]) for row in connection.execute(query)}
+            return {row[1]: (read_decision(row[1:]), row[0]) for row in connection.execute(query)}
 
     def newest(self, limit: int, *, features: bool = False) -> list[Decision]:
         """Return the newest decisions of the traffic, newest first; features are most of a row."""
@@ -340,7 +340,7 @@ class Store:
             .limit(limit)
         )
         with self.reading() as connection:
-            return [decision_of(row) for row in connection.execute(query)]
+            return [read_decision(row) for row in connection.execute(query)]
 
     def settle(self, episodes: Iterable[str]) -> None:
         """Pass over the settled decisions of episodes, so that `append` need not do so under its lock.

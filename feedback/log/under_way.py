@@ -52,7 +52,7 @@ class UnderWay:
     numbers: Mapping[str, int] = field(default_factory=dict)
     secret: str = field(default="", repr=False)
 
-    def erasure_of(self, fact: Fact) -> int | None:
+    def find_erasure(self, fact: Fact) -> int | None:
         """Return the number of the erasure that reaches a decision or feedback; None for none."""
         if not self.numbers:
             return None

@@ -657,7 +657,7 @@ def _tests(draws: Draws) -> tuple[list[_Test], int]:
         test, repeats = _within(rows, what)
         sticky.append(test)
         if repeats:
-            rows = rows.where(_first_of(rows.groups[what]))
+            rows = rows.where(_mark_first(rows.groups[what]))
     if not len(rows):
         return sticky, 0
     bettor = _Bettor(rows)
@@ -702,7 +702,7 @@ def _explained(test: _Test, other: _Test) -> _Test:
     return replace(test, advice=advice, fault=CheckStatus.WARN)
 
 
-def _first_of(group: Integers) -> Flags:
+def _mark_first(group: Integers) -> Flags:
     """Return whether a row is the first of its group, or of none, shape (n,)."""
     first = group < 0
     places = np.flatnonzero(~first)
@@ -727,7 +727,7 @@ class _Outcome:
     @property
     def evidence(self) -> float:
         """Logarithm of the largest wealth."""
-        return evidence_of(self.path)
+        return compute_evidence(self.path)
 
     @property
     def worst(self) -> tuple[int, int]:
@@ -736,7 +736,7 @@ class _Outcome:
         return place // self.surprise.shape[1], place % self.surprise.shape[1]
 
 
-def evidence_of(*paths: Floats) -> float:
+def compute_evidence(*paths: Floats) -> float:
     """Return the logarithm of the largest wealth of bets that share the stake, at least 0.
 
     The wealth of the share is the mean of theirs at each moment; the mean of their largest is no such bound.
@@ -744,7 +744,7 @@ def evidence_of(*paths: Floats) -> float:
     Args:
         paths: Logarithm of the wealth of each at the end of each block, shape (n_blocks,).
 
-    >>> round(evidence_of(np.log([2.0, 8.0, 1.0]), np.log([1.0, 2.0, 20.0])), 6) == round(log(10.5), 6)
+    >>> round(compute_evidence(np.log([2.0, 8.0, 1.0]), np.log([1.0, 2.0, 20.0])), 6) == round(log(10.5), 6)
     True
     """
     return max(0.0, float(_shared(np.array(paths)).max()))
@@ -977,7 +977,7 @@ def _mean_weights(draws: Draws, bettor: _Bettor) -> _Test:
 def _calibration(draws: Draws, bettor: _Bettor) -> _Test:
     name, expected = "calibration", "arms are drawn as often as logged in each range of probabilities"
     if draws.p is None:
-        evidence, w = evidence_of(bettor.counts()), draws.propensity
+        evidence, w = compute_evidence(bettor.counts()), draws.propensity
         width = float(draws.possible.sum(axis=1).mean())
         mean = float((1.0 / w).mean())
         large = float(w[w > 0.5].mean()) if (w > 0.5).any() else 0.0
@@ -997,12 +997,12 @@ def _calibration(draws: Draws, bettor: _Bettor) -> _Test:
     p, n_arms = draws.p, len(draws.arms)
     place = np.searchsorted(EDGES, p)
     shaped = bettor.shaped()
-    evidence = evidence_of(
+    evidence = compute_evidence(
         bettor.tilted(place), bettor.tilted(place * n_arms + np.arange(n_arms)), *shaped.values()
     )
     low, high, ratio = _worst_bin(draws, bettor.possible, place)
     kind = max(shaped, key=lambda label: float(shaped[label].max()))
-    cause = f" What explains it: {kind}." if evidence_of(shaped[kind]) > BEYOND_DOUBT else ""
+    cause = f" What explains it: {kind}." if compute_evidence(shaped[kind]) > BEYOND_DOUBT else ""
     how = _times_as_often(ratio)
     advice = f"Arms with probabilities from {low:g} to {high:g} were drawn {how}.{cause} {RIGHT}"
     return _Test(name, expected, f"{ratio:.3f} times, from {low:g} to {high:g}", evidence, advice)
@@ -1050,7 +1050,7 @@ def _by_features(draws: Draws, bettor: _Bettor) -> _Test:
         outcomes[feature] = bettor.bet(code, int(code.max(initial=0)) + 1, FEATURE_PRIORS)
     if not outcomes:
         return _Test(name, expected, "there are no features", None)
-    evidence = evidence_of(*(outcome.path for outcome in outcomes.values()))
+    evidence = compute_evidence(*(outcome.path for outcome in outcomes.values()))
     feature = max(outcomes, key=lambda label: outcomes[label].evidence)
     part, column = outcomes[feature].worst
     ratio = float(outcomes[feature].ratios[part, column])

@@ -67,17 +67,17 @@ def select_features(sample: Sample) -> tuple[int, ...]:
     kept = list(range(sample.categories.shape[2]))
     flags = {feature: _alike(sample, feature) for feature in kept}
 
-    def rows_of(features: list[int]) -> Floats:
+    def make_rows(features: list[int]) -> Floats:
         alike = np.logical_and.reduce([flags[feature] for feature in features])
         rows: Floats = _ratio(sample, alike) * sample.reward
         return rows
 
     sets, means, variances = [tuple(kept)], list[float](), list[float]()
-    rows = rows_of(kept)
+    rows = make_rows(kept)
     means.append(float(rows.mean()))
     variances.append(float(rows.var()))
     while len(kept) > 1:
-        without = [(rows_of([feature for feature in kept if feature != left]), left) for left in kept]
+        without = [(make_rows([feature for feature in kept if feature != left]), left) for left in kept]
         rows, left = min(without, key=lambda pair: (float(pair[0].var()), pair[1]))
         kept.remove(left)
         sets.append(tuple(kept))

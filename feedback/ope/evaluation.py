@@ -467,7 +467,7 @@ def evaluate(
     request = IntervalRequest(interval, level, rewards, resamples, draws)
     everywhere = np.ones(len(log), dtype=np.bool_)
     rows = dict.fromkeys(targets, everywhere) | dict(kept or {})
-    figures_of = figures if reward_range is None else shown_figures
+    compute_figures = figures if reward_range is None else shown_figures
     against, shared = (log.p_log, everywhere) if baseline is None else (targets[baseline], rows[baseline])
     evaluator = _TargetEvaluation(
         *(log, chosen, q_hat, reward_model, folds, against), by_user=cluster == "user"
@@ -479,12 +479,12 @@ def evaluate(
         refuse_unless_distributions(name, p_target)
         target_terms, both = evaluator.at(p_target, rows[name]), rows[name] & shared
         if p_target is against or not both.any():
-            values = figures_of(target_terms.target, None, request)
+            values = compute_figures(target_terms.target, None, request)
         elif np.array_equal(both, rows[name]):
-            values = figures_of(target_terms.target, evaluator.baseline(both), request)
+            values = compute_figures(target_terms.target, evaluator.baseline(both), request)
         else:
-            beyond = figures_of(evaluator.at(p_target, both).target, evaluator.baseline(both), request)
-            alone = figures_of(target_terms.target, None, request)
+            beyond = compute_figures(evaluator.at(p_target, both).target, evaluator.baseline(both), request)
+            alone = compute_figures(target_terms.target, None, request)
             values = {each: (alone[each][0], beyond.get(each, (None, None))[1]) for each in alone}
         evaluations[name] = target_terms.evaluation(estimators, values)
         if progress:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Integers, drawn_of
+from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Integers, take_drawn
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.diagnostics import diagnose
@@ -346,7 +346,7 @@ def _evidence(
         return np.concatenate([rows, others])[order]
 
     evidence = sequences.Evidence(
-        joined(weight, drawn_of(ratio, waiting.drawn)),
+        joined(weight, take_drawn(ratio, waiting.drawn)),
         joined(log.reward, np.full(k, reward_range[0])),
         reward_range,
         None if reach is None else joined(reach, ratio.max(axis=1)),

@@ -144,7 +144,7 @@ def normal(terms: Terms, level: float = LEVEL) -> Interval:
     if n < 2:
         raise ValueError(f"an interval needs at least 2 rows, got {n}")
     pull = influence(terms)
-    errors = NormalDist().inv_cdf(1.0 - tail_of(level))
+    errors = NormalDist().inv_cdf(1.0 - split_tail(level))
     half = errors * float(np.sqrt(pull @ pull / (n * (n - 1))))
     return terms.value - half, terms.value + half
 
@@ -184,7 +184,7 @@ def shown(
     if not (low <= most and high >= least):
         return value, possible
     if n < FEW or high - low <= _NO_WIDTH * (most - least):
-        missed = 1.0 - tail_of(level) ** (1.0 / n) if n > 0.0 else 1.0
+        missed = 1.0 - split_tail(level) ** (1.0 / n) if n > 0.0 else 1.0
         low, high = min(low, value - missed * (value - least)), max(high, value + missed * (most - value))
     return value, (max(least, min(value, low)), min(most, max(value, high)))
 
@@ -239,7 +239,7 @@ def from_sums(
     centre = wr / w
     squares = max(0.0, w2r2 - 2.0 * centre * w2r + centre * centre * w2)
     if errors is None:
-        errors = NormalDist().inv_cdf(1.0 - tail_of(level))
+        errors = NormalDist().inv_cdf(1.0 - split_tail(level))
     half = errors * sqrt(squares / (n * (n - 1))) * n / w
     return shown(value, (centre - half, centre + half), rewards, n=effective, level=level)
 
@@ -418,7 +418,7 @@ def percentiles(values: Floats, level: float = LEVEL) -> list[Interval]:
     >>> percentiles(np.array([[3.0, 1.0, 2.0, np.nan]]), level=0.5)
     [(1.5, 2.5)]
     """
-    tail = tail_of(level)
+    tail = split_tail(level)
     low, high = np.nanquantile(values, (tail, 1.0 - tail), axis=1)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
@@ -441,7 +441,7 @@ def _columns(terms: Sequence[Terms], rows: slice) -> np.ndarray[tuple[int, int],
     )
 
 
-def tail_of(level: float) -> float:
+def split_tail(level: float) -> float:
     """Return the probability of either tail."""
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must be in (0, 1), got {level:.6g}")
@@ -510,7 +510,7 @@ def bernstein(
         raise ValueError(
             f"rows must be in [{bottom:.6g}, {top:.6g}], got [{rows.min():.6g}, {rows.max():.6g}]"
         )
-    log_term = np.log(2.0 / tail_of(level))
+    log_term = np.log(2.0 / split_tail(level))
     half = float(
         np.sqrt(2.0 * rows.var(ddof=1) * log_term / n) + 7.0 * (top - bottom) * log_term / (3.0 * (n - 1))
     )
@@ -546,7 +546,7 @@ def clopper_pearson(terms: Terms, level: float = LEVEL, low: float = 0.0, high: 
     if not (good | np.isclose(kept, low)).all():
         other = kept[~(good | np.isclose(kept, low))][0]
         raise ValueError(f"rewards must be {low:.6g} or {high:.6g}, got {other:.6g}")
-    n, hits, tail = len(kept), int(good.sum()), tail_of(level)
+    n, hits, tail = len(kept), int(good.sum()), split_tail(level)
     from scipy import stats  # takes a second to import
 
     share_low = float(stats.beta.ppf(tail, hits, n - hits + 1)) if hits else 0.0

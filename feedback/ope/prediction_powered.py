@@ -19,7 +19,7 @@ from statistics import NormalDist
 import numpy as np
 
 from armwise.feedback.arrays import Floats, refuse
-from armwise.feedback.ope.intervals import LEVEL, Interval, shown, tail_of
+from armwise.feedback.ope.intervals import LEVEL, Interval, shown, split_tail
 from armwise.feedback.ope.sample import effective_size
 
 BINS = 5
@@ -98,7 +98,7 @@ def powered_mean(
         value += weight * float(f[~audited].mean())
     if rest > 1:
         variance += weight**2 * float(f[~audited].var(ddof=1)) / rest
-    z = NormalDist().inv_cdf(1.0 - tail_of(level))
+    z = NormalDist().inv_cdf(1.0 - split_tail(level))
     mean, error = float(y.mean()), z * sqrt(float(y.var(ddof=1)) / n)
     half, effective = z * sqrt(variance), effective_size(weights[audited])
     bias = float(f[audited].mean()) - mean

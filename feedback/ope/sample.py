@@ -16,9 +16,9 @@ from armwise.feedback.arrays import (
     Flags,
     Floats,
     Integers,
-    drawn_of,
     refuse,
     refuse_unless_distributions,
+    take_drawn,
 )
 
 UNKNOWN = "no propensity is on record, so no reward can be weighed"
@@ -254,7 +254,7 @@ class Sample:
         """Importance weight p_target / p_log of each drawn arm, shape (n,)."""
         if self.unknown:
             return np.zeros(len(self))
-        return drawn_of(self.p_target, self.drawn) / self.propensity
+        return take_drawn(self.p_target, self.drawn) / self.propensity
 
     @property
     def supported_weight(self) -> Floats:
@@ -307,7 +307,7 @@ class Prediction:
         expected = row_products(sample.p_target, q)
         if not np.isfinite(expected).all():
             refuse(name, q, np.isfinite(q), "finite")
-        residual = sample.reward - drawn_of(q, sample.drawn)
+        residual = sample.reward - take_drawn(q, sample.drawn)
         return cls(expected, residual)
 
 

@@ -47,20 +47,22 @@ def started(store: Store, configured: Arms) -> ArmSet:
         if row is None or row.configured != _digest(configured):
             _insert(connection, configured, configured)
             row = connection.execute(_NEWEST).one()
-        return _set_of(row)
+        return _read_set(row)
 
 
 def live(store: Store, after: int = 0) -> ArmSet | None:
     """Return the live arms; None where there are none, or none newer than position `after`."""
     with store.reading() as connection:
         row = connection.execute(_NEWEST.where(t.arm_sets.c.seq > after)).first()
-        return None if row is None else _set_of(row)
+        return None if row is None else _read_set(row)
 
 
 def every(store: Store) -> list[ArmSet]:
     """Return all sets that were ever live, the oldest first."""
     with store.reading() as connection:
-        return [_set_of(row) for row in connection.execute(sa.select(t.arm_sets).order_by(t.arm_sets.c.seq))]
+        return [
+            _read_set(row) for row in connection.execute(sa.select(t.arm_sets).order_by(t.arm_sets.c.seq))
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ def without_versions(store: Store, configured: Arms) -> ArmSet:
         if newest is None or newest.configured != _digest(configured):
             return ArmSet(0, configured)
         base = connection.execute(_NEWEST.where(t.arm_sets.c.version.is_(None))).first()
-        return _set_of(newest if base is None else base)
+        return _read_set(newest if base is None else base)
 
 
 def defined(store: Store) -> dict[str, Mapping[str, Any]]:
@@ -168,7 +170,7 @@ def replace(store: Store, arms: Arms, configured: Arms, same: Same) -> ArmSet:
         _refuse_other(_defined(connection), arms, same)
         _insert(connection, arms, configured)
         row = connection.execute(_NEWEST).one()
-        return _set_of(row)
+        return _read_set(row)
 
 
 def bring(connection: sa.Connection, version: int, same: Same) -> int | None:
@@ -238,7 +240,7 @@ def _refuse_other(before: Mapping[str, Mapping[str, Any]], arms: Arms, same: Sam
 _NEWEST = sa.select(t.arm_sets).order_by(t.arm_sets.c.seq.desc()).limit(1)
 
 
-def _set_of(row: Any) -> ArmSet:
+def _read_set(row: Any) -> ArmSet:
     return ArmSet(row.seq, row.arms, row.version)
 
 

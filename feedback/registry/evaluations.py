@@ -263,17 +263,17 @@ def find(store: Store, seq: int) -> EvaluationRow | None:
     """Return the evaluation with a number; None if there is none."""
     with store.reading() as connection:
         row = connection.execute(sa.select(*_EVALUATION).where(_e.seq == seq)).first()
-        return None if row is None else _evaluation_of(row)
+        return None if row is None else _read_evaluation(row)
 
 
-def result_of(store: Store, seq: int) -> dict[str, Any] | None:
+def read_result(store: Store, seq: int) -> dict[str, Any] | None:
     """Return the report of an evaluation as a JSON document; None until it is done."""
     with store.reading() as connection:
         report: dict[str, Any] | None = connection.scalar(sa.select(_e.result).where(_e.seq == seq))
         return report
 
 
-def html_of(store: Store, seq: int) -> str | None:
+def read_html(store: Store, seq: int) -> str | None:
     """Return the report of an evaluation as an HTML page; None until it is done."""
     with store.reading() as connection:
         packed: bytes | None = connection.scalar(sa.select(_e.html).where(_e.seq == seq))
@@ -298,16 +298,16 @@ def page(
         of_project = _e.request["project"].as_string()
         query = query.where(of_project.is_(None) | (of_project == project))
     with store.reading() as connection:
-        return [_evaluation_of(row) for row in connection.execute(query)]
+        return [_read_evaluation(row) for row in connection.execute(query)]
 
 
-def newest_of(store: Store, configured: str, request: Mapping[str, Any]) -> EvaluationRow | None:
+def find_newest(store: Store, configured: str, request: Mapping[str, Any]) -> EvaluationRow | None:
     """Return the newest evaluation of a configuration with exactly this request; None if there is none."""
     same = sa.cast(_e.request, sa.Text) == dumps(dict(request))
     query = sa.select(*_EVALUATION).where(same, _e.configured == configured).order_by(_e.seq.desc()).limit(1)
     with store.reading() as connection:
         row = connection.execute(query).first()
-        return None if row is None else _evaluation_of(row)
+        return None if row is None else _read_evaluation(row)
 
 
 def _update(store: Store, mine: EvaluationRow, **values: Any) -> None:
@@ -320,9 +320,9 @@ def _update(store: Store, mine: EvaluationRow, **values: Any) -> None:
 
 
 def _read(connection: sa.Connection, seq: int) -> EvaluationRow:
-    return _evaluation_of(connection.execute(sa.select(*_EVALUATION).where(_e.seq == seq)).one())
+    return _read_evaluation(connection.execute(sa.select(*_EVALUATION).where(_e.seq == seq)).one())
 
 
-def _evaluation_of(row: "sa.Row[Any]") -> EvaluationRow:
+def _read_evaluation(row: "sa.Row[Any]") -> EvaluationRow:
     seq, configured, request, status, *rest = tuple(row)
     return EvaluationRow(seq, configured, request, EvaluationStatus(status), *rest)

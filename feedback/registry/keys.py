@@ -110,7 +110,7 @@ class ApiKey:
     disabled_at: float | None = None
 
 
-def hash_of(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     """Return the SHA-256 of a secret, hexadecimal."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
@@ -130,7 +130,7 @@ def create(store: Store, settings: KeySettings, now: float) -> tuple[ApiKey, str
     }
     with store.writing() as connection:
         _require_unused(connection, settings.project)
-        key = ApiKey(public_id, hash_of(secret), settings, row_time(connection, now))
+        key = ApiKey(public_id, hash_secret(secret), settings, row_time(connection, now))
         row = {"public_id": public_id, "secret_hash": key.secret_hash, "created_at": key.created_at}
         connection.execute(
             sa.insert(t.keys),
@@ -192,10 +192,10 @@ def _read(connection: sa.Connection) -> list[ApiKey]:
         t.disabled_keys, off.public_id == t.keys.c.public_id
     )
     rows = connection.execute(query.order_by(t.keys.c.seq)).mappings()
-    return [_key_of(row) for row in rows]
+    return [_read_key(row) for row in rows]
 
 
-def _key_of(row: sa.RowMapping) -> ApiKey:
+def _read_key(row: sa.RowMapping) -> ApiKey:
     chosen = {column.name: row[column.name] for column in fields(KeySettings) if column.name in row}
     limits = KeyLimits(**{column.name: row[column.name] for column in fields(KeyLimits)})
     lists = {"scopes": tuple(row["scopes"]), "groups": tuple(row["groups"] or ())}

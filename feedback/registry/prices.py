@@ -75,7 +75,9 @@ def repriced(store: Store, budget: Budget, upto: int, tokens: TokenPrices) -> di
     query = _spending(budget, e.tokens_by_model).where(e.seq <= upto).order_by(e.seq.desc()).limit(RECENT)
     with store.reading() as connection:
         rows = connection.execute(query).all()
-    today = [(arm, usd_today(paid, log_rows.tokens_of(by_model), tokens)) for _, arm, paid, by_model in rows]
+    today = [
+        (arm, usd_today(paid, log_rows.read_tokens(by_model), tokens)) for _, arm, paid, by_model in rows
+    ]
     changed = {
         arm
         for (arm, usd), (_, _, paid, _) in zip(today, rows, strict=True)

@@ -21,7 +21,7 @@ from armwise.feedback.log import Store, row_time
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import arm_sets
 from armwise.feedback.registry.runs import Run, RunState, update
-from armwise.feedback.registry.versions import digest_of, store_checkpoint
+from armwise.feedback.registry.versions import digest_state, store_checkpoint
 
 LARGEST_SHARE = 0.5
 """Most of the traffic that a candidate may take."""
@@ -159,7 +159,7 @@ def record(
         if finished is not None:
             ended = {"status": RunState.PROMOTED.value, "alive_at": promotion.at, "finished_at": promotion.at}
             update(connection, finished.run, **finished.columns, **ended)
-        if state is not None and digest_of(state) == connection.scalar(digest):
+        if state is not None and digest_state(state) == connection.scalar(digest):
             store_checkpoint(connection, promotion.version, state)
 
 
@@ -178,7 +178,7 @@ def active_policy(store: Store, configured: str) -> ActivePolicy:
     with store.reading() as connection:
         rows = connection.execute(query).all()
     for *values, recipe in rows:  # later rows override earlier ones
-        row = _promotion_of(values)
+        row = _read_promotion(values)
         match row.action:
             case Action.PROMOTE:
                 active = ActivePolicy(recipe, row, newest=row)
@@ -225,7 +225,7 @@ def newest(store: Store, limit: int, before: int | None = None) -> list[Promotio
     if before is not None:
         query = query.where(t.promotions.c.seq < before)
     with store.reading() as connection:
-        return [_promotion_of(row) for row in connection.execute(query)]
+        return [_read_promotion(row) for row in connection.execute(query)]
 
 
 def of_recipes(store: Store, configured: str, recipes: Collection[str]) -> dict[str, Promotion]:
@@ -239,7 +239,7 @@ def of_recipes(store: Store, configured: str, recipes: Collection[str]) -> dict[
     )
     query = sa.select(*_COLUMNS, v.recipe).join_from(t.promotions, t.versions).where(p.seq.in_(last))
     with store.reading() as connection:
-        return {recipe: _promotion_of(row) for *row, recipe in connection.execute(query)}
+        return {recipe: _read_promotion(row) for *row, recipe in connection.execute(query)}
 
 
 def first_starts(store: Store, versions: Collection[int]) -> set[int]:
@@ -263,6 +263,6 @@ def first_starts(store: Store, versions: Collection[int]) -> set[int]:
 _COLUMNS = tuple(t.promotions.c[name] for name in Promotion.__slots__)
 
 
-def _promotion_of(row: Sequence[Any]) -> Promotion:
+def _read_promotion(row: Sequence[Any]) -> Promotion:
     seq, version, action, *rest = row
     return Promotion(seq, version, Action(action), *rest)

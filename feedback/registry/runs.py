@@ -184,7 +184,7 @@ def find(store: Store, seq: int) -> Run | None:
     """Return the run with a number; None if there is none."""
     with store.reading() as connection:
         row = connection.execute(sa.select(*_RUN).where(_r.seq == seq)).first()
-        return None if row is None else _run_of(row)
+        return None if row is None else _read_run(row)
 
 
 def page(store: Store, limit: int, before: int | None = None) -> list[Run]:
@@ -199,7 +199,7 @@ def page(store: Store, limit: int, before: int | None = None) -> list[Run]:
     if before is not None:
         query = query.where(_r.seq < before)
     with store.reading() as connection:
-        return [_run_of(row) for row in connection.execute(query)]
+        return [_read_run(row) for row in connection.execute(query)]
 
 
 def of_recipes(store: Store, recipes: Collection[str]) -> dict[str, Run]:
@@ -213,7 +213,7 @@ def of_recipes(store: Store, recipes: Collection[str]) -> dict[str, Run]:
     )
     query = sa.select(*_RUN, v.recipe).join_from(t.runs, t.versions, v.version == _r.candidate)
     with store.reading() as connection:
-        return {recipe: _run_of(row) for *row, recipe in connection.execute(query.where(_r.seq.in_(first)))}
+        return {recipe: _read_run(row) for *row, recipe in connection.execute(query.where(_r.seq.in_(first)))}
 
 
 def newest(store: Store, configured: str, states: Collection[RunState] = tuple(RunState)) -> Run | None:
@@ -221,7 +221,7 @@ def newest(store: Store, configured: str, states: Collection[RunState] = tuple(R
     query = _in(configured, states).order_by(_r.seq.desc()).limit(1)
     with store.reading() as connection:
         row = connection.execute(query).first()
-        return None if row is None else _run_of(row)
+        return None if row is None else _read_run(row)
 
 
 def read_attempts(store: Store, run: Run) -> list[Run]:
@@ -233,7 +233,7 @@ def read_attempts(store: Store, run: Run) -> list[Run]:
             row = connection.execute(sa.select(*_RUN).where(earlier).order_by(_r.seq.desc()).limit(1)).first()
             if row is None:
                 break
-            attempts.append(_run_of(row))
+            attempts.append(_read_run(row))
     return attempts
 
 
@@ -241,14 +241,14 @@ def under_way(store: Store, now: float) -> bool:
     """Return whether a run of any configuration is under way."""
     running = sa.select(*_RUN).where(_r.status == RunState.RUNNING.value)
     with store.reading() as connection:
-        return any(not _run_of(row).dead(now) for row in connection.execute(running))
+        return any(not _read_run(row).dead(now) for row in connection.execute(running))
 
 
 def judged(store: Store, configured: str) -> list[Run]:
     """Return the runs that came to a verdict, in order: all their labels are in the log."""
     query = _in(configured, JUDGED).order_by(_r.seq)
     with store.reading() as connection:
-        return [_run_of(row) for row in connection.execute(query)]
+        return [_read_run(row) for row in connection.execute(query)]
 
 
 def _in(configured: str, states: Collection[RunState]) -> "sa.Select[Any]":
@@ -258,13 +258,13 @@ def _in(configured: str, states: Collection[RunState]) -> "sa.Select[Any]":
 
 def _requested(connection: sa.Connection, configured: str) -> Run | None:
     row = connection.execute(_in(configured, [RunState.ASKED])).first()
-    return None if row is None else _run_of(row)
+    return None if row is None else _read_run(row)
 
 
 def _exclude(connection: sa.Connection, now: float) -> None:
     """Mark a dead run as abandoned, and raise UnderWayError if one is under way."""
     query = sa.select(*_RUN).where(_r.status == RunState.RUNNING.value)
-    for run in map(_run_of, connection.execute(query).all()):
+    for run in map(_read_run, connection.execute(query).all()):
         if not run.dead(now):
             running = f"run {run.seq} of {run.worker} is under way since {utc(run.started_at)}"
             raise UnderWayError(f"{running}: one runs at a time")
@@ -290,9 +290,9 @@ def _insert(
 
 
 def _read(connection: sa.Connection, seq: int) -> Run:
-    return _run_of(connection.execute(sa.select(*_RUN).where(_r.seq == seq)).one())
+    return _read_run(connection.execute(sa.select(*_RUN).where(_r.seq == seq)).one())
 
 
-def _run_of(row: Any) -> Run:
+def _read_run(row: Any) -> Run:
     seq, trigger, status, *rest = row
     return Run(seq, Trigger(trigger), RunState(status), *rest)

@@ -187,7 +187,7 @@ class UsageLedger:
                     before = _used(connection, earlier) + _leased(connection, earlier)
                     before += held_by_replica.get(earlier, UsageAmount())
                 grant = reserve.grant(used, reserved, before, MINUTE_S - now % MINUTE_S)
-                held_by_replica[reserve.use] = held + amount_of(reserve.meter, grant.amount)
+                held_by_replica[reserve.use] = held + make_amount(reserve.meter, grant.amount)
             self._hold(connection, held_by_replica, now)
         return grant
 
@@ -231,10 +231,10 @@ def _minute_before(use: Use) -> Use | None:
     return key, period(datetime.fromisoformat(f"{at}Z").timestamp() - MINUTE_S, MINUTE)
 
 
-def amount_of(meter: str, value: float) -> UsageAmount:
+def make_amount(meter: str, value: float) -> UsageAmount:
     """Return an amount of one kind.
 
-    >>> amount_of("tokens", 3)
+    >>> make_amount("tokens", 3)
     UsageAmount(requests=0, tokens=3, usd=0.0)
     """
     return UsageAmount(**{meter: value if meter == "usd" else int(value)})  # type: ignore[arg-type]

@@ -76,7 +76,7 @@ class RecipeVersions:
     count: int
 
 
-def digest_of(state: bytes) -> str:
+def digest_state(state: bytes) -> str:
     """Return the SHA-256 of a policy's state, in hexadecimal."""
     return hashlib.sha256(state).hexdigest()
 
@@ -208,7 +208,7 @@ def kept_upto(store: Store, recipe: str, examples_seq: int) -> list[Version]:
         return [Version(**row) for row in connection.execute(query).mappings()]
 
 
-def kept_of(store: Store, recipe: str) -> list[Version]:
+def list_kept(store: Store, recipe: str) -> list[Version]:
     """Return the versions of a recipe whose checkpoints are kept, or should be by their age, oldest first."""
     v, kept = t.versions.c, sa.select(t.checkpoints.c.version)
     with store.reading() as connection:

@@ -23,8 +23,8 @@ from .join import (
     Position,
     confirm_epoch,
     newest_epoch,
-    position_of,
     read_examples,
+    read_position,
     take_epoch,
 )
 from .refold import Refold
@@ -50,9 +50,9 @@ __all__ = [
     "logged_labels",
     "newest_epoch",
     "observed",
-    "position_of",
     "raters",
     "read_examples",
+    "read_position",
     "rollups",
     "router_contexts",
     "settled",

@@ -68,16 +68,16 @@ class StartingPoint:
         return document if self.also is None else {**document, "also": self.also.model_dump(mode="json")}
 
 
-def episode_of(run: int) -> str:
+def name_episode(run: int) -> str:
     """Return the episode of the labels of a run.
 
-    >>> episode_of(7)
+    >>> name_episode(7)
     'warm-start/7'
     """
     return f"{EPISODE}{run}"
 
 
-def run_of(decision: Decision) -> int | None:
+def find_run(decision: Decision) -> int | None:
     """Return the run that inserted a decision as a label; None if no run did."""
     episode = decision.episode_id
     if decision.policy != LABELS or episode is None or not episode.startswith(EPISODE):
@@ -113,7 +113,7 @@ def learned_examples(
     """
     start = start or StartingPoint()
     if after is None:
-        yield from labels_of(store, rule, start, router)
+        yield from read_labels(store, rule, start, router)
     first = max(start.after, after or 0)
     if upto is not None and upto <= first:
         return
@@ -121,14 +121,14 @@ def learned_examples(
     if start.also is not None:
         following = WithObservations(store, rule, start.also, start.after, first, router).follow(following)
     for example in following:
-        if run_of(example.decision) is None:
+        if find_run(example.decision) is None:
             yield example
 
 
-def labels_of(
+def read_labels(
     store: Store, rule: RewardRule, start: StartingPoint, router: str | None = None
 ) -> Iterator[Example]:
     """Yield the labels of the runs of a starting point in the order of the log, joined by the rule."""
-    turns = read_turns(store, [episode_of(run) for run in start.runs])
+    turns = read_turns(store, [name_episode(run) for run in start.runs])
     labels = (Example(0, turn.decision, turn.execution.cost, rule.aggregate(turn.feedback)) for turn in turns)
     yield from with_router(store, labels, router)

@@ -68,7 +68,7 @@ def read_turns(store: Store, episodes: Sequence[str]) -> Iterator[PastTurn]:
             feedback: defaultdict[str, list[Feedback]] = defaultdict(list)
             values = sa.select(t.feedback).where(f.decision_id.in_(ids), f.kind == FeedbackKind.VALUE.value)
             for row in connection.execute(values.order_by(f.seq)):
-                feedback[row.decision_id].append(rows.feedback_of(row))
+                feedback[row.decision_id].append(rows.read_feedback(row))
         for name in ids:
             decision = decisions[name]
             inserted = tuple(item for item in feedback[name] if item.received_at <= decision.decided_at)

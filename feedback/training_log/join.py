@@ -761,7 +761,7 @@ class Joiner:
             confirm_epoch(connection, self._epoch)
             if fold is None:
                 fold, self._length, self._n_rated = resume(connection, self._rule)
-            start, head = fold.seq, head_of(connection)
+            start, head = fold.seq, read_head(connection)
             if head < start:
                 raise LogGapError(f"the log ends at {head}, and was read up to {start} before")
             end = min(head, start + self._batch)
@@ -774,7 +774,7 @@ class Joiner:
         position = Position(end, fold.at, self._length + len(joined), fold.idle_seq)
         if end != start:
             with self._store.reading() as connection:
-                turns = read_turns_of(connection, joined)
+                turns = read_turns(connection, joined)
             self._write(joined, rated, position, turns)
         self._fold, self._length, self.left = fold, position.examples_seq, head - end
         self._n_rated += len(rated)
@@ -829,7 +829,7 @@ def rated_rows(ready: Sequence[Joined], after: int) -> list[dict[str, Any]]:
     ]
 
 
-def read_turns_of(connection: sa.Connection, joined: Sequence[Joined]) -> dict[str, dict[str, Any]]:
+def read_turns(connection: sa.Connection, joined: Sequence[Joined]) -> dict[str, dict[str, Any]]:
     """Return what the turns of conversations cost together, by the id of their draw.
 
     Raises:
@@ -842,10 +842,12 @@ def read_turns_of(connection: sa.Connection, joined: Sequence[Joined]) -> dict[s
         executions |= log_rows.load_executions(connection, some)
     if lost := [name for name in names if name not in executions]:
         raise LogGapError(f"the execution of {lost[0]!r} is missing, which continues a draw")
-    return {draw: log_rows.turns_of([executions[name] for name in turns]) for draw, turns in of_draws.items()}
+    return {
+        draw: log_rows.read_turns([executions[name] for name in turns]) for draw, turns in of_draws.items()
+    }
 
 
-def position_of(connection: sa.Connection, join: str) -> Position:
+def read_position(connection: sa.Connection, join: str) -> Position:
     """Return how far a join has read."""
     row = connection.execute(sa.select(t.progress).where(t.progress.c.join == join)).first()
     return Position(row.log_seq, row.log_at, row.examples_seq, row.idle_seq) if row else Position(0, 0.0, 0)
@@ -858,7 +860,7 @@ def write_position(connection: sa.Connection, join: str, position: Position) -> 
         connection.execute(sa.insert(t.progress), {"join": join, **asdict(position)})
 
 
-def head_of(connection: sa.Connection) -> int:
+def read_head(connection: sa.Connection) -> int:
     """Return the last position of the log; 0 if it is empty."""
     return int(connection.scalar(sa.select(t.log_head.c.seq)) or 0)
 
@@ -869,7 +871,7 @@ def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int, int]
     Raises:
         LogGapError: The training log is shorter or longer than the join recorded.
     """
-    position = position_of(connection, rule.join)
+    position = read_position(connection, rule.join)
     length = sa.select(sa.func.coalesce(sa.func.max(t.examples.c.seq), 0))
     recorded = connection.scalar(length.where(t.examples.c.join == rule.join))
     if recorded != position.examples_seq:
@@ -936,7 +938,7 @@ def read_examples(
             after = seq
             own_cost, decision = (
                 Cost(*values[: len(log_rows.COST)]),
-                log_rows.decision_of(values[len(log_rows.COST) :]),
+                log_rows.read_decision(values[len(log_rows.COST) :]),
             )
             cost, by_model, n_turns = log_rows.spent_by(turns, own_cost, tokens)
             yield Example(

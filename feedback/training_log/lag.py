@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from armwise.feedback.errors import LogUnavailableError, SupersededError
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
-from armwise.feedback.training_log.join import head_of, newest_epoch, position_of
+from armwise.feedback.training_log.join import newest_epoch, read_head, read_position
 
 ABANDONED_S = 60.0
 """Time without progress after which a learner with unread facts counts as gone."""
@@ -56,10 +56,10 @@ def applied_by(connection: sa.Connection, join: str, examples_seq: int) -> int:
     x = t.examples.c
     following = sa.select(x.joined_by).where(x.join == join, x.seq == examples_seq + 1)
     joined_by = connection.scalar(following)
-    return position_of(connection, join).log_seq if joined_by is None else int(joined_by) - 1
+    return read_position(connection, join).log_seq if joined_by is None else int(joined_by) - 1
 
 
-def lag_of(store: Store, join: str, examples_seq: int | None) -> Lag:
+def measure_lag(store: Store, join: str, examples_seq: int | None) -> Lag:
     """Return how far a version is behind.
 
     Args:
@@ -71,7 +71,7 @@ def lag_of(store: Store, join: str, examples_seq: int | None) -> Lag:
         LogUnavailableError: Try again later.
     """
     with store.reading() as connection:
-        head = head_of(connection)
+        head = read_head(connection)
         applied = 0 if examples_seq is None else applied_by(connection, join, examples_seq)
         oldest = connection.execute(_OLDEST, {"after": applied}).first()
     return Lag(head, applied, None if oldest is None else oldest.at)
@@ -101,7 +101,7 @@ class SuccessorCheck:
             with self._store.reading() as connection:
                 epoch, holder = newest_epoch(connection)
                 total, furthest = connection.execute(_READ).one()
-                unread = head_of(connection) - furthest
+                unread = read_head(connection) - furthest
         except LogUnavailableError:
             self._seen = None  # no learner can read it
             return
@@ -126,18 +126,18 @@ def dangling(store: Store, wait_s: float) -> int:
         return int(connection.scalar(_DANGLING, {"wait_s": wait_s}) or 0)
 
 
-def _first_of(seq: sa.ColumnElement[int], at: sa.ColumnElement[float]) -> sa.Select[tuple[int, float]]:
+def _find_first(seq: sa.ColumnElement[int], at: sa.ColumnElement[float]) -> sa.Select[tuple[int, float]]:
     first = sa.select(seq.label("seq"), at.label("at")).where(seq > sa.bindparam("after"))
     return sa.select(first.order_by(seq).limit(1).subquery())
 
 
 _OLDEST = (
     sa.union_all(
-        _first_of(t.decisions.c.seq, t.decisions.c.decided_at),
-        _first_of(t.executions.c.seq, t.executions.c.finished_at),
-        _first_of(t.feedback.c.seq, t.feedback.c.received_at),
-        _first_of(t.observations.c.seq, t.observations.c.observed_at),
-        _first_of(t.ticks.c.seq, t.ticks.c.at),
+        _find_first(t.decisions.c.seq, t.decisions.c.decided_at),
+        _find_first(t.executions.c.seq, t.executions.c.finished_at),
+        _find_first(t.feedback.c.seq, t.feedback.c.received_at),
+        _find_first(t.observations.c.seq, t.observations.c.observed_at),
+        _find_first(t.ticks.c.seq, t.ticks.c.at),
     )
     .order_by("seq")
     .limit(1)

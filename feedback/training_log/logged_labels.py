@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from armwise.feedback.events import Decision, Example, Mode
 from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.training_log.examples import run_of
+from armwise.feedback.training_log.examples import find_run
 
 REWARD = "reward"
 """Name of the declared reward, unless a metric has this name."""
@@ -57,7 +57,7 @@ class LoggedLabels:
     excluded: Mapping[str, int]
 
 
-def value_of(rule: RewardRule, name: str) -> Value:
+def make_scale(rule: RewardRule, name: str) -> Value:
     """Return a function that scales a metric, or `reward`, to [0, 1] by its range; see `Metric.scaled`.
 
     Raises:
@@ -65,13 +65,13 @@ def value_of(rule: RewardRule, name: str) -> Value:
 
     >>> from armwise.feedback.events import Context, Cost, Decision
     >>> from armwise.feedback.reward import Metric
-    >>> thumb = value_of(RewardRule(metrics={"thumb": Metric(range=(-1, 1))}), "thumb")
+    >>> thumb = make_scale(RewardRule(metrics={"thumb": Metric(range=(-1, 1))}), "thumb")
     >>> thumb(Example(1, Decision("d", Context("?"), ("a",), (1.0,), "a", "p", 1), Cost(), {"thumb": 0.5}))
     0.75
     """
     if name == REWARD and REWARD not in rule.metrics:
         possible = Metric(range=rule.reward_range)
-        return lambda example: _scaled(possible, rule.reward_of(example))
+        return lambda example: _scaled(possible, rule.compute_reward(example))
     metric = rule.metric(name)
     return lambda example: _scaled(metric, example.metrics.get(name))
 
@@ -98,7 +98,7 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
     took: dict[str, NDArray[np.float64]] = {}
     for example in examples:
         decision, cost = example.decision, example.cost
-        if run_of(decision) is not None:
+        if find_run(decision) is not None:
             excluded["labels of a warm start"] += 1
         elif decision.mode is not Mode.EXPLORE:
             excluded[str(decision.mode)] += 1

@@ -29,7 +29,7 @@ from armwise.feedback.log import Store, loads
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log.router_contexts import contexts_of
+from armwise.feedback.training_log.router_contexts import read_contexts
 from armwise.number import Number
 
 EPISODE = "beside/"
@@ -148,7 +148,7 @@ def moved(rule: RewardRule, metrics: Mapping[str, float], share: float) -> dict[
     return {name: rule.metrics[name].moved(value, share) for name, value in declared}
 
 
-def source_of(decision: Decision) -> ObservationSource | None:
+def find_source(decision: Decision) -> ObservationSource | None:
     """Return the source of the observation behind an example; None for an example of the training log."""
     episode = decision.episode_id
     if decision.policy != LABELS or episode is None or not episode.startswith(EPISODE):
@@ -249,7 +249,7 @@ class WithObservations:
             for some in (ids[n : n + LOOKED_UP] for n in range(0, len(ids), LOOKED_UP)):
                 decisions |= log_rows.load_decisions(connection, some)
                 costs |= {name: e.cost for name, e in log_rows.load_executions(connection, some).items()}
-        contexts = contexts_of(self._store, [*decisions.values()], self._router, stored_since=False)
+        contexts = read_contexts(self._store, [*decisions.values()], self._router, stored_since=False)
         for name, context in zip(decisions, contexts, strict=True):
             decisions[name] = replace(decisions[name], context=context)
         self._by = last.by
@@ -360,7 +360,7 @@ def _observed(
         .limit(limit)
     )
     return [
-        _Observed(row.seq, log_rows.observation_of(row), row.example_seq, loads(row.metrics or "{}"))
+        _Observed(row.seq, log_rows.read_observation(row), row.example_seq, loads(row.metrics or "{}"))
         for row in connection.execute(query)
     ]
 

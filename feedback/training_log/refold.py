@@ -26,11 +26,11 @@ from armwise.feedback.training_log.join import (
     Fold,
     Position,
     confirm_epoch,
-    head_of,
-    position_of,
     rated_rows,
     read_facts,
-    read_turns_of,
+    read_head,
+    read_position,
+    read_turns,
     write_position,
 )
 
@@ -253,7 +253,7 @@ class Refold:
 
     def _go_on(self, connection: sa.Connection) -> list[TrainingRow] | None:
         """Fold and compare the next facts, and return the rows they complete; None at the end."""
-        self.recorded, head = position_of(connection, self._join), head_of(connection)
+        self.recorded, head = read_position(connection, self._join), read_head(connection)
         start, end = self._fold.seq, min(self._fold.seq + CHUNK, self.recorded.log_seq)
         if self.recorded.log_seq > head:
             raise LogGapError(f"the log ends at {head}, and was read up to {self.recorded.log_seq} before")
@@ -264,7 +264,7 @@ class Refold:
             return None
         ready = [each for fact in read_facts(connection, start, end) for each in self._fold.apply(fact)]
         joined = [each for each in ready if each.learned]
-        turns = read_turns_of(connection, joined)
+        turns = read_turns(connection, joined)
         rows = [
             TrainingRow(seq, each.decision_id, each.metrics, each.by, turns.get(each.decision_id))
             for seq, each in enumerate(joined, start=self._examples.length + 1)

@@ -27,7 +27,7 @@ from armwise.feedback.log import Store, listing, loads, numeric
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log.join import head_of, position_of
+from armwise.feedback.training_log.join import read_head, read_position
 from armwise.feedback.training_log.settled import settled_at
 
 rollups, rollup_positions = t.rollups, t.rollup_positions
@@ -64,10 +64,10 @@ Key = tuple[int, int, str, int]
 """Start of a minute, start of a stretch of the log, drawn arm, number of eligible arms."""
 
 
-def stretch_of(position: int) -> tuple[int, int]:
+def find_stretch(position: int) -> tuple[int, int]:
     """Return where the stretch of the log that holds a position starts, and how many positions it has.
 
-    >>> stretch_of(1), stretch_of(100), stretch_of(1024), stretch_of(1_000_000)
+    >>> find_stretch(1), find_stretch(100), find_stretch(1024), find_stretch(1_000_000)
     ((0, 16), (96, 16), (1024, 32), (999424, 16384))
     """
     width = max(SHORTEST, ((1 << position.bit_length()) >> 1) // DOUBLING)
@@ -91,7 +91,7 @@ class Read:
     left: int
 
 
-def digest_of(rule: RewardRule) -> str:
+def digest_rule(rule: RewardRule) -> str:
     """Return the digest of all that decides the sums."""
     return hashlib.sha256(json.dumps([rule.document, LIMITS]).encode()).hexdigest()
 
@@ -119,8 +119,8 @@ def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
         before = log_seq, examples_seq, rewarded_seq = _position(connection, rule)
         settled = settled_at(connection, rule).position
         after = (
-            min(head_of(connection), log_seq + batch),
-            min(position_of(connection, rule.join).examples_seq, examples_seq + batch),
+            min(read_head(connection), log_seq + batch),
+            min(read_position(connection, rule.join).examples_seq, examples_seq + batch),
             max(rewarded_seq, min(settled, rewarded_seq + batch)),
         )
         oldest = (connection.scalar(sa.select(t.log_head.c.at)) or 0.0) - MINUTES_FOR_S
@@ -130,7 +130,7 @@ def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
         left = _left(connection, rule, after, settled)
     if after == before:
         return Read(*after, left)
-    p, digest = rollup_positions.c, digest_of(rule)
+    p, digest = rollup_positions.c, digest_rule(rule)
     there = (p.rule == digest) & (p.log_seq == log_seq)
     there &= (p.examples_seq == examples_seq) & (p.rewarded_seq == rewarded_seq)
     moved = sa.update(rollup_positions).where(there).values(dict(zip(_POSITION, after, strict=True)))
@@ -230,10 +230,10 @@ def read(store: Store, since: int, until: int, step: int) -> Sums:
         .order_by(slot, r.arm, r.n_arms)
     )
     with store.reading() as connection:
-        return _sums_of(connection.execute(query).all())
+        return _read_sums(connection.execute(query).all())
 
 
-def _sums_of(rows: Sequence[sa.Row[Any]]) -> Sums:
+def _read_sums(rows: Sequence[sa.Row[Any]]) -> Sums:
     """Return rows of an arm, a slot, a number of eligible arms, and all columns."""
     arm = np.array([row[0] for row in rows], dtype=np.object_)
     width = 2 + len(COUNTS) + len(SUMS)
@@ -255,7 +255,7 @@ def by_position(store: Store) -> Sums:
         .order_by(r.start, r.arm, r.n_arms)
     )
     with store.reading() as connection:
-        return _sums_of(connection.execute(query).all())
+        return _read_sums(connection.execute(query).all())
 
 
 def newest_seconds(store: Store, limit: int) -> dict[str, list[float]]:
@@ -300,7 +300,7 @@ def newest_rewards(
     """
     features = sa.cast(t.decisions.c.features, sa.Text)
     with store.reading() as connection:
-        after = position_of(connection, rule.join).examples_seq - limit
+        after = read_position(connection, rule.join).examples_seq - limit
         where = (
             t.examples.c.seq > after,
             t.decisions.c.seq <= settled_at(connection, rule).position,
@@ -349,7 +349,7 @@ def newest_draws(
         .limit(limit)
     )
     with store.reading() as connection:
-        last = head_of(connection) if upto is None else upto
+        last = read_head(connection) if upto is None else upto
         here = d.seq > last - listing.WINDOW_BY_REWARD, d.seq <= last
         rows = connection.execute(query.where(*here)).all()
     return [NewestDraw(seq, arm, numeric(loads(features).get("sparse", {}))) for seq, arm, features in rows]
@@ -381,7 +381,7 @@ Positions = tuple[int, int, int]
 
 def _position(connection: sa.Connection, rule: RewardRule) -> Positions:
     p = rollup_positions.c
-    query = sa.select(*(p[name] for name in _POSITION)).where(p.rule == digest_of(rule))
+    query = sa.select(*(p[name] for name in _POSITION)).where(p.rule == digest_rule(rule))
     row = connection.execute(query).first()
     return (0, 0, 0) if row is None else (row.log_seq, row.examples_seq, row.rewarded_seq)
 
@@ -389,8 +389,8 @@ def _position(connection: sa.Connection, rule: RewardRule) -> Positions:
 def _left(connection: sa.Connection, rule: RewardRule, position: Positions, settled: int) -> int:
     """Return how many facts, examples, and positions up to which decisions are settled, are not counted."""
     log_seq, examples_seq, rewarded_seq = position
-    examples = position_of(connection, rule.join).examples_seq - examples_seq
-    return head_of(connection) - log_seq + examples + max(0, settled - rewarded_seq)
+    examples = read_position(connection, rule.join).examples_seq - examples_seq
+    return read_head(connection) - log_seq + examples + max(0, settled - rewarded_seq)
 
 
 def _clear(connection: sa.Connection) -> None:
@@ -480,7 +480,7 @@ def _rewarded(
         draw, outcome = row[: len(_DRAW)], row[len(_DRAW) :]
         propensity, weight, status, values, turns, tokens, *rest = outcome
         spent = turns, Cost(*rest[:costs]), tokens
-        r = log_rows.reward_of(rule, *spent, values, weight, failed=status != Status.OK)
+        r = log_rows.compute_reward(rule, *spent, values, weight, failed=status != Status.OK)
         if r is None or propensity is None:
             continue
         w = 1.0 / propensity
@@ -503,7 +503,7 @@ def _rewarded(
 
 def _add(sums: dict[Key, dict[str, float]], additions: Iterable[Addition]) -> None:
     for (decided_at, seq, arm, n_arms), added in additions:
-        totals = sums[int(decided_at // MINUTE) * MINUTE, stretch_of(seq)[0], arm, n_arms]
+        totals = sums[int(decided_at // MINUTE) * MINUTE, find_stretch(seq)[0], arm, n_arms]
         for name, value in added.items():
             totals[name] += value
 

@@ -42,7 +42,7 @@ def with_router(store: Store, examples: Iterable[Example], router: str | None) -
         return
     rest = iter(examples)
     while batch := list(islice(rest, CHUNK)):
-        contexts = contexts_of(store, [example.decision for example in batch], router)
+        contexts = read_contexts(store, [example.decision for example in batch], router)
         for example, context in zip(batch, contexts, strict=True):
             decision = example.decision
             if context is decision.context:
@@ -51,7 +51,7 @@ def with_router(store: Store, examples: Iterable[Example], router: str | None) -
                 yield replace(example, decision=replace(decision, context=context))
 
 
-def contexts_of(
+def read_contexts(
     store: Store, decisions: Sequence[Decision], router: str | None, *, stored_since: bool = True
 ) -> list[Context]:
     """Return the context of each decision with the scores of a router; see `with_router`.
@@ -76,14 +76,14 @@ def contexts_of(
             scored = scored.where(_s.router == router, _s.decision_id.in_(ids))
             stored = {row[0]: loads(row[1] or "null") for row in connection.execute(scored)}
 
-    def context_of(decision: Decision) -> Context:
+    def read_context(decision: Decision) -> Context:
         if routers.get(decision.version) == router:
             return decision.context
         if decision.candidate and routers.get(decision.candidate) == router:
             return decision.candidate_context
         return decision.context.with_scores(stored.get(decision.id) or {})
 
-    return [context_of(decision) for decision in decisions]
+    return [read_context(decision) for decision in decisions]
 
 
 def unscored(
@@ -146,7 +146,7 @@ def _without_scores(query: sa.Select[Any], router: str) -> sa.Select[Any]:
     )
 
 
-def decisions_of(store: Store, ids: Sequence[str]) -> list[Decision]:
+def read_decisions(store: Store, ids: Sequence[str]) -> list[Decision]:
     """Return decisions of the log by their ids, in this order."""
     with store.reading() as connection:
         loaded = rows.load_decisions(connection, ids)

@@ -21,7 +21,7 @@ from armwise.feedback.events import LABELS, Decision, Mode, Status
 from armwise.feedback.log import Store, rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log.join import head_of, position_of
+from armwise.feedback.training_log.join import read_head, read_position
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def read(store: Store, rule: RewardRule) -> Settled:
 
 def settled_at(connection: sa.Connection, rule: RewardRule) -> Settled:
     """Return which part of a log is settled under a rule, as its join has read it."""
-    position, d = position_of(connection, rule.join), t.decisions.c
+    position, d = read_position(connection, rule.join), t.decisions.c
     some = sa.select(d.decided_at, d.seq).where(
         d.mode == Mode.EXPLORE, d.policy != LABELS, d.seq > position.idle_seq
     )
@@ -63,7 +63,7 @@ def settled_at(connection: sa.Connection, rule: RewardRule) -> Settled:
     ).subquery()
     earliest = sa.select(sa.func.min(still_open.c.decided_at), sa.func.min(still_open.c.seq), sa.func.count())
     before, first, n_open = connection.execute(earliest).one()
-    return Settled(before, first - 1, n_open) if n_open else Settled(position=head_of(connection))
+    return Settled(before, first - 1, n_open) if n_open else Settled(position=read_head(connection))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def waiting(
             if canaries:
                 query = query.where(t.decisions.c.candidate.in_(canaries))
             first = connection.execute(query.order_by(t.decisions.c.decided_at).limit(most + 1))
-            decision_by_id |= {row[0]: rows.decision_of(row) for row in first}
+            decision_by_id |= {row[0]: rows.read_decision(row) for row in first}
     decisions = sorted(decision_by_id.values(), key=lambda decision: decision.decided_at)
     if len(decisions) <= most:
         return WaitingDecisions(tuple(decisions))
@@ -130,7 +130,7 @@ def _waiting(
         some = some.where(d.decided_at >= since)
     learned = sa.exists().where(x.decision_id == d.id, x.join == rule.join)
     teaching = [Status.OK] if rule.failed is None else [Status.OK, Status.ARM_FAILED, Status.FELL_BACK]
-    now = position_of(connection, rule.join).log_at - GRACE_S
+    now = read_position(connection, rule.join).log_at - GRACE_S
     later = some.join_from(t.decisions, t.examples, x.decision_id == d.id)
     never = some.outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
     never = never.where(~learned, sa.or_(e.status.is_(None), e.status.in_(teaching)))

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from armwise.feedback.events import LABELS
 from armwise.feedback.log import Store, loads
 from armwise.feedback.log import tables as t
-from armwise.feedback.training_log.examples import episode_of
+from armwise.feedback.training_log.examples import name_episode
 
 _d = t.decisions.c
 
@@ -93,7 +93,7 @@ def label_ids(store: Store, runs: Collection[int], *, others: bool) -> set[str]:
         runs: Their numbers.
         others: Whether to include labels that no run has inserted.
     """
-    of_runs = _d.episode_id.in_([episode_of(run) for run in runs])
+    of_runs = _d.episode_id.in_([name_episode(run) for run in runs])
     inserted = of_runs | _d.episode_id.is_(None) if others else of_runs
     with store.reading() as connection:
         return set(connection.scalars(sa.select(_d.id).where(_d.policy == LABELS, inserted)))

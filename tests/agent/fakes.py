@@ -13,13 +13,13 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from armwise.agent.api import code_of, create_app
+from armwise.agent.api import choose_code, create_app
 from armwise.agent.background import Work
 from armwise.agent.config import DEFAULT_POINT, parse
 from armwise.agent.evaluation import Evaluations, verdict
 from armwise.agent.evaluation.job import evaluate_here
 from armwise.agent.jobs import Jobs
-from armwise.agent.learning import Learner, Recipe, active_recipe, configuration_of
+from armwise.agent.learning import Learner, Recipe, active_recipe, digest_configuration
 from armwise.agent.serving import Backends, Gate, Replica, Telemetry
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
 from armwise.arms.llm import Generator, base
@@ -341,7 +341,7 @@ class Service:
             clock=self.clock,
             telemetry=Telemetry(),
             gate=promotion_gate or verdict,
-            code_of=code_of,
+            choose_code=choose_code,
         )
         self.points = self.replica.service.points
         self.point = self.points[DEFAULT_POINT]
@@ -419,7 +419,7 @@ class Service:
         config = self.config.of(point)
         with closing(Store(config.database_url, clock=self.clock)) as store:
             evaluate, clock = partial(evaluate_here, config), self.clock
-            make = partial(Evaluations, store, configuration_of(config), "test", evaluate, clock)
+            make = partial(Evaluations, store, digest_configuration(config), "test", evaluate, clock)
             jobs = Jobs({(Work.EVALUATION, point): make}, 0.005, clock)
             try:
                 yield

@@ -58,7 +58,7 @@ def trained(
         kind=router.kind,
         params=dict(router.params),
         stage=router.stage.name.lower(),
-        digest=saved.digest_of(router.save()),
+        digest=saved.digest_router(router.save()),
         arms=tuple(arms),
         backbone="tiny",
         encoder=digest_backbone(Backbone(model=f"hashing:{dim}")),

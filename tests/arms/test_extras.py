@@ -31,7 +31,7 @@ def modules() -> set[str]:
 
 
 def test_every_library_beyond_the_small_installation_has_its_extra() -> None:
-    found = {name: extras.extra_of(name) for name in modules()}
+    found = {name: extras.find_extra(name) for name in modules()}
     assert "ray" in found
     assert [name for name, extra in found.items() if extra is None] == []
     assert found["torch"] == "train"
@@ -44,12 +44,12 @@ def test_every_library_beyond_the_small_installation_has_its_extra() -> None:
     [("faiss", "serve"), ("docx", "documents"), ("opentelemetry.sdk.trace", "serve"), ("ray.serve", "serve")],
 )
 def test_modules_are_known_by_their_distributions(module: str, extra: str) -> None:
-    assert extras.extra_of(module) == extra
+    assert extras.find_extra(module) == extra
 
 
 @pytest.mark.parametrize("module", ["numpy", "armwise", "no_such_module", "", "ra"])
 def test_what_no_extra_brings_has_none(module: str) -> None:
-    assert extras.extra_of(module) is None
+    assert extras.find_extra(module) is None
 
 
 def test_files_without_an_installation_have_no_extras(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_files_without_an_installation_have_no_extras(monkeypatch: pytest.Monkey
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(extras.metadata, "requires", missing)
-    assert extras.extra_of("ray") is None
+    assert extras.find_extra("ray") is None
 
 
 def test_a_missing_module_says_what_brings_it() -> None:

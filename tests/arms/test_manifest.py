@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_folder_that_nothing_has_changed_has_no_problem(folder: Path) -> None:
     assert problems(folder, contents=True) == problems(folder, contents=False) == []
-    assert manifest.identity_of(folder) == {"corpus": "c0ffee", "k1": 1.2, "format": 1}
+    assert manifest.identify(folder) == {"corpus": "c0ffee", "k1": 1.2, "format": 1}
     assert manifest.read(folder, "b") == b"y" * 10
 
 
@@ -74,7 +74,7 @@ def test_a_manifest_that_cannot_be_read_is_a_problem(
         (folder / MANIFEST).write_bytes(content)
     assert problems(folder, contents=False) == [expected]
     with pytest.raises(DamagedFileError, match=expected):
-        manifest.identity_of(folder)
+        manifest.identify(folder)
 
 
 @pytest.mark.parametrize("part", ["identity", "files"])
@@ -102,7 +102,7 @@ def test_files_are_added_and_replaced_beside_those_that_are_described(folder: Pa
     (folder / "c").write_bytes(b"added")
     manifest.add(folder, ["b", "c"])
     assert problems(folder, contents=True) == []
-    assert manifest.identity_of(folder)["corpus"] == "c0ffee"
+    assert manifest.identify(folder)["corpus"] == "c0ffee"
     for name in "abc":
         assert name in orjson.loads((folder / MANIFEST).read_bytes())["files"]
 
@@ -115,7 +115,7 @@ def test_a_manifest_that_is_written_again_describes_files_and_neither_folders_no
     manifest.write(folder)
     assert problems(folder, contents=True) == []
     assert [*manifest.Manifest.load(folder).files] == ["a"]
-    assert manifest.identity_of(folder) == {}
+    assert manifest.identify(folder) == {}
 
 
 def test_files_are_described_where_there_was_no_manifest_before(folder: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from armwise.arms.secrets import secret_of
+from armwise.arms.secrets import read_secret
 
 
 def test_a_file_is_read_where_the_variable_is_not_set(
@@ -12,13 +12,13 @@ def test_a_file_is_read_where_the_variable_is_not_set(
 ) -> None:
     monkeypatch.delenv("A_KEY", raising=False)
     monkeypatch.delenv("A_KEY_FILE", raising=False)
-    assert secret_of("A_KEY") == ""
+    assert read_secret("A_KEY") == ""
     path = tmp_path / "key"
     path.write_text("from a file\n")
     monkeypatch.setenv("A_KEY_FILE", str(path))
-    assert secret_of("A_KEY") == "from a file"
+    assert read_secret("A_KEY") == "from a file"
     monkeypatch.setenv("A_KEY", "from a variable")
-    assert secret_of("A_KEY") == "from a variable"
+    assert read_secret("A_KEY") == "from a variable"
 
 
 def test_a_file_that_cannot_be_read_is_named_without_what_it_holds(
@@ -27,10 +27,10 @@ def test_a_file_that_cannot_be_read_is_named_without_what_it_holds(
     monkeypatch.delenv("A_KEY", raising=False)
     monkeypatch.setenv("A_KEY_FILE", str(tmp_path))
     with pytest.raises(ValueError, match=r"A_KEY_FILE: '.*' cannot be read \(Is a directory\)"):
-        secret_of("A_KEY")
+        read_secret("A_KEY")
     path = tmp_path / "key"
     path.write_bytes(b"hidden\xff")
     monkeypatch.setenv("A_KEY_FILE", str(path))
     with pytest.raises(ValueError, match="not a text") as raised:
-        secret_of("A_KEY")
+        read_secret("A_KEY")
     assert "hidden" not in str(raised.value)

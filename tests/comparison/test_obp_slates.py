@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from armwise.feedback.arrays import drawn_of
+from armwise.feedback.arrays import take_drawn
 from armwise.feedback.exchange import slates
 from armwise.feedback.ope import Sample, mips
 from benchmarks.obp_slates_golden import CASES, CATEGORIES, checksum, invent, invent_categories
@@ -40,7 +40,7 @@ def test_the_value_by_categories_is_that_of_obp(frozen: dict[str, Any]) -> None:
     assert checksum(arrays) == pytest.approx(frozen["checksum"], rel=1e-12), "the logs differ: freeze again"
     n, drawn = len(arrays["reward"]), arrays["drawn"]
     sample = Sample(
-        drawn_of(arrays["p_log"], drawn),
+        take_drawn(arrays["p_log"], drawn),
         drawn,
         arrays["reward"],
         arrays["p_target"],

@@ -239,8 +239,8 @@ def test_a_failed_arm_earns_what_is_declared_for_it_and_never_the_default(
 ) -> None:
     rule = RewardRule(metrics={"right": Metric()}, cost_weight=0.25, default=0.5, failed=failed)
     lost, silent = (example(metrics={}, cost=Cost(steps=1), failed=each) for each in (True, False))
-    assert rule.reward_of(lost) == reward
-    assert rule.reward_of(silent) == 0.25
+    assert rule.compute_reward(lost) == reward
+    assert rule.compute_reward(silent) == 0.25
     none = np.full(2, np.nan)
     columns = rewards(rule, {"right": none}, {"steps": np.ones(2)}, none, np.array([True, False]))
     np.testing.assert_array_equal(columns, [np.nan if reward is None else reward, 0.25])
@@ -291,8 +291,8 @@ def test_tokens_count_at_the_prices_of_today_where_all_of_them_are_known(
     assert rule.usd_today(7.0, tokens) == usd
     assert rule.priced(cost, tokens) == pytest.approx(0.5 + 0.1 * usd)
     one = example(metrics={"right": 1.0}, cost=cost, tokens=tokens)
-    assert rule.reward_of(one) == pytest.approx(max(-1.0, 1.0 - 0.5 - 0.1 * usd))
-    assert rule.model_copy(update={"token_prices": {}}).reward_of(one) == pytest.approx(-0.2)
+    assert rule.compute_reward(one) == pytest.approx(max(-1.0, 1.0 - 0.5 - 0.1 * usd))
+    assert rule.model_copy(update={"token_prices": {}}).compute_reward(one) == pytest.approx(-0.2)
 
 
 def test_the_reward_is_quality_minus_weighted_cost() -> None:
@@ -301,8 +301,8 @@ def test_the_reward_is_quality_minus_weighted_cost() -> None:
     assert free.reward({"right": 1.0}, Cost(steps=3)) == 1.0
     asked = example(metrics={"right": 1.0}, cost=Cost(steps=3))
     asked = replace(asked, decision=replace(asked.decision, cost_weight=0.25))
-    assert RULE.reward_of(asked) == pytest.approx(0.25)
-    assert free.reward_of(asked) == 1.0, "with a weight of 0, cost counts in no reward"
+    assert RULE.compute_reward(asked) == pytest.approx(0.25)
+    assert free.compute_reward(asked) == 1.0, "with a weight of 0, cost counts in no reward"
     columns = {"right": np.ones(1), "thumb": np.full(1, np.nan), "seconds": np.full(1, np.nan)}
     weight, fine = np.full(1, 0.25), np.array([False])
     assert rewards(free, columns, {"steps": np.full(1, 3.0)}, weight, fine).tolist() == [1.0]
@@ -361,7 +361,7 @@ def test_no_reward_lies_outside_of_its_range(seed: int) -> None:
     rule = some_rule(rng)
     low, high = rule.reward_range
     assert rule.clip[0] <= low < high <= rule.clip[1]
-    earned = [reward for each in some_examples(rng, 30) if (reward := rule.reward_of(each)) is not None]
+    earned = [reward for each in some_examples(rng, 30) if (reward := rule.compute_reward(each)) is not None]
     assert all(low <= reward <= high for reward in earned)
 
 

@@ -75,8 +75,8 @@ async def chat(
 ) -> Response:
     """Answer a question: decide, retrieve, generate; server-sent events with `stream`."""
     point, caller = at_model(point, caller, body.model)
-    ask = await ask_of(point, caller, body, key)
-    events = asking.events_of(point, caller, ask, key, timeout_s)
+    ask = await read_ask(point, caller, body, key)
+    events = asking.stream_turn(point, caller, ask, key, timeout_s)
     if body.stream:
         first = await asking.begun(events)
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
@@ -87,11 +87,11 @@ async def chat(
     return completion(decided, written, finished, point.config, body.agent.returns)
 
 
-async def ask_of(point: DecisionPoint, caller: Caller, body: ChatRequest, key: str | None) -> Ask:
+async def read_ask(point: DecisionPoint, caller: Caller, body: ChatRequest, key: str | None) -> Ask:
     """Return the turn that a chat asks for. Raises ApiError."""
-    question, since = question_of(body.messages)
+    question, since = read_question(body.messages)
     given = options_of_chat(body) | {"max_completion_tokens": body.max_completion_tokens}
-    ask = asking.ask_of(
+    ask = asking.check_ask(
         point,
         caller,
         question,
@@ -99,12 +99,12 @@ async def ask_of(point: DecisionPoint, caller: Caller, body: ChatRequest, key: s
         key,
         messages=read_by_model(body.messages),
         options=options_asked(point, body.model, given),
-        **sampling_of(point, body, "max_completion_tokens", body.max_completion_tokens),
+        **read_sampling(point, body, "max_completion_tokens", body.max_completion_tokens),
     )
     return await in_its_round(point, caller, ask, since, same_arm=body.agent.same_arm)
 
 
-def sampling_of(
+def read_sampling(
     point: DecisionPoint, body: Sampling, param: str = "max_tokens", tokens: int | None = None
 ) -> dict[str, Any]:
     """Return how the model samples an answer, as `Ask` has it. Raises ApiError.
@@ -129,7 +129,7 @@ def sampling_of(
     }
 
 
-def question_of(messages: Sequence[ChatMessage]) -> tuple[str, list[ChatMessage]]:
+def read_question(messages: Sequence[ChatMessage]) -> tuple[str, list[ChatMessage]]:
     """Return the text of the last message of a user, and the messages after it. Raises ApiError."""
     for i in reversed(range(len(messages))):
         if messages[i].role == "user":
@@ -237,8 +237,8 @@ def options_asked(point: DecisionPoint, model: str, given: Mapping[str, Any]) ->
     """
     config, forced = point.config, asking.forced_arm(point, model)
     arms = config.actions if forced not in config.actions else [forced]
-    engines = {name: config.models[name] for name in (config.answering_of(arm).llm for arm in arms)}
-    supported = frozenset[str]().union(*map(catalog.options_of, engines.values()))
+    engines = {name: config.models[name] for name in (config.find_answering(arm).llm for arm in arms)}
+    supported = frozenset[str]().union(*map(catalog.list_options, engines.values()))
     options = {
         name: value
         for name, value in given.items()
@@ -393,7 +393,7 @@ def failed(error: Exception) -> errors.ApiError:
 
 def event(body: Mapping[str, Any] | Envelope) -> bytes:
     """Return a server-sent event without a name."""
-    return b"data: " + orjson.dumps(body, default=responses.fields_of) + b"\n\n"
+    return b"data: " + orjson.dumps(body, default=responses.dump_fields) + b"\n\n"
 
 
 def _delta(chunk: Chunk) -> dict[str, Any]:
@@ -463,7 +463,7 @@ def cited(text: str, decided: Decided, config: AppConfig) -> list[Annotation]:
         config: Says how much of the passages the model was shown.
     """
     markers, passages = list(_MARKER.finditer(text)), decided.retrieval.passages
-    words = config.answering_of(decided.served).word_budget
+    words = config.find_answering(decided.served).word_budget
     shown = sum(1 for _ in prompts.numbered(passages, words)) if markers else 0
     return [
         construct(
@@ -474,7 +474,7 @@ def cited(text: str, decided: Decided, config: AppConfig) -> list[Annotation]:
                 start_index=marker.start(),
                 end_index=marker.end(),
                 title=passages[number - 1].cited,
-                url=url_of(passages[number - 1].id, config),
+                url=name_source(passages[number - 1].id, config),
             ),
         )
         for marker in markers
@@ -482,9 +482,9 @@ def cited(text: str, decided: Decided, config: AppConfig) -> list[Annotation]:
     ]
 
 
-def url_of(passage_id: str, config: AppConfig) -> str:
+def name_source(passage_id: str, config: AppConfig) -> str:
     """Return the id of a passage where it is a URL, else a name that is unique."""
-    corpus, local_id = config.place_of(passage_id)
+    corpus, local_id = config.locate_passage(passage_id)
     if local_id[:8].lower().startswith(("https://", "http://")):  # a scheme has no case
         return local_id
     return ":".join(["urn:armwise", *(quote(part, safe="") for part in (corpus, local_id) if part)])

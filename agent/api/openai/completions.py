@@ -75,7 +75,7 @@ async def completions(
     """Answer a prompt as chat answers the message of a user."""
     point, caller = at_model(point, caller, body.model)
     prompt = _prompt(body)
-    ask = asking.ask_of(
+    ask = asking.check_ask(
         point,
         caller,
         prompt,
@@ -84,9 +84,9 @@ async def completions(
         "prompt",
         messages=(Message(role="user", content=prompt),),
         options=chat.options_asked(point, body.model, chat.options_of_sampling(body)),
-        **chat.sampling_of(point, body),
+        **chat.read_sampling(point, body),
     )
-    events = asking.events_of(point, caller, ask, key, timeout_s)
+    events = asking.stream_turn(point, caller, ask, key, timeout_s)
     if body.stream:
         first = await asking.begun(events)
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)

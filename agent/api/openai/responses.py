@@ -256,10 +256,10 @@ async def respond(
     point, caller = at_model(point, caller, body.model)
     conversation, origins = _messages(body)
     try:
-        ask = await chat.ask_of(point, caller, _chat(body, conversation), key)
+        ask = await chat.read_ask(point, caller, _chat(body, conversation), key)
     except (ApiError, asking.AskError) as error:
         raise _of_response(translate(error), origins) from None
-    events = asking.events_of(point, caller, ask, key, timeout_s)
+    events = asking.stream_turn(point, caller, ask, key, timeout_s)
     if body.stream:
         first = await asking.begun(events)
         growing = GrowingResponse(first, body, point.config)

@@ -12,7 +12,7 @@ from armwise.agent.api import responses, retrieve
 from armwise.agent.api.documented import TURN, documented
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
-from armwise.agent.api.openai.chat import url_of
+from armwise.agent.api.openai.chat import name_source
 from armwise.agent.api.openai.schemas import VectorStoreSearch
 from armwise.agent.api.schemas import IdempotencyKey, Name, Timeout
 from armwise.agent.replies import Chosen, Reply, construct
@@ -145,9 +145,9 @@ async def search(
         )
     least = None if body.ranking_options is None else body.ranking_options.score_threshold
     scored = {"k": k, "by_score": least is not None}
-    ask = asking.ask_of(point, caller, query, body, key, "query", body.filters, **scored)
+    ask = asking.check_ask(point, caller, query, body, key, "query", body.filters, **scored)
     ask = within(point, ask, store)
-    decided, _, finished = await asking.whole(asking.events_of(point, caller, ask, key, timeout_s))
+    decided, _, finished = await asking.whole(asking.stream_turn(point, caller, ask, key, timeout_s))
     kept = [p for p in decided.retrieval.passages if least is None or p.score >= least]
     cost, prices = finished.execution.cost, point.config.reward.cost
     reply = construct(
@@ -217,7 +217,7 @@ def _hit(point: DecisionPoint, decided: Decided, passage: Passage) -> StoreHit:
         "decision_id": decided.decision.id,
         "arm": decided.served,
         "title": passage.title[:512],
-        "url": url_of(passage.id, point.config)[:512],
+        "url": name_source(passage.id, point.config)[:512],
     }
     for name, value in passage.metadata.items():  # lists do not fit: tags, and the groups of others
         if isinstance(value, str | int | float) and len(attributes) < MAX_ATTRIBUTES:

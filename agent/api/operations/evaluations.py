@@ -10,11 +10,11 @@ from pydantic import Field
 from armwise.agent.access import Caller
 from armwise.agent.api.documented import documented, link
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, location_of
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, locate
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import PageBefore, PageLimit, PathNumber
 from armwise.agent.evaluation import CandidateError, EvaluationRequest, refuse_untrusted
-from armwise.agent.learning import configuration_of
+from armwise.agent.learning import digest_configuration
 from armwise.agent.replies import Reply, Time, among, construct
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.log import dumps
@@ -76,7 +76,7 @@ async def submit(
     return StdlibJson(
         construct(EvaluationState, **_state(submitted)),
         202,
-        location_of(point, f"/v1/evaluations/{submitted.seq}"),
+        locate(point, f"/v1/evaluations/{submitted.seq}"),
     )
 
 
@@ -106,14 +106,14 @@ async def evaluation(
     `status` is `queued`, `running`, `done` or `failed`; `error` says why it failed. `done` is the
     share of the work that is done, from 0 to 1.
     """
-    return StdlibJson(await result_of(point, caller, number))
+    return StdlibJson(await read_result(point, caller, number))
 
 
-async def result_of(point: DecisionPoint, caller: Caller, number: int) -> EvaluationResult:
+async def read_result(point: DecisionPoint, caller: Caller, number: int) -> EvaluationResult:
     """Return an evaluation, with its result once it is done. Raises ApiError."""
     state, result = await _found(point, caller, number), None
     if state.status is registry_evaluations.EvaluationStatus.DONE:
-        result = await asyncio.to_thread(registry_evaluations.result_of, point.store, number)
+        result = await asyncio.to_thread(registry_evaluations.read_result, point.store, number)
     return construct(EvaluationResult, **_state(state), result=result)
 
 
@@ -125,7 +125,7 @@ async def result_of(point: DecisionPoint, caller: Caller, number: int) -> Evalua
 async def report(point: RequestPoint, caller: RequestCaller, number: PathNumber) -> HTMLResponse:
     """The result of an evaluation that is done, as one self-contained HTML page with plots."""
     state = await _found(point, caller, number)
-    html = await asyncio.to_thread(registry_evaluations.html_of, point.store, number)
+    html = await asyncio.to_thread(registry_evaluations.read_html, point.store, number)
     if html is None:
         message = f"evaluation {number} is {state.status}: only one that is done has a report"
         raise ApiError("not_done", message, "number")
@@ -149,7 +149,7 @@ def _submit(point: DecisionPoint, caller: Caller, body: EvaluationRequest) -> Ev
         dumps(request)
     except TypeError as error:  # valid JSON that a log cannot hold: half a surrogate pair, a huge number
         raise ApiError("invalid_value", f"the request cannot be stored: {error}") from None
-    configured = configuration_of(point.config)
+    configured = digest_configuration(point.config)
     return registry_evaluations.submit(point.store, configured, request, now, project=caller.project)
 
 

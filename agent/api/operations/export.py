@@ -32,7 +32,7 @@ from armwise.feedback.events import Example
 from armwise.feedback.jsonl import ExchangeError, Header, export_lines
 from armwise.feedback.log import Store
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import position_of, read_examples, settled
+from armwise.feedback.training_log import read_examples, read_position, settled
 
 Format = Literal["jsonl", "dsjson", "obp", "feedback"]
 
@@ -85,7 +85,7 @@ class Export:
     def __init__(self, store: Store, rule: RewardRule, arms: Iterable[str], window: ExportWindow) -> None:
         self._store, self._rule, self._window = store, rule, window
         with store.reading() as connection:
-            self.length = position_of(connection, rule.join).examples_seq
+            self.length = read_position(connection, rule.join).examples_seq
             self._settled = settled.settled_at(connection, rule)
         self._header = Header(
             written_at=time.time(),
@@ -122,7 +122,7 @@ class Export:
         if form == "jsonl":
             return export_lines(self.examples(on_progress), self._header)
         lines: Iterator[bytes] = load(LAYOUTS["dsjson"])(
-            self._final(on_progress), self._rule.reward_of, self.left_out
+            self._final(on_progress), self._rule.compute_reward, self.left_out
         )
         return lines
 
@@ -145,7 +145,7 @@ class Export:
         """
         write_obp = load(LAYOUTS["obp"])
         lost: int = write_obp(
-            folder, partial(self._final, on_progress), self._rule.reward_of, self.left_out
+            folder, partial(self._final, on_progress), self._rule.compute_reward, self.left_out
         ).lost
         return lost
 

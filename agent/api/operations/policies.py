@@ -24,7 +24,7 @@ from armwise.agent.api.schemas import (
     VersionChoice,
 )
 from armwise.agent.jobs import UndecidedError
-from armwise.agent.learning import DIGEST_CHARS, Recipe, configuration_of
+from armwise.agent.learning import DIGEST_CHARS, Recipe, digest_configuration
 from armwise.agent.policies import Agreement as Comparison
 from armwise.agent.policies import PolicyError, ShadowPolicy, agreement
 from armwise.agent.replies import (
@@ -161,7 +161,9 @@ async def policy(point: RequestPoint, agreement: Agreement) -> StdlibJson[Policy
     version, active = point.versions.version, point.versions.active
     deciding = {canary.version for canary in point.decider.canaries}
     learned = None if version is None else version.examples_seq
-    lag = await asyncio.to_thread(training_log_lag.lag_of, point.store, point.config.reward.join, learned)
+    lag = await asyncio.to_thread(
+        training_log_lag.measure_lag, point.store, point.config.reward.join, learned
+    )
     newest = await asyncio.to_thread(registry_versions.latest, point.store, active.recipe)
     compared, judged = await agreement.of(point), await asyncio.to_thread(_judge, point)
     feedback = await asyncio.to_thread(_feedback, point)
@@ -534,7 +536,7 @@ async def _judged(
         QueueFullError: The queue of evaluations is full.
     """
     try:
-        configured, clock = configuration_of(point.config), point.service.clock
+        configured, clock = digest_configuration(point.config), point.service.clock
         verdict = await point.service.gate(point.store, configured, number, active, force=force, clock=clock)
     except (UndecidedError, QueueFullError):
         if not force:

@@ -10,7 +10,7 @@ from .labelled_data import joined, of_arms, read_labelled, read_place, read_ques
 from .relevance_training import RelevanceTraining, train_relevance, validate_relevance
 from .router_features import ObservedFeatures, observed_features, relevance_of_others, sampled_profiles
 from .router_training import Training, router_spec, train_router
-from .score import CONTAINS, JUDGE, Scoring, corpus_of, score_arms
+from .score import CONTAINS, JUDGE, Scoring, open_corpus, score_arms
 from .synthesize import Synthesis, make_questions
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "Training",
     "cascade_spec",
     "compare_questions",
-    "corpus_of",
     "cost_curve",
     "evaluate_model",
     "joined",
@@ -41,6 +40,7 @@ __all__ = [
     "observed_features",
     "of_arms",
     "on_par",
+    "open_corpus",
     "read_labelled",
     "read_place",
     "read_questions",

@@ -59,7 +59,7 @@ def train_cascade(
     spec, writing = settings.spec, written(settings.outcomes)
     outcomes = cascade_outcomes(settings.read(), spec, settings.utility, console)
     labels, corpus = cascade_labels(outcomes, spec, settings.utility, settings.config, console, on_progress)
-    held_out = cross_validation.part_of(labels.features[0].texts, settings.held_out, settings.seed)
+    held_out = cross_validation.draw_part(labels.features[0].texts, settings.held_out, settings.seed)
     validated = None
     if held_out.any() and not held_out.all():
         fitted = cascade.fit_cascade(spec, labels.rows(np.flatnonzero(~held_out)), on_progress)

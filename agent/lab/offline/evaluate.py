@@ -25,8 +25,8 @@ from armwise.agent.lab.offline.cascade_training import cascade_labels, cascade_o
 from armwise.agent.lab.offline.cost_curve import CostCurve, cost_curve
 from armwise.agent.lab.offline.labelled_data import PLAIN, LabelledQuestions, of_arms
 from armwise.agent.lab.offline.relevance_training import (
-    cases_of,
     digest_of_text,
+    read_cases,
     trained_on,
     validate_relevance,
     with_gold,
@@ -300,7 +300,7 @@ def _relevance(settings: EvaluationSettings, console: Console, on_progress: Prog
     outcomes = outcomes.only(~in_training)
     if arms := [arm for arm in model.header.arms if arm in outcomes.arms]:
         outcomes = of_arms(outcomes, dataset.positions(outcomes.arms, arms))
-    cases, _ = cases_of(outcomes, settings.config.settled(), on_progress)
+    cases, _ = read_cases(outcomes, settings.config.settled(), on_progress)
     relevance = []
     for number, case in enumerate(cases, start=1):
         relevance.append(model.relevance(case.question, case.found))

@@ -21,7 +21,14 @@ from rich.table import Table
 
 from armwise.agent.config import AppConfig
 from armwise.agent.config.warm_start import QUESTION_LINE
-from armwise.agent.lab.offline.score import JUDGE, Needed, arms_of, corpus_of, questions_of, some_of
+from armwise.agent.lab.offline.score import (
+    JUDGE,
+    Needed,
+    open_corpus,
+    read_arms,
+    sample_questions,
+    select_questions,
+)
 from armwise.agent.lab.routers import open_selector
 from armwise.arms.base import Progress
 from armwise.arms.lab.jobs import LabelJob, LabelReport, Measure, answer_measures, label
@@ -110,7 +117,7 @@ def label_questions(settings: Labelling, console: Console, on_progress: Progress
         ModelNotFoundError: A model is not where its name says.
     """
     config, answering = settings.config.settled(), settings.config.answering
-    everything, backbones = arms_of(config, settings.pool)
+    everything, backbones = read_arms(config, settings.pool)
     actions = [name for name, spec in everything.items() if spec.action]
     arms = tuple(select_names(actions, settings.arms, "no arm"))
     specs = ArmGraph(everything).closure(*arms)
@@ -118,7 +125,7 @@ def label_questions(settings: Labelling, console: Console, on_progress: Progress
     questions = _questions(settings, measured, console)
     job = LabelJob(
         questions=questions,
-        corpus=corpus_of(config, settings.corpus, on_progress),
+        corpus=open_corpus(config, settings.corpus, on_progress),
         indexes=config.indexes_path,
         specs=specs,
         backbones={**config.backbones, **backbones},
@@ -159,10 +166,10 @@ def _questions(settings: Labelling, measured: tuple[str, ...], console: Console)
         needed = "answers"
     elif measured == (RECALL,):
         needed = "gold_ids"
-    everything = questions_of(settings.queries, needed, ", ".join(of_answers or measured), console)
+    everything = select_questions(settings.queries, needed, ", ".join(of_answers or measured), console)
     if RECALL in settings.measures and not any(question.gold_ids for question in everything):
         raise ValueError(f"{settings.queries}: no question has gold_ids, which recall needs")
-    return some_of(everything, settings.limit, settings.seed)
+    return sample_questions(everything, settings.limit, settings.seed)
 
 
 def _of_answers(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measure[str], ...]:

@@ -27,7 +27,7 @@ from armwise.arms.lab.portfolio import (
     write_matrix,
 )
 from armwise.arms.llm import prompts
-from armwise.arms.models import Backbone, digest_of
+from armwise.arms.models import Backbone, digest_file
 from armwise.arms.questions import Question
 from armwise.arms.retrievers import ArmGraph, ArmSpec, catalog
 from armwise.arms.suggestions import did_you_mean
@@ -57,7 +57,7 @@ class LabelledQuestions(BaseModel):
 
     def digests(self) -> dict[str, str]:
         """Return the digest of each file and folder, by its path."""
-        return {str(path): digest_of(path) for path in (*self.outcomes, self.queries) if path}
+        return {str(path): digest_file(path) for path in (*self.outcomes, self.queries) if path}
 
 
 def read_questions(queries: Path) -> list[Question]:
@@ -224,7 +224,7 @@ def _written(folder: Path) -> prompts.Writing | None:
     if not (folder / manifest.MANIFEST).exists():
         return None
     try:
-        facts = {name: str(value) for name, value in manifest.identity_of(folder).items()}
+        facts = {name: str(value) for name, value in manifest.identify(folder).items()}
         return prompts.Writing.of(facts) if facts.keys() >= {"form"} else None
     except (ValueError, KeyError, TypeError) as error:
         raise RouterError(

@@ -179,7 +179,7 @@ class ComparedScores:
             np.maximum.accumulate(scores[list(arms)], axis=0)[sizes.clip(max=len(arms) - 1)]
             for arms in (picks, average)
         )
-        oracle = coverage.best_of(scores, range(len(scores)))
+        oracle = coverage.take_best(scores, range(len(scores)))
         same = [set(picks[: size + 1]) == set(average[: size + 1]) for size in sizes.tolist()]
         return cls(next(grown), next(grown), scores[single], oracle, same)
 
@@ -192,7 +192,7 @@ class ComparedScores:
         lead: tuple[Interval, ...] | None = None
         if rng is not None:
             spans = intervals.bootstrap(terms, rng)
-            lead = tuple(map(_lead_of, terms, spans, self.same))
+            lead = tuple(map(_bound_lead, terms, spans, self.same))
         return MeanScores(
             questions=len(ones),
             portfolio=_means(portfolio),
@@ -203,7 +203,7 @@ class ComparedScores:
         )
 
 
-def _lead_of(lead: Terms, resampled: Interval, same: bool) -> Interval:
+def _bound_lead(lead: Terms, resampled: Interval, same: bool) -> Interval:
     """Return the interval of a lead; of the same arms it is 0."""
     if same:
         return 0.0, 0.0

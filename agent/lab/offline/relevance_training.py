@@ -98,7 +98,7 @@ def train_relevance(settings: RelevanceTraining, console: Console, on_progress: 
     """
     check_output(settings.output)
     outcomes = with_gold(settings, settings.arms)
-    cases, foreign = cases_of(outcomes, settings.config.settled(), on_progress)
+    cases, foreign = read_cases(outcomes, settings.config.settled(), on_progress)
     print_foreign(foreign, settings.config, console)
     parts = settings.parts([case.question for case in cases])
     examples = Examples.of(cases, settings.fitting, on_progress)
@@ -159,7 +159,7 @@ def with_gold(labelled: LabelledQuestions, arms: Sequence[str]) -> Outcomes:
     return of_arms(outcomes.only(has_gold), dataset.positions(outcomes.arms, names))
 
 
-def cases_of(outcomes: Outcomes, config: AppConfig, on_progress: Progress) -> tuple[list[Case], int]:
+def read_cases(outcomes: Outcomes, config: AppConfig, on_progress: Progress) -> tuple[list[Case], int]:
     """Return the questions of outcomes with what each arm found.
 
     Args:

@@ -127,14 +127,14 @@ def score_arms(settings: Scoring, console: Console, on_progress: Progress) -> Sc
 def _score(settings: Scoring, queries: Path, console: Console, on_progress: Progress) -> ScoreReport:
     config = settings.config.settled()
     scorer = _scorer(settings)
-    specs, backbones = arms_of(config, settings.pool)
+    specs, backbones = read_arms(config, settings.pool)
     needed: Needed = "answers" if settings.measure in (*METRICS, CONTAINS) else "gold_ids"
-    everything = questions_of(
+    everything = select_questions(
         queries, None if settings.measure == JUDGE else needed, settings.measure, console
     )
     job = ScoreJob(
-        questions=some_of(everything, settings.limit, settings.seed),
-        corpus=corpus_of(config, settings.corpus, on_progress),
+        questions=sample_questions(everything, settings.limit, settings.seed),
+        corpus=open_corpus(config, settings.corpus, on_progress),
         indexes=config.indexes_path,
         specs=specs,
         backbones=backbones,
@@ -149,7 +149,7 @@ def _score(settings: Scoring, queries: Path, console: Console, on_progress: Prog
     return score(job, settings.output, workers=settings.workers, progress=on_progress)
 
 
-def arms_of(config: AppConfig, pool: Path | None) -> tuple[dict[str, ArmSpec], dict[str, Backbone]]:
+def read_arms(config: AppConfig, pool: Path | None) -> tuple[dict[str, ArmSpec], dict[str, Backbone]]:
     """Return the arms and the backbones of a pool, or of the configuration. Raises PoolError."""
     if pool is None:
         return config.arms, config.backbones
@@ -157,7 +157,7 @@ def arms_of(config: AppConfig, pool: Path | None) -> tuple[dict[str, ArmSpec], d
     return portfolio_pool.expand(file.pool), file.backbones
 
 
-def corpus_of(config: AppConfig, name: str | None, on_progress: Progress) -> Corpus:
+def open_corpus(config: AppConfig, name: str | None, on_progress: Progress) -> Corpus:
     """Open an ingested corpus, or ingest those of the configuration. Raises CorpusError."""
     if name is None:
         return ingest_all(config.corpus_sources, progress=on_progress)
@@ -165,7 +165,7 @@ def corpus_of(config: AppConfig, name: str | None, on_progress: Progress) -> Cor
     return Corpus.open(config.home_path / "corpora" / name, prefix)
 
 
-def questions_of(queries: Path, needed: Needed | None, measure: str, console: Console) -> list[Question]:
+def select_questions(queries: Path, needed: Needed | None, measure: str, console: Console) -> list[Question]:
     """Return the questions that have what a measure needs; print how many have not. Raises ValueError."""
     everything = read_questions(queries)
     questions = [question for question in everything if needed is None or getattr(question, needed)]
@@ -176,7 +176,7 @@ def questions_of(queries: Path, needed: Needed | None, measure: str, console: Co
     return questions
 
 
-def some_of(questions: list[Question], limit: int | None, seed: int) -> tuple[Question, ...]:
+def sample_questions(questions: list[Question], limit: int | None, seed: int) -> tuple[Question, ...]:
     """Return the first `limit` shuffled questions; all, in their order, without a limit."""
     return tuple(questions if limit is None else shuffled(questions, seed)[:limit])
 
@@ -203,7 +203,7 @@ def _scorer(settings: Scoring) -> Callable[[Write], Scorer]:
 
 def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> ScoreReport:
     config = settings.config.settled()
-    value = logged_labels.value_of(config.reward, settings.measure)
+    value = logged_labels.make_scale(config.reward, settings.measure)
     store = Store(config.database_url, config.reward.join)
     try:
         total = store.counts()["examples"]

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from armwise.agent.config import AppConfig
-from armwise.agent.lab.offline.score import corpus_of
+from armwise.agent.lab.offline.score import open_corpus
 from armwise.arms.base import Progress
 from armwise.arms.corpus import Corpus
 from armwise.arms.lab.jobs import digest_of_document
@@ -105,7 +105,7 @@ def make_questions(settings: Synthesis, console: Console, on_progress: Progress)
     if settings.output.exists():
         raise ValueError(f"{settings.output} exists: choose another output, or delete it")
     config = settings.config.settled()
-    corpus = corpus_of(config, settings.corpus, on_progress)
+    corpus = open_corpus(config, settings.corpus, on_progress)
     maker = _maker(settings, config, corpus, console, on_progress)
     settings.output.parent.mkdir(parents=True, exist_ok=True)
     selection = synthesize(
@@ -124,14 +124,14 @@ def _maker(
     if not settings.prompts:
         return extraction
     calls, read, written = estimated_tokens(corpus, styles, settings.questions)
-    usd = config.llm.usd_of(read, written)
+    usd = config.llm.compute_usd(read, written)
     console.print(
         f"at least {calls:,} calls of the language model: about {read:,} tokens read and {written:,} "
         f"written, {usd:.2f} USD at the configured prices",
         highlight=False,
         soft_wrap=True,
     )
-    model = digest_of_document(catalog.identity_of(config.llm))
+    model = digest_of_document(catalog.identify(config.llm))
     return Prompting(corpus, LateWriter(config.llm), styles, extraction, model, settings.at_once)
 
 

@@ -63,7 +63,7 @@ class FoldedData(TrainingData):
             return cross_validation.folds(texts, self.folds, self.seed)
         if self.held_out == 0.0:
             return []
-        held_out = cross_validation.part_of(texts, self.held_out, self.seed)
+        held_out = cross_validation.draw_part(texts, self.held_out, self.seed)
         if held_out.all() or not held_out.any():
             n = len(set(texts))
             raise RouterError(f"{n} questions cannot be split so that {self.held_out:g} of them is held out")

@@ -18,7 +18,7 @@ from armwise.agent.lab.routers.cascade import (
     with_relevance,
 )
 from armwise.agent.routers.dataset import RouterError, Stage
-from armwise.agent.routers.features import features_of
+from armwise.agent.routers.features import compute_features
 from armwise.agent.routers.saved import Trained, read_trained
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query
 from armwise.arms.llm import prompts
@@ -52,7 +52,7 @@ class RouterSelector:
         embedding = query.embeddings[self._trained.about.backbone]
         try:
             relevance = self._trained.relevance
-            features = features_of(query.text, embedding, self._arms, found, vectors, answers, relevance)
+            features = compute_features(query.text, embedding, self._arms, found, vectors, answers, relevance)
             return int(self._trained.router.scores(features)[0].argmax())
         except RouterError as error:
             raise ArmError(f"the router cannot pick an answer: {error}") from error

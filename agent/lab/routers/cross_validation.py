@@ -37,10 +37,10 @@ def folds(texts: Sequence[str], n: int, seed: int) -> list[tuple[Rows, Rows]]:
     return cut if n_texts > 1 else []
 
 
-def part_of(texts: Sequence[str], share: float, seed: int) -> NDArray[np.bool_]:
+def draw_part(texts: Sequence[str], share: float, seed: int) -> NDArray[np.bool_]:
     """Return whether each question is in a random share of them; equal texts are together, shape (n,).
 
-    >>> int(part_of(["Who?", "When?", "Who?", "Why?"], 0.34, 0).sum()) in (1, 2)
+    >>> int(draw_part(["Who?", "When?", "Who?", "Why?"], 0.34, 0).sum()) in (1, 2)
     True
     """
     _, text = np.unique(np.array(texts), return_inverse=True)

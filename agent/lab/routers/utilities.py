@@ -52,7 +52,7 @@ def priced(outcomes: Outcomes, prices: Prices) -> Floats:
     """
     total = np.zeros((len(outcomes.questions), len(outcomes.arms)))
     if "usd" in outcomes.costs:
-        total = total + prices.usd * cost_of(outcomes, "usd")
+        total = total + prices.usd * read_cost(outcomes, "usd")
     for component, costs in needed(prices, outcomes.costs).items():
         price = getattr(prices, component)
         for cost in costs:
@@ -74,10 +74,10 @@ def needed(prices: Prices, known: Collection[str]) -> dict[str, tuple[str, ...]]
     >>> needed(Prices(steps=0, seconds=1), ["steps", "seconds"]), needed(Prices(), [])
     ({'seconds': ('seconds',)}, {'steps': ('steps',)})
     """
-    return {name: way_of(name, known) for name in COST_COLUMNS if getattr(prices, name) > 0.0}
+    return {name: choose_costs(name, known) for name in COST_COLUMNS if getattr(prices, name) > 0.0}
 
 
-def way_of(component: str, known: Collection[str]) -> tuple[str, ...]:
+def choose_costs(component: str, known: Collection[str]) -> tuple[str, ...]:
     """Return the costs that sum to a component: the first group that is known, or the first of all."""
     groups = COST_COLUMNS[component]
     return next((group for group in groups if all(cost in known for cost in group)), groups[0])
@@ -94,7 +94,7 @@ def remedy(component: str) -> str:
     )
 
 
-def cost_of(outcomes: Outcomes, name: str) -> Floats:
+def read_cost(outcomes: Outcomes, name: str) -> Floats:
     """Return a cost, shape (n_questions, n_arms): NaN where unknown, but 0 for dollars."""
     values = outcomes.costs[name]
     return np.nan_to_num(values) if name in ("usd", "search_usd") else values

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from rich.table import Table
 
-from armwise.agent.lab.routers.utilities import cost_of, needed, utilities
+from armwise.agent.lab.routers.utilities import needed, read_cost, utilities
 from armwise.agent.routers.dataset import Floats, Stage
 from armwise.agent.routers.utility import Utility
 from armwise.arms.lab.portfolio import Outcomes
@@ -131,7 +131,7 @@ def charged(outcomes: Outcomes, stage: Stage) -> Outcomes:
     costs = dict(outcomes.costs)
     for name in PAID[stage]:
         if name in costs:
-            costs[name] = np.tile(cost_of(outcomes, name).sum(axis=1, keepdims=True), len(outcomes.arms))
+            costs[name] = np.tile(read_cost(outcomes, name).sum(axis=1, keepdims=True), len(outcomes.arms))
     charged = replace(outcomes, costs=costs)
     return charged if stage is Stage.ANSWERED else with_searches(charged, outcomes)
 
@@ -145,8 +145,8 @@ def with_searches(charged: Outcomes, outcomes: Outcomes) -> Outcomes:
     """
     if not {"usd", "search_usd"} <= outcomes.costs.keys():
         return charged
-    more = cost_of(charged, "search_usd") - cost_of(outcomes, "search_usd")
-    return replace(charged, costs={**charged.costs, "usd": cost_of(outcomes, "usd") + more})
+    more = read_cost(charged, "search_usd") - read_cost(outcomes, "search_usd")
+    return replace(charged, costs={**charged.costs, "usd": read_cost(outcomes, "usd") + more})
 
 
 def uncharged(outcomes: Outcomes, prices: Prices, stage: Stage) -> str:

@@ -6,9 +6,9 @@ from .labels import (
     InsertSettings,
     OtherLabels,
     WarmStartError,
-    contexts_of,
     insert_labels,
     label_decisions,
+    make_contexts,
 )
 from .run import preview_lots, warm_start, warm_start_at_first, warm_start_before_traffic
 
@@ -18,9 +18,9 @@ __all__ = [
     "OtherLabels",
     "WarmStartError",
     "WarmStarts",
-    "contexts_of",
     "insert_labels",
     "label_decisions",
+    "make_contexts",
     "preview_lots",
     "warm_start",
     "warm_start_at_first",

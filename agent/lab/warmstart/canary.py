@@ -26,7 +26,7 @@ from typing import Any
 
 from armwise.agent.config import KEPT_FLOOR, AppConfig
 from armwise.agent.evaluation import EvaluationRequest, judged_as, verdict_on
-from armwise.agent.learning import Recipe, configuration_of
+from armwise.agent.learning import Recipe, digest_configuration
 from armwise.feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
 from armwise.feedback.log import Store
 from armwise.feedback.ope import Verdict
@@ -38,7 +38,7 @@ from armwise.feedback.registry import (
     evaluations,
     promotions,
 )
-from armwise.feedback.training_log import position_of
+from armwise.feedback.training_log import read_position
 
 logger = logging.getLogger(__name__)
 
@@ -242,7 +242,7 @@ class AutomaticCanaries:
     def _examples(self) -> int:
         """Return the length of the training log."""
         with self._store.reading() as connection:
-            return position_of(connection, self._config.reward.join).examples_seq
+            return read_position(connection, self._config.reward.join).examples_seq
 
     def _judged(self, version: int, active: ActivePolicy, stop: threading.Event) -> Mapping[str, Any] | None:
         """Return the verdict on a canary; None where the queue is full or the service stops.
@@ -254,7 +254,7 @@ class AutomaticCanaries:
         document = request.model_dump(mode="json")
         try:
             evaluation: EvaluationRow | None = evaluations.submit(
-                self._store, configuration_of(self._config), document, self._clock()
+                self._store, digest_configuration(self._config), document, self._clock()
             )
         except QueueFullError as error:
             logger.info("canary %d is looked at later: %s", version, error)
@@ -268,7 +268,7 @@ class AutomaticCanaries:
             logger.warning("canary %d could not be judged: %s", version, why)
             undecided = Verdict(False, (why,), None, (), undecided=True)
             return {**undecided.document(), "evaluation": None if evaluation is None else evaluation.seq}
-        report = evaluations.result_of(self._store, evaluation.seq)
+        report = evaluations.read_result(self._store, evaluation.seq)
         assert report is not None  # it is done
         return {**verdict_on(report, name), "evaluation": evaluation.seq}
 

@@ -28,10 +28,10 @@ from armwise.agent.lab.offline import (
     Labelling,
     Scoring,
     Synthesis,
-    corpus_of,
     label_questions,
     make_questions,
     on_par,
+    open_corpus,
     score_arms,
 )
 from armwise.agent.lab.warmstart.labels import WarmStartError
@@ -39,7 +39,7 @@ from armwise.arms.base import Progress
 from armwise.arms.lab.jobs import digest_of_document
 from armwise.arms.lab.portfolio import read_matrix, write_matrix
 from armwise.arms.llm import catalog as llm_catalog
-from armwise.arms.models import digest_backbone, digest_of
+from armwise.arms.models import digest_backbone, digest_file
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run
 from armwise.feedback.training_log import traffic
@@ -174,7 +174,7 @@ class LabelSources:
             case warm_start.SyntheticSource():
                 self._synthesize(lot, source, console, on_progress)
             case warm_start.JudgeSource() | warm_start.HindsightSource():
-                sample = _sample_of(lot.path)
+                sample = _find_sample(lot.path)
                 _write_sample(sample, lot.questions, lot.answers)
                 measure = JUDGE if isinstance(source, warm_start.JudgeSource) else CONTAINS
                 self._score(lot, sample, measure, None, console, on_progress)
@@ -192,14 +192,14 @@ class LabelSources:
         if all(isinstance(source, without_arms) for source in self._spec.sources.values()):
             return ""
         config = self._config
-        models = {name: llm_catalog.identity_of(spec) for name, spec in config.llms.items()}
+        models = {name: llm_catalog.identify(spec) for name, spec in config.llms.items()}
         own_prompts = {name: template.model_dump() for name, template in config.prompts.items()}
         return digest_of_document(
             {
                 "arms": config.arm_documents,
                 "encoders": {name: digest_backbone(backbone) for name, backbone in config.backbones.items()},
-                "corpus": corpus_of(config, None, on_progress).digest,
-                "llm": llm_catalog.identity_of(config.llm),
+                "corpus": open_corpus(config, None, on_progress).digest,
+                "llm": llm_catalog.identify(config.llm),
                 "answering": config.answering.identity(),
                 "scores": sorted(self._spec.scores),
                 **({"llms": models} if models else {}),
@@ -228,7 +228,7 @@ class LabelSources:
         return self._spec.portfolio is not None or self._spec.router is not None
 
     def _since(self, source: Sampled) -> float:
-        return self._clock() - warm_start.seconds_of(source.within)
+        return self._clock() - warm_start.read_seconds(source.within)
 
     def _confirmed(self, source: warm_start.HindsightSource) -> dict[str, str]:
         """Return the answers that feedback confirmed, by question."""
@@ -256,10 +256,10 @@ class LabelSources:
             # by its name alone: the log leads to no other folder
             if lot["source"] == name and (path := self._folder / name / Path(lot["path"]).name).exists()
         ]
-        taken = [_sample_of(lot.path) for lot in before]
+        taken = [_find_sample(lot.path) for lot in before]
         for file in sorted((self._folder / name).glob("*" + SAMPLE)):
             lot = self._sample(name, source, metrics, setup, _asked(file))
-            if _sample_of(lot.path) == file and file not in taken:  # of an interrupted run
+            if _find_sample(lot.path) == file and file not in taken:  # of an interrupted run
                 return [*before, lot]
         sampled_texts = {text for file in taken for text in _asked(file)}
         fresh = sorted((text for text in recent if text not in sampled_texts), key=digest_of_document)
@@ -309,7 +309,7 @@ class LabelSources:
         self, lot: Lot, source: warm_start.SyntheticSource, console: Console, on_progress: Progress
     ) -> None:
         """Make questions, score the arms on them, and keep those that favour neither words nor vectors."""
-        made, scores = _sample_of(lot.path), lot.path.with_name(lot.path.name + ".all")
+        made, scores = _find_sample(lot.path), lot.path.with_name(lot.path.name + ".all")
         if not made.exists():
             given = source.model_dump(include={"questions", "with_model", "seed"})
             make_questions(Synthesis(config=self._config, output=made, **given), console, on_progress)
@@ -371,10 +371,10 @@ def _file(name: str, path: Path) -> str:
     """Return the digest of a file or folder. Raises WarmStartError where there is none."""
     if not path.exists():
         raise WarmStartError(f"source {name!r}: there is no {path}")
-    return digest_of(path)
+    return digest_file(path)
 
 
-def _sample_of(path: Path) -> Path:
+def _find_sample(path: Path) -> Path:
     """Return the file with the questions of the labels at a path."""
     return path.with_name(path.name + SAMPLE)
 

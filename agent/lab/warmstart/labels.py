@@ -1,6 +1,6 @@
 """The one door for labels: outcomes of arms enter the log as decisions, which every learner reads.
 
-    outcomes of arms, questions --labels_of--> labels --turns--> decisions of the policy `labels` --> the log
+    outcomes of arms, questions --choose_labels--> labels --turns--> decisions of `labels` --> the log
 
 A label is a decision of the policy `labels`: one of the arms with a known outcome on the question was drawn
 uniformly. A learner handles it like any decision; evaluation excludes it.
@@ -64,7 +64,7 @@ from armwise.agent.routers import (
 from armwise.agent.serving import arm_infos
 from armwise.agent.turn import Embeddings, build_context
 from armwise.arms.base import Progress
-from armwise.arms.lab.jobs import seed_of
+from armwise.arms.lab.jobs import derive_seed
 from armwise.arms.lab.portfolio import Outcomes
 from armwise.arms.models import build_embedder, digest_backbone
 from armwise.arms.profile import NO_PROFILES, Profile
@@ -125,7 +125,7 @@ class LabelDecisions:
     left_out: Mapping[str, int]
 
 
-def labels_of(
+def choose_labels(
     outcomes: Outcomes,
     rule: RewardRule,
     metrics: Mapping[str, str],
@@ -164,7 +164,7 @@ def labels_of(
     for component, names in (
         utilities.needed(rule.cost, outcomes.costs).items() if rule.cost_weight > 0.0 else ()
     ):
-        spent = np.array([_cost_of(outcomes, name)[:, columns] for name in names])
+        spent = np.array([_read_cost(outcomes, name)[:, columns] for name in names])
         unknown: NDArray[np.bool_] = np.isnan(spent).any(axis=0)
         gaps[f"without {component}, which have a price"] = unknown
         remedies.append((unknown, utilities.remedy(component)))
@@ -196,14 +196,14 @@ def _values(outcomes: Outcomes, rule: RewardRule, metric: str, score: str) -> Fl
 
 def _costs(outcomes: Outcomes) -> dict[str, Floats]:
     """Return the fields of `Cost`, each of shape (n_questions, n_arms); NaN where unknown."""
-    costs = {field: _cost_of(outcomes, field) for field in COSTS}
+    costs = {field: _read_cost(outcomes, field) for field in COSTS}
     for component, (first, second) in IN_TWO.items():
-        if len(way := utilities.way_of(component, outcomes.costs)) == 1:
-            costs |= {first: _cost_of(outcomes, way[0]), second: _cost_of(outcomes, "")}
+        if len(way := utilities.choose_costs(component, outcomes.costs)) == 1:
+            costs |= {first: _read_cost(outcomes, way[0]), second: _read_cost(outcomes, "")}
     return costs
 
 
-def _cost_of(outcomes: Outcomes, name: str) -> Floats:
+def _read_cost(outcomes: Outcomes, name: str) -> Floats:
     """Return a cost, all NaN where it was not measured."""
     shape = len(outcomes.questions), len(outcomes.arms)
     return outcomes.costs.get(name, np.full(shape, np.nan))
@@ -215,7 +215,9 @@ def _drawn(
     """Draw known cells, all without a number of draws; a larger number extends a smaller one."""
     drawn = np.zeros_like(is_known)
     for row, question in enumerate(questions):
-        order = np.random.default_rng(seed_of(seed, question.id)).permutation(np.flatnonzero(is_known[row]))
+        order = np.random.default_rng(derive_seed(seed, question.id)).permutation(
+            np.flatnonzero(is_known[row])
+        )
         drawn[row, order[:draws]] = True
     return drawn
 
@@ -240,12 +242,12 @@ def turns(
         run: The warm start that inserts them; None for labels that every recipe learns.
         clock: Seconds since the epoch.
     """
-    episode = None if run is None else examples.episode_of(run)
+    episode = None if run is None else examples.name_episode(run)
     outcomes = labels.outcomes
     for row, at in labels.cells.tolist():
         question, arm, column = outcomes.questions[row], labels.arms[at], labels.columns[at]
-        values = _known_of(labels.values, row, at)
-        cost = _cost(_known_of(labels.costs, row, at))
+        values = _select_known(labels.values, row, at)
+        cost = _cost(_select_known(labels.costs, row, at))
         passages, answer = outcomes.passages[row][column] or (), outcomes.answers[row][column]
         content = [seen_as, question.id, question.text, arm, values, cost, passages, answer]
         digest = f"label-{blake2b(orjson.dumps(content), digest_size=16).hexdigest()}"
@@ -279,7 +281,7 @@ def label_digest(decision_id: str) -> str:
     return decision_id.partition(OF_RUN)[0]
 
 
-def _known_of(tables: Mapping[str, Floats], row: int, column: int) -> dict[str, float]:
+def _select_known(tables: Mapping[str, Floats], row: int, column: int) -> dict[str, float]:
     """Return the known values of a cell."""
     values = {name: table[row, column].item() for name, table in tables.items()}
     return {name: value for name, value in values.items() if not np.isnan(value)}
@@ -295,7 +297,7 @@ def _cost(amounts: Mapping[str, float]) -> Cost:
     return Cost(round(steps), round(read), round(written), retrieval_s, llm_s, usd)
 
 
-def reward_of(turn: imported_turns.PastTurn, rule: RewardRule) -> float:
+def compute_reward(turn: imported_turns.PastTurn, rule: RewardRule) -> float:
     """Return the reward of a label."""
     reward = rule.reward(rule.aggregate(turn.feedback), turn.execution.cost)
     assert reward is not None  # every label has a value
@@ -314,10 +316,12 @@ def label_decisions(
 ) -> Iterator[tuple[Decision, float]]:
     """Return labels as a learner reads them from the log, for `policy.learn`.
 
-    `contexts` is what a policy sees of each question; the other arguments are those of `labels_of`.
+    `contexts` is what a policy sees of each question; the other arguments are those of `choose_labels`.
     """
-    labels = labels_of(outcomes, rule, metrics, arms, draws=draws, seed=seed)
-    return ((turn.decision, reward_of(turn, rule)) for turn in turns(labels, contexts, clock=lambda: 0.0))
+    labels = choose_labels(outcomes, rule, metrics, arms, draws=draws, seed=seed)
+    return (
+        (turn.decision, compute_reward(turn, rule)) for turn in turns(labels, contexts, clock=lambda: 0.0)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +447,7 @@ def charged(outcomes: Outcomes, arms: Sequence[str]) -> Outcomes:
     searches_first = np.isin(np.arange(len(outcomes.arms)), at)
     for name in validation.PAID[Stage.RETRIEVED]:
         if name in costs:
-            cost = utilities.cost_of(outcomes, name)
+            cost = utilities.read_cost(outcomes, name)
             first = np.where(_answering(outcomes, arms), cost[:, at], 0.0).sum(axis=1, keepdims=True)
             costs[name] = first + np.where(searches_first & ~np.isnan(cost), 0.0, cost)
     return validation.with_searches(replace(outcomes, costs=costs), outcomes)
@@ -515,7 +519,7 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
         scored = None if config.router is None else score_labelled(outcomes, config.settled(), on_progress)
         if scored is not None:
             outcomes = scored.outcomes
-        labels = labels_of(
+        labels = choose_labels(
             outcomes,
             config.reward,
             settings.metrics,
@@ -525,7 +529,7 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
         )
         texts = [question.text for question in outcomes.questions]
         profiles = sampled_profiles(config.settled(), on_progress)
-        contexts = contexts_of(config, texts, on_progress, scored, profiles)
+        contexts = make_contexts(config, texts, on_progress, scored, profiles)
         source = seen_as(config, profiles) + ("" if scored is None else scored.source)
         rewards: defaultdict[str, list[float]] = defaultdict(list)
         done, new, total = 0, 0, len(labels.cells)
@@ -540,7 +544,7 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
             )
             done += len(batch)
             for turn in batch:
-                rewards[turn.decision.drawn].append(reward_of(turn, config.reward))
+                rewards[turn.decision.drawn].append(compute_reward(turn, config.reward))
             on_progress("inserting labels", done, total)
         if new and settings.run is None and not settings.dry_run:  # a run reports it with its promotion
             record_warm_start(store, new, time.time())
@@ -587,7 +591,7 @@ def seen_as(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) ->
     return orjson.dumps([features, encoder, arms, *([sampled] if sampled else [])]).decode()
 
 
-def contexts_of(
+def make_contexts(
     config: AppConfig,
     texts: Sequence[str],
     on_progress: Progress,

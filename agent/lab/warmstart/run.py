@@ -36,7 +36,7 @@ from armwise.agent.learning import (
     DIGEST_CHARS,
     Recipe,
     active_recipe,
-    configuration_of,
+    digest_configuration,
     keep_router,
     publish_candidate,
     score_by_searching,
@@ -49,7 +49,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.registry import ActivePolicy, Run, Version, active_policy, arm_sets, promotions, routers
 from armwise.feedback.registry import runs as registry_runs
 from armwise.feedback.registry import versions as registry_versions
-from armwise.feedback.training_log import StartingPoint, position_of, traffic
+from armwise.feedback.training_log import StartingPoint, read_position, traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class RunSnapshot:
         active = active_policy(store, configured)
         alarms = read_alarms(store, join, active)
         with store.reading() as connection:
-            examples = position_of(connection, join).examples_seq
+            examples = read_position(connection, join).examples_seq
         alarm = alarms.newest if alarms.warm_start_open else None
         return cls(
             config,
@@ -170,7 +170,7 @@ class RunSnapshot:
         config = self.config
         live = self.live.start
         return {
-            "configuration": configuration_of(config),
+            "configuration": digest_configuration(config),
             "arms": digest_of_document(config.arm_documents),
             "join": config.reward.join,
             "log": self.log_seq,
@@ -501,7 +501,7 @@ class _Steps:
             or active.seq != self.now.active.seq
             or len(active.canaries) >= promotions.MOST_CANARIES
             or version.arms not in (None, self.now.config.arm_documents)
-            or any(self._recipe_of(canary.version) == version.recipe for canary in active.canaries)
+            or any(self._find_recipe(canary.version) == version.recipe for canary in active.canaries)
         ):
             return False
         promotion = promotions.Promotion(
@@ -520,7 +520,7 @@ class _Steps:
             return False
         return True
 
-    def _recipe_of(self, number: int) -> str | None:
+    def _find_recipe(self, number: int) -> str | None:
         version = registry_versions.find(self.store, number)
         return None if version is None else version.recipe
 

@@ -2,7 +2,7 @@
 
 from . import answer_measures, checkpoint
 from .answer_measures import Measure
-from .job import digest_of_document, seed_of
+from .job import derive_seed, digest_of_document
 from .label_job import LabelJob, LabelReport, label
 from .score_job import ScoreJob, ScoreReport, score
 
@@ -14,8 +14,8 @@ __all__ = [
     "ScoreReport",
     "answer_measures",
     "checkpoint",
+    "derive_seed",
     "digest_of_document",
     "label",
     "score",
-    "seed_of",
 ]

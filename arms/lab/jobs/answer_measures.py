@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from armwise.arms.base import ArmError
-from armwise.arms.lab.jobs.job import PoolWorker, digest_of_document, weights_of
+from armwise.arms.lab.jobs.job import PoolWorker, digest_of_document, digest_weights
 from armwise.arms.lab.scoring import AnswerCorrectness, scorers
 from armwise.arms.lab.scoring import correctness as scoring_correctness
 from armwise.arms.llm import judge
@@ -106,7 +106,7 @@ def by_equivalence(model: str) -> Measure[str]:
         equivalence = Equivalence(model)
         return lambda question, answer: {"bem": equivalence(question.text, answer, question.answers)}
 
-    return Measure("bem", ("bem",), make, "answers", facts={"bem model": weights_of(model)})
+    return Measure("bem", ("bem",), make, "answers", facts={"bem model": digest_weights(model)})
 
 
 def by_passages(metric: Recall, k: int) -> Measure[scorers.Ranking]:

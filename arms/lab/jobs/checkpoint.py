@@ -142,7 +142,7 @@ def refuse_other_output(output: Path, identity: Identity) -> None:
     if not (output / manifest.MANIFEST).exists():
         raise JobError(f"{output} exists and is not the output of such a job: choose another output")
     try:
-        kept = manifest.identity_of(output)
+        kept = manifest.identify(output)
     except DamagedFileError as error:
         raise JobError(f"{output}: {error}; choose another output, or delete it to start again") from None
     refuse_other(output, kept, identity)

@@ -30,7 +30,7 @@ from armwise.arms.models import (
     ModelNotFoundError,
     build_embedder,
     digest_backbone,
-    digest_of,
+    digest_file,
     locate,
 )
 from armwise.arms.questions import Question
@@ -234,7 +234,7 @@ class PoolJob:
         """Number of blocks."""
         return math.ceil(len(self.questions) / self.block)
 
-    def questions_of(self, number: int) -> tuple[Question, ...]:
+    def list_questions(self, number: int) -> tuple[Question, ...]:
         """Return the questions of a block."""
         return self.questions[number * self.block : (number + 1) * self.block]
 
@@ -273,7 +273,7 @@ class PoolJob:
             "seed": str(self.seed),
             "block": str(self.block),
             **{f"model {name}": digest_backbone(backbone) for name, backbone in self.backbones.items()},
-            **{f"weights of {model}": weights_of(model) for model in sorted(_models(self.specs))},
+            **{f"weights of {model}": digest_weights(model) for model in sorted(_models(self.specs))},
         }
 
     def needed(self) -> frozenset[str]:
@@ -322,7 +322,7 @@ class PoolWorker:
             Query(
                 question.text,
                 {name: rows[row] for name, rows in vectors.items()},
-                seed_of(self._seed, question.id),
+                derive_seed(self._seed, question.id),
             )
             for row, question in enumerate(questions)
         ]
@@ -332,19 +332,19 @@ class PoolWorker:
         return {name: self.embedders[name].encode_queries([text])[0] for name in names}
 
 
-def seed_of(seed: int, question: str) -> int:
+def derive_seed(seed: int, question: str) -> int:
     """Return the seed of a question by its id: the same in any order, block and process.
 
-    >>> seed_of(0, "q1") == seed_of(0, "q1"), seed_of(0, "q1") == seed_of(1, "q1")
+    >>> derive_seed(0, "q1") == derive_seed(0, "q1"), derive_seed(0, "q1") == derive_seed(1, "q1")
     (True, False)
     """
     return int.from_bytes(hashlib.blake2b(f"{seed}\0{question}".encode(), digest_size=7).digest())
 
 
-def weights_of(model: str) -> str:
+def digest_weights(model: str) -> str:
     """Return a digest of a model on disk, or the name of one on a hub. Raises ModelNotFoundError."""
     place = locate(model)
-    return digest_of(place) if isinstance(place, Path) else place
+    return digest_file(place) if isinstance(place, Path) else place
 
 
 def _models(specs: Mapping[str, ArmSpec]) -> set[str]:
@@ -359,8 +359,8 @@ def language_model(spec: LlmSpec | None) -> str:
     weights = ""
     if isinstance(spec, llm_catalog.EmbeddedSpec | llm_catalog.VllmSpec):
         with contextlib.suppress(ModelNotFoundError):  # the job may need no language model
-            weights = weights_of(spec.model)
-    return digest_of_document([llm_catalog.identity_of(spec), weights])
+            weights = digest_weights(spec.model)
+    return digest_of_document([llm_catalog.identify(spec), weights])
 
 
 def digest_of_document(document: object) -> str:

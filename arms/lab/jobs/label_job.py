@@ -85,7 +85,7 @@ class LabelJob(PoolJob):
         """How the answers of arms are written that name nothing else."""
         return prompts.Writing(self.form, self.word_budget, self.max_tokens)
 
-    def writing_of(self, arm: str) -> tuple[str, int, prompts.Writing]:
+    def find_writing(self, arm: str) -> tuple[str, int, prompts.Writing]:
         """Return the language model of an arm, how many passages it reads, and how it writes."""
         answering = self.specs[arm].answering
         model, k = answering.llm or llm_writing.DEFAULT, answering.passages or self.k
@@ -129,7 +129,7 @@ class LabelJob(PoolJob):
             facts |= measure.facts
         for arm in self.arms:
             if self.specs[arm].answering != WritingSpec():
-                model, k, writing = self.writing_of(arm)
+                model, k, writing = self.find_writing(arm)
                 spec = self.llms.get(model, self.llm)
                 facts[f"answers of {arm}"] = digest_of_document([language_model(spec), k, asdict(writing)])
         return {**self.facts(), **facts}
@@ -241,12 +241,12 @@ class LabelWorker(PoolWorker):
             llm_writing.DEFAULT: self.write,
             **{name: LateWriter(spec) for name, spec in job.llms.items()},
         }
-        self._writing = {arm: job.writing_of(arm) for arm in job.arms}
+        self._writing = {arm: job.find_writing(arm) for arm in job.arms}
         self._k = max(k for _, k, _ in self._writing.values())
 
     def block(self, number: int) -> LabelBlock:
         """Search with every arm for each question of a block, answer, and measure."""
-        questions = self._job.questions_of(number)
+        questions = self._job.list_questions(number)
         searches = [
             self._searching.submit(self.sweep.search, query, self._k) for query in self.queries(questions)
         ]
@@ -403,7 +403,7 @@ def label(
         refuse_other_output(output, identity)
         return _report(job, output, len(job.questions))
     with open_blocks(output, identity) as blocks:
-        resumed = sum(len(job.questions_of(number)) for number in blocks.finished())
+        resumed = sum(len(job.list_questions(number)) for number in blocks.finished())
         job.prepare(on_progress)
         if unfinished(job, blocks):
             with worker_pool(LabelWorker, job, workers, BLOCKS_AT_ONCE) as pool:

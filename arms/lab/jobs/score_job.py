@@ -128,7 +128,7 @@ class ScoreWorker(PoolWorker):
 
     def block(self, number: int) -> ScoreBlock:
         """Search with every arm for each question of a block, and score the rankings."""
-        questions = self._job.questions_of(number)
+        questions = self._job.list_questions(number)
         n_arms = len(self._job.specs)
         scores = np.empty((len(questions), n_arms), dtype=np.float32)
         answered, steps, tokens, usd = np.zeros((4, n_arms))
@@ -187,9 +187,9 @@ def score(
     identity = job.identity(scorer)
     table = MatrixArms(job.specs, job.backbones, {}, scorer.measure, identity)
     if output.exists():
-        return _report_of(output, identity)
+        return _read_report(output, identity)
     with open_blocks(output, identity) as blocks:
-        resumed = sum(len(job.questions_of(number)) for number in blocks.finished())
+        resumed = sum(len(job.list_questions(number)) for number in blocks.finished())
         job.prepare(on_progress)
         untimed = job.timed > 0 and blocks.read_notes() is None
         if untimed or unfinished(job, blocks):
@@ -199,7 +199,7 @@ def score(
                     blocks.write_notes(_time_arms(list(job.specs), pool, on_progress))
         costs, unknown, problems = _summed(job, blocks)
         scores = (
-            (job.questions_of(n), ScoreBlock.unpack(blocks.read(n)).scores) for n in range(job.n_blocks)
+            (job.list_questions(n), ScoreBlock.unpack(blocks.read(n)).scores) for n in range(job.n_blocks)
         )
         write_matrix(output, replace(table, costs=costs), scores)
         blocks.delete()
@@ -248,7 +248,7 @@ def _summed(
     )
 
 
-def _report_of(output: Path, identity: Mapping[str, str]) -> ScoreReport:
+def _read_report(output: Path, identity: Mapping[str, str]) -> ScoreReport:
     """Report on a matrix that exists. Raises JobError when its identity is another."""
     refuse_other_output(output, identity)
     matrix = read_matrix(output)

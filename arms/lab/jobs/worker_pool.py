@@ -46,7 +46,7 @@ class BlockJob(Protocol):
         """Number of blocks."""
         ...
 
-    def questions_of(self, number: int) -> Sequence[Question]:
+    def list_questions(self, number: int) -> Sequence[Question]:
         """Return the questions of a block."""
         ...
 
@@ -103,7 +103,7 @@ class WorkerPool:
     def finish(self, folder: BlockFolder, on_progress: Progress, stage: str) -> None:
         """Do the missing blocks, and write each as it is done. Raises JobError."""
         missing = unfinished(self._job, folder)
-        sizes = [len(self._job.questions_of(number)) for number in range(self._job.n_blocks)]
+        sizes = [len(self._job.list_questions(number)) for number in range(self._job.n_blocks)]
         total = sum(sizes)
         done = total - sum(sizes[number] for number in missing)
         on_progress(stage, done, total)
@@ -142,7 +142,7 @@ class WorkerPool:
             try:
                 block: Block = ray.get(ready)
             except RayError as error:
-                ids = [question.id for question in self._job.questions_of(number)]
+                ids = [question.id for question in self._job.list_questions(number)]
                 raise JobError(f"questions {ids[0]!r} to {ids[-1]!r}: {_reason(error)}") from error
             yield number, block
 
@@ -161,7 +161,7 @@ class WorkerPool:
         n_held = 0
         for number, block in blocks:
             held.append((number, block))
-            n_held += len(self._job.questions_of(number))
+            n_held += len(self._job.list_questions(number))
             if not block.problem:
                 yield from held
                 held, n_held = [], 0

@@ -1,8 +1,8 @@
 """The coverage of sets of arms: the largest score of any arm in the set, by question.
 
-    best_of   the largest score of any of some arms, by question
-    totals    the sum of that with each further arm
-    values    the mean of that as arms are added one by one
+    take_best   the largest score of any of some arms, by question
+    totals      the sum of that with each further arm
+    values      the mean of that as arms are added one by one
 
 Scores of shape (n_arms, n_questions) are read in place, with a row of extra memory, and summed in float64.
 """
@@ -32,7 +32,7 @@ def checked(scores: Scores) -> Scores:
     return scores
 
 
-def best_of(scores: Scores, arms: Iterable[int]) -> Scores:
+def take_best(scores: Scores, arms: Iterable[int]) -> Scores:
     """Return the largest score of any of the arms by question, shape (n_questions,); 0 without arms."""
     best = np.zeros(scores.shape[1], dtype=np.float32)
     for arm in arms:
@@ -46,7 +46,7 @@ def values(scores: Scores, arms: Iterable[int]) -> tuple[float, ...]:
     >>> values(np.array([[1.0, 0.0], [0.5, 0.5]], np.float32), arms=[0, 1])
     (0.5, 0.75)
     """
-    best, means = best_of(scores, ()), []
+    best, means = take_best(scores, ()), []
     for arm in arms:
         np.maximum(best, scores[arm], out=best)
         means.append(total(best) / len(best))

@@ -18,7 +18,7 @@ themselves, each counts 1 / p times.
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.arms.lab.portfolio.coverage import Scores, best_of, total
+from armwise.arms.lab.portfolio.coverage import Scores, take_best, total
 
 Floats = NDArray[np.float64]
 
@@ -172,5 +172,5 @@ def extremes(scores: Scores, arms: tuple[int, ...]) -> tuple[float, float]:
     (0.5, 0.75)
     """
     chosen = scores[list(arms)]
-    low, high = (total(best_of(np.nan_to_num(chosen, nan=fill), range(len(arms)))) for fill in (0.0, 1.0))
+    low, high = (total(take_best(np.nan_to_num(chosen, nan=fill), range(len(arms)))) for fill in (0.0, 1.0))
     return low / scores.shape[1], high / scores.shape[1]

@@ -172,7 +172,7 @@ def write_matrix(folder: Path, arms: MatrixArms, blocks: Blocks, chances: Scores
 def read_arms(folder: Path) -> MatrixArms:
     """Read the arms of a matrix without their scores. Raises MatrixError."""
     try:
-        table, identity = orjson.loads(manifest.read(folder, ARMS)), manifest.identity_of(folder)
+        table, identity = orjson.loads(manifest.read(folder, ARMS)), manifest.identify(folder)
         return TypeAdapter(MatrixArms).validate_python({**table, "manifest": identity})
     except FileNotFoundError as error:
         raise MatrixError(

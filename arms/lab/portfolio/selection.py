@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from armwise.arms.lab.portfolio.coverage import Floats, Scores, best_of, checked, total, totals, values
+from armwise.arms.lab.portfolio.coverage import Floats, Scores, checked, take_best, total, totals, values
 
 GREEDY = 1.0 - 1.0 / math.e
 """Source: Nemhauser, Wolsey and Fisher 1978, An analysis of approximations for maximizing submodular
@@ -77,7 +77,7 @@ def greedy(scores: Scores, k: int, start: Sequence[int] = ()) -> Portfolio:
     arms = _checked_start(start, len(scores))
     if len(arms) > k:
         raise ValueError(f"start names {len(arms)} arms, more than k = {k}")
-    best = best_of(scores, arms)
+    best = take_best(scores, arms)
     while len(arms) < k:
         sums = totals(scores, best, range(len(scores)))
         arm = int(sums.argmax())
@@ -117,9 +117,9 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
     costs = _checked_costs(costs, budget, arms, len(scores))
     limit = budget * (1.0 + ROUNDING)
     for arm in np.flatnonzero(costs == 0.0).tolist():
-        if (scores[arm] > best_of(scores, arms)).any():
+        if (scores[arm] > take_best(scores, arms)).any():
             arms.append(arm)
-    best = best_of(scores, arms)
+    best = take_best(scores, arms)
     chosen, value = arms, total(best)
     alone = totals(scores, best, range(len(scores))) - value
     alone[costs == 0.0] = -np.inf  # those with a gain are taken already
@@ -127,7 +127,7 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
     # the empty guess first: it stops most of the others early
     for guess in ([], *([arm] for arm in np.flatnonzero(costs > 0.0).tolist() if arm not in arms)):
         filled, bounds = [*arms, *guess], alone.copy()
-        best = best_of(scores, filled)
+        best = take_best(scores, filled)
         while True:
             now, left = total(best), limit - math.fsum(costs[filled])
             bounds[filled] = -np.inf

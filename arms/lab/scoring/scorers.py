@@ -176,14 +176,14 @@ class AnswerScorer(Scorer):
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
         """Answer from each ranking, and compare; unknown if the language model fails."""
 
-        def value_of(ranking: Ranking) -> float:
+        def score(ranking: Ranking) -> float:
             messages = prompts.answer_prompt(
                 [{"role": "user", "content": question.text}], ranking, word_budget=self._word_budget
             )
             answer, _ = self._write(Prompt(messages, self._max_tokens))
             return self._metric(answer, question.answers)
 
-        return _each(value_of, rankings, self._at_once)
+        return _each(score, rankings, self._at_once)
 
 
 class ContainsScorer(Scorer):
@@ -236,12 +236,12 @@ class JudgeScorer(Scorer):
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
         """Grade each ranking; unknown if the judge gives no grade."""
 
-        def value_of(ranking: Ranking) -> float:
+        def score(ranking: Ranking) -> float:
             return judge.grade(
                 self._write, judge.PASSAGES, question.text, ranking, word_budget=self._word_budget
             ).grade
 
-        return _each(value_of, rankings, self._at_once)
+        return _each(score, rankings, self._at_once)
 
 
 def _check_answers(questions: Sequence[Question], measure: str) -> None:
@@ -277,12 +277,12 @@ def check_questions(questions: Sequence[Question], scorer: Checks, corpus: Corpu
     scorer.check(questions, corpus)
 
 
-def _each(value_of: Callable[[Ranking], float], rankings: Sequence[Ranking], at_once: int) -> list[Score]:
+def _each(score: Callable[[Ranking], float], rankings: Sequence[Ranking], at_once: int) -> list[Score]:
     """Score rankings concurrently. Raises ScoringError outside of [0, 1]."""
 
-    def score_of(ranking: Ranking) -> Score:
+    def try_score(ranking: Ranking) -> Score:
         try:
-            value = value_of(ranking)
+            value = score(ranking)
         except (GeneratorError, ArmError) as error:
             return Score(math.nan, str(error))
         if not 0.0 <= value <= 1.0:
@@ -290,4 +290,4 @@ def _each(value_of: Callable[[Ranking], float], rankings: Sequence[Ranking], at_
         return Score(value)
 
     with ThreadPoolExecutor(at_once, thread_name_prefix="score") as pool:
-        return list(pool.map(score_of, rankings))
+        return list(pool.map(try_score, rankings))

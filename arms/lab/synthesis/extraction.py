@@ -299,7 +299,7 @@ class Extraction:
             return None
         first = self._titles.get(title)
         if first is not None and self._corpus.passages([first])[0].id == passage.id and rng.random() < 0.8:
-            return Made(_asked_of(passage, title, rng), (passage.id,), "title")
+            return Made(_ask_about(passage, title, rng), (passage.id,), "title")
         phrase = self._phrase(passage, rng)
         if phrase is None:
             return None
@@ -358,7 +358,7 @@ class Extraction:
         words_ = what.what.partition(",")[0].split()
         description = f"the {' '.join(words_[1:10])}"
         for stated in english.sentences(passage.text):
-            place = _place_of(name, stated)
+            place = _find_name(name, stated)
             sentence = about(stated, _name(passage))
             if place is None or sentence is None:
                 continue
@@ -387,7 +387,7 @@ class Extraction:
             return None
         path = f"the {what.noun} of {title}"
         if rng.random() < 0.7:
-            return _asked_of(other, path, rng), ""
+            return _ask_about(other, path, rng), ""
         facts = Passage(other.id, other.title, _without_subject(other))
         pair = self._asked(facts, path, rng)
         if pair is not None and title in pair[0] and f" {name} " not in f" {entities.normalised(pair[0])} ":
@@ -474,7 +474,7 @@ def _name(passage: Passage) -> str:
     return passage.title.partition(" - ")[0].strip(" -")
 
 
-def _asked_of(passage: Passage, name: str, rng: np.random.Generator) -> str:
+def _ask_about(passage: Passage, name: str, rng: np.random.Generator) -> str:
     """Return a question of what a passage is about, by a name for it."""
     attributes = OF_PERSON if _is_person(passage.text) else OF_THING
     attribute = attributes[int(rng.integers(len(attributes)))]
@@ -494,10 +494,10 @@ def _year(text: str) -> str | None:
     return year and year[0]
 
 
-def _place_of(name: str, sentence: str) -> tuple[int, int] | None:
+def _find_name(name: str, sentence: str) -> tuple[int, int] | None:
     """Return where a normalised name begins and ends in a sentence; None where it is not.
 
-    >>> _place_of("if castle", "He left the If-Castle.")
+    >>> _find_name("if castle", "He left the If-Castle.")
     (12, 21)
     """
     parts = name.split()
@@ -514,7 +514,7 @@ def _without_subject(passage: Passage) -> str:
     questions = []
     for sentence in english.sentences(passage.text):
         for name in entities.title_names(passage.title):
-            place = _place_of(name, sentence)
+            place = _find_name(name, sentence)
             if place is not None and entities.normalised(sentence[: place[0]]) in ("", "the", "a", "an"):
                 questions.append(f"It{sentence[place[1] :]}".replace("It's ", "Its ", 1))
                 break

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
-from armwise.arms.retrievers.kind import Kind, Members, Resources, reach_of
+from armwise.arms.retrievers.kind import Kind, Members, Resources, find_reach
 from armwise.arms.retrievers.new_arms import NewArms
 from armwise.arms.retrievers.remote import best
 
@@ -165,7 +165,7 @@ def _made(name: str, params: RetrieverParams, method: str) -> Any:
 
 def _kind(name: str, framework: Framework) -> Kind[RetrieverParams]:
     def build(arm: str, params: RetrieverParams, have: Resources, _: Members) -> RetrieverArm:
-        limits = reach_of(name, params, have)
+        limits = find_reach(name, params, have)
         if limits is not None:
             check_reach(params, limits)
         return RetrieverArm(arm, params, framework)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, JsonValue, model_validator
 
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
-from armwise.arms.retrievers.kind import Kind, Members, Resources, reach_of
+from armwise.arms.retrievers.kind import Kind, Members, Resources, find_reach
 from armwise.arms.retrievers.new_arms import NewArms
 from armwise.arms.retrievers.remote import (
     HttpArm,
@@ -16,7 +16,7 @@ from armwise.arms.retrievers.remote import (
     best,
     check_reach,
     fill,
-    passages_of,
+    read_passages,
     results_at,
     string_at,
 )
@@ -90,7 +90,7 @@ class McpArm(HttpArm):
                     results = await asyncio.gather(
                         *(self._whole(session, fetch, result) for result in results[:k])
                     )
-                passages = passages_of(results, params.fields)
+                passages = read_passages(results, params.fields)
             self._version = session.version
             return passages
 
@@ -107,7 +107,7 @@ def _passage(text: str, place: int) -> Passage:
 
 
 def _build(name: str, params: McpParams, have: Resources, _: Members) -> McpArm:
-    return McpArm(name, params, reach_of("mcp", params, have))
+    return McpArm(name, params, find_reach("mcp", params, have))
 
 
 KIND = Kind(

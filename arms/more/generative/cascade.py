@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.base import Arm, Query, Retrieval, StageRun
 from armwise.arms.llm import Write, prompts
-from armwise.arms.more.generative.ensemble import MemberAnswer, all_failed, answers_bound, answers_of
+from armwise.arms.more.generative.ensemble import MemberAnswer, all_failed, answers_bound, run_members
 from armwise.arms.retrievers.kind import CascadeDecider, DeciderSpec, Kind, Members, Resources, Stages
 
 
@@ -76,7 +76,7 @@ class CascadeArm:
         best, runs = None, list[StageRun]()
         for stage in self._stages:
             depth = max(k, self._decider.k)
-            ran = answers_of(stage, query, depth, self._decider.k, self._writing, self._write)
+            ran = run_members(stage, query, depth, self._decider.k, self._writing, self._write)
             members, outcomes = [*members, *stage], [*outcomes, *ran]
             answered = [outcome if isinstance(outcome, MemberAnswer) else None for outcome in outcomes]
             run = StageRun(

@@ -164,7 +164,7 @@ class EnsembleArm:
             depth = max(k, self._learned.selector.k)
         # a router was trained on answers from so many passages
         read = self._learned.selector.k if self._learned else None
-        outcomes = answers_of(self._members, query, depth, read, self._params.writing, self._write)
+        outcomes = run_members(self._members, query, depth, read, self._params.writing, self._write)
         answered = [outcome for outcome in outcomes if isinstance(outcome, MemberAnswer)]
         if not answered:
             raise all_failed(self.name, self._members, outcomes)
@@ -218,7 +218,7 @@ class EnsembleArm:
         return None, tokens
 
 
-def answers_of(
+def run_members(
     members: Sequence[Arm], query: Query, k: int, read: int | None, writing: prompts.Writing, write: Write
 ) -> list[MemberAnswer | Exception]:
     """Run members in parallel, and return the passages and the answer of each, or its error.
@@ -298,7 +298,7 @@ def _build(name: str, params: EnsembleParams, have: Resources, member: Members) 
 
 
 def answers_bound(arms: Sequence[str], writing: prompts.Writing, member: BoundOf) -> Bound:
-    """Return the most that `answers_of` these arms has the model read and write."""
+    """Return the most that `run_members` these arms has the model read and write."""
     return sum(map(member, arms), UNPROMPTED) + answer_bound(writing) * len(arms)
 
 

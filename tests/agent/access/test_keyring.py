@@ -174,7 +174,7 @@ def test_the_project_of_a_key_is_found_by_its_name_or_its_public_id(
     made, _ = keys.create(store, KeySettings("app", ("decide",), project="beta"), NOW)
     configured.refresh(store)
     names = ("USER_KEY", "ADMIN_KEY", made.public_id, "another")
-    assert [configured.project_of(name) for name in names] == ["acme", "default", "beta", None]
+    assert [configured.find_project(name) for name in names] == ["acme", "default", "beta", None]
     assert [caller.key for caller in configured.configured] == ["USER_KEY", "ADMIN_KEY"]
 
 
@@ -184,7 +184,7 @@ def test_the_log_holds_a_hash_and_not_the_secret(store: Store) -> None:
     with store.reading() as connection:
         (row,) = connection.execute(sa.select(t.keys)).mappings()
     assert secret not in str(dict(row))
-    assert row["secret_hash"] == keys.hash_of(secret)
+    assert row["secret_hash"] == keys.hash_secret(secret)
     ring = keyring()
     ring.refresh(store)
     other = f"sk-aw-{made.public_id}-{'0' * 48}"

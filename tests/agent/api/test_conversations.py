@@ -251,7 +251,7 @@ async def test_the_draw_is_learned_once_with_the_means_of_its_turns(tmp_path: Pa
         assert example.cost.steps == sum(steps)
         assert steps == [1, 4, 1]
         expected = 0.625 - 0.1 * sum(steps) / 3  # 0.25 in [-1, 1]
-        assert rule.reward_of(example) == pytest.approx(expected)
+        assert rule.compute_reward(example) == pytest.approx(expected)
         (batched,) = LogSource(store, rule).log(rule).reward
         (row,) = [
             one for one in listing.decisions(store, rule, listing.DecisionFilter(), 9).decisions if one.reward

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from armwise.agent.config import Scope, parse
 from armwise.agent.evaluation import EvaluationRequest
-from armwise.agent.learning import configuration_of
+from armwise.agent.learning import digest_configuration
 from armwise.feedback.events import LABELS
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import KeySettings, evaluations, keys
@@ -124,7 +124,7 @@ async def test_an_error_of_the_worker_is_the_error_of_the_evaluation(judged: Ser
 async def test_evaluations_are_listed_newest_first_in_pages(judged: Service) -> None:
     numbers = [(await submitted(judged, seed=seed)).json()["id"] for seed in range(4)]
     store = judged.point.store
-    ours = configuration_of(judged.point.config)
+    ours = digest_configuration(judged.point.config)
     mine, other = evaluations.claim(store, ours, "w", 1.0), evaluations.claim(store, ours, "other", 1.0)
     assert mine is not None
     assert other is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 
 from armwise.agent.evaluation import EvaluationRequest, verdict
-from armwise.agent.learning import Recipe, configuration_of, publish_candidate
+from armwise.agent.learning import Recipe, digest_configuration, publish_candidate
 from armwise.agent.policies import PolicySpec
 from armwise.feedback.registry import evaluations
 from tests.agent.asking import refused
@@ -21,7 +21,7 @@ def published(service: Service) -> int:
 
 def approve(service: Service, version: int) -> int:
     """Record an evaluation by which the gate promotes a version; return its number."""
-    store, configured = service.point.store, configuration_of(service.config)
+    store, configured = service.point.store, digest_configuration(service.config)
     request = EvaluationRequest(candidates=(f"recipe:{version}",), gate=True).model_dump(mode="json")
     evaluations.submit(store, configured, request, service.replica.service.clock())
     return let_through(service)
@@ -31,7 +31,7 @@ def let_through(service: Service) -> int:
     """Answer the oldest evaluation that is queued with a promotion; return its number."""
     store, configured, now = (
         service.point.store,
-        configuration_of(service.config),
+        digest_configuration(service.config),
         service.replica.service.clock,
     )
     claimed = evaluations.claim(store, configured, "worker", now())

@@ -25,7 +25,7 @@ from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, parse
 from armwise.arms import manifest
 from armwise.arms.corpus import ingest
-from armwise.arms.models import digest_of
+from armwise.arms.models import digest_file
 from armwise.arms.retrievers import ArmSpec, Resources, fill_collection
 from armwise.feedback.log import Store, tables
 from armwise.feedback.log.database import open_database
@@ -537,7 +537,7 @@ def test_models_are_looked_for_and_their_digests_told(tmp_path: Path) -> None:
     gone, hub, llm = lines(checks.model_findings(config))
     assert gone.startswith("problem: encoder 'gone': model")
     assert hub.startswith("note: encoder 'hub' some/where is fetched from a hub")
-    assert llm == f"fine: the language model is {weights}, sha256 {digest_of(weights)[:12]}"
+    assert llm == f"fine: the language model is {weights}, sha256 {digest_file(weights)[:12]}"
 
 
 @pytest.mark.parametrize(

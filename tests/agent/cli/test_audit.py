@@ -15,7 +15,7 @@ from armwise.agent.cli.main import app
 from armwise.agent.config import load
 from armwise.agent.evaluation import audit
 from armwise.feedback.events import Example
-from armwise.feedback.exchange import rule_of
+from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
@@ -33,7 +33,7 @@ def wrong(rows: list[Example]) -> list[Example]:
 
 def write(path: Path, rows: list[Example], settled: float | None = None, metric: str = "reward") -> Path:
     with appearing(path) as file:
-        header = Header(written_at=0.0, reward=rule_of(metric, (0.0, 1.0)), settled=settled)
+        header = Header(written_at=0.0, reward=make_rule(metric, (0.0, 1.0)), settled=settled)
         write_export(rows, file, header)
     return path
 

@@ -1026,7 +1026,7 @@ def test_a_key_is_made_in_the_log_before_the_service_starts_and_disabled_there(c
     public_id, secret = found.groups()
     with closing(Store(load(config).database_url)) as store:
         (key,) = keys.read(store)
-    assert (key.public_id, key.secret_hash) == (public_id, keys.hash_of(secret))
+    assert (key.public_id, key.secret_hash) == (public_id, keys.hash_secret(secret))
     assert (key.settings.scopes, key.settings.limits.rpm_limit) == (("decide",), 60)
     assert (key.settings.tags, key.settings.groups) == ({"team": "search"}, ("a", "b"))
     listed = said(run("key", "list", "-c", config), 0)

@@ -23,7 +23,7 @@ from armwise.agent.cli.evaluate import configured_by
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, load
 from armwise.feedback.events import Example
-from armwise.feedback.exchange import Faults, read_dsjson, read_obp, rule_of
+from armwise.feedback.exchange import Faults, make_rule, read_dsjson, read_obp
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Metric, RewardRule
@@ -108,7 +108,7 @@ def test_dsjson_is_written_with_the_rewards_of_the_configuration(
     path = tmp_path / "log.dsjson.gz"
     assert "300 decisions written" in run("export", "-o", path, "--format", "dsjson", "-c", config)
     found = [one.metrics["reward"] for one in read_dsjson(path, "reward", (-2.0, 2.0), Faults())]
-    assert found == [settings.reward.reward_of(one) for one in logged]
+    assert found == [settings.reward.compute_reward(one) for one in logged]
 
 
 @pytest.mark.parametrize("form", ["jsonl", "dsjson", "obp"])
@@ -143,7 +143,7 @@ def test_the_layout_of_obp_is_written_into_a_folder(
     assert "300 decisions written" in run("export", "-o", folder, "--format", "obp", "-c", config)
     back = list(read_obp(folder, "reward", (-2.0, 2.0), Faults()))
     assert [one.decision.drawn for one in back] == [one.decision.drawn for one in logged]
-    assert [one.metrics["reward"] for one in back] == [settings.reward.reward_of(one) for one in logged]
+    assert [one.metrics["reward"] for one in back] == [settings.reward.compute_reward(one) for one in logged]
     told = run("export", "-o", folder, "--format", "obp", "-c", config, code=2)
     assert f"{folder} is already there: name a folder that is not" in told
 
@@ -215,7 +215,7 @@ def test_a_foreign_log_becomes_an_export_and_what_is_left_out_is_counted(tmp_pat
     strict = run("import", source, "--format", "dsjson", "-o", output, "--strict", code=2)
     assert f"{source}, line 2: there is no c" in strict
     assert [one.metrics for one in read_export(output)] == [{"reward": 1.0}] * 2
-    assert next(read_headers(output)).reward == rule_of("reward", (-1.0, 1.0))
+    assert next(read_headers(output)).reward == make_rule("reward", (-1.0, 1.0))
 
 
 def test_an_imported_reward_is_called_and_bounded_as_told(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_an_imported_reward_is_called_and_bounded_as_told(tmp_path: Path) -> Non
     assert "its reward, which a replay takes from the file: {clicks: {range: [0, 10]}}" in told
     (found,) = read_export(output)
     assert found.metrics == {"clicks": 7.0}
-    assert next(read_headers(output)).reward.reward_of(found) == 0.7, "its place in the range"
+    assert next(read_headers(output)).reward.compute_reward(found) == 0.7, "its place in the range"
 
 
 def test_what_obp_wrote_is_imported(tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ def test_a_file_with_two_rules_of_rewards_asks_for_a_configuration(
 ) -> None:
     one = exported(config, tmp_path / "one.jsonl")
     other = exported(
-        config, tmp_path / "other.jsonl", reward=rule_of("click", (0.0, 1.0)).model_dump(mode="json")
+        config, tmp_path / "other.jsonl", reward=make_rule("click", (0.0, 1.0)).model_dump(mode="json")
     )
     both = tmp_path / "both.jsonl"
     both.write_text(one.read_text() + other.read_text())

@@ -480,12 +480,12 @@ def test_sources_of_several_corpora_are_settled_where_the_service_starts(
     ],
 )
 def test_the_corpus_of_a_passage_is_what_its_id_begins_with(passage: str, place: tuple[str, str]) -> None:
-    assert parse(of_several()).place_of(passage) == place
+    assert parse(of_several()).locate_passage(passage) == place
 
 
 def test_ids_of_one_corpus_may_have_slashes() -> None:
     config = parse({**CONFIG, "corpus": {"name": "docs", "source": "x"}})
-    assert config.place_of("docs/a") == ("docs", "docs/a")
+    assert config.locate_passage("docs/a") == ("docs", "docs/a")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armwise.agent.config import AppConfig, ConfigError, configured, load, parse
-from armwise.agent.config.loading import EnvironmentSettingError, overridden, variables_of
+from armwise.agent.config.loading import EnvironmentSettingError, overridden, select_variables
 from tests.agent.fakes import CONFIG
 
 HOST = "10.96.0.7"
@@ -117,7 +117,7 @@ def test_variables_of_others_are_no_settings() -> None:
         "ARMWISE_PORT_8000_TCP_ADDR": HOST,
     }
     own = {"ARMWISE_URL": "http://x", "ARMWISE_API_KEY": "k", "ARMWISE_POINT": "news", "ARMWISE_RUN": "/run"}
-    assert variables_of({**links, **own, "PATH": "/bin"}) == []
+    assert select_variables({**links, **own, "PATH": "/bin"}) == []
     keys = [{"env": "ARMWISE_TEAM_KEY", "scopes": ["decide"]}]
     assert (
         with_these({"ARMWISE_TEAM_KEY": "x" * 20}, {**CONFIG, "keys": keys}).keys[0].env == "ARMWISE_TEAM_KEY"

@@ -10,14 +10,14 @@ from pydantic import BaseModel, ValidationError
 from armwise.agent.config import AppConfig
 from armwise.agent.policies import POLICIES
 from armwise.agent.routers import ROUTERS
-from armwise.agent.spec import choices_in, models_in, params_of
+from armwise.agent.spec import choices_in, find_params, models_in
 from armwise.arms.retrievers import catalog
 from tests.agent.config.test_app_config import changed, complaint
 
 ROOTS: list[type[BaseModel]] = [
     AppConfig,
     *(kind.params for kind in catalog.KINDS.values()),
-    *(params_of(kind) for kind in [*POLICIES.values(), *ROUTERS.values()]),
+    *(find_params(kind) for kind in [*POLICIES.values(), *ROUTERS.values()]),
 ]
 
 WRONG = (inf, -inf, nan, True, False, "inf", "one")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from armwise.agent.config import AppConfig, ConfigError, parse
-from armwise.agent.learning import Recipe, configuration_of
+from armwise.agent.learning import Recipe, digest_configuration
 from tests.agent.fakes import CONFIG
 
 NEWS: dict[str, Any] = {"actions": "request", "reward": {"metrics": {"click": {}}}}
@@ -62,7 +62,7 @@ def test_a_copy_of_a_configuration_means_the_same() -> None:
 def test_a_point_changes_neither_the_recipe_nor_the_evaluations_of_the_others() -> None:
     plain, more = with_points(), with_points(news=NEWS)
     assert Recipe.configured(plain) == Recipe.configured(more)
-    assert configuration_of(plain) == configuration_of(more)
+    assert digest_configuration(plain) == digest_configuration(more)
 
 
 @pytest.mark.parametrize(

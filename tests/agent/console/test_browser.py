@@ -16,7 +16,7 @@ from PIL import Image
 
 from armwise.agent.console.page import CONSOLE, PAGES
 from armwise.agent.console.period import read_period
-from armwise.agent.console.period_report import page_of
+from armwise.agent.console.period_report import write_page
 from armwise.agent.learning import Recipe, publish_candidate
 from armwise.agent.policies import PolicySpec
 from armwise.arms.llm import base
@@ -298,7 +298,7 @@ def test_the_page_of_a_period_has_no_errors_and_no_serious_barrier(
     made = read_period(store, config, BEGIN, BEGIN + 1e6, lambda *_: None)
     store.close()
     file = tmp_path / "week.html"
-    file.write_text(page_of(made, "armwise report -o week.html"), encoding="utf-8")
+    file.write_text(write_page(made, "armwise report -o week.html"), encoding="utf-8")
     page = chrome(width, scheme)
     page.goto(file.as_uri())
     assert page.locator("figure svg").count() == 3

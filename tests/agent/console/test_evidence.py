@@ -52,7 +52,7 @@ async def test_the_gate_is_asked_and_its_evidence_is_drawn_with_the_margin(judge
     assert await post(judged, "/policies/gate", version="1") == f"{CONSOLE}/policies"
     await finish(judged)
     shown = await seen(judged, "/policies")
-    document = await asyncio.to_thread(evaluations.result_of, judged.point.store, 1)
+    document = await asyncio.to_thread(evaluations.read_result, judged.point.store, 1)
     assert document is not None
     (verdict,) = (one["verdict"] for one in document["candidates"] if one["name"] == "recipe:1")
     (figure,) = (json.loads(html.unescape(one)) for one in re.findall(r'data-chart="([^"]*)"', shown))
@@ -125,7 +125,7 @@ async def test_the_newest_verdict_on_each_of_three_candidates_is_shown(
         return SimpleNamespace(candidates=[SimpleNamespace(name="fixed:bm25", verdict=None), *found])
 
     monkeypatch.setattr(evidence.api, "evaluations", listed)
-    monkeypatch.setattr(evidence.api, "result_of", result_of)
+    monkeypatch.setattr(evidence.api, "read_result", result_of)
     monkeypatch.setattr(evidence, "_report", report)
     replica: Any = None
     shown = await evidence.judged(replica, replica)
@@ -168,7 +168,7 @@ async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports
     shown = plain(await seen(judged, "/evaluations/compare?of=2&of=1"))
     ends: list[float] = []
     for number in (1, 2):
-        document = await asyncio.to_thread(evaluations.result_of, judged.point.store, number)
+        document = await asyncio.to_thread(evaluations.read_result, judged.point.store, number)
         assert document is not None
         report = Report.read(document)
         assert f"evaluation {number}" in shown

@@ -352,7 +352,7 @@ def test_a_window_has_at_most_180_slots_of_minutes_up_to_a_day_and_of_hours_beyo
     name: str, length: int, step: int
 ) -> None:
     now = 1_800_000_000.0
-    window = overview.window_of(name, now, None)
+    window = overview.choose_window(name, now, None)
     assert window.step == step
     assert 0 <= now - length - window.since < step
     assert window.until == now + 1
@@ -361,14 +361,14 @@ def test_a_window_has_at_most_180_slots_of_minutes_up_to_a_day_and_of_hours_beyo
 @pytest.mark.parametrize("name", ["24h", "7d", "30d", "all"])
 def test_a_window_begins_with_the_first_decision_of_a_young_log(name: str) -> None:
     now = 1_800_000_000.0
-    window = overview.window_of(name, now, int(now) - 600)
+    window = overview.choose_window(name, now, int(now) - 600)
     assert (window.since, window.step) == (int(now) - 600, 60)
-    old = overview.window_of(name, now, int(now) - 90 * 86_400)
+    old = overview.choose_window(name, now, int(now) - 90 * 86_400)
     assert old.since <= now - (overview.WINDOWS[name] or 90 * 86_400)
 
 
 def test_a_window_of_an_empty_log_without_a_length_begins_now() -> None:
-    assert overview.window_of("all", 1_800_000_000.0, None).since == 1_800_000_000
+    assert overview.choose_window("all", 1_800_000_000.0, None).since == 1_800_000_000
 
 
 def sums_of(arms: Sequence[str], **columns: Sequence[float]) -> rollups.Sums:
@@ -421,8 +421,8 @@ async def test_drawing_at_random_and_each_arm_alone_are_the_estimates_of_the_eva
     arms = [*linear.config.actions]
     propensity = np.array([one.decision.propensity for one in examples])
     drawn = np.array([arms.index(one.decision.drawn) for one in examples])
-    reward = np.array([rule.reward_of(one) for one in examples], dtype=np.float64)
-    window = overview.window_of("1h", linear.replica.service.clock(), None)
+    reward = np.array([rule.compute_reward(one) for one in examples], dtype=np.float64)
+    window = overview.choose_window("1h", linear.replica.service.clock(), None)
     rows = rollups.read(store, window.since, window.until, window.step)
     targets = {"random": np.full((len(reward), len(arms)), 1 / len(arms))}
     targets |= {arm: np.tile(np.eye(len(arms))[i], (len(reward), 1)) for i, arm in enumerate(arms)}
@@ -642,7 +642,7 @@ async def test_a_learner_that_is_a_minute_behind_is_not_well(
     service: Service, monkeypatch: pytest.MonkeyPatch, seconds: float, well: str
 ) -> None:
     behind = SimpleNamespace(log_seq=7, facts=3, seconds=lambda _: seconds)
-    monkeypatch.setattr(lag, "lag_of", lambda *_: behind)
+    monkeypatch.setattr(lag, "measure_lag", lambda *_: behind)
     assert f"learner {well} 3 facts behind" in plain(await seen(service, "/system"))
 
 

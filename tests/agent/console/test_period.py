@@ -19,7 +19,13 @@ from armwise.agent.console.period import (
     read_file_period,
     read_period,
 )
-from armwise.agent.console.period_report import gain_in_words, page_of, savings_in_words, text_of, unknowns
+from armwise.agent.console.period_report import (
+    gain_in_words,
+    savings_in_words,
+    unknowns,
+    write_page,
+    write_text,
+)
 from armwise.agent.evaluation import ServedComparison
 from armwise.agent.evaluation.served import Alternative
 from armwise.feedback.events import (
@@ -204,7 +210,7 @@ def test_without_dollars_the_dearest_arm_is_the_slowest_and_without_both_there_i
     fill(store, replace(WORLD, usd=None, seconds=None), 200, seed=1, first=10_000)
     later = read_period(store, CONFIG, BEGIN + 5000.0, BEGIN + 1e6, nothing)
     assert (later.dearest, later.usd, later.seconds, savings_in_words(later)) == (None, None, None, "")
-    assert "Costs cannot be compared" in page_of(later, "armwise report")
+    assert "Costs cannot be compared" in write_page(later, "armwise report")
 
 
 def test_a_period_without_a_decision_says_when_there_are_some(store: Store) -> None:
@@ -238,12 +244,12 @@ def test_a_period_without_feedback_and_one_of_a_single_arm_are_reported(store: S
     began(store)
     fill(store, replace(WORLD, rated=0.0), 30, seed=1)
     found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing)
-    assert "none has a reward yet" in text_of(found)
-    assert "no decision that the policy drew has feedback" in page_of(found, "armwise report")
+    assert "none has a reward yet" in write_text(found)
+    assert "no decision that the policy drew has feedback" in write_page(found, "armwise report")
     fill(store, World({"small": 0.5}), 30, seed=1, first=10_000)
     alone = read_period(store, CONFIG, BEGIN + 5000.0, BEGIN + 1e6, nothing)
-    assert "A single arm can be drawn" in text_of(alone)
-    assert "a single arm could be drawn" in page_of(alone, "armwise report")
+    assert "A single arm can be drawn" in write_text(alone)
+    assert "a single arm could be drawn" in write_page(alone, "armwise report")
 
 
 def test_actions_that_come_with_the_request_have_no_single_arm_and_no_dearest(store: Store) -> None:
@@ -282,7 +288,7 @@ def test_what_changed_and_what_was_held_in_the_period_stands_in_order(store: Sto
     found = read_period(store, CONFIG, BEGIN + 20.0, BEGIN + 48.0, nothing)
     assert [what for _, what in found.changes] == [f"Promotion of version 7, because: {HARM}"]
     assert [what for _, what in found.held] == [f"Warm start {run.seq} was held: Too few {HARM}. And so on."]
-    page, text = page_of(found, f"armwise report -c '{HARM}'"), text_of(found)
+    page, text = write_page(found, f"armwise report -c '{HARM}'"), write_text(found)
     assert "<script>alert(1)" not in page
     assert "&lt;script&gt;alert(1)" in page
     assert page.index("was held") < page.index("Promotion of version 7")
@@ -297,7 +303,7 @@ def test_names_of_arms_and_kinds_are_escaped_on_the_page(store: Store) -> None:
     """Names come from configurations and from requests."""
     names = {HARM: 0.5, "b": 0.6}
     fill(store, World(names, usd={HARM: 0.1, "b": 0.01}), 200, seed=1)
-    page = page_of(read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing), "armwise report")
+    page = write_page(read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing), "armwise report")
     assert "<script>alert(1)" not in page
     assert page.count("&lt;script&gt;alert(1)") >= 5
 
@@ -322,7 +328,7 @@ def test_the_page_is_one_file_without_a_resource_of_another(store: Store) -> Non
     """It can be mailed: no script, no font, no picture of elsewhere; it has a picture of each kind."""
     began(store)
     fill(store, WORLD, 300, seed=1)
-    page = page_of(read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing), "armwise report -o week.html")
+    page = write_page(read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing), "armwise report -o week.html")
     resources = Resources()
     resources.feed(page)
     assert resources.found == []
@@ -338,7 +344,7 @@ def test_the_text_is_short_whatever_the_names(store: Store, n: int) -> None:
     names = {f"{letter}{'<' * 120}": 0.1 + 0.1 * i for i, letter in enumerate("abcdef")}
     world = World(names, usd=dict.fromkeys(names, 0.5), seconds=dict.fromkeys(names, 2.0))
     fill(store, world, n, seed=1)
-    text = text_of(read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing))
+    text = write_text(read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing))
     assert len(text) <= 900
     assert f"{n:,} decision" in text
     assert "\n" in text
@@ -435,7 +441,7 @@ def test_kinds_that_gain_and_that_lose_are_told_apart(tmp_path: Path) -> None:
     )
     assert [gain_in_words(one) for one in period.gains][:3:2] == ["gains", "loses"]
     assert gain_in_words(period.gains[1]).startswith("not known yet")
-    page = page_of(period, "armwise report")
+    page = write_page(period, "armwise report")
     assert "Which kinds gain: tier" in page
     table = page.split("Which kinds gain")[1].split("</table>")[0]
     assert re.findall(r'dir="auto">(\w+)', table)[:3] == ["bad", "odd", "good"]

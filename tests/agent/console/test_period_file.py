@@ -19,10 +19,10 @@ from armwise.agent.console.period import (
     measure_span,
     read_file_period,
 )
-from armwise.agent.console.period_report import page_of, text_of, unknowns
+from armwise.agent.console.period_report import unknowns, write_page, write_text
 from armwise.feedback.decisions import concatenate, tabulate
 from armwise.feedback.events import Context, Cost, Decision, Example, Mode
-from armwise.feedback.exchange import rule_of
+from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
 
 ARMS = ("cheap", "mid", "dear")
@@ -69,7 +69,7 @@ def written(tmp_path: Path) -> Callable[[list[Example]], Path]:
     def write(examples: list[Example], name: str = "log.jsonl.gz") -> Path:
         path = tmp_path / name
         with appearing(path) as file:
-            write_export(examples, file, Header(written_at=0.0, reward=rule_of("reward", (0.0, 1.0))))
+            write_export(examples, file, Header(written_at=0.0, reward=make_rule("reward", (0.0, 1.0))))
         return path
 
     return write
@@ -167,7 +167,7 @@ def test_the_least_propensity_on_record_bounds_the_weights(written: Callable[...
     alone = replace(rows[8].decision, arms=("mid",), probabilities=(1.0,), drawn="mid")
     rows[8] = replace(rows[8], decision=alone)
     path = written(rows)
-    decisions = concatenate([*tabulate(rows, rule_of("reward", (0.0, 1.0)))])
+    decisions = concatenate([*tabulate(rows, make_rule("reward", (0.0, 1.0)))])
     turns = Turns(decisions)
     assert least_propensity(decisions) == 0.125
     period = whole(path)
@@ -222,7 +222,7 @@ def test_a_log_without_propensities_shows_raw_means_and_no_estimate(written: Cal
     for arm in ARMS:
         earned = [one.metrics["reward"] for one in rows if one.decision.drawn == arm and one.metrics]
         assert raw[arm] == (len(earned), pytest.approx(np.mean(earned)))
-    page, text = page_of(period, "armwise report"), text_of(period)
+    page, text = write_page(period, "armwise report"), write_text(period)
     for said in (page, text):
         assert "No decision has a propensity on record" in said
         assert "cannot be said" in said
@@ -245,7 +245,7 @@ def test_rows_without_a_propensity_are_in_no_comparison(written: Callable[..., P
     assert [(one.name, one.value, one.lead) for one in period.whole.arms] == [
         (one.name, one.value, one.lead) for one in known.whole.arms
     ]
-    assert "100 decisions have no propensity on record and are in no comparison." in text_of(period)
+    assert "100 decisions have no propensity on record and are in no comparison." in write_text(period)
 
 
 def test_a_report_of_wrong_propensities_says_so_first(written: Callable[..., Path]) -> None:
@@ -257,8 +257,8 @@ def test_a_report_of_wrong_propensities_says_so_first(written: Callable[..., Pat
     assert period.doubt.startswith(
         "The propensities on record fail the audit: Every propensity on record is 1"
     )
-    assert "The propensities on record fail the audit" in text_of(period).splitlines()[2]
-    assert 'class="doubt"' in page_of(period, "armwise report")
+    assert "The propensities on record fail the audit" in write_text(period).splitlines()[2]
+    assert 'class="doubt"' in write_page(period, "armwise report")
 
 
 def test_arms_that_had_no_chance_are_not_compared_there(written: Callable[..., Path]) -> None:
@@ -273,7 +273,7 @@ def test_a_file_is_read_packed_or_not_and_its_texts_are_escaped(written: Callabl
     path = written(simulated(60))
     plain = path.with_name("<b>.jsonl")
     plain.write_bytes(gzip.decompress(path.read_bytes()))
-    page = page_of(whole(plain), "armwise report")
+    page = write_page(whole(plain), "armwise report")
     assert "&lt;b&gt;.jsonl" in page
     assert "<b>.jsonl" not in page
     assert "A file does not have it." in page
@@ -281,7 +281,7 @@ def test_a_file_is_read_packed_or_not_and_its_texts_are_escaped(written: Callabl
 
 def test_what_could_still_get_feedback_when_a_file_was_written_earns_nothing_yet(tmp_path: Path) -> None:
     decided = [row(seq, seq % 3, (0.2, 0.6, 0.2), 1.0) for seq in range(1, 11)]
-    path, rule = tmp_path / "log.jsonl", rule_of("reward", (0.0, 1.0))
+    path, rule = tmp_path / "log.jsonl", make_rule("reward", (0.0, 1.0))
     with appearing(path) as file:
         write_export(decided, file, Header(written_at=0.0, reward=rule, settled=BEGIN + 60.0 * 7))
     period = read_file_period(path, BEGIN, BEGIN + 1000.0, nothing)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from armwise.agent.cli.main import app
 from armwise.agent.config import load
 from armwise.feedback.clock import utc
-from armwise.feedback.exchange import rule_of
+from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.log import Store
 from armwise.feedback.registry import arm_sets
@@ -143,7 +143,7 @@ def test_a_file_is_reported_whole_unless_a_period_is_named(tmp_path: Path) -> No
     """A duration ends with its last decision; the page names the command that makes it again."""
     log = tmp_path / "log.jsonl"
     with appearing(log) as file:
-        write_export(simulated(300), file, Header(written_at=0.0, reward=rule_of("reward", (0.0, 1.0))))
+        write_export(simulated(300), file, Header(written_at=0.0, reward=make_rule("reward", (0.0, 1.0))))
     assert "* 300 decisions, " in run("--from", log)
     assert "* 60 decisions, " in run("--from", log, "--since", "1h")
     assert "* 9 decisions, " in run("--from", log, "--until", "2023-11-14T22:23:20")
@@ -162,7 +162,7 @@ def test_a_file_is_reported_whole_unless_a_period_is_named(tmp_path: Path) -> No
 def test_a_wrong_request_of_a_file_is_refused_in_one_line(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     with appearing(log) as file:
-        write_export(simulated(30), file, Header(written_at=0.0, reward=rule_of("reward", (0.0, 1.0))))
+        write_export(simulated(30), file, Header(written_at=0.0, reward=make_rule("reward", (0.0, 1.0))))
     for words, message in (
         (
             ["--until", "2020-01-01"],

@@ -64,7 +64,7 @@ async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_o
         assert kind.n == len(examples) == 9
         propensity = np.array([one.decision.propensity for one in examples])
         drawn = np.array([arms.index(one.decision.drawn) for one in examples])
-        reward = np.array([rule.reward_of(one) for one in examples], dtype=np.float64)
+        reward = np.array([rule.compute_reward(one) for one in examples], dtype=np.float64)
         for arm, found in kind.worth.items():
             target = np.tile(np.eye(len(arms))[arms.index(arm)], (9, 1))
             terms = ESTIMATORS["snips"](Sample(propensity, drawn, reward, target))

@@ -184,7 +184,7 @@ def test_rows_that_are_not_selected_are_learned_all_the_same(config: AppConfig) 
 def test_labels_teach_and_are_not_decided(config: AppConfig) -> None:
     label = example(1, question="the same", policy=LABELS, version=0, probabilities=THIRDS)
     of_a_run = example(
-        2, "bm25", 2.0, question="the same", policy=LABELS, episode_id=training_log_examples.episode_of(7)
+        2, "bm25", 2.0, question="the same", policy=LABELS, episode_id=training_log_examples.name_episode(7)
     )
     p = asked(
         config, [label, of_a_run, example(3, "none", -1.0, question="the same")], "policy:{kind: memory}"
@@ -260,7 +260,7 @@ def published(store: Store, config: AppConfig, taught: Sequence[Example], **chan
         policy=spec.model_dump(mode="json"),
         examples_seq=len(taught),
         applied_seq=0,
-        digest=versions.digest_of(policy.save()),
+        digest=versions.digest_state(policy.save()),
         epoch=take_epoch(store, "test", 0.0),
         created_at=0.0,
         start=start,
@@ -314,7 +314,7 @@ def labelled(store: Store, run: int, question: str, arm: str, at: float) -> None
     told = {
         "policy": LABELS,
         "version": 0,
-        "episode_id": training_log_examples.episode_of(run),
+        "episode_id": training_log_examples.name_episode(run),
         "decided_at": at,
         "id": f"l-{question}",
     }

@@ -21,7 +21,7 @@ from armwise.agent.evaluation.gate import (
 )
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.jobs import JobFailedError, ProgressCallback, UndecidedError
-from armwise.agent.learning import Recipe, configuration_of, publish_candidate
+from armwise.agent.learning import Recipe, digest_configuration, publish_candidate
 from armwise.agent.policies import PolicySpec
 from armwise.feedback.errors import QueueFullError
 from armwise.feedback.log import Store
@@ -255,7 +255,7 @@ def test_an_evaluation_is_run_with_the_given_configuration_and_request(
     assert given == [(parse(CONFIG), REQUEST)]
     assert found == FinishedEvaluation(1, report(3).report)
     (row,) = evaluations.page(store, 10)
-    assert (row.configured, row.worker) == (configuration_of(parse(CONFIG)), "here")
+    assert (row.configured, row.worker) == (digest_configuration(parse(CONFIG)), "here")
     assert (row.submitted_at, row.started_at, row.finished_at) == (NOW, NOW, NOW)
 
 
@@ -282,7 +282,7 @@ def test_progress_goes_to_the_caller_in_per_cent_and_to_the_log_as_a_share(
 def test_an_evaluation_is_run_beside_a_full_queue_which_it_leaves_alone(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configured = configuration_of(parse(CONFIG))
+    configured = digest_configuration(parse(CONFIG))
     for _ in range(evaluations.MAX_PENDING):
         evaluations.submit(store, configured, {}, NOW)
     monkeypatch.setattr(gate, "evaluate_apart", lambda *_: report(3))
@@ -307,7 +307,7 @@ def test_an_evaluation_that_fails_is_an_error_with_its_number_and_reason(
 def test_an_evaluation_that_another_process_runs_is_waited_for(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configured, waits = configuration_of(parse(CONFIG)), []
+    configured, waits = digest_configuration(parse(CONFIG)), []
 
     def claimed_elsewhere() -> float:
         """Return the time; as soon as there is an evaluation, another process claims it."""

@@ -26,7 +26,7 @@ from armwise.agent.evaluation.job import (
     send_request,
 )
 from armwise.agent.jobs import JobFailedError, ProgressCallback, StoppedError
-from armwise.agent.learning import configuration_of
+from armwise.agent.learning import digest_configuration
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.log import Store
 from armwise.feedback.registry import evaluations
@@ -157,7 +157,7 @@ def test_a_row_that_no_client_could_submit_fails_in_words_and_the_next_one_is_ru
     config: AppConfig, request_: dict[str, Any], refusal: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Store(config.database_url, config.reward.join)
-    digest = configuration_of(config)
+    digest = digest_configuration(config)
     rows = [evaluations.submit(store, digest, request, 1.0) for request in (request_, REQUEST)]
     task = Evaluations(store, digest, "w", partial(evaluate_here, config))
     for _ in range(2):

@@ -66,7 +66,7 @@ def test_leads_of_the_log_are_those_of_the_rows_and_hold_the_truth(store: Store)
     assert next(one.name for one in whole.arms) == "c"
     for one in (whole.uniform, *whole.arms):
         rows = [x for x in examples if one.name is None or len(x.decision.arms) == 3]
-        reward = np.array([RULE.reward_of(x) for x in rows], dtype=float)
+        reward = np.array([RULE.compute_reward(x) for x in rows], dtype=float)
         target = [
             (1 / len(x.decision.arms)) if one.name is None else x.decision.drawn == one.name for x in rows
         ]
@@ -92,7 +92,7 @@ def test_a_stretch_has_the_estimates_of_its_decisions(store: Store) -> None:
     rewarded = {x.decision.id: x for x in read_examples(store, RULE.join)}
     for one in curve(store).stretches:
         rows = [rewarded[f"d{i}"] for i in range(one.begin, one.end) if f"d{i}" in rewarded]
-        r = np.array([RULE.reward_of(x) for x in rows], dtype=float)
+        r = np.array([RULE.compute_reward(x) for x in rows], dtype=float)
         w = np.array([1 / x.decision.propensity for x in rows])
         c = w * [x.decision.drawn == "c" for x in rows]
         for found, weight, reach, level in (
@@ -138,7 +138,7 @@ def test_an_arm_that_vanished_is_in_the_shares_and_no_alternative(store: Store) 
     }
     of_c, of_b = (next(one for one in found.whole.arms if one.name == name) for name in "cb")
     assert 584 < of_b.n < 600, "the stretch in which the set changed is of neither"
-    late = [RULE.reward_of(x) for x in read_examples(store, RULE.join) if "c" in x.decision.arms]
+    late = [RULE.compute_reward(x) for x in read_examples(store, RULE.join) if "c" in x.decision.arms]
     assert of_c.lead == pytest.approx(float(np.mean(np.array(late, dtype=float))) - of_c.value, abs=0.01)
     assert "a" in found.stretches[0].shares
     assert "a" not in found.stretches[-1].shares

@@ -10,9 +10,9 @@ from armwise.agent.evaluation.evaluate import (
     CandidateTarget,
     GateInputs,
     candidate_results,
-    edges_of,
+    choose_edges,
+    count_weights,
     over_time,
-    weights_of,
 )
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import GateSpec, evaluate
@@ -34,12 +34,12 @@ def judged(weights: list[float]) -> Evaluation:
 def warned(weights: list[float], **thresholds: float) -> tuple[str, ...]:
     one = judged(weights)
     gate = QUIET.model_copy(update=thresholds)
-    return weights_of(one, edges_of([one.weight]), gate, served=False).warnings
+    return count_weights(one, choose_edges([one.weight]), gate, served=False).warnings
 
 
 def test_a_weight_is_counted_in_the_bin_that_it_is_the_upper_edge_of() -> None:
     one = judged([0.0, 0.0, 0.0, 0.125, 0.2, 0.25, 1.0, 1.5, 2.0, 2.0])
-    found = weights_of(one, edges_of([one.weight]), QUIET, served=False)
+    found = count_weights(one, choose_edges([one.weight]), QUIET, served=False)
     assert found.edges == (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)
     assert found.counts == (3, 1, 2, 0, 1, 3)
     assert (found.largest, found.mean) == (2.0, pytest.approx(0.7075))
@@ -48,9 +48,9 @@ def test_a_weight_is_counted_in_the_bin_that_it_is_the_upper_edge_of() -> None:
 
 
 def test_edges_reach_the_largest_weight_of_any_candidate() -> None:
-    assert edges_of([np.array([0.1]), np.array([0.3, 0.6])]) == (0.0, 0.125, 0.25, 0.5, 1.0)
-    assert edges_of([np.array([0.5])]) == (0.0, 0.125, 0.25, 0.5)
-    assert edges_of([np.zeros(2)]) == edges_of([]) == (0.0, 0.125)
+    assert choose_edges([np.array([0.1]), np.array([0.3, 0.6])]) == (0.0, 0.125, 0.25, 0.5, 1.0)
+    assert choose_edges([np.array([0.5])]) == (0.0, 0.125, 0.25, 0.5)
+    assert choose_edges([np.zeros(2)]) == choose_edges([]) == (0.0, 0.125)
 
 
 def test_too_few_decisions_of_its_own_are_a_warning() -> None:
@@ -79,8 +79,8 @@ def test_a_mean_weight_far_from_1_is_a_warning_on_either_side() -> None:
 def test_what_was_served_has_no_warning() -> None:
     one = judged([2.0] * 20)
     strict = GateSpec()
-    assert weights_of(one, edges_of([one.weight]), strict, served=False).warnings
-    assert weights_of(one, edges_of([one.weight]), strict, served=True).warnings == ()
+    assert count_weights(one, choose_edges([one.weight]), strict, served=False).warnings
+    assert count_weights(one, choose_edges([one.weight]), strict, served=True).warnings == ()
 
 
 @pytest.mark.parametrize(("n", "stretches"), [(10, 1), (49, 1), (50, 2), (299, 11), (300, 12), (1000, 12)])

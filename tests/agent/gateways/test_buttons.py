@@ -115,7 +115,7 @@ async def test_a_token_ends_when_feedback_would_no_longer_count(service: Service
     made = (await service.client.post(f"/v1/decisions/{decision}/feedback-token")).json()
     assert int(before + wait_s) <= made["expires_at"] <= service.clock() + wait_s
     now = int(service.clock())
-    late, early = (buttons.token_of(service.point, None, decision, now + left) for left in (0, 60))
+    late, early = (buttons.make_token(service.point, None, decision, now + left) for left in (0, 60))
     said = refused(await press(service, late, "down"), 403, "forbidden", "token")
     assert said == "the token has expired: feedback would no longer count"
     assert (await press(service, early, "up")).status_code == 202

@@ -19,7 +19,7 @@ from armwise.agent.evaluation import Evaluations
 from armwise.agent.evaluation.job import ChildEndedError, Evaluate
 from armwise.agent.hosts.jobs import JobsHost
 from armwise.agent.jobs import JobFailedError, Jobs, ProgressCallback
-from armwise.agent.learning import configuration_of
+from armwise.agent.learning import digest_configuration
 from armwise.agent.run_folder import RUN_FOLDER
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.errors import ClockError, LogUnavailableError
@@ -85,7 +85,7 @@ def test_what_is_asked_for_is_answered_and_then_nothing_is_due(store: Store) -> 
         "w",
         NOW,
     )
-    assert evaluations.result_of(store, one.seq) == ANSWER.report
+    assert evaluations.read_result(store, one.seq) == ANSWER.report
     assert not Evaluations(store, OURS, "w", answered).due(NOW)
 
 
@@ -417,7 +417,7 @@ def test_a_host_answers_by_its_configuration_and_stops_when_it_is_told(
 
     monkeypatch.setattr("armwise.agent.hosts.jobs.evaluate_apart", evaluate)
     for _ in range(2):
-        evaluations.submit(store, configuration_of(config), REQUEST, NOW)
+        evaluations.submit(store, digest_configuration(config), REQUEST, NOW)
     host = JobsHost(config)
     assert answers.wait(30)
     host.check_health()

@@ -110,7 +110,7 @@ def test_nothing_of_another_processor_is_mended(store: Store, kind: str) -> None
 def test_a_state_that_was_changed_differs_on_another_processor_too(store: Store, kind: str) -> None:
     newest = versions.latest(store)
     assert newest is not None
-    kept = versions.kept_of(store, newest.recipe)
+    kept = versions.list_kept(store, newest.recipe)
     with store.writing() as connection:
         older = versions.checkpoint(store, kept[0].version)
         connection.execute(
@@ -168,7 +168,7 @@ def test_a_reward_that_was_changed_differs_on_another_processor_too(store: Store
 def test_a_version_whose_bytes_are_pruned_is_learned_again_by_another_processor(
     store: Store, kind: str
 ) -> None:
-    numbers = [version.version for version in versions.kept_of(store, versions.latest(store).recipe)]  # type: ignore[union-attr]
+    numbers = [version.version for version in versions.list_kept(store, versions.latest(store).recipe)]  # type: ignore[union-attr]
     with store.writing() as connection:
         connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == numbers[-2]))
     version = versions.find(store, numbers[-2])
@@ -184,7 +184,7 @@ def test_a_version_whose_bytes_are_pruned_is_learned_again_by_another_processor(
         connection.execute(sa.update(t.versions).values(arithmetic=arithmetic()))
     version = versions.find(store, version.version)
     assert version is not None
-    if versions.digest_of(policy.save()) != version.digest:  # some states are equal to the bit
+    if versions.digest_state(policy.save()) != version.digest:  # some states are equal to the bit
         with pytest.raises(PolicyError, match="the log gives another state now"):
             restore_policy(store, version, RULE, ARMS)
 

@@ -45,7 +45,7 @@ def label(number: int, run: int) -> imported_turns.PastTurn:
     assert isinstance(execution, Execution)
     assert isinstance(feedback, Feedback)
     name = f"label-{number}.{run}"
-    entered = {"policy": LABELS, "version": 0, "episode_id": examples.episode_of(run), "deadline": NOW}
+    entered = {"policy": LABELS, "version": 0, "episode_id": examples.name_episode(run), "deadline": NOW}
     return imported_turns.PastTurn(
         replace(decision, id=name, **entered),
         replace(execution, decision_id=name),
@@ -111,9 +111,9 @@ def test_the_labels_of_a_run_change_whoever_starts_from_them_and_nobody_else(sto
 
 
 async def test_no_client_can_name_the_episode_of_a_run(service: Service) -> None:
-    wished = {"agent": {"episode_id": examples.episode_of(1)}}
+    wished = {"agent": {"episode_id": examples.name_episode(1)}}
     refused(await look_up(service, **wished), 400, "invalid_value", "agent.episode_id")
-    item = {"episode_id": examples.episode_of(1), "metric_name": "thumb", "value": 1.0}
+    item = {"episode_id": examples.name_episode(1), "metric_name": "thumb", "value": 1.0}
     refused(await service.client.post("/v1/feedback", json=item), 400, "invalid_value", "episode_id")
 
 
@@ -147,9 +147,9 @@ def test_a_candidate_may_be_there_before_any_learner(store: Store) -> None:
     state = versions.checkpoint(store, 1)
     assert state is not None
     lose(store, 1)
-    assert versions.digest_of(restore_policy(store, candidate, RULE, ARMS).save()) == versions.digest_of(
-        state
-    )
+    assert versions.digest_state(
+        restore_policy(store, candidate, RULE, ARMS).save()
+    ) == versions.digest_state(state)
 
 
 def test_what_a_candidate_has_learned_is_published_once(store: Store) -> None:
@@ -237,7 +237,7 @@ def test_a_rebuild_puts_a_follower_after_a_promoted_version_that_learned_somethi
     recipe = Recipe(EXACT, RULE, StartingPoint(runs=(1,)))
     candidate = publish_candidate(store, recipe, ARMS)
     with store.writing() as connection:
-        changed = replace(candidate, version=0, parent=candidate.version, digest=versions.digest_of(b"x"))
+        changed = replace(candidate, version=0, parent=candidate.version, digest=versions.digest_state(b"x"))
         wrong = versions.add(connection, changed, b"x")
     promoted(store, config, candidate)
     report = rebuild(store, config, lambda *_: None, mend=True)

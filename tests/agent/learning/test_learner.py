@@ -113,7 +113,7 @@ def learned_at_once(numbers: range, spec: PolicySpec = EXACT) -> str:
         reward = RULE.reward({"thumb": feedback.value or 0.0}, execution.cost)
         assert reward is not None
         policy.learn(decision, reward)
-    return versions.digest_of(policy.save())
+    return versions.digest_state(policy.save())
 
 
 def test_an_empty_log_gives_a_first_version_and_then_nothing_new(a_store: MakeStore) -> None:
@@ -157,7 +157,7 @@ def test_what_is_judged_is_learned_and_published(a_store: MakeStore) -> None:
     assert second.digest != first.digest
     state = versions.checkpoint(store, second.version)
     assert state is not None
-    assert versions.digest_of(state) == second.digest
+    assert versions.digest_state(state) == second.digest
     policy = build_policy(EXACT, ARMS).load(state)
     decision = facts(0)[0]
     assert isinstance(decision, Decision)
@@ -172,7 +172,7 @@ def test_facts_that_teach_nothing_are_applied_without_a_version(a_store: MakeSto
     for fact in (decision, execution, Feedback("late", "d-0", "thumb", 1.0, NOW)):
         store.append([fact])
         assert learner.step() is None
-        lag = training_log_lag.lag_of(store, RULE.join, version.examples_seq)
+        lag = training_log_lag.measure_lag(store, RULE.join, version.examples_seq)
         assert (lag.applied_seq, lag.facts) == (store.log_seq(), 0)
     assert versions.latest(store) == version
 
@@ -238,7 +238,7 @@ def test_a_lost_checkpoint_is_replayed_and_published_anew(
     assert (again.parent, again.digest) == (version.version, version.digest)
     sound = versions.checkpoint(store, again.version)
     assert sound is not None
-    assert versions.digest_of(sound) == again.digest
+    assert versions.digest_state(sound) == again.digest
     assert learner.step() is None
 
 
@@ -274,12 +274,12 @@ def test_a_pickle_among_the_checkpoints_is_not_read_and_the_log_is_learned_again
     with store.writing() as connection:
         found = sa.update(t.checkpoints).where(t.checkpoints.c.version == old.version)
         connection.execute(found.values(state=state))
-        digest = versions.digest_of(state)
+        digest = versions.digest_state(state)
         row = sa.update(t.versions).where(t.versions.c.version == old.version)
         connection.execute(row.values(digest=digest))
     again = a_learner(store, spec).step()
     assert again is not None
-    assert (again.parent, again.digest) == (old.version, versions.digest_of(sound))
+    assert (again.parent, again.digest) == (old.version, versions.digest_state(sound))
     trap.check()
 
 

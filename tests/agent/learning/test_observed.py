@@ -23,7 +23,7 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.registry import Version, versions
 from armwise.feedback.sources import LogSource
 from armwise.feedback.training_log import imported_turns, learned_examples, observed, take_epoch
-from armwise.feedback.training_log.examples import episode_of
+from armwise.feedback.training_log.examples import name_episode
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import kept
 from tests.feedback.conftest import decision, execution, value
@@ -83,7 +83,7 @@ def live(config: AppConfig, store: Store, recipe: Recipe | None = None) -> Versi
                 store.append([value(f"d{about}", number=right[about])])
                 answered.add(about)
         if n % 5 == 0:
-            label = replace(drawn, id=f"label-{n}", policy=LABELS, version=0, episode_id=episode_of(1))
+            label = replace(drawn, id=f"label-{n}", policy=LABELS, version=0, episode_id=name_episode(1))
             said = value(label.id, at=label.decided_at)
             imported_turns.insert(store, [imported_turns.PastTurn(label, execution(label.id), (said,))])
         if n % 7 == 0:
@@ -135,13 +135,13 @@ def test_observations_have_the_scores_of_the_router_of_the_recipe_in_a_rebuild_a
     assert decides.version == decision("d0").version, "so the scores on record are those of its router"
     newest = live(config, store, recipe)
     learned = learned_examples(store, config.reward, recipe.start, router=router)
-    seen = [one.decision for one in learned if observed.source_of(one.decision)]
-    assert {observed.source_of(one) for one in seen} == {ObservationSource.JUDGE, ObservationSource.SHADOW}
+    seen = [one.decision for one in learned if observed.find_source(one.decision)]
+    assert {observed.find_source(one) for one in seen} == {ObservationSource.JUDGE, ObservationSource.SHADOW}
     assert all(ROUTER in one.context.arms["a"] for one in seen)
     report = rebuild(store, config, lambda *_: None, number=newest.version)
     assert report.sound, report.compared
     _, policy = replayed(config, store, f"recipe:{newest.version}", monkeypatch)
-    assert versions.digest_of(policy.save()) == newest.digest
+    assert versions.digest_state(policy.save()) == newest.digest
 
 
 @pytest.mark.parametrize("name", ["configured", "recipe:{}"])
@@ -150,7 +150,7 @@ def test_an_evaluation_learns_as_the_service_does(
 ) -> None:
     newest = live(config, store)
     _, policy = replayed(config, store, name.format(newest.version), monkeypatch)
-    assert versions.digest_of(policy.save()) == newest.digest
+    assert versions.digest_state(policy.save()) == newest.digest
 
 
 def test_an_evaluation_leaves_out_decisions_whose_grade_was_learned_before(
@@ -159,7 +159,7 @@ def test_an_evaluation_leaves_out_decisions_whose_grade_was_learned_before(
     live(config, store)
     recipe, graded, late = Recipe.configured(config), set[str](), set[str]()
     for one in learned_examples(store, config.reward, recipe.start):
-        if observed.source_of(one.decision) is ObservationSource.JUDGE:
+        if observed.find_source(one.decision) is ObservationSource.JUDGE:
             graded.add(one.decision.id.split("/")[0])
         elif one.metrics and one.decision.id in graded:
             late.add(one.decision.id)
@@ -176,7 +176,7 @@ def test_a_rebuild_reads_observations_beside_the_repaired_training_log(
     x = t.examples
     with store.writing() as connection:
         if not newest_is_right:
-            wrong = replace(newest, version=0, parent=newest.version, digest=versions.digest_of(b"x"))
+            wrong = replace(newest, version=0, parent=newest.version, digest=versions.digest_state(b"x"))
             versions.add(connection, wrong, b"x")
         flipped = sa.update(x).where(x.c.seq.between(5, 60), sa.cast(x.c.metrics, sa.Text) != "{}")
         connection.execute(flipped.values(metrics={"thumb": -1.0}))

@@ -208,7 +208,7 @@ async def test_a_request_names_its_cost_weight_which_is_a_feature_and_makes_its_
             assert body["cost_weight"] == (weight if one is ours else None)
         await service.learn()
         store, rule = service.point.store, service.config.reward
-        rewards = [rule.reward_of(example) for example in read_examples(store, rule.join)]
+        rewards = [rule.compute_reward(example) for example in read_examples(store, rule.join)]
         steps = [one["cost"]["steps"] for one in (ours, plain)]
         assert rewards == pytest.approx([0.75 - 0.25 * steps[0], 0.75 - 0.1 * steps[1]])
 

@@ -375,11 +375,11 @@ def test_a_version_that_has_learned_something_else_is_followed_by_one_that_has_n
     assert (follower.created_at, follower.applied_seq) == (NOW + 7, any_store.log_seq())
     assert follower.digest == learned_at_once(range(TURNS + 5), BAGGED)
     assert (
-        registry_versions.digest_of(registry_versions.checkpoint(any_store, follower.version) or b"")
+        registry_versions.digest_state(registry_versions.checkpoint(any_store, follower.version) or b"")
         == follower.digest
     )
     assert f"version {follower.version} has learned what the log gives" in report.notes[-2]
-    assert lag.lag_of(any_store, RULE.join, follower.examples_seq).facts == 0
+    assert lag.measure_lag(any_store, RULE.join, follower.examples_seq).facts == 0
     every = rebuild_quietly(any_store, config, every=True, mend=True)
     assert told(every)[f"version {misled.version}"] == "different", "it has decided, and stays"
     assert told(every)[f"version {follower.version}"] == "equal"

@@ -10,7 +10,7 @@ import pytest
 
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.learning.learner import Learner
-from armwise.agent.learning.recipe import Recipe, active_recipe, configuration_of
+from armwise.agent.learning.recipe import Recipe, active_recipe, digest_configuration
 from armwise.agent.policies import PolicyError, PolicySpec
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, promotions
@@ -94,7 +94,7 @@ def test_the_digest_of_a_recipe_without_a_start_is_that_of_policy_and_reward() -
 def test_an_evaluation_is_of_the_gate_the_reward_and_the_policy_and_not_of_places_and_arms(
     change: dict[str, Any], same: bool
 ) -> None:
-    assert (configuration_of(parse(CONFIG | change)) == configuration_of(parse(CONFIG))) == same
+    assert (digest_configuration(parse(CONFIG | change)) == digest_configuration(parse(CONFIG))) == same
 
 
 @pytest.mark.parametrize("start", [None, StartingPoint(), StartingPoint(runs=(2, 4), after=0)])

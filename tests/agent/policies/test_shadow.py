@@ -134,7 +134,7 @@ async def test_to_serve_the_policy_is_to_replay_the_log_to_the_same_digest(tmp_p
     assert promoted is not None
     assert learned.examples_seq == promoted.examples_seq == 40
     assert learned.digest == promoted.digest
-    assert learned.digest != versions.digest_of(build_policy(INNER, ARMS).save()), "it has learned"
+    assert learned.digest != versions.digest_state(build_policy(INNER, ARMS).save()), "it has learned"
     store.close()
 
 

@@ -19,7 +19,7 @@ from armwise.agent.routers.saved import (
     MODEL,
     RouterConfig,
     Trained,
-    digest_of,
+    digest_router,
     looked_at,
     read_about,
     read_trained,
@@ -140,7 +140,7 @@ def test_a_router_of_another_version_is_refused_though_its_digest_fits(tmp_path:
     write_trained(tmp_path, wrote)
     other = wrote.router.save().replace(b'"format": 1', b'"format": 9')
     (tmp_path / MODEL).write_bytes(other)
-    damaged(tmp_path, digest=digest_of(other))
+    damaged(tmp_path, digest=digest_router(other))
     with pytest.raises(RouterError, match="format is 9, not 1"):
         read_trained(tmp_path)
 

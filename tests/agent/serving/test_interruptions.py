@@ -104,7 +104,7 @@ def assert_learned_once(store: Store, spec: PolicySpec = EXACT) -> None:
     assert (version.examples_seq, version.digest) == (TURNS, learned_at_once(range(TURNS), spec))
     state = versions.checkpoint(store, version.version)
     assert state is not None
-    assert versions.digest_of(state) == version.digest
+    assert versions.digest_state(state) == version.digest
 
 
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])

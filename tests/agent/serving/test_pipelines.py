@@ -76,7 +76,7 @@ def test_a_grid_makes_an_arm_of_every_combination_that_makes_a_difference() -> N
         *("bm25-large-p2", "bm25-large-p4"),
     ]
     assert parse(config.model_dump(mode="json")) == config
-    assert config.answering_of("bm25-large-p2").passages == 2
+    assert config.find_answering("bm25-large-p2").passages == 2
     assert config.arm_documents["bm25"] == {"kind": "bm25"}
 
 

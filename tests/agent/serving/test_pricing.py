@@ -46,9 +46,11 @@ def searching(read: int, written: int, **fields: Any) -> ArmInfo:
 
 def price_list(**arms: ArmInfo) -> PriceList:
     models = {
-        DEFAULT: LanguageModel(base.ScriptedGenerator({}), PRICES.usd_of),
-        "large": LanguageModel(base.ScriptedGenerator({}), TokenPrices(usd_per_kilotoken_out=500.0).usd_of),
-        "hedged": LanguageModel(base.ScriptedGenerator({}), PRICES.usd_of, hedged=True),
+        DEFAULT: LanguageModel(base.ScriptedGenerator({}), PRICES.compute_usd),
+        "large": LanguageModel(
+            base.ScriptedGenerator({}), TokenPrices(usd_per_kilotoken_out=500.0).compute_usd
+        ),
+        "hedged": LanguageModel(base.ScriptedGenerator({}), PRICES.compute_usd, hedged=True),
     }
     return PriceList(arms, models, TEMPLATES)
 
@@ -92,7 +94,7 @@ def test_an_answer_is_reserved_with_all_that_it_reads_and_writes() -> None:
     question = Ask("d-1", "q" * 30, messages=({"role": "user", "content": "q" * 30},))
     arms = price_list(plain=searching(0, 0), cheap=searching(100, 10))
     read = 10 + len("[{},[null]]") // 3 + 1 + CITE + 2 * 8 + 2 * 50
-    assert arms.answer("plain", question) == Most(read + 20, PRICES.usd_of(read, 20))
+    assert arms.answer("plain", question) == Most(read + 20, PRICES.compute_usd(read, 20))
     assert arms.answer("plain", replace(question, messages=())) == FREE
     assert arms.answer("plain", replace(question, max_tokens=7)).tokens == read + 7
     longer = arms.answer("plain", replace(question, max_tokens=7, options={"n": 3}))
@@ -158,7 +160,7 @@ def loop_of(
     def charge(decision_id: str, cost: Cost) -> None:
         charged.append((decision_id, cost))
 
-    return a_loop(log or MemoryLog(), arms, usd_of=PRICES.usd_of, charge=charge, **options)
+    return a_loop(log or MemoryLog(), arms, compute_usd=PRICES.compute_usd, charge=charge, **options)
 
 
 async def paid(_query: Query, k: int) -> Retrieval:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from armwise.agent.config import ConfigError, parse
-from armwise.agent.hosts.ingress import cache_of
+from armwise.agent.hosts.ingress import open_cache
 from armwise.arms.base import Passage, Retrieval
 from tests.agent.asking import look_up
 from tests.agent.fakes import CONFIG, Service
@@ -90,7 +90,7 @@ def test_an_arm_elsewhere_may_have_a_cache_for_some_time(tmp_path: Path) -> None
     config = parse({**CONFIG, "arms": with_cache(far=far), "retrieval_cache": settings})
     assert config.arms["far"].cache
     assert config.arm_documents["bm25"] == {"kind": "bm25"}
-    cache_of(config.retrieval_cache, str(tmp_path)).close()
+    open_cache(config.retrieval_cache, str(tmp_path)).close()
 
 
 def test_pipelines_of_a_retrieval_with_a_cache_have_it_too() -> None:

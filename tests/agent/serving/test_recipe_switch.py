@@ -152,7 +152,7 @@ async def test_each_earlier_decision_has_the_scores_of_its_own_question_also_aft
             await look_up(service, query=f"question {number} of a river")
         brought, made, store = bringing(service, arms=None), decisions(service), service.point.store
         assert brought.router is not None
-        seen = router_contexts.contexts_of(store, made, brought.router)
+        seen = router_contexts.read_contexts(store, made, brought.router)
         questions = [one.context.question for one in made]
         expected = open_router(store, brought.router).scores(questions, HashingEmbedder(DIM))
     assert len(set(questions)) == len(seen) == 5
@@ -241,9 +241,9 @@ async def test_a_canary_sees_the_scores_of_its_own_router_and_is_verified_with_t
     assert set(last.candidate_scores or {}) == {"none", "bm25"}
     assert await verified(on_each, last)
     assert brought.router is not None
-    (seen,) = router_contexts.contexts_of(on_each.point.store, [last], brought.router)
+    (seen,) = router_contexts.read_contexts(on_each.point.store, [last], brought.router)
     assert seen == last.candidate_context
-    assert router_contexts.contexts_of(on_each.point.store, [last], None) == [last.context]
+    assert router_contexts.read_contexts(on_each.point.store, [last], None) == [last.context]
     unscored = dict(router_contexts.unscored(on_each.point.store, brought.router, newest=100))
     assert last.id not in unscored
 

@@ -57,7 +57,7 @@ def a_loop(
     arms: FakeArms | None = None,
     policy: Policy | None = None,
     generator: Generator | None = None,
-    usd_of: Callable[[int, int], float] = lambda *_: 0.0,
+    compute_usd: Callable[[int, int], float] = lambda *_: 0.0,
     **options: Any,
 ) -> TurnLoop:
     """A loop whose policy draws bm25 unless it is told otherwise."""
@@ -74,7 +74,7 @@ def a_loop(
     return TurnLoop(
         decider=Decider(Serving(policy, 7, scorer=options.pop("scorer", None)), **deciding),
         search=(arms or FakeArms()).search,
-        models={DEFAULT: LanguageModel(generator or base.ScriptedGenerator({}, default=ANSWER), usd_of)},
+        models={DEFAULT: LanguageModel(generator or base.ScriptedGenerator({}, default=ANSWER), compute_usd)},
         log=log,
         **(settings | options),
     )
@@ -491,7 +491,7 @@ async def test_who_leaves_before_the_last_chunk_pays_for_what_was_read(words: in
             await asyncio.Event().wait()
 
     log, long = MemoryLog(), replace(CHAT, messages=({"role": "user", "content": "x" * 4000},))
-    loop = a_loop(log, generator=Reading(), usd_of=lambda read, written: read / 1000 + written)
+    loop = a_loop(log, generator=Reading(), compute_usd=lambda read, written: read / 1000 + written)
     await _cancelled(asyncio.create_task(run(loop, long)), _until(asked.is_set))
     await _until(lambda: len(log.committed) == 2)
     cost = log.execution.cost

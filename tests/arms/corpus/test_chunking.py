@@ -7,7 +7,7 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armwise.arms.corpus.chunking import spans_of
+from armwise.arms.corpus.chunking import cut_spans
 from armwise.arms.tokenizer import count_words
 
 LINES = {
@@ -28,7 +28,7 @@ LINES = {
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
 def test_a_line_of_100000_characters_without_a_blank_has_pieces_of_at_most_240_words(line: str) -> None:
     text = (line * (100_000 // len(line) + 1))[:100_000]
-    spans = spans_of(text)
+    spans = cut_spans(text)
     assert (spans[0][0], spans[-1][1]) == (0, len(text))
     assert all(left[0] < right[0] <= left[1] < right[1] for left, right in pairwise(spans))
     assert max(count_words(text[begin:end]) for begin, end in spans) <= 240
@@ -46,7 +46,7 @@ def test_pieces_cover_a_text_of_any_script_and_none_is_too_long_or_ends_within_a
     parts: list[tuple[str, int]],
 ) -> None:
     text = "".join(line * times for line, times in parts)
-    spans = spans_of(text)
+    spans = cut_spans(text)
     assert all(count_words(text[begin:end]) <= 240 for begin, end in spans)
     assert all(text[begin:end] == text[begin:end].strip() != "" for begin, end in spans)
     covered = {at for begin, end in spans for at in range(begin, end)}
@@ -56,13 +56,13 @@ def test_pieces_cover_a_text_of_any_script_and_none_is_too_long_or_ends_within_a
 
 
 def test_many_blanks_between_two_words_are_in_no_piece() -> None:
-    spans = spans_of("a" + " " * 100_000 + "b")
+    spans = cut_spans("a" + " " * 100_000 + "b")
     assert max(end - begin for begin, end in spans) <= 240 * 16
     assert (spans[0], spans[-1]) == ((0, 1), (100_001, 100_002))
 
 
 def test_a_letter_with_thousands_of_marks_is_cut_as_no_reader_sees_it_as_a_character() -> None:
     text = "e" + "\u0301" * 30_000
-    spans = spans_of(text)
+    spans = cut_spans(text)
     assert (spans[0][0], spans[-1][1]) == (0, len(text))
     assert max(end - begin for begin, end in spans) <= 240 * 32

@@ -836,7 +836,7 @@ def test_a_small_document_may_hold_up_an_ingest_for_less_time_than_a_large_one(
     path = tmp_path / f"a{suffix}"
     with path.open("wb") as file:
         file.truncate(mib << 20)
-    assert LIMITS.seconds_of(path) == seconds
+    assert LIMITS.allow_seconds(path) == seconds
 
 
 def test_html_of_very_many_attributes_is_killed_and_the_rest_of_a_mixed_folder_is_read(

@@ -16,7 +16,7 @@ from armwise.arms import tracing
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval, Usage
 from armwise.arms.corpus import Corpus
 from armwise.arms.deployments import Embedders, arm_host
-from armwise.arms.deployments.arm_host import UnbuiltArmError, key_of
+from armwise.arms.deployments.arm_host import UnbuiltArmError, digest_arm
 from armwise.arms.llm import Chunk, Prompt, base
 from armwise.arms.llm.pricing import TokenPrices
 from armwise.arms.models.embedding import HashingEmbedder
@@ -38,13 +38,13 @@ def asked(text: str = MOON) -> Query:
 @pytest.mark.parametrize("arm", ["bm25", "dense", "rrf"])
 async def test_a_live_arm_is_built_at_the_start_and_known_by_its_key(tmp_path: Path, arm: str) -> None:
     host = open_host(tmp_path, arm)
-    found = await host.search(arm, key_of(arm, GRAPH.closure(arm)), asked(), 1)
+    found = await host.search(arm, digest_arm(arm, GRAPH.closure(arm)), asked(), 1)
     assert [passage.title for passage in found.passages] == ["moon"]
 
 
 async def test_an_unknown_arm_is_built_from_its_description(tmp_path: Path) -> None:
     host, specs = open_host(tmp_path), GRAPH.closure("bm25")
-    key = key_of("bm25", specs)
+    key = digest_arm("bm25", specs)
     with pytest.raises(UnbuiltArmError, match="bm25"):
         await host.search("bm25", key, asked(), 1)
     first = await host.search("bm25", key, asked(), 1, specs)
@@ -65,7 +65,7 @@ async def test_an_arm_that_two_searches_need_at_once_is_built_once(
         return build(name, *have)
 
     monkeypatch.setattr(arm_host, "build_versioned", counted)
-    key = key_of("bm25", specs)
+    key = digest_arm("bm25", specs)
     await asyncio.gather(*(host.search("bm25", key, asked(), 1, specs) for _ in range(2)))
     assert built == ["bm25"]
 
@@ -74,7 +74,7 @@ async def test_a_loaded_arm_is_known(tmp_path: Path) -> None:
     host, names = open_host(tmp_path), ("rrf", "dense")
     await host.load({name: GRAPH.closure(name) for name in names})
     for name in names:
-        found = await host.search(name, key_of(name, GRAPH.closure(name)), asked(), 1)
+        found = await host.search(name, digest_arm(name, GRAPH.closure(name)), asked(), 1)
         assert [passage.title for passage in found.passages] == ["moon"]
 
 
@@ -89,7 +89,7 @@ async def test_an_arm_that_replaced_others_and_cannot_be_built_is_a_warning(
 ) -> None:
     host = open_host(tmp_path, "odd", "bm25", specs={**SPECS, "odd": ODD}, configured=configured)
     assert "arm 'odd' cannot be built" in caplog.text
-    assert (await host.search("bm25", key_of("bm25", GRAPH.closure("bm25")), asked(), 1)).passages
+    assert (await host.search("bm25", digest_arm("bm25", GRAPH.closure("bm25")), asked(), 1)).passages
 
 
 async def test_a_mistake_in_an_arm_is_an_error_of_the_arm_and_its_trace_is_logged(
@@ -98,14 +98,14 @@ async def test_a_mistake_in_an_arm_is_an_error_of_the_arm_and_its_trace_is_logge
     specs = {"broken": own(Broken)}
     host = open_host(tmp_path, "broken", specs=specs)
     with pytest.raises(ArmError, match="ZeroDivisionError: a mistake"):
-        await host.search("broken", key_of("broken", specs), asked(), 1)
+        await host.search("broken", digest_arm("broken", specs), asked(), 1)
     assert "arm 'broken' failed" in caplog.text
     assert "Traceback" in caplog.text
 
 
 async def test_what_an_arm_prompts_is_counted(tmp_path: Path) -> None:
     host = open_host(tmp_path, "steps")
-    found = await host.search("steps", key_of("steps", GRAPH.closure("steps")), asked(), 2)
+    found = await host.search("steps", digest_arm("steps", GRAPH.closure("steps")), asked(), 2)
     assert found.usage.completion_tokens == 4  # "Where is the moon?"
     assert found.usage.prompt_tokens + found.usage.completion_tokens == found.tokens
 
@@ -124,7 +124,7 @@ async def test_cached_tokens_and_prices_of_all_prompts_are_counted_beside_what_a
 ) -> None:
     specs = {**SPECS, "both": ArmSpec(kind="ensemble", params={"arms": ["bm25", "dense"]})}
     host = open_host(tmp_path, "both", specs=specs, generator=Paid({}, default="At the sea."))
-    key, search = key_of("both", ArmGraph(specs).closure("both")), VersionedArm.search
+    key, search = digest_arm("both", ArmGraph(specs).closure("both")), VersionedArm.search
     usage = (await host.search("both", key, asked(), 1)).usage
     assert (usage.completion_tokens, usage.cached_tokens, usage.usd) == (6, 6, 0.5)
     monkeypatch.setattr(
@@ -149,10 +149,10 @@ async def test_what_the_members_of_an_ensemble_prompt_is_counted_also_where_the_
     specs["inner"] = ArmSpec(kind="query_variants", params={"arm": "broken", "way": "hyde"})
     specs["half"] = ArmSpec(kind="query_variants", params={"arm": "inner", "way": "hyde"})
     host = open_host(tmp_path, "both", "half", specs=specs)
-    found = await host.search("both", key_of("both", ArmGraph(specs).closure("both")), asked(), 1)
+    found = await host.search("both", digest_arm("both", ArmGraph(specs).closure("both")), asked(), 1)
     assert found.usage.completion_tokens == 8
     with pytest.raises(ArmError, match="a mistake") as failed:
-        await host.search("half", key_of("half", ArmGraph(specs).closure("half")), asked(), 1)
+        await host.search("half", digest_arm("half", ArmGraph(specs).closure("half")), asked(), 1)
     assert failed.value.usage.completion_tokens == 8
     assert pickle.loads(pickle.dumps(failed.value)).usage == failed.value.usage  # as a handle returns it
 
@@ -164,20 +164,20 @@ async def test_searches_with_a_price_are_charged_beside_what_is_prompted_also_wh
     specs = {**SPECS, "bm25": dear, "broken": own(Broken).model_copy(update={"usd": 2.0})}
     specs["both"] = ArmSpec(kind="ensemble", params={"arms": ["bm25", "dense"]})
     host = open_host(tmp_path, "both", "broken", specs=specs, generator=Paid({}, default="At the sea."))
-    usage = (await host.search("both", key_of("both", ArmGraph(specs).closure("both")), asked(), 1)).usage
+    usage = (await host.search("both", digest_arm("both", ArmGraph(specs).closure("both")), asked(), 1)).usage
     assert (usage.completion_tokens, usage.usd, usage.search_usd) == (6, 0.625, 0.125)
     with pytest.raises(ArmError, match="a mistake") as failed:
-        await host.search("broken", key_of("broken", ArmGraph(specs).closure("broken")), asked(), 1)
+        await host.search("broken", digest_arm("broken", ArmGraph(specs).closure("broken")), asked(), 1)
     assert failed.value.usage == Usage(usd=2.0, search_usd=2.0)
 
 
 async def test_an_arm_of_another_price_is_another_one_for_its_host(tmp_path: Path) -> None:
     host, dear = open_host(tmp_path, "bm25"), SPECS["bm25"].model_copy(update={"usd": 0.125})
-    keys = [key_of("rrf", {**GRAPH.closure("rrf"), "bm25": one}) for one in (SPECS["bm25"], dear)]
+    keys = [digest_arm("rrf", {**GRAPH.closure("rrf"), "bm25": one}) for one in (SPECS["bm25"], dear)]
     assert keys[0] != keys[1]
-    key = key_of("bm25", {"bm25": dear})
+    key = digest_arm("bm25", {"bm25": dear})
     assert (await host.search("bm25", key, asked(), 1, {"bm25": dear})).usage.usd == 0.125
-    free = await host.search("bm25", key_of("bm25", GRAPH.closure("bm25")), asked(), 1)
+    free = await host.search("bm25", digest_arm("bm25", GRAPH.closure("bm25")), asked(), 1)
     assert free.usage == Usage()
 
 
@@ -204,7 +204,7 @@ async def test_a_search_that_nobody_waits_for_prompts_no_more(tmp_path: Path) ->
     specs["both"] = ArmSpec(kind="ensemble", params={"arms": ["four", "bm25"]})
     host = open_host(tmp_path, "both", specs=specs, generator=slow)
     task = asyncio.create_task(
-        host.search("both", key_of("both", ArmGraph(specs).closure("both")), asked(), 9)
+        host.search("both", digest_arm("both", ArmGraph(specs).closure("both")), asked(), 9)
     )
     for _ in range(2):  # both members, in threads of their own
         assert await asyncio.to_thread(slow.begun.acquire, timeout=30)
@@ -212,9 +212,9 @@ async def test_a_search_that_nobody_waits_for_prompts_no_more(tmp_path: Path) ->
     await asyncio.wait([task])
     assert task.cancelled()
     slow.gate.set()
-    after = host.search("bm25", key_of("bm25", specs), asked(), 1, {"bm25": specs["bm25"]})
+    after = host.search("bm25", digest_arm("bm25", specs), asked(), 1, {"bm25": specs["bm25"]})
     assert (await after).passages
-    pool = host._arms[key_of("both", ArmGraph(specs).closure("both"))].pool  # noqa: SLF001 - its end shows nowhere else
+    pool = host._arms[digest_arm("both", ArmGraph(specs).closure("both"))].pool  # noqa: SLF001 - its end shows nowhere else
     await asyncio.to_thread(pool.shutdown)
     assert slow.calls == 2
 
@@ -222,7 +222,7 @@ async def test_a_search_that_nobody_waits_for_prompts_no_more(tmp_path: Path) ->
 async def test_a_search_that_is_cancelled_before_its_first_prompt_prompts_nothing(tmp_path: Path) -> None:
     specs, model = {"slow": own(Waiting)}, base.ScriptedGenerator({}, default="DONE")
     specs["steps"] = ArmSpec(kind="multistep", params={"arm": "slow"})
-    key = key_of("steps", ArmGraph(specs).closure("steps"))
+    key = digest_arm("steps", ArmGraph(specs).closure("steps"))
     host = open_host(tmp_path, "steps", specs=specs, generator=model)
     for cancelled in (False, True):
         model.last_prompt = None
@@ -245,7 +245,7 @@ async def test_a_call_that_runs_out_of_time_is_counted_with_the_most_that_it_may
     prices, slow = TokenPrices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=100.0), Slow()
     host = open_host(tmp_path, "steps", generator=slow, limit_s=0.05, prices=prices)
     with pytest.raises(ArmError, match=r"took longer than 0\.05 s") as failed:
-        await host.search("steps", key_of("steps", GRAPH.closure("steps")), asked(), 2)
+        await host.search("steps", digest_arm("steps", GRAPH.closure("steps")), asked(), 2)
     slow.gate.set()
     usage = failed.value.usage
     assert (usage.completion_tokens, slow.calls) == (32, 1)
@@ -272,7 +272,7 @@ class Noting:
 
 async def test_an_arm_searches_for_the_turn_that_its_caller_carries(tmp_path: Path) -> None:
     specs = {"noting": own(Noting)}
-    host, key = open_host(tmp_path, "noting", specs=specs), key_of("noting", specs)
+    host, key = open_host(tmp_path, "noting", specs=specs), digest_arm("noting", specs)
     for search in (host.search, host.search_version):
         found = await search("noting", key, asked(), 1, carried='["", "d-1", "e-1"]')
         assert found.passages == (Passage("d-1", "e-1", MOON),)
@@ -286,7 +286,7 @@ async def test_a_search_names_the_version_of_its_index(tmp_path: Path) -> None:
     for _ in range(2):
         Light.gate.release()
     for name in names:
-        found = await host.search(name, key_of(name, ArmGraph(specs).closure(name)), asked(), 1)
+        found = await host.search(name, digest_arm(name, ArmGraph(specs).closure(name)), asked(), 1)
         versions[name] = found.index_version
     corpus = versions["bm25"]
     assert versions["dense"].startswith(f"{corpus}-")
@@ -298,10 +298,10 @@ async def test_an_arm_that_waits_holds_up_neither_the_event_loop_nor_another_arm
     specs = {**SPECS, "slow": own(Waiting)}
     host = open_host(tmp_path, "slow", "bm25", specs=specs)
     graph = ArmGraph(specs)
-    slow = asyncio.create_task(host.search("slow", key_of("slow", graph.closure("slow")), asked(), 1))
+    slow = asyncio.create_task(host.search("slow", digest_arm("slow", graph.closure("slow")), asked(), 1))
     try:
         assert await asyncio.to_thread(Waiting.began.acquire, timeout=30)
-        assert (await host.search("bm25", key_of("bm25", graph.closure("bm25")), asked(), 1)).passages
+        assert (await host.search("bm25", digest_arm("bm25", graph.closure("bm25")), asked(), 1)).passages
         assert not slow.done()
     finally:
         Waiting.gate.release()
@@ -316,7 +316,7 @@ async def test_an_arm_that_writes_queries_has_its_encoder_loaded_when_it_is_buil
     specs = GRAPH.closure("steps")
     await plain.load({"steps": specs})
     assert embedders.loaded == {"tiny"}
-    found = await plain.search("steps", key_of("steps", specs), asked("Where is the sea?"), 2)
+    found = await plain.search("steps", digest_arm("steps", specs), asked("Where is the sea?"), 2)
     assert {passage.title for passage in found.passages} == {"sea", "moon"}
 
 
@@ -363,22 +363,22 @@ async def test_a_corpus_that_cannot_be_read_is_an_error_of_the_arm(
 )
 def test_arms_that_differ_in_anything_have_other_keys(other: dict[str, Any]) -> None:
     same = {"name": "a", "specs": {"a": ArmSpec(kind="bm25", params={"k1": 2.0})}}
-    assert key_of(**same) == key_of(**same)  # type: ignore[arg-type]
-    assert key_of(**same) != key_of(**same | other)  # type: ignore[arg-type]
+    assert digest_arm(**same) == digest_arm(**same)  # type: ignore[arg-type]
+    assert digest_arm(**same) != digest_arm(**same | other)  # type: ignore[arg-type]
 
 
 def test_the_order_of_members_and_of_parameters_is_not_part_of_a_key() -> None:
     one, other = ArmSpec(kind="bm25"), ArmSpec(kind="dense")
-    assert key_of("a", {"a": one, "b": other}) == key_of("a", {"b": other, "a": one})
+    assert digest_arm("a", {"a": one, "b": other}) == digest_arm("a", {"b": other, "a": one})
     orders = [{"k1": 1.0, "b": 0.5}, {"b": 0.5, "k1": 1.0}]
-    assert len({key_of("a", {"a": ArmSpec(kind="bm25", params=params)}) for params in orders}) == 1
+    assert len({digest_arm("a", {"a": ArmSpec(kind="bm25", params=params)}) for params in orders}) == 1
 
 
 @pytest.mark.parametrize("then", ["b", None])
 async def test_a_search_during_which_its_index_has_changed_names_both_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str | None
 ) -> None:
-    host, key = open_host(tmp_path, "bm25"), key_of("bm25", GRAPH.closure("bm25"))
+    host, key = open_host(tmp_path, "bm25"), digest_arm("bm25", GRAPH.closure("bm25"))
     version = (await host.search("bm25", key, asked(), 1)).index_version
     assert version
     assert await host.version("bm25", key) == version
@@ -390,6 +390,6 @@ async def test_a_search_during_which_its_index_has_changed_names_both_versions(
 async def test_the_version_of_an_arm_that_is_not_known_yet_is_that_of_its_description(tmp_path: Path) -> None:
     host, specs = open_host(tmp_path), GRAPH.closure("bm25")
     with pytest.raises(UnbuiltArmError, match="bm25"):
-        await host.version("bm25", key_of("bm25", specs))
-    version = await host.version("bm25", key_of("bm25", specs), specs)
-    assert version == (await host.search("bm25", key_of("bm25", specs), asked(), 1)).index_version
+        await host.version("bm25", digest_arm("bm25", specs))
+    version = await host.version("bm25", digest_arm("bm25", specs), specs)
+    assert version == (await host.search("bm25", digest_arm("bm25", specs), asked(), 1)).index_version

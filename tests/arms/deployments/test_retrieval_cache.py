@@ -17,7 +17,7 @@ import pytest
 
 from armwise.arms.base import Passage, Query, Retrieval, Usage
 from armwise.arms.deployments import retrieval_cache
-from armwise.arms.deployments.retrieval_cache import FILE, RetrievalCache, key_of
+from armwise.arms.deployments.retrieval_cache import FILE, RetrievalCache, make_key
 from armwise.arms.filters import Comparison
 
 MIB = 1 << 20
@@ -48,7 +48,7 @@ class Clock:
 
 
 def key(name: str = "") -> bytes:
-    found = key_of("arm", "a1", replace(QUERY, text=f"{QUERY.text} {name}"), 4)
+    found = make_key("arm", "a1", replace(QUERY, text=f"{QUERY.text} {name}"), 4)
     assert found is not None
     return found
 
@@ -118,12 +118,14 @@ async def test_a_score_of_numpy_comes_back_with_every_digit(cache: RetrievalCach
 )
 def test_a_search_that_differs_in_anything_has_another_key(other: dict[str, Any]) -> None:
     same = {"searched": "arm", "version": "a1", "query": QUERY, "k": 4}
-    assert key_of(**same) == key_of(**same | {"query": replace(QUERY, seed=7, embeddings={"x": np.ones(1)})})  # type: ignore[arg-type]
-    assert key_of(**same) != key_of(**same | other)  # type: ignore[arg-type]
+    assert make_key(**same) == make_key(
+        **same | {"query": replace(QUERY, seed=7, embeddings={"x": np.ones(1)})}
+    )  # type: ignore[arg-type]
+    assert make_key(**same) != make_key(**same | other)  # type: ignore[arg-type]
 
 
 def test_a_text_that_is_no_unicode_has_no_key() -> None:
-    assert key_of("arm", "a1", Query("\ud800"), 4) is None
+    assert make_key("arm", "a1", Query("\ud800"), 4) is None
 
 
 @pytest.mark.parametrize("bad", [Passage("p", "", "\ud800"), Passage("p", "", "", float("nan"))])

@@ -14,7 +14,7 @@ from armwise.arms.engines import milvus, opensearch, postgres, qdrant
 from armwise.arms.filters import Comparison, Compound, permits
 from armwise.arms.retrievers import ingest as ingesting
 from armwise.arms.retrievers.collection import Collection, FillState, Row
-from armwise.arms.retrievers.conditions import FactsDialect, condition_of, facts_of
+from armwise.arms.retrievers.conditions import FactsDialect, build_condition, list_facts
 from armwise.arms.retrievers.ingest import Embedded, compute_version, ingest, row_format
 from tests.arms.contract import ask, check_arm
 from tests.arms.engines.conftest import Engine
@@ -72,7 +72,7 @@ class Truth(FactsDialect[bool]):
     def __init__(self, facts: list[str]) -> None:
         self.facts = set(facts)
 
-    def any_of(self, facts: Any) -> bool:
+    def match_any(self, facts: Any) -> bool:
         return not self.facts.isdisjoint(facts)
 
     def every(self, parts: Any) -> bool:
@@ -89,25 +89,27 @@ class Truth(FactsDialect[bool]):
 @settings(max_examples=150)
 def test_facts_are_enough_to_tell_what_a_caller_may_see(metadata: Any, where: Any, groups: Any) -> None:
     asked = Query("", where=where, groups=groups)
-    assert condition_of(asked, Truth(facts_of(metadata))) is permits(where, groups, metadata)
+    assert build_condition(asked, Truth(list_facts(metadata))) is permits(where, groups, metadata)
 
 
 @given(st.floats(allow_nan=False), st.floats(allow_nan=False), st.sampled_from(["gt", "gte", "lt", "lte"]))
 def test_facts_compare_all_numbers(found: float, asked: float, how: Any) -> None:
     where = Comparison(type=how, key="x", value=asked)
-    assert condition_of(Query("", where=where), Truth(facts_of({"x": found}))) is permits(
+    assert build_condition(Query("", where=where), Truth(list_facts({"x": found}))) is permits(
         where, (), {"x": found}
     )
 
 
 def test_what_is_null_is_no_fact() -> None:
     nothing: Any = {"x": None}
-    assert facts_of(nothing) == []
+    assert list_facts(nothing) == []
 
 
 def test_a_whole_number_is_one_fact_with_a_point_and_without() -> None:
-    assert facts_of({"a": 5.0}) == facts_of({"a": 5}) != facts_of({"a": 5.5})
-    assert condition_of(Query("", where=Comparison(type="eq", key="a", value=5.0)), Truth(facts_of({"a": 5})))
+    assert list_facts({"a": 5.0}) == list_facts({"a": 5}) != list_facts({"a": 5.5})
+    assert build_condition(
+        Query("", where=Comparison(type="eq", key="a", value=5.0)), Truth(list_facts({"a": 5}))
+    )
 
 
 @pytest.mark.parametrize("how", ["gt", "gte", "lt", "lte"])
@@ -115,7 +117,7 @@ def test_a_whole_number_is_one_fact_with_a_point_and_without() -> None:
 def test_facts_compare_with_numbers_beyond_all_floats(how: Any, asked: float) -> None:
     where = Comparison(type=how, key="x", value=asked)
     for found in (-1e308, -5, 0, 7.5, 1e308):
-        assert condition_of(Query("", where=where), Truth(facts_of({"x": found}))) is permits(
+        assert build_condition(Query("", where=where), Truth(list_facts({"x": found}))) is permits(
             where, (), {"x": found}
         )
 

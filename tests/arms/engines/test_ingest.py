@@ -10,7 +10,7 @@ import pytest
 
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.retrievers import ingest as ingesting
-from armwise.arms.retrievers.ingest import Embedded, IngestReport, compute_version, digest_of, ingest
+from armwise.arms.retrievers.ingest import Embedded, IngestReport, compute_version, digest_passage, ingest
 from tests.arms.engines.passages import CollectionInMemory, InMemory
 
 
@@ -123,9 +123,13 @@ def test_a_passage_that_differs_in_anything_is_written_again(changed: dict[str, 
 
 def test_a_digest_is_of_the_id_and_of_the_model_too_and_not_of_the_order_of_metadata() -> None:
     named = replace(WHOLE, metadata={"a": 1, "b": 2})
-    assert digest_of(named, "m") == digest_of(replace(named, metadata={"b": 2, "a": 1}), "m")
-    others = [digest_of(replace(named, id="q"), "m"), digest_of(named, "n"), digest_of(named, "")]
-    assert len({digest_of(named, "m"), *others}) == 4
+    assert digest_passage(named, "m") == digest_passage(replace(named, metadata={"b": 2, "a": 1}), "m")
+    others = [
+        digest_passage(replace(named, id="q"), "m"),
+        digest_passage(named, "n"),
+        digest_passage(named, ""),
+    ]
+    assert len({digest_passage(named, "m"), *others}) == 4
 
 
 def test_a_version_is_of_the_texts_the_metadata_and_the_model() -> None:

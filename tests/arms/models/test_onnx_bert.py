@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from armwise.arms.models import onnx_bert, onnx_export
-from armwise.arms.models.files import digest_of
+from armwise.arms.models.files import digest_file
 from armwise.arms.models.onnx_bert import NoBertError
 from armwise.arms.models.onnx_graph import NotExportableError, OnnxExport, OnnxGraph
 from tests.arms.models.conftest import TEXTS
@@ -115,7 +115,7 @@ def test_what_is_no_bert_asks_for_torch_where_it_is_missing(
     model = sentence_model("mean")
     changed(model / "config.json", model_type="roberta")
     monkeypatch.setattr(onnx_export, "find_spec", lambda _: None)
-    export = OnnxExport(str(model), "", digest_of(model), "sentences", "float32")
+    export = OnnxExport(str(model), "", digest_file(model), "sentences", "float32")
     with pytest.raises(
         NotExportableError, match="'roberta', not 'bert', and torch, which reads others, is not installed"
     ):
@@ -168,10 +168,10 @@ def test_poolings_of_older_files_are_read_by_their_keys(
     for wrong in ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, {}):
         path.write_text(json.dumps(wrong))
         with pytest.raises(NoBertError, match="its pooling is "):
-            onnx_bert.layout_of(model, "sentences")
+            onnx_bert.read_layout(model, "sentences")
     path.write_text(json.dumps({"pooling_mode_cls_token": True, "pooling_mode_weightedmean_tokens": True}))
     with pytest.raises(NoBertError, match="cls, pooling_mode_weightedmean_tokens"):
-        onnx_bert.layout_of(model, "sentences")
+        onnx_bert.read_layout(model, "sentences")
 
 
 def test_modules_beyond_a_pooling_are_refused(sentence_model: Callable[..., Path]) -> None:
@@ -179,14 +179,14 @@ def test_modules_beyond_a_pooling_are_refused(sentence_model: Callable[..., Path
 
     model = sentence_model("mean", modules.Dense(24, 8))
     with pytest.raises(NoBertError, match="its modules are Transformer, Pooling, Dense"):
-        onnx_bert.layout_of(model, "sentences")
+        onnx_bert.read_layout(model, "sentences")
 
 
 def test_a_cross_encoder_of_several_classes_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
     model = shutil.copytree(tiny_bert, tmp_path / "copy")
     changed(model / "config.json", id2label={"0": "no", "1": "yes"})
     with pytest.raises(NoBertError, match="no cross-encoder with a single score"):
-        onnx_bert.layout_of(model, "pairs")
+        onnx_bert.read_layout(model, "pairs")
 
 
 def test_a_model_without_a_tensor_names_it(sentence_model: Callable[..., Path]) -> None:
@@ -198,4 +198,4 @@ def test_a_model_without_a_tensor_names_it(sentence_model: Callable[..., Path]) 
     del weights[name]
     bare = {key.removeprefix("bert."): value for key, value in weights.items()}
     with pytest.raises(NoBertError, match=r"no tensor 'encoder\.layer\.1\.output\.dense\.bias'"):
-        onnx_bert.graph_of(bare, onnx_bert.layout_of(model, "sentences"))
+        onnx_bert.build_graph(bare, onnx_bert.read_layout(model, "sentences"))

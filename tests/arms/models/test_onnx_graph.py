@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from armwise.arms import extras
 from armwise.arms.models import ModelNotFoundError, embedding, onnx_graph
 from armwise.arms.models.embedding import Backbone, build_embedder
-from armwise.arms.models.files import digest_of
+from armwise.arms.models.files import digest_file
 from armwise.arms.models.onnx_graph import NotExportableError, OnnxExport, open_graph
 from tests.arms.models.conftest import TEXTS
 
@@ -47,7 +47,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def export_of(model: Path) -> OnnxExport:
-    return OnnxExport(str(model), "", digest_of(model), "sentences", "float32")
+    return OnnxExport(str(model), "", digest_file(model), "sentences", "float32")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)

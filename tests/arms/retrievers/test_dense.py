@@ -233,7 +233,7 @@ def test_of_two_builders_at_once_one_builds_and_the_other_waits(tmp_path: Path) 
     def build_once() -> dict[str, object]:
         meet.wait()
         indexe_build_once.build(target, {}, lambda unfinished: built.append(unfinished))
-        return dict(manifest.identity_of(target))
+        return dict(manifest.identify(target))
 
     with ThreadPoolExecutor(2) as pool:
         seen = [pool.submit(build_once) for _ in range(2)]

@@ -26,9 +26,9 @@ from armwise.arms.retrievers.rerank import (
     REGULARIZE,
     PlackettLuceParams,
     RegularizeParams,
+    compute_weights,
     plackett_luce,
     regularized,
-    weights_of,
 )
 from tests.arms.contract import DIM, ask, check_arm
 
@@ -245,7 +245,7 @@ def test_the_same_decision_is_drawn_the_same_and_two_arms_draw_apart(resources: 
 def test_weights_keep_the_order_and_lie_between_1_and_2_to_the_power(
     scores: list[float], power: float
 ) -> None:
-    weights = weights_of(np.array(scores), power)
+    weights = compute_weights(np.array(scores), power)
     assert (weights >= 1.0).all()
     assert (weights <= 2.0**power * (1 + 1e-9)).all()
     assert (np.diff(weights[np.argsort(scores)]) >= 0).all()

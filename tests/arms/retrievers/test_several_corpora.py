@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from armwise.arms.corpus import Corpus, CorpusSource, ingest_all
-from armwise.arms.deployments.arm_host import key_of
+from armwise.arms.deployments.arm_host import digest_arm
 from armwise.arms.lab.jobs.job import PoolJob, Sweep
 from armwise.arms.models import Backbone
 from armwise.arms.retrievers import (
@@ -102,7 +102,7 @@ def test_a_sweep_finds_what_each_arm_finds_alone(have: Resources) -> None:
 def test_the_corpus_is_part_of_what_an_arm_is() -> None:
     one, other = SPECS["docs"], SPECS["tickets"]
     pair = {"arm": one}, {"arm": other}
-    assert key_of("arm", pair[0]) != key_of("arm", pair[1])
+    assert digest_arm("arm", pair[0]) != digest_arm("arm", pair[1])
     assert ArmGraph(pair[0]).search_digest("arm") != ArmGraph(pair[1]).search_digest("arm")
     assert not are_equivalent(one, other)
     assert arm_features("arm", one)["corpus=docs"] == 1.0

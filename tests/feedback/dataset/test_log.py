@@ -80,7 +80,7 @@ def test_three_metrics_are_added_up_without_an_error_of_rounding() -> None:
     rule = RewardRule(metrics={name: Metric() for name in "abc"}, cost_weight=0.0)
     one = example(1, metrics={"a": 0.1, "b": 0.2, "c": 0.3})
     assert (0.1 + 0.2 + 0.3) / 3 != 0.6 / 3
-    assert Log.from_examples([one], rule).reward.tolist() == [rule.reward_of(one)] == [0.6 / 3]
+    assert Log.from_examples([one], rule).reward.tolist() == [rule.compute_reward(one)] == [0.6 / 3]
 
 
 def test_what_cannot_be_evaluated_is_counted_by_its_first_reason(log: Log) -> None:

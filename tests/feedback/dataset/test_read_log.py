@@ -63,7 +63,7 @@ def test_rewards_of_columns_are_those_of_the_rule_to_the_last_digit(seed: int) -
         np.array([x.decision.cost_weight for x in examples], dtype=np.float64),
         np.array([x.failed for x in examples]),
     )
-    expected = [rule.reward_of(x) for x in examples]
+    expected = [rule.compute_reward(x) for x in examples]
     assert [None if np.isnan(value) else value for value in found.tolist()] == expected
 
 

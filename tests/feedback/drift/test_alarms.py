@@ -101,7 +101,7 @@ def test_labels_close_what_an_alarm_opened_and_the_next_alarm_opens_it_again(sto
 def published(store: Store, recipe: str, join: str = RULE.join, after: int = 0) -> Version:
     """A version of a recipe that begins to learn after a position."""
     start = StartingPoint(after=after).document() if after else None
-    epoch, digest = take_epoch(store, "test", 0.0), versions.digest_of(b"state")
+    epoch, digest = take_epoch(store, "test", 0.0), versions.digest_state(b"state")
     draft = Version(0, None, recipe, join, {}, after, 0, digest, epoch, 0.0, start)
     return replace(draft, version=versions.publish(store, draft, b"state"))
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from river.drift import ADWIN
 
 from armwise.feedback.drift import monitor
-from armwise.feedback.drift.monitor import Adwin, Change, DriftSpec, Monitor, PageHinkley, start_of
+from armwise.feedback.drift.monitor import Adwin, Change, DriftSpec, Monitor, PageHinkley, find_start
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Example
 from armwise.feedback.reward import Metric, RewardRule
 
@@ -201,7 +201,7 @@ def test_the_same_log_gives_the_same_alarms_wherever_a_reader_began(
     whole = watch(log)
     assert "reward of b" in {change.subject for change in whole}
     reader = Monitor(SPEC, RULE)
-    for one, reward in log[start_of(cut) : cut]:
+    for one, reward in log[find_start(cut) : cut]:
         reader.see(one, reward)
     after = [change for one, reward in log[cut:] for change in reader.see(one, reward)]
     assert after == [change for change in whole if change.example_seq > cut]

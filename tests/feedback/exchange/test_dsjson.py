@@ -58,7 +58,7 @@ EVENT: dict[str, Any] = {
 
 
 def written(examples: list[Example], left_out: Counter[str] | None = None) -> list[bytes]:
-    return list(write_dsjson(examples, RULE.reward_of, Counter() if left_out is None else left_out))
+    return list(write_dsjson(examples, RULE.compute_reward, Counter() if left_out is None else left_out))
 
 
 def read_faults(folder: Path, *lines: bytes | dict[str, Any]) -> tuple[list[Example], Faults]:
@@ -175,7 +175,7 @@ def test_vw_learns_from_the_file_what_our_policy_learns_from_the_log() -> None:
     rng = np.random.default_rng(0)
     for seq in range(1, 200):
         sent = example(seq, str(rng.choice(ARMS)), float(rng.uniform(-1, 1)))
-        reward = RULE.reward_of(sent)
+        reward = RULE.compute_reward(sent)
         assert reward is not None
         ours.learn(sent.decision, reward)
         events = vw.parse(written([sent])[0].decode().strip())

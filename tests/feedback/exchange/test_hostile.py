@@ -27,7 +27,7 @@ def converted(path: Path, out: Path, *, strict: bool = False) -> tuple[list[Exam
     read = read_obp if path.is_dir() or path.suffix == ".npz" else read_dsjson
     rows = list(read(path, imported.REWARD, SCALE, faults))
     with out.open("wb") as file:
-        write_export(rows, file, Header(written_at=0.0, reward=imported.rule_of(imported.REWARD, SCALE)))
+        write_export(rows, file, Header(written_at=0.0, reward=imported.make_rule(imported.REWARD, SCALE)))
     assert [one.decision.id for one in read_export(out)] == [one.decision.id for one in rows]
     return rows, dict(faults.counts)
 

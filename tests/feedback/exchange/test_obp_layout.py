@@ -37,7 +37,7 @@ ITEMS = ",item_id,item_feature_0,item_feature_1\n0,0,-0.677,ceca2003\n1,1,-0.72,
 
 def export(folder: Path, examples: Iterable[Example]) -> Counter[str]:
     left_out, kept = Counter[str](), list(examples)
-    write_obp(folder, lambda: kept, RULE.reward_of, left_out)
+    write_obp(folder, lambda: kept, RULE.compute_reward, left_out)
     return left_out
 
 
@@ -164,7 +164,7 @@ def test_what_an_evaluation_needs_comes_back_from_either(
         for seq, (one, earned) in enumerate(zip(found, rewards, strict=True), start=1)
     ]
     folder = tmp_path_factory.mktemp("obp")
-    write_obp(folder, lambda: examples, FOREIGN.reward_of, Counter())
+    write_obp(folder, lambda: examples, FOREIGN.compute_reward, Counter())
     for back in (read(folder)[0], read(folder / ARRAYS)[0]):
         assert [one.decision.drawn for one in back] == [one.decision.drawn for one in examples]
         assert [one.metrics for one in back] == [one.metrics for one in examples]

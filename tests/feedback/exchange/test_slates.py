@@ -297,13 +297,13 @@ def test_what_an_estimator_needs_is_named() -> None:
 
 
 def logged(
-    m: int, seed: int, reward_of: Callable[[Integers, np.random.Generator], Floats]
+    m: int, seed: int, compute_reward: Callable[[Integers, np.random.Generator], Floats]
 ) -> tuple[Floats, Floats, Floats]:
     """Slates of two positions with two items, drawn alike; the target draws item 1 by 0.8."""
     rng = np.random.default_rng(seed)
     items = rng.integers(2, size=(m, 2))
     target = np.where(items == 1, 0.8, 0.2)
-    return reward_of(items, rng), np.full((m, 2), 0.5), target
+    return compute_reward(items, rng), np.full((m, 2), 0.5), target
 
 
 def test_intervals_of_slates_hold_the_truth_as_often_as_they_say() -> None:

@@ -16,9 +16,9 @@ from pyarrow import parquet
 
 from armwise.agent.policies import FeatureSpec, describe
 from armwise.feedback.events import IMPORTED
-from armwise.feedback.exchange import rule_of
+from armwise.feedback.exchange import make_rule
 from armwise.feedback.exchange.messages import ASSISTANT, last_text
-from armwise.feedback.exchange.table import feature_of, number, seconds
+from armwise.feedback.exchange.table import name_feature, number, seconds
 from armwise.feedback.jsonl import ExchangeError, Header, read_export, write_export
 from tests.feedback.exchange.traffic import (
     ARMS,
@@ -68,7 +68,7 @@ def test_all_that_was_read_survives_the_export(tmp_path: Path) -> None:
     examples, log = read(as_lines(tmp_path / "log.jsonl", table_rows(TURNS[:200])), **NAMES)
     with (tmp_path / "out.jsonl").open("wb") as file:
         write_export(
-            examples, file, Header(written_at=0.0, reward=rule_of("reward", (0.0, 1.0)), arms=log.arms)
+            examples, file, Header(written_at=0.0, reward=make_rule("reward", (0.0, 1.0)), arms=log.arms)
         )
     back = list(read_export(tmp_path / "out.jsonl"))
     assert back == examples
@@ -294,7 +294,7 @@ def test_a_column_of_ids_is_no_column_of_arms(tmp_path: Path, monkeypatch: pytes
 )
 def test_a_feature_is_what_our_own_contexts_have(value: float | bool | str) -> None:
     """A table has texts for numbers and booleans, which are read as those."""
-    found = feature_of("x", value)
+    found = name_feature("x", value)
     if isinstance(value, str):
         return
     assert found is not None
@@ -303,9 +303,9 @@ def test_a_feature_is_what_our_own_contexts_have(value: float | bool | str) -> N
 
 def test_texts_are_features_by_name_and_nothing_is_none() -> None:
     expected = describe("", FeatureSpec(words=0, shape=False), extra={"tier": "free"}).features
-    assert dict([feature_of("tier", "free") or ("", 0.0)]) == dict(expected)
-    assert feature_of("tier", " ") is None
-    assert feature_of("plan", "yes") == ("plan=yes", 1.0)
+    assert dict([name_feature("tier", "free") or ("", 0.0)]) == dict(expected)
+    assert name_feature("tier", " ") is None
+    assert name_feature("plan", "yes") == ("plan=yes", 1.0)
 
 
 @given(st.datetimes(datetime(1980, 1, 1), datetime(2200, 1, 1)))

@@ -23,7 +23,7 @@ from armwise.feedback.log import schema as log_schema
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.database import open_database
 from armwise.feedback.log.facts import decision_row
-from armwise.feedback.log.schema import MIGRATIONS, check, migrate, prepare, schema_of
+from armwise.feedback.log.schema import MIGRATIONS, check, migrate, prepare, read_schema
 from armwise.feedback.log.store import DrawSecret
 from armwise.feedback.registry import active_policy
 from tests.feedback.conftest import decision
@@ -47,7 +47,7 @@ def url(engine: sa.Engine) -> str:
 
 def schema(engine: sa.Engine) -> int:
     with engine.begin() as connection:
-        return schema_of(connection)
+        return read_schema(connection)
 
 
 def stamp(engine: sa.Engine, number: str) -> None:

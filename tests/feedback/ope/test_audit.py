@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from armwise.feedback.arrays import drawn_of
+from armwise.feedback.arrays import take_drawn
 from armwise.feedback.ope import Audit, Check, CheckStatus, Draws, audit
 from armwise.feedback.ope.audit import (
     ERROR,
@@ -37,7 +37,7 @@ def every_log(p: np.ndarray, **columns: object) -> list[tuple[float, Draws]]:
     logs = []
     for drawn in product(range(k), repeat=n):
         column = np.array(drawn)
-        chance = drawn_of(p, column)
+        chance = take_drawn(p, column)
         made = Draws(tuple("abc"[:k]), column, chance, p, **columns)  # type: ignore[arg-type]
         logs.append((float(chance.prod()), made))
     return logs
@@ -207,7 +207,7 @@ def test_rows_of_a_user_that_keep_their_arm_are_one_draw() -> None:
 def small(n: int = 40, **columns: object) -> Draws:
     p = np.tile([0.5, 0.25, 0.25], (n, 1))
     drawn = np.arange(n) * 7 % 4 % 3
-    return replace(Draws(("a", "b", "c"), drawn, drawn_of(p, drawn), p), **columns)
+    return replace(Draws(("a", "b", "c"), drawn, take_drawn(p, drawn), p), **columns)
 
 
 def test_a_log_without_propensities_fails_plainly() -> None:
@@ -270,7 +270,7 @@ def test_a_floor_that_is_claimed_and_not_kept_fails() -> None:
 def test_arms_without_a_chance_are_counted_where_they_were_eligible() -> None:
     p = np.where((np.arange(40) < 10)[:, None], [1.0, 0.0, 0.0], [0.5, 0.25, 0.25])
     drawn = np.where(np.arange(40) < 10, 0, small().drawn)
-    log = small(p=p, drawn=drawn, propensity=drawn_of(p, drawn))
+    log = small(p=p, drawn=drawn, propensity=take_drawn(p, drawn))
     found = audit(log)
     check = named(found, "arms that could not be drawn")
     assert (check.status, check.found) == (CheckStatus.WARN, "10 of 40 (25 %)")
@@ -286,7 +286,7 @@ def test_a_stretch_of_certain_draws_is_20_rows_in_a_row(length: int, status: Che
     here = (np.arange(100) >= 30) & (np.arange(100) < 30 + length)
     p = np.where(here[:, None], [1.0, 0.0], [0.5, 0.5])
     drawn = np.where(here, 0, np.arange(100) % 3 % 2)
-    check = named(audit(Draws(("a", "b"), drawn, drawn_of(p, drawn), p)), "deterministic stretches")
+    check = named(audit(Draws(("a", "b"), drawn, take_drawn(p, drawn), p)), "deterministic stretches")
     assert check.status is status
     if status is CheckStatus.WARN:
         assert "1 stretches, the longest of 20 decisions from decision 31 on" in check.advice
@@ -363,7 +363,7 @@ def test_the_table_of_arms_has_draws_and_weights() -> None:
     p = np.array([[0.5, 0.5, 0.0]] * 4)
     drawn = np.array([0, 0, 0, 1])
     eligible = np.array([[True, True, False]] * 4)
-    a, b, c = audit(Draws(("a", "b", "c"), drawn, drawn_of(p, drawn), p, eligible)).arms
+    a, b, c = audit(Draws(("a", "b", "c"), drawn, take_drawn(p, drawn), p, eligible)).arms
     assert (a.eligible, a.drawn, a.expected, a.mean_weight, a.least) == (4, 3, 2.0, 1.5, 0.5)
     assert a.error == pytest.approx(np.sqrt((3 * 4 / 4 - 1.5**2) / 4))
     assert (b.mean_weight, b.error) == (0.5, None)

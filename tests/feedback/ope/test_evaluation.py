@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from armwise.feedback.arrays import Floats, drawn_of
+from armwise.feedback.arrays import Floats, take_drawn
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope.estimators import ESTIMATORS, Rows, estimate, mrdr_weight
 from armwise.feedback.ope.evaluation import INTERVALS, NEVER_DRAWN, EstimatorResult, evaluate, predict
@@ -165,7 +165,7 @@ def test_a_target_that_draws_what_the_log_could_not_has_no_estimates(log: Log) -
     assert log.p_log is not None
     p_log = np.where(np.arange(3) == (log.drawn[:, None] + 1) % 3, 0.0, log.p_log)
     p_log /= p_log.sum(axis=1, keepdims=True)
-    narrow = replace(log, p_log=p_log, propensity=drawn_of(p_log, log.drawn))
+    narrow = replace(log, p_log=p_log, propensity=take_drawn(p_log, log.drawn))
     (one,) = evaluate(narrow, {"c": always(log, 0.0, 0.0, 1.0)}, rng(), estimators=("ips",))["c"].estimates
     assert (one.value, one.difference) == (None, None)
     assert one.note.startswith("draws with a chance of 0.")

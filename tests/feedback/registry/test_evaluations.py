@@ -17,13 +17,13 @@ from armwise.feedback.registry.evaluations import (
     claim,
     fail,
     find,
+    find_newest,
     finish,
-    html_of,
-    newest_of,
     page,
+    read_html,
+    read_result,
     release,
     report_progress,
-    result_of,
     submit,
 )
 
@@ -46,14 +46,14 @@ def test_what_is_asked_for_is_queued_and_found_again(store: Store) -> None:
     assert (asked.submitted_at, asked.started_at, asked.finished_at) == (10.0, None, None)
     assert (asked.worker, asked.error) == (None, None)
     assert find(store, 1) == asked
-    assert result_of(store, 1) is html_of(store, 1) is None
+    assert read_result(store, 1) is read_html(store, 1) is None
 
 
 def test_there_may_be_no_such_evaluation(store: Store) -> None:
     assert find(store, 1) is None
-    assert result_of(store, 1) is html_of(store, 1) is None
+    assert read_result(store, 1) is read_html(store, 1) is None
     assert claim(store, OURS, "w", 1.0) is None
-    assert newest_of(store, OURS, REQUEST) is None
+    assert find_newest(store, OURS, REQUEST) is None
 
 
 def test_an_evaluation_goes_from_the_queue_over_a_worker_to_its_answer(store: Store) -> None:
@@ -75,8 +75,8 @@ def test_an_evaluation_goes_from_the_queue_over_a_worker_to_its_answer(store: St
     done = find(store, 1)
     assert done is not None
     assert (done.status, done.done, done.finished_at, done.error) == (EvaluationStatus.DONE, 1.0, 13.0, None)
-    assert result_of(store, 1) == RESULT
-    assert html_of(store, 1) == ANSWER.html
+    assert read_result(store, 1) == RESULT
+    assert read_html(store, 1) == ANSWER.html
     assert claim(store, OURS, "w", 14.0) is None
 
 
@@ -129,7 +129,7 @@ def test_a_worker_that_comes_back_too_late_changes_nothing(store: Store) -> None
     finish(store, mine, ANSWER, 101.0)
     with pytest.raises(SupersededError):
         finish(store, late, WRONG, 102.0)
-    assert result_of(store, 1) == RESULT
+    assert read_result(store, 1) == RESULT
 
 
 def test_a_worker_takes_up_what_it_left_at_once_and_not_what_another_does(store: Store) -> None:
@@ -234,11 +234,11 @@ def test_what_must_not_wait_for_others_is_taken_although_the_queue_is_full(store
 def test_services_of_two_configurations_share_a_log_and_no_work(store: Store) -> None:
     asked = submit(store, OURS, REQUEST, 0.0, most=1)
     assert claim(store, "theirs", "w", 1.0) is None
-    assert newest_of(store, "theirs", REQUEST) is None
+    assert find_newest(store, "theirs", REQUEST) is None
     assert submit(store, "theirs", REQUEST, 2.0, most=1).seq == 2, "nor room in the queue"
     mine = claim(store, OURS, "w", 3.0)
     assert mine is not None
-    assert (mine.seq, newest_of(store, OURS, REQUEST)) == (asked.seq, mine)
+    assert (mine.seq, find_newest(store, OURS, REQUEST)) == (asked.seq, mine)
 
 
 def test_a_worker_may_want_one_and_no_other(store: Store) -> None:
@@ -262,8 +262,8 @@ def test_the_newest_of_a_request_is_of_exactly_that_one(store: Store) -> None:
     submit(store, OURS, REQUEST, 0.0)
     again = submit(store, OURS, REQUEST, 1.0)
     submit(store, OURS, {**REQUEST, "gate": False}, 2.0)
-    assert newest_of(store, OURS, REQUEST) == again
-    assert newest_of(store, OURS, {**REQUEST, "features": {"tier": 2.0}}) is None
+    assert find_newest(store, OURS, REQUEST) == again
+    assert find_newest(store, OURS, {**REQUEST, "features": {"tier": 2.0}}) is None
 
 
 def test_workers_that_race_share_the_work_and_none_is_done_twice(url: str) -> None:
@@ -286,7 +286,7 @@ def test_workers_that_race_share_the_work_and_none_is_done_twice(url: str) -> No
         shares = dict(zip("abcd", pool.map(work, "abcd"), strict=True))
     assert sorted(seq for share in shares.values() for seq in share) == list(range(1, jobs + 1))
     with closing(Store(url)) as store:
-        assert all(result_of(store, seq) == {"by": name} for name, share in shares.items() for seq in share)
+        assert all(read_result(store, seq) == {"by": name} for name, share in shares.items() for seq in share)
 
 
 STEPS = st.lists(

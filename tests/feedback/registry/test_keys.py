@@ -30,9 +30,9 @@ def test_a_key_is_read_back_as_it_was_made_and_its_secret_is_kept_as_a_hash(stor
     found = keys.TOKEN.fullmatch(token)
     assert found is not None
     assert found[1] == made.public_id
-    assert keys.hash_of(found[2]) == made.secret_hash
+    assert keys.hash_secret(found[2]) == made.secret_hash
     assert token != other
-    assert keys.hash_of("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert keys.hash_secret("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 def test_a_key_is_disabled_once_and_no_other_with_it(store: Store) -> None:

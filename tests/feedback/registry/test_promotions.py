@@ -35,7 +35,7 @@ from armwise.feedback.registry.versions import (
     Version,
     add,
     checkpoint,
-    digest_of,
+    digest_state,
     find,
     is_kept,
     page,
@@ -61,7 +61,7 @@ def published(store: Store, recipe: str = "ours", state: bytes = b"state") -> Ve
         policy={"kind": "uniform", "params": {}},
         examples_seq=3,
         applied_seq=5,
-        digest=digest_of(state),
+        digest=digest_state(state),
         epoch=take_epoch(store, "test", 1.0),
         created_at=2.0,
     )
@@ -363,7 +363,7 @@ def test_bytes_that_were_pruned_are_stored_again_with_a_promotion_and_only_if_th
 
 def beside(store: Store, since: int, examples_seq: int = 3, recipe: str = "other") -> Version | None:
     """Publish a version beside a learner, of a training log that was read under an epoch."""
-    draft = Version(0, None, recipe, "j", {}, examples_seq, 5, digest_of(b"new"), since, 2.0)
+    draft = Version(0, None, recipe, "j", {}, examples_seq, 5, digest_state(b"new"), since, 2.0)
     return find(store, publish_beside(store, draft, b"new"))
 
 

@@ -219,7 +219,7 @@ def test_a_recipe_comes_from_the_first_run_whose_candidate_is_of_it(store: Store
 
 def label(name: str, run: int | None) -> Decision:
     context = decision(name).context
-    episode = None if run is None else examples.episode_of(run)
+    episode = None if run is None else examples.name_episode(run)
     return Decision(name, context, ("b",), (1.0,), "b", LABELS, 0, decided_at=100.0, episode_id=episode)
 
 

@@ -16,11 +16,11 @@ from armwise.feedback.registry.versions import (
     Version,
     checkpoint,
     counts,
-    digest_of,
+    digest_state,
     is_kept,
-    kept_of,
     kept_upto,
     latest,
+    list_kept,
     page,
     publish,
     recipes,
@@ -42,7 +42,7 @@ def draft(store: Store, state: bytes = b"state", recipe: str = "r") -> Version:
         policy={"kind": "uniform", "params": {}},
         examples_seq=3,
         applied_seq=5,
-        digest=digest_of(state),
+        digest=digest_state(state),
         epoch=take_epoch(store, "test", 1.0),
         created_at=2.0,
     )
@@ -155,8 +155,8 @@ def test_bytes_that_ought_to_be_there_are_known_though_they_are_gone(store: Stor
     numbers = [publish(store, version, b"state") for _ in range(KEPT_CHECKPOINTS + 4)]
     with store.writing() as connection:
         connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == numbers[-1]))
-    assert [one.version for one in kept_of(store, "r")] == [2, 4, *numbers[4:]]
-    assert kept_of(store, "other") == []
+    assert [one.version for one in list_kept(store, "r")] == [2, 4, *numbers[4:]]
+    assert list_kept(store, "other") == []
     assert counts(store) == {"r": len(numbers)}
 
 
@@ -170,7 +170,7 @@ def test_a_superseded_learner_publishes_nothing(store: Store) -> None:
 
 
 def test_a_digest_is_that_of_sha_256() -> None:
-    assert digest_of(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert digest_state(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
 def test_versions_are_folded_into_recipes_by_the_newest_of_each(store: Store) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from armwise.feedback.events import LABELS, Example
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
-from armwise.feedback.training_log.examples import StartingPoint, episode_of, learned_examples, run_of
+from armwise.feedback.training_log.examples import StartingPoint, find_run, learned_examples, name_episode
 from armwise.feedback.training_log.imported_turns import PastTurn, insert
 from armwise.feedback.training_log.join import Joiner, read_examples, take_epoch
 from armwise.feedback.training_log.observed import Also
@@ -20,7 +20,7 @@ RULE = RewardRule(metrics={"right": Metric(), "thumb": Metric()}, cost_weight=0.
 
 
 def label(name: str, run: int | None = None, right: float = 1.0) -> PastTurn:
-    episode = None if run is None else episode_of(run)
+    episode = None if run is None else name_episode(run)
     return PastTurn(
         replace(decision(name, at=100.0, wait_s=0.0), policy=LABELS, episode_id=episode),
         execution(name),
@@ -103,10 +103,10 @@ def test_labels_are_read_chunk_by_chunk(store: Store, monkeypatch: pytest.Monkey
 
 
 def test_only_a_label_is_of_a_run() -> None:
-    assert run_of(label("a", 12).decision) == 12
-    assert run_of(label("a").decision) is None
-    assert run_of(replace(label("a").decision, episode_id="a conversation")) is None
-    assert run_of(replace(decision("a"), episode_id=episode_of(12))) is None
+    assert find_run(label("a", 12).decision) == 12
+    assert find_run(label("a").decision) is None
+    assert find_run(replace(label("a").decision, episode_id="a conversation")) is None
+    assert find_run(replace(decision("a"), episode_id=name_episode(12))) is None
 
 
 @given(runs=st.sets(st.integers(1, 50)), after=st.integers(0, 10**12))

@@ -10,7 +10,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Complete, Metric, RewardRule
 from armwise.feedback.training_log.join import Joiner, take_epoch
-from armwise.feedback.training_log.lag import SuccessorCheck, applied_by, dangling, lag_of
+from armwise.feedback.training_log.lag import SuccessorCheck, applied_by, dangling, measure_lag
 from tests.feedback.conftest import Turn, decision, execution, value
 
 ABANDONED_S = 60.0
@@ -29,13 +29,13 @@ def joined(store: Store, now: float = 110.0) -> int:
 
 
 def applied(store: Store, examples_seq: int | None) -> int:
-    return lag_of(store, RULE.join, examples_seq).applied_seq
+    return measure_lag(store, RULE.join, examples_seq).applied_seq
 
 
 def test_nothing_is_applied_before_there_is_a_version(store: Store, turn: Turn) -> None:
-    assert lag_of(store, RULE.join, None).facts == 0
+    assert measure_lag(store, RULE.join, None).facts == 0
     turn("d1")
-    lag = lag_of(store, RULE.join, None)
+    lag = measure_lag(store, RULE.join, None)
     assert (lag.log_seq, lag.applied_seq, lag.facts) == (2, 0, 2)
 
 
@@ -64,7 +64,7 @@ def test_each_rule_is_applied_as_far_as_its_own_examples(store: Store, turn: Tur
     all_ = RULE.model_copy(update={"complete": Complete.ALL})
     for rule in (any_, all_):
         Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(110.0)
-    assert [lag_of(store, rule.join, 1).applied_seq for rule in (any_, all_)] == [6, 7]
+    assert [measure_lag(store, rule.join, 1).applied_seq for rule in (any_, all_)] == [6, 7]
 
 
 def test_it_never_goes_back_while_the_log_grows(store: Store) -> None:
@@ -95,7 +95,7 @@ def test_a_decision_that_time_closed_is_applied_with_the_fact_that_brought_the_t
     silent = RULE.model_copy(update={"default": 0.0})
     position = Joiner(store, silent, take_epoch(store, "test", 0.0)).advance(500.0)
     assert position.examples_seq == 1, "with the default, by a tick"
-    assert [lag_of(store, silent.join, learned).applied_seq for learned in (0, 1)] == [2, 3]
+    assert [measure_lag(store, silent.join, learned).applied_seq for learned in (0, 1)] == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -112,15 +112,15 @@ def test_a_decision_that_time_closed_is_applied_with_the_fact_that_brought_the_t
 def test_the_age_is_that_of_the_first_fact_not_applied(store: Store, fact: object, at: float) -> None:
     store.append([decision("d1")])
     joined(store)
-    assert lag_of(store, RULE.join, 0).seconds(now=1000.0) == 0.0
+    assert measure_lag(store, RULE.join, 0).seconds(now=1000.0) == 0.0
     store.append([fact, value("unknown", at=900.0)])  # type: ignore[list-item]
-    lag = lag_of(store, RULE.join, 0)
+    lag = measure_lag(store, RULE.join, 0)
     assert (lag.facts, lag.seconds(now=1000.0)) == (2, 1000.0 - at)
 
 
 def test_a_fact_of_the_future_is_not_older_than_new(store: Store) -> None:
     store.append([decision("d1", at=100.0)])
-    assert lag_of(store, RULE.join, 0).seconds(now=90.0) == 0.0
+    assert measure_lag(store, RULE.join, 0).seconds(now=90.0) == 0.0
 
 
 def test_feedback_whose_decision_does_not_come_dangles_once_it_would_count_no_longer(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Example, Mode
 from armwise.feedback.reward import Aggregation, Metric, RewardRule, UnknownMetricError
-from armwise.feedback.training_log.examples import episode_of
-from armwise.feedback.training_log.logged_labels import LabelsError, labels, value_of
+from armwise.feedback.training_log.examples import name_episode
+from armwise.feedback.training_log.logged_labels import LabelsError, labels, make_scale
 
 RULE = RewardRule(
     metrics={
@@ -43,7 +43,7 @@ def example(
 def test_each_decision_labels_the_arm_that_was_drawn_and_no_other() -> None:
     found = labels(
         [example("q1", "b", 1.0), example("q2", "a", -1.0), example("q3", "b", 0.0)],
-        value_of(RULE, "thumb"),
+        make_scale(RULE, "thumb"),
         ARMS,
     )
     assert (found.questions, found.arms) == (("q1", "q2", "q3"), ("a", "b"))
@@ -55,7 +55,7 @@ def test_each_decision_labels_the_arm_that_was_drawn_and_no_other() -> None:
 def test_a_question_that_is_asked_again_is_the_same_row_and_its_values_are_averaged() -> None:
     values = (1.0, 1.0, -1.0)
     log = [example("q1", "a", value) for value in values] + [example("q1", "c", 0.0)]
-    found = labels(log, value_of(RULE, "thumb"), ARMS)
+    found = labels(log, make_scale(RULE, "thumb"), ARMS)
     assert found.questions == ("q1",)
     np.testing.assert_allclose(found.scores, [[2 / 3, 0.5]])
     assert found.used == 4
@@ -67,7 +67,7 @@ def test_costs_are_means_over_the_decisions_of_an_arm() -> None:
         example("q2", "a", 1.0, cost=Cost(3, 200, 30, 0.4, 9.0)),
         example("q2", "b", 1.0, cost=Cost(0, 50, 5, 0.0, 9.0)),
     ]
-    costs = labels(log, value_of(RULE, "thumb"), ARMS).costs
+    costs = labels(log, make_scale(RULE, "thumb"), ARMS).costs
     assert {name: values.tolist() for name, values in costs.items()} == {
         "steps": [2.0, 0.0],
         "total_tokens": [170.0, 55.0],
@@ -76,22 +76,22 @@ def test_costs_are_means_over_the_decisions_of_an_arm() -> None:
     paid = [
         replace(one, cost=replace(one.cost, usd=usd)) for one, usd in zip(log, (0.5, 1.0, 0.0), strict=True)
     ]
-    assert labels(paid, value_of(RULE, "thumb"), ARMS).costs["usd"].tolist() == [0.75, 0.0]
+    assert labels(paid, make_scale(RULE, "thumb"), ARMS).costs["usd"].tolist() == [0.75, 0.0]
 
 
 def test_labels_of_a_warm_start_count_for_nothing_but_its_candidate() -> None:
     said = example("q1", "a", 1.0)
     entered = replace(said, decision=replace(said.decision, policy=LABELS))
-    of_run = replace(said, decision=replace(entered.decision, episode_id=episode_of(7)))
-    found = labels([said, entered, of_run], value_of(RULE, "thumb"), ARMS)
+    of_run = replace(said, decision=replace(entered.decision, episode_id=name_episode(7)))
+    found = labels([said, entered, of_run], make_scale(RULE, "thumb"), ARMS)
     assert (found.used, found.excluded) == (2, {"labels of a warm start": 1})
     with pytest.raises(LabelsError, match="decisions left out: 1 labels of a warm start"):
-        labels([of_run], value_of(RULE, "thumb"), ARMS)
+        labels([of_run], make_scale(RULE, "thumb"), ARMS)
 
 
 def test_what_cannot_be_a_label_is_left_out_and_counted() -> None:
     entered = example("q6", "a", 1.0)
-    of_run = replace(entered, decision=replace(entered.decision, policy=LABELS, episode_id=episode_of(7)))
+    of_run = replace(entered, decision=replace(entered.decision, policy=LABELS, episode_id=name_episode(7)))
     left_out = [
         example("q2", "a", 1.0, mode=Mode.FORCED),
         example("q3", "a", 1.0, mode=Mode.GREEDY),
@@ -100,7 +100,7 @@ def test_what_cannot_be_a_label_is_left_out_and_counted() -> None:
         replace(entered, decision=replace(entered.decision, erased=True)),
         of_run,
     ]
-    found = labels([example("q1", "a", 1.0), *left_out, *left_out], value_of(RULE, "thumb"), ARMS)
+    found = labels([example("q1", "a", 1.0), *left_out, *left_out], make_scale(RULE, "thumb"), ARMS)
     assert found.questions == ("q1",)
     assert found.excluded == {
         "forced": 2,
@@ -125,7 +125,7 @@ def test_what_cannot_be_a_label_is_left_out_and_counted() -> None:
 )
 def test_a_log_without_a_label_is_refused(log: list[Example], message: str) -> None:
     with pytest.raises(LabelsError, match=f"decisions left out: {message}"):
-        labels(log, value_of(RULE, "thumb"), ARMS)
+        labels(log, make_scale(RULE, "thumb"), ARMS)
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,12 @@ def test_a_log_without_a_label_is_refused(log: list[Example], message: str) -> N
     ],
 )
 def test_a_metric_is_scaled_by_its_declared_range(metric: str, value: float, expected: float) -> None:
-    assert value_of(RULE, metric)(example("q", "a", value, metric=metric)) == expected
-    assert value_of(RULE, metric)(example("q", "a", value, metric="other")) is None
+    assert make_scale(RULE, metric)(example("q", "a", value, metric=metric)) == expected
+    assert make_scale(RULE, metric)(example("q", "a", value, metric="other")) is None
 
 
 def test_the_reward_is_scaled_by_where_it_is_clipped() -> None:
-    worth = value_of(RULE, "reward")
+    worth = make_scale(RULE, "reward")
     assert worth(example("q", "a", 1.0, metric="right")) == pytest.approx(0.75)  # 1 - 0.5, in [-1, 1]
     assert worth(example("q", "a", 0.0, metric="right", cost=Cost(steps=9))) == 0.0
     assert worth(example("q", "a", None)) is None
@@ -153,14 +153,14 @@ def test_the_reward_is_scaled_by_where_it_is_clipped() -> None:
 
 def test_a_metric_may_be_called_reward_and_an_unknown_one_is_refused() -> None:
     rule = RewardRule(metrics={"reward": Metric(range=(0.0, 10.0))})
-    assert value_of(rule, "reward")(example("q", "a", 9.0, metric="reward")) == 0.9
+    assert make_scale(rule, "reward")(example("q", "a", 9.0, metric="reward")) == 0.9
     with pytest.raises(UnknownMetricError, match="'stars' is not declared; declared are: reward"):
-        value_of(rule, "stars")
+        make_scale(rule, "stars")
 
 
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from(ARMS), st.floats(-1, 1)), min_size=1))
 def test_scores_stay_in_range_and_no_decision_is_lost(turns: list[tuple[str, str, float]]) -> None:
-    found = labels([example(*turn) for turn in turns], value_of(RULE, "thumb"), ARMS)
+    found = labels([example(*turn) for turn in turns], make_scale(RULE, "thumb"), ARMS)
     known = found.scores[~np.isnan(found.scores)]
     assert np.all((known >= 0.0) & (known <= 1.0))
     assert len(known) == len({(question, arm) for question, arm, _ in turns})
@@ -174,14 +174,14 @@ def test_the_chance_of_a_score_is_that_any_decision_with_its_question_drew_the_a
 
     once = drawn("q1", "a", (0.5, 0.25, 0.25))
     again = drawn("q2", "b", (0.5, 0.25, 0.25)), drawn("q2", "a", (0.2, 0.8), ("a", "b"))
-    found = labels([once, *again], value_of(RULE, "thumb"), ARMS)
+    found = labels([once, *again], make_scale(RULE, "thumb"), ARMS)
     assert found.arms == ("a", "b")
     assert found.chances is not None
     np.testing.assert_allclose(found.chances, [[0.5, 0.25], [1 - 0.5 * 0.8, 1 - 0.75 * 0.2]], rtol=1e-6)
     unknown = replace(once, decision=replace(once.decision, probabilities=()))
-    assert labels([once, unknown], value_of(RULE, "thumb"), ARMS).chances is None
+    assert labels([once, unknown], make_scale(RULE, "thumb"), ARMS).chances is None
 
 
 def test_the_reward_is_scaled_by_its_range_where_nothing_costs() -> None:
-    worth = value_of(RULE.model_copy(update={"cost_weight": 0.0}), "reward")
+    worth = make_scale(RULE.model_copy(update={"cost_weight": 0.0}), "reward")
     assert worth(example("q1", "a", 0.0, metric="thumb")) == 0.5

@@ -32,9 +32,9 @@ from armwise.feedback.training_log.observed import (
     Calibration,
     Graded,
     audited,
+    find_source,
     graded,
     moved,
-    source_of,
 )
 from armwise.feedback.training_log.router_contexts import store_scores
 from tests.feedback.conftest import decision, execution, value
@@ -99,10 +99,10 @@ def test_a_second_answer_is_learned_with_the_feedback_on_the_first_moved_by_the_
     own, other = learned_examples(store, RULE, SHADOW)
     assert (own.decision, own.metrics) == (decision("d"), {"right": 0.75}), "the decision is as it was"
     assert other.metrics == {"right": 0.0}
-    assert RULE.reward_of(other) == pytest.approx(-0.2), "it pays for its own cost"
+    assert RULE.compute_reward(other) == pytest.approx(-0.2), "it pays for its own cost"
     label = other.decision
     assert (label.arms, label.probabilities, label.drawn) == (("a",), (1.0,), "a")
-    assert (label.policy, label.context, source_of(label)) == (
+    assert (label.policy, label.context, find_source(label)) == (
         LABELS,
         own.decision.context,
         ObservationSource.SHADOW,
@@ -126,7 +126,7 @@ def test_what_is_learned_beside_a_decision_has_nothing_of_how_that_was_drawn(sto
     )
     store.append([made, execution("d"), second("d"), value("d", number=0.25), *turn("f"), value("f")])
     joined(store)
-    other = next(one for one in learned_examples(store, RULE, SHADOW) if source_of(one.decision))
+    other = next(one for one in learned_examples(store, RULE, SHADOW) if find_source(one.decision))
     assert other.decision == Decision(
         "d/shadow/a",
         made.context,
@@ -145,13 +145,13 @@ def test_what_is_learned_beside_a_decision_has_nothing_of_how_that_was_drawn(sto
 
 def test_only_a_label_was_observed() -> None:
     label = replace(decision("d"), policy=LABELS, episode_id="beside/judge")
-    assert source_of(label) is ObservationSource.JUDGE
+    assert find_source(label) is ObservationSource.JUDGE
     for other in (
         replace(label, policy="linucb"),
         replace(label, episode_id=None),
         replace(label, episode_id="e"),
     ):
-        assert source_of(other) is None
+        assert find_source(other) is None
 
 
 def test_scores_that_come_later_change_nothing_of_what_was_learned_beside(store: Store) -> None:
@@ -266,7 +266,7 @@ def test_grades_are_learned_once_enough_of_them_agree_with_feedback(store: Store
     joined(store)
     *own, last = learned_examples(store, RULE, JUDGE)
     assert [one.decision.id for one in own] == [*(f"a{i}" for i in range(10)), "e"]
-    assert (last.decision.id, source_of(last.decision)) == ("d/judge/b", ObservationSource.JUDGE)
+    assert (last.decision.id, find_source(last.decision)) == ("d/judge/b", ObservationSource.JUDGE)
     assert last.metrics == {"right": pytest.approx(0.75)}, "0.5 is what it grades by where feedback gives 1"
     assert last.decision.drawn == "b"
     assert last.decision.probabilities == (0.25, 0.75)
@@ -289,7 +289,7 @@ def test_a_judge_that_contradicts_feedback_is_not_believed(store: Store) -> None
     audits(store, 12, sign=-1.0)
     store.append([*turn("d"), grade("d", 0.75), *turn("e"), value("e")])
     joined(store)
-    assert all(source_of(one.decision) is None for one in learned_examples(store, RULE, JUDGE))
+    assert all(find_source(one.decision) is None for one in learned_examples(store, RULE, JUDGE))
 
 
 def test_an_objection_names_what_is_missing() -> None:

@@ -16,7 +16,7 @@ from armwise.feedback.events import Example, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
-from armwise.feedback.training_log.join import Joiner, Position, position_of, read_examples, take_epoch
+from armwise.feedback.training_log.join import Joiner, Position, read_examples, read_position, take_epoch
 from armwise.feedback.training_log.refold import Refold
 from tests.feedback.conftest import decision, execution, value
 from tests.feedback.histories import History
@@ -71,7 +71,7 @@ def test_what_joiners_made_is_what_the_facts_give(
     ought, found = refold.digests
     assert ought == found
     with store.reading() as connection:
-        assert refold.position == position_of(connection, rule.join)
+        assert refold.position == read_position(connection, rule.join)
 
 
 @pytest.mark.parametrize("seed", range(8))

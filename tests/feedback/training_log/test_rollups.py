@@ -119,7 +119,7 @@ def test_the_sums_are_those_of_the_rows_and_snips_is_that_of_the_estimators(fill
             assert math.isclose(total["llm_s"], sum(e.cost.llm_s for _, e, _ in here), abs_tol=1e-12)
 
     examples = [one for one in read_examples(filled, RULE.join) if one.decision.policy != LABELS]
-    rewards = [RULE.reward_of(one) for one in examples]
+    rewards = [RULE.compute_reward(one) for one in examples]
     rewarded = [(one.decision, r) for one, r in zip(examples, rewards, strict=True) if r is not None]
     reward = np.array([r for _, r in rewarded])
     propensity = np.array([one.probabilities[one.arms.index(one.drawn)] for one, _ in rewarded])
@@ -153,7 +153,7 @@ def test_the_sums_by_position_are_those_of_the_decisions_that_stand_there(filled
         rows = connection.execute(sa.select(d.seq, d.drawn, d.mode, d.id).where(d.policy != LABELS)).all()
         joined = set(connection.scalars(sa.select(x.decision_id)))
     made = {one.id: one for one, _, _ in turns(np.random.default_rng(3))}
-    examples = {one.decision.id: RULE.reward_of(one) for one in read_examples(filled, RULE.join)}
+    examples = {one.decision.id: RULE.compute_reward(one) for one in read_examples(filled, RULE.join)}
     assert len(set(found.slot)) > 10
     for start in set(found.slot.tolist()):
         width = max(16, 2 ** (start.bit_length() - 1) // 32) if start else 16
@@ -172,12 +172,12 @@ def test_the_sums_by_position_are_those_of_the_decisions_that_stand_there(filled
 @given(st.integers(1, 1 << 45))
 def test_each_position_is_in_one_stretch_and_stretches_grow_with_the_log(position: int) -> None:
     """A stretch starts at most its width before its positions, and the next one where it ends."""
-    start, width = rollups.stretch_of(position)
+    start, width = rollups.find_stretch(position)
     assert start <= position < start + width
     assert width == 16 or width * 64 > position >= width * 32
-    assert rollups.stretch_of(start + width)[0] == start + width
-    assert rollups.stretch_of(start + width - 1) == (start, width)
-    assert start == 0 or rollups.stretch_of(start) == (start, width)
+    assert rollups.find_stretch(start + width)[0] == start + width
+    assert rollups.find_stretch(start + width - 1) == (start, width)
+    assert start == 0 or rollups.find_stretch(start) == (start, width)
 
 
 def test_they_do_not_depend_on_how_many_facts_are_read_at_a_time_nor_on_a_restart(filled: Store) -> None:
@@ -295,7 +295,7 @@ def test_the_newest_rewards_are_those_of_the_last_examples_that_are_wanted(fille
             (one.decision.drawn, reward)
             for one in examples
             if one.decision.policy != LABELS
-            and (reward := RULE.reward_of(one)) is not None
+            and (reward := RULE.compute_reward(one)) is not None
             and wanted.arm in (None, one.decision.drawn)
             and (wanted.metric is None or one.metrics or f"f{one.decision.id[1:]}" in VALUED)
         )
@@ -343,7 +343,7 @@ RULES = {
 
 
 def test_rules_that_differ_in_anything_have_sums_of_their_own() -> None:
-    assert len({rollups.digest_of(rule) for rule in RULES.values()}) == len(RULES) == 8
+    assert len({rollups.digest_rule(rule) for rule in RULES.values()}) == len(RULES) == 8
 
 
 def test_minutes_are_kept_for_two_days_and_facts_are_added_5_000_at_a_time() -> None:

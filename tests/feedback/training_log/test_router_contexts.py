@@ -12,9 +12,9 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import Joiner, router_contexts, take_epoch
 from armwise.feedback.training_log.router_contexts import (
-    contexts_of,
-    decisions_of,
     leave_unscored,
+    read_contexts,
+    read_decisions,
     store_scores,
     unscored,
     with_router,
@@ -72,7 +72,7 @@ def test_scores_are_those_of_the_recipes_own_router_wherever_they_stand(
     assert other == [{}, {"a": 0.6}, {}, {}, {"a": 0.6}], "each router has scores of its own"
     plain = with_router(store, examples, None)
     assert [scores_of(one) for one in plain] == [{}, {}, {}, {}, {}], "of a recipe without a router"
-    early = contexts_of(store, decisions, "ours", stored_since=False)
+    early = read_contexts(store, decisions, "ours", stored_since=False)
     assert [bool(one.arms["a"].get("router")) for one in early] == [True, False, False, False, False]
 
 
@@ -138,4 +138,4 @@ def test_what_came_before_a_decision_is_left_without_scores_however_much_it_is(
 
 def test_decisions_are_returned_in_the_order_of_their_ids(store: Store) -> None:
     store.append([decision("d1"), decision("d2"), decision("d3")])
-    assert [one.id for one in decisions_of(store, ["d3", "d1"])] == ["d3", "d1"]
+    assert [one.id for one in read_decisions(store, ["d3", "d1"])] == ["d3", "d1"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from armwise.feedback.events import LABELS, Decision, Tick
 from armwise.feedback.log import Store, erasures
 from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.training_log.examples import episode_of
+from armwise.feedback.training_log.examples import name_episode
 from armwise.feedback.training_log.imported_turns import PastTurn, insert
 from armwise.feedback.training_log.join import Joiner, take_epoch
 from armwise.feedback.training_log.traffic import (
@@ -21,7 +21,7 @@ RULE = RewardRule(metrics={"right": Metric()}, wait_time="PT1M")
 
 
 def label(name: str, run: int | None = None) -> PastTurn:
-    episode = None if run is None else episode_of(run)
+    episode = None if run is None else name_episode(run)
     made = replace(decision(name, at=100.0, wait_s=0.0), policy=LABELS, episode_id=episode)
     return PastTurn(made, execution(name), (value(name, at=100.0),))
 
@@ -54,7 +54,7 @@ def test_a_question_counts_from_the_time_of_the_log_at_which_it_was_committed(st
 
 
 def test_labels_are_found_by_their_runs_and_those_of_none_on_demand(store: Store) -> None:
-    store.append([replace(decision("traffic"), episode_id=episode_of(1)), decision("more")])
+    store.append([replace(decision("traffic"), episode_id=name_episode(1)), decision("more")])
     insert(store, [label("of none"), label("of 1", 1), label("of 2", 2), label("of 3", 3)])
     assert label_ids(store, [], others=False) == set()
     assert label_ids(store, [1, 3], others=False) == {"of 1", "of 3"}

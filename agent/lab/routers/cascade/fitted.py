@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.agent.lab.routers.cascade.stopping import StopRule, certified_threshold, share_thresholds
-from armwise.agent.lab.routers.cross_validation import folds, out_of_fold_scores, part_of
+from armwise.agent.lab.routers.cross_validation import draw_part, folds, out_of_fold_scores
 from armwise.agent.routers import features as router_features
 from armwise.agent.routers.base import Router
 from armwise.agent.routers.catalog import RouterSpec, build_router
@@ -300,7 +300,7 @@ def fit_cascade(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress
         cascade, gains = fit_stages(spec, labels, on_progress)
         shares = spec.stop.shares
         return replace(cascade, thresholds=share_thresholds(gains, shares)) if shares else cascade
-    calibration = part_of(labels.features[0].texts, spec.stop.held_out, spec.seed)
+    calibration = draw_part(labels.features[0].texts, spec.stop.held_out, spec.seed)
     if not calibration.any() or calibration.all():
         raise RouterError(
             f"{len(labels)} questions cannot be split so that {spec.stop.held_out:g} are held out"
@@ -369,7 +369,7 @@ def _with_relevance(
     observed = labels.seen
     if observed is None or not any(observed.gold):
         raise RouterError("relevance is learned from gold_ids, and no question has any")
-    examples, owners = examples_of(labels.features, observed)
+    examples, owners = make_examples(labels.features, observed)
     rows, features = [], []
     for number, (training, held_out) in enumerate(parts, start=1):
         model = _fitted(examples, np.isin(owners, training))
@@ -430,7 +430,7 @@ def _flat(features: Features, scores: Floats) -> Features:
     return replace(features, arms=(GO_ON,), retrieved=table, answered=None)
 
 
-def examples_of(features: Sequence[Features], seen: StageObservations) -> tuple[Examples, NDArray[np.intp]]:
+def make_examples(features: Sequence[Features], seen: StageObservations) -> tuple[Examples, NDArray[np.intp]]:
     """Return what a model of relevance is fitted to, and the question of each of its cases.
 
     A question is a case at each stage at which something has been found. Raises RouterError.

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationEr
 from armwise.agent.lab.routers.cascade.fitted import Cascade, CascadeSpec, StageModel
 from armwise.agent.routers.catalog import load_router
 from armwise.agent.routers.dataset import RouterError
-from armwise.agent.routers.saved import AGAIN, check_digest, digest_of, read_file, write_files
+from armwise.agent.routers.saved import AGAIN, check_digest, digest_router, read_file, write_files
 from armwise.arms.llm import prompts
 from armwise.arms.relevance import RelevanceError, RelevanceModel
 
@@ -82,7 +82,7 @@ class TrainedCascade:
     about: CascadeFacts
 
 
-def files_of(cascade: Cascade) -> dict[str, bytes]:
+def name_files(cascade: Cascade) -> dict[str, bytes]:
     """Return the routers of a cascade by the names of their files."""
     files = {}
     for number, model in enumerate(cascade.models, start=1):
@@ -102,7 +102,7 @@ def write_cascade(folder: Path, cascade: Cascade, **facts: Any) -> TrainedCascad
         cascade: The fitted cascade.
         facts: The fields of `CascadeFacts` that are not the cascade's own.
     """
-    files = files_of(cascade)
+    files = name_files(cascade)
     about = CascadeFacts(
         spec=cascade.spec,
         calibrations=tuple(
@@ -112,7 +112,7 @@ def write_cascade(folder: Path, cascade: Cascade, **facts: Any) -> TrainedCascad
             for model in cascade.models
         ),
         thresholds=tuple(cascade.thresholds.tolist()),
-        digests={name: digest_of(saved) for name, saved in files.items()},
+        digests={name: digest_router(saved) for name, saved in files.items()},
         **facts,
     )
     document = orjson.dumps(about.model_dump(mode="json"), option=orjson.OPT_INDENT_2)

@@ -232,7 +232,7 @@ def test_the_log_has_the_questions_that_were_asked(tmp_path: Path) -> None:
             store.append(turn(number, text, "bm25", 1.0))
         store.append(turn(90, keyed(1, 0)[0], "bm25", 1.0, Mode.FORCED))
         label, *facts = turn(91, "what a label asks", "bm25", 1.0)
-        store.append([replace(label, policy=LABELS, episode_id=examples.episode_of(3)), *facts])
+        store.append([replace(label, policy=LABELS, episode_id=examples.name_episode(3)), *facts])
         label, *facts = turn(92, "what a label asks that no run inserted", "bm25", 1.0)
         store.append([replace(label, policy=LABELS), *facts])
         join(store, settings)

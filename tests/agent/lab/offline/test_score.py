@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.lab.offline import PortfolioSelection, Scoring, corpus_of, score_arms, select_portfolio
+from armwise.agent.lab.offline import PortfolioSelection, Scoring, open_corpus, score_arms, select_portfolio
 from armwise.agent.lab.offline.score import _scorer
 from armwise.agent.lab.simulation.questions import QuestionsError
 from armwise.agent.routers import RouterError
@@ -381,6 +381,6 @@ def test_arms_over_several_corpora_are_scored_by_the_names_of_their_passages(tmp
 
 def test_one_of_several_corpora_has_its_name_in_the_ids(tmp_path: Path) -> None:
     config = several(tmp_path)
-    every = corpus_of(config, None, lambda *_: None)
+    every = open_corpus(config, None, lambda *_: None)
     assert every.ids() == [f"docs/p{n}" for n in range(6)] + [f"tickets/p{n}" for n in range(6, 12)]
-    assert corpus_of(config, "tickets", lambda *_: None).ids() == every.ids()[6:]
+    assert open_corpus(config, "tickets", lambda *_: None).ids() == every.ids()[6:]

@@ -8,7 +8,7 @@ import pytest
 from armwise.agent.routers import ROUTERS, RoutingDataset
 from armwise.agent.routers.catalog import RouterSpec, build_router
 from armwise.agent.routers.dataset import Floats
-from armwise.agent.spec import params_of
+from armwise.agent.spec import find_params
 from tests.router_contracts import asked, world
 
 STEPS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "learning_rate": 0.01, "held_out": 0.0, "dims": 4}
@@ -121,7 +121,7 @@ def scores(kind: str, params: dict[str, Any]) -> Floats:
 @pytest.mark.parametrize("kind", CASES)
 def test_every_parameter_changes_the_scores(kind: str) -> None:
     params, others = CASES[kind]
-    assert {*others, *ELSEWHERE.get(kind, ())} == set(params_of(ROUTERS[kind]).model_fields)
+    assert {*others, *ELSEWHERE.get(kind, ())} == set(find_params(ROUTERS[kind]).model_fields)
     before = scores(kind, params)
     np.testing.assert_array_equal(scores(kind, params), before)
     same = [name for name in others if np.array_equal(scores(kind, {**params, name: others[name]}), before)]

@@ -15,7 +15,7 @@ from typing_extensions import override
 from armwise.agent.config import AppConfig
 from armwise.agent.lab.warmstart import AutomaticCanaries
 from armwise.agent.lab.warmstart.canary import CanaryAction, NextStep, first_share, grown_share, next_step
-from armwise.agent.learning import Recipe, configuration_of, publish_candidate
+from armwise.agent.learning import Recipe, digest_configuration, publish_candidate
 from armwise.agent.policies import PolicySpec
 from armwise.feedback.errors import QueueFullError
 from armwise.feedback.log import Store
@@ -216,7 +216,7 @@ class Beside:
     def look(self, verdict: dict[str, Any] | None, then: Any = None) -> None:
         """Do what is due, while the evaluation is answered."""
         assert self.due()
-        self.task.run(Answering(self.store, configuration_of(self.config), verdict, then))
+        self.task.run(Answering(self.store, digest_configuration(self.config), verdict, then))
 
     @property
     def last(self) -> promotions.Promotion:

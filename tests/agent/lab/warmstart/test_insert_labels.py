@@ -23,9 +23,9 @@ from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation import EvaluationRequest, evaluate_log
 from armwise.agent.lab.offline import Scoring, score_arms
 from armwise.agent.lab.routers import utilities
-from armwise.agent.lab.warmstart import InsertSettings, WarmStartError, contexts_of, label_decisions
+from armwise.agent.lab.warmstart import InsertSettings, WarmStartError, label_decisions, make_contexts
 from armwise.agent.lab.warmstart import insert_labels as run
-from armwise.agent.lab.warmstart.labels import labels_of, reward_of, seen_as, turns
+from armwise.agent.lab.warmstart.labels import choose_labels, compute_reward, seen_as, turns
 from armwise.agent.learning import Learner, Recipe
 from armwise.agent.policies import (
     FeatureSpec,
@@ -76,7 +76,7 @@ def seen(outcomes: Outcomes) -> list[Context]:
 
 def entered(outcomes: Outcomes, rule: RewardRule = RULE, **options: Any) -> list[imported_turns.PastTurn]:
     metrics = options.pop("metrics", {"right": "em"})
-    labels = labels_of(outcomes, rule, metrics, options.pop("arms", ARMS), **options)
+    labels = choose_labels(outcomes, rule, metrics, options.pop("arms", ARMS), **options)
     return list(turns(labels, seen(outcomes), clock=lambda: 5.0))
 
 
@@ -108,7 +108,7 @@ def test_a_label_is_a_uniform_draw_among_the_arms_that_are_known() -> None:
     )
     assert one.execution.cost == Cost(steps=2), "a mean is rounded, as the log counts whole steps"
     assert [(said.metric, said.value) for said in one.feedback] == [("right", 0.0)]
-    assert reward_of(one, RULE) == pytest.approx(-0.2)
+    assert compute_reward(one, RULE) == pytest.approx(-0.2)
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 1.0, NAN]), min_size=3, max_size=3), min_size=1, max_size=6))
@@ -184,18 +184,18 @@ def test_the_seed_gives_the_order_in_which_no_arm_comes_in_a_block() -> None:
 def test_an_arm_that_lacks_what_another_one_was_measured_by_is_not_entered() -> None:
     em = [[1.0, 0.0, NAN], [1.0, 1.0, 1.0], [NAN, NAN, NAN]]
     recall = [[0.5, 0.5, 0.5], [NAN, NAN, NAN], [NAN, NAN, NAN]]
-    labels = labels_of(told({"em": em, "recall": recall}), RULE, {"right": "em", "found": "recall"}, ARMS)
+    labels = choose_labels(told({"em": em, "recall": recall}), RULE, {"right": "em", "found": "recall"}, ARMS)
     assert labels.known.tolist() == [[True, True, False], [True, True, True], [False, False, False]]
     assert labels.left_out == {"without a score": 4}
 
 
 def test_a_cost_that_has_a_price_must_be_known_and_any_other_need_not() -> None:
     steps = {"steps": np.array([[0.0, NAN, 1.0]])}
-    labels = labels_of(told({"em": [[1.0, 1.0, NAN]]}, steps), RULE, {"right": "em"}, ARMS)
+    labels = choose_labels(told({"em": [[1.0, 1.0, NAN]]}, steps), RULE, {"right": "em"}, ARMS)
     assert labels.known.tolist() == [[True, False, False]]
     assert labels.left_out == {"without a score": 1, "without steps, which have a price": 1}
     free = RULE.model_copy(update={"cost_weight": 0.0})
-    assert labels_of(told({"em": [[1.0, 1.0, NAN]]}, {}), free, {"right": "em"}, ARMS).known.sum() == 2
+    assert choose_labels(told({"em": [[1.0, 1.0, NAN]]}, {}), free, {"right": "em"}, ARMS).known.sum() == 2
 
 
 def test_the_costs_of_a_score_matrix_are_those_of_the_log_under_other_names() -> None:
@@ -502,10 +502,10 @@ def test_a_policy_that_learned_labels_among_traffic_is_the_replay_of_the_log_alo
     assert version.examples_seq == 130
     replayed = build_policy(config.policy, ARMS)
     for example in read_examples(store, config.reward.join):
-        reward = config.reward.reward_of(example)
+        reward = config.reward.compute_reward(example)
         assert reward is not None
         replayed.learn(example.decision, reward)
-    assert versions.digest_of(replayed.save()) == version.digest
+    assert versions.digest_state(replayed.save()) == version.digest
     context = Context("?", {}, (), {arm: {} for arm in ARMS})
     assert replayed.probabilities(context, ARMS).argmax() == 2
 
@@ -517,7 +517,7 @@ def test_every_label_is_learned_once_and_in_order_whenever_feedback_is_complete(
 ) -> None:
     rule = config.reward.model_copy(update={"complete": complete})
     outcomes = told({"em": np.ones((400, 3))})
-    labels = labels_of(outcomes, rule, {"right": "em"}, ARMS)  # of two metrics that are declared
+    labels = choose_labels(outcomes, rule, {"right": "em"}, ARMS)  # of two metrics that are declared
     joiner = Joiner(store, rule, take_epoch(store, "test", 0.0), batch=100)
     decision, execution, feedback = turn(0, "dense")
     store.append(
@@ -550,9 +550,9 @@ async def test_a_label_is_described_as_the_service_describes_its_question(
         record = service.point.store.record(reply.json()["agent"]["decision_id"])
     assert record is not None
     question = record.decision.context.question
-    assert contexts_of(service.config, [question], lambda *_: None) == [record.decision.context]
+    assert make_contexts(service.config, [question], lambda *_: None) == [record.decision.context]
     questions = [f"river {number}?" for number in range(4)]
-    *_, last = contexts_of(service.config, [*questions, question], lambda *_: None)
+    *_, last = make_contexts(service.config, [*questions, question], lambda *_: None)
     assert last == record.decision.context, "in the third batch, too"
 
 

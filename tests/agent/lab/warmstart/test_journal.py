@@ -16,7 +16,7 @@ from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation import EvaluationFailedError, run_evaluation, verdict_on
 from armwise.agent.jobs import JobFailedError, ProgressCallback
 from armwise.agent.lab.warmstart.journal import HEARTBEAT_S, Journal, Step
-from armwise.agent.learning import configuration_of
+from armwise.agent.learning import digest_configuration
 from armwise.feedback.errors import LogUnavailableError, SupersededError
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run, evaluations, runs
@@ -204,14 +204,14 @@ def test_a_run_answers_its_evaluation_itself_and_no_other_however_many_wait(
 
     monkeypatch.setattr("armwise.agent.evaluation.gate.evaluate_apart", evaluate)
     for _ in range(evaluations.MAX_PENDING):
-        evaluations.submit(store, configuration_of(config), {"candidates": ["uniform"]}, 1.0)
+        evaluations.submit(store, digest_configuration(config), {"candidates": ["uniform"]}, 1.0)
     told: list[tuple[str, int, int]] = []
     report = ask(store, config, lambda *word: told.append(word))
     assert asked == [["recipe:3"]]
     assert report == REPORT
     assert ("evaluating", 50, 100) in told
     assert verdict_on(report, "recipe:3") == {"promote": False}
-    assert evaluations.result_of(store, evaluations.MAX_PENDING + 1) == REPORT, "it is kept like any other"
+    assert evaluations.read_result(store, evaluations.MAX_PENDING + 1) == REPORT, "it is kept like any other"
 
 
 def test_a_run_waits_for_a_worker_that_was_faster(

@@ -142,7 +142,7 @@ def test_scores_once_stored_stay_as_they_are(world: World) -> None:
     assert decision.context.arms["bm25"][ROUTER] != 9.0
     router_contexts.store_scores(world.store, router, {"new": {"bm25": 9.0}})
     assert (
-        not router_contexts.contexts_of(world.store, [replace(decision, id="new")], router)[0]
+        not router_contexts.read_contexts(world.store, [replace(decision, id="new")], router)[0]
         .arms["bm25"]
         .get(ROUTER)
     )

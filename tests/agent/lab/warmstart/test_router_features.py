@@ -19,7 +19,7 @@ from armwise.agent.lab.offline import (
     sampled_profiles,
     train_router,
 )
-from armwise.agent.lab.warmstart import InsertSettings, contexts_of
+from armwise.agent.lab.warmstart import InsertSettings, make_contexts
 from armwise.agent.lab.warmstart import insert_labels as enter_labels
 from armwise.agent.lab.warmstart.labels import RouterScores, charged, score_labelled
 from armwise.agent.routers import RouterError, Stage, Trained, out_of_fold, read_trained
@@ -129,7 +129,7 @@ def test_labels_and_routers_see_what_the_source_of_each_arm_is_about(
     assert {name: one.vectors.shape for name, one in profiles.items()} == {
         name: (5, DIM) for name in config.arms if name != "none"
     }
-    (context,) = contexts_of(config, ["Which river?"], silent, None, profiles)
+    (context,) = make_contexts(config, ["Which river?"], silent, None, profiles)
     vector = HashingEmbedder(DIM).encode_queries(["Which river?"])[0]
     near = similarities(profiles, vector)
     assert near.keys() == profiles.keys()
@@ -159,7 +159,7 @@ async def test_a_label_tells_of_a_new_question_what_the_service_would_be_told(tm
         [file_of(tmp_path, [portfolio_outcomes.Outcome(Question("q", live.question), "bm25", ())])]
     )
     advice = score_labelled(outcomes, service.config, silent)
-    (context,) = contexts_of(service.config, [live.question], silent, advice)
+    (context,) = make_contexts(service.config, [live.question], silent, advice)
     assert {arm: told.keys() for arm, told in context.arms.items()} == {
         arm: told.keys() for arm, told in live.arms.items()
     }

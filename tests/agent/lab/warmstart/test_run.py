@@ -230,11 +230,11 @@ def test_a_learner_goes_on_with_what_was_promoted(world: World) -> None:
     assert world.newest().examples_seq > candidate.examples_seq
     labels = [
         one.decision
-        for one in examples.labels_of(world.store, world.config.reward, StartingPoint((run.seq,)))
+        for one in examples.read_labels(world.store, world.config.reward, StartingPoint((run.seq,)))
     ]
     assert len(labels) == 36
     assert {one.policy for one in labels} == {LABELS}
-    assert {examples.run_of(one) for one in labels} == {run.seq}
+    assert {examples.find_run(one) for one in labels} == {run.seq}
 
 
 def test_a_candidate_that_the_gate_holds_leaves_what_is_served_as_it_was(world: World) -> None:
@@ -316,7 +316,7 @@ def test_labels_of_several_runs_add_up_and_none_is_entered_twice(world: World) -
     assert (first.inputs["labels"], second.inputs["labels"]) == (36, 24)
     assert world.start_of(second) == StartingPoint((first.seq, second.seq), 0)
     labels = list(
-        examples.labels_of(world.store, world.config.reward, StartingPoint((first.seq, second.seq)))
+        examples.read_labels(world.store, world.config.reward, StartingPoint((first.seq, second.seq)))
     )
     assert len(labels) == 60
 

@@ -82,24 +82,24 @@ def time_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("time_zone")
 def test_a_cron_line_means_utc_whatever_the_time_zone_of_the_machine() -> None:
     assert time.localtime(0).tm_hour != 0
-    assert warm_start.next_of("0 3 * * *", 0.0) == 3 * 3600.0
+    assert warm_start.compute_next("0 3 * * *", 0.0) == 3 * 3600.0
     night = at("2026-03-07T00:00")  # New York changes to summer time then
-    assert warm_start.next_of("30 2 * * *", night + 86400.0) == at("2026-03-08T02:30")
+    assert warm_start.compute_next("30 2 * * *", night + 86400.0) == at("2026-03-08T02:30")
 
 
 @given(times, st.sampled_from(["0 3 * * *", "*/5 * * * *", "15 4 1 * *", "0 0 29 2 *", "7 7 * * SUN"]))
 def test_the_next_time_of_a_cron_line_is_later_and_the_first(now: float, cron: str) -> None:
-    found = warm_start.next_of(cron, now)
+    found = warm_start.compute_next(cron, now)
     assert found > now
-    assert warm_start.next_of(cron, found) > found
+    assert warm_start.compute_next(cron, found) > found
     between = now + (found - now) / 2
-    assert warm_start.next_of(cron, between) == found
+    assert warm_start.compute_next(cron, between) == found
 
 
 @given(times, st.integers(1, 10_000))
 def test_a_cron_line_of_every_day_comes_within_a_day_at_its_time(now: float, minutes: int) -> None:
     hour, minute = divmod(minutes % 1440, 60)
-    moment = datetime.fromtimestamp(warm_start.next_of(f"{minute} {hour} * * *", now), UTC)
+    moment = datetime.fromtimestamp(warm_start.compute_next(f"{minute} {hour} * * *", now), UTC)
     assert (moment.hour, moment.minute, moment.second) == (hour, minute, 0)
     assert timedelta(0) < moment - datetime.fromtimestamp(now, UTC) <= timedelta(days=1)
 
@@ -291,4 +291,4 @@ def test_a_schedule_that_is_none_is_refused_and_the_error_names_it(given: dict[s
 
 
 def test_durations_are_those_of_iso_8601() -> None:
-    assert warm_start.seconds_of("P1DT30M") == 88200.0
+    assert warm_start.read_seconds("P1DT30M") == 88200.0

@@ -82,7 +82,7 @@ async def test_the_scores_are_those_that_a_replica_logs(
     digest = keep_router(store, config.router.path, 0.0)
     said = score_by_searching(store, digest, config, 100, quietly)
     assert said == "6 earlier decisions were searched again for the router"
-    contexts = router_contexts.contexts_of(store, made, digest)
+    contexts = router_contexts.read_contexts(store, made, digest)
     assert contexts == [one.context for one in made]
     assert len({one.arms["bm25"]["router"] for one in contexts}) > 1
     assert score_by_searching(store, digest, config, 100, quietly) == "", "once"
@@ -95,7 +95,7 @@ async def test_only_the_newest_are_searched_and_questions_of_its_training_get_wh
     made = await decided(config, store, [*QUESTIONS[:2], TEXTS[0]])
     digest = keep_router(store, config.router.path, 0.0)
     assert score_by_searching(store, digest, config, 2, quietly).startswith("2 earlier decisions")
-    first, _, last = router_contexts.contexts_of(store, made, digest)
+    first, _, last = router_contexts.read_contexts(store, made, digest)
     assert not any("router" in features for features in first.arms.values())
     assert {features["router"] for features in last.arms.values()} == {0.25}
 

@@ -19,7 +19,7 @@ from armwise.arms.lab.jobs import job as pool_job
 from armwise.arms.lab.jobs import label_job
 from armwise.arms.lab.jobs.answer_measures import by_claims, by_equivalence, by_judge, by_passages, by_words
 from armwise.arms.lab.jobs.checkpoint import JobError
-from armwise.arms.lab.jobs.job import seed_of
+from armwise.arms.lab.jobs.job import derive_seed
 from armwise.arms.lab.jobs.label_job import LabelBlock, LabelJob, LabelWorker, label
 from armwise.arms.lab.portfolio import outcomes as portfolio_outcomes
 from armwise.arms.lab.portfolio import read_outcomes
@@ -136,7 +136,7 @@ def test_every_outcome_is_that_of_the_arm_searched_and_answered_by_itself(
     assert list(outcomes) == [(question.id, arm) for question in QUESTIONS for arm in ARMS]
     have = Resources(corpus, tmp_path, TINY, job.specs)
     for question in QUESTIONS:
-        query = replace(ask(question.text, frozenset(TINY)), seed=seed_of(0, question.id))
+        query = replace(ask(question.text, frozenset(TINY)), seed=derive_seed(0, question.id))
         for arm in ("none", "bm25", "rrf"):
             found, got = build_arm(arm, have).search(query, 3), outcomes[question.id, arm]
             ids = tuple(passage.id for passage in found.passages)
@@ -161,7 +161,7 @@ def test_what_an_arm_spends_on_its_own_counts_as_read(
     drawn, none = outcomes["q1", "drawn"], outcomes["q1", "none"]
     assert drawn.passages == none.passages == ()
     assert drawn.costs["prompt_tokens"] == none.costs["prompt_tokens"] + 7
-    assert drawn.costs["steps"] == np.random.default_rng(seed_of(0, "q1")).integers(1000)
+    assert drawn.costs["steps"] == np.random.default_rng(derive_seed(0, "q1")).integers(1000)
 
 
 def test_a_prompt_is_asked_once_however_many_arms_lead_to_it(
@@ -290,7 +290,7 @@ def test_an_arm_may_take_a_prompt_of_the_service_by_name(
     speaking(echo)
     reasons = ArmSpec(kind="bm25", answering=WritingSpec(prompt="reasoning"))
     job = make_job(corpus, tmp_path, specs={"bm25": ArmSpec(kind="bm25"), "reasons": reasons})
-    written = [job.writing_of(arm)[2].form for arm in ("bm25", "reasons")]
+    written = [job.find_writing(arm)[2].form for arm in ("bm25", "reasons")]
     assert written == [prompts.Form.SHORT, prompts.Form.REASONING]
 
 

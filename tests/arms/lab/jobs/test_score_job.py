@@ -12,7 +12,7 @@ from armwise.arms.base import ArmError, Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.lab.jobs import score_job
 from armwise.arms.lab.jobs.checkpoint import JobError
-from armwise.arms.lab.jobs.job import seed_of
+from armwise.arms.lab.jobs.job import derive_seed
 from armwise.arms.lab.jobs.score_job import ScoreJob, ScoreWorker, score
 from armwise.arms.lab.portfolio import read_matrix, score_matrix
 from armwise.arms.lab.scoring import RetrievalScorer, ScoringError
@@ -134,7 +134,7 @@ def test_the_matrix_is_that_of_every_arm_searched_by_itself(
     np.testing.assert_array_equal(matrix.scores, recalls(job, 3).T)
     assert (table.measure, table.manifest) == ("R@3", job.identity(RetrievalScorer("R@3")))
     assert (table.specs, table.backbones) == (specs, job.backbones)
-    draws = [np.random.default_rng(seed_of(0, f"q{n}")).integers(1000) for n in (1, 2, 4, 5)]
+    draws = [np.random.default_rng(derive_seed(0, f"q{n}")).integers(1000) for n in (1, 2, 4, 5)]
     assert matrix.costs("steps").tolist() == [0, 1, 1, 1, 1, 1, np.mean(draws)], "away: as its kind does"
     assert matrix.costs("tokens").tolist() == [0, 0, 0, 0, 0, 0, 7]
     assert np.all(matrix.costs("seconds") > 0.0)

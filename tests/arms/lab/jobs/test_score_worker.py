@@ -10,7 +10,7 @@ from pydantic import HttpUrl
 
 from armwise.arms.base import ArmError, Query, Retrieval
 from armwise.arms.corpus import Corpus
-from armwise.arms.lab.jobs.job import seed_of
+from armwise.arms.lab.jobs.job import derive_seed
 from armwise.arms.lab.jobs.score_job import ScoreBlock, ScoreJob, ScoreWorker
 from armwise.arms.lab.scoring import AnswerScorer, RetrievalScorer
 from armwise.arms.llm import LateWriter, Prompt, catalog
@@ -80,7 +80,7 @@ def recalls(job: ScoreJob, k: int) -> np.ndarray[Any, Any]:
         row = []
         for name in job.specs:
             try:
-                query = replace(ask(question.text, frozenset(TINY)), seed=seed_of(job.seed, question.id))
+                query = replace(ask(question.text, frozenset(TINY)), seed=derive_seed(job.seed, question.id))
                 found = {passage.id for passage in build_arm(name, have).search(query, k).passages}
                 row.append(len(found & set(question.gold_ids)) / len(question.gold_ids))
             except ArmError:
@@ -116,7 +116,7 @@ def test_a_cell_that_is_unknown_is_counted_out_of_the_costs_and_explained(
     assert np.isnan(block.scores[0, drawn])
     assert np.isnan(block.scores).sum() == 1
     assert block.answered.tolist() == [2, 2, 2, 2, 2, 1]
-    expected = np.random.default_rng(seed_of(0, "q4")).integers(1000)
+    expected = np.random.default_rng(derive_seed(0, "q4")).integers(1000)
     assert block.steps.tolist() == [0, 2, 2, 2, 2, expected]
     assert block.tokens.tolist() == [0, 0, 0, 0, 0, 7]
     assert block.problems == {drawn: "question 'q3': no foxes"}

@@ -32,7 +32,7 @@ class ScriptedJob:
     def n_blocks(self) -> int:
         return len(self.steps)
 
-    def questions_of(self, number: int) -> tuple[Question, ...]:
+    def list_questions(self, number: int) -> tuple[Question, ...]:
         return (Question(f"q{number}", "?"),)
 
     def begun(self) -> Counter[int]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
-from armwise.arms.lab.portfolio.coverage import best_of, values
+from armwise.arms.lab.portfolio.coverage import take_best, values
 from armwise.arms.lab.portfolio.selection import (
     GREEDY,
     KNAPSACK,
@@ -68,7 +68,7 @@ def test_a_matrix_by_hand() -> None:
     assert chosen.values == pytest.approx((1.75 / 3, 2.5 / 3))
     assert chosen.gains == pytest.approx((1.75 / 3, 0.75 / 3))
     assert chosen.guarantee == GREEDY == pytest.approx(0.632, abs=1e-3)
-    assert best_of(scores, (0, 1)).tolist() == [1.0, 1.0, 0.5]
+    assert take_best(scores, (0, 1)).tolist() == [1.0, 1.0, 0.5]
     assert top_by_average(scores, 2) == (1, 0)
 
 

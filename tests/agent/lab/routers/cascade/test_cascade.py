@@ -163,10 +163,10 @@ def test_the_lead_of_the_best_answer_is_over_the_second() -> None:
 
 def test_equal_questions_are_held_out_together() -> None:
     texts = ["who?", "when?"] * 20 + ["where?", "why?"]
-    held_out = cross_validation.part_of(texts, 0.5, seed=0)
+    held_out = cross_validation.draw_part(texts, 0.5, seed=0)
     assert len({text for text, held in zip(texts, held_out, strict=True) if held}) == 2
     assert not set(np.array(texts)[held_out]) & set(np.array(texts)[~held_out])
-    assert any((cross_validation.part_of(texts, 0.5, seed=seed) != held_out).any() for seed in range(1, 9))
+    assert any((cross_validation.draw_part(texts, 0.5, seed=seed) != held_out).any() for seed in range(1, 9))
 
 
 def test_a_cascade_without_settings_is_fitted_as_documented() -> None:
@@ -477,7 +477,7 @@ def test_the_relevance_of_training_questions_is_predicted_by_a_model_that_has_no
     parts = fitted.folds(world.texts, 3, 0)
     _, enriched = fitted._with_relevance(labels, parts, lambda *_: None)  # noqa: SLF001
     for training, held_out in parts:
-        examples, owners = fitted.examples_of(labels.features, shuffled)
+        examples, owners = fitted.make_examples(labels.features, shuffled)
         model = examples.fit(np.flatnonzero(np.isin(owners, training)))
         for stage, one in enumerate(labels.features):
             expected = fitted.with_relevance(one.rows(held_out), shuffled.rows(held_out), model)
