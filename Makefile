@@ -42,7 +42,7 @@ test-core: $(VENV)/ready-dev  ## run the quick tests of the core alone
 test-wing: $(VENV)/ready-dev  ## run the quick tests of one wing, WING=agent/lab
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12 tests/$(WING) armwise/$(WING)
 
-test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traffic, restarts of a real service
+test-slow: $(VENV)/ready-dev  ## run the tests that take seconds each: real services, kills, intervals over many worlds
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not nightly" --timeout 300 --durations=30 \
 		$$(grep -rl 'mark\.slow' tests --include='test_*.py' --exclude-dir=nodes --exclude-dir=clients --exclude-dir=anywhere)
 
@@ -54,7 +54,7 @@ test-kernel: $(VENV)/ready-dev  ## run the tests of numbers with another kernel 
 	$(BIN)/python -m tests.anywhere --numeric nehalem
 
 test-properties: $(VENV)/ready-dev  ## run the property tests with ten times as many examples; an hour
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --hypothesis-profile=many --timeout 1200 \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not nightly" --hypothesis-profile=many --timeout 1200 \
 		$$(grep -rl '@given' tests --include='test_*.py' --exclude-dir=clients)
 
 PYTHONS ?= python3.12 python3.13

@@ -46,7 +46,17 @@ HERE = Path(__file__).parent
 ROOT = Path.cwd()
 CACHE = ROOT / ".cache" / "mutants"
 PACKAGES = ("agent", "arms", "feedback")
-APART = ("live", "deploy", "nodes", "clients", "test_docs.py", "test_commands.py", "test_english.py")
+APART = (
+    "live",
+    "deploy",
+    "nodes",
+    "clients",
+    "anywhere",
+    "test_docs.py",
+    "test_commands.py",
+    "test_english.py",
+    "test_mutants.py",
+)
 """Tests that run the code in other processes, or none of it."""
 
 SEED = 20261121
@@ -214,7 +224,7 @@ def measure(files: Sequence[str], workers: int) -> None:
     copy_tree(folder / "tree")
     print(f"asking {len(files)} files of tests which lines they reach ...", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "pytest", *("-p", "mutant_coverage"), *("-p", "no:cacheprovider"), "-q"]
-    command += ["-n", str(workers), "--dist", "loadfile", "-m", "not slow", "--timeout", "600", *files]
+    command += ["-n", str(workers), "--dist", "loadfile", "-m", "not nightly", "--timeout", "600", *files]
     environment = os.environ | {
         "REACHED": str(folder),
         "PYTHONPATH": os.pathsep.join([str(folder / "tree"), str(HERE)]),

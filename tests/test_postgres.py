@@ -24,6 +24,7 @@ def database(url: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_what_was_committed_survives_a_kill_and_what_was_not_does_not(killable_postgres: Server) -> None:
     server = killable_postgres
     with database(server.fresh()) as engine:
@@ -71,6 +72,7 @@ def shared_memory(server: psutil.Process) -> set[Path]:
     return {Path(one.path) for one in server.memory_maps() if one.path.startswith("/dev/shm/PostgreSQL")}
 
 
+@pytest.mark.slow
 def test_it_leaves_no_shared_memory() -> None:
     with running() as server:
         pid = int((server.folder / "data" / "postmaster.pid").read_text().split()[0])
@@ -79,6 +81,7 @@ def test_it_leaves_no_shared_memory() -> None:
     assert not {one for one in segments if one.exists()}
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_process_that_started_it() -> None:
     script = """
 from tests.postgres import running
@@ -100,6 +103,7 @@ with running() as server, server.connect() as connection:
     shutil.rmtree(folder.parent)
 
 
+@pytest.mark.slow
 def test_programs_that_its_user_cannot_read_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_of_tests, "_can_run", lambda *_: False)
     with running() as server, server.connect() as connection:

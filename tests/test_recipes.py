@@ -411,6 +411,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
 
 
 @pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.slow
 def test_what_the_recipe_names_suffices(followed: Followed, name: str) -> None:
     recipe = RECIPES[name]
     for notice in recipe.notice:

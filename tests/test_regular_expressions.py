@@ -136,5 +136,6 @@ def test_an_expression_is_linear_in_its_text(use: Use) -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"\s*\([^)]*\)", r"(.+?)\s*\(", r"<\s*/[^>]*$"])
+@pytest.mark.slow
 def test_an_expression_that_backtracks_is_found(pattern: str) -> None:
     assert slow(re.compile(pattern), length=20_000, limit_s=0.02) != []

@@ -41,6 +41,7 @@ FEW_NEED = (
 """Libraries of which each takes seconds or tens of megabytes, and which a service may never call."""
 
 
+@pytest.mark.slow
 def test_what_is_deployed_loads_no_library_that_few_services_call() -> None:
     code = f"import sys, armwise.agent.app; print([name for name in {FEW_NEED} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -72,6 +72,7 @@ def armwise(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     ],
     ids=lambda words: words[0],
 )
+@pytest.mark.slow
 def test_what_a_verb_makes_is_of_its_user_alone(outside: Path, words: Sequence[str]) -> None:
     written(outside)
     before = set(outside.iterdir())
@@ -278,6 +279,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[psutil.Proce
     assert not Path(folder).exists(), "removed at the end"
 
 
+@pytest.mark.slow
 def test_a_ray_on_one_machine_has_neither_an_autoscaler_nor_the_server_of_a_dashboard(
     job: tuple[psutil.Process, Path, Path],
 ) -> None:
@@ -325,6 +327,7 @@ def test_another_user_cannot_take_the_place_of_rays_sockets(job: tuple[psutil.Pr
 
 
 @AS_ROOT
+@pytest.mark.slow
 def test_who_looks_finds_what_is_open(outside: Path) -> None:
     (outside / "open").touch(0o644)
     (outside / "open").chmod(0o644)

@@ -216,6 +216,7 @@ REWARDS: dict[str, Callable[[int], Floats]] = {
 @pytest.mark.parametrize("repeated", [False, True], ids=["questions", "one question"])
 @pytest.mark.parametrize("rewards", REWARDS)
 @pytest.mark.parametrize("n", SIZES)
+@pytest.mark.slow
 def test_every_shown_interval_is_possible_around_its_estimate_and_open(
     n: int, rewards: str, repeated: bool, tmp_path: Path
 ) -> None:

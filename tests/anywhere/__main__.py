@@ -1,7 +1,8 @@
 """Run the tests as on other machines: `python -m tests.anywhere [--numeric] [NAME ...]`.
 
 Each run is a clone in a folder of its own, whose path has a blank, an umlaut and the name of the product, in
-the environment of here. `--numeric` runs the rooms whose numbers depend on the kernel of BLAS, and no others.
+the environment of here: the quick tests, and the slow ones of the rooms whose numbers depend on the kernel of
+BLAS. `--numeric` runs those rooms, and no others.
 """
 
 import argparse
@@ -76,15 +77,16 @@ def main() -> int:
                 f"{name}: left out, that user may not run {sys.executable}, or this one is not root\n"
             )
             continue
-        status = run(machine, NUMERIC if wanted.numeric else ())
+        status = 0 if wanted.numeric else run(machine, "not slow")
+        status = status or run(machine, "not nightly" if wanted.numeric else "slow and not nightly", NUMERIC)
         sys.stdout.write(f"{name}: {'passed' if status == 0 else f'FAILED with {status}'}\n")
         sys.stdout.flush()
         failed += [name] if status else []
     return 1 if failed else 0
 
 
-def run(machine: Machine, rooms: tuple[str, ...]) -> int:
-    """Clone, and run the quick tests, or those of some rooms; return the exit code of pytest."""
+def run(machine: Machine, marks: str, rooms: tuple[str, ...] = ()) -> int:
+    """Clone, and run the tests with these marks, all or those of some rooms; return the exit code of pytest."""
     with tempfile.TemporaryDirectory(prefix="tests änywhere ", dir="/tmp") as folder:  # others may enter it
         os.chmod(folder, 0o755)
         clone, home = Path(folder) / "armwise", Path(folder) / "höme"
@@ -100,7 +102,7 @@ def run(machine: Machine, rooms: tuple[str, ...]) -> int:
         variables = {name: value.replace("HOME", str(home)) for name, value in machine.variables.items()}
         # a kernel differs in all or none of the examples, and on either database
         few = ["--hypothesis-profile=few", "-k", "not postgresql"] if rooms else []
-        tests = ["-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile", "-m", "not slow", *few, *rooms]
+        tests = ["-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile", "-m", marks, *few, *rooms]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         environment.pop("PYTHONPATH", None)  # of the clone that starts this
         return subprocess.run(

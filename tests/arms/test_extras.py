@@ -30,6 +30,7 @@ def modules() -> set[str]:
     return {name for name in found if name.replace("_", "-") not in BASE and name not in OF_BASE}
 
 
+@pytest.mark.slow
 def test_every_library_beyond_the_small_installation_has_its_extra() -> None:
     found = {name: extras.find_extra(name) for name in modules()}
     assert "ray" in found
@@ -131,11 +132,13 @@ IMPORTED = (
 )
 
 
+@pytest.mark.slow
 def test_the_small_installation_imports_what_it_is_for(tmp_path: Path) -> None:
     code = "import importlib\n" + "".join(f"importlib.import_module({name!r})\n" for name in IMPORTED)
     assert small(code + "print('done')", tmp_path) == "done\n"
 
 
+@pytest.mark.slow
 def test_the_small_installation_reads_a_log(tmp_path: Path) -> None:
     drawn = np.random.default_rng(5).integers(2, size=(300, 2))
     rows = [f"q{n},{'ab'[arm]},0.5,{reward}" for n, (arm, reward) in enumerate(drawn.tolist())]
@@ -171,6 +174,7 @@ def test_the_small_installation_reads_a_log(tmp_path: Path) -> None:
         ("from armwise.agent.lab.routers.optimizer import seeded\nwith seeded(0): pass", "train"),
     ],
 )
+@pytest.mark.slow
 def test_a_policy_or_a_router_without_its_library_says_what_brings_it(
     code: str, extra: str, tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ def test_what_is_built_before_the_start_is_built_for_what_is_served(golden: list
     assert yaml.safe_load(built) == served(golden)
 
 
+@pytest.mark.slow
 def test_another_configuration_is_served_by_another_cluster_and_another_scale_by_the_same() -> None:
     def digest(changed: dict[str, Any]) -> str:
         head = next(templates(documents(rendered({**values_of("default"), **changed}))))

@@ -24,6 +24,7 @@ def page(folder: Path, height: int) -> Path:
 @pytest.mark.parametrize(
     ("scheme", "name", "height", "taken"), [("light", "demo", 900, 900), ("dark", "demo-dark", 9000, 1400)]
 )
+@pytest.mark.slow
 def test_the_upper_part_of_the_page_is_taken(
     tmp_path: Path, scheme: str, name: str, height: int, taken: int
 ) -> None:

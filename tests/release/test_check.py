@@ -475,6 +475,7 @@ AUDITOR = ROOT / ".venv-audit/bin/python"
     ("changes", "valid"),
     [({}, True), ({"components": [{"name": "no type"}]}, False), ({"specVersion": "0.1"}, False)],
 )
+@pytest.mark.slow
 def test_a_bill_is_validated_by_the_schema_of_cyclonedx(
     right: Candidate, changes: dict[str, Any], valid: bool
 ) -> None:

@@ -246,6 +246,7 @@ RELEASED: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("case", RELEASED)
+@pytest.mark.slow
 def test_a_break_of_the_released_document_is_one_sentence(case: str) -> None:
     change, expected = RELEASED[case]
     old = stored(versions()[0])["openapi"]

@@ -42,6 +42,7 @@ def test_the_first_release_is_kept() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.slow
 def test_nothing_of_a_release_breaks(version: str, present: Contract) -> None:
     known = snapshot.accepted()
     found = snapshot.breaks(snapshot.stored(version), present)
@@ -49,6 +50,7 @@ def test_nothing_of_a_release_breaks(version: str, present: Contract) -> None:
     assert broken == [], "\n".join(broken)
 
 
+@pytest.mark.slow
 def test_every_accepted_break_is_one_and_has_a_reason(present: Contract) -> None:
     found = {
         (version, one) for version in VERSIONS for one in snapshot.breaks(snapshot.stored(version), present)
@@ -83,6 +85,7 @@ def test_an_accepted_break_is_read_by_release_and_sentence(tmp_path: Path) -> No
     ],
     ids=lambda one: ".".join(map(str, one)) if isinstance(one, tuple) else "",
 )
+@pytest.mark.slow
 def test_what_is_missing_in_a_part_is_named(path: tuple[Any, ...], expected: str) -> None:
     old, new = snapshot.stored("0.1.0"), json.loads(json.dumps(snapshot.stored("0.1.0")))
     *outer, last = path
@@ -108,6 +111,7 @@ def test_a_changed_default_of_a_setting_is_named_once() -> None:
     assert len(snapshot.broken_settings(old, new)) == 1
 
 
+@pytest.mark.slow
 def test_a_route_that_enters_the_document_is_not_gone() -> None:
     old, new = snapshot.stored("0.1.0"), json.loads(json.dumps(snapshot.stored("0.1.0")))
     new["http"]["routes"].remove("GET /docs")
@@ -210,6 +214,7 @@ def test_the_log_of_a_release_has_what_services_write(released: tuple[str, Rows,
     assert len(rows["versions"]) > len(rows["checkpoints"]), "some versions have to be learned again"
 
 
+@pytest.mark.slow
 def test_the_log_of_a_release_migrates_with_nothing_lost(released: tuple[str, Rows, dict[str, Any]]) -> None:
     url, before, _ = released
     migrate(url)
@@ -235,6 +240,7 @@ async def serving(url: str, configuration: dict[str, Any], folder: Path) -> Asyn
             yield service
 
 
+@pytest.mark.slow
 async def test_the_decisions_of_a_release_are_verified(
     released: tuple[str, Rows, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -249,6 +255,7 @@ async def test_the_decisions_of_a_release_are_verified(
     assert {name: why for name, (verified, why) in found.items() if not verified} == {}
 
 
+@pytest.mark.slow
 async def test_a_service_goes_on_with_the_log_of_a_release(
     released: tuple[str, Rows, dict[str, Any]], tmp_path: Path
 ) -> None:

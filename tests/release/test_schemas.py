@@ -405,6 +405,7 @@ def values_of(schema: Schema) -> st.SearchStrategy[Any]:
 
 @settings(max_examples=400)
 @given(st.data())
+@pytest.mark.slow
 def test_where_nothing_breaks_each_value_of_before_is_accepted(data: st.DataObject) -> None:
     old = data.draw(SCHEMAS)
     new = data.draw(changed(old))
@@ -427,6 +428,7 @@ def opened(schema: Schema) -> Schema:
 
 @settings(max_examples=400)
 @given(st.data())
+@pytest.mark.slow
 def test_where_nothing_breaks_each_value_of_now_is_expected(data: st.DataObject) -> None:
     old = data.draw(SCHEMAS)
     new = data.draw(changed(old))

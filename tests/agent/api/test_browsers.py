@@ -51,6 +51,7 @@ async def test_activation_is_accepted_from_a_program_and_refused_from_another_si
     assert (await post(path, headers={"origin": "http://service"})).status_code == 202
 
 
+@pytest.mark.slow
 async def test_a_browser_takes_every_response_for_what_it_is_declared_as(
     service: Service, subtests: pytest.Subtests
 ) -> None:

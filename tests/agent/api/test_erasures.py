@@ -216,6 +216,7 @@ async def test_the_command_erases_without_a_service(tmp_path: Path) -> None:
         "(?:.*,){11}P",
     ],
 )
+@pytest.mark.slow
 def test_a_pattern_that_a_text_makes_slow_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigError, match=r"takes too long for .* repeated \d+ times"):
         parse(CONFIG | {"privacy": {"redact": [MAIL | {"pattern": pattern}]}})

@@ -34,6 +34,7 @@ def codes_raised() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_code_that_is_raised_is_in_the_table() -> None:
     raised = codes_raised()
     in_errors = raised.pop("errors")
@@ -42,6 +43,7 @@ def test_every_code_that_is_raised_is_in_the_table() -> None:
     assert "invalid_value" in literal
 
 
+@pytest.mark.slow
 def test_every_row_of_the_table_is_raised() -> None:
     literal = {code for codes in codes_raised().values() for code in codes}
     translated = {kind.code for kind in ERRORS.values() if kind.raised_by or kind.ends or kind.framework}
@@ -76,6 +78,7 @@ def test_no_code_and_no_exception_is_in_two_rows() -> None:
     assert len(raised) == len(set(raised))
 
 
+@pytest.mark.slow
 def test_the_page_has_a_row_for_each_code() -> None:
     command = [sys.executable, "-m", "armwise.agent.api.errors"]
     page = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOM.parents[1]).stdout

@@ -67,6 +67,7 @@ async def keys_of(service: Service, *holders: tuple[str, Scope]) -> dict[str, di
 # -- from a request to its result --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_an_evaluation_is_submitted_run_and_read_as_json_and_as_html(
     judged: Service,
 ) -> None:
@@ -96,6 +97,7 @@ async def test_an_evaluation_is_submitted_run_and_read_as_json_and_as_html(
     assert not any(part.startswith("script-src") for part in policy)
 
 
+@pytest.mark.slow
 async def test_a_policy_that_is_written_out_is_evaluated(judged: Service) -> None:
     number = (await submitted(judged, candidates=[LINUCB])).json()["id"]
     with judged.working():
@@ -347,6 +349,7 @@ async def test_a_project_with_its_share_of_the_queue_is_refused_while_another_ma
     assert "at most 5 may be" in refused(answers[-1], 429, "too_many_evaluations")
 
 
+@pytest.mark.slow
 async def test_features_of_other_projects_select_nothing_for_a_key_without_admin(judged: Service) -> None:
     """Each word of a question of others would say what its answer has earned."""
     headers = await keys_of(judged, ("acme", "operate"), ("default", "operate"), ("default", "admin"))

@@ -99,6 +99,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
             del sys.modules[name]
 
 
+@pytest.mark.slow
 async def test_a_generated_client_calls_each_group_of_operations(
     generated: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:

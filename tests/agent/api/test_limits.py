@@ -51,6 +51,7 @@ def decisions(service: Service) -> int:
     return service.point.store.counts()["decisions"]
 
 
+@pytest.mark.slow
 async def test_two_replicas_answer_exactly_the_requests_of_a_minute(two: list[Service]) -> None:
     key = await a_key(two, rpm_limit=12)
     answers = [await ask(two[i % 2], key) for i in range(20)]
@@ -79,6 +80,7 @@ async def test_two_replicas_answer_at_once_what_a_minute_allows(two: list[Servic
     assert (codes.count(400), codes.count(429)) == (9, 15)
 
 
+@pytest.mark.slow
 async def test_a_budget_of_tokens_is_spent_by_both_replicas(two: list[Service]) -> None:
     tokens = (await ask(two[0], await a_key(two))).json()["usage"]["total_tokens"]
     key = await a_key(two, token_budget=5 * tokens, budget_duration="1mo")

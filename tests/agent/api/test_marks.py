@@ -352,6 +352,7 @@ async def found_or_filtered(query: Query, _: int) -> Retrieval:
 
 
 @pytest.mark.parametrize("erase", [erase_by_ids, erase_by_age, erase_by_user])
+@pytest.mark.slow
 async def test_no_text_of_a_request_outlives_an_erasure(
     erase: Any,
     tmp_path: Path,

@@ -643,6 +643,7 @@ async def test_a_tapped_log_is_exported(on_each: Service, form: str) -> None:
         assert answer.text.count('"probabilities":[]') == 4
 
 
+@pytest.mark.slow
 async def test_an_evaluation_says_what_the_shadow_would_have_earned(on_each: Service) -> None:
     await filled(on_each)
     await on_each.settle()

@@ -361,6 +361,7 @@ class River(BaseModel):
     name: str
 
 
+@pytest.mark.slow
 async def test_the_official_client_parses_an_answer_of_a_schema(tmp_path: Path) -> None:
     async with Service(
         tmp_path, base.ScriptedGenerator({}, default='{"name": "Danube"}')

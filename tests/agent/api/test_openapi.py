@@ -38,6 +38,7 @@ def require_as_documented(found: Found) -> None:
     assert {label for label, _ in found.answers} == EVERY
 
 
+@pytest.mark.slow
 def test_every_request_is_answered_as_documented_and_never_with_a_5xx(service: Service) -> None:
     found = fuzz(service, phases=("examples", "fuzzing", "stateful"), examples=8, seed=1)
     require_as_documented(found)

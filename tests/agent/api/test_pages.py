@@ -2,9 +2,12 @@
 
 import re
 
+import pytest
+
 from tests.agent.fakes import Service
 
 
+@pytest.mark.slow
 async def test_the_page_and_what_it_loads_come_from_the_service_alone(service: Service) -> None:
     page = await service.client.get("/docs")
     loaded = re.findall(r"""(?:src|href|url)\s*[=:]\s*["']([^"']+)["']""", page.text)

@@ -243,6 +243,7 @@ async def test_a_filter_is_checked_against_the_corpus_too(tenants: Service) -> N
     assert "does not permit" in refused(await post(tenants, "none", "/v1/retrieve", body), 502, "arm_failed")
 
 
+@pytest.mark.slow
 async def test_no_route_shows_what_is_not_permitted(tenants: Service) -> None:
     shown = {"return": ["passages", "decision"]}
     for who, hidden in (("zeta", False), ("acme", True), ("none", True)):
@@ -315,6 +316,7 @@ async def test_an_error_that_repeats_the_prompt_is_not_shown_to_other_groups(
             assert record["error"].startswith("GeneratorError")
 
 
+@pytest.mark.slow
 async def test_an_error_of_what_did_not_answer_is_not_shown_by_the_passages_of_what_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,6 +183,7 @@ async def test_a_deferred_decision_counts_once_it_is_activated(service: Service)
     assert (await read(service, f"/v1/decisions/{found['decision_id']}"))["activated"]
 
 
+@pytest.mark.slow
 async def test_decisions_are_listed_by_what_is_asked_of_them(on_each: Service) -> None:
     for n in range(6):
         await ranked(on_each, f"d-{n}", actions=actions("a", "b"), episode_id=f"e-{n % 2}")
@@ -219,6 +220,7 @@ async def test_decisions_are_listed_by_what_is_asked_of_them(on_each: Service) -
 # -- ids and logs ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_points_have_logs_of_their_own_on_either_database(on_each: Service) -> None:
     await ranked(on_each, "d-1")
     heads = [
@@ -345,6 +347,7 @@ async def test_operators_read_and_change_one_point(service: Service) -> None:
 # -- learning ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_policy_over_features_beats_uniform_on_ids_that_never_come_again(tmp_path: Path) -> None:
     async with Service(tmp_path, points=POINTS, limits={"in_flight": 4}).running() as service:
         await _beats_uniform(service)

@@ -107,6 +107,7 @@ class Values(dict[str, object]):
 IDS = Values(name="bm25", model="auto", decision_id="d-1", number=1, version=1, public_id="k", user="ada")
 
 
+@pytest.mark.slow
 async def test_each_route_requires_a_key_with_its_scope(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:

@@ -243,6 +243,7 @@ async def test_a_search_that_fails_after_its_call_is_charged(fleet: Fleet) -> No
     assert await fleet.used() == (pytest.approx(COST), READ + WRITTEN)
 
 
+@pytest.mark.slow
 async def test_a_turn_that_finds_no_place_of_the_language_model_returns_what_it_reserved(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def choose_from(pmf: dict[str, float], u: float) -> int:
 
 
 @pytest.mark.parametrize("salt", ["armwise", "another"])
+@pytest.mark.slow
 async def test_ids_chosen_to_hit_an_arm_hit_it_as_often_as_its_propensity_says(
     tmp_path: Path, salt: str
 ) -> None:

@@ -192,6 +192,7 @@ def test_a_log_whose_turns_fail_by_arm_passes_although_its_training_log_would_no
     assert "of bm25 and 0% of" in printed
 
 
+@pytest.mark.slow
 def test_a_wrong_policy_in_the_own_log_is_found(config: Path, store: Store) -> None:
     """Later decisions, in a page beyond the first, as well."""
     fill(store, World({"none": 0.5, "bm25": 0.5}, greedy=0.0, forced=0.0, every_s=1.0), 2600, seed=5)

@@ -68,6 +68,7 @@ def doctor(home: Home) -> list[str]:
 
 
 @pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.slow
 def test_preparing_makes_each_damaged_index_again_and_names_its_file(
     home: Home, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -38,6 +38,7 @@ serve.prepare_in_process(Path("serve_config.yaml"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a process that its parent has ended")
+@pytest.mark.slow
 def test_what_prepares_ends_with_the_service_that_started_it(tmp_path: Path) -> None:
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho $$\nexec sleep 600\n")

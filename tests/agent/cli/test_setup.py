@@ -63,6 +63,7 @@ def written(path: Path) -> dict[str, Any]:
     return args
 
 
+@pytest.mark.slow
 def test_in_a_terminal_each_answer_is_checked_and_asked_for_again(tmp_path: Path, endpoint: str) -> None:
     answers = ["nowhere.jsonl", "corpus.jsonl", "opnai", "openai"]
     answers += ["localhost", endpoint, "small", "-", "n"]  # there is no model `small`

@@ -45,6 +45,7 @@ async def finish(service: Service) -> None:
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_the_gate_is_asked_and_its_evidence_is_drawn_with_the_margin(judged: Service) -> None:
     empty = await seen(judged, "/policies")
     assert "The gate has judged no version lately." in plain(empty)
@@ -158,6 +159,7 @@ async def test_a_canary_is_judged_as_its_promotion_would_judge_it(judged: Servic
     assert asked.request["candidates"] == ["canary:1"]
 
 
+@pytest.mark.slow
 async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports(judged: Service) -> None:
     await post(judged, "/evaluations", candidates="fixed:bm25\nuniform")
     await post(judged, "/evaluations", candidates="fixed:bm25\nfixed:dense", gate="on")

@@ -117,6 +117,7 @@ async def test_an_empty_log_says_what_to_do_next(service: Service) -> None:
     assert "The log holds no decision to compare them on." in apart
 
 
+@pytest.mark.slow
 async def test_texts_of_others_are_shown_and_never_run(tmp_path: Path) -> None:
     generator = base.ScriptedGenerator({}, default=HARM + " word" * 25_000)
     question = HARM + " ما هو أطول نهر؟"

@@ -78,6 +78,7 @@ def began(store: Store, world: World = WORLD) -> None:
         connection.exec_driver_sql(f"UPDATE arm_sets SET at = {BEGIN - 1}")
 
 
+@pytest.mark.slow
 def test_intervals_of_rewards_and_of_what_was_saved_hold_the_truth(tmp_path: Path) -> None:
     """Of 40 seeded logs of known expectations, each family of intervals misses in at most 5."""
     missed = {"reward": 0, "usd": 0, "seconds": 0}
@@ -107,6 +108,7 @@ def test_intervals_of_rewards_and_of_what_was_saved_hold_the_truth(tmp_path: Pat
     assert max(missed.values()) <= 5, missed
 
 
+@pytest.mark.slow
 def test_the_figures_of_a_period_are_those_of_its_turns(store: Store) -> None:
     """Turns before and at the end are left out; forced ones are decisions, and in no share or estimate."""
     began(store)
@@ -398,6 +400,7 @@ def test_savings_are_said_with_their_intervals(
     assert savings_in_words(made) == f"Beside always using a, the {rank} arm, {said}, on 50 answers."
 
 
+@pytest.mark.slow
 def test_kinds_that_gain_and_that_lose_are_told_apart(tmp_path: Path) -> None:
     """Feedback of every second kind favours the arm that is not the best one; the policy draws both alike."""
     store = Store(f"sqlite:///{tmp_path / 'log.db'}")

@@ -114,6 +114,7 @@ def test_labels_and_rows_outside_of_the_period_are_left_out(written: Callable[..
         measure_span(written([], "empty.jsonl"))
 
 
+@pytest.mark.slow
 def test_the_curve_holds_the_truth_and_a_better_cheaper_arm_is_found(written: Callable[..., Path]) -> None:
     """A mid arm as good as the dear one costs a fifth: beside the dear one, equal quality is shown."""
     period = whole(written(simulated(6000, (0.05, 0.9, 0.05), seed=1)))

@@ -61,6 +61,7 @@ def test_a_period_ends_where_it_is_said_and_begins_so_long_before(filled: Path) 
     )
 
 
+@pytest.mark.slow
 def test_the_page_is_written_and_names_the_command_that_makes_it_again(filled: Path, tmp_path: Path) -> None:
     """The text is printed beside it on request, and other users of the machine cannot read it."""
     page = tmp_path / "week.html"
@@ -139,6 +140,7 @@ def test_a_log_that_is_not_there_is_not_made(config: Path) -> None:
     assert os.listdir(config.parent) == ["config.yaml"]
 
 
+@pytest.mark.slow
 def test_a_file_is_reported_whole_unless_a_period_is_named(tmp_path: Path) -> None:
     """A duration ends with its last decision; the page names the command that makes it again."""
     log = tmp_path / "log.jsonl"

@@ -38,6 +38,7 @@ async def sign_in(service: Service, scope: str, **fields: str) -> httpx.Response
     return await service.client.post(f"{CONSOLE}/login", data=form, headers=ORIGIN)
 
 
+@pytest.mark.slow
 async def test_an_open_service_shows_every_page_without_a_key(on_each: Service) -> None:
     service = on_each
     for path in (*SEEN, "?window=all", "/decisions?text=a&metric=thumb&least=0&since=2026-01-01"):

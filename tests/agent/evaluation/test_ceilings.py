@@ -22,6 +22,7 @@ CANDIDATE = "policy:{kind: linucb}"
 
 
 @pytest.mark.parametrize("ceiling", [0.3, 0.6, 1.2])
+@pytest.mark.slow
 def test_a_candidate_is_evaluated_under_another_ceiling(tmp_path: Path, ceiling: float) -> None:
     config = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
     with closing(Store(config.database_url, config.reward.join)) as store:

@@ -239,6 +239,7 @@ ANY_NUMBER = st.sampled_from(EXTREMES) | st.floats(allow_nan=False)
 @example(dict.fromkeys(NUMBERS, 1e30))
 @example(dict.fromkeys(NUMBERS, 1e-300))
 @example(dict.fromkeys(NUMBERS, 253402300800.0))
+@pytest.mark.slow
 def test_every_reader_goes_on_past_numbers_beyond_their_limits_and_they_are_named(
     filled: Path, config: AppConfig, values: dict[sa.Column[Any], float]
 ) -> None:
@@ -251,6 +252,7 @@ def test_every_reader_goes_on_past_numbers_beyond_their_limits_and_they_are_name
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e308, 1e-300])
+@pytest.mark.slow
 def test_a_server_too_holds_rows_beyond_limits_that_stop_no_reader(
     postgres: Server, config: AppConfig, value: float
 ) -> None:
@@ -280,6 +282,7 @@ OF_ANYTHING = {
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.slow
 def test_every_reader_goes_on_past_documents_beyond_their_limits_and_they_are_named(
     filled: Path, config: AppConfig, hostile: str
 ) -> None:
@@ -354,6 +357,7 @@ def test_a_word_of_no_enumeration_teaches_nothing_and_rates_nobody(filled: Path)
                 assert len([*read_examples(store, RULE.join)]) == expected, column
 
 
+@pytest.mark.slow
 def test_a_server_too_holds_strange_words_and_documents_that_stop_no_reader(
     postgres: Server, config: AppConfig
 ) -> None:

@@ -72,6 +72,7 @@ def evaluated(service: Service, **asked: object) -> tuple[Report, Log]:
         store.close()
 
 
+@pytest.mark.slow
 async def test_the_decisions_of_an_episode_are_one_slate_in_their_order(meals: Service) -> None:
     names = ("ips", "sips", "rips", "cascade_dr", "mips")
     report, log = await asyncio.to_thread(evaluated, meals, estimators=names)
@@ -101,6 +102,7 @@ async def test_the_decisions_of_an_episode_are_one_slate_in_their_order(meals: S
     assert slates.rips(whole).value == pytest.approx(total / EPISODES)
 
 
+@pytest.mark.slow
 async def test_a_slate_is_one_observation_and_the_report_says_so(meals: Service) -> None:
     report, _ = await asyncio.to_thread(evaluated, meals, cluster="episode", estimators=("rips",))
     assert any("rows of the same episode are one observation" in one for one in report.assumptions)

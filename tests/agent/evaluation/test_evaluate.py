@@ -202,6 +202,7 @@ def test_a_policy_that_learns_nothing_is_worth_what_chance_is(filled: AppConfig,
         assert asked[estimator].value == pytest.approx(plain[estimator].value)
 
 
+@pytest.mark.slow
 def test_a_candidate_that_the_log_never_drew_has_a_row_without_a_value(
     config: AppConfig, store: Store
 ) -> None:
@@ -419,6 +420,7 @@ def exploring(config: AppConfig) -> AppConfig:
     return config.model_copy(update={"policy": PolicySpec(kind="uniform")})
 
 
+@pytest.mark.slow
 def test_the_gate_lets_a_better_candidate_go_live(exploring: AppConfig, store: Store) -> None:
     served_by(store, exploring, 800)
     report = evaluated(exploring, store, "fixed:dense", "fixed:none", gate=True)
@@ -460,6 +462,7 @@ def with_canaries(store: Store, config: AppConfig, turns: int) -> tuple[int, int
     return first, second
 
 
+@pytest.mark.slow
 def test_a_canary_is_judged_where_it_took_part_with_the_floor_that_it_had(
     exploring: AppConfig, store: Store
 ) -> None:
@@ -495,6 +498,7 @@ class Unscored(Recorded):
         return np.array([float(arm == "dense") for arm in arms])
 
 
+@pytest.mark.slow
 def test_a_decision_that_waits_and_is_not_scored_yet_ends_the_log_of_a_candidate(
     filled: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -516,6 +520,7 @@ def test_a_decision_that_waits_and_is_not_scored_yet_ends_the_log_of_a_candidate
     assert figures() is None, "all rows of the log were made after it"
 
 
+@pytest.mark.slow
 def test_a_loss_that_the_margin_permits_is_cut_by_the_share_of_a_canary(
     exploring: AppConfig, store: Store
 ) -> None:
@@ -556,6 +561,7 @@ def test_the_bounds_of_a_canary_use_the_rewards_known_when_it_decided(
     assert given["waiting"].known.tolist() == [40], "the candidate had learned all there was"
 
 
+@pytest.mark.slow
 def test_decisions_that_wait_are_selected_like_those_of_the_log(filled: AppConfig, store: Store) -> None:
     early, execution, _ = turn(1000, "dense")
     late, executed, _ = turn(1001, "bm25")
@@ -579,6 +585,7 @@ def test_decisions_that_wait_are_selected_like_those_of_the_log(filled: AppConfi
     assert pending(project="default") == 1
 
 
+@pytest.mark.slow
 def test_the_gate_holds_a_candidate_where_propensities_were_changed(
     exploring: AppConfig, store: Store
 ) -> None:
@@ -592,6 +599,7 @@ def test_the_gate_holds_a_candidate_where_propensities_were_changed(
     assert "recomputed propensities differ" in " ".join(verdict["reasons"])
 
 
+@pytest.mark.slow
 def test_the_gate_counts_a_decision_that_still_waits_as_the_worst_and_judges_by_those_after_it(
     filled: AppConfig, store: Store
 ) -> None:
@@ -629,6 +637,7 @@ def test_a_baseline_that_no_row_can_judge_is_refused(filled: AppConfig, store: S
         evaluated(filled, store, "fixed:dense", baseline="shadow")
 
 
+@pytest.mark.slow
 def test_distributions_that_a_canary_took_part_in_are_computed_again(config: AppConfig, store: Store) -> None:
     learning = config.model_copy(update={"policy": PolicySpec(kind="linucb"), "floor": 0.1})
     served_by(store, learning, 400, share=0.25)
@@ -687,6 +696,7 @@ def file(filled: AppConfig, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_verb_prints_a_table_and_writes_reports(file: Path, tmp_path: Path) -> None:
     words = ["replay", "-c", str(file), "--policy", "fixed:dense", "--price", "steps=0"]
     for name in ("report.json", "report.html"):

@@ -201,6 +201,7 @@ async def test_where_too_many_wait_already_none_is_asked_for(store: Store) -> No
     assert all(one.status is evaluations.EvaluationStatus.QUEUED for one in evaluations.page(store, 100))
 
 
+@pytest.mark.slow
 async def test_a_promotion_waits_for_what_the_log_says_of_the_candidate(tmp_path: Path) -> None:
     judged_log(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}), turns=1000)
     patient = partial(verdict, wait_s=60.0, poll_s=0.01)

@@ -82,6 +82,7 @@ def flat(document: object, place: str = "") -> dict[str, object]:
     return {place: document}
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_comes_to_the_same_as_this_one_and_tells_how_far_it_is(
     config: AppConfig,
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_request_that_was_written_into_the_log_names_no_more_than_a_client(
 
 @pytest.mark.parametrize("levels", [0, 3])
 @pytest.mark.parametrize("how", CALLS)
+@pytest.mark.slow
 def test_on_a_log_with_rows_a_forged_request_builds_no_code(
     config: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, levels: int
 ) -> None:
@@ -153,6 +155,7 @@ def test_on_a_log_with_rows_a_forged_request_builds_no_code(
         ({"candidates": ["uniform"], "seed": "x"}, "seed: "),
     ],
 )
+@pytest.mark.slow
 def test_a_row_that_no_client_could_submit_fails_in_words_and_the_next_one_is_run(
     config: AppConfig, request_: dict[str, Any], refusal: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -240,6 +243,7 @@ def test_the_process_gives_way_to_all_others(config: AppConfig) -> None:
     assert seen == [(19, os.SCHED_IDLE)]
 
 
+@pytest.mark.slow
 def test_the_process_ends_with_whoever_started_it(config: AppConfig, tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(

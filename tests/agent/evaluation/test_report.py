@@ -242,6 +242,7 @@ def test_the_summary_says_what_the_gate_lets_through() -> None:
     assert summary(a_report(held)).endswith("The gate lets none of them go live.")
 
 
+@pytest.mark.slow
 def test_a_page_says_all_that_the_report_holds() -> None:
     noted = WORSE.model_copy(update={"verdict": HELD, "notes": ("A note.",), "excluded": {"no shadow": 7}})
     report = a_report(BETTER, noted, NEVER)
@@ -295,6 +296,7 @@ def test_a_page_of_candidates_that_nothing_is_known_of_can_be_made() -> None:
     assert "no candidate but served has an estimate" in told
 
 
+@pytest.mark.slow
 def test_names_from_outside_are_no_part_of_the_page() -> None:
     arms = (EVIL, "bm25")
     evil = candidate(
@@ -328,6 +330,7 @@ NO_COVER = candidate(
 )
 
 
+@pytest.mark.slow
 def test_an_interval_that_does_not_cover_is_marked_wherever_it_is_printed() -> None:
     report = a_report(NO_COVER, BETTER)
     lines = [line for line in printed(report).splitlines() if " dros " in line or " dm " in line]
@@ -418,6 +421,7 @@ def test_every_picture_is_sound_whatever_the_names_are(draw: Any) -> None:
     assert "width" not in root.attrib
 
 
+@pytest.mark.slow
 def test_many_arms_and_candidates_still_make_a_page() -> None:
     arms = [f"arm-{number}" for number in range(16)]
     many = [

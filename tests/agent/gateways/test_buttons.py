@@ -286,6 +286,7 @@ def an_app(folder: Path, policy: str) -> Iterator[str]:
             thread.join()
 
 
+@pytest.mark.slow
 def test_buttons_of_an_app_on_another_site_are_pressed_in_a_browser(tmp_path: Path) -> None:
     if shutil.which(CHROMIUM) is None:
         pytest.skip("there is no chromium: `make browser` installs Debian's, and needs apt")

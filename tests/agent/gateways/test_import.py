@@ -147,6 +147,7 @@ def test_nothing_is_written_where_no_row_can_be_used(tmp_path: Path) -> None:
     assert not (tmp_path / "log.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_the_exports_of_a_proxy_are_imported_with_feedback_beside_them(tmp_path: Path) -> None:
     source = as_lines(tmp_path / "spend.jsonl", litellm_rows(TURNS))
     thumbs = as_csv(tmp_path / "thumbs.csv", rewards(TURNS))
@@ -236,6 +237,7 @@ def test_what_is_missing_in_a_log_of_vw_is_said(tmp_path: Path) -> None:
 # -- replay ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_propensities_only_the_direct_model_is_used_and_every_figure_says_so(
     unknown: Path, config: Path
 ) -> None:
@@ -296,6 +298,7 @@ def test_a_target_can_be_compared_with_another_one_without_propensities(unknown:
     assert each["difference"]["low"] < gain < each["difference"]["high"]
 
 
+@pytest.mark.slow
 def test_estimated_propensities_weigh_rewards_and_every_figure_says_so(unknown: Path, config: Path) -> None:
     log = unknown.parent / "estimated.jsonl"
     output = run("import", unknown.parent / "unknown.csv", *COLUMNS, "--estimate-propensities", "-o", log)

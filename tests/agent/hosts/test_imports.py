@@ -56,16 +56,19 @@ def opened(folder: Path, arms: dict[str, Any]) -> set[str]:
 WORDS_ALONE = {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}
 
 
+@pytest.mark.slow
 def test_a_replica_without_dense_arms_imports_neither_torch_nor_faiss(tmp_path: Path) -> None:
     assert opened(tmp_path, WORDS_ALONE) == set()
 
 
+@pytest.mark.slow
 def test_a_replica_with_dense_arms_imports_faiss_and_no_more_than_its_encoder_needs(tmp_path: Path) -> None:
     arms = {**WORDS_ALONE, "dense": {"kind": "dense", "params": {"backbone": "tiny"}}}
     assert opened(tmp_path, arms) == {"faiss"}
 
 
 @pytest.mark.parametrize("module", ["ingress", "learner", "jobs", "arms"])
+@pytest.mark.slow
 def test_a_host_imports_no_library_that_only_some_settings_need(module: str) -> None:
     assert imported(f"armwise.agent.hosts.{module}", HEAVY) == set()
 

@@ -35,6 +35,7 @@ os._exit(0)  # the writer of the log runs on
 """
 
 
+@pytest.mark.slow
 def test_a_replica_makes_the_folder_of_its_counters(tmp_path: Path) -> None:
     folder = tmp_path / "home" / "metrics" / "of this service"
     config = json.dumps({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
@@ -50,6 +51,7 @@ os._exit(0)""",
 )
 
 
+@pytest.mark.slow
 def test_statements_of_requests_are_shorter_than_those_of_the_learner(
     postgres: Server, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ def test_a_child_has_the_modules_of_its_parent_its_variables_and_one_thread_for_
 
 
 @pytest.mark.parametrize("named", [False, True])
+@pytest.mark.slow
 def test_a_child_runs_nothing_of_the_current_folder_unless_the_user_names_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, named: bool
 ) -> None:

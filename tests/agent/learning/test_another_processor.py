@@ -75,6 +75,7 @@ def decisions(store: Store) -> list[Decision]:
     return [example.decision for example in read_examples(store, RULE.join)]
 
 
+@pytest.mark.slow
 def test_versions_record_what_computed_them(store: Store, kind: str) -> None:
     version = versions.latest(store)
     assert version is not None
@@ -202,6 +203,7 @@ def test_every_decision_of_another_processor_is_verified(store: Store, kind: str
     assert len(made) == TURNS
 
 
+@pytest.mark.slow
 def test_the_same_processor_is_compared_to_the_bit(tmp_path: Path) -> None:
     path = learned(tmp_path, "linucb", None)
     with closing(Store(f"sqlite:///{path}", RULE.join)) as store:

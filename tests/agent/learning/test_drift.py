@@ -233,6 +233,7 @@ def alarms_of(store: Store) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in connection.execute(sa.select(*columns).order_by(t.alarms.c.seq))]
 
 
+@pytest.mark.slow
 def test_a_learner_raises_the_same_alarms_in_one_step_or_many_and_whoever_died_meanwhile(
     make_store: Callable[[str], Store],
 ) -> None:
@@ -263,6 +264,7 @@ def test_a_learner_that_is_not_to_look_raises_none(make_store: Callable[[str], S
 ADAPTIVE = PolicySpec(kind="adaptive")
 
 
+@pytest.mark.slow
 def test_a_policy_that_restarts_raises_an_alarm_in_one_step_or_many_and_whoever_died_meanwhile(
     make_store: Callable[[str], Store],
 ) -> None:

@@ -178,6 +178,7 @@ def test_facts_that_teach_nothing_are_applied_without_a_version(a_store: MakeSto
 
 
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
+@pytest.mark.slow
 def test_equal_logs_give_equal_digests_whatever_the_steps_and_the_restarts(
     a_store: MakeStore, spec: PolicySpec
 ) -> None:

@@ -111,6 +111,7 @@ def replayed(
     return found, candidate.policy
 
 
+@pytest.mark.slow
 def test_what_a_learner_published_step_by_step_is_what_a_rebuild_gives(
     config: AppConfig, store: Store
 ) -> None:
@@ -124,6 +125,7 @@ def test_what_a_learner_published_step_by_step_is_what_a_rebuild_gives(
     assert Recipe.of(newest, config.reward) == Recipe.configured(config)
 
 
+@pytest.mark.slow
 def test_observations_have_the_scores_of_the_router_of_the_recipe_in_a_rebuild_and_an_evaluation(
     config: AppConfig, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +147,7 @@ def test_observations_have_the_scores_of_the_router_of_the_recipe_in_a_rebuild_a
 
 
 @pytest.mark.parametrize("name", ["configured", "recipe:{}"])
+@pytest.mark.slow
 def test_an_evaluation_learns_as_the_service_does(
     config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -153,6 +156,7 @@ def test_an_evaluation_learns_as_the_service_does(
     assert versions.digest_state(policy.save()) == newest.digest
 
 
+@pytest.mark.slow
 def test_an_evaluation_leaves_out_decisions_whose_grade_was_learned_before(
     config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +173,7 @@ def test_an_evaluation_leaves_out_decisions_whose_grade_was_learned_before(
 
 
 @pytest.mark.parametrize("newest_is_right", [True, False])
+@pytest.mark.slow
 def test_a_rebuild_reads_observations_beside_the_repaired_training_log(
     config: AppConfig, store: Store, *, newest_is_right: bool
 ) -> None:

@@ -95,6 +95,7 @@ async def test_a_changed_price_is_not_verified(tmp_path: Path) -> None:
             assert "the price" in " ".join(verified["why"])
 
 
+@pytest.mark.slow
 async def test_an_expensive_policy_is_brought_to_the_ceiling(tmp_path: Path) -> None:
     async with a_service(tmp_path).running() as service:
         spent: list[float] = []

@@ -490,6 +490,7 @@ async def test_a_forced_promotion_waits_for_no_verdict(tmp_path: Path) -> None:
 # -- bytes -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_the_bytes_of_a_version_that_holds_are_never_pruned(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         _, chosen = await learned(service, 2)

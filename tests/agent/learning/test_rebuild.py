@@ -216,6 +216,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.slow
 def test_a_training_log_that_was_changed_is_found_named_and_made_anew(any_store: Store, damage: str) -> None:
     learner = a_learner(any_store)
     version = live(any_store, learner)
@@ -357,6 +358,7 @@ def test_bytes_that_were_pruned_are_not_missed(store: Store, monkeypatch: pytest
     }
 
 
+@pytest.mark.slow
 def test_a_version_that_has_learned_something_else_is_followed_by_one_that_has_not(any_store: Store) -> None:
     live(any_store, a_learner(any_store, BAGGED))
     with any_store.writing() as connection:
@@ -387,6 +389,7 @@ def test_a_version_that_has_learned_something_else_is_followed_by_one_that_has_n
     assert len(all_rows(any_store)["epochs"]) == 3, "nothing was left to mend"
 
 
+@pytest.mark.slow
 def test_a_repair_that_is_stopped_half_way_is_finished_by_the_next(
     any_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,7 @@ def learned(store: Store, rule: RewardRule) -> list[tuple[str, dict[str, float]]
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
+@pytest.mark.slow
 def test_a_rule_that_changes_gives_what_it_would_always_have_given(
     a_store: MakeStore, spec: PolicySpec, change: str
 ) -> None:
@@ -193,6 +194,7 @@ def test_a_rule_that_changes_gives_what_it_would_always_have_given(
 
 @pytest.mark.parametrize("change", ["cost_weight", "aggregation", "wait_time"])
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
+@pytest.mark.slow
 def test_a_rule_that_comes_back_gives_what_it_gave(a_store: MakeStore, spec: PolicySpec, change: str) -> None:
     rule = FIRST.model_copy(update=CHANGES[change])
     service, always = Service(a_store(), spec), Always(a_store(), spec, FIRST)

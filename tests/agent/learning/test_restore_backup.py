@@ -4,6 +4,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from armwise.agent.learning.rebuild import rebuild
 from armwise.feedback.log import Store
 from armwise.feedback.registry import versions
@@ -25,6 +27,7 @@ def digests(url: str) -> dict[int, str]:
         return {each.version: each.digest for each, _ in versions.page(store, 100)}
 
 
+@pytest.mark.slow
 async def test_a_backup_that_is_copied_back_gives_the_same_versions(tmp_path: Path) -> None:
     log, copy = tmp_path / "log.db", tmp_path / "backup" / "log.db"
     copy.parent.mkdir()

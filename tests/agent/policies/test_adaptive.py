@@ -185,6 +185,7 @@ def promised(_: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.slow
 def test_when_the_best_arm_becomes_the_worst_it_follows_within_150_questions(seed: int) -> None:
     played = play(Adaptive(dims=4), 2100, swapped, promised, seed=seed)
     assert played.share("bm25", 1000, 1500) > 0.9
@@ -197,6 +198,7 @@ def test_when_the_best_arm_becomes_the_worst_it_follows_within_150_questions(see
     assert first.after < first.before - 0.1
 
 
+@pytest.mark.slow
 def test_it_follows_no_change_without_its_restarts() -> None:
     played = play(Adaptive(dims=4, run_length=None, half_life=1e9), 2100, swapped, promised)
     assert played.policy.restarts == ()
@@ -204,6 +206,7 @@ def test_it_follows_no_change_without_its_restarts() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.slow
 def test_a_calm_world_restarts_nothing(seed: int) -> None:
     played = play(Adaptive(dims=4), 3000, lambda _: promised(0), promised, seed=seed)
     assert played.policy.restarts == ()
@@ -227,6 +230,7 @@ def test_promises_that_are_too_high_are_corrected_for_arms_that_nobody_draws() -
     assert bounds.max() < 0.8
 
 
+@pytest.mark.slow
 def test_an_empty_newcomer_is_hardly_drawn() -> None:
     def right(_: int) -> dict[str, float]:
         return {"bm25": 0.6, "dense": 0.5, "rrf": 0.4, "new": 0.0}
@@ -255,6 +259,7 @@ def written_off(_: int) -> dict[str, float]:
     return {"bm25": 0.6, "dense": 0.5, "rrf": 0.1}
 
 
+@pytest.mark.slow
 def test_an_arm_that_hardly_anyone_draws_and_that_becomes_the_best_is_found() -> None:
     seeds = (1, 2, 4)
     found = [play(Adaptive(dims=4), 2500, risen, written_off, seed=seed) for seed in seeds]
@@ -331,6 +336,7 @@ def test_that_an_unknown_arm_is_bad_is_no_change() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.98])
+@pytest.mark.slow
 def test_rare_and_nearly_certain_rewards_restart_nothing(rate: float) -> None:
     rng, policy = np.random.default_rng(int(100 * rate)), Adaptive(dims=0)
     seen = Context("?")
@@ -339,6 +345,7 @@ def test_rare_and_nearly_certain_rewards_restart_nothing(rate: float) -> None:
     assert policy.restarts == ()
 
 
+@pytest.mark.slow
 def test_a_restart_is_a_function_of_the_rewards() -> None:
     played = play(Adaptive(dims=4), 1700, swapped, promised)
     again = play(Adaptive(dims=4), 1700, swapped, promised)
@@ -566,6 +573,7 @@ def test_an_embedding_of_another_length_is_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.slow
 def test_where_rewards_have_no_noise_a_dear_arm_is_left_to_the_questions_that_need_it(seed: int) -> None:
     """Both arms are right on one kind of questions, the dear one on the other, too; it costs 0.2."""
     rng, policy, shares = np.random.default_rng(seed), Adaptive(), []
@@ -585,6 +593,7 @@ def test_where_rewards_have_no_noise_a_dear_arm_is_left_to_the_questions_that_ne
 
 
 @pytest.mark.parametrize("same", [0.0, 0.7, 1.0])
+@pytest.mark.slow
 def test_rewards_that_are_all_equal_are_no_change_and_neither_is_one_that_differs(same: float) -> None:
     rng, policy = np.random.default_rng(3), Adaptive(dims=4)
     for _ in range(8000):
@@ -600,6 +609,7 @@ def test_rewards_that_are_all_equal_are_no_change_and_neither_is_one_that_differ
     assert [(restart.rise, restart.arm) for restart in policy.restarts] == [(not same, "bm25")]
 
 
+@pytest.mark.slow
 def test_where_rewards_were_equal_a_small_difference_for_good_is_no_change() -> None:
     rng, policy = np.random.default_rng(3), Adaptive(dims=4)
     for t in range(9000):
@@ -620,6 +630,7 @@ def test_rewards_that_are_always_as_expected_leave_noise_to_reckon_with(
     assert bounds.argmax() == 1
 
 
+@pytest.mark.slow
 def test_where_rewards_are_always_as_expected_an_arm_without_rewards_is_still_unknown() -> None:
     rng = np.random.default_rng(3)
     policies = [Adaptive(dims=2, prior=0.0, newcomer=0.0, alpha=alpha) for alpha in (0.4, 0.0)]

@@ -107,5 +107,6 @@ def right_answers(spec: PolicySpec, disturbance: float) -> float:
 
 
 @pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.slow
 def test_numbers_at_the_limit_do_not_spoil_the_policy_for_other_callers(name: str) -> None:
     assert right_answers(ALL[name], LIMITS.context_number) > right_answers(ALL[name], 0.0) - 0.06

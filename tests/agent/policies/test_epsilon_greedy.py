@@ -123,6 +123,7 @@ def test_a_river_regressor_learns_which_arm_is_best(model: Model, params: dict[s
 
 
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.slow
 def test_every_model_that_is_allowed_goes_on_from_its_state_byte_for_byte(model: Model) -> None:
     first, second = EpsilonGreedy(model), EpsilonGreedy(model)
     rows = history(first, 120, seed=37)
@@ -255,6 +256,7 @@ def test_state_of_another_river_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         ("river.linear_model.BayesianLinearRegression", {"smoothing": 0.8}),
     ],
 )
+@pytest.mark.slow
 def test_other_arguments_of_a_model_go_on_from_its_state_byte_for_byte(
     model: Model, params: dict[str, object]
 ) -> None:

@@ -40,5 +40,6 @@ def test_importing_policies_loads_no_library_of_one(code: str) -> None:
         ("routed", set()),
     ],
 )
+@pytest.mark.slow
 def test_building_a_policy_loads_its_own_library_alone(kind: str, library: set[str]) -> None:
     assert loaded_by(BUILD.format(kind)) == library

@@ -201,6 +201,7 @@ def test_a_router_ranks_the_arms_until_rewards_know_better(
 
 
 @pytest.mark.parametrize("build", [LinUCB, LinearThompson])
+@pytest.mark.slow
 def test_a_router_that_is_right_is_not_unlearned_and_one_that_is_wrong_is_corrected(
     build: type[LinUCB] | type[LinearThompson],
 ) -> None:

@@ -181,6 +181,7 @@ def test_an_embedding_of_another_length_is_refused() -> None:
 @pytest.mark.parametrize(
     "check", [*CHECKS, *EXACT_CHECKS, *LEARNING_CHECKS, *CONTEXT_CHECKS], ids=lambda check: check.__name__
 )
+@pytest.mark.slow
 def test_with_an_encoder_it_keeps_every_promise(encoder: Path, check: Callable[[Build], None]) -> None:
     check(lambda: NeuralGreedy(str(encoder), learning_rate=0.005))
 

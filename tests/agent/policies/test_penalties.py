@@ -38,6 +38,7 @@ def test_a_penalty_moves_probability_away_from_its_arm_and_the_same_on_all_arms_
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+@pytest.mark.slow
 def test_every_kind_of_policy_holds_its_budget_within_one_percent_after_2000_decisions(
     spec: PolicySpec,
 ) -> None:

@@ -74,6 +74,7 @@ def fallen(seed: int = 3, numbers: int = 0) -> list[tuple[Decision, float]]:
 @pytest.mark.parametrize(
     "inner", [{"kind": "epsilon_greedy", "params": {"epsilon": 0.1}}, {"kind": "linucb"}]
 )
+@pytest.mark.slow
 def test_a_restarted_policy_follows_a_change_that_it_would_not_follow_by_itself(
     inner: dict[str, Any],
 ) -> None:

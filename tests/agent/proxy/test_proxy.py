@@ -108,6 +108,7 @@ TOO_LARGE: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("header", TOO_LARGE, ids=["bytes", "lines", "3000 lines", "61 kB"])
+@pytest.mark.slow
 async def test_a_header_that_is_too_large_is_refused(
     client: httpx.AsyncClient, folder: Path, header: dict[str, str]
 ) -> None:
@@ -311,6 +312,7 @@ async def test_a_proxy_that_was_killed_is_started_again(proxy: Proxy, client: ht
     await answered(client, 503)
 
 
+@pytest.mark.slow
 async def test_a_proxy_that_is_killed_now_and_then_is_started_again_each_time(
     proxy: Proxy, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +387,7 @@ def test_a_proxy_that_answers_no_command_is_waited_for_five_seconds(
     assert waits == [5.0]
 
 
+@pytest.mark.slow
 def test_a_proxy_whose_address_is_taken_gives_up(folder: Path, free_port: int) -> None:
     with socket.create_server(("127.0.0.1", free_port)):
         proxy = Proxy(write_configuration(parse(SETTINGS), Listening("127.0.0.1", free_port, folder)))

@@ -98,6 +98,7 @@ def test_a_mixture_is_a_distribution_that_keeps_the_floor_of_both(
     assert np.abs(p - one).max() <= share * np.abs(other - one).max() + 1e-15
 
 
+@pytest.mark.slow
 def test_draws_follow_the_mixture_and_every_row_verifies() -> None:
     live, candidate = taught(LinUCB, "bm25"), Preferring(none=0.5, bm25=0.1, dense=0.4)
     loop = beside(a_loop(MemoryLog(), policy=live, floor=0.02, salt=SALT), candidate, 0.3)
@@ -470,6 +471,7 @@ async def test_a_share_that_rests_on_what_was_changed_meanwhile_is_refused(
     assert [one["version"] for one in (await shown(service))["canaries"]] == [second]
 
 
+@pytest.mark.slow
 async def test_no_more_candidates_than_there_may_be_get_a_share(service: Service) -> None:
     names = [publish(service, kind="fixed", params={"arm": arm}).version for arm in ("none", "bm25", "dense")]
     names += [publish(service).version, publish(service, kind="linear_thompson").version]

@@ -77,6 +77,7 @@ async def endpoint() -> AsyncIterator[tuple[OddEndpoint, str]]:
         yield odd, url
 
 
+@pytest.mark.slow
 async def test_every_odd_answer_is_an_answer_or_a_recorded_failure_in_bounded_memory(
     endpoint: tuple[OddEndpoint, str],
     tmp_path: Path,
@@ -101,6 +102,7 @@ async def test_every_odd_answer_is_an_answer_or_a_recorded_failure_in_bounded_me
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held) / 1024 < MOST_MIB
 
 
+@pytest.mark.slow
 async def test_tokens_that_cannot_be_true_are_not_recorded(
     endpoint: tuple[OddEndpoint, str], tmp_path: Path
 ) -> None:
@@ -118,6 +120,7 @@ async def test_tokens_that_cannot_be_true_are_not_recorded(
     assert 3 < recorded[1][1] < 10
 
 
+@pytest.mark.slow
 async def test_where_the_endpoint_answers_oddly_the_fallback_answers_and_the_breaker_counts(
     endpoint: tuple[OddEndpoint, str], tmp_path: Path
 ) -> None:
@@ -194,6 +197,7 @@ async def test_a_bug_of_a_generator_is_a_failure_of_the_language_model(tmp_path:
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404])
+@pytest.mark.slow
 async def test_a_wrong_key_of_an_endpoint_is_not_worth_a_retry(
     endpoint: tuple[OddEndpoint, str], tmp_path: Path, status: int
 ) -> None:
@@ -206,6 +210,7 @@ async def test_a_wrong_key_of_an_endpoint_is_not_worth_a_retry(
     await generator.close()
 
 
+@pytest.mark.slow
 async def test_who_leaves_ends_the_stream_of_the_endpoint_within_a_second(
     endpoint: tuple[OddEndpoint, str],
 ) -> None:

@@ -151,6 +151,7 @@ async def test_a_price_that_is_none_is_refused_by_the_name_of_its_arm(
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "linucb"])
+@pytest.mark.slow
 async def test_of_two_sources_that_hold_the_same_a_policy_learns_to_ask_the_cheaper_one(
     tmp_path: Path, policy: str
 ) -> None:

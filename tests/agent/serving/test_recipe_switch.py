@@ -76,6 +76,7 @@ async def verified(service: Service, decision: Decision) -> bool:
     return bool(response.json()["verified"])
 
 
+@pytest.mark.slow
 async def test_every_turn_is_decided_by_one_recipe_and_its_arms_while_they_are_replaced(
     on_each: Service,
 ) -> None:

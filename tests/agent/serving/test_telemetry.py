@@ -216,6 +216,7 @@ async def test_a_decision_is_forgotten_with_its_execution_also_where_that_is_ref
     assert [future.exception() is None for future in futures] == [True, refused is None]
 
 
+@pytest.mark.slow
 def test_replicas_are_summed_through_a_folder_that_no_variable_names(tmp_path: Path) -> None:
     script = (
         "import sys; from armwise.agent.serving import PointState, Telemetry; "

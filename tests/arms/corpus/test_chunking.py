@@ -26,6 +26,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+@pytest.mark.slow
 def test_a_line_of_100000_characters_without_a_blank_has_pieces_of_at_most_240_words(line: str) -> None:
     text = (line * (100_000 // len(line) + 1))[:100_000]
     spans = cut_spans(text)

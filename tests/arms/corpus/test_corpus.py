@@ -352,6 +352,7 @@ def _ingest_and_report(source: Path, target: Path, log: Path, started: threading
     ingest(source, target, progress=note)
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_ingest_at_once_one_reads_and_both_succeed(tmp_path: Path) -> None:
     source, target, log = write(tmp_path / "docs.jsonl", 1_200), tmp_path / "corpus", tmp_path / "log"
     spawn = multiprocessing.get_context("spawn")

@@ -839,6 +839,7 @@ def test_a_small_document_may_hold_up_an_ingest_for_less_time_than_a_large_one(
     assert LIMITS.allow_seconds(path) == seconds
 
 
+@pytest.mark.slow
 def test_html_of_very_many_attributes_is_killed_and_the_rest_of_a_mixed_folder_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_paraphrase_does_not_name_its_answer(questions: list[dict[str, Any]]) 
     assert named == []
 
 
+@pytest.mark.slow
 def test_a_gold_passage_holds_an_answer_as_whole_words(
     questions: list[dict[str, Any]], corpus: Corpus
 ) -> None:

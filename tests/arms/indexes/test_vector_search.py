@@ -52,6 +52,7 @@ def recall(index: VectorIndex, permitted: Permitted | None = None) -> float:
     return float(np.mean(met))
 
 
+@pytest.mark.slow
 def test_compressed_vectors_of_every_cell_find_what_a_flat_index_does() -> None:
     assert recall(compressed(8, probes=32)) == 1.0
 

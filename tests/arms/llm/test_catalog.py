@@ -225,6 +225,7 @@ async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Generator]:
     await generator.close()
 
 
+@pytest.mark.slow
 async def test_a_model_answers_from_a_passage(engine: Generator) -> None:
     text, last = await complete(engine, asking(HOW_TALL))
     assert "333" in text
@@ -304,6 +305,7 @@ async def test_log_probabilities_are_those_of_the_tokens(engine: Generator) -> N
         assert len(token["top_logprobs"]) == 2
 
 
+@pytest.mark.slow
 async def test_a_function_that_must_be_called_is_called_with_arguments_of_its_schema(
     embedded: EmbeddedGenerator,
 ) -> None:

@@ -70,6 +70,7 @@ def test_without_an_installer_the_command_is_named(monkeypatch: pytest.MonkeyPat
         bundled.install()
 
 
+@pytest.mark.slow
 def test_a_failed_installation_gives_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pins = tmp_path / "pins.txt"
     pins.write_text(f"armwise-no-such-model==1.0 --hash=sha256:{64 * '0'}\n")

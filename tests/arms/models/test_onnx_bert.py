@@ -80,6 +80,7 @@ def test_texts_are_cut_at_the_least_limit_unless_another_is_asked_for(
     assert tokenizer["truncation"]["max_length"] == read
 
 
+@pytest.mark.slow
 def test_the_bundled_encoder_is_written_as_torch_traces_it(tmp_path: Path) -> None:
     from armwise.arms.models.files import locate
     from armwise.arms.models.onnx_torch import trace
@@ -91,6 +92,7 @@ def test_the_bundled_encoder_is_written_as_torch_traces_it(tmp_path: Path) -> No
     np.testing.assert_allclose(rows, wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_bert_is_exported_where_torch_is_missing(
     sentence_model: Callable[..., Path], tmp_path: Path
 ) -> None:

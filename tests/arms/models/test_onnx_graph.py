@@ -54,6 +54,7 @@ def export_of(model: Path) -> OnnxExport:
 @given(
     texts=st.lists(st.lists(st.sampled_from(" ".join(TEXTS).split()), max_size=40).map(" ".join), min_size=1)
 )
+@pytest.mark.slow
 def test_a_graph_gives_what_the_model_gives(texts: list[str], tiny_model: Path) -> None:
     graph, model = (_opened(str(tiny_model), runtime) for runtime in ("onnx", "torch"))
     np.testing.assert_allclose(graph.encode_passages(texts), model.encode_passages(texts), atol=1e-4)
@@ -100,6 +101,7 @@ def test_rows_are_in_the_order_of_their_texts_on_any_number_of_threads(tiny_mode
         np.testing.assert_allclose(graph.read(texts, threads), alone, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_is_exported_once_by_another_process_and_torch_stays_out_of_this_one(
     tiny_model: Path, cache: Path
 ) -> None:
@@ -141,6 +143,7 @@ def test_versions_of_the_libraries_are_in_the_key_of_a_graph(monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("cache")
+@pytest.mark.slow
 def test_a_model_that_cannot_be_exported_says_why_and_runs_on_torch(
     static_model: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

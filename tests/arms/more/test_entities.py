@@ -175,6 +175,7 @@ def test_known_names_are_found_in_a_question(question: str, names: list[str]) ->
     assert known_names(question, known) == names
 
 
+@pytest.mark.slow
 def test_a_recogniser_marks_names_and_neither_numbers_nor_dates() -> None:
     pytest.importorskip("spacy")
     text = "Kate Winslet was born in England in 1975 and has made 40 films."

@@ -75,6 +75,7 @@ def plain_walk(
 
 @given(GRAPHS, STARTS, LIMITS, st.sets(st.integers(0, 11)))
 @settings(max_examples=200)
+@pytest.mark.slow
 def test_a_walk_under_a_filter_is_that_of_a_graph_of_the_permitted_passages(
     named: list[list[str]], start: list[str], limits: tuple[int, int, int], hidden: set[int]
 ) -> None:

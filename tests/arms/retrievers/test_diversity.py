@@ -79,6 +79,7 @@ def test_a_family_is_tested_at_the_bounds_of_its_numbers() -> None:
 
 
 @EACH_FAMILY
+@pytest.mark.slow
 def test_each_arm_keeps_the_contract(kind: Kind[Any], grid: list[dict[str, float]], have: Resources) -> None:
     for name, params in family(kind, grid, have, depth=9).items():
         check_arm(build(kind, name, params, have), have.corpus)

@@ -96,6 +96,7 @@ def test_what_a_server_or_a_framework_finds_is_not_said_to_be_permitted() -> Non
 
 @given(WHERES, GROUPS, st.sampled_from(QUESTIONS), st.sampled_from([1, 4, 60]))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@pytest.mark.slow
 def test_no_kind_finds_what_is_not_permitted(
     arms: dict[str, Arm], where: Any, groups: frozenset[str], question: str, k: int
 ) -> None:

@@ -111,6 +111,7 @@ def sums(examples: list[Example]) -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 def test_a_damaged_export_loses_nothing_in_silence(tmp_path: Path) -> None:
     """Of one in three mutants a sum differs; then the line is named, or a value was taken from the file."""
     expected = {}

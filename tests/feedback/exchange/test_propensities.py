@@ -44,6 +44,7 @@ def row(arm: str, question: str = "?", **features: float) -> TableRow:
     )
 
 
+@pytest.mark.slow
 def test_frequencies_at_the_same_features_are_near_the_policy(tmp_path: Path) -> None:
     examples, log = read(as_csv(tmp_path / "log.csv", unlogged(TURNS)), **UNKNOWN, estimate=True)
     assert {one.decision.policy for one in examples} == {ESTIMATED}

@@ -78,6 +78,7 @@ FORMS = ("litellm", "langfuse", "tensorzero", "otel")
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.slow
 def test_the_known_traffic_comes_back(tmp_path: Path, form: str) -> None:
     source, options = written(tmp_path / "export", form, TURNS)
     examples, log = read(source, form, **options)

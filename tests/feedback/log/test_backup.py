@@ -126,6 +126,7 @@ def test_a_copy_that_is_stopped_leaves_nothing_and_one_that_was_killed_is_replac
     assert [path.name for path in tmp_path.glob("copy.db*")] == ["copy.db"]
 
 
+@pytest.mark.slow
 def test_a_dump_of_postgresql_is_restored_and_verified(postgres: Server, tmp_path: Path) -> None:
     url = postgres.fresh()
     with closing(Store(url, RULE.join)) as store:

@@ -22,6 +22,7 @@ def spend(store: Store, usd: float, *names: str) -> None:
         connection.execute(sa.update(t.executions).where(e.decision_id.in_(names)).values(usd=usd))
 
 
+@pytest.mark.slow
 def test_a_value_is_counted_within_a_round_also_where_its_row_is_changed_later(store: Store) -> None:
     count = damage.DamageCount(store)
     assert counted(count, 2) == []

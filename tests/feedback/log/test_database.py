@@ -155,6 +155,7 @@ def test_a_statement_that_takes_too_long_is_cancelled_by_the_server(postgres_url
         connection.exec_driver_sql("SELECT pg_sleep(60)")
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_given_up_and_used_again_once_it_answers(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

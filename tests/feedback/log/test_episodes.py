@@ -117,6 +117,7 @@ def expected(decisions: Sequence[tuple[Decision, float, bool]], item: Feedback, 
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_the_status_is_that_of_a_look_at_every_decision(joined: Store, seed: int) -> None:
     rng = np.random.default_rng(seed)
     log: dict[str, list[tuple[Decision, float, bool]]] = {"a": [], "b": [], "c": []}

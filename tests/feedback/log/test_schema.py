@@ -384,6 +384,7 @@ migrate(sys.argv[1], Path(sys.argv[2]))
 
 
 @pytest.mark.parametrize("when", ["in the middle", "at its end"])
+@pytest.mark.slow
 def test_a_migration_that_is_killed_leaves_the_log_unchanged(
     filled: sa.Engine, migrations: Path, when: str
 ) -> None:

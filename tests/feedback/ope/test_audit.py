@@ -52,6 +52,7 @@ CODES = np.array([0, 1, 0, 0, 1, 1, 0, 1, 1, 0, -1])
 
 
 @pytest.mark.parametrize("priors", [PRIORS, FEATURE_PRIORS], ids=["few cells", "many cells"])
+@pytest.mark.slow
 def test_bets_on_whole_distributions_are_fair(priors: np.ndarray) -> None:
     """Over all logs that the propensities could have drawn, the mean wealth is 1, also of learned odds."""
     p = distributions(11, 2, seed=3)

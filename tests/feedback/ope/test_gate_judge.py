@@ -68,6 +68,7 @@ def test_a_judge_that_favours_the_candidate_shows_no_gain_that_is_none(judge: Ju
 
 
 @pytest.mark.parametrize("judge", [agreeing, biased])
+@pytest.mark.slow
 def test_the_capital_of_a_fair_game_stays_what_it_is_on_average(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def coverage(trials: list[Trial]) -> float:
 @pytest.mark.parametrize("of", ["value", "difference"])
 @pytest.mark.parametrize("estimator", ["ips", "snips", "dr", "sndr", "mrdr", "cressie_read"])
 @pytest.mark.parametrize("interval", ["normal", "bootstrap"])
+@pytest.mark.slow
 def test_hedged_intervals_hold_the_truth_about_as_often_as_they_say(trials, of, estimator, interval) -> None:
     # 64 intervals on 16 logs; over 500 worlds it is 0.95 to 0.98 (docs/benchmarks/interval-coverage.md).
     assert coverage(trials[of, interval, estimator]) >= 0.9

@@ -30,6 +30,7 @@ def test_a_distribution_that_does_not_move_is_recovered_exactly() -> None:
     np.testing.assert_allclose(found, p, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_distribution_that_moves_slowly_is_followed() -> None:
     n = 9_000
     share = 0.5 + 0.3 * np.sin(np.linspace(0.0, 12.0, n))
@@ -78,6 +79,7 @@ def pool() -> Pool:
 
 
 @pytest.mark.parametrize("logger", LOGGERS)
+@pytest.mark.slow
 def test_ips_aims_at_the_truth_of_every_target(pool: Pool, logger: str) -> None:
     names = list(names_of(["means"]))
     said = np.stack(

@@ -30,6 +30,7 @@ def drawn_log(n: int, rng: np.random.Generator) -> Log:
 
 @pytest.mark.parametrize("kind", evaluation.INTERVALS)
 @pytest.mark.parametrize("n", [5, 20, 100])
+@pytest.mark.slow
 def test_intervals_of_few_rows_hold_the_truth_as_often_as_they_say(n: int, kind: str) -> None:
     """Those that are valid at any size in 95 of 100 logs, and the others about."""
     held: dict[tuple[str, str], list[bool]] = {}

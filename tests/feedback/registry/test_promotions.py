@@ -195,6 +195,7 @@ numbers = count()
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(Action), st.booleans(), st.sampled_from([0.0, 0.1, 0.5]))))
+@pytest.mark.slow
 def test_the_active_policy_follows_from_the_actions_in_order(
     shared: Store, actions: list[tuple[Action, bool, float]]
 ) -> None:

@@ -43,6 +43,7 @@ histories = given(rules=st.tuples(rules, rules), batch=st.integers(1, 12), steps
 
 @settings(max_examples=30)
 @histories
+@pytest.mark.slow
 def test_what_is_learned_is_what_the_document_says(
     rules: tuple[RewardRule, RewardRule], batch: int, steps: list[Step]
 ) -> None:
@@ -66,6 +67,7 @@ talks = st.lists(
 
 @settings(max_examples=12)
 @given(rules=st.tuples(rules, rules), batch=st.integers(1, 12), steps=talks)
+@pytest.mark.slow
 def test_conversations_are_learned_as_the_document_says(
     rules: tuple[RewardRule, RewardRule], batch: int, steps: list[Step]
 ) -> None:
@@ -75,6 +77,7 @@ def test_conversations_are_learned_as_the_document_says(
 
 @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @histories
+@pytest.mark.slow
 def test_it_is_the_same_on_postgresql(
     postgres_url: str, rules: tuple[RewardRule, RewardRule], batch: int, steps: list[Step]
 ) -> None:
@@ -91,6 +94,7 @@ SILENCE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(("seed", "decisions"), [(0, 1200), (1, 300), (2, 300)])
+@pytest.mark.slow
 def test_a_long_history_of_delays_and_clocks_that_disagree_is_learned_as_the_document_says(
     seed: int, decisions: int
 ) -> None:

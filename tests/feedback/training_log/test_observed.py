@@ -356,6 +356,7 @@ def facts_of(ops: Sequence[tuple[str, int, int]]) -> list[Fact]:
 
 @settings(max_examples=15, deadline=None)
 @given(OPS, st.sets(st.integers(1, 40)), st.integers(1, 7), st.integers(2, 20))
+@pytest.mark.slow
 def test_where_an_observation_is_learned_does_not_depend_on_how_the_log_is_read(
     ops: list[tuple[str, int, int]], cuts: set[int], chunk: int, window: int
 ) -> None:

@@ -240,6 +240,7 @@ SILENT = RewardRule(metrics={"right": Metric()}, wait_time="PT20S", default=0.0)
 
 
 @pytest.mark.parametrize("how", [SHORT, SILENT], ids=["any", "silent"])
+@pytest.mark.slow
 def test_a_joiner_that_is_restarted_at_each_fact_writes_what_one_pass_does(how: RewardRule) -> None:
     with closing(Store("sqlite://")) as store, closing(Store("sqlite://")) as other:
         for log in (store, other):

@@ -59,6 +59,7 @@ def rows(store: Store) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("chunk", [1, 64, 100_000])
 @pytest.mark.parametrize("rule", RULES, ids=["any", "deadline"])
+@pytest.mark.slow
 def test_what_joiners_made_is_what_the_facts_give(
     store: Store, monkeypatch: pytest.MonkeyPatch, rule: RewardRule, chunk: int
 ) -> None:

@@ -176,6 +176,7 @@ delays = st.one_of(st.none(), st.sampled_from([1.0, 40.0, 99.0, 150.0]))
     looks=st.lists(st.sampled_from([0.0, 30.0, 101.0, 103.0, 170.0, 400.0]), min_size=1, max_size=3),
     silent=st.booleans(),
 )
+@pytest.mark.slow
 def test_an_estimate_of_what_is_settled_stays_as_it_is(
     turns: list[tuple[float, float | None, bool]], looks: list[float], silent: bool
 ) -> None:

@@ -186,6 +186,7 @@ def test_the_configuration_has_all_that_the_arms_need_and_no_more(tmp_path: Path
     assert "# corpus: c0ffee" in header
 
 
+@pytest.mark.slow
 def test_all_results_are_written_and_earlier_ones_replaced(tmp_path: Path) -> None:
     scores = keep(tmp_path, world())
     choose(tmp_path, scores, k=1)
@@ -242,6 +243,7 @@ def test_nothing_is_written_when_an_arm_cannot_be_described(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["scores"]
 
 
+@pytest.mark.slow
 def test_a_failure_to_write_leaves_earlier_results_and_no_folder_that_was_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,6 +288,7 @@ def test_nothing_is_written_beside_the_folder_of_the_results(
     assert seen == {tmp_path / "out"}
 
 
+@pytest.mark.slow
 def test_a_choice_can_be_made_again(tmp_path: Path) -> None:
     scores = keep(tmp_path, world())
     assert choose(tmp_path, scores, seed=3)[0] == choose(tmp_path, scores, seed=3)[0]
@@ -334,6 +337,7 @@ def test_the_best_single_arm_is_that_of_all_whatever_it_costs(tmp_path: Path) ->
     assert {name: part.single for name, part in report.datasets.items()} == {NQ: 1.0, SQUAD: 0.75}
 
 
+@pytest.mark.slow
 def test_budgets_that_are_the_same_are_told_once(tmp_path: Path) -> None:
     flat = {"steps": dict.fromkeys(SPECS, 1.0)}
     report, _ = choose(tmp_path, keep(tmp_path, world(), costs=flat), k=1)
@@ -341,6 +345,7 @@ def test_budgets_that_are_the_same_are_told_once(tmp_path: Path) -> None:
     assert len(choose(tmp_path, tmp_path / "scores", k=2)[0].budgets) == 8
 
 
+@pytest.mark.slow
 def test_patterns_say_which_arms_there_are_to_choose_from(tmp_path: Path) -> None:
     scores = keep(tmp_path, world())
     assert choose(tmp_path, scores, include=["*i*", "w*"], exclude=["f*"])[0].pool == 2

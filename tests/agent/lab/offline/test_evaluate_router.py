@@ -159,6 +159,7 @@ EM = arrays(np.float64, (8, 3), elements=st.sampled_from([0.0, 0.5, 1.0]))
 
 
 @given(EM)
+@pytest.mark.slow
 def test_the_oracle_closes_the_gap_and_the_best_single_arm_nothing_of_it(em: Any) -> None:
     known = table(em.tolist(), [1.0, 1.0, 1.0])
     plain = Utility(measures={"em": 1.0})
@@ -180,6 +181,7 @@ def test_the_oracle_closes_the_gap_and_the_best_single_arm_nothing_of_it(em: Any
 
 @settings(max_examples=20)
 @given(EM)
+@pytest.mark.slow
 def test_the_curve_of_the_oracle_has_the_largest_area_and_that_of_no_router_is_below_a_line(em: Any) -> None:
     known = table(em.tolist(), [1.0, 2.0, 3.0])
     plain, rng = Utility(measures={"em": 1.0}), np.random.default_rng(0)

@@ -68,6 +68,7 @@ def labelled(tmp_path: Path, config: AppConfig, **fields: Any) -> str:
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_every_action_answers_every_question_that_has_an_answer(
     tmp_path: Path, config: AppConfig, queries: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_every_action_answers_every_question_that_has_an_answer(
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_what_fails_is_counted_by_arm_and_by_measure(
     tmp_path: Path, config: AppConfig, queries: Path
 ) -> None:
@@ -124,6 +126,7 @@ def test_what_fails_is_counted_by_arm_and_by_measure(
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_a_judge_needs_nothing_but_questions(tmp_path: Path, config: AppConfig, queries: Path) -> None:
     said = labelled(
         tmp_path,

@@ -89,6 +89,7 @@ def scored(tmp_path: Path, config: AppConfig, **fields: Any) -> str:
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_the_arms_of_the_configuration_are_scored_on_its_corpus(
     tmp_path: Path, config: AppConfig, queries: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_the_arms_of_the_configuration_are_scored_on_its_corpus(
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_a_pool_is_scored_by_the_answers_of_the_model_on_some_of_the_questions(
     tmp_path: Path, config: AppConfig, queries: Path
 ) -> None:
@@ -182,6 +184,7 @@ def test_a_cost_that_one_label_lacks_is_no_cost_of_the_arms(tmp_path: Path, conf
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_a_judge_needs_nothing_but_questions(tmp_path: Path, config: AppConfig) -> None:
     (tmp_path / "bare.jsonl").write_text('{"id": "q", "question": "What is in the sea?"}')
     scored(tmp_path, config, queries=tmp_path / "bare.jsonl", measure="judge")
@@ -366,6 +369,7 @@ def several(tmp_path: Path) -> AppConfig:
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_arms_over_several_corpora_are_scored_by_the_names_of_their_passages(tmp_path: Path) -> None:
     config = several(tmp_path)
     rows = [

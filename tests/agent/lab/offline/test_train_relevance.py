@@ -140,6 +140,7 @@ def router(config: AppConfig, files: dict[str, Any], stage: str = "retrieved", *
     return train_router(wanted, Console(file=StringIO()), lambda *_: None)
 
 
+@pytest.mark.slow
 def test_a_router_sees_in_service_the_relevance_that_it_saw_in_training(
     config: AppConfig, tmp_path: Path
 ) -> None:
@@ -181,6 +182,7 @@ def embed_tiny(backbone: Backbone) -> Any:
     return embed
 
 
+@pytest.mark.slow
 def test_the_relevance_of_a_question_does_not_depend_on_its_own_gold_passages(
     config: AppConfig, tmp_path: Path
 ) -> None:

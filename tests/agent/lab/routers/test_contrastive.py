@@ -46,6 +46,7 @@ def with_more(labels: RoutingDataset, utility: Floats) -> RoutingDataset:
     return RoutingDataset(features, np.vstack([labels.utility, utility]))
 
 
+@pytest.mark.slow
 def test_it_learns_which_way_an_arm_lies() -> None:
     router, held_out = Contrastive(epochs=20).fit(directions(800, seed=1)), directions(400, seed=2)
     assert best_single(held_out) < 0.5
@@ -179,6 +180,7 @@ def test_a_question_without_an_embedding_needs_an_encoder() -> None:
         Contrastive().fit(texts_alone(world(40, seed=1)))
 
 
+@pytest.mark.slow
 def test_asking_a_loaded_router_does_not_import_torch(tmp_path: Path) -> None:
     labels = world(40, seed=1)
     router = Contrastive(epochs=1).fit(labels)

@@ -217,6 +217,7 @@ def test_another_seed_is_another_network() -> None:
 
 
 @pytest.mark.parametrize("build", [PointwiseFFN, PairwiseFFN, ListNet])
+@pytest.mark.slow
 def test_asking_does_not_import_torch(
     build: type[PointwiseFFN | PairwiseFFN | ListNet], tmp_path: Path
 ) -> None:

@@ -119,6 +119,7 @@ def scores(kind: str, params: dict[str, Any]) -> Floats:
 
 
 @pytest.mark.parametrize("kind", CASES)
+@pytest.mark.slow
 def test_every_parameter_changes_the_scores(kind: str) -> None:
     params, others = CASES[kind]
     assert {*others, *ELSEWHERE.get(kind, ())} == set(find_params(ROUTERS[kind]).model_fields)

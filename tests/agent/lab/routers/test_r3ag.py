@@ -39,6 +39,7 @@ def directions(n: int, seed: int, dim: int = 16) -> RoutingDataset:
     )
 
 
+@pytest.mark.slow
 def test_it_learns_which_way_an_arm_lies() -> None:
     held_out = directions(400, seed=2)
     router = Capability(width=64).fit(directions(800, seed=1))
@@ -133,6 +134,7 @@ def test_the_quality_fits_its_encoder_and_the_utility_stands_in_for_it() -> None
     assert np.abs(other.scores(seen) - load_router(alone).scores(seen)).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_an_arm_whose_quality_nobody_knows_is_an_arm_still() -> None:
     labels = directions(800, seed=1)
     quality = labels.utility.copy()
@@ -191,6 +193,7 @@ def texts_alone(labels: RoutingDataset) -> RoutingDataset:
     return replace(labels, features=replace(labels.features, embedding=np.zeros((n, 0), dtype=np.float32)))
 
 
+@pytest.mark.slow
 def test_the_full_form_learns_from_the_texts(full: Capability) -> None:
     held_out = texts_alone(world(200, seed=3))
     assert worth(full, held_out) > best_single(held_out) + 0.5
@@ -247,6 +250,7 @@ def test_each_arm_gets_a_word_of_its_own(model: Path) -> None:
     assert near.fill_diagonal_(0.0).max().item() < 0.999
 
 
+@pytest.mark.slow
 def test_the_full_form_keeps_what_every_router_promises(model: Path) -> None:
     build = partial(Capability, encoder=str(model), heads=2, epochs=1)
     router_contracts.threads_see_what_one_thread_sees(build)
@@ -270,6 +274,7 @@ def test_a_model_that_is_not_there_or_another_is_refused(tmp_path: Path) -> None
         Capability().fit(texts_alone(labels))
 
 
+@pytest.mark.slow
 def test_asking_a_loaded_router_does_not_import_torch(tmp_path: Path) -> None:
     router = Capability(width=16, epochs=1).fit(world(40, seed=1))
     (tmp_path / "router").write_bytes(router.save())

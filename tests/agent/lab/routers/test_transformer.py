@@ -71,6 +71,7 @@ def tuned(model: str) -> Build:
     "check", CHECKS + APART_CHECKS + LEARNING_CHECKS + RETRIEVED_CHECKS, ids=lambda check: check.__name__
 )
 @pytest.mark.parametrize("which", ["frozen", "tuned"])
+@pytest.mark.slow
 def test_a_transformer_keeps_its_promise(
     which: str, check: Callable[[Build], None], request: pytest.FixtureRequest
 ) -> None:

@@ -197,6 +197,7 @@ def test_many_questions_are_scored_as_few_are(
     assert router.scores(seen.rows(np.zeros(50, dtype=bool))).shape == (0, len(ARMS))
 
 
+@pytest.mark.slow
 def test_the_catalogue_loads_no_library_of_a_router() -> None:
     libraries = ("xgboost", "sklearn", "torch", "sentence_transformers")
     code = "import sys, armwise.agent.routers.catalog\n"

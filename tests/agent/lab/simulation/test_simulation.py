@@ -243,6 +243,7 @@ async def test_chat_scores_the_answer_and_the_passages_by_the_declared_weights(
     assert len(service.feedback) == 40
 
 
+@pytest.mark.slow
 async def test_the_seed_fixes_the_order_and_the_limit_takes_the_first_of_it(
     service: ToyService, settings: Simulation
 ) -> None:

@@ -251,6 +251,7 @@ def _gives_way(pid: int) -> bool:
 
 
 @pytest.mark.timeout(600)  # of low priority, it waits for everything else
+@pytest.mark.slow
 def test_a_child_whose_parent_is_no_more_ends_before_its_run_does(world: World) -> None:
     child = begin_child(world.config, taken(world))
     assert child.stdin is not None

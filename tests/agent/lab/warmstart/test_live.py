@@ -84,6 +84,7 @@ def test_a_candidate_brings_the_router_and_learns_from_its_scores(world: World) 
     np.testing.assert_allclose([traffic.arms[arm][ROUTER] for arm in about.arms], row, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_labels_have_the_scores_of_routers_that_were_not_fitted_to_them(world: World) -> None:
     world.warmed(**live(world.folder))
     candidate = world.newest()
@@ -133,6 +134,7 @@ def test_decisions_that_a_router_was_not_asked_about_are_learned_without_its_sco
     assert report.sound, report.compared
 
 
+@pytest.mark.slow
 def test_scores_once_stored_stay_as_they_are(world: World) -> None:
     world.warmed(**live(world.folder))
     router = world.newest().router
@@ -197,6 +199,7 @@ def either_is_right(folder: Path, n: int = 24) -> None:
     )
 
 
+@pytest.mark.slow
 def test_chosen_arms_become_live_with_the_promotion_and_a_rollback_brings_back_all_three(
     world: World,
 ) -> None:
@@ -235,6 +238,7 @@ def test_a_candidate_that_brings_arms_is_no_canary_by_itself(world: World) -> No
     assert active_policy(world.store, world.ours).canaries == ()
 
 
+@pytest.mark.slow
 def test_a_candidate_of_labels_keeps_the_arms_that_a_version_brought(world: World) -> None:
     either_is_right(world.folder)
     arm_sets.started(world.store, CONFIG["arms"])
@@ -250,6 +254,7 @@ def test_a_candidate_of_labels_keeps_the_arms_that_a_version_brought(world: Worl
 # -- how the gate judges it ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_recipe_is_evaluated_by_the_scores_of_its_router_on_a_log_without_them(world: World) -> None:
     world.warmed(**live(world.folder))
     candidate, quiet = world.newest(), GateSpec(least_checked=0)

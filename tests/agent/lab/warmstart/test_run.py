@@ -363,6 +363,7 @@ def test_an_alarm_of_another_training_log_counts_for_nothing(world: World) -> No
     assert world.start_of(run) == StartingPoint((run.seq,), 0)
 
 
+@pytest.mark.slow
 def test_a_run_is_done_alike_on_each_database(
     tmp_path: Path, log_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -777,6 +778,7 @@ def test_what_a_run_would_gather_is_told_without_a_run(world: World) -> None:
 # -- what is proposed beside ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_portfolio_and_a_router_are_proposed_and_the_router_is_judged(world: World) -> None:
     outcomes_file(world.folder / "exam", 40)
     router = {"kind": "ridge", "utility": {"measures": {"em": 1.0}}, "live": False}
@@ -856,6 +858,7 @@ def test_proposals_of_the_newest_runs_are_kept_and_those_that_are_configured(tmp
     assert {one.name for one in tmp_path.iterdir()} == {*"56789", "mine", "2024"}
 
 
+@pytest.mark.slow
 def test_the_configured_router_is_kept_however_many_are_proposed_after_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -532,6 +532,7 @@ def run_until_killed(corpus_folder: str, folder: str) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_a_killed_job_goes_on_where_it_was_and_writes_the_same_bytes(corpus: Corpus, tmp_path: Path) -> None:
     gate, blocks = tmp_path / "gate", tmp_path / "labels.blocks"
     os.mkfifo(gate)
@@ -573,6 +574,7 @@ def test_a_killed_job_goes_on_where_it_was_and_writes_the_same_bytes(corpus: Cor
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_a_score_that_does_not_apply_to_a_question_is_not_missing(corpus: Corpus, tmp_path: Path) -> None:
     known = (replace(QUESTIONS[0], answers=()), *QUESTIONS[1:])
     report = label(make_job(corpus, tmp_path, questions=known, arms=("none",)), tmp_path / "labels")
@@ -584,6 +586,7 @@ def test_a_score_that_does_not_apply_to_a_question_is_not_missing(corpus: Corpus
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_what_is_missing_is_counted(corpus: Corpus, tmp_path: Path) -> None:
     job = replace(diary_job(corpus, tmp_path), of_passages=(by_passages(recall, 3), by_judge(99)))
     report = label(job, tmp_path / "labels")

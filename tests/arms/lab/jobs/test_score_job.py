@@ -90,6 +90,7 @@ def test_the_price_of_a_search_is_a_fact_of_a_job(corpus: Corpus, tmp_path: Path
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_a_matrix_has_the_dollars_of_searches_where_an_arm_has_a_price(
     corpus: Corpus, tmp_path: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_matrix_has_the_dollars_of_searches_where_an_arm_has_a_price(
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_the_matrix_is_that_of_every_arm_searched_by_itself(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +155,7 @@ def test_the_matrix_is_that_of_every_arm_searched_by_itself(
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_a_job_that_is_interrupted_twice_does_nothing_again_and_ends_as_if_it_had_not_been(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,7 @@ def finish(job: ScriptedJob, blocks: BlockFolder, at_once: int = 1) -> list[int]
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_a_worker_that_dies_is_restarted_until_one_block_has_killed_three(
     tmp_path: Path, blocks: BlockFolder
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_worker_that_dies_is_restarted_until_one_block_has_killed_three(
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_a_worker_that_dies_over_one_of_several_blocks_does_all_of_them_again(
     tmp_path: Path, blocks: BlockFolder
 ) -> None:
@@ -104,6 +106,7 @@ def test_a_worker_that_dies_over_one_of_several_blocks_does_all_of_them_again(
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_failures_in_a_row_stop_the_job_and_fewer_are_kept(
     tmp_path: Path, blocks: BlockFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +121,7 @@ def test_failures_in_a_row_stop_the_job_and_fewer_are_kept(
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_a_job_of_which_every_question_fails_keeps_none(tmp_path: Path, blocks: BlockFolder) -> None:
     with pytest.raises(JobError, match="3 questions in a row failed: q2 is away"):
         finish(ScriptedJob(tmp_path, ("fail",) * 3), blocks)
@@ -125,6 +129,7 @@ def test_a_job_of_which_every_question_fails_keeps_none(tmp_path: Path, blocks: 
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_a_bug_ends_the_job_at_once_with_its_error(tmp_path: Path, blocks: BlockFolder) -> None:
     job = ScriptedJob(tmp_path, (0, "bug", 0))
     with pytest.raises(JobError, match="questions 'q1' to 'q1': KeyError: 1"):

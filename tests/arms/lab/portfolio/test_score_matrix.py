@@ -136,6 +136,7 @@ print(matrix.scores.nbytes, peak - matrix.scores.nbytes, pyarrow.default_memory_
 """
 
 
+@pytest.mark.slow
 def test_reading_holds_the_matrix_once_and_little_more(tmp_path: Path) -> None:
     """Beside the 16 MB of scores: the questions and their ids, and a row group of 3.3 MB as it is decoded."""
     rng = np.random.default_rng(0)

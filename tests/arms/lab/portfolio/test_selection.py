@@ -91,6 +91,7 @@ def test_the_picks_are_those_of_a_full_scan_ties_included(scores: Scores, data: 
     )
 
 
+@pytest.mark.slow
 def test_the_picks_are_those_of_a_full_scan_where_float32_cannot_tell_arms_apart() -> None:
     """70,000 questions, and arms whose sums differ by 2^-20 or not at all."""
     rng = np.random.default_rng(0)

@@ -142,6 +142,7 @@ def found(arm: Arm, k: int = 2, question: str = "Why?") -> list[Passage]:
     return list(arm.search(Query(question), k).passages)
 
 
+@pytest.mark.slow
 def test_an_arm_of_a_tool_keeps_the_contract(server: Server, corpus: Corpus) -> None:
     server.corpus = list(corpus)
     arm = build(server, tool="find", results="hits", fields={"score": "score"}, fetch=None)

@@ -331,6 +331,7 @@ def test_any_text_gives_one_line(text: str) -> None:
     assert len(follow_up(text).splitlines()) <= 1
 
 
+@pytest.mark.slow
 def test_a_real_model_leads_to_a_second_step(bm25: Arm, resources: Resources) -> None:
     generator = EmbeddedGenerator(catalog.DEFAULT_MODEL, context_tokens=512, slots=1, threads=1)
     params = MultistepParams(arm=bm25.name, max_tokens=8, word_budget=40)

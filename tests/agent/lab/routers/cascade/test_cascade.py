@@ -438,6 +438,7 @@ class Supported(World):
         return replace(super().labels(price), seen=self.seen)
 
 
+@pytest.mark.slow
 def test_relevance_is_a_feature_in_training_and_in_service(tmp_path: Path) -> None:
     world, other = Supported(), Supported(seed=1, n=18)
     steps: list[tuple[str, int, int | None]] = []
@@ -470,6 +471,7 @@ def test_relevance_is_a_feature_in_training_and_in_service(tmp_path: Path) -> No
         assert (verdict.pick, verdict.probability) == (walk.pick[row], walk.probability[row])
 
 
+@pytest.mark.slow
 def test_the_relevance_of_training_questions_is_predicted_by_a_model_that_has_not_seen_them() -> None:
     world = Supported()
     shuffled = replace(world.seen, gold=tuple(np.random.default_rng(0).permutation(world.seen.gold)))
