@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(600)  # one process follows all recipes, for the first test
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),  # one process follows all recipes, for the first test
+]
 
 ROOT = Path(__file__).parents[1]
 
@@ -411,7 +414,6 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.slow
 def test_what_the_recipe_names_suffices(followed: Followed, name: str) -> None:
     recipe = RECIPES[name]
     for notice in recipe.notice:

@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def run(machine: Machine, marks: str, rooms: tuple[str, ...] = ()) -> int:
-    """Clone, and run the tests with these marks, all or those of some rooms; return the exit code of pytest."""
+    """Clone, and run the tests with these marks, all or of some rooms; return the exit code of pytest."""
     with tempfile.TemporaryDirectory(prefix="tests änywhere ", dir="/tmp") as folder:  # others may enter it
         os.chmod(folder, 0o755)
         clone, home = Path(folder) / "armwise", Path(folder) / "höme"

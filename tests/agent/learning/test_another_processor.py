@@ -35,7 +35,10 @@ KINDS = ("adaptive", "linucb", "linear_thompson")
 OTHER = "Haswell" if "Nehalem" in arithmetic() or "Katmai" in arithmetic() else "Nehalem"
 """Another kernel than that of here: this one, of processors of 2008, or that of those with AVX2."""
 
-pytestmark = pytest.mark.skipif("openblas" not in arithmetic(), reason="numpy has another BLAS here")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif("openblas" not in arithmetic(), reason="numpy has another BLAS here"),
+]
 
 
 def learned(folder: Path, kind: str, kernel: str | None) -> Path:
@@ -75,7 +78,6 @@ def decisions(store: Store) -> list[Decision]:
     return [example.decision for example in read_examples(store, RULE.join)]
 
 
-@pytest.mark.slow
 def test_versions_record_what_computed_them(store: Store, kind: str) -> None:
     version = versions.latest(store)
     assert version is not None
@@ -203,7 +205,6 @@ def test_every_decision_of_another_processor_is_verified(store: Store, kind: str
     assert len(made) == TURNS
 
 
-@pytest.mark.slow
 def test_the_same_processor_is_compared_to_the_bit(tmp_path: Path) -> None:
     path = learned(tmp_path, "linucb", None)
     with closing(Store(f"sqlite:///{path}", RULE.join)) as store:

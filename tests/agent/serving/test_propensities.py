@@ -41,10 +41,9 @@ def decided(traffic: Traffic) -> Draws:
     return traffic.draws.of(traffic.draws.drawn >= 0)
 
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-@pytest.mark.slow
 def test_arms_are_drawn_as_often_as_the_log_says(traffic: Traffic) -> None:
     found = list(verdicts(traffic.draws))
     assert len(found) > 25
@@ -120,7 +119,6 @@ class Looking:
         return {arm: sampling.uniform_from(query.text, arm) for arm in arms}
 
 
-@pytest.mark.slow
 def test_arms_that_were_looked_at_are_drawn_as_often_as_the_log_says() -> None:
     policies = {version: Routed("softmax", temperature=1.0 / version) for version in (1, 2)}
     caps = {"graph": 12, "paid": 2}
@@ -182,7 +180,6 @@ def test_a_log_that_lies_is_found(decided: Draws, lie: Callable[[Draws], Draws])
     assert not all(verdict.holds for verdict in verdicts(lie(decided)))
 
 
-@pytest.mark.slow
 def test_a_mask_applied_after_the_draw_is_found() -> None:
     draws = asyncio.run(Traffic(10_000, seed=7, make=MaskedAfterTheDraw).run())
     assert not all(verdict.holds for verdict in verdicts(draws))

@@ -11,13 +11,14 @@ from armwise.arms.corpus.corpus import Corpus, ingest
 from armwise.arms.corpus.readers import open_source
 from armwise.arms.corpus.records import CorpusError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return ingest("stdlib", tmp_path_factory.mktemp("stdlib"))
 
 
-@pytest.mark.slow
 def test_there_are_thousands_of_passages_and_no_two_are_alike(corpus: Corpus) -> None:
     passages = list(corpus)
     assert len(passages) >= 3_000
@@ -35,7 +36,6 @@ def test_a_function_is_told_with_its_name_signature_and_docstring(corpus: Corpus
     )
 
 
-@pytest.mark.slow
 def test_two_reads_give_the_same_digest(corpus: Corpus, tmp_path: Path) -> None:
     assert ingest("stdlib", tmp_path).digest == corpus.digest
 
@@ -77,7 +77,6 @@ def test_inherited_docstrings_are_not_repeated(corpus: Corpus) -> None:
     assert "unittest.mock.MagicMock.mock_add_spec" not in ids, "inherited from the second of its bases"
 
 
-@pytest.mark.slow
 def test_nothing_of_this_process_or_its_environment_gets_in(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +91,6 @@ def test_nothing_of_this_process_or_its_environment_gets_in(
     assert not any("s3cret" in passage.text or " at 0x" in passage.text for passage in again)
 
 
-@pytest.mark.slow
 def test_reading_writes_nothing_to_standard_error() -> None:
     reading = subprocess.run([sys.executable, "-I", "-S", stdlib.__file__], capture_output=True, check=True)
     assert reading.stderr == b""

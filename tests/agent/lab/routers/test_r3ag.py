@@ -199,6 +199,7 @@ def test_the_full_form_learns_from_the_texts(full: Capability) -> None:
     assert worth(full, held_out) > best_single(held_out) + 0.5
 
 
+@pytest.mark.slow
 def test_the_full_form_comes_back_as_it_was_saved(full: Capability) -> None:
     seen = texts_alone(world(70, seed=3)).features
     back = load_router(full.save())
@@ -206,6 +207,7 @@ def test_the_full_form_comes_back_as_it_was_saved(full: Capability) -> None:
     assert back.save() == full.save()
 
 
+@pytest.mark.slow
 def test_the_full_form_scores_each_question_alone_and_each_arm_as_any_other(full: Capability) -> None:
     seen = texts_alone(world(20, seed=3)).features
     alone = np.vstack([full.scores(seen.rows([row])) for row in range(len(seen))])
