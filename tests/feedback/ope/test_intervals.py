@@ -69,12 +69,14 @@ def test_hedged_intervals_hold_the_truth_about_as_often_as_they_say(trials, of, 
 
 
 @pytest.mark.parametrize("estimator", ["ips", "snips", "sndr", "mrdr", "cressie_read"])
+@pytest.mark.slow
 def test_a_hedge_is_needed(trials, estimator: str) -> None:
     hedge, plain = trials["value", "normal", estimator], trials["value", "normal, not hedged", estimator]
     assert coverage(hedge) > coverage(plain)
 
 
 @pytest.mark.parametrize("of", ["value", "difference"])
+@pytest.mark.slow
 def test_intervals_for_every_sample_size_hold_the_truth_nearly_always(trials, of: str) -> None:
     for estimator in ("ips", "dr", "mrdr"):
         assert coverage(trials[of, "bernstein", estimator]) == 1.0
