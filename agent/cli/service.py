@@ -188,12 +188,12 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
         about = Table(title="policy", show_header=False)
         for row in ("kind", "params", "floor", "version", "digest", "examples_seq", "applied_seq", "log_seq"):
             about.add_row(row, str(policy[row]))
-        about.add_row("serving", Text(_serving(policy)))
+        about.add_row("serving", Text(describe_serving(policy)))
         about.add_row("ready", Text(readiness))
         if policy["promotion"]:
             about.add_row("promotion", Text(_promoted(policy["promotion"])))
         for candidate in policy["canaries"]:
-            about.add_row("canary", Text(_canary(candidate, len(policy["canaries"]))))
+            about.add_row("canary", Text(describe_canary(candidate, len(policy["canaries"]))))
         if policy["apprentice"]:
             about.add_row("apprentice", _agreement(policy["apprentice"]))
         if policy.get("feedback"):
@@ -311,9 +311,9 @@ def _promote(
     with explained():
         path = f"/v1/policies/{version}/{action}"
         policy = request("POST", url, path, key, body, BUILD_S, point)
-        console.print(_serving(policy), markup=False, soft_wrap=True)
+        console.print(describe_serving(policy), markup=False, soft_wrap=True)
         for candidate in policy["canaries"]:
-            console.print(_canary(candidate, len(policy["canaries"])), markup=False, soft_wrap=True)
+            console.print(describe_canary(candidate, len(policy["canaries"])), markup=False, soft_wrap=True)
 
 
 def _promoted(promotion: Mapping[str, Any]) -> str:
@@ -331,15 +331,15 @@ def _promoted(promotion: Mapping[str, Any]) -> str:
     return text if promotion["evaluation"] is None else f"{text}, evaluation {promotion['evaluation']}"
 
 
-def _canary(canary: Mapping[str, Any], among: int = 1) -> str:
+def describe_canary(canary: Mapping[str, Any], among: int = 1) -> str:
     """Describe a canary, of so many that take turns.
 
     >>> canary = {"version": 7, "share": 0.1, "since": 0.0, "reason": "new labels", "deciding": True}
-    >>> _canary(canary | {"automatic": False})
+    >>> describe_canary(canary | {"automatic": False})
     'version 7 takes 10% of each decision since 1970-01-01 00:00:00 UTC (new labels)'
-    >>> _canary(canary | {"automatic": True}, among=2)
+    >>> describe_canary(canary | {"automatic": True}, among=2)
     'version 7, by itself, takes 10% of one decision in 2 since 1970-01-01 00:00:00 UTC (new labels)'
-    >>> _canary({**canary, "deciding": False})
+    >>> describe_canary({**canary, "deciding": False})
     'version 7 was given 10%, and takes no part: it cannot be read, or gave no distribution'
     """
     version, share = canary["version"], f"{100 * canary['share']:g}%"
@@ -365,7 +365,7 @@ def _at(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _serving(policy: Mapping[str, Any]) -> str:
+def describe_serving(policy: Mapping[str, Any]) -> str:
     """Describe the version that decides."""
     serving, newest = policy["serving"], policy["newest"]
     if not serving["pinned"]:

@@ -237,7 +237,7 @@ class OpenAIGenerator(Generator):
         stop, left = stop_after_attempt(self._attempts), prompt.patience_s
         attempts = AsyncRetrying(
             stop=stop if left is None else stop | stop_before_delay(left),
-            wait=_pause,
+            wait=choose_pause,
             retry=retry_if_exception(_passes),
             reraise=True,
         )
@@ -327,7 +327,8 @@ def _passes(error: BaseException) -> bool:
     return isinstance(error, httpx.TransportError)  # a time-out is one
 
 
-def _pause(state: RetryCallState) -> float:
+def choose_pause(state: RetryCallState) -> float:
+    """Return the seconds until the next attempt: as the endpoint asks, up to a limit, or a random pause."""
     error = state.outcome.exception() if state.outcome else None
     requested_s = upstream.retry_after_s(error.headers) if isinstance(error, StatusError) else None
     return min(requested_s or 0.0, LONGEST_PAUSE_S) or PAUSE(state)

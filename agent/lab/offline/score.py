@@ -126,7 +126,7 @@ def score_arms(settings: Scoring, console: Console, on_progress: Progress) -> Sc
 
 def _score(settings: Scoring, queries: Path, console: Console, on_progress: Progress) -> ScoreReport:
     config = settings.config.settled()
-    scorer = _scorer(settings)
+    scorer = choose_scorer(settings)
     specs, backbones = read_arms(config, settings.pool)
     needed: Needed = "answers" if settings.measure in (*METRICS, CONTAINS) else "gold_ids"
     everything = select_questions(
@@ -181,7 +181,7 @@ def sample_questions(questions: list[Question], limit: int | None, seed: int) ->
     return tuple(questions if limit is None else shuffled(questions, seed)[:limit])
 
 
-def _scorer(settings: Scoring) -> Callable[[Write], Scorer]:
+def choose_scorer(settings: Scoring) -> Callable[[Write], Scorer]:
     """Return the factory of the scorer of a measure, which takes a language model."""
     name, k, answering = settings.measure, settings.k, settings.config.answering
     if name in METRICS:

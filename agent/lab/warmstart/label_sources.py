@@ -174,7 +174,7 @@ class LabelSources:
             case warm_start.SyntheticSource():
                 self._synthesize(lot, source, console, on_progress)
             case warm_start.JudgeSource() | warm_start.HindsightSource():
-                sample = _find_sample(lot.path)
+                sample = find_sample(lot.path)
                 _write_sample(sample, lot.questions, lot.answers)
                 measure = JUDGE if isinstance(source, warm_start.JudgeSource) else CONTAINS
                 self._score(lot, sample, measure, None, console, on_progress)
@@ -256,10 +256,10 @@ class LabelSources:
             # by its name alone: the log leads to no other folder
             if lot["source"] == name and (path := self._folder / name / Path(lot["path"]).name).exists()
         ]
-        taken = [_find_sample(lot.path) for lot in before]
+        taken = [find_sample(lot.path) for lot in before]
         for file in sorted((self._folder / name).glob("*" + SAMPLE)):
             lot = self._sample(name, source, metrics, setup, _asked(file))
-            if _find_sample(lot.path) == file and file not in taken:  # of an interrupted run
+            if find_sample(lot.path) == file and file not in taken:  # of an interrupted run
                 return [*before, lot]
         sampled_texts = {text for file in taken for text in _asked(file)}
         fresh = sorted((text for text in recent if text not in sampled_texts), key=digest_of_document)
@@ -309,7 +309,7 @@ class LabelSources:
         self, lot: Lot, source: warm_start.SyntheticSource, console: Console, on_progress: Progress
     ) -> None:
         """Make questions, score the arms on them, and keep those that favour neither words nor vectors."""
-        made, scores = _find_sample(lot.path), lot.path.with_name(lot.path.name + ".all")
+        made, scores = find_sample(lot.path), lot.path.with_name(lot.path.name + ".all")
         if not made.exists():
             given = source.model_dump(include={"questions", "with_model", "seed"})
             make_questions(Synthesis(config=self._config, output=made, **given), console, on_progress)
@@ -374,7 +374,7 @@ def _file(name: str, path: Path) -> str:
     return digest_file(path)
 
 
-def _find_sample(path: Path) -> Path:
+def find_sample(path: Path) -> Path:
     """Return the file with the questions of the labels at a path."""
     return path.with_name(path.name + SAMPLE)
 

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.agent.api.operations.policies import COMPARED
-from armwise.agent.cli.service import _serving
+from armwise.agent.cli.service import describe_serving
 from armwise.agent.jobs import UndecidedError
 from armwise.agent.learning.learner import publish_candidate
 from armwise.agent.learning.recipe import Recipe
@@ -608,7 +608,9 @@ async def test_a_chosen_version_that_cannot_be_read_is_told_beside_the_one_that_
         True,
         "worse",
     )
-    assert f"version {newest} decides, although version {chosen} was chosen" in _serving(await shown(service))
+    assert f"version {newest} decides, although version {chosen} was chosen" in describe_serving(
+        await shown(service)
+    )
     monkeypatch.undo()
     await service.refresh()
     assert await deciding(service) == chosen

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from armwise.agent.cli.service import _canary
+from armwise.agent.cli.service import describe_canary
 from armwise.agent.learning import Recipe, publish_candidate, rebuild, verify
 from armwise.agent.policies import (
     Fixed,
@@ -400,7 +400,7 @@ async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
         assert (await verified(again, record["decision_id"]))["verified"]
         (told,) = (await shown(again))["canaries"]
         assert (told["version"], told["deciding"]) == (candidate, False)
-        assert "takes no part" in _canary(told)
+        assert "takes no part" in describe_canary(told)
         warned = [
             record.message for record in caplog.records if record.name == "armwise.agent.serving.versions"
         ]

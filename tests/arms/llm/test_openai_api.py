@@ -30,7 +30,7 @@ from armwise.arms.llm.base import (
 )
 from armwise.arms.llm.catalog import OpenAISpec, build_generator, list_options
 from armwise.arms.llm.completion_stream import Refusal, estimate_tokens
-from armwise.arms.llm.openai_api import OpenAIGenerator, StatusError, _pause, used_up_s
+from armwise.arms.llm.openai_api import OpenAIGenerator, StatusError, choose_pause, used_up_s
 from armwise.arms.llm.pricing import PricedGenerator, TokenPrices
 
 PROMPT = Prompt(({"role": "user", "content": "What is the capital of France?"},), seed=3)
@@ -230,7 +230,7 @@ async def test_an_endpoint_that_stays_broken_is_sent_three_requests(url: str) ->
 def test_a_pause_that_an_endpoint_asks_for_is_kept_up_to_a_minute(asked_s: str, waited_s: float) -> None:
     state = RetryCallState(AsyncRetrying(), None, (), {})
     state.set_exception((StatusError, StatusError(429, {"retry-after": asked_s}, Refusal()), None))
-    assert _pause(state) == waited_s
+    assert choose_pause(state) == waited_s
 
 
 @pytest.mark.parametrize(("attempt", "most_s"), [(1, 0.5), (2, 1.0), (9, 8.0)])
@@ -238,7 +238,7 @@ def test_a_pause_that_no_endpoint_names_is_drawn_from_a_range_that_doubles_up_to
     attempt: int, most_s: float
 ) -> None:
     state: Any = SimpleNamespace(attempt_number=attempt, outcome=None)
-    pauses = [_pause(state) for _ in range(200)]
+    pauses = [choose_pause(state) for _ in range(200)]
     assert 0.0 <= min(pauses) < most_s / 2 < max(pauses) <= most_s
 
 

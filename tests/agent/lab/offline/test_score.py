@@ -14,7 +14,7 @@ from rich.console import Console
 
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.lab.offline import PortfolioSelection, Scoring, open_corpus, score_arms, select_portfolio
-from armwise.agent.lab.offline.score import _scorer
+from armwise.agent.lab.offline.score import choose_scorer
 from armwise.agent.lab.simulation.questions import QuestionsError
 from armwise.agent.routers import RouterError
 from armwise.arms.corpus import CorpusError
@@ -236,7 +236,7 @@ def test_the_model_reads_as_many_words_as_the_configuration_says(
     settings = Scoring(
         config=short, queries=tmp_path / "q.jsonl", measure=measure, output=tmp_path / "scores"
     )
-    assert _scorer(settings)(lambda _: ("", Chunk())).identity["word budget"] == 70
+    assert choose_scorer(settings)(lambda _: ("", Chunk())).identity["word budget"] == 70
 
 
 def test_settings_that_are_not_given_are_no_matter_to_the_log(tmp_path: Path, config: AppConfig) -> None:

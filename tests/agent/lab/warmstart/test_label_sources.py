@@ -15,7 +15,7 @@ from rich.console import Console
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.lab.offline import Labelling, Scoring
 from armwise.agent.lab.simulation import load_questions
-from armwise.agent.lab.warmstart.label_sources import LabelSources, Lot, _find_sample
+from armwise.agent.lab.warmstart.label_sources import LabelSources, Lot, find_sample
 from armwise.agent.lab.warmstart.labels import WarmStartError
 from armwise.arms.lab.portfolio import MatrixArms, outcomes, write_matrix
 from armwise.arms.questions import Question
@@ -274,7 +274,7 @@ def test_questions_are_made_from_the_corpus_once_and_the_live_arms_are_scored_on
     assert len(world.scored) == 1, "it is there"
     (other,) = fetched(world.gathering({"made": {"kind": "synthetic", "questions": 20, "seed": 1}}))
     assert other.path != lot.path
-    assert _find_sample(other.path).read_bytes() != questions, "the seed makes other questions"
+    assert find_sample(other.path).read_bytes() != questions, "the seed makes other questions"
     world.broken = True
     with pytest.raises(WarmStartError):
         fetched(world.gathering({"made": {"kind": "synthetic", "questions": 20}}, answering={"passages": 2}))
@@ -363,7 +363,7 @@ def test_labels_of_an_earlier_run_are_read_from_the_folder_of_warm_starts_alone(
     (first,) = fetched(world.gathering(JUDGE))
     elsewhere = tmp_path / "elsewhere"
     first.path.rename(elsewhere)
-    _find_sample(first.path).rename(_find_sample(elsewhere))
+    find_sample(first.path).rename(find_sample(elsewhere))
     lots = lots_of(world.gathering(JUDGE, judged([replace(first, path=elsewhere)])))
     assert elsewhere not in [lot.path for lot in lots]
 
