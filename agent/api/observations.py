@@ -47,8 +47,6 @@ REFUSED = (
 TOGETHER = 50
 """Items after which other requests have a turn: each takes about as long as a decision."""
 
-Fact = Decision | Execution | Feedback
-
 
 @dataclass(frozen=True, slots=True)
 class CheckedObservation:

@@ -311,11 +311,6 @@ class Period:
         """Explored decisions with a reward, with a propensity on record or without."""
         return sum(raw_mean.n for raw_mean in self.raw) if self.without else self.whole.rewarded
 
-    @property
-    def beside_dearest(self) -> Alternative | None:
-        """The dearest arm as an alternative by reward; None where it has none."""
-        return next((arm for arm in self.whole.arms if arm.name == self.dearest), None)
-
 
 def read_period(
     store: Store,

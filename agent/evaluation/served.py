@@ -93,7 +93,6 @@ class ServedComparison:
         decisions: Decisions that were served.
         explored: Those of them that were drawn from the policy's distribution; the others were forced.
         rewarded: Those of the explored ones that have a reward.
-        most_arms: Number of arms that could be drawn at most.
         earned: Mean reward with its interval; None without a reward.
         uniform: A uniform choice; None without a reward, or with a single arm.
         arms: The live arms that can be compared, the best estimate first.
@@ -103,7 +102,6 @@ class ServedComparison:
     decisions: int
     explored: int
     rewarded: int
-    most_arms: int
     earned: tuple[float, Interval] | None
     uniform: Alternative | None
     arms: tuple[Alternative, ...]
@@ -299,7 +297,7 @@ def compare(
     earned = None
     if rewarded:
         earned = uniform.r / rewarded, _interval(uniform.unweighted, 1.0, rewards, error)
-    return ServedComparison(decisions, explored, rewarded, most_arms, earned, chance, ranked, n_open)
+    return ServedComparison(decisions, explored, rewarded, earned, chance, ranked, n_open)
 
 
 def alternative(

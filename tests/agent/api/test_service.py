@@ -383,7 +383,7 @@ async def test_while_the_log_is_unavailable_metrics_leave_out_what_comes_from_it
     def away(*_: object) -> None:
         raise LogUnavailableError("gone")
 
-    monkeypatch.setattr("armwise.agent.api.health.training_log_lag.lag_of", away)
+    monkeypatch.setattr("armwise.agent.api.health.training_log_lag.measure_lag", away)
     response = await service.client.get("/metrics")
     assert response.status_code == 200
     lines = response.text.splitlines()

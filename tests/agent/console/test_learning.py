@@ -145,7 +145,7 @@ async def test_a_point_whose_actions_come_with_the_request_has_no_single_arm(tmp
 
 
 WHOLE = ServedComparison(
-    *(20, 18, 9, 2, (0.5, (0.4, 0.6))),
+    *(20, 18, 9, (0.5, (0.4, 0.6))),
     Alternative(None, 9, 0.4, (0.3, 0.5), 0.1, -0.1, 0.3, 60),
     (Alternative("b", 9, 0.6, (0.1, 0.9), -0.1, -0.5, 0.3, 90),),
 )

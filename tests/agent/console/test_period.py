@@ -356,9 +356,7 @@ LEAD = Alternative(None, 90, 0.5, (0.4, 0.6), 0.1, -0.1, 0.3, 1_234)
 
 PERIOD = Period(
     *(0.0, 86400.0),
-    ServedComparison(
-        100, 95, 90, 2, (0.6, (0.5, 0.7)), LEAD, (replace(LEAD, name="a", more=None, low=-0.2),)
-    ),
+    ServedComparison(100, 95, 90, (0.6, (0.5, 0.7)), LEAD, (replace(LEAD, name="a", more=None, low=-0.2),)),
     *((), "", (), (), "a", Saving(50, 0.5, 0.1, 0.9), Saving(50, 1.0, -1.0, 3.0), 12.0, (), ()),
 )
 

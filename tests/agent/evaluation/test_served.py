@@ -117,7 +117,7 @@ LESS = Alternative("b", 900, 0.2, (0.1, 0.3), 0.5, 0.4, 0.6, None)
 
 MORE = Alternative("c", 900, 0.8, (0.7, 0.9), -0.1, -0.15, -0.02, None)
 
-WHOLE = ServedComparison(1000, 950, 900, 3, (0.71, (0.6, 0.8)), LEAD, (OPEN,))
+WHOLE = ServedComparison(1000, 950, 900, (0.71, (0.6, 0.8)), LEAD, (OPEN,))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ WHOLE = ServedComparison(1000, 950, 900, 3, (0.71, (0.6, 0.8)), LEAD, (OPEN,))
             "Too early to say: of 1 decision none has a reward yet; feedback gives one.",
         ),
         (
-            replace(WHOLE, most_arms=1, uniform=None, arms=()),
+            replace(WHOLE, uniform=None, arms=()),
             "It earns 0.710 a decision. A single arm can be drawn, so there is nothing to learn "
             "from rewards.",
         ),

@@ -609,7 +609,7 @@ class BrokenError(Exception):
 @pytest.mark.parametrize(
     ("step", "broken"),
     [
-        ("gather", "armwise.agent.lab.warmstart.label_sources.digest_of"),
+        ("gather", "armwise.agent.lab.warmstart.label_sources.digest_file"),
         ("enter", "armwise.feedback.training_log.imported_turns.insert"),
         ("learn", "armwise.agent.lab.warmstart.run.publish_candidate"),
         ("evaluate", "armwise.agent.lab.warmstart.run.run_evaluation"),
