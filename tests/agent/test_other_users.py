@@ -290,6 +290,7 @@ def test_a_ray_on_one_machine_has_neither_an_autoscaler_nor_the_server_of_a_dash
     assert [line for line in lines if "dashboard.py" in line] == []
 
 
+@pytest.mark.slow
 def test_the_ray_of_a_job_listens_on_the_loopback_address_alone(
     job: tuple[psutil.Process, Path, Path],
 ) -> None:
@@ -313,6 +314,7 @@ def test_the_folder_of_ray_is_behind_a_door(job: tuple[psutil.Process, Path, Pat
 
 
 @AS_ROOT
+@pytest.mark.slow
 def test_another_user_cannot_take_the_place_of_rays_sockets(job: tuple[psutil.Process, Path, Path]) -> None:
     _, folder, _ = job
     (sockets,) = (folder / "ray").glob("session_2*/sockets")

@@ -407,6 +407,7 @@ async def test_the_canary_of_a_candidate_that_is_never_decided_is_ended_and_told
     assert "Not all came about: A source becomes stale, A source is added" in summary(story)
 
 
+@pytest.mark.slow
 async def test_a_canary_that_ends_is_told_with_its_reason(tmp_path: Path) -> None:
     story = await lived(ToyService(False, None, True), tmp_path)
     made = chapter(story, "Made questions, and the gate")
@@ -414,6 +415,7 @@ async def test_a_canary_that_ends_is_told_with_its_reason(tmp_path: Path) -> Non
     assert [mark.label for mark in story.marks][:2] == ["canary v101", "v101 ends"]
 
 
+@pytest.mark.slow
 async def test_a_stale_source_that_is_not_left_is_told_as_such(tmp_path: Path) -> None:
     story = await lived(ToyService(alarm=False), tmp_path)
     stale = chapter(story, "A source becomes stale")
@@ -477,6 +479,7 @@ class Links(HTMLParser):
                 self.framed.append(value)
 
 
+@pytest.mark.slow
 def test_the_page_needs_nothing_else_and_tells_all(as_hoped: tuple[ToyService, Story]) -> None:
     _, story = as_hoped
     html = page(story)

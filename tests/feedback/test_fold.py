@@ -265,6 +265,7 @@ def test_taking_back_on_an_episode_holds_for_decisions_that_are_made_later() -> 
     assert learned(rule(), *facts) == []
 
 
+@pytest.mark.slow
 def test_taking_back_takes_as_long_however_much_was_taken_back_before() -> None:
     items = [said(key=str(n)) for n in range(20_000)] + [retracted(str(n)) for n in range(20_000)]
     facts = placed([decided(deferred=True), executed(), *items])

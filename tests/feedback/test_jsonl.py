@@ -56,6 +56,7 @@ def refusal(folder: Path, content: bytes) -> str:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(any_example(), max_size=4))
+@pytest.mark.slow
 def test_what_was_written_is_read_to_the_last_digit(tmp_path: Path, found: list[Example]) -> None:
     examples = [replace(one, seq=seq) for seq, one in enumerate(found, start=3)]
     assert list(read_export(stored(tmp_path, written(examples)))) == examples

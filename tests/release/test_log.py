@@ -88,6 +88,7 @@ def test_what_a_log_has_besides_passes(case: str) -> None:
     assert broken_tables(TABLES, changed(TABLES, ADDITIONS[case])) == []
 
 
+@pytest.mark.slow
 def test_tables_are_those_of_the_database(database_url: str) -> None:
     engine = open_database(database_url).engine
     prepare(engine)

@@ -86,6 +86,7 @@ async def turn(quota: Quota, who: Caller, name: str, cost: Cost, most: tuple[int
 
 
 @pytest.mark.parametrize("limit", [1, 7, 60])
+@pytest.mark.slow
 async def test_replicas_admit_exactly_the_requests_of_a_minute(
     store: Store, clock: Clock, limit: int
 ) -> None:
@@ -192,6 +193,7 @@ async def test_a_spent_budget_refuses_also_a_turn_that_costs_nothing_and_a_key_w
     assert not await turn(quota, who, "d-2", Cost(), (0, 0.0))
 
 
+@pytest.mark.slow
 async def test_turns_at_once_do_not_exceed_a_budget_by_more_than_one(store: Store, clock: Clock) -> None:
     quotas, who = replicas(store, clock), caller(max_budget=1.0, budget_duration="1d")
     poll = asyncio.create_task(polling(quotas))
@@ -280,6 +282,7 @@ async def test_what_is_under_way_since_the_minute_before_counts_on_all_replicas(
     await other.book(who, "d-3", 1, 0.0)
 
 
+@pytest.mark.slow
 async def test_a_refused_turn_keeps_nothing_of_its_other_limits(store: Store, clock: Clock) -> None:
     (quota,), who = replicas(store, clock, 1), caller(tpm_limit=50, max_budget=1.0, budget_duration="1d")
     await quota.book(who, "d-1", 10, 1.0)
@@ -331,6 +334,7 @@ async def test_a_turn_keeps_what_it_has_reserved_for_as_long_as_it_takes(
     assert await turn(other, who, "d-3", Cost(), (0, 0.1))
 
 
+@pytest.mark.slow
 async def test_a_replica_that_has_ended_does_not_hold_its_leases_for_long(store: Store, clock: Clock) -> None:
     (ended, other), who = replicas(store, clock), caller(max_budget=1.0, budget_duration="1d")
     await ended.book(who, "d-1", 0, 1.0)

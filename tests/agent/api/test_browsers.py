@@ -29,6 +29,7 @@ def operations() -> list[tuple[str, str]]:
     )
 
 
+@pytest.mark.slow
 async def test_an_open_service_does_nothing_for_the_page_of_another_site_on_any_route(
     service: Service, subtests: pytest.Subtests
 ) -> None:

@@ -191,6 +191,7 @@ async def test_json_that_is_too_deep_is_a_400(tmp_path: Any, path: str) -> None:
             refused(await post(service, path, body), 400, "invalid_request")
 
 
+@pytest.mark.slow
 def test_the_limits_are_stated_in_the_schema_of_requests(service: Service) -> None:
     text = json.dumps(service.app.openapi())
     assert '"maxLength": 1000' in text

@@ -95,6 +95,7 @@ def test_the_document_has_a_key_for_the_authorize_button_and_servers() -> None:
     assert [tag["name"] for tag in document["tags"]] == list(TAGS)
 
 
+@pytest.mark.slow
 async def test_the_document_is_of_the_version_that_is_installed(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         document = (await service.client.get("/openapi.json")).json()

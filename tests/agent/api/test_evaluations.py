@@ -285,6 +285,7 @@ async def test_a_caller_sends_no_nested_objects_as_parameters_of_a_model(judged:
     assert "params of model 'linear': 'optimizer' must be a number, a string" in message
 
 
+@pytest.mark.slow
 async def test_a_river_regressor_that_is_allowed_is_evaluated(judged: Service) -> None:
     model = "{model: river.tree.HoeffdingTreeRegressor, params: {grace_period: 10}}"
     names = [f"policy:{{kind: epsilon_greedy, params: {model}}}", "policy:{kind: epsilon_greedy}"]
@@ -404,6 +405,7 @@ async def test_an_evaluation_of_another_projects_decisions_alone_is_not_shown(ju
 # -- turns of the service ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_turns_of_the_service_are_evaluated_once_they_are_learned(service: Service) -> None:
     for _ in range(3):
         await tell(service, (await look_up(service)).json()["agent"]["decision_id"])

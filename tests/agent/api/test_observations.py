@@ -469,6 +469,7 @@ async def test_a_canary_draws_from_the_mixture_that_is_logged(
         assert not (await verified(service, "d-0"))["verified"]
 
 
+@pytest.mark.slow
 async def test_the_share_of_a_canary_is_that_of_the_draws(tmp_path: Path) -> None:
     always = {"kind": "fixed", "params": {"arm": "tiny"}}
     async with serving(tmp_path, tap={"share": 0.3}, policy=always, floor=0.001).running() as service:
@@ -588,6 +589,7 @@ async def filled(service: Service) -> None:
     await service.learn()
 
 
+@pytest.mark.slow
 async def test_every_page_and_list_survives_decisions_of_others(on_each: Service) -> None:
     await filled(on_each)
     listed = (await on_each.client.get("/v1/decisions")).json()["decisions"]

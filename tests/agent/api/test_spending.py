@@ -127,6 +127,7 @@ async def fleet(request: pytest.FixtureRequest, log_url: str, tmp_path: Path) ->
         yield Fleet(services)
 
 
+@pytest.mark.slow
 async def test_searches_at_once_that_prompt_a_model_spend_the_budget_and_one_turn(fleet: Fleet) -> None:
     key = await fleet.key(max_budget=0.2, budget_duration="1d")
     fleet.paid.may_go_on.clear()
@@ -170,6 +171,7 @@ async def test_repeats_whose_passages_are_not_all_in_the_corpus_search_again_and
     assert (fleet.paid.begun, await fleet.spent()) == (22, pytest.approx(22 * COST))
 
 
+@pytest.mark.slow
 async def test_a_repeat_that_searches_again_is_refused_once_the_budget_is_spent(fleet: Fleet) -> None:
     key = await fleet.key(max_budget=3 * COST, budget_duration="1d") | {"idempotency-key": "d-1"}
     for service in fleet.services:

@@ -120,6 +120,7 @@ async def test_decisions_from_before_the_secret_are_verified_and_those_after_it_
             assert found["verified"], found["why"]
 
 
+@pytest.mark.slow
 async def test_no_response_export_message_or_representation_has_the_secret(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -710,6 +710,7 @@ def test_feedback_that_is_refused_fails_with_the_words_of_the_service(service: C
     assert "unknown_metric: metric 'thumbs' is not declared" in output
 
 
+@pytest.mark.slow
 def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     policy = {
         "kind": "vowpal",

@@ -112,6 +112,7 @@ def there() -> dict[str, Table]:
 
 
 @pytest.mark.parametrize("part", ["verbs", "models", "clients"])
+@pytest.mark.slow
 def test_what_is_left_out_has_the_default_of_the_table(there: dict[str, Table], part: str) -> None:
     assert there[part] == yaml.safe_load(TABLE.read_text(encoding="utf-8"))[part]
 

@@ -244,6 +244,7 @@ def looked(ray: RayProcesses, times: int) -> None:
 
 
 @pytest.mark.parametrize("role", OWN)
+@pytest.mark.slow
 def test_a_service_without_a_process_that_nothing_starts_again_is_lost_with_a_line_and_nothing_stays(
     starter: "subprocess.Popen[bytes]", run: Path, role: Role
 ) -> None:

@@ -270,6 +270,7 @@ def test_arms_that_had_no_chance_are_not_compared_there(written: Callable[..., P
     assert dear.n == 20
 
 
+@pytest.mark.slow
 def test_a_file_is_read_packed_or_not_and_its_texts_are_escaped(written: Callable[..., Path]) -> None:
     path = written(simulated(60))
     plain = path.with_name("<b>.jsonl")

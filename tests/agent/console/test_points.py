@@ -39,6 +39,7 @@ async def test_every_link_and_form_of_a_page_stays_at_its_point(service: Service
     assert (unknown.status_code, "no decision point '<b>'" in html.unescape(unknown.text)) == (404, True)
 
 
+@pytest.mark.slow
 async def test_a_page_shows_the_log_of_its_point_alone(service: Service) -> None:
     await look_up(service, query="asked of the service")
     await look_up(service, query="asked cheaply", model="point/cheap")

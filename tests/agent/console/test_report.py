@@ -50,6 +50,7 @@ def time_of(at: float) -> str:
     return utc(at)[:19].replace(" ", "T")
 
 
+@pytest.mark.slow
 def test_a_period_ends_where_it_is_said_and_begins_so_long_before(filled: Path) -> None:
     """Days, hours, minutes and weeks; a date is one, too; the text is printed where no page is asked for."""
     end = BEGIN + 2 * DAY

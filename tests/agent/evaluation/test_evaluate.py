@@ -149,6 +149,7 @@ def test_what_was_served_is_the_baseline_and_has_no_difference(filled: AppConfig
     assert values(served)["snips"].value == pytest.approx(sum(NET.values()) / 3)
 
 
+@pytest.mark.slow
 def test_an_interval_that_is_none_of_an_estimator_is_said_to_be_another(
     filled: AppConfig, store: Store
 ) -> None:
@@ -646,6 +647,7 @@ def test_distributions_that_a_canary_took_part_in_are_computed_again(config: App
     assert (verdict["figures"]["checked"], verdict["figures"]["mismatched"]) == (200, 0)
 
 
+@pytest.mark.slow
 def test_as_many_versions_are_computed_again_as_it_takes(
     config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -666,6 +668,7 @@ def test_a_log_of_versions_that_are_not_there_is_not_recomputed(filled: AppConfi
     assert any("could not be recomputed" in one for one in report.assumptions)
 
 
+@pytest.mark.slow
 def test_a_log_that_tells_the_drawn_probability_alone_is_judged_by_it(config: AppConfig) -> None:
     examples = []
     for number in range(90):
@@ -762,6 +765,7 @@ def test_the_verb_says_what_is_wrong_and_exits_with_2(file: Path, words: list[st
 
 
 @pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.slow
 def test_what_may_still_get_feedback_is_in_no_estimate_whatever_it_has_earned(
     filled: AppConfig, store: Store, gate: bool
 ) -> None:

@@ -56,6 +56,7 @@ def test_every_decision_stands_once_on_the_line_from_the_first_one_on(store: Sto
     assert found.whole.rewarded == len(rewarded)
 
 
+@pytest.mark.slow
 def test_leads_of_the_log_are_those_of_the_rows_and_hold_the_truth(store: Store) -> None:
     """Single arms are compared where every arm could be drawn; a uniform choice everywhere."""
     arm_sets.started(store, SPECS)

@@ -272,6 +272,7 @@ def told() -> str:
     return a_report(BETTER, WORSE).html()
 
 
+@pytest.mark.slow
 def test_a_page_needs_nothing_but_itself(told: str) -> None:
     page = Page(told)
     assert not {"script", "link", "img", "iframe", "object", "image", "foreignobject"} & set(page.tags)

@@ -91,6 +91,7 @@ def figures(report: dict[str, Any]) -> dict[tuple[str, str], float]:
     }
 
 
+@pytest.mark.slow
 def test_a_table_is_imported_and_replayed_near_the_truth(table: Path, config: Path) -> None:
     log = table.parent / "known.jsonl"
     output = run("import", table, *COLUMNS, "--propensity", "chance", "-o", log)
@@ -281,6 +282,7 @@ def test_without_propensities_only_the_direct_model_is_used_and_every_figure_say
         (("--gate",), "which the gate needs"),
     ],
 )
+@pytest.mark.slow
 def test_what_needs_propensities_is_refused_with_what_would_make_it_possible(
     unknown: Path, config: Path, words: tuple[str, ...], needing: str
 ) -> None:

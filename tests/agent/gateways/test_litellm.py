@@ -85,7 +85,7 @@ class Wire:
 
 def test_a_call_is_an_observation_with_what_is_known_of_it(module: Any) -> None:
     end = START + timedelta(seconds=1.5)
-    item = module.observation_of(call(), RESPONSE, START, end, "ok")
+    item = module.make_observation(call(), RESPONSE, START, end, "ok")
     assert item.pop("episode_id") == module._name("s 1") != "s 1"  # noqa: SLF001
     assert datetime.fromisoformat(item.pop("at")) == START
     assert item == {
@@ -100,7 +100,7 @@ def test_a_call_is_an_observation_with_what_is_known_of_it(module: Any) -> None:
 
 def test_what_is_not_known_is_left_out_and_no_propensity_is_made_up(module: Any) -> None:
     bare = call(litellm_params=None, response_cost=None, messages=None)
-    item = module.observation_of(bare, None, None, None, "failed")
+    item = module.make_observation(bare, None, None, None, "failed")
     cost = {"usd": 0.0, "seconds": 0.0, "prompt_tokens": 0, "completion_tokens": 0}
     assert item == {"id": "call-1", "arm": "openai/gpt", "question": "", "status": "failed", "cost": cost}
 
@@ -109,7 +109,7 @@ def test_the_metadata_of_a_request_to_the_proxy_and_the_standard_payload_are_rea
     metadata = {"requester_metadata": {"armwise": {"distribution": {"a": 1.0}, "arm": "a"}}}
     logged = {"id": "std-1", "prompt_tokens": 3, "completion_tokens": 4}
     params = {"metadata": metadata, "litellm_session_id": "s-1"}
-    item = module.observation_of(
+    item = module.make_observation(
         call(litellm_params=params, standard_logging_object=logged), None, START, START, "ok"
     )
     assert (item["id"], item["arm"], item["distribution"]) == ("std-1", "a", {"a": 1.0})
@@ -118,8 +118,8 @@ def test_the_metadata_of_a_request_to_the_proxy_and_the_standard_payload_are_rea
 
 def test_a_question_is_cut_and_left_out_on_demand(module: Any) -> None:
     long = call(messages=[{"role": "user", "content": "?" * 9000}])
-    assert len(module.observation_of(long, RESPONSE, START, START, "ok")["question"]) == 8000
-    assert module.observation_of(long, RESPONSE, START, START, "ok", content=False)["question"] == ""
+    assert len(module.make_observation(long, RESPONSE, START, START, "ok")["question"]) == 8000
+    assert module.make_observation(long, RESPONSE, START, START, "ok", content=False)["question"] == ""
 
 
 async def test_calls_are_sent_in_batches_by_a_thread(module: Any) -> None:

@@ -81,6 +81,7 @@ def test_a_host_imports_no_library_that_only_some_settings_need(module: str) -> 
         "armwise.arms.deployments.generator_host",
     ],
 )
+@pytest.mark.slow
 def test_a_host_of_arms_or_models_knows_no_agent(module: str) -> None:
     assert (
         imported(
@@ -117,5 +118,6 @@ def test_a_host_of_arms_or_models_knows_no_agent(module: str) -> None:
         ),
     ],
 )
+@pytest.mark.slow
 def test_a_host_does_not_import_the_other_hosts(module: str, others: tuple[str, ...]) -> None:
     assert imported(module, others) == set()

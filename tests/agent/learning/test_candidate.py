@@ -76,6 +76,7 @@ STARTS = [
 
 @pytest.mark.parametrize("spec", [EXACT, BAGGED, LINEAR], ids=["resumes", "replays", "linear"])
 @pytest.mark.parametrize("start", STARTS, ids=str)
+@pytest.mark.slow
 def test_a_learner_that_takes_up_a_candidate_equals_one_that_always_had_its_recipe(
     store: Store, tmp_path: Path, spec: PolicySpec, start: StartingPoint
 ) -> None:

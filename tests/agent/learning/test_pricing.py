@@ -58,6 +58,7 @@ def published(service: Service) -> list[tuple[int, float]]:
     ],
     ids=lambda policy: policy["kind"],
 )
+@pytest.mark.slow
 async def test_decisions_record_the_price_and_are_verified_with_it_once_it_is_removed(
     tmp_path: Path, policy: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

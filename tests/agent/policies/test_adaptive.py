@@ -221,6 +221,7 @@ def test_arms_that_always_earn_the_same_restart_nothing() -> None:
     assert policy.restarts == ()
 
 
+@pytest.mark.slow
 def test_promises_that_are_too_high_are_corrected_for_arms_that_nobody_draws() -> None:
     played = play(
         Adaptive(dims=4), 900, lambda _: {"bm25": 0.65, "dense": 0.5}, lambda _: {"bm25": 0.9, "dense": 0.85}
@@ -243,6 +244,7 @@ def test_an_empty_newcomer_is_hardly_drawn() -> None:
     assert played.policy.restarts == (), "that an unknown arm is bad is no change"
 
 
+@pytest.mark.slow
 def test_a_newcomer_that_is_better_has_half_of_the_traffic_within_150_questions() -> None:
     def right(t: int) -> dict[str, float]:
         return {"bm25": 0.6, "dense": 0.5} | ({"new": 0.7} if t >= 1000 else {})
@@ -353,6 +355,7 @@ def test_a_restart_is_a_function_of_the_rewards() -> None:
     assert played.policy.save() == again.policy.save()
 
 
+@pytest.mark.slow
 def test_a_policy_loaded_in_the_middle_restarts_at_the_same_reward() -> None:
     rng, rows = np.random.default_rng(5), []
     for t in range(1600):
@@ -463,6 +466,7 @@ def test_it_remembers_500_rewards() -> None:
     assert sizes[499] == pytest.approx(sizes[-1], abs=10)
 
 
+@pytest.mark.slow
 def test_within_100_rewards_of_a_restart_there_is_no_other() -> None:
     policy, rng = Adaptive(dims=2), np.random.default_rng(6)
     for i in range(2400):
@@ -617,6 +621,7 @@ def test_where_rewards_were_equal_a_small_difference_for_good_is_no_change() -> 
     assert not policy.restarts
 
 
+@pytest.mark.slow
 def test_rewards_that_are_always_as_expected_leave_noise_to_reckon_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

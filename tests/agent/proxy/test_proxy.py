@@ -57,6 +57,7 @@ async def test_requests_reach_a_replica_and_again_the_one_that_replaces_it(
         await answered(client, 503)
 
 
+@pytest.mark.slow
 async def test_questions_go_to_the_replicas_that_decide_and_feedback_to_all(
     client: httpx.AsyncClient, folder: Path
 ) -> None:
@@ -80,6 +81,7 @@ async def test_questions_go_to_the_replicas_that_decide_and_feedback_to_all(
             await decides(folder, 2)
 
 
+@pytest.mark.slow
 async def test_half_a_request_never_reaches_a_replica_and_is_closed(
     client: httpx.AsyncClient, folder: Path, free_port: int
 ) -> None:
@@ -342,6 +344,7 @@ def test_on_linux_a_process_is_terminated_when_its_parent_ends(
 
 
 @pytest.mark.parametrize(("pause_s", "gives_up"), [(1.25, False), (1.24, True)])
+@pytest.mark.slow
 def test_a_proxy_that_ends_five_times_within_five_seconds_is_given_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch, pause_s: float, gives_up: bool
 ) -> None:

@@ -169,6 +169,7 @@ async def test_a_request_past_its_own_deadline_is_a_408_and_its_decision_is_kept
     assert not service.replica.service.under_way
 
 
+@pytest.mark.slow
 async def test_a_stream_past_its_deadline_says_so_in_its_last_event(tmp_path: Path) -> None:
     async with Service(tmp_path, Stuck()).running() as service:
         *_, last = events(await ask(service, {"x-request-timeout-seconds": "2"}, stream=True))

@@ -121,6 +121,7 @@ def test_a_process_that_traces_nothing_imports_nothing_of_opentelemetry() -> Non
     assert run() == "[]\n"
 
 
+@pytest.mark.slow
 def test_a_process_exports_what_it_has_traced_unless_the_sampler_leaves_it_out() -> None:
     printed = run(OTEL_TRACES_EXPORTER="console", OTEL_SERVICE_NAME="armwise-test")
     assert '"name": "work"' in printed

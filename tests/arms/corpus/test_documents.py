@@ -693,6 +693,7 @@ def test_memory_is_limited(tmp_path: Path) -> None:
     assert problem_of(html(tmp_path, "<p>" + "<b>x</b>" * 1_000_000), limits)
 
 
+@pytest.mark.slow
 def test_a_parser_that_takes_too_long_is_killed_and_the_next_file_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -933,6 +934,7 @@ def test_each_of_some_hundred_damaged_documents_is_read_or_refused_with_a_reason
     assert not any("\0" in text for text in texts)
 
 
+@pytest.mark.slow
 def test_a_folder_of_damaged_files_is_ingested_and_lists_what_it_could_not_read(
     tmp_path: Path, sound: dict[str, bytes]
 ) -> None:

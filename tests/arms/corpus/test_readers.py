@@ -403,6 +403,7 @@ def test_a_rule_at_the_beginning_is_text(tmp_path: Path, text: str) -> None:
         "".join(f"name{n}: 1\n" for n in range(70)) + "allowed_groups: board\n---\n",
     ],
 )
+@pytest.mark.slow
 def test_groups_that_cannot_be_read_make_a_bad_file_and_never_a_public_one(tmp_path: Path, head: str) -> None:
     (tmp_path / "a.md").write_text(f"---\n{head}The plan.")
     (record,) = read(tmp_path)

@@ -251,6 +251,7 @@ async def test_a_closed_cache_finds_and_keeps_nothing(folder: Path) -> None:
 # -- who shares it -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_processes_share_a_file(folder: Path, cache: RetrievalCache) -> None:
     await kept(cache)
     code = f"""if True:

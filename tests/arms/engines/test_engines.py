@@ -134,6 +134,7 @@ def everything(engine: Engine) -> tuple[Collection, InMemory]:
 
 @given(WHERE, st.frozensets(GROUPS))
 @settings(max_examples=40)
+@pytest.mark.slow
 def test_an_engine_shows_what_a_caller_may_see(
     everything: tuple[Collection, InMemory], where: Any, groups: Any
 ) -> None:

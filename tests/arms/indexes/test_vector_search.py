@@ -57,6 +57,7 @@ def test_compressed_vectors_of_every_cell_find_what_a_flat_index_does() -> None:
     assert recall(compressed(8, probes=32)) == 1.0
 
 
+@pytest.mark.slow
 def test_recall_grows_with_cells_that_are_read_and_with_passages_that_are_compared_exactly() -> None:
     few, more = (recall(compressed(8, probes=n)) for n in (1, 16))
     assert few < more

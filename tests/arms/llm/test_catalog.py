@@ -232,6 +232,7 @@ async def test_a_model_answers_from_a_passage(engine: Generator) -> None:
     assert last.finish_reason == "stop"
 
 
+@pytest.mark.slow
 async def test_an_answer_streams_and_its_last_chunk_counts_the_tokens(engine: Generator) -> None:
     chunks = [
         chunk async for chunk in engine.stream(asking("Write a long story about a river.", max_tokens=10))
@@ -260,6 +261,7 @@ async def test_a_prompt_over_the_context_is_told_apart_from_other_errors(engine:
         await complete(engine, asking("blue " * 600))
 
 
+@pytest.mark.slow
 async def test_a_reader_who_leaves_frees_the_slot(engine: Generator) -> None:
     for _ in range(3):  # more than there are slots; each alone would write for seconds
         async with aclosing(engine.stream(asking("Tell a long story.", max_tokens=400))) as chunks:
@@ -290,6 +292,7 @@ async def written(generator: Generator, **options: Any) -> Choice:
     return choices.all[0]
 
 
+@pytest.mark.slow
 async def test_an_answer_has_the_form_of_a_schema(engine: Generator) -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "tall", "schema": TALL}}
     found = await written(engine, response_format=wanted)
@@ -316,6 +319,7 @@ async def test_a_function_that_must_be_called_is_called_with_arguments_of_its_sc
     assert isinstance(json.loads(function["arguments"])["height"], int)
 
 
+@pytest.mark.slow
 async def test_a_function_that_may_be_called_is_called_or_the_question_is_answered(
     embedded: EmbeddedGenerator,
 ) -> None:
@@ -326,6 +330,7 @@ async def test_a_function_that_may_be_called_is_called_or_the_question_is_answer
     assert "333" in found.text
 
 
+@pytest.mark.slow
 async def test_a_conversation_with_a_call_and_its_result_is_read(embedded: EmbeddedGenerator) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "height", "arguments": "{}"}}
     messages: tuple[Message, ...] = (
@@ -373,6 +378,7 @@ class WatchedServer(xllamacpp.Server):  # type: ignore[misc]
         self.finished.set()
 
 
+@pytest.mark.slow
 async def test_a_cancelled_task_stops_the_embedded_engine_at_its_next_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -396,6 +402,7 @@ async def test_a_cancelled_task_stops_the_embedded_engine_at_its_next_token(
     await generator.close()
 
 
+@pytest.mark.slow
 async def test_closing_ends_the_answer_being_written_and_the_one_in_line_with_an_error() -> None:
     generator = EmbeddedGenerator(DEFAULT_MODEL, context_tokens=512, slots=1, threads=1)
     prompt = asking("Tell a long story.", max_tokens=400)
@@ -411,6 +418,7 @@ async def test_closing_ends_the_answer_being_written_and_the_one_in_line_with_an
             await in_line
 
 
+@pytest.mark.slow
 async def test_more_questions_than_slots_are_all_answered(embedded: EmbeddedGenerator) -> None:
     answers = await asyncio.gather(
         *(complete(embedded, asking("Count from 1 to 9.", max_tokens=4)) for _ in range(5))

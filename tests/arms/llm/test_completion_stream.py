@@ -197,6 +197,7 @@ DOCUMENTS = st.recursive(st.none() | st.integers() | st.text(), st.lists).map(js
 
 
 @given(st.binary(max_size=200) | DOCUMENTS)
+@pytest.mark.slow
 def test_no_data_raises_anything_but_its_own_error(data: bytes | str) -> None:
     stream = CompletionStream(LIMITS, [])
     try:

@@ -176,6 +176,7 @@ def url() -> Iterator[str]:
         ("stalling", GeneratorTimeoutError, "silent for 0.3 s"),
     ],
 )
+@pytest.mark.slow
 async def test_a_failure_names_the_model_the_endpoint_and_the_reason(
     url: str, case: str, error: type[GeneratorError], message: str
 ) -> None:
@@ -570,6 +571,7 @@ async def _keyed(request: Request) -> StreamingResponse:
     return response
 
 
+@pytest.mark.slow
 async def test_the_key_is_sent_and_the_query_of_the_base_url_is_kept(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def embedder(request: pytest.FixtureRequest) -> Embedder:
     return found
 
 
+@pytest.mark.slow
 def test_vectors_have_one_unit_row_a_text(embedder: Embedder) -> None:
     for vectors in (embedder.encode_queries(TEXTS), embedder.encode_passages(TEXTS)):
         assert vectors.shape == (4, embedder.dim) == (4, 16)
@@ -220,6 +221,7 @@ def test_the_first_core_is_left_to_the_service_where_there_are_several(
     assert embedding.compute_cores() == computing
 
 
+@pytest.mark.slow
 def test_minilm_puts_a_question_nearer_to_its_answer() -> None:
     try:
         locate(MINILM)

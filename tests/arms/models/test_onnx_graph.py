@@ -161,6 +161,7 @@ def test_a_model_that_cannot_be_exported_says_why_and_runs_on_torch(
     assert build_embedder(backbone).encode_queries(["red"]).shape == (1, 8), "the refusal is remembered"
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_exported_has_no_int8(static_model: Path) -> None:
     with pytest.raises(
         ModelNotFoundError, match=r"cannot be read in int8: its Tokenizer is no fast.*float32"

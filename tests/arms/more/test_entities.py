@@ -186,6 +186,7 @@ def test_a_recogniser_marks_names_and_neither_numbers_nor_dates() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_recogniser_may_share_the_vectors_of_a_part_before_it(tmp_path: Path) -> None:
     spacy = pytest.importorskip("spacy")
     pipeline = spacy.blank("en")

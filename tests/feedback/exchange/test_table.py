@@ -78,6 +78,7 @@ def test_all_that_was_read_survives_the_export(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", ["by arm", "in order", "columns"])
+@pytest.mark.slow
 def test_whole_distributions_are_read_in_three_shapes(tmp_path: Path, shape: str) -> None:
     rows: list[dict[str, Any]] = table_rows(TURNS)
     options: dict[str, Any] = {"distribution": "dist"}

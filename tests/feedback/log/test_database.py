@@ -102,6 +102,7 @@ def test_an_old_server_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyP
         Store(postgres_url)
 
 
+@pytest.mark.slow
 def test_a_database_of_another_encoding_is_refused(server: Server) -> None:
     with server.connect() as connection:
         connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
@@ -289,6 +290,7 @@ def test_a_connection_that_is_lost_during_a_commit_fails_this_one_only(server: S
         store.append([decision("d1")])
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_before_a_kill_of_the_server_is_there_after_it(server: Server) -> None:
     url, writers = server.fresh(), 4
     acknowledged: list[list[str]] = [[] for _ in range(writers)]

@@ -317,6 +317,7 @@ anything = st.one_of(
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(batches=st.lists(st.lists(anything, min_size=1, max_size=5), max_size=6), again=st.booleans())
+@pytest.mark.slow
 def test_positions_are_without_gaps_whatever_is_refused_or_said_twice(
     store: Store, batches: list[list[Fact]], again: bool
 ) -> None:

@@ -127,6 +127,7 @@ ERASED = {
 """The columns that no text of Ada is left in."""
 
 
+@pytest.mark.slow
 def test_a_text_can_be_written_into_each_column_that_an_erasure_empties(at_noon: Store) -> None:
     at_noon.append(ada(at_noon))
     assert with_ada(at_noon) == ERASED, "`ada` writes into every one of them, so that the next test is of all"

@@ -42,6 +42,7 @@ def value_of(
 
 
 @pytest.mark.parametrize("interval", ["normal", "bootstrap"])
+@pytest.mark.slow
 def test_intervals_of_correlated_rows_hold_the_truth_only_if_the_episodes_are_observations(
     interval: str,
 ) -> None:

@@ -276,6 +276,7 @@ def changing(rng: np.random.Generator, n: int) -> tuple[Evidence, Floats, Floats
     return evidence, np.cumsum(values) / rows, np.cumsum(leads) / rows
 
 
+@pytest.mark.slow
 def test_bounds_hold_at_all_rows_at_once_while_everything_changes() -> None:
     runs, missed_value, missed_lead = 150, 0, 0
     for rng in np.random.default_rng(0).spawn(runs):

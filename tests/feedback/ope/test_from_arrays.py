@@ -45,6 +45,7 @@ def test_the_values_are_those_of_obp(case: Case) -> None:
 
 
 @pytest.mark.parametrize("interval", ["normal", "bootstrap"])
+@pytest.mark.slow
 def test_it_is_an_evaluation_of_the_log_of_the_arrays(interval: str) -> None:
     names = ("ips", "snips", "dr", "mrdr")
     log = Log.from_arrays(("0", "1", "2"), ACTIONS, REWARDS, p_log=P_LOG, X=CONTEXTS)
@@ -142,6 +143,7 @@ def test_arrays_that_cannot_be_right_are_refused(changes: dict[str, Any], messag
         found(**changes)
 
 
+@pytest.mark.slow
 def test_the_library_loads_nothing_heavy() -> None:
     script = "import sys, armwise.feedback.ope; print([m for m in {heavy} if m in sys.modules])".format(
         heavy=("sqlalchemy", "ray", "sklearn", "scipy", "torch", "fastapi", "pyarrow")

@@ -512,6 +512,7 @@ def test_a_higher_level_asks_for_more() -> None:
 
 
 @pytest.mark.parametrize("situation", ["another arm of the same value, weights to 47", *list(SITUATIONS)[4:]])
+@pytest.mark.slow
 def test_one_that_is_no_better_is_seldom_promoted_however_often_one_looks(situation: str) -> None:
     runs, bound, promoted = 200, 0, 0
     for rng in np.random.default_rng(7).spawn(runs):

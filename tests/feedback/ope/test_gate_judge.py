@@ -107,6 +107,7 @@ def test_no_decision_ruins_a_bettor() -> None:
         assert np.isfinite(capital(earned, audited, share, np.ones(n))).all()
 
 
+@pytest.mark.slow
 def test_a_good_judge_takes_fewer_decisions_with_feedback_and_a_useless_one_about_as_many() -> None:
     n, share, found = 30_000, 0.1, []
     for seed in range(30):

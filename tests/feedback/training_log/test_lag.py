@@ -67,6 +67,7 @@ def test_each_rule_is_applied_as_far_as_its_own_examples(store: Store, turn: Tur
     assert [measure_lag(store, rule.join, 1).applied_seq for rule in (any_, all_)] == [6, 7]
 
 
+@pytest.mark.slow
 def test_it_never_goes_back_while_the_log_grows(store: Store) -> None:
     rng = np.random.default_rng(3)
     before = [0] * 40

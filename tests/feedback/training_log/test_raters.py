@@ -181,6 +181,7 @@ def test_a_conversation_is_left_out_as_one(answered: int) -> None:
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=60, max_size=60), st.sampled_from([None, 0.0]))
+@pytest.mark.slow
 def test_which_are_left_out_does_not_depend_on_values(values: list[float], default: float | None) -> None:
     def course(numbers: Sequence[float]) -> list[tuple[str, bool, int]]:
         facts = usual(40)

@@ -76,6 +76,7 @@ def test_what_joiners_made_is_what_the_facts_give(
 
 
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.slow
 def test_any_damage_is_mended_to_what_it_was(store: Store, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rule = RULES[seed % 2]

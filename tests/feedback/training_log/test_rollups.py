@@ -180,6 +180,7 @@ def test_each_position_is_in_one_stretch_and_stretches_grow_with_the_log(positio
     assert start == 0 or rollups.find_stretch(start) == (start, width)
 
 
+@pytest.mark.slow
 def test_they_do_not_depend_on_how_many_facts_are_read_at_a_time_nor_on_a_restart(filled: Store) -> None:
     advance(filled, 11)
     by_few = sums(filled)

@@ -295,6 +295,7 @@ def test_a_choice_can_be_made_again(tmp_path: Path) -> None:
     assert choose(tmp_path, scores, seed=3)[0].held_out != choose(tmp_path, scores, seed=4)[0].held_out
 
 
+@pytest.mark.slow
 def test_several_splits_tell_how_much_the_figures_move_and_leave_the_choice_as_it_was(tmp_path: Path) -> None:
     scores = keep(tmp_path, world())
     one, _ = choose(tmp_path, scores)

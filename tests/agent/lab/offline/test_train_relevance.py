@@ -219,6 +219,7 @@ def test_answers_are_compared_by_the_relevance_of_the_passages_that_contain_them
     assert set(SUPPORT) < set(schema.answered)
 
 
+@pytest.mark.slow
 def test_a_router_without_its_model_of_relevance_is_refused(config: AppConfig, tmp_path: Path) -> None:
     router(config, write(tmp_path))
     folder = config.home_path / "router"

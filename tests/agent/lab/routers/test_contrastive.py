@@ -140,6 +140,7 @@ def texts_alone(labels: RoutingDataset) -> RoutingDataset:
     return replace(labels, features=replace(labels.features, embedding=np.zeros((n, 0), dtype=np.float32)))
 
 
+@pytest.mark.slow
 def test_a_named_encoder_reads_the_question(model: Path) -> None:
     labels, held_out = texts_alone(world(200, seed=1)), texts_alone(world(100, seed=3))
     for encoder in (str(model), "hashing:64"):
@@ -163,6 +164,7 @@ def test_an_encoder_is_read_beside_the_embedding(model: Path) -> None:
         assert moved[1:].max() < 1e-5
 
 
+@pytest.mark.slow
 def test_an_encoder_that_is_not_there_or_another_is_refused(tmp_path: Path) -> None:
     labels = world(40, seed=1)
     with pytest.raises(ModelNotFoundError, match="there is no file or folder /nowhere/model"):

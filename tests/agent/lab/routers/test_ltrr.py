@@ -166,6 +166,7 @@ def test_what_no_arm_lacked_in_training_is_taken_for_the_median(
     np.testing.assert_allclose(scores, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_a_question_is_worth_on_average_does_not_matter() -> None:
     labels = world(60, seed=1)
     shifted = RoutingDataset(labels.features, labels.utility + np.arange(60)[:, None])

@@ -336,6 +336,7 @@ async def test_a_run_that_breaks_off_keeps_every_turn_that_was_acknowledged(
     assert len(kept) == 7
 
 
+@pytest.mark.slow
 async def test_feedback_that_is_not_learned_in_time_is_reported(
     service: ToyService, settings: Simulation
 ) -> None:

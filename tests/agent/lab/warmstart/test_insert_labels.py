@@ -156,6 +156,7 @@ def test_labels_of_two_arms_with_the_same_outcome_are_two() -> None:
     assert len({label.decision.id for label in entered(outcomes)}) == 3
 
 
+@pytest.mark.slow
 def test_fewer_draws_are_uniform_follow_from_the_question_and_are_among_those_of_more() -> None:
     outcomes = told({"em": np.zeros((1500, 3))})
     one, two = (entered(outcomes, draws=n, seed=3) for n in (1, 2))
@@ -512,6 +513,7 @@ def test_a_policy_that_learned_labels_among_traffic_is_the_replay_of_the_log_alo
 
 @pytest.mark.parametrize("complete", ["any", "all", "deadline"])
 @pytest.mark.parametrize("ago_s", [0.0, 7200.0], ids=["now", "long before what was looked at last"])
+@pytest.mark.slow
 def test_every_label_is_learned_once_and_in_order_whenever_feedback_is_complete(
     config: AppConfig, store: Store, complete: str, ago_s: float
 ) -> None:

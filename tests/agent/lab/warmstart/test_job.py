@@ -113,6 +113,7 @@ def test_the_log_is_looked_at_once_a_second(task: WarmStarts) -> None:
     assert task.due(100.6)
 
 
+@pytest.mark.slow
 def test_requests_alarms_and_runs_that_died_say_what_started_the_next_one(
     store: Store, config: AppConfig, task: WarmStarts, children: Children, clock: Clock
 ) -> None:
@@ -324,6 +325,7 @@ def test_a_run_gives_way_with_its_whole_session() -> None:
     assert told.strip().endswith("nice 19")
 
 
+@pytest.mark.slow
 def test_a_run_in_the_session_of_others_leaves_that_alone() -> None:
     script = (
         "import pathlib\n"

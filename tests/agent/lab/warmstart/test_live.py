@@ -54,6 +54,7 @@ def live(folder: Path, **fields: Any) -> dict[str, Any]:
     return {"warm_start": configured(folder, **{"router": ROUTED, **fields}).warm_start}
 
 
+@pytest.mark.slow
 def test_a_candidate_brings_the_router_and_learns_from_its_scores(world: World) -> None:
     world.gate = PROMOTE
     run = world.warmed(**live(world.folder))
@@ -98,6 +99,7 @@ def test_labels_have_the_scores_of_routers_that_were_not_fitted_to_them(world: W
     assert [first.decision.context.arms[arm][ROUTER] for arm in arms] == unseen[0].tolist()
 
 
+@pytest.mark.slow
 def test_the_learner_scores_what_was_decided_before_the_switch_and_a_rebuild_gives_the_same(
     world: World,
 ) -> None:
@@ -117,6 +119,7 @@ def test_the_learner_scores_what_was_decided_before_the_switch_and_a_rebuild_giv
     assert {one.version for one in report.compared} >= {promoted.version, newest.version}
 
 
+@pytest.mark.slow
 def test_decisions_that_a_router_was_not_asked_about_are_learned_without_its_scores_for_good(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +173,7 @@ def test_routers_that_were_never_promoted_are_removed_but_for_the_newest(world: 
     assert active_recipe(world.store, world.config).router is None, "it is not a router, and passed over"
 
 
+@pytest.mark.slow
 def test_without_new_labels_the_last_router_is_judged_again_on_more_traffic(world: World) -> None:
     first = world.warmed(**live(world.folder))
     assert reasons_of(first)
@@ -229,6 +233,7 @@ def test_chosen_arms_become_live_with_the_promotion_and_a_rollback_brings_back_a
     assert (again.arms, again.version) == (promoted.arms, promoted.version)
 
 
+@pytest.mark.slow
 def test_a_candidate_that_brings_arms_is_no_canary_by_itself(world: World) -> None:
     either_is_right(world.folder)
     world.gate = {**HOLD, "undecided": True}
@@ -301,6 +306,7 @@ def first(folder: Path) -> AppConfig:
     return parse({**config.model_dump(mode="json"), "policy": POLICY})
 
 
+@pytest.mark.slow
 def test_on_a_log_without_traffic_the_first_candidate_is_promoted_and_served_at_once(tmp_path: Path) -> None:
     outcomes_file(tmp_path / "exam", n=30)
     config = first(tmp_path)
@@ -314,6 +320,7 @@ def test_on_a_log_without_traffic_the_first_candidate_is_promoted_and_served_at_
         assert promotion.reason == f"warm start {run.seq}: nothing was served before"
 
 
+@pytest.mark.slow
 def test_before_traffic_one_run_is_done_and_its_policy_is_that_of_the_warm_start(tmp_path: Path) -> None:
     outcomes_file(tmp_path / "exam", n=30)
     config = configured(tmp_path, router=ROUTED, first="promote", policy=POLICY)
@@ -335,12 +342,14 @@ def test_with_traffic_or_unless_asked_for_nothing_is_done_before_a_start(world: 
     assert warm_start_before_traffic(world.config, console, lambda *_: None) is None
 
 
+@pytest.mark.slow
 def test_with_traffic_in_the_log_the_first_candidate_is_held_as_any_other(world: World) -> None:
     assert reasons_of(world.warmed(**live(world.folder, first="promote"))) == [
         "It is worth 3.0; 100 are needed."
     ]
 
 
+@pytest.mark.slow
 def test_a_first_candidate_is_held_unless_told_otherwise(cold: World) -> None:
     assert reasons_of(cold.warmed(**live(cold.folder))) == [
         "The log holds no decision of the traffic to judge it by."

@@ -813,6 +813,7 @@ def test_a_portfolio_and_a_router_are_proposed_and_the_router_is_judged(world: W
     assert run.evaluation == 1, "the one that decides"
 
 
+@pytest.mark.slow
 def test_a_router_that_cannot_be_judged_decides_nothing(world: World) -> None:
     world.gate = PROMOTE
     router = {"kind": "ridge", "utility": {"measures": {"em": 1.0}}, "live": False}
@@ -874,6 +875,7 @@ def test_the_configured_router_is_kept_however_many_are_proposed_after_it(
     assert [Path(path).exists() for path in paths] == [True, False, True]
 
 
+@pytest.mark.slow
 def test_feedback_is_made_into_proposals_and_not_into_labels(world: World) -> None:
     users = {"kind": "feedback", "measure": "thumb"}
     plan = {"measure": "thumb", "k": 1}

@@ -138,6 +138,7 @@ def test_a_bug_ends_the_job_at_once_with_its_error(tmp_path: Path, blocks: Block
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.slow
 def test_a_cluster_without_a_free_processor_is_not_waited_for(
     tmp_path: Path, blocks: BlockFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,7 @@ def test_a_model_that_is_not_there_is_missed(tmp_path: Path, monkeypatch: pytest
         Equivalence("nobody/none-such")
 
 
+@pytest.mark.slow
 def test_importing_the_module_does_not_import_torch() -> None:
     code = "import sys, armwise.arms.lab.scoring.correctness; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

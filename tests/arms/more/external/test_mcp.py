@@ -250,6 +250,7 @@ def test_a_trouble_that_stays_is_the_error(server: Server) -> None:
         found(build(server, retries=1))
 
 
+@pytest.mark.slow
 def test_a_server_that_is_silent_is_given_up(server: Server) -> None:
     server.stuck = asyncio.Event()
     with pytest.raises(ArmError, match=r"within 0.2 s|in 0.2 s failed"):

@@ -121,6 +121,7 @@ def test_a_stage_may_have_one_arm_and_there_may_be_several() -> None:
     assert (always.stage == 2).all()
 
 
+@pytest.mark.slow
 def test_a_bound_holds_on_other_questions_and_needs_no_more_than_it_must(world: World) -> None:
     rule = {"by": "risk", "alpha": 0.1, "delta": 0.1, "held_out": 0.5}
     made = cascade.fit_cascade(spec(stop=rule), World(n=900).labels(), lambda *_: None)
