@@ -1,6 +1,7 @@
 """How many rewards lie between two false restarts, and how many until a true one?
 
     python benchmarks/restarts.py [--rewards 6000] [--alone 100000] [--runs 6] [--seed 0] [--only calm]
+        [--world "daily rhythm"]
 
 Nothing changes in the worlds of the first table, so every restart of a policy there is false, and so is every
 alarm of `armwise.feedback.drift.Monitor`, which sees what Vowpal Wabbit learns. Policies draw with the floor
@@ -172,12 +173,15 @@ def between(n: int, false: int) -> str:
     return f"{n / false:,.0f}" if false else f"over {n:,}"
 
 
-def false_restarts(n: int, n_alone: int, seed: int, step: Callable[[], None]) -> Table:
-    """Count restarts and alarms where nothing changes."""
+def false_restarts(n: int, n_alone: int, seed: int, named: str, step: Callable[[], None]) -> Table:
+    """Count restarts and alarms where nothing changes, in the worlds whose names begin as given."""
     table = _table("rewards between two false restarts", "world", *KINDS, "drift", "detector alone")
     total = np.zeros(len(KINDS) + 2, dtype=int)
-    worlds = calm(seed)
-    for place, (name, world) in enumerate(worlds.items()):
+    n_worlds = 0
+    for place, (name, world) in enumerate(calm(seed).items()):
+        if not name.startswith(named):
+            continue
+        n_worlds += 1
         counts, alarms = [], 0
         for at, spec in enumerate(KINDS.values()):
             rng, restarts = np.random.default_rng([seed, 2, place, at]), 0
@@ -191,7 +195,7 @@ def false_restarts(n: int, n_alone: int, seed: int, step: Callable[[], None]) ->
             name, *(between(m, k) for m, k in zip([n] * (len(KINDS) + 1) + [n_alone], counts, strict=True))
         )
         total += counts
-    every = np.array([n] * (len(KINDS) + 1) + [n_alone]) * len(worlds)
+    every = np.array([n] * (len(KINDS) + 1) + [n_alone]) * n_worlds
     table.add_row("all together", *(between(int(m), int(k)) for m, k in zip(every, total, strict=True)))
     return table
 
@@ -277,12 +281,18 @@ def main(
     runs: Annotated[int, typer.Option(help="Runs of an exchange.", min=1)] = 6,
     seed: Annotated[int, typer.Option(help="Draws the worlds.", min=0)] = 0,
     only: Annotated[str, typer.Option(help="`calm` or `exchanges`; both if not given.")] = "",
+    world: Annotated[str, typer.Option(help="Calm worlds whose names begin so; all if not given.")] = "",
 ) -> None:
     """Measure, and print tables."""
     console = Console(width=160)
     columns = (*Progress.get_default_columns()[:1], BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
-        total = (only != "exchanges") * len(calm(seed)) * (len(KINDS) + 1)
+        n_calm = sum(name.startswith(world) for name in calm(seed))
+        if not n_calm:
+            raise typer.BadParameter(
+                f"{world!r} begins none of {', '.join(calm(seed))}", param_hint="--world"
+            )
+        total = (only != "exchanges") * n_calm * (len(KINDS) + 1)
         total += (only != "calm") * (len(SWAPS) + 2) * len(KINDS)
         task = progress.add_task("worlds and policies", total=total)
 
@@ -293,7 +303,7 @@ def main(
             for table in true_restarts(runs, seed, step):
                 console.print(table)
         if only != "exchanges":
-            console.print(false_restarts(rewards, alone_rewards, seed, step))
+            console.print(false_restarts(rewards, alone_rewards, seed, world, step))
 
 
 if __name__ == "__main__":
