@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import orjson
 
-from armwise.feedback.events import Status
+from armwise.feedback.events import UNRECOVERED
 from benchmarks.crash_children import BAD_WORD, PATIENCE_S, CrashError
 from benchmarks.crash_ledger import Ledger
 
@@ -27,9 +27,6 @@ ANSWER_S = 5.0
 WORDS = ("river", "king", "bridge", "moon", "city", "sea")
 AGAIN = frozenset({408, 429, 503})
 """Answers after which the same is sent again."""
-
-FAILED = frozenset({Status.ARM_FAILED, Status.LLM_FAILED, Status.LLM_TIMEOUT})
-"""Codes of turns that failed after their decision, which are how their executions ended."""
 
 
 class Client:
@@ -124,7 +121,7 @@ class Client:
                 frame = orjson.loads(event)
                 if "error" in frame:
                     code = frame["error"]["code"]
-                    if code in FAILED:
+                    if code in UNRECOVERED:
                         self._ledger.note_failure(key, code)
                         return False
                     return None if frame["error"]["retryable"] else self._is_odd(200, event)
@@ -141,7 +138,7 @@ class Client:
         if status in AGAIN and (status == 408 or "retry-after" in response.headers):
             self._ledger.refused += 1
             return None
-        if error["code"] in FAILED:
+        if error["code"] in UNRECOVERED:
             self._ledger.note_failure(key, error["code"])
             return False
         if status == 409 and "not answered" in error["message"]:

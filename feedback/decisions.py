@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 
 from armwise.feedback.arrays import Flags, Floats, Integers
-from armwise.feedback.events import Context, Cost, Example, Mode, Status
+from armwise.feedback.events import FAILURES, Context, Cost, Example, Mode, Status
 from armwise.feedback.reward import Arithmetic, Prices, RewardRule
 from armwise.feedback.texts import find_value
 
@@ -150,7 +150,7 @@ class DrawKey(NamedTuple):
     @property
     def failed(self) -> bool:
         """Whether the drawn arm, or what answered with it, failed."""
-        return self.status not in ("", Status.OK)
+        return self.status in FAILURES
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,16 @@ class Status(StrEnum):
     """The client left before the answer was complete."""
 
 
+ARM_FAILURES = (Status.ARM_FAILED, Status.FELL_BACK)
+"""Statuses of a decision whose drawn arm failed: it is learned from only where the rule has `failed`."""
+
+UNRECOVERED = (Status.ARM_FAILED, Status.LLM_FAILED, Status.LLM_TIMEOUT)
+"""Statuses of a decision where the last arm, or its language model, failed: the caller got an error."""
+
+FAILURES = (Status.FELL_BACK, *UNRECOVERED)
+"""Statuses of a decision where any arm, or its language model, failed. That a client left is no failure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """The input of a policy, exactly as the policy received it.

@@ -34,6 +34,7 @@ from armwise.agent.turn import Choices, is_text
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.filters import permits
 from armwise.feedback.events import (
+    ARM_FAILURES,
     LABELS,
     Decision,
     Example,
@@ -446,7 +447,7 @@ def document(
         metrics = fold.metrics(fact, execution.status if execution else Status.OK)
     reward = None
     if execution:
-        failed = execution.status in (Status.ARM_FAILED, Status.FELL_BACK)
+        failed = execution.status in ARM_FAILURES
         cost, tokens, n = log_rows.spent_by(record.turns, execution.cost, execution.tokens_by_model)
         example = Example(0, logged, cost, metrics, failed, tokens_by_model=tokens, turns=n)
         reward = rule.compute_reward(example)

@@ -49,7 +49,7 @@ from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.clock import utc
 from armwise.feedback.decisions import Decisions, concatenate, tabulate
 from armwise.feedback.drift import newest_alarms
-from armwise.feedback.events import FOREIGN, LABELS
+from armwise.feedback.events import FOREIGN, LABELS, UNRECOVERED
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, listing
 from armwise.feedback.ope import Draws, Interval, Weighted, confidence_sequences, intervals
@@ -567,7 +567,7 @@ class Turns(Served):
         )
         self._could, self._seq, self._at = could, decisions.seq, decisions.at
         self._weight = 1.0 / decisions.propensity
-        self._failed = decisions.draw.each(lambda key: key.status in rollups.FAILED)
+        self._failed = decisions.draw.each(lambda key: key.status in UNRECOVERED)
         self.reward = np.where(decisions.explored & decisions.settled, decisions.reward, np.nan)
         self.usd, self.seconds = decisions.usd, decisions.seconds
 

@@ -27,7 +27,6 @@ from armwise.agent.config import AppConfig
 from armwise.agent.reporting import counted, filled, moment
 from armwise.arms.base import Progress
 from armwise.arms.tokenizer import words
-from armwise.feedback import events
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.dataset import Log
 from armwise.feedback.decisions import Decisions, concatenate, encode, tabulate
@@ -375,7 +374,7 @@ class DrawnDecisions:
             codes,
             values,
             d.reward,
-            d.draw.each(lambda key: key.failed and key.status != events.Status.CANCELLED),
+            d.draw.each(lambda key: key.failed),
             d.id,
             dict(_groups(d)),
             d.at,

@@ -31,8 +31,9 @@ from armwise.feedback.arrays import (
     take_drawn,
 )
 from armwise.feedback.dataset import Log
+from armwise.feedback.ope.estimators import correct_slates
 from armwise.feedback.ope.intervals import LEVEL, bootstrap, by_group, hedged, normal
-from armwise.feedback.ope.sample import NeverDrawnError, SlateRows, Terms, row_products
+from armwise.feedback.ope.sample import NeverDrawnError, Prediction, SlateRows, Terms, row_products
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,8 +242,7 @@ def rips(slates: Slates, *, normalized: bool = False) -> Terms:
     Source: McInerney, Brost, Chandar, Mehrotra and Carterette (2020), "Counterfactual evaluation of slate
     recommendations with sequential reward interactions".
     """
-    weight = slates.rows.before(slates.weight) * slates.weight
-    return _weighed("rips", slates, weight, normalized)
+    return _weighed("rips", slates, slates.rows.upto(slates.weight), normalized)
 
 
 def cascade_dr(slates: Slates) -> Terms:
@@ -261,9 +261,8 @@ def cascade_dr(slates: Slates) -> Terms:
     if slates.expected is None or slates.predicted is None:
         raise ValueError("cascade_dr needs q_hat, items and p_target")
     _refuse_never_drawn(slates.weight)
-    before = slates.rows.before(slates.weight)
-    weight = before * slates.weight
-    rows = before * slates.expected + weight * (slates.reward - slates.predicted)
+    prediction = Prediction(slates.expected, slates.reward - slates.predicted)
+    rows, weight = correct_slates(prediction, slates.rows.before(slates.weight), slates.weight)
     first = slates.rows.position == 0
     return _by_slate("cascade_dr", slates, rows, weight, float(slates.expected[first].mean()))
 

@@ -6,7 +6,7 @@ newest of them in the episode, and the turns of that draw.
 
 import sqlalchemy as sa
 
-from armwise.feedback.events import KeptDraw, Mode, Status
+from armwise.feedback.events import FAILURES, KeptDraw, Mode, Status
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.store import Store
 
@@ -36,7 +36,7 @@ def kept_draw(store: Store, episode: str) -> KeptDraw | None:
     draw = next((row for row in rows if row.mode == Mode.EXPLORE), None)
     if draw is None:
         return None
-    failed = any(row.status not in (None, Status.OK, Status.CANCELLED) for row in rows)
+    failed = any(row.status in FAILURES for row in rows)
     return KeptDraw(
         *(draw.id, draw.drawn, draw.policy, draw.version, draw.decided_at),
         last_at=max(row.decided_at for row in rows),

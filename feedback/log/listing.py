@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from armwise.feedback.events import LABELS, Cost, Decision, FeedbackKind, Status
+from armwise.feedback.events import ARM_FAILURES, LABELS, Cost, Decision, FeedbackKind, Status
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import dumps
 from armwise.feedback.log.rows import COST, WITHOUT_FEATURES, compute_reward, read_decision, read_tokens
@@ -223,7 +223,7 @@ def _priced(row: Mapping[Any, Any], cost: Cost | None, rule: RewardRule) -> tupl
     total = rule.priced(cost, read_tokens(row["tokens_by_model"]))
     if row["metrics"] is None:
         return total, None
-    failed = row["status"] in (Status.ARM_FAILED, Status.FELL_BACK)
+    failed = row["status"] in ARM_FAILURES
     spent = row["turns"], cost, row["tokens_by_model"]
     return total, compute_reward(rule, *spent, row["metrics"], row["cost_weight"], failed=failed)
 

@@ -621,8 +621,7 @@ def rips(sample: Sample) -> Terms:
     >>> rips(log).numerator.tolist()
     [2.0, 4.0, 2.0, 0.0]
     """
-    before = sample.slate_rows.before(sample.supported_weight)
-    weight = _whole(sample, before * sample.weight)
+    weight = _whole(sample, sample.slate_rows.upto(sample.supported_weight))
     return _of_slates("rips", sample, weight * sample.reward, weight)
 
 
@@ -653,11 +652,22 @@ def cascade_dr(sample: Sample) -> Terms:
         raise ValueError("cascade_dr needs q_slate, see armwise.feedback.ope.reward_model.predict_slates")
     prediction = Prediction.of(sample, q_slate, "q_slate")
     before = _whole(sample, sample.slate_rows.before(sample.supported_weight))
-    weight = before * sample.weight
-    rows = before * prediction.expected + weight * prediction.residual
+    rows, weight = correct_slates(prediction, before, sample.weight)
     first = sample.slate_rows.position == 0
     mean = float(prediction.expected[first].sum()) / len(sample)
     return _of_slates("cascade_dr", sample, rows, weight, mean)
+
+
+def correct_slates(prediction: Prediction, before: Floats, weight: Floats) -> tuple[Floats, Floats]:
+    """Return the rows of `cascade_dr` and the weights of their residuals, each of shape (n,).
+
+    Args:
+        prediction: Predictions of the rewards from each position to the end of its slate.
+        before: Product of the weights at the positions before that of a row, shape (n,), at least 0.
+        weight: Weight of each row by itself, shape (n,), at least 0.
+    """
+    upto = before * weight
+    return before * prediction.expected + upto * prediction.residual, upto
 
 
 def _whole(sample: Sample, weight: Floats) -> Floats:

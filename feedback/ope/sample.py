@@ -155,6 +155,10 @@ class SlateRows:
             running[slates] *= weight[rows]
         return product
 
+    def upto(self, weight: Floats) -> Floats:
+        """Return the product of the weights at the positions up to that of a row, shape (n,)."""
+        return self.before(weight) * weight
+
     def total(self, weight: Floats) -> Floats:
         """Return the product of the weights of all positions of the slate of a row, shape (n,)."""
         product = np.ones(self.n_slates)

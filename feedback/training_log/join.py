@@ -32,6 +32,7 @@ import sqlalchemy as sa
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.errors import LogGapError, RebuiltError, SupersededError
 from armwise.feedback.events import (
+    ARM_FAILURES,
     LABELS,
     Cost,
     Example,
@@ -451,7 +452,7 @@ class Fold:
 
     def _teaches(self, status: Status | None) -> bool:
         """Whether a decision with this status can be learned from."""
-        if status in (Status.ARM_FAILED, Status.FELL_BACK):
+        if status in ARM_FAILURES:
             return self._rule.failed is not None
         return status is Status.OK
 
@@ -946,7 +947,7 @@ def read_examples(
                 decision,
                 cost,
                 loads(metrics),
-                failed=status != Status.OK,
+                failed=status in ARM_FAILURES,
                 by=by,
                 index_version=index or "",
                 cached=cached,

@@ -17,7 +17,7 @@ import orjson
 import sqlalchemy as sa
 
 from armwise.feedback.errors import LogGapError
-from armwise.feedback.events import Example, Status
+from armwise.feedback.events import ARM_FAILURES, Example
 from armwise.feedback.log import Store
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
@@ -294,7 +294,7 @@ def _examples(connection: sa.Connection, rows: Sequence[TrainingRow]) -> list[Ex
                 decisions[row.decision_id],
                 cost,
                 row.metrics,
-                done.status is not Status.OK,
+                done.status in ARM_FAILURES,
                 row.joined_by,
                 done.index_version,
                 done.cached,

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from armwise.feedback.arrays import Flags, Floats, Integers
-from armwise.feedback.events import ELSEWHERE, LABELS, Cost, Mode, Status
+from armwise.feedback.events import ARM_FAILURES, ELSEWHERE, LABELS, UNRECOVERED, Cost, Mode, Status
 from armwise.feedback.log import Store, listing, loads, numeric
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
@@ -57,8 +57,6 @@ BATCH = 5000
 
 LIMITS = 1
 """Number of the newest change of the limits of rows (`feedback.log.limits`): sums by others are dropped."""
-
-FAILED = (Status.ARM_FAILED, Status.LLM_FAILED, Status.LLM_TIMEOUT)
 
 Key = tuple[int, int, str, int]
 """Start of a minute, start of a stretch of the log, drawn arm, number of eligible arms."""
@@ -433,7 +431,7 @@ def _executions(connection: sa.Connection, after: int, upto: int) -> Iterator[Ad
             {
                 "finished": 1,
                 "fell_back": status == Status.FELL_BACK,
-                "failed": status in FAILED,
+                "failed": status in UNRECOVERED,
                 "cancelled": status == Status.CANCELLED,
                 "answers": bool(answered),
                 "steps": cost.steps,
@@ -480,7 +478,7 @@ def _rewarded(
         draw, outcome = row[: len(_DRAW)], row[len(_DRAW) :]
         propensity, weight, status, values, turns, tokens, *rest = outcome
         spent = turns, Cost(*rest[:costs]), tokens
-        r = log_rows.compute_reward(rule, *spent, values, weight, failed=status != Status.OK)
+        r = log_rows.compute_reward(rule, *spent, values, weight, failed=status in ARM_FAILURES)
         if r is None or propensity is None:
             continue
         w = 1.0 / propensity

@@ -227,6 +227,7 @@ def test_positions_follow_from_an_order_and_products_from_positions() -> None:
     assert rows.position.tolist() == [2, 1, 0, 0, 1]
     weight = np.array([2.0, 3.0, 5.0, 7.0, 11.0])
     assert rows.before(weight).tolist() == [55.0, 7.0, 1.0, 1.0, 5.0]
+    assert rows.upto(weight).tolist() == [110.0, 21.0, 5.0, 7.0, 55.0]
     assert rows.total(weight).tolist() == [110.0, 21.0, 110.0, 21.0, 110.0]
     assert rows.following.tolist() == [-1, -1, 4, 1, 0]
     assert rows.size.tolist() == [2, 3]
