@@ -84,6 +84,8 @@ class Cluster(Service):
         clients: How many ask at once.
         seed: Draws what they ask.
         stored: Variables that say where Ray's head keeps its state; in its memory without.
+        changed: Other settings, by their keys at the top level.
+        kernels: Kernels of OpenBLAS by machine; that of the processor for the others.
 
     Attributes:
         document: Its settings.
@@ -101,13 +103,15 @@ class Cluster(Service):
         clients: int,
         seed: int,
         stored: Mapping[str, str],
+        changed: Mapping[str, Any],
+        kernels: Mapping[str, str],
     ) -> None:
         self._network = network
-        self._stored = stored
+        self._stored, self._kernels = stored, kernels
         self.environment = environment(network)
         self._machines = {HEAD: network.machine(), SECOND: network.machine(), ARMS: network.machine()}
         urls = [f"http://{self._machines[name].address}:{PORT}" for name in (HEAD, SECOND)]
-        self.document = settings(url, network)
+        self.document = settings(url, network) | changed
         self.changes: list[Change] = []
         super().__init__(self.document, [*urls, *successors], clients, seed)
         head = self._machines[HEAD].address
@@ -250,6 +254,8 @@ class Cluster(Service):
         if name == HEAD:
             start = ["--head", "--port", "6379", "--include-dashboard", "true", "--dashboard-host", head]
         variables = self.environment | (dict(self._stored) if name == HEAD else {})
+        if name in self._kernels:
+            variables |= {"OPENBLAS_CORETYPE": self._kernels[name]}
         machine.run([*ray_start(machine, self._network.home), *start, *resources(RESOURCES[name])], variables)
 
     @property
@@ -351,6 +357,8 @@ def clustered(
     clients: int = 3,
     seed: int = 0,
     stored: Mapping[str, str] | None = None,
+    changed: Mapping[str, Any] | None = None,
+    kernels: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:
     """Run the service on three machines with clients over an empty log.
 
@@ -361,8 +369,19 @@ def clustered(
         clients: How many ask at once.
         seed: Draws what they ask.
         stored: Variables that say where Ray's head keeps its state; in its memory without.
+        changed: Other settings, by their keys at the top level.
+        kernels: Kernels of OpenBLAS by machine; that of the processor for the others.
     """
-    cluster = Cluster(url, network, successors, clients=clients, seed=seed, stored=stored or {})
+    cluster = Cluster(
+        url,
+        network,
+        successors,
+        clients=clients,
+        seed=seed,
+        stored=stored or {},
+        changed=changed or {},
+        kernels=kernels or {},
+    )
     try:
         cluster.deploy(DOOR)
         cluster.begin()
