@@ -220,7 +220,7 @@ class Versions:
         return policy, scorer
 
     def _make_empty(self, version: Version) -> Policy:
-        """Return a policy of the recipe of a version without a history. Raises PolicyError."""
+        """Return a policy of a version's recipe before any learning. Raises PolicyError."""
         if version.recipe == self.recipe.digest:
             return self.empty
         return self.require_servable(Recipe.of(version, self._config.reward))
