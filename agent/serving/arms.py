@@ -118,7 +118,7 @@ class ArmRegistry:
         config: The arms of the configuration file, and all that arms are built from.
         store: The log.
         arms: Builds and runs the arms.
-        turns: Its arms are replaced when a set is served.
+        turns: The turn loop, whose arms are replaced when a set is served.
         router: Metadata of the configured router.
         on_serve: Called as soon as a set is served.
         point: The decision point.

@@ -443,7 +443,7 @@ async def stream_turn(
 
     Args:
         point: Runs the turn.
-        caller: Its limits and budgets apply.
+        caller: The caller, whose limits and budgets apply.
         ask: The question.
         key: The idempotency key of the request.
         timeout_s: Most seconds for the turn, including the wait for the language model; None: no limit.
@@ -575,7 +575,7 @@ async def place(point: DecisionPoint, caller: Caller, tokens: int) -> AsyncItera
 
     Args:
         point: Does the work.
-        caller: Its limits apply.
+        caller: The caller, whose limits apply.
         tokens: Most tokens that the work reads.
 
     Raises:
