@@ -1,1 +1,1 @@
-"""What we choose: policies, routers, the service that runs them, and the tools around it."""
+"""What is chosen: policies, routers, the service that runs them, and its tools."""

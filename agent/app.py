@@ -28,7 +28,7 @@ from armwise.arms.llm import writing
 from armwise.arms.retrievers import ArmGraph
 
 CPUS_A_REPLICA = 0.1
-"""CPUs that Ray reserves for a replica: few, so that the whole service starts on one small machine."""
+"""CPUs that Ray reserves for a replica: few, so that the service starts on one small machine."""
 
 
 SURGE_PERCENT = 25
@@ -41,7 +41,7 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def assemble(config: AppConfig) -> Application:
-    """Build the application from a configuration with absolute paths; warn of arms unknown to its router."""
+    """Build the application from a configuration with absolute paths; warn of arms its router lacks."""
     points = config.by_point.values()
     for point in points:
         if point.router is not None:
@@ -81,11 +81,11 @@ def assemble(config: AppConfig) -> Application:
 
 
 def metrics_folder() -> Path:
-    """Return a new folder for the counters of this service; those of services that have ended are removed.
+    """Return a new folder for the counters of this service; remove those of services that have ended.
 
-    Not below the home, which machines may share: a file is named by the number of a process on one machine.
+    It is outside the home, which machines may share, because its files are named by process ids of a machine.
     """
-    if RUN_FOLDER in os.environ:  # which is removed with everything in it
+    if RUN_FOLDER in os.environ:  # the run folder is removed with its content
         folder = Path(os.environ[RUN_FOLDER]) / "metrics"
         shutil.rmtree(folder, ignore_errors=True)
     else:
@@ -100,7 +100,7 @@ def metrics_folder() -> Path:
 
 
 def deploy_generator(model: str) -> str:
-    """Return the deployment of a language model."""
+    """Return the name of the deployment of a language model."""
     return "Generator" if model == writing.DEFAULT else f"Generator-{model}"
 
 

@@ -1,10 +1,10 @@
-"""Failures of work in the background, which nobody waits for: each stands somewhere until the work succeeds.
+"""Failures of background work: each is recorded until the work succeeds.
 
     work outside of the log    retried, record, clear --> a file in the folder of the run --> recorded
     warm starts                their runs in the log  --> `armwise.agent.jobs.failed_run`
 
-`/ready`, `/metrics`, the console and `armwise status` show both. What is built before a service answers is no
-such work: it ends with an exit code.
+`/ready`, `/metrics`, the console and `armwise status` show both. Builds before the service answers are left
+out, since they end with an exit code.
 """
 
 import logging
@@ -76,20 +76,19 @@ ABOUT = {
     Work.EVALUATION: ("evaluations", "remove the cause, which the log of the service has, then ask again"),
     Work.CANARY: ("canaries", "remove the cause, which the log of the service has: it is tried again"),
 }
-"""What each work is, and what an operator can do about a failure."""
+"""Description of each kind of work, and the remedy for its failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkFailure:
-    """Work that has failed and has not succeeded since.
+    """The failure of work that has not succeeded since.
 
     Attributes:
         work: The kind of work.
         point: The decision point.
         why: The last error.
         attempts: Failed attempts in a row.
-        next_at: When the next attempt is due, or has begun, seconds since the epoch, UTC; None where the work
-            is given up.
+        next_at: When the next attempt is due, or has begun, seconds since the epoch, UTC; None: given up.
     """
 
     work: Work
@@ -105,7 +104,7 @@ class WorkFailure:
 
     @property
     def remedy(self) -> str:
-        """What an operator can do, in words."""
+        """The remedy, in words."""
         return ABOUT[self.work][1]
 
     def __str__(self) -> str:
@@ -119,7 +118,7 @@ which the log of the service has, then ask again
 
 
 def failure_line(what: str, why: str | None, remedy: str, attempts: int, next_at: float | None) -> str:
-    """Return a line for people on a failure; without its reason where that is None.
+    """Return a line for people on a failure, with the reason if one is given.
 
     >>> failure_line("warm start", None, "look there", 3, None)
     'warm start (failed 3 times; given up): look there'
@@ -132,13 +131,13 @@ def failure_line(what: str, why: str | None, remedy: str, attempts: int, next_at
 
 
 def record(failure: WorkFailure, folder: Path | None = None) -> None:
-    """Write a failure in the place of an earlier one of the same work; nothing without a run folder.
+    """Write a failure in place of an earlier one of the same work; does nothing without a run folder.
 
-    Where the disk is full, the failure is logged, and the work goes on.
+    If the disk is full, the failure is logged, and the work goes on.
 
     Args:
         failure: The failure.
-        folder: Folder of the run; None for that of the environment.
+        folder: Folder of the run; None: the folder named by the environment.
     """
     if (path := _path(failure.work, failure.point, folder)) is None:
         return
@@ -152,13 +151,13 @@ def record(failure: WorkFailure, folder: Path | None = None) -> None:
 
 
 def clear(work: Work, point: str, folder: Path | None = None) -> None:
-    """Remove the failure of a work: it has succeeded."""
+    """Remove the recorded failure of work that has succeeded."""
     if (path := _path(work, point, folder)) is not None:
         path.unlink(missing_ok=True)
 
 
 def recorded(point: str) -> list[WorkFailure]:
-    """Return what was recorded at a decision point, of all processes of this run."""
+    """Return the recorded failures at a decision point, by all processes of this run."""
     found = []
     for work in Work:
         if (path := _path(work, point)) is None:
@@ -186,20 +185,20 @@ def retried(
     final: Callable[[Exception], bool] = lambda _error: False,
     clock: Callable[[], float] = time.time,
 ) -> T:
-    """Return what a function returns, called again after a pause where it fails; each failure is recorded.
+    """Call a function, again after a pause if it fails, and return its result; record each failure.
 
     Args:
-        work: What the function does.
-        point: The decision point that it does it for.
-        do: Does it; an attempt goes on where the last one has stopped, or begins anew.
+        work: Kind of the work.
+        point: The decision point.
+        do: Does the work; an attempt may continue where the last one stopped.
         wait: Waits for some seconds.
         pauses_s: Pauses between the attempts.
-        final: Whether an error is the outcome of the work, which another attempt would not change: it is
-            raised at once and is no failure.
+        final: Returns whether an error is the outcome of the work, which another attempt would repeat: it is
+            raised at once, and not recorded.
         clock: Seconds since the epoch.
 
     Raises:
-        Exception: That of the last attempt.
+        Exception: The error of the last attempt.
     """
     for attempt in range(1, len(pauses_s) + 2):
         try:

@@ -1,6 +1,6 @@
 """Checks of a configuration and of this machine: what is open to others, and what would fail.
 
-`armwise doctor` prints all findings, `armwise serve` those that are serious before it starts.
+`armwise doctor` prints all findings; `armwise serve` prints the serious ones before it starts.
 """
 
 import ipaddress
@@ -47,24 +47,24 @@ NAMED = ("ray", "vowpalwabbit", "onnxruntime", "faiss-cpu")
 """Packages whose versions are always listed."""
 
 LOCK = Path(__file__).resolve().parents[1] / "requirements" / "base.txt"
-"""Beside the packages in a checkout; not there where a wheel is installed."""
+"""Pins of packages in a checkout; a wheel does not include them."""
 
 EXTRAS = ("", "serve", "parquet", "plots")
-"""Extras of which the service needs everything; the empty one is what has no extra."""
+"""Extras that the service needs completely; the empty one stands for the base requirements."""
 
 PINNED = "install what is pinned: `make .venv/ready`, or `pip install --no-deps -r requirements/base.txt`"
 
 REQUIRED = "`pip install --upgrade 'armwise[serve]'`"
-"""Remedy where there are no pins."""
+"""Remedy without pins."""
 
 SHORTEST_KEY = 16
-"""Characters of a key that cannot be guessed, at least."""
+"""Fewest characters of a key that cannot be guessed."""
 
 ENCRYPTED = ("require", "verify-ca", "verify-full")
-"""Values of sslmode with which PostgreSQL is never read in plain text."""
+"""Values of sslmode that enforce encryption of connections to PostgreSQL."""
 
 LEAST_FREE = 2**30
-"""Bytes that the disk of the log needs: a full one makes the service answer 503."""
+"""Free bytes that the disk of the log needs; with a full disk the service answers 503."""
 
 PROGRAMS = ("raylet", "gcs_server", "haproxy", "armwise")
 """Names of the executables of this service's processes."""
@@ -73,7 +73,7 @@ RAY_SCRIPTS = ("_private", "workers", "dashboard", "runtime_env", "agent")
 """Folders of Ray with scripts that Python runs."""
 
 MODULES = ("armwise", "ray")
-"""Packages that Python runs in them, by `-m` or as a script of theirs."""
+"""Packages that Python runs in these processes, by `-m` or as a script."""
 
 LEAST_MEMORY = 2**30
 """Bytes in which a service without models starts."""
@@ -85,24 +85,24 @@ SHARED_MEMORY = 256 * 2**20
 """Bytes of Ray's object store."""
 
 ANSWER_TIMEOUT_S = 3.0
-"""How long a service, or a cluster, has to answer."""
+"""Seconds that a service, or a cluster, has to answer."""
 
 MODELS_TIMEOUT_S = 5.0
-"""How long an endpoint has to name its models."""
+"""Seconds that an endpoint has to list its models."""
 
 REMOTE_FILES = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "glusterfs", "lustre")
-"""File systems that other machines see, too: SQLite's WAL needs memory that its processes share."""
+"""File systems that machines share; SQLite's WAL needs memory that its processes share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is open or wrong; without a remedy, something that is as it should be.
+    """The result of a check: a problem with its remedy, or, without a remedy, a confirmation.
 
     Attributes:
-        what: What was found; one sentence.
-        remedy: What would be right; empty where nothing is wrong.
-        serious: Whether others can read, change or stop something because of it, or the service would not
-            start or would lose something; otherwise a remark.
+        what: The finding, in one sentence.
+        remedy: How to correct it; empty if nothing is wrong.
+        serious: Whether others could read, change or stop something, or the service would fail to start or
+            lose data; otherwise it is a remark.
     """
 
     what: str
@@ -115,7 +115,7 @@ class Finding:
         return "fine" if not self.remedy else "problem" if self.serious else "note"
 
     def __str__(self) -> str:
-        """Return it as a line.
+        """Return the finding as a line.
 
         >>> str(Finding("no keys", "declare `keys`")), str(Finding("Python 3.11.2"))
         ('problem: no keys; declare `keys`', 'fine: Python 3.11.2')
@@ -127,10 +127,10 @@ class Finding:
 
 
 def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
-    """Yield the versions of Python and of the most important packages, and which are not as required.
+    """Yield the versions of Python and of the most important packages, and deviations from requirements.
 
     Args:
-        lock: Pins of all packages, `NAME==VERSION` a line; one that is not there is left out.
+        lock: Pins of all packages, `NAME==VERSION` a line; a missing file is skipped.
     """
     about = metadata.metadata("armwise")
     remedy = PINNED if lock.is_file() else REQUIRED
@@ -174,12 +174,12 @@ def _pins(lock: Path) -> list[tuple[str, str]]:
 
 
 def configuration_findings(config: AppConfig, host: str, *, is_open: bool | None) -> Iterator[Finding]:
-    """Yield what is open by configuration.
+    """Yield what the configuration leaves open to others.
 
     Args:
         config: The configuration.
-        host: Where the service listens.
-        is_open: Whether there is no key, in the configuration or in the log; None where that is not known.
+        host: Address on which the service listens.
+        is_open: Whether both configuration and log lack keys; None: unknown.
     """
     yield from _keys(config, host, is_open)
     yield from _database(config)
@@ -194,10 +194,10 @@ def configuration_findings(config: AppConfig, host: str, *, is_open: bool | None
 
 
 def is_open_to_all(config: AppConfig, host: str) -> bool | None:
-    """Return whether a service has no key; None where the log, which may have one, cannot be read.
+    """Return whether a service lacks keys; None: the log, which may have keys, cannot be read.
 
     Raises:
-        LogUnavailableError: It cannot, and others than this machine could ask: on loopback replicas wait.
+        LogUnavailableError: The log cannot be read, and the service would listen beyond loopback.
     """
     keyring = Keyring(config.keys, time.time)
     if keyring.is_open and (config.log_path is None or config.log_path.exists()):
@@ -266,7 +266,7 @@ def _remote(name: str, url: str) -> Iterator[Finding]:
 
 
 def _unpriced(where: str, config: AppConfig) -> Iterator[Finding]:
-    """Yield arms with a price where a dollar counts in no reward and in no budget."""
+    """Yield arms with a price in dollars that neither a reward nor a budget counts."""
     rule, budget = config.reward, config.budget
     if (rule.cost.usd and rule.cost_weight) or (budget is not None and budget.unit == "usd"):
         return
@@ -277,7 +277,7 @@ def _unpriced(where: str, config: AppConfig) -> Iterator[Finding]:
 
 
 def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """Return the addresses of a host; none of a name that cannot be resolved here."""
+    """Return the addresses of a host; empty if its name cannot be resolved here."""
     try:
         endpoints = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -316,9 +316,9 @@ def file_findings(config: AppConfig) -> Iterator[Finding]:
 
 
 def secret_files(environment: Mapping[str, str]) -> list[Path]:
-    """Return the files of secrets that the service reads, whether they are there or not.
+    """Return the files of secrets that the service reads, existing or not.
 
-    A Ray of its own has a token of its own, in a private folder; that in the home of the user is a cluster's.
+    A local Ray has its token in a private folder; the one in the user's home belongs to a cluster.
     """
     home = Path.home()
     paths = [Path(environment.get("PGPASSFILE") or home / ".pgpass")]
@@ -330,7 +330,7 @@ def secret_files(environment: Mapping[str, str]) -> list[Path]:
 
 
 def _mode(place: Path) -> int:
-    """Return the permissions of a file; 0 where it is not there, or cannot be looked at."""
+    """Return the permissions of a file; 0 if it is missing or cannot be examined."""
     try:
         return place.stat().st_mode & 0o777
     except OSError:
@@ -338,10 +338,10 @@ def _mode(place: Path) -> int:
 
 
 def socket_findings(own: tuple[str, int]) -> Iterator[Finding]:
-    """Yield the sockets of this service's processes that listen on more than the loopback address.
+    """Yield the sockets of this service's processes that listen beyond loopback.
 
     Args:
-        own: Host and port that the configuration names, which is meant to be reached.
+        own: Configured host and port, which are meant to be reached.
     """
     for process in psutil.process_iter():
         try:
@@ -368,9 +368,9 @@ def socket_findings(own: tuple[str, int]) -> Iterator[Finding]:
 
 
 def is_of_service(words: Sequence[str]) -> bool:
-    """Return whether a command line is of a process of a service: by its executable, or what Python runs.
+    """Return whether a command line belongs to a service, by its executable or by what Python runs.
 
-    A folder, such as that of a clone or of a virtual environment, may have any name.
+    Names of folders, such as of a clone or of a virtual environment, are disregarded.
 
     >>> is_of_service(["/opt/armwise/.venv/bin/python", "-P", "-m", "armwise", "serve"])
     True
@@ -392,14 +392,14 @@ def is_of_service(words: Sequence[str]) -> bool:
 
 
 def run_by_python(words: Sequence[str]) -> list[str]:
-    """Return what comes after the flags of Python: `-m` and a module, `-c` and code, or a script."""
+    """Return the words after Python's flags: `-m` and a module, `-c` and code, or a script."""
     return [*itertools.dropwhile(lambda word: word in ("-P", "-u", "-I"), words[1:])]
 
 
 def _asks_for_a_token(process: psutil.Process) -> bool:
-    """Return whether a process of Ray was started with tokens, its parent was, or a child.
+    """Return whether a process of Ray, its parent or a child was started with tokens.
 
-    Its own environment is not enough: one process sets it for the others, and some overwrite theirs.
+    All three are examined, since one process sets the variable for others, and some overwrite it.
     """
     related = (process, *process.parents()[:1], *process.children())
     return any(relative.environ().get("RAY_AUTH_MODE") == "token" for relative in related)
@@ -457,7 +457,7 @@ def available_memory(group: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def address_findings(host: str, port: int) -> Iterator[Finding]:
-    """Yield whether the service can listen there, or listens already; and whether its cluster answers."""
+    """Yield whether the service can listen at an address, or already does; and if its cluster answers."""
     if (problem := bind_problem(host, port)) is None:
         yield Finding(f"port {port} of {host} is free")
     elif _is_ours(host, port):
@@ -500,7 +500,7 @@ def _owner(port: int) -> str:
 
 
 def log_findings(config: AppConfig) -> Iterator[Finding]:
-    """Yield whether the log can be read and written: schema, rights, durability, clock. Creates nothing."""
+    """Yield whether the log can be read and written: schema, rights, durability, clock; read-only."""
     for name, point in config.by_point.items():
         if name == "default" or point.log_path is not None:
             yield from _log(point)
@@ -559,7 +559,7 @@ def _state(state: schema.DatabaseState, where: str) -> Iterator[Finding]:
 
 
 def _file_system(path: Path) -> str:
-    """Return the kind of the file system that a path is, or would be, on."""
+    """Return the type of the file system of a path, existing or not."""
     mounts = {Path(mount.mountpoint): str(mount.fstype) for mount in psutil.disk_partitions(all=True)}
     return next((mounts[each] for each in (path, *path.absolute().parents) if each in mounts), "")
 
@@ -568,7 +568,7 @@ def _file_system(path: Path) -> str:
 
 
 def corpus_findings(config: AppConfig) -> Iterator[Finding]:
-    """Yield whether each corpus can be read, and has been."""
+    """Yield whether each corpus was read, or can be."""
     parts = []
     for source in config.corpus_sources:
         finding, corpus = _corpus(source)
@@ -583,7 +583,7 @@ def corpus_findings(config: AppConfig) -> Iterator[Finding]:
 
 
 def _corpus(source: CorpusSource) -> tuple[Finding, Corpus | None]:
-    """Return what is known of a corpus, and the corpus where it was read and is whole."""
+    """Return the finding on a corpus, and the corpus if it was read and is complete."""
     name, place = source.folder.name, source.source
     try:
         open_source(located(place))
@@ -603,7 +603,7 @@ def _corpus(source: CorpusSource) -> tuple[Finding, Corpus | None]:
 
 
 def _restricted(config: AppConfig, n: int) -> Finding:
-    """Return whether every arm keeps to the permissions of passages, which `n` of them have."""
+    """Return whether every arm respects the permissions of passages; `n` passages are restricted."""
     what = f"{n:,} passages are for some groups alone"
     graph = ArmGraph(config.arms)
     unable = [name for name in config.actions if not graph.filters(name)]
@@ -643,10 +643,7 @@ def _engines(config: AppConfig, corpus: Corpus) -> Iterator[Finding]:
 
 
 def derived_findings(config: AppConfig) -> Iterator[Finding]:
-    """Yield which files of indexes, trained models and labels have changed since they were written.
-
-    Compares the contents of all of them with the digests in their manifests.
-    """
+    """Yield files of indexes, trained models and labels that differ from the digests in their manifests."""
     points = config.by_point.values()
     indexes = build_once.finished(config.indexes_path)
     yield from _compared("index", indexes, "`armwise serve --prepare-only` builds it again")
@@ -668,13 +665,13 @@ def _texts(params: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _with_manifest(paths: Iterable[Path]) -> list[Path]:
-    """Return the folders of which a manifest describes the files, by name."""
+    """Return the folders that have a manifest of their files, by name."""
     folders = {path.expanduser() for path in paths}
     return sorted(folder for folder in folders if (folder / manifest.MANIFEST).is_file())
 
 
 def _compared(what: str, folders: Collection[Path], remedy: str) -> Iterator[Finding]:
-    """Yield the damaged files of some folders, a finding a folder; one finding if there are none."""
+    """Yield one finding for each folder with damaged files, or a single one if all are intact."""
     damaged = {folder: manifest.problems(folder, contents=True) for folder in folders}
     for folder, damage in damaged.items():
         if damage:
@@ -687,7 +684,7 @@ def _compared(what: str, folders: Collection[Path], remedy: str) -> Iterator[Fin
 
 
 def model_findings(config: AppConfig) -> Iterator[Finding]:
-    """Yield whether the encoders and the language model are there."""
+    """Yield whether the encoders and the language models are available."""
     points = config.by_point.values()
     for name, backbone in {
         name: backbone for point in points for name, backbone in point.backbones.items()
@@ -720,11 +717,11 @@ def _weights(what: str, model: str) -> Iterator[Finding]:
 
 
 def llm_findings(llm: LlmSpec, what: str = "the language model") -> Iterator[Finding]:
-    """Yield whether a language model is there; an endpoint is asked for the names of its models.
+    """Yield whether a language model is available; an endpoint is asked for its models.
 
     Args:
         llm: The model.
-        what: What it is called.
+        what: Name of the model in findings.
     """
     match llm:
         case catalog.EmbeddedSpec():
@@ -775,18 +772,18 @@ def ask_for_models(address: str, key: str) -> httpx.Response:
 
     Args:
         address: Base URL, without a slash at its end.
-        key: Sent with the request; empty for none.
+        key: API key to send; empty: none.
 
     Raises:
-        HTTPError: Of httpx, as InvalidURL: nothing answers.
-        UnicodeError: The address cannot be sent.
+        HTTPError: The endpoint does not answer; InvalidURL for an invalid address. Both are httpx's.
+        UnicodeError: The address cannot be encoded.
     """
     headers = {"authorization": f"Bearer {key}"} if key else {}
     return httpx.get(f"{address}/models", headers=headers, timeout=MODELS_TIMEOUT_S)
 
 
 def names_of_models(reply: httpx.Response) -> list[str] | None:
-    """Return the models that an endpoint names; None where the response is no list of models."""
+    """Return the models that an endpoint lists; None: the response is not a list of models."""
     try:
         return [str(model["id"]) for model in reply.json()["data"]]
     except (ValueError, KeyError, TypeError):

@@ -2,11 +2,11 @@
 
     polled in a thread per task:   task.due(now) --yes--> task.run(stop)
 
-A failing task never stops the service: the failure is recorded and the task polled again later; one that
-finds the log unavailable waits for it. The heavy part of a task belongs into a process of its own with a low
-priority: see `armwise.agent.evaluation.job`.
+A failing task leaves the service running: the failure is recorded, and the task polled again later; if the
+log is unavailable, the task waits for it. The heavy part of a task runs in a child process of low priority:
+see `armwise.agent.evaluation.job`.
 
-The next warm start is a function of the configuration and the log alone: every process computes the same.
+The next warm start is a function of the configuration and the log, so every process computes the same.
 """
 
 import logging
@@ -38,7 +38,7 @@ MAX_PAUSE_S = 10.0
 """Longest pause after a failure, or while the log is unavailable."""
 
 ProgressCallback = Callable[[float], None]
-"""Called every second or so with the share of the work that is done, 0 to 1; raises to end the work early."""
+"""Called about every second with the share of the work that is done, 0 to 1; raises to cancel the work."""
 
 
 class JobFailedError(Exception):
@@ -46,7 +46,7 @@ class JobFailedError(Exception):
 
 
 class RunFailedError(Exception):
-    """A warm start failed; the message names its run and the step. What is served has not changed."""
+    """A warm start failed, without a change of what is served; the message names its run and the step."""
 
 
 class UndecidedError(Exception):
@@ -67,7 +67,7 @@ class Task(Protocol):
             now: Seconds since the epoch.
 
         Raises:
-            LogUnavailableError: It is called again later.
+            LogUnavailableError: The log cannot be read; `due` is called again later.
         """
         ...
 
@@ -75,7 +75,7 @@ class Task(Protocol):
         """Do the work; return soon once `stop` is set.
 
         Raises:
-            LogUnavailableError: Nothing is recorded as failed; `due` is called again later.
+            LogUnavailableError: The log cannot be used; no failure is recorded, and `due` is called again.
         """
         ...
 
@@ -85,10 +85,10 @@ Makes = Mapping[tuple[Work, str], Callable[[], Task]]
 
 
 class Jobs:
-    """Runs tasks until it is stopped, each in a thread of its own, as one may wait for another.
+    """Runs tasks until it is stopped, each in a separate thread, as one may wait for another.
 
     Args:
-        makes: Construct the tasks, in their threads; called again where that fails.
+        makes: Construct the tasks, in their threads; called again if that fails.
         poll_s: Seconds between two polls.
         clock: Seconds since the epoch.
     """
@@ -109,7 +109,7 @@ class Jobs:
             thread.start()
 
     def check(self) -> None:
-        """Raise RuntimeError where a thread has ended, which only `stop` should cause."""
+        """Raise RuntimeError if a thread has ended before `stop`."""
         for thread in self._threads:
             if not thread.is_alive():
                 raise RuntimeError(f"{thread.name} has ended")
@@ -163,17 +163,17 @@ RETRY_S = 3600.0
 """Pause after a failed run for an alarm before the next one."""
 
 RETRIES_S = (60.0, 300.0, 1500.0)
-"""Pauses from the end of a run that failed to the next attempt, as many as there are further ones."""
+"""Pauses from the end of a failed run to each further attempt."""
 
 RETRIED = (runs.Trigger.FIRST, runs.Trigger.SCHEDULE, runs.Trigger.REQUEST)
-"""Triggers of a run that is tried again soon where it fails: who gave a command sees its failure, and a run
-for an alarm has a pause of its own."""
+"""Triggers of runs that are retried soon after a failure. The failure of a command is shown to its caller,
+and runs for alarms have a separate pause."""
 
 INTERRUPTED = (runs.RunState.RUNNING, runs.RunState.ABANDONED)
 """States of a run that is started again once its worker is dead."""
 
 FAILED = (runs.RunState.FAILED, runs.RunState.ABANDONED)
-"""States of a run that did not come to its end."""
+"""States of a run that ended without a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Planned:
 
     Attributes:
         at: When it is due, seconds since the epoch, UTC.
-        trigger: What it is started by.
+        trigger: Why it runs.
     """
 
     at: float
@@ -197,16 +197,16 @@ def next_run(
     if alarm is not None:
         ended = runs.newest(store, configured, runs.ENDED)
         if ended is not None and ended.inputs.get("alarm") == alarm.example_seq:
-            alarm = None  # a run has answered it, with whatever result
+            alarm = None  # a run has answered it, with any result
     retry_at = None if last is None else _retry_at(runs.read_attempts(store, last))
     return planned(spec, last, alarm, since, retry_at)
 
 
 def _retry_at(attempts: Sequence[Run]) -> float | None:
-    """Return when a run that failed is tried again; None where it did not fail, or is given up.
+    """Return when a failed run is tried again; None: it did not fail, or is given up.
 
     Args:
-        attempts: The newest run and those that it goes on with, newest first.
+        attempts: The newest run, and the earlier attempts that it repeats, newest first.
     """
     last = attempts[0]
     failed = last.status is runs.RunState.FAILED and attempts[-1].trigger in RETRIED
@@ -218,14 +218,14 @@ def _retry_at(attempts: Sequence[Run]) -> float | None:
 def failed_run(
     store: Store, configured: str, next_at: Callable[[], float | None], point: str
 ) -> WorkFailure | None:
-    """Return the failure of the newest run for a configured recipe; None where it did not fail.
+    """Return the failure of the newest run for a configured recipe, if it failed.
 
-    While a run that failed is tried again, it stands.
+    The failure stays while another attempt is under way.
 
     Args:
         store: The log.
         configured: Digest of the configured recipe.
-        next_at: Returns when the next run is due; None for no further one.
+        next_at: Returns when the next run is due, if there is one.
         point: The decision point of the log.
     """
     last = runs.newest(store, configured)
@@ -246,19 +246,18 @@ def planned(
     since: float,
     retry_at: float | None = None,
 ) -> Planned | None:
-    """Return the next run; None where none is scheduled.
+    """Return the next run, if one is scheduled.
 
-    Runs missed while no service ran are replaced by one. A run whose worker died is started again as soon
-    as its lease has ended; where that one dies as well, the next is that of the schedule. A run that
-    failed is tried again a few times. After a failed run for an alarm the next one is an hour later.
+    Several runs missed while the service was down are replaced by one. A run whose worker died is started
+    again when its lease has ended; if that worker dies as well, the schedule decides. A failed run is retried
+    a few times. A failed run for an alarm is followed by another one hour later.
 
     Args:
         spec: The schedule.
-        last: The newest run or request; None where there was none.
-        alarm: The newest alarm since which no labels were inserted and that no run has answered; None
-            for none.
+        last: The newest run or request.
+        alarm: The newest alarm that no run has answered, and since which no labels were inserted.
         since: Start of a cron schedule before the first run.
-        retry_at: When the newest run, which has failed, is tried again; None for not.
+        retry_at: When the newest run is retried, if it failed and is not given up.
     """
     if last is not None and last.status is runs.RunState.ASKED:
         return Planned(last.started_at, runs.Trigger.REQUEST)
@@ -287,7 +286,7 @@ def planned(
 
 
 def planned_at(point: "DecisionPoint") -> Planned | None:
-    """Return the next warm start of a point; None where none is scheduled, or one is under way."""
+    """Return the next warm start of a point; None: none is scheduled, or one is under way."""
     spec, configured, now = point.config.warm_start, point.versions.configured.digest, point.service.clock()
     if spec is None or runs.under_way(point.store, now):
         return None

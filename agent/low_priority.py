@@ -1,6 +1,6 @@
 """Child processes of low priority, which is lowered before anything heavy is imported.
 
-It is a module of its own, since importing one of a room imports the whole room.
+It is a separate module, since importing a module of a room imports the entire room.
 """
 
 import os
@@ -14,11 +14,11 @@ def command_of_a_child(module: str, function: str, *arguments: str, writes: bool
     """Return the command of a child that lowers its priority before it imports anything heavy.
 
     Args:
-        module: Imported after that.
-        function: Called there with the arguments.
-        arguments: Texts.
-        writes: Whether it writes to the log: it must not starve while it holds the lock, so it has the
-            highest nice value, not the idle policy.
+        module: Module to import after that.
+        function: Function of the module to call with the arguments.
+        arguments: Arguments of the function.
+        writes: Whether it writes to the log: it gets the highest nice value rather than the idle policy, so
+            that it does not starve while it holds the lock.
     """
     lower = (lower_priority_of_a_writer if writes else lower_priority).__name__
     script = (
@@ -29,7 +29,7 @@ def command_of_a_child(module: str, function: str, *arguments: str, writes: bool
 
 
 def lower_priority() -> None:
-    """Take the lowest CPU priority, and be the first process to be killed when memory runs out."""
+    """Take the lowest CPU priority, and be the first process that is killed when memory runs out."""
     os.nice(19)
     if hasattr(os, "SCHED_IDLE"):
         with suppress(OSError):  # a sandbox may forbid it
@@ -41,8 +41,8 @@ def lower_priority() -> None:
 def lower_priority_of_a_writer() -> None:
     """Take the lowest priority on one processor, for this session.
 
-    Linux with autogroups first divides a processor among sessions, and a nice value counts only within
-    one: so the session needs a nice value as well.
+    Linux with autogroups first divides a processor among sessions, and a nice value counts only within a
+    session, so the session needs a nice value as well.
     """
     os.nice(19)
     if hasattr(os, "sched_setaffinity"):  # leaves the other processors to serving
@@ -53,7 +53,7 @@ def lower_priority_of_a_writer() -> None:
 def lower_priority_of_a_builder() -> None:
     """Take the highest nice value, and a tenth of a processor beside sessions of the usual priority.
 
-    For work that somebody waits for. Workers of Ray have a nice value of 15 themselves.
+    For work that somebody waits for. Workers of Ray have a nice value of 15.
     """
     os.nice(19)
     _nice_of_the_session(10)

@@ -1,4 +1,4 @@
-"""The private folder of a run of `armwise serve`: sockets, Ray, and how far what is built behind it has come.
+"""The private folder of a run of `armwise serve`: sockets, Ray, and the progress of a background build.
 
 RUN_FOLDER  the environment variable that names it
 Building    the progress of what a first start builds while the service answers
@@ -13,16 +13,16 @@ from typing import Self
 import orjson
 
 RUN_FOLDER = "ARMWISE_RUN"
-"""Environment variable: the folder of the sockets; without it, Ray Serve's own proxy is in front."""
+"""Environment variable with the folder of the sockets; if unset, Ray Serve's proxy is in front."""
 
 RAY_STARTED = "ray-started"
-"""File that says that Ray runs: from then on, none of its processes is started again."""
+"""File that marks that Ray runs: from then on, its processes are no longer restarted."""
 
 BEHIND = "build-behind"
-"""File that says that something is left to be built; with `cold` in it, without the warm start."""
+"""File that marks that something is left to build; with the content `cold`, the warm start is left out."""
 
 GO_ON = "prepared\n"
-"""Line to the process that has started Ray: all is built that Ray Serve needs."""
+"""Line to the process that has started Ray: everything that Ray Serve needs is built."""
 
 PROGRESS = "building.json"
 
@@ -32,13 +32,13 @@ WRITE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Building:
-    """How far the piece of work has come that is under way.
+    """The progress of a build.
 
     Attributes:
-        what: The piece of work.
-        done: Steps that are done.
-        total: Steps in all; None where that is not known.
-        left_s: Seconds that it is expected to take from now on; None where that is not known.
+        what: The piece of work under way.
+        done: Steps done.
+        total: Steps in total, if known.
+        left_s: Expected seconds from now, if known.
     """
 
     what: str
@@ -53,7 +53,7 @@ class Building:
 
     @classmethod
     def read(cls) -> Self | None:
-        """Return what is being built behind this service; None where everything is built."""
+        """Return the progress of the build behind this service; None: everything is built."""
         if (folder := os.environ.get(RUN_FOLDER)) is None:
             return None
         try:
@@ -74,9 +74,9 @@ class BuildingProgress:
         self._what, self._began, self._first, self._next = "", 0.0, 0, 0.0
 
     def __call__(self, what: str, done: int = 0, total: int | None = None) -> Building:
-        """Write and return how far a piece of work has come."""
+        """Write and return the progress of a piece of work."""
         now = time.monotonic()
-        if what != self._what:  # what an earlier run has done took none of this one's time
+        if what != self._what:  # steps of an earlier run took none of this run's time
             self._what, self._began, self._first, self._next = what, now, done, 0.0
         worked, steps = now - self._began, done - self._first
         left_s = None if total is None or not steps else worked / steps * (total - done)
@@ -89,5 +89,5 @@ class BuildingProgress:
         return building
 
     def end(self) -> None:
-        """Say that everything is built."""
+        """Mark that everything is built."""
         self._path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Settings as models: what keys a setting has, how a class is built from a spec, and what is wrong with one.
+"""Settings as models: the keys of a setting, errors in settings, and classes built from a spec.
 
-Everything that can be set is a field of a pydantic model. A class of a catalogue without a model `Params`
-gets one made of its signature. The reference of the configuration, its JSON Schema, the options of verbs and
-the variables of the environment all read these fields, through the functions here.
+Every setting is a field of a pydantic model. A class of a catalogue without a model `Params` gets one made
+from its signature. The reference of the configuration, its JSON Schema, the options of verbs and the
+variables of the environment all read these fields through the functions here.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from armwise.number import Number
 
 
 def choices_in(annotation: Any) -> list[Any]:
-    """Return the types that a value may have.
+    """Return the types that a value of an annotation may have.
 
     >>> choices_in(Annotated[int, "seconds"] | str | None)
     [<class 'int'>, <class 'str'>, <class 'NoneType'>]
@@ -54,7 +54,7 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def list_fields(annotation: Any) -> dict[str, FieldInfo]:
-    """Return the keys that a value may have, with the fields that describe them; none for other values.
+    """Return the keys that a value may have, with the fields that describe them; empty without keys.
 
     >>> list(list_fields(Spec | None))
     ['kind', 'params']
@@ -113,7 +113,7 @@ def lines(error: ValidationError, root: type[BaseModel]) -> list[str]:
 
 
 def _locate(place: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, list[str]]:
-    """Return a location as the file writes it, and the keys that are valid for its last part."""
+    """Return a location as it is written in the file, and the valid keys for its last part."""
     annotation: Any = root
     written: list[str] = []
     keys: list[str] = []
@@ -147,7 +147,7 @@ class Spec(BaseModel):
 def find_params(make: Callable[..., object]) -> type[BaseModel]:
     """Return the model of the parameters of a class: its `Params`, or one made of its signature.
 
-    Arguments whose names begin with an underscore are not parameters. The docstring describes the others.
+    Arguments whose names begin with an underscore are left out. The docstring describes the others.
 
     >>> find_params(complex).model_fields["real"].default
     0
@@ -170,7 +170,7 @@ def find_params(make: Callable[..., object]) -> type[BaseModel]:
 
 
 def _with_numbers(annotation: Any) -> Any:
-    """Return the type of an argument, as a setting that is a number has it."""
+    """Return the type of an argument as a setting, in which `float` accepts any finite number."""
     if annotation is float:
         return Number
     origin, inner = get_origin(annotation), get_args(annotation)
@@ -182,7 +182,7 @@ def _with_numbers(annotation: Any) -> Any:
 
 
 def _arguments_in(doc: str) -> dict[str, str]:
-    r"""Return the descriptions of arguments in a docstring of Google's style, with None as YAML writes it.
+    r"""Return the descriptions of arguments in a Google-style docstring, with null in place of None.
 
     >>> _arguments_in("Do.\n\nArgs:\n    a: One,\n        and two.\n    b: None: no\n\nRaises:\n    E: No")
     {'a': 'One, and two.', 'b': 'null: no'}

@@ -1,11 +1,11 @@
-"""What the wings add to the service, by import path: nothing of it is imported before it is needed.
+"""The additions of wings to the service, by import path, so that they are imported when needed.
 
     a wing --imports--> the core
     the core --load(path)--> what a wing has registered here
 
 The wings are the folders `console`, `gateways`, `integrations` and `lab` of `agent`, `engines`, `lab` and
-`more` of `arms`, and `exchange` of `feedback`; all else is the core. Kinds of arms, policies and routers are
-found by their catalogues, verbs of the command line by their list.
+`more` of `arms`, and `exchange` of `feedback`; the rest is the core. Kinds of arms, policies and routers are
+registered in their catalogues, verbs of the command line in their list.
 """
 
 from importlib import import_module

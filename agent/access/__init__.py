@@ -1,4 +1,4 @@
-"""Who may do what: keys, projects, limits and budgets, and the host names of the service."""
+"""Access control: keys, projects, limits and budgets, and the host names of the service."""
 
 from .hosts import Hosts, UnknownHostError, is_loopback, require_closed
 from .keyring import (

@@ -1,4 +1,4 @@
-"""The names and addresses of the service: which a request may name, and where no key is needed."""
+"""Host names: those that a request may use, and addresses on which a service may run without keys."""
 
 import ipaddress
 import re
@@ -6,23 +6,22 @@ from collections.abc import Collection
 from functools import lru_cache
 
 _HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::\d*)?")
-"""An address of IPv6, or another name, and a port."""
+"""An IPv6 address or another host name, and an optional port."""
 
 
 class OpenServiceError(ValueError):
-    """A service without keys would listen where others reach it."""
+    """A service without keys would listen on an address that others can reach."""
 
 
 class UnknownHostError(ValueError):
-    """A request names another host than the service."""
+    """The `Host` header of a request is not a name of the service."""
 
 
 class Hosts:
-    """Host names that requests may name.
+    """Host names that requests may use, as a defence against DNS rebinding.
 
-    A page of another site can have its name resolve to this machine, and then read what the service
-    answers (DNS rebinding); but it cannot choose the name that the browser sends. An address as a name
-    cannot be made to resolve to another one, so that every address is accepted.
+    A foreign site can let its name resolve to this machine, and read the answers of the service; but the
+    browser still sends the foreign name. An address resolves to itself, so every address is accepted.
 
     Args:
         names: Names besides localhost and addresses: `api.example.com`, `*.example.com` or `*`.
@@ -45,13 +44,13 @@ class Hosts:
             raise UnknownHostError(f"the service is not {name!r}: add it to `hosts` if it is a name of it")
 
     def has_page(self, origin: str, host: str) -> bool:
-        """Return whether the site of a page is the service, a name of it or this machine.
+        """Return whether the site of a page is the service, one of its names, or this machine.
 
-        `*` among the names is for any name of the service, and for no other site.
+        The name `*` accepts any name as the service's host; it does not admit other sites.
 
         Args:
             origin: The `Origin` header.
-            host: The `Host` header; empty where there is none.
+            host: The `Host` header; empty if missing.
 
         >>> hosts = Hosts(["api.example.com"])
         >>> [hosts.has_page("http://10.0.0.7", host) for host in ("10.0.0.7", "api.example.com")]
@@ -76,15 +75,15 @@ def _name(place: str) -> str:
 
 
 def require_closed(host: str, *, is_open: bool, allowed: bool) -> None:
-    """Refuse to listen where others reach a service without keys.
+    """Check that a service without keys listens on loopback only.
 
     Args:
         host: Address that it listens on.
-        is_open: Whether it has no keys.
-        allowed: Whether the configuration says that it may.
+        is_open: Whether the service lacks keys.
+        allowed: Whether the configuration permits an open service.
 
     Raises:
-        OpenServiceError: It would be open to others.
+        OpenServiceError: The service would be open to others.
     """
     if is_open and not allowed and not is_loopback(host):
         raise OpenServiceError(
@@ -94,9 +93,9 @@ def require_closed(host: str, *, is_open: bool, allowed: bool) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only programs of this machine reach an address.
+    """Return whether only programs on this machine can reach an address.
 
-    Names other than localhost are not resolved.
+    Names are not resolved; all except localhost count as reachable by others.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "[::1]", "::ffff:127.0.0.1", "0.0.0.0", "db.internal")]
     [True, True, True, False, False]
@@ -108,7 +107,7 @@ def is_loopback(host: str) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-@lru_cache(maxsize=256)  # of each request, which mostly names the same one
+@lru_cache(maxsize=256)  # most requests name the same host
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)

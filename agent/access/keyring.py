@@ -1,6 +1,6 @@
-"""The keys that hold now, and their callers: what a key allows, and which ids are its own.
+"""The valid keys, and their callers: what a key permits, and the ids of its project.
 
-The keys of the configuration begin, those of the log follow.
+Keys come from the configuration and from the log.
 """
 
 import base64
@@ -32,10 +32,10 @@ from armwise.feedback.registry import KeyLimits, KeySettings, keys
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 IMPLIED: dict[Scope, tuple[Scope, ...]] = {"operate": ("read",), "admin": SCOPES}
-"""Scopes that another one includes."""
+"""Further scopes that a scope includes."""
 
 LONGEST = {"feedback": 256}
-"""Characters of an id in the log, where it is not 128."""
+"""Most characters of an id in the log, if other than 128, by kind."""
 
 
 class ForeignIdError(ValueError):
@@ -47,16 +47,16 @@ class Caller:
     """A caller, by its key.
 
     Attributes:
-        key: Public id of the key; None where the service is open.
-        scopes: What it may do, implied scopes included.
-        project: Owner of what it makes and reads.
-        source: Who judges with the key; None where the service is open.
-        expires: When the key ceases to be valid, seconds since the epoch; None for never.
-        limits: What it may use.
-        point: The decision point that the request is for; empty for the default one.
-        points: Names of the others, which no id of the default point begins with.
-        groups: Whose passages it may see, beside those for everybody; none where the service is open.
-        address: Where the request came from, if its key does not say who rates; None if it does.
+        key: Public id of the key; None: the service is open.
+        scopes: Scopes of the key, including implied ones.
+        project: Project that owns the ids it creates and reads.
+        source: Name under which its feedback is recorded; None: the service is open.
+        expires: When the key expires, seconds since the epoch; None: never.
+        limits: Rate limits and budgets of the key.
+        point: The decision point of the request; empty: the default one.
+        points: Names of the other points, which are reserved as prefixes of ids.
+        groups: Groups whose restricted passages it may see.
+        address: Network address of a request without a key, to distinguish raters.
     """
 
     key: str | None
@@ -71,14 +71,14 @@ class Caller:
     address: str | None = None
 
     def at(self, point: str, points: frozenset[str]) -> "Caller":
-        """Return the same caller at a decision point; empty for the default one."""
+        """Return the same caller at a decision point; an empty name is the default point."""
         if (point, points) == (self.point, self.points):
             return self
         return replace(self, point=point, points=points)
 
     @property
     def prefix(self) -> str:
-        """What its ids begin with in the log.
+        """The prefix of its ids in the log.
 
         >>> Caller("k", frozenset(), "acme").prefix, Caller("k", frozenset()).prefix
         ('acme~', '')
@@ -87,11 +87,11 @@ class Caller:
 
     @property
     def sees_all(self) -> bool:
-        """Whether it reads the decisions of every project, by their ids in the log."""
+        """Whether it may read the decisions of every project, by their ids in the log."""
         return "admin" in self.scopes
 
     def reads(self, name: str) -> bool:
-        """Return whether it reads a decision, by its id in the log.
+        """Return whether it may read a decision with this id in the log.
 
         >>> Caller("k", frozenset(), "acme").reads("d-1"), Caller("k", frozenset()).reads("acme~d-1")
         (False, False)
@@ -101,14 +101,14 @@ class Caller:
         return self.sees_all or keys.SEPARATOR not in name
 
     def stored(self, name: str, kind: str = "decision") -> str:
-        """Return the id in the log of what the caller names; the log is that of its point.
+        """Return the stored id for an id that the caller sent, in the log of its point.
 
         Args:
-            name: The id that it sent.
-            kind: What it is the id of: a decision, an episode or feedback.
+            name: The id as sent.
+            kind: Kind of the id: decision, episode or feedback.
 
         Raises:
-            ForeignIdError: It names a project or a point, or is too long.
+            ForeignIdError: The id names another project or point, or is too long.
 
         >>> Caller("k", frozenset(), "acme").stored("d-1")
         'acme~d-1'
@@ -130,11 +130,11 @@ class Caller:
         return self.prefix + name
 
     def new_id(self) -> str:
-        """Return an id of its own for the log."""
+        """Return a new id of the caller's project for the log."""
         return self.prefix + new_id()
 
     def shown_id(self, name: str) -> str:
-        """Return the id of a decision or an episode of its point as the caller knows it.
+        """Return a stored id of a decision or an episode as the caller knows it.
 
         >>> Caller("k", frozenset(), "acme", point="news").shown_id("acme~d-1")
         'news:d-1'
@@ -142,7 +142,7 @@ class Caller:
         return f"{self.point}:{self.shown(name)}" if self.point else self.shown(name)
 
     def shown(self, text: str) -> str:
-        """Return an id or a message of the log as the caller knows it.
+        """Return a message with stored ids replaced by the ids that the caller knows.
 
         >>> Caller("k", frozenset(), "acme").shown("'acme~d-1' is in progress")
         "'d-1' is in progress"
@@ -165,7 +165,7 @@ def new_id() -> str:
 
 
 def _digits(at_once: int = 256) -> Iterator[str]:
-    """Yield 20 random hexadecimal digits; each call of the system gives up the lock of the interpreter."""
+    """Yield 20 random hexadecimal digits, drawn in batches: each system call releases the GIL."""
     while True:
         random = secrets.token_hex(10 * at_once)
         yield from (random[i : i + 20] for i in range(0, len(random), 20))
@@ -174,7 +174,7 @@ def _digits(at_once: int = 256) -> Iterator[str]:
 _DIGITS = _digits()
 
 OPEN = Caller(None, frozenset(SCOPES))
-"""Everybody, where there are no keys."""
+"""The caller of every request to a service without keys."""
 
 
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,128}$")]
@@ -182,14 +182,14 @@ Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,128}$")]
 
 
 def _no_seconds(value: object) -> object:
-    """Refuse seconds since the epoch, which are read as a time without a zone would be: with one assumed."""
+    """Refuse a number, which pydantic would read as seconds since the epoch."""
     if not isinstance(value, str | datetime) or (isinstance(value, str) and "-" not in value[1:]):
         raise ValueError("a date and a time with a zone were expected, such as 2027-01-31T00:00Z")
     return value
 
 
 def _has_date(value: datetime) -> datetime:
-    """Refuse a time that is of another year in UTC than any calendar has."""
+    """Refuse a time whose year in UTC is out of range."""
     require_date(value.timestamp())
     return value
 
@@ -203,7 +203,7 @@ class UnauthorizedError(Exception):
 
 
 class ForbiddenError(Exception):
-    """A key does not have the scope of a route."""
+    """A key lacks the scope of a route."""
 
 
 class NewKey(KeyBase):
@@ -238,7 +238,7 @@ class NewKey(KeyBase):
         return self
 
     def settings(self, now: float) -> KeySettings:
-        """Return what is stored of it at a time. Raises ValueError where it has expired already."""
+        """Return the settings to store, for a key made at `now`. Raises ValueError if it would be expired."""
         if self.expires is not None and self.expires.timestamp() <= now:
             at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
             raise ValueError(f"expires {self.expires.isoformat()} is past: it is {at}")
@@ -255,11 +255,11 @@ class Keyring:
     """Finds the caller of a request by its key, without reading the log.
 
     Args:
-        configured: Keys whose secrets the environment holds.
+        configured: Keys of the configuration, whose secrets are in the environment.
         clock: Seconds since the epoch.
 
     Raises:
-        ValueError: The environment variable of a key, or its file, is not set, empty or cannot be read.
+        ValueError: The environment variable or file of a key is missing, empty or unreadable.
     """
 
     def __init__(self, configured: Sequence[Key], clock: Callable[[], float]) -> None:
@@ -280,24 +280,24 @@ class Keyring:
 
     @property
     def is_open(self) -> bool:
-        """Whether no key was ever configured or made, so that none is asked for."""
+        """Whether the service accepts requests without a key: none was ever configured or made."""
         return not self._configured and not self._logged
 
     def find_project(self, name: str) -> str | None:
-        """Return the project of a key by its public id, or its name in the configuration; None for no key."""
+        """Return the project of a key, by public id or configured name; None if there is no such key."""
         caller = self._callers().get(name)
         return None if caller is None else caller.project
 
     def _callers(self) -> dict[str | None, Caller]:
-        """Return the callers of all keys, those that hold no more as well, by what names the key."""
+        """Return the callers of all keys, including expired and disabled ones, by public id or name."""
         named = {caller.key: caller for _, caller in self._configured}
         return named | {public_id: caller for public_id, (_, caller) in self._logged.items()}
 
     def holder(self, name: str | None) -> Caller:
-        """Return the caller of a key that holds, by what names the key; None for one without a key.
+        """Return the caller of a valid key, by public id or configured name; None: a request without a key.
 
         Raises:
-            UnauthorizedError: There is no such key any more, or keys are asked for and this is none.
+            UnauthorizedError: The key is unknown or no longer valid, or None although the service has keys.
         """
         if self.is_open:
             return OPEN
@@ -309,7 +309,7 @@ class Keyring:
         return caller
 
     def refresh(self, store: Store) -> None:
-        """Read the keys of the log, where there are new ones or disabled ones. Raises LogUnavailableError."""
+        """Read keys from the log if any was added or disabled. Raises LogUnavailableError."""
         if (head := keys.head(store)) != self._head:
             self._logged = {key.public_id: (key, _logged(key)) for key in keys.read(store)}
             self._head = head
@@ -318,7 +318,7 @@ class Keyring:
         """Return the caller of an `Authorization` header.
 
         Raises:
-            UnauthorizedError: It holds no valid key.
+            UnauthorizedError: The header has no valid key.
         """
         if self.is_open:
             return OPEN
@@ -345,7 +345,7 @@ class Keyring:
 
 
 def _require_valid(key: keys.ApiKey, caller: Caller, now: float) -> None:
-    """Refuse a key of the log that is disabled or has expired. Raises UnauthorizedError."""
+    """Check that a key of the log is neither disabled nor expired. Raises UnauthorizedError."""
     if key.disabled_at is not None:
         raise UnauthorizedError(f"key sk-aw-{key.public_id} is disabled")
     if caller.expires is not None and caller.expires <= now:
@@ -353,7 +353,7 @@ def _require_valid(key: keys.ApiKey, caller: Caller, now: float) -> None:
 
 
 def bearer(authorization: str) -> str:
-    """Return an `Authorization` header with a key as the password as one with the key itself.
+    """Convert a `Basic` header whose password is a key to a `Bearer` header; others are unchanged.
 
     >>> bearer("Basic cGstMTpzay1hdy0x"), bearer("Bearer sk-aw-1"), bearer("Basic ?")
     ('Bearer sk-aw-1', 'Bearer sk-aw-1', 'Basic ?')
@@ -369,7 +369,7 @@ def bearer(authorization: str) -> str:
 
 
 def require_scope(caller: Caller, scopes: Sequence[Scope]) -> None:
-    """Refuse a caller that has none of these scopes. Raises ForbiddenError."""
+    """Check that a caller has one of these scopes. Raises ForbiddenError."""
     if caller.scopes.isdisjoint(scopes):
         expected = " or ".join(map(repr, scopes))
         raise ForbiddenError(f"this key does not have the scope {expected}")

@@ -1,9 +1,9 @@
-"""Limits and budgets of keys in one replica, which reserves its part of them in the log.
+"""Limits and budgets of keys in one replica, which leases parts of them from the log.
 
-A request is admitted while what is used and what others have reserved is below the limit, so that all
-replicas together exceed a limit by no more than one turn. What a turn costs is known after it: what it may
-cost at most is reserved before. Far from a limit a replica holds a lease, and asks nobody; near the limit it
-asks the log for each request, and waits for what other replicas return before it refuses one.
+A request is admitted while the usage and the reservations of all replicas are below the limit, so that they
+exceed it by at most one turn. The most that a turn may cost is reserved before it, and replaced by its cost
+afterwards. Far from a limit a replica draws on its lease; near the limit it asks the log for each request,
+and waits for what other replicas return before it refuses one.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from armwise.feedback.events import Cost
 from armwise.feedback.registry import usage as ledger
 
 WAIT_S = 1.0
-"""Seconds for which a request waits for what is reserved: replicas return what they do not need each poll."""
+"""Seconds that a request waits for reserved amounts, since replicas return unused ones at each poll."""
 
 AGAIN_S = 0.05
 """Seconds between two attempts to reserve."""
@@ -27,11 +27,11 @@ Meter = Literal["requests", "tokens", "usd"]
 
 
 class RateLimitedError(Exception):
-    """A key has used its limit; nothing was decided.
+    """A key has reached its rate limit; nothing was decided.
 
     Attributes:
-        meter: What is limited: requests or tokens.
-        retry_after_s: Seconds after which it may be admitted.
+        meter: The limited quantity: requests or tokens.
+        retry_after_s: Seconds after which a retry may succeed.
     """
 
     def __init__(self, message: str, meter: str, retry_after_s: float) -> None:
@@ -46,7 +46,7 @@ class SpentError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """One limit of a key, in the period of now."""
+    """One limit of a key, in the current period."""
 
     use: ledger.Use
     meter: Meter
@@ -55,27 +55,27 @@ class _Limit:
     budget: bool
 
     def refused(self, again_s: float) -> Exception:
-        """Return the error where it is used up for some seconds."""
+        """Return the error for a limit that is used up for some seconds."""
         unit = "USD" if self.meter == "usd" else self.meter
         if self.budget:
             return SpentError(f"the budget of this key is spent: {self.amount:g} {unit} in {self.use[1]}")
         return RateLimitedError(f"{self.amount:g} {unit} a minute are allowed", self.meter, again_s)
 
     def full(self) -> Exception:
-        """Return the error where what others have reserved takes up all that is left."""
+        """Return the error for a limit whose rest is reserved by others."""
         meter = "tokens" if self.meter == "usd" else self.meter
         return RateLimitedError("what requests under way may cost takes up what is left", meter, 1.0)
 
 
 @dataclass(slots=True)
 class _Lease:
-    """What a replica holds of one limit.
+    """The part of one limit that a replica has leased.
 
     Attributes:
-        free: What may be booked without asking.
-        left: What the log had left beside all leases, when it was last asked; None before that.
-        used_up_until: Until when the limit is used up: seconds since the epoch.
-        full_until: Until when it is not asked again, since others hold all of it: seconds since the epoch.
+        free: Amount that may be booked without asking the log.
+        left: Amount outside all leases at the last request to the log; None before the first.
+        used_up_until: When the limit is replenished, seconds since the epoch.
+        full_until: When to ask the log again, as others hold the rest, seconds since the epoch.
         lock: Held by the request that asks the log.
     """
 
@@ -88,14 +88,14 @@ class _Lease:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What a turn may cost at most, and whom.
+    """The most that a turn under way may cost its key.
 
     Attributes:
         key: Public id of the key.
-        at: When it was admitted, seconds since the epoch.
-        booked: What is taken of the limits, by key and period.
-        beyond: What it may cost beyond that, since less was left. While it is under way this is reserved
-            too: what a replica returns meanwhile must not admit a second turn that may exceed the limit.
+        at: When the turn was admitted, seconds since the epoch.
+        booked: Amounts taken from the leases, by key and period.
+        beyond: The rest, if less was left than the turn may cost. It is reserved as well, so that amounts
+            returned meanwhile do not admit a second turn that may exceed the limit.
     """
 
     key: str
@@ -104,14 +104,14 @@ class _Turn:
     beyond: dict[ledger.Use, ledger.UsageAmount] = field(default_factory=dict)
 
     def book(self, limit: _Limit, most: float, taken: float) -> None:
-        """Keep what was taken of a limit for what costs at most so much."""
+        """Record the amount taken from a limit for a cost of at most `most`."""
         for amounts, amount in ((self.booked, taken), (self.beyond, most - taken)):
             added = ledger.make_amount(limit.meter, amount)
             amounts[limit.use] = amounts.get(limit.use, ledger.UsageAmount()) + added
 
 
 class Quota:
-    """Counts what keys use, and refuses what is above their limits.
+    """Counts the usage of keys, and refuses requests above their limits.
 
     Args:
         usage: The usage in the log.
@@ -130,8 +130,8 @@ class Quota:
         """Count a request of a key.
 
         Raises:
-            RateLimitedError: It has sent too many this minute.
-            LogUnavailableError: What is left cannot be read.
+            RateLimitedError: The key has sent too many requests this minute.
+            LogUnavailableError: The limit cannot be read.
         """
         if caller.key is None:
             return
@@ -141,18 +141,18 @@ class Quota:
         self._count(caller.key, now, ledger.UsageAmount(requests=1))
 
     async def book(self, caller: Caller, decision_id: str, tokens: int, usd: float) -> None:
-        """Reserve what a turn may cost at most, before its arm is drawn.
+        """Reserve the most that a turn may cost, before its arm is drawn.
 
         Args:
             caller: Caller of the request.
-            decision_id: Id of the decision, which `charge` or `release` names later.
-            tokens: Most tokens that it reads and writes.
+            decision_id: Name of the booking for `charge` and `release`.
+            tokens: Most tokens that the turn reads and writes.
             usd: Most USD that it costs.
 
         Raises:
             RateLimitedError: The key has used too many tokens this minute.
-            SpentError: It has spent its budget.
-            LogUnavailableError: What is left cannot be read.
+            SpentError: The key has spent its budget.
+            LogUnavailableError: The limits cannot be read.
         """
         if caller.key is None:
             return
@@ -168,7 +168,7 @@ class Quota:
             raise
 
     def charge(self, decision_id: str, cost: Cost) -> None:
-        """Count what a turn has cost, in place of what was reserved for it."""
+        """Replace the reservation of a turn by its cost."""
         if (turn := self._turns.pop(decision_id, None)) is None:
             return
         amount = ledger.UsageAmount(0, cost.prompt_tokens + cost.completion_tokens, cost.usd)
@@ -179,13 +179,13 @@ class Quota:
         self._count(turn.key, turn.at, amount)
 
     def release(self, decision_id: str) -> None:
-        """Return what was reserved for a turn that decided nothing."""
+        """Return the reservation of a turn that did not decide; does nothing after `charge`."""
         if (turn := self._turns.pop(decision_id, None)) is not None:
             for use, booked in turn.booked.items():
                 self._settle(use, booked)
 
     async def report(self) -> None:
-        """Report what was used to the log, and return what is not needed. Raises LogUnavailableError."""
+        """Report usage to the log, and return unused leases. Raises LogUnavailableError."""
         now, booked = self._clock(), self._booked()
         at, reported = self._reported
         idle = not any(self._spent.values()) and not any(lease.free for lease in self._leases.values())
@@ -203,7 +203,7 @@ class Quota:
             pass
 
     def headers(self, caller: Caller) -> Iterator[tuple[bytes, bytes]]:
-        """Yield response headers: what a key may use in a minute, what is left, when the next one begins."""
+        """Yield response headers: the limits of a key per minute, what is left, and when they are reset."""
         now = self._clock()
         for meter in ("requests", "tokens"):
             for limit in _limits(caller, now, meter):
@@ -220,13 +220,12 @@ class Quota:
         self._spent[use] += ledger.UsageAmount(int(requests))
 
     async def _take(self, limit: _Limit, amount: float, keep: Callable[[float], None]) -> None:
-        """Take a part of a lease, which is extended where it does not suffice.
+        """Take an amount from a lease, which is extended if it does not suffice.
 
         Args:
-            limit: What is limited.
-            amount: How much of it.
-            keep: Called with what is taken of the limit, as soon as it is: reporting earlier would release
-                usage that was never counted.
+            limit: The limit.
+            amount: The amount.
+            keep: Called with the amount as soon as it is taken, before a report could return it to the log.
         """
         lease = self._leases[limit.use, limit.meter]
         if not _taken(lease, amount, keep):
@@ -239,13 +238,13 @@ class Quota:
     async def _extend(
         self, limit: _Limit, lease: _Lease, amount: float, keep: Callable[[float], None], deadline: float
     ) -> bool:
-        """Ask the log for more, and take it; wait a moment, and return False, where others hold all of it."""
+        """Lease more from the log, and take it; if others hold the rest, wait briefly and return False."""
         loop = asyncio.get_running_loop()
 
         def granted(grant: ledger.Grant) -> None:
             lease.left = grant.left
             lease.used_up_until = self._clock() + grant.again_s if grant.again_s else 0.0
-            if grant.amount:  # which may be less: the last turn may exceed the limit
+            if grant.amount:  # possibly less than asked: the last turn may exceed the limit
                 held = lease.free + grant.amount
                 lease.free = max(0.0, held - amount)
                 keep(min(amount, held))
@@ -268,10 +267,9 @@ class Quota:
         reserve: ledger.Reserve | None = None,
         granted: Callable[[ledger.Grant], None] = lambda _: None,
     ) -> ledger.Grant:
-        """Report and reserve; where nothing is to be reserved, return all that is free.
+        """Report usage and reserve an amount; without `reserve`, return all that is free.
 
-        What is written is counted as written, and what is granted is taken, before another exchange begins,
-        whether or not the caller stays.
+        Exchanges are serialized, and one that has begun is completed even if its caller leaves.
         """
 
         async def alone() -> ledger.Grant:
@@ -311,7 +309,7 @@ class Quota:
             self._spent[key, ledger.period(at, kind)] += amount
 
     def _settle(self, use: ledger.Use, returned: ledger.UsageAmount) -> None:
-        """Return to a lease what a turn did not need; a turn that needed more takes it from there."""
+        """Return the unused part of a turn's booking to a lease; a negative amount is taken from it."""
         for meter in ("tokens", "usd"):
             if (use, meter) in self._leases:
                 lease = self._leases[use, meter]
@@ -322,7 +320,7 @@ class Quota:
 
 
 def _taken(lease: _Lease, amount: float, keep: Callable[[float], None]) -> bool:
-    """Take from what is free, if it suffices; something must be, also where nothing is wanted."""
+    """Take an amount from the free part, if it suffices; even a zero amount needs a positive free part."""
     if lease.free <= 0 or lease.free < amount:
         return False
     lease.free -= amount
@@ -331,7 +329,7 @@ def _taken(lease: _Lease, amount: float, keep: Callable[[float], None]) -> bool:
 
 
 def _limits(caller: Caller, now: float, meter: Meter) -> Iterator[_Limit]:
-    """Yield the limits of a caller on something."""
+    """Yield the limits of a caller on a meter."""
     limits = caller.limits
     if caller.key is None or not limits:
         return

@@ -186,7 +186,7 @@ class AppConfig(PointFields):
         return self
 
     def _check_corpora(self) -> None:
-        """Refuse a corpus beside several, and names that would be one folder. Raises ValueError."""
+        """Check that `corpus` and `corpora` exclude each other, and folders differ. Raises ValueError."""
         if self.corpora and self.corpus != CorpusSpec():
             raise ValueError(
                 f"corpus {self.corpus.name!r} has no place beside `corpora`: it could be one of them"
@@ -201,7 +201,7 @@ class AppConfig(PointFields):
                 raise ValueError(f"corpora: {other!r} and {name!r} would be one folder on some machines")
 
     def _check_cache(self, graph: ArmGraph) -> None:
-        """Refuse to keep what changes from search to search, or without a sign. Raises ValueError."""
+        """Check that cached arms are deterministic, and that their changes are visible. Raises ValueError."""
         for name in (name for name, spec in self.arms.items() if spec.cache):
             if part := graph.random_part(name):
                 member = "" if part == name else f": its member {part!r} does"
@@ -213,7 +213,7 @@ class AppConfig(PointFields):
                 )
 
     def _check_writing(self) -> None:
-        """Refuse a language model or a prompt that nothing names. Raises ValueError."""
+        """Check that every language model and prompt is used. Raises ValueError."""
         for kind, names in (("llms", self.llms), ("prompts", self.prompts)):
             for name in names:
                 if name in (writing.DEFAULT, *TEMPLATES):
@@ -243,7 +243,7 @@ class AppConfig(PointFields):
 
     @model_validator(mode="after")
     def _price_tokens(self) -> "AppConfig":
-        """Add what tokens of the language models cost, where dollars have a price."""
+        """Add the token prices of the language models to the reward, if it prices dollars."""
         if self.reward.cost.usd and self.reward.cost_weight:
             prices = self.token_prices | self.reward.token_prices
             object.__setattr__(self, "reward", self.reward.model_copy(update={"token_prices": prices}))
@@ -298,7 +298,7 @@ class AppConfig(PointFields):
                 config = self.of(name)
                 if spec.ranks:
                     require_action_features(config.policy)
-            except (ValueError, StoreError) as error:  # of a wrong key, or of a log in memory
+            except (ValueError, StoreError) as error:  # a wrong key, or a log in memory
                 message = "\n".join(f"points.{name}: {line}" for line in str(error).splitlines())
                 raise ValueError(message) from None
         return self
@@ -309,11 +309,11 @@ class AppConfig(PointFields):
         return [name for name, spec in self.points.items() if spec.ranks]
 
     def of(self, point: str) -> "AppConfig":
-        """Return the configuration of a decision point: a service that has this point alone.
+        """Return the configuration of a decision point, as a service with only this point.
 
         Raises:
             ConfigError: There is no such point, or its keys do not fit the rest.
-            StoreError: It can have no log.
+            StoreError: The log is in memory, so that the point cannot have one.
         """
         if point == DEFAULT_POINT:
             return self
@@ -326,49 +326,49 @@ class AppConfig(PointFields):
 
     @property
     def automatic_canaries(self) -> bool:
-        """Whether warm starts may begin canaries by themselves."""
+        """Whether warm starts may begin canaries without an operator."""
         return self.warm_start is not None and self.warm_start.canary == "auto"
 
     @property
     def least_floor(self) -> float:
-        """Least probability of an arm that could be drawn while a canary is automatic, if it may be."""
+        """Least probability of an eligible arm, reduced by automatic canaries if they are on."""
         return self.floor * (KEPT_FLOOR if self.automatic_canaries else 1.0)
 
     @property
     def judging_gate(self) -> GateSpec:
-        """Conditions of a judgement; with automatic canaries a candidate has two, which share the error."""
+        """Conditions of a judgement; with automatic canaries there are two, each with half the error."""
         if not self.automatic_canaries:
             return self.gate
         return self.gate.model_copy(update={"level": 1.0 - (1.0 - self.gate.level) / 2.0})
 
     @property
     def by_point(self) -> dict[str, "AppConfig"]:
-        """The configuration of every decision point by name, settled if this is; this one is the first."""
+        """The configuration of every decision point by name, settled like this one, which comes first."""
         return {DEFAULT_POINT: self, **{name: self.of(name).settled() for name in self.points}}
 
     @property
     def actions(self) -> dict[str, ArmSpec]:
-        """The arms that a policy chooses among; the others are parts of these."""
+        """The arms that a policy chooses among; the other arms are parts of these."""
         return {name: spec for name, spec in self.arms.items() if spec.action}
 
     @property
     def external(self) -> bool:
-        """Whether the arms are those of another system, which callers carry out."""
+        """Whether the arms belong to another system, and callers carry decisions out."""
         return all(spec.kind == EXTERNAL.name for spec in self.actions.values())
 
     @property
     def models(self) -> dict[str, LlmSpec]:
-        """Every language model by name; the first one is that of `llm`."""
+        """Every language model by name, `llm` first."""
         return {writing.DEFAULT: self.llm, **self.llms}
 
     @property
     def token_prices(self) -> dict[str, tuple[float, float, float]]:
-        """Prices of the tokens of every language model, as in `RewardRule`; empty where none has any."""
+        """Token prices of the language models that have any, as in `RewardRule`."""
         prices = {name: spec.per_kilotoken for name, spec in self.models.items()}
         return prices if any(map(any, prices.values())) else {}
 
     def find_answering(self, arm: str) -> writing.Answering:
-        """Return how the answers of an arm are written; as those of others for one that is gone."""
+        """Return how the answers of an arm are written; the defaults for an arm that was removed."""
         return self.answering.over(self.arms[arm].answering) if arm in self.arms else self.answering
 
     @property
@@ -378,7 +378,7 @@ class AppConfig(PointFields):
 
     @property
     def chats(self) -> int:
-        """Answers of language models at once in a replica."""
+        """Most concurrent answers of language models in a replica."""
         slots = [m.slots for m in self.models.values() if isinstance(m, llm_catalog.EmbeddedSpec)]
         all_embedded = len(slots) == len(self.models)
         return self.limits.chats or (sum(slots) if all_embedded else self.limits.in_flight)
@@ -390,7 +390,7 @@ class AppConfig(PointFields):
 
     @property
     def overridden_home(self) -> Path | None:
-        """The home that the configuration file names, where ARMWISE_HOME names another."""
+        """The home of the configuration file, if ARMWISE_HOME overrides it."""
         named = self._file_home and Path(self._file_home).expanduser().absolute()
         return named if named and named != self.home_path else None
 
@@ -401,7 +401,7 @@ class AppConfig(PointFields):
 
     @property
     def corpus_sources(self) -> tuple[CorpusSource, ...]:
-        """Where the passages of each corpus come from, and where they go."""
+        """The source of the passages of each corpus, and its folder."""
         folder = self.home_path / "corpora"
         if not self.corpora:
             return (CorpusSource(self.corpus.source, folder / self.corpus.name),)
@@ -413,14 +413,14 @@ class AppConfig(PointFields):
         return (*self.corpora,) or (self.corpus.name,)
 
     def searching(self, corpus: str) -> frozenset[str] | None:
-        """Return the arms that search this corpus and nothing else; None for any, where there is only one."""
+        """Return the arms that search only this corpus; None: all arms, since there is a single corpus."""
         if len(self.corpus_names) == 1:
             return None
         graph = ArmGraph(self.arms)
         return frozenset(name for name in self.actions if graph.corpora(name) == frozenset({corpus}))
 
     def locate_passage(self, passage_id: str) -> tuple[str, str]:
-        """Return the corpus of a passage, `""` for a source that is none of several, and its id there."""
+        """Return the corpus of a passage, `""` for a source outside `corpora`, and its id there."""
         if not self.corpora:
             return self.corpus.name, passage_id
         name, slash, local_id = passage_id.partition("/")
@@ -433,32 +433,32 @@ class AppConfig(PointFields):
 
     @property
     def log_path(self) -> Path | None:
-        """The file of an SQLite log; None where a server has the log."""
+        """The file of an SQLite log; None: the log is on a server."""
         scheme, _, path = self.database_url.partition(":///")
         return Path(path) if scheme.partition("+")[0] == "sqlite" else None
 
     @property
     def trust(self) -> Trust:
-        """The arms of the configuration file, and what others may reach."""
+        """The arms of the configuration file, and what arms that arrive over HTTP may use."""
         arms = self.arms if self._file_arms is None else self._file_arms
         of_points = [arm for spec in self.points.values() for arm in (spec.arms or {}).values()]
         return Trust((*arms.values(), *of_points), self.new_arms)
 
     @property
     def arm_documents(self) -> dict[str, dict[str, Any]]:
-        """The arms as the log keeps them."""
+        """The arms as the log stores them."""
         return {name: arm.model_dump(mode="json", exclude_defaults=True) for name, arm in self.arms.items()}
 
     def with_arms(self, arms: Mapping[str, Mapping[str, Any]]) -> "AppConfig":
         """Return the configuration with other arms, and with the caps of those that are still actions.
 
-        They come over HTTP, by way of the log: what they may bring in is checked before anything is imported.
+        Arms arrive over HTTP, by way of the log, so what they use is checked before anything is imported.
 
         Raises:
-            ConfigError: They do not fit the rest, or bring in what the configuration file does not name.
+            ConfigError: They do not fit the rest, or use something that the configuration file does not name.
         """
         if [*arms.items()] == [*self.arm_documents.items()]:
-            return self  # as at most starts: nothing is to be checked again
+            return self  # as at most starts: they were checked already
         try:
             specs = {name: ArmSpec.model_validate(arm) for name, arm in arms.items()}
             models = {backbone.model for backbone in self.backbones.values()}

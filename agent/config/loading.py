@@ -46,11 +46,11 @@ OWN = ("corpora", "indexes", "routers", "warm_starts")
 """Folders of the home that the service makes; others in it are reached through the home alone."""
 
 SQLITE_SUFFIXES = ("", "-wal", "-shm")
-"""What SQLite appends to the name of a database for the files beside it."""
+"""Suffixes of the files that SQLite creates beside a database."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a mapping with the same key twice, of which YAML would keep the last."""
+    """Refuses a mapping with a repeated key, of which YAML would keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: set[str] = set()
@@ -69,10 +69,10 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
 
     Args:
         path: The file.
-        without: Keys of `args` that are ignored.
+        without: Keys of `args` to ignore.
 
     Raises:
-        ConfigError: It cannot be read, or is invalid.
+        ConfigError: The file cannot be read, or is invalid.
     """
     try:
         document = _Loader(path.read_text(encoding="utf-8")).get_single_data()
@@ -94,14 +94,14 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
 def configured(args: object, without: Collection[str] = ()) -> AppConfig:
     """Validate the `args` of the application as `parse` does, with the settings of this environment.
 
-    The process that starts the service calls it, once: others get what it returns, or `parse` it.
+    Called once, by the process that starts the service; other processes receive its result.
 
     Args:
         args: The settings of the file.
-        without: Keys that are ignored.
+        without: Keys to ignore.
 
     Raises:
-        ConfigError: They are invalid, or a variable ARMWISE_... is not a setting.
+        ConfigError: The settings are invalid, or a variable ARMWISE_... is not a setting.
     """
     try:
         document = overridden(args, AppConfig)
@@ -181,13 +181,13 @@ def select_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def overridden(args: Any, model: type[BaseModel], environment: Mapping[str, str] = os.environ) -> Any:
-    """Return settings with those of the environment in their place, unchecked.
+    """Return settings overridden by those of the environment, before validation.
 
-    Variables that settings name as values, such as that of a key, are left alone.
+    Variables that settings refer to, such as for the secret of a key, are left alone.
 
     Args:
-        args: The settings of the file; anything but a mapping is returned as it is.
-        model: Their classes.
+        args: The settings of the file; any value other than a mapping is returned unchanged.
+        model: The class of the settings.
         environment: The variables.
 
     Raises:
@@ -257,7 +257,7 @@ def _place(variable: str, args: object, model: type[BaseModel]) -> tuple[tuple[s
 
 
 def _inside(annotation: Any, here: object, part: str) -> tuple[list[str], Any, str]:
-    """Return the keys that a value of a type may have, and of one of them the type and how it is written."""
+    """Return the keys that a value of a type may have, and the type and the spelling of one of them."""
     if fields := list_fields(annotation):
         return list(fields), fields[part].annotation if part in fields else None, part
     choices = choices_in(annotation)
@@ -269,7 +269,7 @@ def _inside(annotation: Any, here: object, part: str) -> tuple[list[str], Any, s
 
 
 def _written(key: str) -> str:
-    """Return a key as a variable has it.
+    """Return a key as it is written in the name of a variable.
 
     >>> _written("my-arm.v2")
     'MY_ARM_V2'
@@ -278,7 +278,7 @@ def _written(key: str) -> str:
 
 
 def _value(variable: str, text: str, annotation: Any) -> Any:
-    """Return the value of a text: as it is where a text is meant, else as YAML reads it."""
+    """Return the value of a variable: the text itself if the setting is a text, else parsed as YAML."""
     choices = choices_in(annotation)
     try:
         parsed = yaml.safe_load(text)
@@ -308,12 +308,12 @@ def _set(document: dict[str, Any], place: tuple[str, ...], value: Any, variable:
 
 
 def make_home(config: AppConfig) -> list[str]:
-    """Make the home, and take from other users what they may do with it, its content and its logs.
+    """Make the home, and remove other users' permissions on it, its content and the logs.
 
-    Links are not followed, and files of other users stay as they are.
+    Symbolic links and files of other users are left alone.
 
     Returns:
-        Lines for the operator: which home is used, where the file and the environment name two; and how many
+        Lines for the operator: the home in use, if the environment overrides the file; and how many
         permissions were repaired, with an example.
     """
     lines = []
@@ -329,7 +329,7 @@ def make_home(config: AppConfig) -> list[str]:
 
 
 def _places(config: AppConfig) -> Iterator[Path]:
-    """Yield the home, what it contains that the service made, and the SQLite files of logs elsewhere."""
+    """Yield the home, the files in it that the service made, and the SQLite files of logs elsewhere."""
     yield config.home_path
     for name in OWN:
         yield from _below(config.home_path / name)
@@ -346,7 +346,7 @@ def _below(place: Path) -> Iterator[Path]:
 
 
 def _repair(place: Path) -> int:
-    """Return the permissions that a place had where they were too wide; 0 where there is nothing to do."""
+    """Restrict the permissions of a place; return the former ones if they were too wide, else 0."""
     try:
         about = place.lstat()
         if place.is_symlink() or about.st_uid != os.getuid() or not about.st_mode & UMASK:

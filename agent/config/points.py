@@ -1,4 +1,4 @@
-"""What a decision point has, and how the points of a service differ from its default one."""
+"""The settings of a decision point, and how further points differ from the default one."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, Self
@@ -43,7 +43,7 @@ RANKING: dict[str, Any] = {
 """Defaults of a point whose actions come with the request: features of context times action, no question."""
 
 NOT_INHERITED = ("fallback", "router", "warm_start", "tap", "observations")
-"""Keys that such a point, or one with arms of its own, does not inherit: names of arms would mean others."""
+"""Keys that a point with other arms or with actions does not inherit, since they name arms."""
 
 
 class PointFields(BaseModel):
@@ -101,7 +101,7 @@ class PointSpec(PointFields):
 
     @model_serializer(mode="wrap")
     def _only_what_is_set(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is as at the top level, so that a copy of the configuration means the same."""
+        """Write only the keys that were set, so that a copy of the configuration means the same."""
         inherited = {"arms"} if self.arms is None else set()
         return {
             name: value for name, value in dump(self).items() if name in self.model_fields_set - inherited
@@ -109,7 +109,7 @@ class PointSpec(PointFields):
 
     @model_validator(mode="after")
     def _check_ranking(self) -> Self:
-        """Refuse keys that have no place where the actions come with the request."""
+        """Refuse keys that name arms at a point whose actions come with the request."""
         if not self.ranks:
             return self
         if self.sticky.of != "off":
@@ -130,7 +130,7 @@ class PointSpec(PointFields):
         return self.actions == "request"
 
     def over(self, service: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the document of a service with this point alone.
+        """Return the document of a service with only this point.
 
         Args:
             service: The configuration of the service, as JSON.

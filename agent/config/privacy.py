@@ -1,10 +1,10 @@
-"""How long texts are kept, and what is taken out of them before they are written.
+"""Privacy settings: how long texts are kept, and what is redacted before they are written.
 
-A pattern of `privacy.redact` is run on every text of a request, so one that some text makes slow is refused.
-Python's `re` goes back: `(a+)+$` needs twice the time for each further character. So a pattern is run on
-texts that are built from its own parts: what comes before a repetition, its body many times, and an end that
-does not match. They grow by an eighth until one takes `LIMIT_S`, or has `LENGTH` characters. Linear patterns
-then take microseconds and quadratic ones milliseconds; worse ones exceed the limit while the text is short.
+A pattern of `privacy.redact` runs on every text of a request, so patterns with excessive backtracking, such
+as `(a+)+$`, whose time doubles with each character, are refused. A pattern is tried on texts built from its
+parts: what precedes a repetition, its body many times, and an end that does not match. These texts grow by an
+eighth until one takes `LIMIT_S`, or has `LENGTH` characters. Linear patterns then take microseconds and
+quadratic ones milliseconds; worse ones exceed the limit while the text is short.
 """
 
 import importlib
@@ -24,13 +24,13 @@ LENGTH = 1000
 """Characters of the longest text."""
 
 LIMIT_S = 0.25
-"""Seconds of the processor that one text may take."""
+"""CPU seconds that a single text may take."""
 
 ANY = ("a", "A", "1", " ", ".", "-", "@", "_")
-"""Characters that are repeated whatever the pattern is."""
+"""Characters that are repeated for any pattern."""
 
 MOST = 40
-"""Texts that are tried and grown."""
+"""Most texts that are tried."""
 
 END = "\0!"
 
@@ -104,7 +104,7 @@ class Privacy(BaseModel):
         return self
 
     def redactor(self) -> Callable[[str], str] | None:
-        r"""Return what every text passes through; None where there is nothing to do.
+        r"""Return the function that redacts every text; None if there is nothing to redact.
 
         Raises:
             ValueError: The hook cannot be imported, or is not a function.
@@ -143,7 +143,7 @@ def _redacted(steps: list[tuple[re.Pattern[str], str]], hook: Callable[[str], st
 
 @lru_cache(maxsize=256)
 def slow_text(pattern: re.Pattern[str]) -> tuple[str, int] | None:
-    """Return what makes a pattern slow when it is repeated, and how often; None where nothing was found.
+    """Return a text whose repetition makes a pattern slow, and the number of repetitions, if one was found.
 
     >>> slow_text(re.compile(r"[a-z]{1,64}@[a-z]{1,64}")), (slow_text(re.compile("(b+)+$")) or "")[0]
     (None, 'b')

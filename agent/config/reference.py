@@ -104,7 +104,7 @@ KINDS = {
     "router-kinds": "Kinds of routers",
     "pools": "Pools",
 }
-"""Titles of the pages of what a key `kind` can name, by file."""
+"""Titles of the pages of kinds, by file."""
 
 
 def pages() -> dict[str, str]:
@@ -218,7 +218,7 @@ def _pools() -> list[str]:
 
 
 def _kinds(catalogue: Mapping[str, Callable[..., object]]) -> Iterator[str]:
-    """Yield a section for each kind; parameters that an earlier kind has, too, are not repeated."""
+    """Yield a section for each kind; parameters shared with an earlier kind appear as a link."""
     tables: dict[tuple[str, ...], str] = {}
     for name, kind in catalogue.items():
         yield from (f"## {name}", "", _summary(kind), "", *_example(getattr(kind, "example", {})))
@@ -226,7 +226,7 @@ def _kinds(catalogue: Mapping[str, Callable[..., object]]) -> Iterator[str]:
 
 
 def _example(example: Mapping[str, Any]) -> list[str]:
-    """Return a line with parameters of a small one; none where it needs none."""
+    """Return a line with example parameters, if there are any."""
     return [f"Such as `params: {_flow(example)}`.", ""] if example else []
 
 
@@ -272,7 +272,7 @@ def _table(model: type[BaseModel]) -> list[str]:
 
 
 def _values(field: FieldInfo) -> str:
-    """Return the values of a setting that can have a few alone, or the range of a number."""
+    """Return the values of a setting with few of them, or the range of a number."""
     choices = [choice for choice in choices_in(field.annotation) if choice is not NoneType]
     values: tuple[Any, ...] = ()
     if len(choices) == 1 and get_origin(choices[0]) is Literal:
@@ -283,7 +283,7 @@ def _values(field: FieldInfo) -> str:
 
 
 def _range(field: FieldInfo) -> str:
-    """Return the range of a number; empty where nothing bounds it.
+    """Return the range of a number; empty if it is unbounded.
 
     >>> from pydantic import Field
     >>> _range(Field(ge=1)), _range(Field(gt=0.0, lt=1.0)), _range(Field(min_length=1))

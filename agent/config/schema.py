@@ -1,7 +1,7 @@
 """The JSON Schema of a configuration file, by which editors complete and check it.
 
 `python -m armwise.agent.config.schema > agent/config/schema.json`; a test fails when the file is out of date.
-What depends on several keys, such as a backbone that an arm names, is checked by `armwise doctor` alone.
+Conditions across keys, such as that the backbone of an arm exists, are checked by `armwise doctor`.
 """
 
 import json
@@ -25,11 +25,11 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
 
 OWN_CLASS: Schema = {"type": "string", "pattern": r"^[^:\s]+:[^:\s]+$"}
-"""The import path of an arm of the user's own."""
+"""The import path of a user's arm."""
 
 
 class _Untitled(GenerateJsonSchema):
-    """Leaves out titles, which repeat the names of keys, and checks no type that no file holds."""
+    """Leaves out titles, which repeat the names of keys, and types that cannot occur in a file."""
 
     @override
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Any:

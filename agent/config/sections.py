@@ -366,11 +366,11 @@ class Sticky(BaseModel):
 
     @property
     def idle_s(self) -> float | None:
-        """Seconds after which a conversation is over; None for the wait time."""
+        """Seconds after which a conversation is over; None: the wait time."""
         return None if self.idle is None else read_seconds(self.idle, "sticky.idle", "PT30M")
 
     def check(self, wait_s: float) -> None:
-        """Refuse a conversation that would go on after its draw is closed. Raises ValueError."""
+        """Check that a conversation ends before feedback on its draw stops counting. Raises ValueError."""
         if self.idle_s is not None and not 0.0 < self.idle_s <= wait_s:
             raise ValueError(
                 f"sticky.idle {self.idle} must be above 0 and at most reward.wait_time, {wait_s:g} s: "
@@ -437,7 +437,7 @@ class Tap(BaseModel):
     )
 
     def map_arm(self, name: str) -> str:
-        """Return the arm that a name is mapped to; the name itself where it is not.
+        """Return the arm that a name is mapped to, by default the name itself.
 
         >>> Tap(names={"openai/gpt-4o": "large"}).map_arm("openai/gpt-4o"), Tap().map_arm("small")
         ('large', 'small')
@@ -445,7 +445,7 @@ class Tap(BaseModel):
         return self.names.get(name, name)
 
     def check(self, arms: Collection[str]) -> None:
-        """Refuse names of arms that are not live. Raises ValueError."""
+        """Check that the named arms are live. Raises ValueError."""
         named = {} if self.incumbent is None else {"incumbent": self.incumbent}
         for key, arm in {**named, **{f"names.{name}": arm for name, arm in self.names.items()}}.items():
             if arm not in arms:

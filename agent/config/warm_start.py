@@ -28,12 +28,12 @@ def compute_next(cron: str, after: float) -> float:
     """Return the first time of a cron line after another time, seconds since the epoch, UTC.
 
     Raises:
-        ValueError: It is not a cron line, or there is no such time within fifty years.
+        ValueError: The line is invalid, or there is no such time within fifty years.
 
     >>> compute_next("0 3 * * *", 0.0), compute_next("0 3 * * *", 10800.0)
     (10800.0, 97200.0)
     """
-    from cronsim import CronSim, CronSimError  # here: what only evaluates has no need of it
+    from cronsim import CronSim, CronSimError  # imported here, as evaluations do without
 
     try:
         return next(CronSim(cron, datetime.fromtimestamp(after, UTC))).timestamp()
@@ -55,7 +55,7 @@ def read_seconds(duration: str) -> float:
     """Return the seconds of an ISO 8601 duration.
 
     Raises:
-        ValueError: It is not a duration, or not above 0.
+        ValueError: The text is not a positive duration.
 
     >>> read_seconds("PT6H"), read_seconds("P7D")
     (21600.0, 604800.0)
@@ -279,7 +279,7 @@ class RouterPlan(RouterSpec):
 
 
 KEPT_FLOOR = 0.25
-"""Share of the floor that is kept in decisions with an automatic canary, whose share is the rest."""
+"""Factor of the floor in decisions with an automatic canary."""
 
 
 class WarmStartSpec(Schedule):
@@ -389,7 +389,7 @@ class WarmStartSpec(Schedule):
 
 
 def _metrics(source: Source) -> dict[str, str]:
-    """Return the score of each declared metric; empty where no labels are inserted."""
+    """Return the score of each declared metric; empty for sources whose labels are not inserted."""
     return {} if isinstance(source, FeedbackSource | HindsightSource) else source.metrics
 
 

@@ -2,7 +2,7 @@
 
     decisions of the log, or of a file --> DrawnDecisions --> Draws --> audit --> AuditReport
 
-Features are chosen by the first rows, and stay: a bet must not know the rows that it bets on.
+Features are selected by the first rows and then fixed, since a bet must be placed before its row is seen.
 """
 
 import time
@@ -38,10 +38,10 @@ from armwise.feedback.sources import ExportSource, LogSource, read_decisions
 from armwise.feedback.texts import find_value
 
 SEEN_FIRST = 1000
-"""Decisions by which features are chosen and cut into parts."""
+"""First decisions, by which features are selected and divided into parts."""
 
 MOST_FEATURES = 24
-"""Named features that are tested at most: those that divide the first decisions best."""
+"""Most named features that are tested: those that divide the first decisions best."""
 
 WORD_BUCKETS = 16
 """Features that the words of questions are hashed into."""
@@ -50,10 +50,10 @@ DIMENSIONS = 8
 """Leading dimensions of the embedding that are tested."""
 
 FEWEST = 0.02
-"""Share of the first decisions that a part of a feature has at least."""
+"""Smallest share of the first decisions in a part of a feature."""
 
 ENOUGH = 200
-"""Settled decisions of an export that are enough to audit them alone."""
+"""Number of settled decisions from which on an export is audited without the unsettled ones."""
 
 REPORT_EVERY = 5000
 """Decisions between two reports of progress."""
@@ -64,7 +64,7 @@ OUTSIDE = "outside the window"
 
 
 class NothingToAuditError(ValueError):
-    """No decision of the log was drawn; the message names what it has."""
+    """No decision of the log was drawn; the message lists what the log has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ class AuditReport:
 
     Attributes:
         source: The file, or the database without its password.
-        made_at: When it was made, seconds since the epoch.
-        first_at: When the first audited decision was made.
-        last_at: When the last one was.
+        made_at: When the report was made, seconds since the epoch.
+        first_at: Time of the first audited decision.
+        last_at: Time of the last one.
         found: The checks.
-        excluded: Decisions that are not audited, by reason.
+        excluded: Number of decisions that are left out, by reason.
         notes: Remarks, a sentence each.
-        command: The command that makes it again.
+        command: The command that repeats the audit.
     """
 
     source: str
@@ -93,7 +93,7 @@ class AuditReport:
 
     @property
     def summary(self) -> str:
-        """What the audit says, in a sentence or two."""
+        """The result of the audit, in one or two sentences."""
         return summarise_audit(self.found)
 
     def table(self) -> Table:
@@ -114,7 +114,7 @@ class AuditReport:
         return table
 
     def footnotes(self) -> list[str]:
-        """Return the advice of each check that does not pass, what is left out, and the notes."""
+        """Return the advice of each failed or warning check, the excluded decisions, and the notes."""
         return [
             *(f"{check.status}, {check.name}: {check.advice}" for check in self.raised),
             f"Left out: {counted(self.excluded) or 'none'}.",
@@ -123,7 +123,7 @@ class AuditReport:
 
     @property
     def raised(self) -> list[Check]:
-        """The checks that fail, and then those that warn."""
+        """The failed checks, then the warnings."""
         return [
             check
             for status in (CheckStatus.FAIL, CheckStatus.WARN)
@@ -153,7 +153,7 @@ class AuditReport:
         }
 
     def html(self) -> str:
-        """Return the report as a page without a resource of another file."""
+        """Return the report as a self-contained page."""
         return filled(
             "audit.html",
             {},
@@ -176,7 +176,7 @@ _STYLES = {
 
 
 def p_in_words(p: float | None) -> str:
-    """Return a p-value as text; empty where there is none.
+    """Return a p-value as text; empty for None.
 
     >>> p_in_words(None), p_in_words(0.2), p_in_words(3e-40)
     ('', '0.2', '< 1e-12')
@@ -187,7 +187,7 @@ def p_in_words(p: float | None) -> str:
 
 
 def summarise_audit(found: Audit) -> str:
-    """Return what an audit says, in a sentence or two."""
+    """Return the result of an audit, in one or two sentences."""
     warned = [check.name for check in found.checks if check.status is CheckStatus.WARN]
     warnings = f" Warnings: {', '.join(warned)}." if warned else ""
     if found.faults:
@@ -232,7 +232,7 @@ def audit_store(
 
 
 MOST_WAITING = 100_000
-"""Decisions that wait for feedback and are looked up at most; later ones count as waiting."""
+"""Most waiting decisions that are looked up; all later ones count as waiting."""
 
 
 def audit_file(
@@ -247,8 +247,8 @@ def audit_file(
         until: Only decisions before then.
 
     Raises:
-        NothingToAuditError: The file has no decision that was drawn.
-        ExchangeError: It cannot be read.
+        NothingToAuditError: No decision in the file was drawn.
+        ExchangeError: The file cannot be read.
     """
     rule = next(iter(read_headers(path))).reward
     settled = ExportSource(path).waiting(None, 0).settled
@@ -315,16 +315,16 @@ def _report(
 
 
 class DrawnDecisions:
-    """The decisions that were drawn; the others are counted.
+    """The drawn decisions of a log; the others are counted.
 
     Args:
-        parts: Decisions of a log, in order, with what policies saw.
-        waits: Returns whether the reward of each may still come, shape (n,).
+        parts: Decisions of a log, in order, with their contexts.
+        waits: Returns whether the reward of each decision may still come, shape (n,).
 
     Attributes:
-        n: Number of decisions that were drawn.
-        excluded: The others, by reason.
-        ours: Whether any was drawn by a policy of a service.
+        n: Number of drawn decisions.
+        excluded: Number of other decisions, by reason.
+        ours: Whether a policy of this service drew any of them.
     """
 
     def __init__(self, parts: Iterable[Decisions], waits: Callable[[Decisions], Flags]) -> None:
@@ -387,7 +387,7 @@ class DrawnDecisions:
 
 
 def _groups(decisions: Decisions) -> Iterator[tuple[str, Integers]]:
-    """Yield what rows may share with the codes of it, shape (n,), -1 for none; nothing where none does."""
+    """Yield each kind of group, such as episodes, with the code of each row, shape (n,); -1: in no group."""
     for kind, names in (("episode", decisions.episode), ("user", decisions.user)):
         if (named := names != decisions.id).any():
             codes = np.full(len(names), -1)
@@ -396,10 +396,10 @@ def _groups(decisions: Decisions) -> Iterator[tuple[str, Integers]]:
 
 
 class _Features:
-    """Features of the questions that a test can bet on, chosen by some of them.
+    """Features of questions that a test can bet on.
 
     Args:
-        first: What policies saw in those by which they are chosen.
+        first: Contexts of the first decisions, by which features are selected.
     """
 
     def __init__(self, first: Sequence[Context]) -> None:
@@ -420,7 +420,7 @@ class _Features:
         self._width = len(self._named) + WORD_BUCKETS + len(self._middle)
 
     def add(self, contexts: Iterable[Context]) -> None:
-        """Append the features of what policies saw."""
+        """Append the features of contexts."""
         for context in contexts:
             for name, edges in self._named:
                 value = find_value(context.features, name, 0.0)
@@ -433,7 +433,7 @@ class _Features:
             self._codes.extend(at < len(vector) and vector[at] > middle for at, middle in dimensions)
 
     def columns(self) -> tuple[dict[str, Integers], dict[str, Floats]]:
-        """Return the codes and the numbers by name, those that are the same in all rows left out."""
+        """Return the codes and the numbers by name, without those that are constant."""
         codes = np.frombuffer(bytes(self._codes), dtype=np.uint8).reshape(-1, self._width)
         values = np.array(self._values).reshape(len(codes), len(self._named))
         names = [name for name, _ in self._named]
@@ -450,7 +450,7 @@ class _Features:
 
 
 def _edges(values: NDArray[np.float64]) -> Floats:
-    """Return the edges that cut values into two or three parts; none where one of them has too few.
+    """Return the edges that divide values into two or three parts; empty if a part would be too small.
 
     >>> _edges(np.array([0.0, 1.0, 1.0, 0.0])).tolist(), _edges(np.zeros(4)).tolist()
     ([0.0], [])
@@ -465,7 +465,7 @@ def _edges(values: NDArray[np.float64]) -> Floats:
 
 
 def _balance(codes: Integers) -> float:
-    """Return the entropy of codes: high where parts are as large as each other."""
+    """Return the entropy of codes, which is largest if all parts have the same size."""
     share = np.bincount(codes) / len(codes)
     return float(-(share[share > 0.0] * np.log(share[share > 0.0])).sum())
 
@@ -474,12 +474,12 @@ def _balance(codes: Integers) -> float:
 
 
 def propensity_note(log: Log, settled: float) -> str | None:
-    """Return what an evaluation must say of the propensities it rests on; None where they pass.
+    """Return a warning about the propensities of an evaluation, if they fail the tests.
 
     Args:
         log: The rows that are evaluated.
-        settled: Decisions that were made before this time are settled, seconds since the epoch: which later
-            ones have a reward depends on how soon feedback came.
+        settled: Only decisions before this time are tested, seconds since the epoch: whether later ones have
+            a reward yet depends on how soon feedback came.
     """
     order = np.argsort(log.at, kind="stable")
     order = order[log.at[order] < settled]
@@ -497,7 +497,7 @@ def propensity_note(log: Log, settled: float) -> str | None:
 
 
 def propensity_doubt(draws: Draws) -> str | None:
-    """Return why the propensities of some draws cannot be trusted; None where the tests find no fault.
+    """Return why the propensities of draws cannot be trusted, if a test fails.
 
     Args:
         draws: The draws, all with a propensity.

@@ -1,11 +1,11 @@
 """The candidates of an evaluation: names, distributions decision by decision, and how they are built.
 
-    Learned    a policy: it learns from the log as that is replayed, or is a version and stays as it is
-    Recorded   the shadow policy, as it was logged with each decision
-    Routed     the best arm by the scores of a trained router, which are computed again
+    LearnedTarget  a policy that learns as the log is replayed, or a frozen version
+    Recorded       the shadow policy, as it was logged with each decision
+    RouterTarget   the best arm by the scores of a trained router, which are computed again
 
-A learning candidate returns its distribution for a decision before it learns from it, so none is evaluated
-on decisions that it has seen.
+A learning candidate returns its distribution for a decision before it learns from it (progressive
+validation).
 """
 
 import math
@@ -37,15 +37,15 @@ from armwise.feedback.training_log import StartingPoint, examples, observed, rou
 
 
 class EvaluationError(ValueError):
-    """Nothing can be evaluated; the message says why."""
+    """An evaluation is impossible; the message says why."""
 
 
 class CandidateError(EvaluationError):
-    """A candidate is unknown, or cannot be evaluated on this log; the message says what would be right."""
+    """A candidate is unknown, or cannot be evaluated on this log; the message says what can."""
 
 
 class CandidateKind(StrEnum):
-    """The kinds of candidates; a name is one of these, with `:` and an argument where it takes one."""
+    """The kinds of candidates; a name is a kind, followed by `:` and its argument if it takes one."""
 
     SERVED = "served"
     """The logging policy."""
@@ -81,7 +81,7 @@ ARGUMENT = {
 }
 
 DEEPEST = 20
-"""Levels of nesting in the YAML of a policy; a policy that contains others takes two for each."""
+"""Most levels of nesting in the YAML of a policy; each policy within a policy takes two."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -96,11 +96,11 @@ class CandidateName:
     """The parsed name of a candidate.
 
     Attributes:
-        name: As it was given.
-        kind: Which kind of candidate it is.
+        name: The name in the request.
+        kind: Kind of the candidate.
         argument: Text after the `:`; empty if there is none.
-        number: Number of the version; 0 for the other kinds.
-        policy: Name of the policy; None for the other kinds.
+        number: Number of the version; 0 for other kinds.
+        policy: The policy, for `policy:<YAML>`.
     """
 
     name: str
@@ -114,7 +114,7 @@ def parse_name(name: str) -> CandidateName:
     """Parse the name of a candidate.
 
     Raises:
-        CandidateError: It is not one.
+        CandidateError: The name has another form.
 
     >>> parse_name("version:7").number
     7
@@ -140,7 +140,7 @@ fixed:<arm>, configured, shadow, version:<n>, canary:<n>, recipe:<n>, policy:<YA
 def spelled_out(name: str) -> str:
     """Return the name of a candidate, with the file of a policy replaced by its contents.
 
-    For the command line only: names from the network must not read files of this machine.
+    For the command line only, so that names from the network cannot read files of this machine.
 
     Raises:
         CandidateError: The file cannot be read.
@@ -178,10 +178,10 @@ def _policy(text: str) -> PolicySpec:
 
 
 def _read(text: str) -> object:
-    """Parse YAML without aliases and deep nesting, which could use much memory.
+    """Parse YAML; aliases and deep nesting, which could use much memory, are refused.
 
     Raises:
-        YAMLError: It is not YAML.
+        YAMLError: It is malformed.
         ValueError: It has an alias, is nested too deeply, or has an invalid value.
 
     >>> _read("{kind: &a uniform, params: {again: *a}}")
@@ -205,11 +205,11 @@ def _read(text: str) -> object:
 
 
 class LeftOutError(Exception):
-    """A candidate cannot be evaluated on a decision; the message is the reason that is counted."""
+    """A candidate cannot be evaluated on a decision; decisions are counted by the message."""
 
 
 class UnscoredError(LeftOutError):
-    """The router of a candidate has no scores of a decision, which may come to be stored."""
+    """The router of a candidate has no scores of a decision yet."""
 
 
 class Candidate(Protocol):
@@ -218,9 +218,9 @@ class Candidate(Protocol):
     Attributes:
         about: Description in a sentence.
         after: It is evaluated on rows after this position of the training log.
-        reason: Why it is not evaluated on rows before.
+        reason: Why rows up to there are left out.
         arms: The arms that it can draw.
-        brought: Arms that become live with it; empty if it draws among those that are live.
+        brought: Arms that become live with it; empty if it draws among the live arms.
     """
 
     about: str
@@ -230,7 +230,7 @@ class Candidate(Protocol):
     brought: frozenset[str]
 
     def seen(self, block: Sequence[Example]) -> Sequence[Example]:
-        """Return rows with the contexts that it would have seen."""
+        """Return rows with the contexts as this candidate would have seen them."""
         ...
 
     def prepare(self, decisions: Sequence[Decision]) -> None:
@@ -238,11 +238,11 @@ class Candidate(Protocol):
         ...
 
     def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return its distribution, shape (n_arms,), floor mixed in.
+        """Return its distribution with the floor mixed in, shape (n_arms,).
 
         Args:
             decision: The logged decision.
-            arms: The eligible arms that it knows, at least one.
+            arms: The eligible arms that the candidate can draw, at least one.
 
         Raises:
             LeftOutError: It cannot be evaluated on this decision.
@@ -250,11 +250,11 @@ class Candidate(Protocol):
         ...
 
     def learn(self, example: Example, reward: float | None) -> None:
-        """Learn from a row of the training log, if it is one that learns.
+        """Learn from a row of the training log, unless the candidate is frozen.
 
         Args:
-            example: Every row in turn, since observations may stand beside any.
-            reward: Reward of the decision; None where it is not learned.
+            example: Each row in turn, including rows without a reward, which may have observations.
+            reward: Reward of the decision; None: it is not learned from.
         """
         ...
 
@@ -270,30 +270,31 @@ def note_label(taught: dict[str, float], label: Decision) -> None:
 
 
 def _choose_floor(decision: Decision, floor: float) -> float:
-    """Return the floor of a candidate: at least the logged one, which an alarm may have raised."""
+    """Return the floor of a candidate: at least the logged floor, which an alarm may have raised."""
     return max(floor, decision.floor or 0.0)
 
 
 @dataclass(eq=False)
 class LearnedTarget:
-    """A policy with the floor of the configuration, or the logged one where that is higher.
+    """A policy with the configured floor, or the logged one if that is higher.
 
-    A canary has the logged floor, so that it differs from what was served in its choices alone.
+    A canary has the logged floor, so that it differs from what was served only in its choices.
 
     Args:
-        policy: In its state before the first row of the log.
-        frozen: Whether it does not learn.
-        taught: When the labels of a question were inserted that it has learned, seconds since the epoch:
-            earlier decisions on the question may be the source of the labels, and are left out. Labels of
-            the training log are added as it learns them.
-        pacer: Finds the price of a budget; None where the price of each decision is the logged one.
-        contexts: Returns rows with the scores of its own router.
-        scored: Whether it has a router of its own, without whose scores it decides nothing.
-        beside: Returns what is learned after an example beside its reward; None for nothing.
-        canary: Number of the version, if it is evaluated where it took part alone; 0 otherwise.
+        policy: The policy in its state before the first row of the log.
+        frozen: Whether learning is off.
+        taught: When the labels of each learned question were inserted, seconds since the epoch: earlier
+            decisions on the question may be the source of the labels, and are left out. Labels in the
+            training log are added as they are learned.
+        pacer: Computes the price of a budget; None: the logged price of each decision applies.
+        contexts: Returns rows with the scores of the candidate's router.
+        scored: Whether the candidate has a router, whose scores it needs to decide.
+        beside: Returns the decisions and rewards to learn after an example in addition, such as from
+            observations.
+        canary: Number of the version, to evaluate it only on decisions that it took part in; 0: on all.
 
     Attributes:
-        largest_share: Largest share of the canary in a decision that was asked about; 0 for none.
+        largest_share: Largest share of the canary in the decisions so far; 0: it had none.
     """
 
     about: str
@@ -316,7 +317,7 @@ class LearnedTarget:
     _graded: set[str] = field(default_factory=set)
 
     def seen(self, block: Sequence[Example]) -> Sequence[Example]:
-        """Return the rows with the scores of its own router, if it has one."""
+        """Return the rows with the scores of the candidate's router, if it has one."""
         return self.contexts(block)
 
     def prepare(self, decisions: Sequence[Decision]) -> None:
@@ -345,7 +346,7 @@ class LearnedTarget:
         return p
 
     def learn(self, example: Example, reward: float | None) -> None:
-        """Update the policy, unless it is frozen: then it has learned the rows up to its position already."""
+        """Update the policy; a frozen one has learned the rows up to its position already."""
         learned = (example.seq <= self.after) if self.frozen else (example.seq > self.after)
         if learned and reward is not None and example.decision.policy == LABELS:
             note_label(self.taught, example.decision)
@@ -360,7 +361,7 @@ class LearnedTarget:
             self._pay(self.pacer, example)
 
     def _pay(self, pacer: Pacer, example: Example) -> None:
-        """Charge what the candidate would have paid: the mean cost of each arm, by its distribution."""
+        """Charge the expected cost of the candidate: the mean costs of arms, weighed by its distribution."""
         name, p = self._last
         spent, paid = pacer.budget.spent(example.cost) / example.turns, None  # a request's
         if name == example.decision.id:
@@ -369,7 +370,7 @@ class LearnedTarget:
         pacer.note(example.decision.drawn, spent, paid)
 
     def notes(self) -> Sequence[str]:
-        """Return what it would have spent under a budget."""
+        """Return its estimated spending under a budget."""
         if self.pacer is None or not self._paid:
             return ()
         budget, mean = self.pacer.budget, math.fsum(self._paid) / len(self._paid)
@@ -397,7 +398,7 @@ class Recorded:
         """Do nothing."""
 
     def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return the logged distribution, over all arms that were eligible."""
+        """Return the logged distribution over the eligible arms."""
         if not decision.shadow:
             raise LeftOutError("no shadow on record")
         if len(arms) != len(decision.arms):
@@ -413,9 +414,9 @@ class Recorded:
 
 
 class RouterTarget:
-    """The arm with the best score of a router on questions; ties are split evenly.
+    """The arm with the best score of a router that reads the question; ties are split evenly.
 
-    For a question that it was trained on, the out-of-fold scores are used; see
+    Questions that the router was trained on get its out-of-fold scores; see
     `armwise.agent.routers.out_of_fold`.
 
     Args:
@@ -424,7 +425,7 @@ class RouterTarget:
         arms: The live arms.
 
     Raises:
-        CandidateError: It cannot be read, does not fit, or reads retrieved passages.
+        CandidateError: The router cannot be read, does not fit, or reads passages.
     """
 
     after, reason, brought = 0, "", frozenset[str]()
@@ -454,7 +455,7 @@ class RouterTarget:
         return block
 
     def prepare(self, decisions: Sequence[Decision]) -> None:
-        """Score the questions, all at once."""
+        """Score the questions in one batch."""
         texts = tuple(dict.fromkeys(decision.context.question for decision in decisions))
         self._scores = dict(zip(texts, self._stored.scores(texts, self._embedder), strict=True))
 
@@ -482,9 +483,9 @@ class CandidateService:
     Attributes:
         config: Configuration of the service.
         rule: Rewards for candidates that learn.
-        store: The log; None for an export.
+        store: The log; None: an export is evaluated.
         arms: The live arms.
-        budget: Budget of candidates that decide by a policy; None to use the logged prices.
+        budget: Budget of candidates that decide by a policy; None: the logged prices apply.
     """
 
     config: AppConfig
@@ -497,13 +498,13 @@ class CandidateService:
     def of(
         cls, config: AppConfig, rule: RewardRule, store: Store | None, budget: Budget | None = None
     ) -> "CandidateService":
-        """Return the setting of a configuration, with the arms that a service would have."""
+        """Return the service of a configuration, with its live arms."""
         arms = config.arm_documents if store is None else arm_sets.at_start(store, config.arm_documents)
         live = tuple(arm_sets.actions(arms))
         return cls(config, rule, store, live, budget)
 
     def version(self, named: CandidateName) -> tuple[Store, Version]:
-        """Return the version of a candidate, and its log. Raises CandidateError."""
+        """Return the log, and the version of a candidate. Raises CandidateError."""
         if self.store is None:
             raise CandidateError(
                 f"candidate {named.name!r}: an export holds no versions; replay the log itself"
@@ -548,7 +549,7 @@ def _candidate(named: CandidateName, setting: CandidateService) -> Candidate:
             case CandidateKind.POLICY if named.policy is not None:
                 recipe = Recipe(named.policy, setting.rule)
                 candidate = _progressive(f"The policy {named.policy.kind}", recipe, setting)
-                candidate.contexts = lambda block: block  # whichever router served
+                candidate.contexts = lambda block: block  # with the scores of the router that served
                 return candidate
             case CandidateKind.CONFIGURED:
                 recipe = replace(Recipe.configured(setting.config), reward=setting.rule)
@@ -592,7 +593,7 @@ def _progressive(what: str, recipe: Recipe, setting: CandidateService) -> Learne
 def _beside(
     beside: observed.WithObservations, rule: RewardRule, example: Example
 ) -> Iterator[tuple[Decision, float]]:
-    """Yield what is learned after an example, with its reward."""
+    """Yield the decisions and rewards of observations to learn after an example."""
     for observation in islice(beside.follow((example,)), 1, None):
         if (reward := rule.compute_reward(observation)) is not None:
             yield observation.decision, reward
@@ -601,7 +602,7 @@ def _beside(
 def _with_router(
     candidate: LearnedTarget, router: str | None, arms: Mapping[str, Any] | None, setting: CandidateService
 ) -> LearnedTarget:
-    """Return a candidate that sees the scores of its own router, and draws among the arms that it brings."""
+    """Return a candidate that reads the scores of its router, and draws among the arms that it brings."""
     store = setting.store
     if store is not None:
         candidate.contexts = lambda block: list(router_contexts.with_router(store, block, router))
@@ -620,7 +621,7 @@ def _labels(
         return []
     if not start.runs:
         return []
-    assert setting.store is not None  # which holds the version that the start is of
+    assert setting.store is not None  # a start belongs to a version, which is in the log
     return list(examples.read_labels(setting.store, setting.rule, start, router))
 
 
@@ -664,7 +665,7 @@ def _version(named: CandidateName, setting: CandidateService) -> LearnedTarget:
 
 
 def _same_positions(version: Version, setting: CandidateService) -> None:
-    """Refuse a version that counts the rows of another training log. Raises PolicyError."""
+    """Check that a version counts rows of this training log. Raises PolicyError."""
     if version.join != setting.rule.join:
         raise PolicyError(
             f"version {version.version} has learned from feedback that was joined in another way than the "

@@ -3,8 +3,8 @@
 request --> selected rows of the training log --> distributions of each candidate there
         --> estimates, intervals, diagnostics, verdicts --> report
 
-Candidates that read no context (`served`, `uniform`, `fixed:<arm>`) are computed as arrays; contexts are read
-only if a candidate needs them, once for all candidates.
+Candidates without a context (`served`, `uniform`, `fixed:<arm>`) are computed as arrays; contexts are read if
+a candidate needs them, once for all candidates.
 """
 
 import hashlib
@@ -75,7 +75,7 @@ from armwise.feedback.training_log import Settled, read_examples
 from armwise.feedback.training_log import examples as training_log_examples
 
 BLOCK = 256
-"""Rows of the training log that are read at a time."""
+"""Rows of the training log in one read."""
 
 ABOUT = {
     CandidateKind.SERVED: "What was drawn from when the log was written.",
@@ -91,16 +91,16 @@ class CandidateTarget:
     Attributes:
         name: Name of the candidate.
         about: Description, in a sentence.
-        make: Returns the distribution of each row, shape (n, n_arms); uniform where it is not evaluated.
+        make: Returns the distribution of each row, shape (n, n_arms); uniform in rows outside `kept`.
         kept: Whether it is evaluated on a row, shape (n,).
-        excluded: Number of rows that it is not evaluated on, by reason.
+        excluded: Number of rows that are left out, by reason.
         notes: Remarks; a sentence each.
-        unsupported: Arms that it brings and that no row could have drawn.
+        unsupported: Arms that it brings and that were never eligible in the log.
         make_waiting: Returns the distribution of each decision that waits for feedback, shape (k, n_arms);
-            rows of NaN where it is not evaluated.
-        settled: When the first decision was made that waits and for which its distribution is not known yet,
-            seconds since the epoch.
-        share: Largest share that it had as a canary; 0 for any other candidate.
+            NaN in rows that it is not evaluated on.
+        settled: Time of the first waiting decision whose distribution cannot be computed yet, seconds since
+            the epoch.
+        share: Largest share that it had as a canary; 0: it had none.
     """
 
     name: str
@@ -115,7 +115,7 @@ class CandidateTarget:
     share: float = 0.0
 
     def where(self, rows: NDArray[np.bool_], log: Log) -> "CandidateTarget":
-        """Return the target on some rows, of which `log` is the log; `rows` has shape (n,)."""
+        """Return the target on a selection of rows, shape (n,); `log` is the log of the selection."""
         make = self.make
         is_served = self.name == CandidateKind.SERVED and log.p_log is not None
         on_record = log.p_log
@@ -127,15 +127,15 @@ class CandidateTarget:
 
     @property
     def p(self) -> dataset.Floats:
-        """The distribution of each row, shape (n, n_arms); computed again where that is cheap."""
+        """The distribution of each row, shape (n, n_arms), computed at each access unless stored."""
         return self.make()
 
 
 class Distributions(Mapping[str, dataset.Floats]):
-    """The distributions of targets with any row, by name: few are in memory at a time.
+    """The distributions of targets that have rows, by name, computed on access to save memory.
 
     Args:
-        found: The targets; the first of them is the baseline, whose distribution stays.
+        found: The targets, the baseline first; the distribution of the baseline stays in memory.
     """
 
     def __init__(self, found: Sequence[CandidateTarget]) -> None:
@@ -158,8 +158,8 @@ class WaitingRows:
     """Decisions that wait for feedback, with the columns of a log.
 
     Attributes:
-        decisions: In the order in which they were made.
-        p_log: The logged distribution, shape (k, n_arms), 0 where an arm was not eligible.
+        decisions: The decisions, in the order in which they were made.
+        p_log: The logged distributions, shape (k, n_arms), 0 for arms that were not eligible.
     """
 
     decisions: Sequence[Decision]
@@ -167,7 +167,7 @@ class WaitingRows:
 
     @classmethod
     def of(cls, decisions: Sequence[Decision], log: Log) -> "WaitingRows":
-        """Return decisions whose arms all are columns of a log, without those of an unknown distribution."""
+        """Return the decisions with a logged distribution whose arms are all columns of a log."""
         decisions = [decision for decision in decisions if len(decision.probabilities) == len(decision.arms)]
         p_log = np.zeros((len(decisions), len(log.arms)))
         for row, decision in enumerate(decisions):
@@ -181,18 +181,18 @@ class WaitingRows:
         return share
 
     def only(self, column: int) -> dataset.Floats:
-        """Return the distribution that always draws an arm, shape (k, n_arms); NaN where not eligible."""
+        """Return the distribution that always draws an arm, shape (k, n_arms); NaN if it was not eligible."""
         p = np.zeros_like(self.p_log)
         p[:, column] = np.where(self.p_log[:, column] > 0.0, 1.0, np.nan)
         return p
 
     def for_gate(self, p_target: dataset.Floats, log: Log, known: Mapping[int, int]) -> gate.Waiting | None:
-        """Return those on which a candidate is evaluated; None for none.
+        """Return the decisions that a candidate is evaluated on, if there are any, as input of the gate.
 
         Args:
-            p_target: Distributions of the candidate, shape (k, n_arms), NaN where it is not evaluated.
+            p_target: Distributions of the candidate, shape (k, n_arms); NaN in rows to leave out.
             log: The log.
-            known: How many examples each version had learned, by number.
+            known: Examples that each version had learned, by number.
         """
         kept = np.asarray(~np.isnan(p_target).any(axis=1), dtype=np.bool_)
         some = [decision for decision, keeps in zip(self.decisions, kept.tolist(), strict=True) if keeps]
@@ -223,7 +223,7 @@ def targets(
         setting: The service in which they would run.
         source: Source of the log.
         on_progress: Called with the progress.
-        waiting: Decisions that wait for feedback; None for none.
+        waiting: Decisions that wait for feedback.
 
     Raises:
         CandidateError: A candidate cannot be built, or cannot decide.
@@ -251,7 +251,7 @@ def uniform(log: Log) -> dataset.Floats:
 
 
 def _plain(log: Log, named: CandidateName, waiting: WaitingRows) -> CandidateTarget:
-    """Return the target of a candidate that reads no context. Raises CandidateError."""
+    """Return the target of a candidate without a context. Raises CandidateError."""
     n, about = len(log), ABOUT[named.kind].format(named.argument)
     everywhere = np.ones(n, dtype=np.bool_)
     if named.kind is CandidateKind.UNIFORM:
@@ -286,7 +286,7 @@ def _plain(log: Log, named: CandidateName, waiting: WaitingRows) -> CandidateTar
 
 
 def _only(log: Log, arm: str) -> dataset.Floats:
-    """Return the distribution that always draws an arm where that was eligible, shape (n, n_arms)."""
+    """Return the distribution that draws an arm wherever it was eligible, shape (n, n_arms)."""
     only = np.eye(len(log.arms))[log.column[arm]]
     return np.where(log.eligible(arm)[:, None], only, uniform(log))
 
@@ -304,7 +304,7 @@ class _ReplayedCandidate:
         self._notes = tuple(_notes(candidate.arms, log.arms))
         self._p_waiting = np.zeros((0, len(log.arms)))
         self._settled = math.inf
-        self.block: Sequence[Example] = ()  # the rows that are replayed, as it sees them
+        self.block: Sequence[Example] = ()  # the rows being replayed, with the contexts of the candidate
 
     def decide(self, row: int, example: Example) -> None:
         """Record its distribution in a row. Raises CandidateError."""
@@ -317,7 +317,7 @@ class _ReplayedCandidate:
             self._kept[row] = True
 
     def decide_waiting(self, waiting: WaitingRows) -> None:
-        """Record its distributions for decisions that wait, after the log. Raises CandidateError."""
+        """Record its distributions for waiting decisions, after the log. Raises CandidateError."""
         self._p_waiting = np.full(waiting.p_log.shape, np.nan)
         after_all = self.candidate.after + 1
         for begin in range(0, len(waiting.decisions), BLOCK):
@@ -329,7 +329,7 @@ class _ReplayedCandidate:
                     self._p_waiting[row] = self._row(example)
                 except UnscoredError:
                     self._settled = min(self._settled, example.decision.decided_at)
-                except LeftOutError:  # as it will be left out once its feedback is there
+                except LeftOutError:  # as it will be once its feedback is there
                     pass
 
     def _row(self, example: Example) -> dataset.Floats:
@@ -355,7 +355,7 @@ class _ReplayedCandidate:
         return self.candidate.probabilities(example.decision, arms)
 
     def learn(self, example: Example, reward: float | None) -> None:
-        """Learn from a row; None for no reward. Raises CandidateError."""
+        """Learn from a row and its reward, if it has one. Raises CandidateError."""
         try:
             self.candidate.learn(example, reward)
         except (ArithmeticError, LookupError, ValueError) as error:
@@ -395,10 +395,7 @@ def _replay(
     source: TrainingLog,
     on_progress: Progress,
 ) -> None:
-    """Replay the training log in order: a row of the log is decided, then learned from.
-
-    It ends with the last row of the log.
-    """
+    """Replay the training log up to the last row of `log`: candidates decide each row, then learn from it."""
     last = int(log.seq[-1])
     after = min((candidate.candidate.after if _is_canary(candidate.name) else 0) for candidate in replayed)
     for block in _blocks(source.examples(after), last):
@@ -424,7 +421,7 @@ def _replay(
 
 
 def _is_canary(name: str) -> bool:
-    """Return whether a candidate is one on whose part of the log no row before its version has any effect."""
+    """Return whether a candidate is a canary, whose results depend only on rows after its version."""
     return parse_name(name).kind is CandidateKind.CANARY
 
 
@@ -436,7 +433,7 @@ def _blocks(examples: Iterable[Example], last: int) -> Iterator[list[Example]]:
 
 
 def _notes(arms: frozenset[str], logged: Sequence[str]) -> Iterator[str]:
-    """Yield remarks on arms that only the candidate or only the log has."""
+    """Yield remarks on arms that the candidate or the log lacks."""
     if new := sorted(arms - set(logged)):
         yield f"Never eligible in the log, so nothing is known of it here: {', '.join(new)}."
     if gone := [arm for arm in logged if arm not in arms]:
@@ -444,8 +441,7 @@ def _notes(arms: frozenset[str], logged: Sequence[str]) -> Iterator[str]:
 
 
 ROWS, VERSIONS = 200, 20
-"""Decisions that are recomputed, and versions that they are taken from at most: an old version may have to
-be learned again from the log, which is slow."""
+"""Decisions to recompute, and most versions that they come from, since relearning an old version is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,8 +451,8 @@ class RecomputedCheck:
     Attributes:
         checked: Decisions that were recomputed.
         mismatched: Recomputed decisions that differ.
-        lost: Decisions that could not be recomputed, as their policy or their floor is not on record, or
-            another system made them.
+        lost: Decisions that cannot be recomputed: their policy or floor is missing, or another system made
+            them.
     """
 
     checked: int = 0
@@ -473,7 +469,7 @@ def recompute(
         store: The log.
         config: Has the reward that versions have learned from.
         log: The decisions.
-        rng: Source of the choice.
+        rng: Selects the decisions.
         on_progress: Called with the progress.
 
     Raises:
@@ -495,7 +491,7 @@ def recompute(
         else:
             checked += 1
             recomputed = verify(decision, policy, salt="", candidate=candidate)
-            mismatched += not recomputed.distribution.same  # the draw has no part in it
+            mismatched += not recomputed.distribution.same  # only distributions are compared
         on_progress("computing propensities again", done, len(decisions))
     return RecomputedCheck(checked, mismatched, lost)
 
@@ -513,7 +509,7 @@ def _some(store: Store, config: AppConfig, log: Log, rng: np.random.Generator) -
 
 
 class _Policies:
-    """The policies of versions; the last two are cached, such as a version and its canary."""
+    """The policies of versions, with a cache of two, such as a version and its canary."""
 
     def __init__(self, store: Store, config: AppConfig) -> None:
         self._store, self._config = store, config
@@ -521,7 +517,7 @@ class _Policies:
         self._found: dict[int, Policy] = {}
 
     def of(self, number: int) -> Policy:
-        """Return the policy of a version. Raises PolicyError where it is lost."""
+        """Return the policy of a version. Raises PolicyError if it is lost."""
         if number not in self._found:
             version = registry_versions.find(self._store, number)
             if version is None:
@@ -533,10 +529,10 @@ class _Policies:
 
 
 STRETCHES, FEWEST = 12, 25
-"""Number of stretches of a log at most, and rows in each at least."""
+"""Most stretches of a log, and fewest rows in each."""
 
 LEAST_EDGE = 0.125
-"""Upper edge of the first bin of weights above 0; each further bin reaches twice as far."""
+"""Upper edge of the first bin of positive weights; each further edge is twice the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,15 +540,15 @@ class GateInputs:
     """The inputs of verdicts and warnings.
 
     Attributes:
-        log: All decisions that have a reward, those too that are not settled.
-        targets: The candidates there, by name.
-        gate: The conditions of a promotion, which are thresholds of warnings too.
+        log: All decisions with a reward, including those that may still get feedback.
+        targets: The candidates on these rows, by name.
+        gate: The conditions of a promotion, which are also the thresholds of warnings.
         reward_range: Smallest and largest possible reward.
-        checked: Result of the check of propensities; None where no verdict is requested.
-        settled: When the first decision was made that still waits for feedback and is not among `waiting`,
-            seconds since the epoch.
-        waiting: Decisions that wait for feedback; None for none.
-        known: How many examples each version had learned, by number; None where that is not on record.
+        checked: Result of the check of propensities, if verdicts are requested.
+        settled: Time of the first decision that waits for feedback outside `waiting`, seconds since the
+            epoch.
+        waiting: Decisions that wait for feedback.
+        known: Examples that each version had learned, by number; None: not on record.
     """
 
     log: Log
@@ -565,7 +561,7 @@ class GateInputs:
     known: Mapping[int, int] | None = None
 
     def verdict(self, name: str) -> dict[str, Any] | None:
-        """Return the verdict on a candidate as JSON; None where none is requested."""
+        """Return the verdict on a candidate as JSON, if verdicts are requested."""
         if self.checked is None:
             return None
         reason, target = None, self.targets[name]
@@ -577,7 +573,7 @@ class GateInputs:
         elif not target.kept.any():
             reason = f"No decision is left to judge it by: {counted(target.excluded)}."
         if reason is not None:
-            # a share of the traffic would show what arms earn that the log could draw
+            # the log has no rewards of these arms; a share of the traffic would give some
             verdict = Verdict(False, (reason,), None, (), undecided=not target.unsupported)
         else:
             verdict = self._judged(target)
@@ -606,8 +602,8 @@ class GateInputs:
     def _build_gate(self, target: CandidateTarget) -> GateSpec:
         """Return the conditions for a candidate.
 
-        What was served beside a canary is in part the canary: its gain over what was served is 1 - share
-        of that over the other policy. A loss that the margin permits is cut by as much.
+        What was served includes the canary's share, so its gain over what was served is (1 - share) times
+        its gain over the other policy. A negative margin is scaled by the same factor.
         """
         if self.gate.margin >= 0.0:
             return self.gate
@@ -663,7 +659,7 @@ def _candidate_result(
 
 
 def _doubt(log: Log) -> str:
-    """Return what every figure on a log is to be doubted for; empty where propensities are on record."""
+    """Return the reason to doubt every figure of a log; empty if its propensities were recorded."""
     if not log.has_propensities:
         return DIRECT_ALONE
     return "propensities were estimated, not recorded" if log.estimated else ""
@@ -690,7 +686,7 @@ def _interval(estimate: EstimateWithInterval | None) -> Interval | None:
 
 
 def choose_edges(weights: Sequence[dataset.Floats]) -> tuple[float, ...]:
-    """Return upper edges of bins for weights: 0, then powers of 2 up to the largest weight.
+    """Return upper edges of bins for weights: 0, then powers of 2 that cover the largest weight.
 
     >>> choose_edges([np.array([0.0, 1.5])])
     (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)
@@ -709,7 +705,7 @@ def count_weights(
         one: The evaluation of the candidate.
         edges: Upper edges of the bins, the last at least as high as every weight.
         gate: Thresholds of the warnings.
-        served: Whether it is the baseline, which has no warnings.
+        served: Whether it is the baseline, whose weights raise no warnings.
     """
     weight, diagnostics = one.weight, one.diagnostics
     place = np.searchsorted(edges, weight)
@@ -736,7 +732,7 @@ def count_weights(
 
 
 def _warnings(weight: dataset.Floats, diagnostics: Diagnostics, gate: GateSpec) -> list[str]:
-    """Return warnings about the weights, by the thresholds of the gate."""
+    """Return warnings about weights beyond the thresholds of the gate."""
     warnings = []
     if diagnostics.effective_n < gate.least_effective_n:
         warnings.append(
@@ -774,7 +770,7 @@ def over_time(log: Log, weight: dataset.Floats) -> tuple[Stretch, ...]:
 
 
 def _mean(weight: dataset.Floats, reward: dataset.Floats) -> float | None:
-    """Return the weighted mean; None where nothing has weight."""
+    """Return the weighted mean; None if all weights are 0."""
     return float(weight @ reward / weight.sum()) if weight.any() else None
 
 
@@ -817,15 +813,15 @@ def evaluate_log(
     """Evaluate candidates on a training log.
 
     Args:
-        config: Names the reward, the configured policy, the arms, the floor and the gate.
+        config: Has the reward, the configured policy, the arms, the floor and the gate.
         request: Candidates, selection and estimators.
         source: The training log, or an export.
-        store: The log, for the versions that it holds; None where there is only an export.
+        store: The log, for its versions; None if there is only an export.
         progress: Called with the progress.
 
     Raises:
-        EvaluationError: No decision is selected that can be judged, or a candidate is unknown or cannot
-            be judged by this log (`CandidateError`).
+        EvaluationError: No usable decision is selected; or, as a CandidateError, a candidate is unknown or
+            cannot be evaluated on this log.
         LogUnavailableError: Try again later.
     """
     rule = request.changed(config.reward)
@@ -834,7 +830,7 @@ def evaluate_log(
     settled = source.settled
     try:
         judged = source.log(rule, selection, progress)
-        final = judged.at < settled.before  # what waits is in no estimate, and the gate's worst case
+        final = judged.at < settled.before  # estimates leave out what waits; the gate assumes the worst of it
         log = judged.where(final) if final.any() and not final.all() else judged
     except EmptyLogError as error:
         raise EvaluationError(str(error)) from None
@@ -876,7 +872,7 @@ def evaluate_log(
     if left := int((~final).sum()):
         excluded[UNSETTLED] += left
     if store is not None and not request.selects:
-        excluded.update(store.unlearned())  # of the whole log, whatever its time
+        excluded.update(store.unlearned())  # of the entire log, regardless of time
     inputs = GateInputs(
         judged,
         {target.name: target for target in judged_targets},
@@ -946,10 +942,10 @@ ALL_ELIGIBLE = (
 
 
 def _possible(request: EvaluationRequest, log: Log) -> EvaluationRequest:
-    """Return what a log permits of a request: without propensities the direct model, unless others are named.
+    """Return the request, with estimators for a log without propensities if it names none.
 
     Raises:
-        EvaluationError: What was requested needs propensities.
+        EvaluationError: The requested gate or estimators need propensities.
     """
     if log.estimated and request.gate:
         raise EvaluationError(
@@ -969,7 +965,7 @@ def _possible(request: EvaluationRequest, log: Log) -> EvaluationRequest:
 
 
 def _provenance(log: Log) -> Iterator[str]:
-    """Yield what every figure assumes because propensities are not on record."""
+    """Yield the assumptions behind every figure of a log without recorded propensities."""
     if not log.has_propensities:
         yield DIRECT
     if log.estimated:
@@ -993,26 +989,26 @@ def read_selection(request: EvaluationRequest) -> Selection:
 
 
 MOST_WAITING = 20_000
-"""Decisions that wait for feedback and count as the worst; with more, the newest are left out."""
+"""Most waiting decisions that the gate counts as the worst; of more, the newest are left out."""
 
 
 def _canaries_alone(request: EvaluationRequest) -> tuple[CandidateName, ...]:
-    """Return the candidates where all are canaries; none where another one is among them."""
+    """Return the candidates if all of them are canaries, else an empty tuple."""
     names = tuple(parse_name(name) for name in request.candidates)
     return names if all(name.kind is CandidateKind.CANARY for name in names) else ()
 
 
 def _first_position(request: EvaluationRequest, setting: CandidateService) -> int:
-    """Return the position of the training log before which no row can matter. Raises CandidateError."""
+    """Return the position of the training log from which rows can matter. Raises CandidateError."""
     return min((setting.version(name)[1].examples_seq for name in _canaries_alone(request)), default=0)
 
 
 def _waiting_rows(
     source: TrainingLog, selection: Selection, log: Log, canaries: Sequence[CandidateName]
 ) -> tuple[WaitingRows, float]:
-    """Return selected decisions that wait, and when the first was made that waits and is not among them.
+    """Return selected waiting decisions, and the time of the first waiting decision that is left out.
 
-    Where all candidates are canaries, those in which none of them took part have no effect.
+    If all candidates are canaries, only decisions that one of them took part in count.
     """
     waiting = source.waiting(selection.since, MOST_WAITING, [canary.number for canary in canaries])
     chosen = [decision for decision in waiting.decisions if _selects(selection, decision)]
@@ -1025,7 +1021,7 @@ def _waiting_rows(
 
 
 def _selects(selection: Selection, decision: Decision) -> bool:
-    """Return whether a decision of the log is selected, if it comes to be an example."""
+    """Return whether a decision would be selected once it is an example."""
     return (
         selection.has_id(decision.id)
         and (selection.until is None or decision.decided_at < selection.until)
@@ -1038,7 +1034,7 @@ def _selects(selection: Selection, decision: Decision) -> bool:
 
 
 def _remarks_on_cluster(request: EvaluationRequest, log: Log) -> Iterator[str]:
-    """Yield a remark if no two decisions share what is asked to make them one observation."""
+    """Yield a remark if no two decisions share a cluster, such as a question or an episode."""
     if request.cluster in ("episode", "user") and log.clustered(request.cluster).n_questions == len(log):
         yield (
             f"No two decisions are on record with the same {request.cluster}: each is an observation by "
@@ -1084,13 +1080,13 @@ def _assumptions(candidates: list[CandidateName], checked: RecomputedCheck | Non
 
 
 def _propensities(log: Log, settled: Settled) -> Iterator[str]:
-    """Yield that the draws of the log do not follow the propensities on record, if so."""
+    """Yield a warning if the draws of the log contradict its propensities."""
     if (note := propensity_note(log, settled.before)) is not None:
         yield note
 
 
 def _unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str]:
-    """Yield which decisions may still get feedback and are in no estimate, if any."""
+    """Yield a note on decisions that estimates leave out because they may still get feedback."""
     if settled.is_whole:
         return
     later = f"Each counts once `reward.wait_time`, {wait_time}, has passed, whatever it has earned so far."
@@ -1108,7 +1104,7 @@ def _unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str]:
 
 
 def _waiting(log: Log, settled: float, waiting: WaitingRows | None) -> Iterator[str]:
-    """Yield which decisions the gate counts as the worst, and which it leaves out, if any."""
+    """Yield a note on decisions that the gate counts as the worst, or leaves out."""
     if waiting is not None and waiting.decisions:
         yield (
             f"The gate takes decisions in the order in which they were made: {len(waiting.decisions):,} wait "

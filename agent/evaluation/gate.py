@@ -1,7 +1,7 @@
 """The gate before a promotion: request an evaluation of the candidate, wait for it, and return its verdict.
 
-The rules are in `armwise.feedback.ope.gate`. The evaluation runs beside the service like any other. A caller
-that stops waiting may ask again later and finds the same evaluation.
+The rules are in `armwise.feedback.ope.gate`. The evaluation runs in a job, like any other. A caller that
+stops waiting may ask again later, and gets the same evaluation.
 """
 
 import asyncio
@@ -28,15 +28,14 @@ GATE_POLL_S = 0.2
 """Seconds between two polls."""
 
 FRESH_S = 60.0
-"""Age up to which a verdict is used again, so that a repeated request finds it."""
+"""Seconds for which a verdict is reused, so that a repeated request gets it."""
 
 
 def judged_as(version: int, active: ActivePolicy) -> str:
-    """Return the name of the candidate as which a version is judged before it is promoted.
+    """Return the name of the candidate under which a version is judged before its promotion.
 
-    A canary is judged as it decides, frozen, on the decisions in which it took part: its share of each
-    distribution bounds the weights by 1 / share. Any other version is judged as its recipe, which learns as
-    the log is replayed.
+    A canary is judged as a frozen version on the decisions that it took part in, where weights are at most
+    1 / share. Any other version is judged as its recipe, which learns as the log is replayed.
 
     >>> judged_as(7, ActivePolicy("recipe"))
     'recipe:7'
@@ -57,8 +56,9 @@ async def verdict(
 ) -> dict[str, Any]:
     """Return the verdict on a version.
 
-    An evaluation that is running, or was finished within `FRESH_S`, is used; otherwise one is requested. One
-    from before the last promotion, rollback or canary compares with another policy, and is not used.
+    An evaluation that is running, or that finished within `FRESH_S`, is used; otherwise one is requested.
+    Evaluations from before the last promotion, rollback or canary are left out: they compare with another
+    policy.
 
     Args:
         store: The log.
@@ -72,11 +72,10 @@ async def verdict(
 
     Returns:
         `armwise.feedback.ope.gate.Verdict.document` with the number of the `evaluation`. A candidate that
-        cannot be evaluated is held, for that reason.
+        cannot be evaluated is held for that reason.
 
     Raises:
-        UndecidedError: The evaluation did not finish within the time, and continues; or, with `force`,
-            no verdict exists.
+        UndecidedError: The evaluation continues after `wait_s`; or, with `force`, no verdict exists.
         QueueFullError: Too many evaluations are queued.
         LogUnavailableError: Try again later.
     """
@@ -99,7 +98,7 @@ async def verdict(
         reason = f"Version {version} cannot be evaluated: {evaluation.error}"
         return {"verdict": "hold", "promote": False, "reasons": [reason], "evaluation": evaluation.seq}
     report = await asyncio.to_thread(evaluations.read_result, store, evaluation.seq)
-    assert report is not None  # it is done
+    assert report is not None  # the evaluation is done
     (judged,) = (result for result in report["candidates"] if result["name"] == name)
     return {**judged["verdict"], "evaluation": evaluation.seq}
 
@@ -107,9 +106,10 @@ async def verdict(
 def newest_judgement(
     store: Store, configured: str, version: int, active: ActivePolicy
 ) -> EvaluationRow | None:
-    """Return the newest evaluation that judges a version against the active policy; None if there is none.
+    """Return the newest evaluation that judges a version against the active policy, if there is one.
 
-    One from before the last promotion, rollback or canary compares with another policy, and is not returned.
+    Evaluations from before the last promotion, rollback or canary are left out: they compare with another
+    policy.
 
     Args:
         store: The log.
@@ -133,7 +133,7 @@ def _request(version: int, active: ActivePolicy) -> dict[str, Any]:
 def _fresh(
     store: Store, configured: str, version: int, active: ActivePolicy, now: float
 ) -> EvaluationRow | None:
-    """Return an evaluation whose verdict is used; None where there is none."""
+    """Return an evaluation that is running or fresh, if there is one."""
     evaluation = newest_judgement(store, configured, version, active)
     if evaluation is None or evaluation.status is evaluations.EvaluationStatus.FAILED:
         return None
@@ -150,7 +150,7 @@ POLL_S = 0.5
 """Seconds between two polls while another process runs the evaluation."""
 
 PARTS = 100
-"""Steps in which progress is reported."""
+"""Number of steps in which progress is reported."""
 
 
 class EvaluationFailedError(Exception):
@@ -162,7 +162,7 @@ class FinishedEvaluation:
     """An evaluation that is done.
 
     Attributes:
-        number: Number of the version.
+        number: Number of the evaluation.
         report: Report as JSON.
     """
 
@@ -189,7 +189,7 @@ def run_evaluation(
         clock: Seconds since the epoch.
 
     Raises:
-        EvaluationFailedError: It failed.
+        EvaluationFailedError: The evaluation failed.
         LogUnavailableError: Try again later.
     """
 
@@ -203,7 +203,7 @@ def run_evaluation(
     configured, never = digest_configuration(config), threading.Event()
     number = evaluations.submit(
         store, configured, request, clock(), most=None
-    ).seq  # a run asks for two, one at a time
+    ).seq  # a run requests two, one after the other
     work = Evaluations(store, configured, worker, evaluate, clock, only=number)
     while True:
         evaluation = evaluations.find(store, number)

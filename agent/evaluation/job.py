@@ -6,9 +6,9 @@
     the answer, or an error             <------  {"answer": ...} or {"failed": ...} or {"away": ...}
     closes the pipe, or dies            ------>  exits at once
 
-The child only reads the log. The parent writes the state of the evaluation at normal priority, so that no
-lock is held by a process that is not scheduled. Memory of the child is free again when it exits, and a child
-that is killed for lack of memory is a failed evaluation.
+The child only reads the log. The parent writes the state of the evaluation at normal priority, so that a
+process that waits for the CPU never holds a lock. The child's memory is freed when it exits; a child killed
+for lack of memory is a failed evaluation.
 """
 
 import logging
@@ -48,11 +48,11 @@ from armwise.feedback.registry import EvaluationRow, evaluations
 from armwise.feedback.sources import LogSource
 
 Evaluate = Callable[[Mapping[str, Any], ProgressCallback], evaluations.StoredResult]
-"""Makes the answer of a request. Raises JobFailedError."""
+"""Evaluates a request, and returns the result to store. Raises JobFailedError."""
 
 
 RETRIES_S = (2.0, 10.0)
-"""Pauses before an evaluation whose process ended, or that found a defect, is tried again."""
+"""Pauses before an evaluation is tried again after its process ended or hit a defect."""
 
 
 class ChildEndedError(JobFailedError):
@@ -66,13 +66,13 @@ class Evaluations:
         store: The log.
         configured: Digest of the configuration; requests under another one are ignored.
         worker: Unique name of this process.
-        evaluate: Returns an answer.
+        evaluate: Evaluates a request.
         clock: Seconds since the epoch.
-        timer: Seconds, never going back.
-        only: Number of the evaluation to run; None for all.
-        point: The decision point at which a failure is recorded that is none of the request, after some
-            attempts; None for one attempt, of which the caller learns.
-        pauses_s: Pauses between these attempts, shorter than the lease.
+        timer: Monotonic seconds.
+        only: Number of the evaluation to run; None: all.
+        point: The decision point at which to record a failure that is not the request's fault, after several
+            attempts; None: a single attempt, whose error is raised.
+        pauses_s: Pauses between attempts, shorter than the lease.
     """
 
     def __init__(
@@ -122,10 +122,10 @@ class Evaluations:
             evaluations.fail(self._store, mine, described(error), self._clock())
 
     def _attempted(self, mine: EvaluationRow, stop: threading.Event) -> evaluations.StoredResult:
-        """Evaluate, again where it fails for another reason than the request."""
+        """Evaluate, and retry failures that are not the request's fault."""
 
         def evaluate() -> evaluations.StoredResult:
-            if stop.is_set():  # while it waited
+            if stop.is_set():  # during the pause
                 raise StoppedError
             return self._evaluate(mine.request, self._progress(mine, stop))
 
@@ -156,7 +156,7 @@ class Evaluations:
 
 
 def _is_final(error: Exception) -> bool:
-    """Return whether an error says what another attempt would say, or is none of the work."""
+    """Return whether an error would recur in another attempt, or did not come from the evaluation."""
     of_others = isinstance(error, StoppedError | LogUnavailableError | SupersededError)
     return of_others or (isinstance(error, JobFailedError) and not isinstance(error, ChildEndedError))
 
@@ -186,7 +186,7 @@ def evaluate_here(
     """
     try:
         parsed_request = EvaluationRequest.model_validate_json(orjson.dumps(request))
-    except ValidationError as error:  # of a row that no client of this version could submit
+    except ValidationError as error:  # a row that a client of another version submitted
         raise JobFailedError("; ".join(lines(error, EvaluationRequest))) from None
     with closing(Store(config.database_url, config.reward.join)) as store:
         try:
@@ -200,9 +200,9 @@ def evaluate_here(
 
 
 def _shares(on_progress: ProgressCallback) -> Progress:
-    """Return a callback that turns the progress of steps into a share of the whole.
+    """Return a callback that turns the progress of steps into a share of the total.
 
-    The number of steps is not known: each counts for half of what was left when it began.
+    The number of steps is unknown, so each counts for half of what was left when it began.
 
     >>> shares = []
     >>> progress = _shares(shares.append)
@@ -225,7 +225,7 @@ def _shares(on_progress: ProgressCallback) -> Progress:
 def evaluate_apart(
     config: AppConfig, request: Mapping[str, Any], on_progress: ProgressCallback
 ) -> evaluations.StoredResult:
-    """Do what `evaluate_here` does in a child process, which ends with this call."""
+    """Run `evaluate_here` in a child process, which ends with this call."""
     with _child() as (child, pipe):
         try:
             return send_request(pipe, config, request, on_progress)
@@ -238,7 +238,7 @@ def evaluate_apart(
 def send_request(
     pipe: "Connection[Any, Any]", config: AppConfig, request: Mapping[str, Any], on_progress: ProgressCallback
 ) -> evaluations.StoredResult:
-    """Send a request to the child, and wait for the answer. Raises EOFError where none comes."""
+    """Send a request to the child, and wait for the answer. Raises EOFError if the child ends without one."""
     pipe.send_bytes(orjson.dumps({"config": config.model_dump(mode="json"), "request": dict(request)}))
     done = 0.0
     while True:

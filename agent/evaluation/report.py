@@ -26,7 +26,7 @@ from armwise.agent.reporting import draw_svg, filled, moment
 
 
 class ReportSection(BaseModel):
-    """A part of a report; unknown values are None, so that all of it is valid JSON."""
+    """A part of a report; unknown numbers are None rather than NaN, so that it is valid JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -38,7 +38,7 @@ class Interval(ReportSection):
         value: The estimate.
         low: Lower end.
         high: Upper end.
-        kind: Which interval it is.
+        kind: Kind of the interval.
     """
 
     value: float
@@ -65,12 +65,12 @@ class Estimated(ReportSection):
 
     Attributes:
         estimator: Name of the estimator.
-        value: Mean reward of a decision; None where there is no estimate.
-        difference: To the baseline, on the same rows; None for the baseline, and without an estimate.
+        value: Mean reward of a decision, if it can be estimated.
+        difference: Difference to the baseline on the same rows; None for the baseline itself.
         effective_n: Kish's effective sample size.
-        parameter: The clip, threshold or shrinkage that was used; None where there is none, or no limit.
-        note: Why there is no estimate, or another interval; empty for neither.
-        covers: Whether its intervals hold the truth as often as they state; not where they leave out a bias.
+        parameter: The finite clip, threshold or shrinkage that was used.
+        note: Why the estimate is missing, or its interval is of another kind.
+        covers: Whether its intervals hold the truth as often as they state; False if they omit a bias.
     """
 
     estimator: str
@@ -82,7 +82,7 @@ class Estimated(ReportSection):
     covers: bool = Field(default_factory=lambda given: covers(given["estimator"]))
 
     def shown(self, interval: Interval | None) -> str:
-        """Return one of its intervals as text, marked where it leaves out a bias.
+        """Return one of its intervals as text, marked if it omits a bias.
 
         >>> Estimated(estimator="dm").shown(Interval(value=0.25, low=0.2, high=0.3, kind="normal"))
         '+0.250 [+0.200, +0.300] biased'
@@ -104,9 +104,9 @@ class ArmWeights(ReportSection):
 
     Attributes:
         arm: Name of the arm.
-        drawn: How often it was drawn, in [0, 1].
-        wanted: How often the candidate would draw it, in [0, 1].
-        overlap: Share of that which the log covers without weights above 1, in [0, 1].
+        drawn: Share of rows that drew it, in [0, 1].
+        wanted: Share of rows for which the candidate would draw it, in [0, 1].
+        overlap: Part of `wanted` that the log covers with weights of at most 1, in [0, 1].
         effective_n: Kish's effective sample size of these rows.
         largest: Largest weight of a row that drew it.
     """
@@ -125,11 +125,11 @@ class Weights(ReportSection):
     Attributes:
         effective_n: Kish's effective sample size.
         largest: Largest weight of a row.
-        mean: Their mean, which is 1 where all propensities are right, up to chance.
-        mean_error: Standard error of that mean; None for a single question.
-        edges: Upper edges of the bins of the histogram, the first of them 0: for rows without weight.
+        mean: Mean weight; about 1 if all propensities are right.
+        mean_error: Standard error of the mean; None for a single question.
+        edges: Upper edges of the bins of the histogram; the first is 0, for rows of weight 0.
         counts: Rows in each bin.
-        arms: Each arm that was eligible.
+        arms: The weights of each arm that was eligible.
         warnings: Reasons against trusting the estimates; a sentence each.
     """
 
@@ -147,10 +147,10 @@ class Stretch(ReportSection):
     """The value on consecutive rows.
 
     Attributes:
-        since: When the first was decided, seconds since the epoch.
-        until: When the last was.
-        rows: How many there are.
-        value: Self-normalised value of the candidate; None without weight there.
+        since: Time of the first decision, seconds since the epoch.
+        until: Time of the last decision.
+        rows: Number of rows.
+        value: Self-normalised value of the candidate; None if all weights are 0.
     """
 
     since: float
@@ -165,14 +165,14 @@ class CandidateResult(ReportSection):
     Attributes:
         name: Name in the request.
         about: Description.
-        rows: Decisions that it is evaluated on.
-        excluded: Decisions that it is not evaluated on, by reason.
+        rows: Number of decisions that it is evaluated on.
+        excluded: Number of decisions that are left out, by reason.
         notes: Remarks; a sentence each.
-        estimates: One for each estimator.
-        weights: None where all are 0.
-        shares: How often it draws each arm; they sum to 1. Empty where no row is left.
-        over_time: In the order of the log.
-        verdict: Verdict of the gate; None where it was not requested.
+        estimates: The result of each estimator.
+        weights: The importance weights; None if all are 0.
+        shares: How often it draws each arm, summing to 1; empty if no row is left.
+        over_time: Values along the log, in order.
+        verdict: Verdict of the gate, if it was requested.
     """
 
     name: str
@@ -201,10 +201,10 @@ class CandidateResult(ReportSection):
 
     @property
     def headline(self) -> Estimated | None:
-        """The estimate that represents it; None where there is none with a value.
+        """The estimate that represents the candidate, if one has a value.
 
-        Estimates whose intervals cover come first, then those with intervals of the requested kind, then the
-        rank of the estimator decides.
+        Estimates whose intervals cover are preferred, then those with intervals of the requested kind, then
+        estimators of the lowest rank.
         """
         estimates = [estimate for estimate in self.estimates if estimate.value is not None]
         rank = {name: estimator.rank for name, estimator in ESTIMATORS.items()}
@@ -248,26 +248,26 @@ BIASED_ALONE = (
 
 
 class Report(ReportSection):
-    """The results of candidates beside the baseline.
+    """The results of candidates, compared with the baseline.
 
     Attributes:
         request: The request.
         source: The log or the export that was read.
-        made_at: When, seconds since the epoch.
-        config: File of the configuration; empty where that is not known.
+        made_at: When the report was made, seconds since the epoch.
+        config: File of the configuration; empty if unknown.
         armwise: Version of the program.
         reward: The reward rule.
         floor: Exploration floor of the candidates that a service would serve.
-        rows: Decisions that were selected, can be evaluated, and are settled.
-        questions: Different questions among them.
-        first_at: When the first of them was made, seconds since the epoch.
-        last_at: When the last one was.
+        rows: Number of selected, usable and settled decisions.
+        questions: Number of different questions among them.
+        first_at: Time of the first of these decisions, seconds since the epoch.
+        last_at: Time of the last one.
         positions: Positions of the first and last row in the training log.
         digest: Digest of the rows' positions, draws, propensities and rewards.
-        excluded: Decisions that were left out, by reason, most frequent first.
-        earned: Mean reward of the decisions; None where none is settled.
-        drawn: How often each arm was drawn; they sum to 1.
-        candidates: In the order of the request, the baseline first.
+        excluded: Number of decisions that were left out, by reason, most frequent first.
+        earned: Mean reward of the decisions, if any is settled.
+        drawn: How often each arm was drawn, summing to 1.
+        candidates: The results in the order of the request, the baseline first.
         assumptions: Assumptions of the estimates; a sentence each.
     """
 
@@ -292,11 +292,11 @@ class Report(ReportSection):
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Self:
-        """Return the report that a document is of. Raises ValidationError."""
+        """Parse a document that `as_json` returned. Raises ValidationError."""
         return cls.model_validate(document)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as a document, of which `read` makes an equal report."""
+        """Return the report as a document; `read` restores an equal report from it."""
         return self.model_dump(mode="json")
 
     def html(self) -> str:
@@ -306,7 +306,7 @@ class Report(ReportSection):
     def table(self) -> Table:
         """Return the estimates as a table: a row for each estimator of each candidate.
 
-        Where a line is narrow, the widest cells are folded first: no name is left out.
+        In a narrow terminal the widest cells are folded first, so that names stay complete.
         """
         earned = "" if self.earned is None else f" (earned: {self.earned:+.4f})"
         title = f"value of a policy on {self.rows:,} logged decisions{earned}"
@@ -349,7 +349,7 @@ class Report(ReportSection):
 
 
 def _cells(candidate: CandidateResult) -> Iterator[list[str]]:
-    """Yield what each column has of a candidate, from the top."""
+    """Yield the cells of a candidate's columns, from the top."""
     doubted = candidate.weights is not None and bool(candidate.weights.warnings)
     verdict = [] if candidate.verdict is None else [str(candidate.verdict["verdict"])]
     yield [candidate.name, *verdict, *(["doubtful weights"] if doubted else [])]
@@ -363,10 +363,10 @@ def _cells(candidate: CandidateResult) -> Iterator[list[str]]:
 
 
 MOST_LINES = 8
-"""Candidates in one plot at most."""
+"""Most candidates in one plot."""
 
 MOST_PANELS = 12
-"""Candidates whose weights are plotted at most."""
+"""Most candidates whose weights are plotted."""
 
 OTHERS = "others"
 
@@ -459,7 +459,7 @@ def evidence(report: Report) -> "Figure":
         if draw_trail(candidate) and candidate.verdict
     )
     axes.axhline(margin, color=GREY, linestyle=":", linewidth=1.2)
-    # The first bounds are far below all others, and would hide them.
+    # The first bounds are so low that they would flatten all others.
     settled = [point["low"] for _, trail in trails for point in trail[len(trail) // 5 :]]
     ends = [point["gain"] for _, trail in trails for point in trail[-1:]]
     axes.set_ylim(min(*settled, *ends, margin) - 0.05, max(*ends, margin) + 0.15)
@@ -543,7 +543,7 @@ def weights(report: Report) -> "Figure":
 
 
 def _foremost(report: Report, most: int) -> list[CandidateResult]:
-    """Return the baseline and those candidates that look best, in their order."""
+    """Return the baseline and the candidates with the best estimates, in their order."""
     baseline, *others = report.candidates
     best = sorted(others, key=lambda candidate: -_headline_value(candidate))[: most - 1]
     return [baseline, *(candidate for candidate in others if candidate in best)]
@@ -600,7 +600,7 @@ def page(report: Report) -> str:
 
 
 LEAST_GAIN = 0.0005
-"""Gain that is shown as more than +0.000; of a smaller one it is not said when it would be known."""
+"""Smallest gain that is displayed as more than +0.000, and for which a forecast is given."""
 
 
 def more_decisions(gain: Interval, n: int) -> int:
@@ -609,8 +609,8 @@ def more_decisions(gain: Interval, n: int) -> int:
     The width of an interval falls with the square root of the number of decisions.
 
     Args:
-        gain: A gain above 0 whose interval does not leave out 0.
-        n: Decisions that it is known from.
+        gain: A positive gain whose interval contains 0.
+        n: Number of decisions that it was estimated from.
 
     Returns:
         At least 1, rounded to two digits.
@@ -689,8 +689,8 @@ def command(request: EvaluationRequest, export: str = "", config: str = "") -> s
 
     Args:
         request: The request.
-        export: The export that was read in place of a log; empty for none.
-        config: File of the configuration; empty where it is not known.
+        export: The export that was read in place of a log; empty: the log.
+        config: File of the configuration; empty if unknown.
 
     >>> command(EvaluationRequest(candidates=("fixed:bm25",), cost={"steps": 0.02}, gate=True))
     'armwise replay --policy fixed:bm25 --price steps=0.02 --gate'

@@ -37,14 +37,14 @@ Name = Annotated[StrictStr, Field(max_length=2000)]
 """Name of a candidate."""
 
 LONGEST = 20_000
-"""Characters of all names together: parsing policies blocks the event loop."""
+"""Most characters of all names together, since parsing policies blocks the event loop."""
 
 
 def read_moment(value: object) -> datetime:
     """Parse a date, or a date and a time; UTC without a time zone.
 
     Raises:
-        ValueError: It is neither, or of another year in UTC than any calendar has.
+        ValueError: It is neither, or its year in UTC is out of range.
 
     >>> read_moment("20260105").isoformat(), read_moment("2026-01-05T12:00+02:00").isoformat()
     ('2026-01-05T00:00:00+00:00', '2026-01-05T12:00:00+02:00')
@@ -60,19 +60,19 @@ def read_moment(value: object) -> datetime:
 
 
 Moment = Annotated[datetime, BeforeValidator(read_moment)]
-"""A date, or a date and a time; a number is not read as seconds."""
+"""A date, or a date and a time; numbers of seconds are refused."""
 
 Amount = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
 
 
 LARGEST_VERSION = 2**53
-"""Numbers above are not versions, and no integers of every database."""
+"""Largest number of a version, which every database can represent."""
 
 SHOWN = 1000
-"""Characters of names that are not candidates in a message."""
+"""Most characters of an invalid name that a message quotes."""
 
 MOST_VERSIONS = 10_000
-"""Versions in a range at most; a time window can select more."""
+"""Most versions in a range; a time window can select more."""
 
 
 class EvaluationRequest(BaseModel):
@@ -170,21 +170,21 @@ class EvaluationRequest(BaseModel):
 
     @property
     def selects(self) -> bool:
-        """Whether it selects a part of the log."""
+        """Whether the request selects a part of the log."""
         return any((self.since, self.until, self.versions, self.features, self.project))
 
     @property
     def selected_features(self) -> dict[str, float]:
-        """The features that a context must have, by the names that a policy sees."""
+        """The required features of a context, by the names that a policy sees."""
         return dict(describe("", FeatureSpec(words=0, shape=False), extra=self.features).features)
 
     @property
     def ceiling(self) -> Budget | None:
-        """The budget of the candidates; None for the logged prices."""
+        """The budget of the candidates; None: the logged prices apply."""
         return Budget.model_validate(self.budget) if self.budget else None
 
     def changed(self, rule: RewardRule) -> RewardRule:
-        """Return a rule at the prices of this request.
+        """Return a reward rule with the prices of this request.
 
         >>> EvaluationRequest(cost={"steps": 0.5}, cost_weight=0.2).changed(RewardRule()).cost.steps
         0.5
@@ -195,16 +195,16 @@ class EvaluationRequest(BaseModel):
 
 
 def refuse_untrusted(request: EvaluationRequest, config: AppConfig, store: Store) -> None:
-    """Refuse a request that cannot be evaluated, or that a client may not make: its row is read by a job.
+    """Check a client's request before a job reads it.
 
     Args:
         request: Request of a client.
-        config: The settled configuration, with the arms that are live.
+        config: The configuration with defaults resolved and the live arms.
         store: The log.
 
     Raises:
-        CandidateError: A version, an arm or a kind of policy that does not exist, a model that is not
-            allowed, a file.
+        CandidateError: It names a file, a model that is not allowed, or an unknown version, arm or kind of
+            policy.
         LogUnavailableError: Try again later.
     """
     arms = {*arm_sets.actions(arm_sets.defined(store)), *config.actions}

@@ -1,12 +1,11 @@
-"""What was served beside a uniform choice and each single arm: at once, over the course of the log, by kind.
+"""What was served, compared with a uniform choice and with each single arm: overall, over time, by kind.
 
-Every judgement follows from an interval of a lead: what was served less what the alternative would have
-earned, on the same decisions. All intervals of a comparison hold together, and at every look: a page is
-looked at again and again, and the best of several arms is known only afterwards. So the error probability of
-5 % is divided by the number of intervals (Bonferroni), and each is an asymptotic confidence sequence.
+Every judgement follows from the interval of a lead: the reward of what was served minus that of the
+alternative, on the same decisions. All intervals of a comparison hold jointly and at every look, since a page
+is viewed repeatedly, and the best arm is selected afterwards. So the error probability of 5 % is divided by
+the number of intervals (Bonferroni), and each is an asymptotic confidence sequence.
 
-A single arm is compared on the decisions for which it could be drawn, and no other. Rewards are those of
-explored decisions.
+A single arm is compared on the explored decisions for which it was eligible.
 
     decisions, or sums of the log --> Served --comparison--> ServedComparison --summarise_served--> a sentence
                                         `------stretches---> a Stretch for each part of the course
@@ -33,36 +32,36 @@ from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import rollups, settled
 
 ERROR = 0.05
-"""Largest probability that any interval of a comparison ever misses."""
+"""Largest probability that any interval of a comparison ever misses the true value."""
 
 MOST_MORE = 20
-"""Decisions that are announced at most, as a multiple of those at hand: beyond, nothing is foreseen."""
+"""Furthest forecast of further decisions, as a multiple of those so far."""
 
 MOST_STRETCHES = 40
-"""Points of a course at most."""
+"""Most points of a learning curve."""
 
 Estimate = tuple[float, Interval] | None
 
 
 def least_floor(store: Store, config: AppConfig) -> float:
-    """Return the least probability that an arm could be drawn with in the log of a configuration."""
+    """Return the least probability of an eligible arm in the log of a configuration."""
     return config.least_floor if promotions.had_automatic_canary(store) else config.floor
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What was served beside one alternative.
+    """What was served, compared with one alternative.
 
     Attributes:
-        name: The arm; None for a uniform choice among the arms that could be drawn.
-        n: Rewarded decisions on which both are compared.
-        value: Estimated reward a decision of the alternative.
-        interval: Interval of it.
-        lead: Reward a decision of what was served beyond the alternative, on these decisions.
+        name: The arm; None: a uniform choice among the eligible arms.
+        n: Rewarded decisions of the comparison.
+        value: Estimated reward per decision of the alternative.
+        interval: Interval of `value`.
+        lead: Reward per decision of what was served, minus that of the alternative.
         low: Lower end of the lead.
-        high: Upper end of it.
-        more: Further decisions that it takes at least to distinguish the two, if the lead is as estimated;
-            None where they are distinguished, or where that is out of sight.
+        high: Upper end of the lead.
+        more: Further decisions needed at least to distinguish the two, if the lead is as estimated; None:
+            they are distinguished, or it takes more than the forecast covers.
     """
 
     name: str | None
@@ -90,13 +89,13 @@ class ServedComparison:
     """What was served, and its alternatives.
 
     Attributes:
-        decisions: Decisions that were served.
-        explored: Those of them that were drawn from the policy's distribution; the others were forced.
-        rewarded: Those of the explored ones that have a reward.
-        earned: Mean reward with its interval; None without a reward.
-        uniform: A uniform choice; None without a reward, or with a single arm.
+        decisions: Number of decisions served.
+        explored: Decisions drawn from the policy's distribution; the others were forced, greedy or continued.
+        rewarded: Explored decisions with a reward.
+        earned: Mean reward with its interval, if there is a reward.
+        uniform: The comparison with a uniform choice; None without a reward, or with a single arm.
         arms: The live arms that can be compared, the best estimate first.
-        n_open: Explored decisions that may still get feedback, and are in no figure.
+        n_open: Explored decisions that are left out because they may still get feedback.
     """
 
     decisions: int
@@ -109,21 +108,21 @@ class ServedComparison:
 
     @property
     def best(self) -> Alternative | None:
-        """The arm with the largest estimate; None where none can be compared."""
+        """The arm with the largest estimate, if any can be compared."""
         return self.arms[0] if self.arms else None
 
 
 @dataclass(frozen=True, slots=True)
 class CurveStretch:
-    """Some decisions in a row.
+    """Consecutive decisions, as a part of a learning curve.
 
     Attributes:
-        begin: Decisions before it.
-        end: Decisions up to its end.
-        served: Mean reward of what was served; None without a reward.
-        uniform: What a uniform choice would have earned; None where that is unknown.
-        best: What the best single arm of the whole comparison would have earned.
-        shares: Share of each arm of the explored decisions, in [0, 1]; empty without one.
+        begin: Number of decisions before the stretch.
+        end: Number of decisions up to its end.
+        served: Mean reward of what was served, if there is one.
+        uniform: Estimated reward of a uniform choice, if it can be estimated.
+        best: Estimated reward of the arm that is best over the entire log.
+        shares: Share of each arm in the explored decisions, in [0, 1].
     """
 
     begin: int
@@ -135,20 +134,20 @@ class CurveStretch:
 
     @property
     def middle(self) -> float:
-        """Number of the decision in its middle, from 1."""
+        """Number of the decision in the middle, counted from 1."""
         return (self.begin + 1 + self.end) / 2
 
 
 class Served(ABC):
-    """What was served, as rows: a row is a decision, or sums of decisions that drew the same arm.
+    """What was served, as rows: each is a decision, or the sums of decisions that drew the same arm.
 
     Args:
-        n: Decisions.
-        n_open: Explored ones that may still get feedback.
+        n: Number of decisions.
+        n_open: Explored decisions that may still get feedback.
         arms: Names of the drawn arms.
         drawn: Index of the arm that each row drew, shape (n_rows,).
-        n_arms: Number of arms that could be drawn, shape (n_rows,).
-        explored: Number of explored decisions of each row, shape (n_rows,).
+        n_arms: Number of eligible arms, shape (n_rows,).
+        explored: Number of explored decisions in each row, shape (n_rows,).
     """
 
     def __init__(
@@ -159,23 +158,23 @@ class Served(ABC):
 
     @abstractmethod
     def having(self, arm: str) -> Flags:
-        """Return the rows for which an arm could be drawn, shape (n_rows,)."""
+        """Return the rows for which an arm was eligible, shape (n_rows,)."""
 
     @abstractmethod
     def sums(self, rows: Flags, target: Floats) -> Weighted:
-        """Return sums of the rewards of some rows.
+        """Return weighted sums of the rewards of some rows.
 
         Args:
-            rows: The rows, shape (n_rows,).
-            target: Probability of the drawn arm of each row under another policy, shape (n_rows,).
+            rows: The selected rows, shape (n_rows,).
+            target: Probability of each row's drawn arm under the target policy, shape (n_rows,).
         """
 
     @abstractmethod
     def cut(self, most: int) -> Iterator[tuple[int, int, Flags]]:
-        """Yield stretches of about as many decisions: how many are before it, up to its end, and its rows.
+        """Yield stretches of about equal size: the decisions before it, those up to its end, and its rows.
 
         Args:
-            most: Number of stretches at most.
+            most: Most stretches.
         """
 
     @property
@@ -194,11 +193,11 @@ class Served(ABC):
         return drawn
 
     def always(self, arm: str) -> Floats:
-        """Return the probability of the drawn arm under a policy that always draws one, shape (n_rows,)."""
+        """Return the probability of the drawn arm under a policy that always draws `arm`, shape (n_rows,)."""
         return self.drew(arm).astype(np.float64)
 
     def shares(self, rows: Flags) -> dict[str, float]:
-        """Return the share of each arm of the explored decisions of some rows, in [0, 1]."""
+        """Return the share of each arm in the explored decisions of some rows, in [0, 1]."""
         counts = np.bincount(self.drawn[rows], self.explored[rows], len(self.names))
         return {
             self.names[arm]: float(counts[arm] / counts.sum())
@@ -210,7 +209,7 @@ class Served(ABC):
 
         Args:
             names: The arms.
-            floor: Least probability of an arm that could be drawn.
+            floor: Least probability of an eligible arm.
             rewards: Smallest and largest possible reward.
         """
         several = self.n_arms[self.n_arms > 1]
@@ -229,12 +228,12 @@ class Served(ABC):
     def stretches(
         self, best: str | None, n_compared: int, floor: float, rewards: Interval
     ) -> tuple[CurveStretch, ...]:
-        """Return the course: stretches of about as many decisions each, in order.
+        """Return the learning curve: stretches of about equal size, in order.
 
         Args:
-            best: The best single arm of the comparison; None for none.
-            n_compared: Arms that it was chosen among.
-            floor: Least probability of an arm that could be drawn.
+            best: The best single arm of the comparison.
+            n_compared: Number of arms that it was the best of.
+            floor: Least probability of an eligible arm.
             rewards: Smallest and largest possible reward.
         """
         alike, level = self.alike, 1.0 - ERROR / max(1, n_compared)
@@ -273,14 +272,14 @@ def compare(
     """Compare what was served with a uniform choice and with each single arm.
 
     Args:
-        decisions: Decisions that were served.
-        explored: Those that were drawn from the policy's distribution.
-        most_arms: Number of arms that could be drawn at most.
+        decisions: Number of decisions served.
+        explored: Decisions drawn from the policy's distribution.
+        most_arms: Largest number of eligible arms.
         uniform: Sums over all rewarded decisions, with the weights of a uniform choice.
-        arms: For each arm that is an alternative, sums over those for which it could be drawn.
+        arms: For each alternative arm, sums over the rewarded decisions for which it was eligible.
         n_open: Explored decisions that may still get feedback.
-        fewest_arms: Number of arms that could be drawn at least, where it was not a single one.
-        floor: Least probability of an arm that could be drawn.
+        fewest_arms: Smallest number of eligible arms above 1.
+        floor: Least probability of an eligible arm.
         rewards: Smallest and largest possible reward.
     """
     several = most_arms > 1
@@ -303,15 +302,15 @@ def compare(
 def alternative(
     name: str | None, sums: Weighted, decisions: int, reach: float, rewards: Interval, error: float
 ) -> Alternative | None:
-    """Return an alternative; None where no decision that drew it has a reward.
+    """Return the comparison with an alternative; None if no decision that drew it has a reward.
 
     Args:
-        name: Name of the arm; None for a uniform choice.
-        sums: Sums over the rewarded decisions for which it could be drawn, with its weights.
-        decisions: Decisions so far, of which further ones are counted.
+        name: Name of the arm; None: a uniform choice.
+        sums: Sums over the rewarded decisions for which it was eligible, with its weights.
+        decisions: Number of decisions so far.
         reach: Largest weight that a decision could have had.
         rewards: Smallest and largest possible reward.
-        error: Probability with which its interval may miss.
+        error: Probability that its interval misses.
     """
     if sums.n < 1 or sums.w <= 0.0:
         return None
@@ -332,7 +331,7 @@ def _interval(sums: Weighted, reach: float, rewards: Interval, error: float) -> 
 
 
 def _more(lead: float, low: float, high: float, decisions: int) -> int | None:
-    """Return how many more decisions it takes at least to distinguish a lead from 0.
+    """Return how many more decisions are needed at least to distinguish a lead from 0; see `Alternative`.
 
     Widths fall with the square root of the number of decisions, or slower.
 
@@ -350,15 +349,15 @@ def _more(lead: float, low: float, high: float, decisions: int) -> int | None:
 
 
 NAMED = 3
-"""Arms that a sentence names at most."""
+"""Most arms named in a sentence."""
 
 
 def summarise_served(found: ServedComparison, subject: str = "It") -> str:
-    """Return what is known of what was served, in one sentence or two.
+    """Return a summary of a comparison, in one or two sentences.
 
     Args:
         found: The comparison.
-        subject: What earns, to begin a sentence with.
+        subject: Subject of the first sentence.
     """
     if not found.decisions:
         return "Nothing was asked yet. The line begins with the first decision."
@@ -374,7 +373,7 @@ def summarise_served(found: ServedComparison, subject: str = "It") -> str:
 
 
 def _known(found: ServedComparison, subject: str) -> str:
-    """Return what the settled decisions show."""
+    """Return the result on the settled decisions, in a sentence."""
     if found.earned is None:
         return f"Too early to say: of {_counted(found.decisions)} none has a reward yet; feedback gives one."
     earned = f"{found.earned[0]:.3f} a decision"
@@ -397,7 +396,7 @@ def _known(found: ServedComparison, subject: str) -> str:
 
 
 def awaited(found: ServedComparison) -> str:
-    """Return how many more decisions it takes at least until an alternative is distinguished."""
+    """Return, in words, how many more decisions are needed to distinguish an alternative."""
     counts = [
         choice.more
         for choice in (found.uniform, *found.arms)
@@ -409,7 +408,7 @@ def awaited(found: ServedComparison) -> str:
 
 
 def rounded(n: int) -> int:
-    """Return a number with two digits that count, rounded up.
+    """Return a number rounded up to two significant digits.
 
     >>> rounded(7), rounded(43), rounded(1_234)
     (7, 43, 1300)
@@ -423,7 +422,7 @@ def _counted(n: int, more: str = "") -> str:
 
 
 def _beside(choice: Alternative) -> str:
-    """Return a lead that is beyond doubt.
+    """Return a significant lead in words.
 
     >>> _beside(Alternative("a", 9, 0.5, (0.4, 0.6), -0.05, -0.08, -0.02, None))
     '0.050 (0.020 to 0.080) less'
@@ -433,7 +432,7 @@ def _beside(choice: Alternative) -> str:
 
 
 def _so_far(choice: Alternative) -> str:
-    """Return a lead that may be nothing.
+    """Return a lead whose interval contains 0 in words.
 
     >>> _so_far(Alternative(None, 9, 0.5, (0.4, 0.6), 0.05, -0.02, 0.12, 100))
     'between 0.020 less and 0.120 more'
@@ -442,7 +441,7 @@ def _so_far(choice: Alternative) -> str:
 
 
 def _arms(arms: Sequence[Alternative]) -> str:
-    """Return what is shown of the single arms, of which none is better, to end a sentence."""
+    """Return the result for the single arms when none is better, as the end of a sentence."""
     if not arms:
         return ""
     worse = [arm for arm in arms if arm.worse]
@@ -460,19 +459,19 @@ def _arms(arms: Sequence[Alternative]) -> str:
 
 
 MARKS = 12
-"""Changes that a curve shows at most: the newest ones."""
+"""Most changes shown on a curve, the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The reward a decision that the newest promoted warm start expected of what it promoted.
+    """The reward per decision that the newest promoted warm start expected of its candidate.
 
     Attributes:
-        value: As its evaluation estimated it.
-        low: Lower bound.
+        value: Estimate of its evaluation.
+        low: Lower bound of the estimate.
         run: Number of the run.
-        at: When it ended, seconds since the epoch.
-        decision: How many decisions there were by then.
+        at: When the run ended, seconds since the epoch.
+        decision: Number of decisions by then.
     """
 
     value: float
@@ -484,11 +483,11 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A change of what is served or of what comes in.
+    """A change on a learning curve: of the arms, of the recipe, or a drift alarm.
 
     Attributes:
-        at: When, seconds since the epoch.
-        decision: How many decisions there were by then.
+        at: Time, seconds since the epoch.
+        decision: Number of decisions by then.
         what: The change and its reason, as a sentence.
     """
 
@@ -499,13 +498,13 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class LearningCurve:
-    """What a policy has earned since the first decision.
+    """The rewards of a service since its first decision.
 
     Attributes:
-        whole: All decisions together.
-        stretches: The same in parts, in order.
-        marks: What changed, in order.
-        promise: What a warm start expected; None where none is on record.
+        whole: The comparison on all decisions.
+        stretches: The learning curve, in order.
+        marks: Changes, in order.
+        promise: The expectation of a warm start, if one is on record.
     """
 
     whole: ServedComparison
@@ -517,14 +516,14 @@ class LearningCurve:
 def read_curve(
     store: Store, rule: RewardRule, floor: float, configured: str, *, ranks: bool
 ) -> LearningCurve:
-    """Read the course of learning from the sums of a log.
+    """Read the learning curve from the rollups of a log.
 
     Args:
         store: The log.
         rule: Has the range of rewards.
-        floor: Least probability of an arm that could be drawn.
-        configured: Digest of the configured recipe, whose warm start is looked for.
-        ranks: Whether actions come with each request, so that there is no arm which could always be used.
+        floor: Least probability of an eligible arm.
+        configured: Digest of the configured recipe, whose warm start sets the promise.
+        ranks: Whether actions come with each request, so that single arms cannot be compared.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -555,9 +554,9 @@ def read_curve(
 
 
 def read_promise(run: Run) -> Promise | None:
-    """Return what the evaluation of a run expected of its candidate; None where none is on record.
+    """Return the expectation of a run's evaluation, if one is on record.
 
-    The candidate of a first start is promoted without one: there was no traffic to judge it by.
+    The candidate of a first start is promoted without an evaluation, because there was no traffic yet.
     """
     for step in run.steps:
         for name, result in (step["found"] if step["name"] == "evaluate" else {}).items():
@@ -571,8 +570,8 @@ def read_promise(run: Run) -> Promise | None:
 def list_changes(
     live: Iterable[LiveArms], promoted: Iterable[promotions.Promotion], alarms: Iterable[Alarm]
 ) -> list[tuple[float, str]]:
-    """Return changes with their times and a sentence each, in order of time."""
-    # arms that a version brought became live by its promotion, which has a sentence of its own
+    """Return the time and the sentence of each change, in order of time."""
+    # arms that a version brought became live by its promotion, which has a sentence
     return sorted(
         [
             *((arm_set.at, _about_arms(arm_set)) for arm_set in live if arm_set.version is None),
@@ -612,7 +611,7 @@ def _about_promotion(promotion: promotions.Promotion) -> str:
 
 
 def _unjudged(promotion: promotions.Promotion) -> str:
-    by_operator = promotion.forced and not promotion.automatic  # a first start has nothing to be judged by
+    by_operator = promotion.forced and not promotion.automatic  # a first start has no traffic to be judged by
     return " without the gate's consent" if by_operator else ""
 
 
@@ -621,12 +620,12 @@ def _about_alarm(alarm: Alarm) -> str:
 
 
 class PositionSums(Served):
-    """Sums of a log by position, and the arms that were live there.
+    """What was served, from the rollups of a log by position and the sets of live arms.
 
     Args:
-        rows: Sums by stretch of the log; the slot of a row is the position where its stretch starts.
-        live: Names of the arms that were live and switched on, in order; empty where none are compared.
-        since: Position after which each of them was live, rising.
+        rows: Rollups by stretch of the log; the slot of a row is the first position of its stretch.
+        live: Each set of arms that was live and switched on, in order; empty to compare none.
+        since: Position after which each set was live, increasing.
         last: Position of the last decision.
         n_open: Explored decisions that may still get feedback.
     """
@@ -652,7 +651,7 @@ class PositionSums(Served):
         super().__init__(n, n_open, names.tolist(), drawn, rows.n_arms, explored)
 
     def decisions_until(self, position: int) -> int:
-        """Return how many decisions there are up to a position, interpolated within a stretch."""
+        """Return the number of decisions up to a position, interpolated within a stretch."""
         at = int(np.searchsorted(self._starts, position, side="right")) - 1
         if at < 0:
             return 0
@@ -662,10 +661,10 @@ class PositionSums(Served):
 
     @cached_property
     def _whole_sets(self) -> Integers:
-        """Which of the live sets a row was drawn from, (n,); -1 where not all of its arms could be drawn.
+        """Index of the live set whose arms were all eligible in a row, shape (n,); -1: some were masked.
 
-        A set of as many arms as are live holds all of these. Where the live arms changed within a stretch,
-        its rows are of neither set.
+        The numbers are compared: a row with as many eligible arms as were live had all of them. Rows of a
+        stretch within which the live arms changed get -1.
         """
         none = np.full(len(self.drawn), -1)
         if not len(self._since) or not len(self._starts):
@@ -679,8 +678,8 @@ class PositionSums(Served):
 
     @override
     def having(self, arm: str) -> Flags:
-        """Every live arm could be drawn for these decisions, this one among them."""
-        holding = np.array([arm in arms for arms in self._live] + [False])  # -1 is the last one
+        """Return the rows in which all live arms were eligible, if `arm` was live."""
+        holding = np.array([arm in arms for arms in self._live] + [False])  # index -1 is the last item
         return holding[self._whole_sets]
 
     @override
@@ -703,7 +702,7 @@ def weighted(rows: rollups.Sums, target: Floats) -> Weighted:
 
     Args:
         rows: Sums by arm and number of eligible arms.
-        target: Probability that the target gives to the drawn arm of each row, shape (n,).
+        target: Probability of each row's drawn arm under the target policy, shape (n,).
     """
     c = rows.columns
     return Weighted(
@@ -719,19 +718,19 @@ def weighted(rows: rollups.Sums, target: Floats) -> Weighted:
 
 
 MOST_KINDS = 8
-"""Kinds that are shown by name."""
+"""Most kinds shown by name; the others are summed up."""
 
 OTHERS = "all others"
 
 
 @dataclass(frozen=True)
 class KindShares:
-    """What was drawn for one kind of question.
+    """The arms drawn for one kind of question.
 
     Attributes:
-        name: The value of the feature.
+        name: Value of the feature that defines the kind.
         n: Explored decisions of the kind.
-        shares: Share of each arm that was drawn for them, in [0, 1].
+        shares: Share of each drawn arm, in [0, 1].
     """
 
     name: str
@@ -740,13 +739,13 @@ class KindShares:
 
 
 def shares_by_kind(draws: Sequence[tuple[str, Mapping[str, float]]]) -> tuple[str, list[KindShares]]:
-    """Return the feature that separates most questions, and the shares of the arms by its values.
+    """Return a feature that divides questions into kinds, and the shares of the arms by its values.
 
-    That is one of several values before one of a single value, what a caller sent before the form of the
-    question, and the most frequent of these.
+    A feature with more than one value is preferred; then one that callers send over one that is computed from
+    the question; then the most frequent one.
 
     Args:
-        draws: Drawn arm and named features of the question of some explored decisions.
+        draws: Drawn arm of each decision, and the named features of its question.
 
     >>> who, how = {"ask=who": 1.0}, {"ask=how": 1.0, "w=x": 1.0}
     >>> shares_by_kind([("a", who), ("b", who), ("b", how)])[1]
@@ -761,14 +760,14 @@ def shares_by_kind(draws: Sequence[tuple[str, Mapping[str, float]]]) -> tuple[st
 
 
 def rows_by_kind(questions: Sequence[Mapping[str, float]]) -> tuple[str, dict[str, list[int]]]:
-    """Return the feature that separates most questions (`shares_by_kind`), and the questions by its values.
+    """Return the feature that divides questions into kinds (`shares_by_kind`), and the questions by value.
 
     Args:
-        questions: Named features of some questions.
+        questions: Named features of each question.
 
     Returns:
-        The feature, and the places of the questions of each value, the most frequent value first and
-        `OTHERS` last; an empty name and no value where no feature names a kind.
+        The feature, and the indices of the questions of each value, the most frequent value first and
+        `OTHERS` last; an empty name and mapping if no feature names a kind.
 
     >>> rows_by_kind([{"tier=pro": 1.0}, {"tier=free": 1.0}, {"tier=pro": 1.0}, {}])
     ('tier', {'pro': [0, 2], 'free': [1], 'all others': [3]})

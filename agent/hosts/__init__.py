@@ -1,1 +1,1 @@
-"""What the deployments of the service run, each in a module that imports only what it needs."""
+"""The processes of the service's deployments, each in a module that imports only what it needs."""

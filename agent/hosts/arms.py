@@ -1,4 +1,4 @@
-"""Which arms a host runs, and those that run in a replica of the ingress."""
+"""The arms that a host runs, and those that run in a replica of the ingress."""
 
 from collections.abc import Collection, Mapping
 from contextlib import closing
@@ -25,7 +25,7 @@ Arms = Mapping[str, ArmSpec]
 
 
 def read_settings(config: AppConfig) -> ArmSettings:
-    """Return what every host builds its arms from."""
+    """Return the settings from which every host builds its arms."""
     return ArmSettings(
         config.corpus_sources,
         config.indexes_path,
@@ -38,7 +38,7 @@ def read_settings(config: AppConfig) -> ArmSettings:
 
 
 def arms_on(host: str | None, arms: Arms, deployments: Collection[str]) -> dict[str, dict[str, ArmSpec]]:
-    """Return the arms that a deployment runs, or a replica of the ingress for None, each with its members."""
+    """Return the arms of a deployment, each with its member arms; None: a replica of the ingress."""
     graph = ArmGraph(arms)
     return {
         name: graph.closure(name)
@@ -48,7 +48,7 @@ def arms_on(host: str | None, arms: Arms, deployments: Collection[str]) -> dict[
 
 
 def live(config: AppConfig) -> Arms:
-    """Return the live arms; those of the configuration where the log is unavailable."""
+    """Return the live arms; or those of the configuration, if the log is unavailable."""
     try:
         with closing(Store(config.database_url)) as store:
             return config.with_arms(arm_sets.at_start(store, config.arm_documents)).arms
@@ -57,7 +57,7 @@ def live(config: AppConfig) -> Arms:
 
 
 def live_on(host: str, config: AppConfig) -> dict[str, dict[str, ArmSpec]]:
-    """Return the live arms of a deployment, which calls this at its start, and begin its telemetry."""
+    """Begin the telemetry of a deployment at its start, and return its live arms."""
     begin(config.telemetry)
     return arms_on(host, live(config), ArmGraph(config.arms).deployments())
 
@@ -71,23 +71,21 @@ def open_here(
 ) -> HostedArms:
     """Build the arms that a replica of the ingress runs, and load the encoders that it decides with.
 
-    Those of decision points besides the default one are built once its replica starts.
-
-    Those that only arms need are `expected` of `embedders`: a model takes seconds to load, in which
-    a replica can serve its other arms.
+    The arms of further decision points are built once the replica starts. Encoders that only arms need are
+    marked as `expected` of `embedders`: a model takes seconds to load, while the replica serves other arms.
 
     Args:
         config: The configuration.
         deployed: The other hosts of arms, by deployment.
         embedders: The encoders.
         generator: The language model, for arms that prompt it.
-        cache: Keeps what arms with `cache` find; None keeps nothing.
+        cache: Caches the retrievals of arms with `cache`; None: no caching.
 
     Returns:
-        All arms, here and elsewhere.
+        All arms, here and on other hosts.
 
     Raises:
-        ArmError: An arm of the configuration cannot be built, or an encoder not be loaded.
+        ArmError: An arm of the configuration cannot be built, or an encoder cannot be loaded.
     """
     now, _, *others = live(config), *config.by_point.values()
     embedders.open(_encoders_of_decisions(config).union(*map(_encoders_of_decisions, others)))

@@ -48,16 +48,16 @@ logger = logging.getLogger(__name__)
 
 @serve.ingress()
 class Ingress:
-    """A replica of the HTTP interface; it decides, embeds and searches with light arms in its own process.
+    """A replica of the HTTP interface; it decides, embeds and searches with light arms in its process.
 
     Args:
         config: The configuration, with absolute paths.
         arms: The deployed hosts of arms, by name.
         embedders: The deployed encoders, by backbone.
         generators: The hosts of the language models, by name.
-        learner: The learner.
-        jobs: The evaluations and warm starts.
-        counters: Folder of the counters of all replicas of a machine.
+        learner: The learner's deployment.
+        jobs: The deployment of evaluations and warm starts.
+        counters: Folder of the counters of all replicas on a machine.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Ingress:
         counters: str,
     ) -> None:
         begin(config.telemetry)
-        del learner, jobs  # bound so that they are deployed; they share the log alone
+        del learner, jobs  # bound so that they are deployed; they share only the log
         writers = {
             name: RemoteGenerator(config.models[name].engine, handle) for name, handle in generators.items()
         }
@@ -103,7 +103,7 @@ class Ingress:
         return TimeLimit(app, _request_timeout_s()) if folder is None else listening(app, Path(folder))
 
     async def check_health(self) -> None:
-        """Fail when the watcher of versions has stopped or the clock jumped: the replica is replaced."""
+        """Fail if a background task has stopped or the clock jumped, so that the replica is replaced."""
         self._replica.check()
         if self._replica.service.ready and not self._settled:
             self._settled = True
@@ -111,18 +111,18 @@ class Ingress:
 
 
 def open_cache(spec: RetrievalCacheSpec, folder: str) -> retrieval_cache.RetrievalCache:
-    """Return the cache of what arms find, in a folder of this service alone on this machine."""
+    """Return the cache of retrievals, in a folder that only this service uses on this machine."""
     return retrieval_cache.RetrievalCache(Path(folder), spec.size_mib << 20, spec.ttl_s)
 
 
 def listens_on() -> str:
-    """Return the address that Ray Serve's own proxy listens on; of a Ray without a controller, loopback."""
+    """Return the address of Ray Serve's proxy; loopback without a controller."""
     client = _get_global_client(raise_if_no_controller_running=False)
     return "127.0.0.1" if client is None else str(client.http_config.host)
 
 
 def _request_timeout_s() -> float | None:
-    """Return the time-out of Ray Serve's own proxy; None where there is none."""
+    """Return the time-out of Ray Serve's proxy, if it has one."""
     client = _get_global_client(raise_if_no_controller_running=False)
     return None if client is None else client.http_config.request_timeout_s
 
@@ -143,7 +143,7 @@ def open_replica(config: AppConfig, backends: Backends, counters: str) -> Replic
 
 
 def deployments() -> dict[str, tuple[bool, str]]:
-    """Ask Ray Serve whether each deployment of this service is healthy, and how its replicas are."""
+    """Ask Ray Serve whether each deployment of this service is healthy, and for the state of its replicas."""
     try:
         statuses = serve.status().applications[serve.get_replica_context().app_name].deployments
     except (RayError, RayServeException, KeyError) as error:
@@ -158,20 +158,20 @@ def deployments() -> dict[str, tuple[bool, str]]:
 HEADER = b"x-request-timeout-seconds"
 
 MARGIN_S = 0.25
-"""Seconds for the way from the proxy to a replica and back; of a short time-out, an eighth."""
+"""Seconds for the way from the proxy to a replica and back; an eighth of a short time-out."""
 
 
 class TimeLimit:
-    """Answer what is late in the envelope, before the proxy of Ray Serve refuses it in plain text.
+    """Answer late requests with an error in the envelope, before Ray Serve's proxy answers in plain text.
 
-    On one machine `armwise serve` has a proxy of its own, without such a time-out. A cluster has Ray Serve's:
-    its `request_timeout_s`, in whose place a request may name another with `X-Request-Timeout-Seconds`.
+    On one machine `armwise serve` runs HAProxy, which has no such time-out. On a cluster the time-out is
+    `request_timeout_s` of Ray Serve, or the header `X-Request-Timeout-Seconds` of a request.
 
-    A turn is stopped by its own deadline, a margin earlier, so that its refusal names the decision.
+    A turn has its deadline slightly earlier, so that its error names the decision.
 
     Args:
         app: The application behind it.
-        default_s: `request_timeout_s` of the proxy; None for none.
+        default_s: `request_timeout_s` of the proxy; None: no time-out.
     """
 
     def __init__(self, app: ASGIApp, default_s: float | None) -> None:
@@ -189,7 +189,7 @@ class TimeLimit:
             async with asyncio.timeout(limit_s - margin_s) as timeout:
 
                 async def sending(message: Message) -> None:
-                    timeout.reschedule(None)  # what has begun cannot become a refusal
+                    timeout.reschedule(None)  # a response that has begun cannot become an error
                     await send(message)
 
                 await self._app({**scope, "headers": headers}, receive, sending)
@@ -201,7 +201,7 @@ class TimeLimit:
             await late.response(request_id and request_id.decode("latin-1"))(scope, receive, send)
 
     def _limit_s(self, headers: dict[bytes, bytes]) -> float | None:
-        """Return the time-out that the proxy applies to a request; None for none, and where it is refused."""
+        """Return the time-out that the proxy applies to a request; None: none, or an invalid header."""
         if HEADER not in headers:
             return self._default_s
         try:
@@ -212,15 +212,15 @@ class TimeLimit:
 
 
 def keep_what_is_loaded() -> None:
-    """Leave modules and models out of garbage collections, which would take longer than a request."""
+    """Exclude modules and models from garbage collections, which would take longer than a request."""
     gc.collect()
     gc.freeze()
 
 
 def once_the_log_answers(make: Callable[[], T], pause_s: float = OPENING_S) -> T:
-    """Return what `make` returns, called again while the log is unavailable.
+    """Return the result of `make`, which is called again while the log is unavailable.
 
-    Ray Serve abandons a deployment whose replicas fail a few times while they start.
+    Ray Serve abandons a deployment whose replicas fail a few times at their start.
 
     Args:
         make: Opens the log.

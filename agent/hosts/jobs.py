@@ -1,4 +1,4 @@
-"""What runs beside the service: evaluations, warm starts and the canaries that they begin."""
+"""The background jobs of the service: evaluations, warm starts and the canaries that they begin."""
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -16,7 +16,7 @@ from armwise.feedback.log import Store
 
 
 class JobsHost:
-    """Evaluations, scheduled warm starts and canaries of all decision points. Two replicas do no harm."""
+    """Evaluations, scheduled warm starts and canaries of all decision points; two replicas may coexist."""
 
     def __init__(self, config: AppConfig) -> None:
         begin(config.telemetry)
@@ -55,6 +55,6 @@ class JobsHost:
         return task
 
     def check_health(self) -> None:
-        """Fail when the clock jumped or the polling thread has stopped: the replica is replaced."""
+        """Fail if the clock jumped or the polling thread has stopped, so that the replica is replaced."""
         self._clock.check()
         self._jobs.check()

@@ -1,4 +1,4 @@
-"""The learner."""
+"""The process of the learners, one for each decision point."""
 
 import gc
 import logging
@@ -40,24 +40,24 @@ class LearnerHost:
         ]
 
     def check_health(self) -> None:
-        """Fail when learning has failed somewhere or the clock jumped, so that the learner is replaced."""
+        """Fail if a learner has failed or the clock jumped, so that the process is replaced."""
         self._clock.check()
         for learner in self._learners:
             learner.check()
 
 
 class LearnerOfPoint:
-    """A learner. It takes an epoch once; a replacement takes a newer one, and the old one stops.
+    """The learner of a decision point. It takes an epoch once; its replacement takes a newer one.
 
-    What it fails with is on record until it, or its replacement, has made a step.
+    Its failure stays in the log until it, or its replacement, has made a step.
     """
 
     def __init__(self, config: AppConfig, clock: SteadyClock, point: str) -> None:
         self._config = config
         self._clock = clock
         self._point = point
-        self._on_record = False  # what this process has failed with
-        self._cleared = False  # what an earlier one may have recorded
+        self._on_record = False  # whether a failure of this process is in the log
+        self._cleared = False  # whether the failure of an earlier process was removed
         self._promoted = "", 0  # the recipe of the promotion, and the arms that it was checked for
         self._thread = LearnerThread(self._learner, config.learning.interval_s)
 
@@ -74,8 +74,8 @@ class LearnerOfPoint:
         return lag.SuccessorCheck(self._store)
 
     def _learner(self, running: Learner | None = None) -> Learner:
-        """Return the running learner, or a new one where another recipe is active now."""
-        if running is not None and not self._cleared:  # which has made a step
+        """Return the running learner, or a new one if another recipe is active now."""
+        if running is not None and not self._cleared:  # the running learner has made a step
             clear(Work.LEARNER, self._point)
             self._cleared = True
         config = self._config
@@ -102,7 +102,7 @@ class LearnerOfPoint:
         )
 
     def check(self) -> None:
-        """Fail when learning has failed; a superseded learner fails once its successor has stopped."""
+        """Fail if learning has failed; a superseded learner fails once its successor has stopped."""
         try:
             self._thread.check()
         except Exception as error:
@@ -112,7 +112,7 @@ class LearnerOfPoint:
             self._succession.check()
 
     def _record(self, error: Exception) -> None:
-        """Record what learning has failed with, once: the check fails until the process is replaced."""
+        """Record the failure of learning, once: the check fails until the process is replaced."""
         if self._on_record:
             return
         self._on_record = True

@@ -1,7 +1,7 @@
-"""What computes in this process: the kernel of BLAS, the instructions that numpy uses, and the libraries.
+"""The arithmetic of this process: the kernel of BLAS, the instructions that numpy uses, and the libraries.
 
-Equal logs give equal states, to the bit, where the arithmetic is the same. Another processor sums in another
-order: there, states and probabilities are equal up to rounding.
+With the same arithmetic, equal logs give bitwise equal states. Another processor may sum in another order, so
+that states and probabilities are equal up to rounding.
 """
 
 from functools import cache
@@ -11,12 +11,12 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 LIBRARIES = ("numpy", "scipy", "vowpalwabbit", "river", "xgboost-cpu", "torch")
-"""Whose results enter states; one that is not installed is left out."""
+"""Libraries whose results enter states; those that are installed are named."""
 
 
 @cache
 def arithmetic() -> str:
-    """Return what computes here, such as `openblas Zen; AVX2; numpy 2.4.2, scipy 1.18.0`."""
+    """Describe the arithmetic, such as `openblas Zen; AVX2; numpy 2.4.2, scipy 1.18.0`."""
     blas = sorted(
         (library for library in threadpool_info() if library["user_api"] == "blas"),
         key=lambda library: ("numpy" not in library["filepath"], library["filepath"]),

@@ -1,16 +1,14 @@
 """The learner: fold the training log into a policy, and publish versions of it.
 
-The state of a policy is a function of the training log and of its recipe, nothing else. A
-checkpoint only saves time: where a policy does not resume exactly from one, the log is
-replayed from its start.
+The state of a policy is a function of the training log and of its recipe. A checkpoint only saves time: if a
+policy does not resume exactly from it, the training log is replayed from its start.
 
-Versions never step back: a learner that replays examples of published versions publishes nothing
-until it is past them, and the first version of a recipe has learned the whole training log.
+Versions only move forward: a learner that replays examples publishes once it is past the published versions,
+and the first version of a recipe has learned the entire training log.
 
-Candidates are versions of other recipes than the active one, published beside the live learner. Publishing
-one takes no epoch, so the live learner goes on. A candidate is a function of its recipe and of the training
-log alone: a learner that continues it after its promotion gets the same versions as one that has had the
-recipe from the start.
+Candidates are versions of recipes other than the active one. Publishing one takes no epoch, so the live
+learner goes on. A learner that continues a candidate after its promotion gets the same versions as one that
+had the recipe from the start.
 """
 
 import logging
@@ -47,19 +45,19 @@ from armwise.feedback.training_log import (
 logger = logging.getLogger(__name__)
 
 MOST_NAMED = 20
-"""Values beyond their limits that are named in one step; further ones are counted."""
+"""Values beyond their limits that one step logs by name; further ones are counted."""
 
 BATCH = 5000
-"""Examples that are learned in one step."""
+"""Most examples learned in one step."""
 
 SPENDING_BATCH = 5000
-"""Requests whose costs are read at a time."""
+"""Requests whose costs are read in one step."""
 
 REPORT_EVERY = 1000
 """Examples between two progress reports of a candidate."""
 
 PUBLISH_S = 5.0
-"""How long a learner that is behind trains before it publishes and logs its progress."""
+"""Seconds after which a learner that is behind publishes and logs its progress."""
 
 MAX_PAUSE_S = 10.0
 """Longest pause between two attempts while the log is unavailable."""
@@ -74,19 +72,19 @@ class Learner:
         arms: Names of the arms that the policy may choose among.
         epoch: The right to write, from `take_epoch`.
         clock: Seconds since the epoch.
-        timer: Seconds, never going back.
-        drift: How drift is detected; None to detect none.
-        budget: The ceiling on costs whose price it keeps; None for none.
+        timer: Monotonic seconds.
+        drift: How drift is detected; None: drift is not watched.
+        budget: The limit on costs whose price the learner maintains.
         backbones: Encoders by name, for the router of the recipe.
-        keep_texts_days: Age at which texts are erased, some in each step; None for never.
-        token_prices: Prices of tokens today, for the budget; None where no language model has any.
+        keep_texts_days: Age in days at which texts are erased, some in each step; None: never.
+        token_prices: Current prices of tokens, for the budget.
 
     Attributes:
-        recipe: What it learns.
-        behind: Whether examples were left after the last step, or facts to be counted for the pages.
+        recipe: The recipe that it learns.
+        behind: Whether the last step left examples to learn, or facts to count for the console.
 
     Raises:
-        PolicyError: No such policy can be built.
+        PolicyError: The policy cannot be built.
     """
 
     def __init__(
@@ -113,7 +111,7 @@ class Learner:
         self._epoch = epoch
         self._joiner = Joiner(store, recipe.reward, epoch)
         self._policy = recipe.build(arms)
-        self._known: int | None = None  # the last example learned; None before the first
+        self._known: int | None = None  # position of the last example learned
         self._version: Version | None = None
         self._published = -1  # examples learned by the newest version that can be loaded
         self._reported_at = timer()  # when it last published or logged its progress
@@ -130,13 +128,13 @@ class Learner:
 
     @property
     def learned(self) -> int:
-        """Position of the training log up to which the policy is trained."""
+        """Position in the training log of the last example learned."""
         if self._known is not None:
             return self._known
         return self.recipe.start.after if self.recipe.start else 0
 
     def _resume(self) -> None:
-        """Continue the newest version of this recipe, where its checkpoint is as good as a replay."""
+        """Continue from the newest version of this recipe, if its policy resumes exactly."""
         self._version = versions.latest(self._store, self.recipe.digest)
         if self._version is None:
             return
@@ -144,7 +142,7 @@ class Learner:
         try:
             saved = load_checkpoint(self._store, self._policy, self._version)
         except PolicyError as error:
-            # No replica can load it either: it is published again.
+            # No replica can load it either, so it is published again.
             logger.warning("%s: replaying the log", error)
             self._published -= 1
             self._policy, self._known = resume_point(self._store, self._policy, self._version)
@@ -155,14 +153,14 @@ class Learner:
     def step(self) -> Version | None:
         """Join new facts and learn a batch of examples; return the version if one is published.
 
-        A version is published when something was learned and no example is left. While there are
-        more, one is published every few seconds, if it is not the first of its recipe.
+        A version is published when all examples are learned. While more are left, one is published every few
+        seconds, except for the first of its recipe.
 
         Raises:
             SupersededError: Another learner has taken the epoch.
             RebuiltError: The training log was rebuilt; start a new learner.
             LogGapError: Rows of the log are missing.
-            LogUnavailableError: Try again later, with a new learner; nothing was lost.
+            LogUnavailableError: Try again later, with a new learner; the log has everything.
         """
         if self._prices:
             self._prices.step()
@@ -203,7 +201,7 @@ class Learner:
         return self._version
 
     def _reporting_restarts(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yield examples; where the policy restarts at one, raise an alarm."""
+        """Yield examples; raise an alarm at each one that the policy restarts at."""
         n_restarts = len(list_restarts(self._policy))
         for example in examples:
             yield example
@@ -221,7 +219,7 @@ class Learner:
             n_restarts = len(list_restarts(self._policy))
 
     def _score_unscored(self, upto: int) -> None:
-        """Score the decisions of the next examples that the router of the recipe has not seen."""
+        """Compute missing scores of the recipe's router on the decisions of the next examples."""
         if self.recipe.router is not None:
             decisions = router_contexts.unscored(
                 self._store, self.recipe.router, join=self._rule.join, after=self.learned, upto=upto
@@ -229,7 +227,7 @@ class Learner:
             score_unscored(self._store, self.recipe.router, decisions, self._backbones)
 
     def _name_damage(self, upto: int) -> None:
-        """Log each value beyond its limits in the facts that were joined."""
+        """Log the values beyond their limits in the facts just joined."""
         damaged = damage.read(self._store, self._looked_through, upto)
         for row in damaged[:MOST_NAMED]:
             logger.warning("%s", row)
@@ -257,13 +255,13 @@ class Learner:
 class LearnerThread:
     """Run a learner until it is stopped or superseded.
 
-    A superseded one ends without a failure: restarting it would take the epoch from its successor.
+    Being superseded is a normal end: a restart would take the epoch from the successor.
 
     Args:
-        make: Called in the thread before each step; returns the learner for it. That is its argument,
-            unless another recipe is active now; for None, at the start and after the log was
-            unavailable, a new learner of the same epoch.
-        interval_s: Pause between two steps where no example is left; it grows while the log is
+        make: Called in the thread before each step with the learner of the last step; returns it again, or
+            a new learner if another recipe is active. It gets None at the start and after the log was
+            unavailable, and returns a new learner of the same epoch then.
+        interval_s: Pause between two steps when all examples are learned; it grows while the log is
             unavailable.
 
     Attributes:
@@ -280,7 +278,7 @@ class LearnerThread:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise the error that the learner failed with, if it did."""
+        """Raise the error that the learner failed with, if it has failed."""
         if self._failure is not None:
             raise self._failure
 
@@ -300,7 +298,7 @@ class LearnerThread:
             except LogUnavailableError as error:
                 pause_s = min(max(self._interval_s, 2 * pause_s), MAX_PAUSE_S)
                 logger.warning("the learner waits %.3g s for the log: %s", pause_s, error)
-                learner = None  # its policy may have learned examples that were not published
+                learner = None  # its policy may have learned unpublished examples
             except SupersededError as error:
                 logger.warning("the learner stops: %s", error)
                 self.superseded = True
@@ -312,16 +310,16 @@ class LearnerThread:
 
 
 class PriceKeeper:
-    """Folds the costs in the log into a price; continues from the newest one of the budget.
+    """Folds the costs in the log into the price of a budget, continuing from its newest price.
 
-    A new budget begins with the next request, at a price that is found from there.
+    A new budget starts at the end of the log, with the initial price of its `Pacer`.
 
     Args:
         store: The log.
         budget: The budget.
         epoch: The right to write, from `take_epoch`.
         clock: Seconds since the epoch.
-        tokens: Prices of tokens today, at which arms are expected to cost what they do.
+        tokens: Current prices of tokens, for the expected costs of arms.
     """
 
     def __init__(
@@ -339,7 +337,7 @@ class PriceKeeper:
 
         Raises:
             SupersededError: Another learner has taken the epoch.
-            LogUnavailableError: Try again later, with a new one.
+            LogUnavailableError: Try again later, with a new instance.
         """
         spending = prices.read_spending(self._store, self._budget, self._seq, SPENDING_BATCH)
         if not spending:
@@ -361,24 +359,24 @@ def publish_candidate(
     on_progress: Progress = lambda *_: None,
     backbones: Mapping[str, Backbone] | None = None,
 ) -> Version:
-    """Train a recipe on the training log as it is now, and publish a version of it.
+    """Train a recipe on the current training log, and publish a version of it.
 
     Args:
         store: The log.
         recipe: The policy, the reward and the starting point.
-        arms: All arms that it may choose among; a policy that names another one is refused.
+        arms: All arms that it may choose among; a policy that names another arm is refused.
         clock: Seconds since the epoch.
         on_progress: Called with the progress.
         backbones: Encoders by name, for the router of the recipe.
 
     Returns:
-        The version; the newest one of the recipe where that has learned as much already.
+        The version; or the newest version of the recipe, if that has learned everything already.
 
     Raises:
-        PolicyError: No such policy can be built.
-        ValueError: The recipe starts after the end of the training log; or its router cannot be used here,
-            a RouterError.
-        ModelNotFoundError: The model of an encoder is not where its name says.
+        PolicyError: The policy cannot be built.
+        ValueError: The recipe starts after the end of the training log; or, as a RouterError, its router
+            cannot be used here.
+        ModelNotFoundError: The model of an encoder cannot be found.
         LogGapError: Rows of the log are missing.
         RebuiltError: The training log was rebuilt meanwhile; call again.
         LogUnavailableError: Nothing was published; try again later.
@@ -390,7 +388,7 @@ def publish_candidate(
         joined = read_position(connection, recipe.reward.join).examples_seq
     if start.after > joined:
         raise ValueError(f"a start after example {start.after}: the training log has {joined}")
-    if recipe.router is not None:  # all that is joined above, and what waits for feedback
+    if recipe.router is not None:  # all decisions joined above, and those that wait for feedback
         decisions = router_contexts.unscored(store, recipe.router, newest=MOST)
         score_unscored(store, recipe.router, decisions, backbones or {}, on_progress)
         if len(decisions) == MOST:

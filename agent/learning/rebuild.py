@@ -1,9 +1,9 @@
 """Rebuild the training log and the versions from the facts of the log, and compare them with the stored ones.
 
-The training log is folded from the first fact on, and the policy learns it from the start, as a learner that
-was never stopped would. Equal logs give equal digests where the arithmetic is the same: where they differ,
-one of them was changed. Versions that another processor, or another version of a library, has computed are
-compared by their numbers, which may differ by `TOLERANCE`.
+The training log is folded from the first fact on, and the policy learns it from the start, like a learner
+that was never stopped. With the same arithmetic, a digest that differs means that a state was changed.
+Versions that another processor, or another version of a library, has computed are compared by their numbers,
+which may differ by `TOLERANCE`.
 """
 
 import time
@@ -42,7 +42,7 @@ from armwise.feedback.training_log import (
 TOLERANCE = 1e-6
 """Largest relative difference of two numbers of equal states that two kernels of BLAS have computed.
 
-One product differs by 1e-16, and a policy adds thousands of them.
+A single product differs by 1e-16; a policy adds thousands of them.
 """
 
 REPAIR_HINT = "to put what the log gives in the place of what differs: `armwise rebuild`, without --verify"
@@ -59,18 +59,18 @@ class RebuildError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ComparedDigest:
-    """A digest rebuilt from the log beside the stored one.
+    """A state rebuilt from the log, compared with the stored one.
 
     Attributes:
-        what: What was compared.
-        upto: Rows of the training log behind it.
-        expected: Digest of the rebuilt state; empty where the log has not been joined so far.
-        found: Digest of the stored state; empty where there is none.
-        version: The version; None for the training log.
+        what: Name of the state.
+        upto: Rows of the training log that the state covers.
+        expected: Digest of the rebuilt state; empty if the log is not joined that far.
+        found: Digest of the stored state; empty if it is missing.
+        version: Number of the version; None: the training log.
         mended: Whether the stored state was replaced by the rebuilt one.
-        elsewhere: Whether it was computed with another arithmetic, where the digests need not be equal.
-        difference: Largest relative difference of the numbers of both states, for one of another arithmetic;
-            None where it is not compared so, or its bytes are not kept.
+        elsewhere: Whether another arithmetic computed the stored state, so that digests may differ.
+        difference: Largest relative difference of the numbers of both states, if `elsewhere` and the stored
+            bytes are kept.
     """
 
     what: str
@@ -84,14 +84,14 @@ class ComparedDigest:
 
     @property
     def equal(self) -> bool:
-        """Whether both are the same state: up to rounding, where another arithmetic computed it."""
+        """Whether both are the same state, up to rounding if another arithmetic computed the stored one."""
         if self.expected == self.found:
             return True
         return self.elsewhere and (self.difference is None or self.difference <= TOLERANCE)
 
     @property
     def verdict(self) -> str:
-        """Whether both are equal, in words."""
+        """The result of the comparison, in words."""
         if not self.equal:
             return "no, mended" if self.mended else "no"
         if self.expected == self.found:
@@ -108,7 +108,7 @@ class RebuildReport:
     Attributes:
         compared: The training log, and versions of the active or the requested recipe.
         notes: Remarks, one sentence each.
-        remedy: What to do where not all is sound.
+        remedy: What to do if a state is not sound.
     """
 
     compared: tuple[ComparedDigest, ...]
@@ -117,7 +117,7 @@ class RebuildReport:
 
     @property
     def sound(self) -> bool:
-        """Whether everything stored is now what the log gives."""
+        """Whether every stored state is equal to the rebuilt one, or was replaced by it."""
         return all(comparison.equal or comparison.mended for comparison in self.compared)
 
     def table(self) -> Table:
@@ -144,23 +144,22 @@ def rebuild(
     mend: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> RebuildReport:
-    """Compare the training log and the newest version with what the log gives.
+    """Rebuild the training log and the newest version, and compare them with the stored ones.
 
     Args:
         store: The log.
-        config: Names the configured recipe, which is active unless another one was promoted under it.
+        config: Has the configured recipe, which is active until another one is promoted.
         on_progress: Called with the number of facts folded, and of all facts.
-        number: A further version to compare, of that recipe or of another one with the configured
-            reward, such as a candidate.
-        every: Whether every version of the active recipe whose checkpoint is kept is compared.
-        mend: Whether differing state is replaced by the rebuilt one, under a new epoch, so that a
-            running learner starts again, and the sums of pages are added up again. A version that has
-            learned something else stays, since it has decided; if it is the newest, a newer one follows it.
+        number: A further version to compare, of any recipe with the configured reward, such as a candidate.
+        every: Whether to compare every version of the active recipe whose checkpoint is kept.
+        mend: Whether to replace differing state by the rebuilt one, under a new epoch, so that a running
+            learner starts again, and to add up the sums of the console again. A version that has decided
+            stays as it is; if it is the newest, a newer version follows it.
         clock: Seconds since the epoch.
 
     Raises:
         RebuildError: There is no such version with the configured reward, or it cannot be built.
-        LogGapError: Facts are missing: nothing can be rebuilt, and nothing was changed.
+        LogGapError: Facts are missing, so that a rebuild is impossible; nothing was changed.
         LogUnavailableError: Try again later.
         SupersededError: A learner has started meanwhile; call again.
     """
@@ -182,7 +181,7 @@ def rebuild(
     epoch = 0
     damaged = any(run.lost for run in replays) or (newest is not None and newest.version in replay.wrong)
     if mend and (damaged or not refold.sound):
-        epoch = take_epoch(store, REBUILD, clock())  # includes what learners wrote before it
+        epoch = take_epoch(store, REBUILD, clock())  # reads everything that earlier learners wrote
         newest, previous = registry_versions.latest(store, recipe.digest), newest
         if newest is not None and newest != previous:
             replay.expect([newest])
@@ -227,7 +226,7 @@ def rebuild(
 
 
 def _remedy(store: Store, config: AppConfig, *, mend: bool) -> str:
-    """Return what to do where not all is sound; add the sums of pages up again where things are mended."""
+    """Return what to do if a state is not sound; with `mend`, add up the sums of the console again."""
     if not mend:
         return REPAIR_HINT
     rollups.clear(store)
@@ -237,13 +236,13 @@ def _remedy(store: Store, config: AppConfig, *, mend: bool) -> str:
 
 
 class _Replay:
-    """Learns a recipe from the start, and compares each expected version once it has learned as much.
+    """Learns a recipe from the start, and compares each expected version at its position.
 
     Attributes:
-        learned: Position of the training log up to which it has learned.
+        learned: Position in the training log of the last example learned.
         compared: Comparisons so far.
-        wrong: Versions whose state is not what the log gives.
-        lost: Checkpoints that should be kept and are not, by version.
+        wrong: Versions whose state differs from the rebuilt one.
+        lost: Rebuilt bytes of checkpoints that should be kept and are missing, by version.
     """
 
     def __init__(self, store: Store, recipe: Recipe, arms: Sequence[str]) -> None:
@@ -267,12 +266,12 @@ class _Replay:
 
     @property
     def observes(self) -> bool:
-        """Whether it learns observations, which are placed and weighed by the rows of the training log."""
+        """Whether it learns observations, whose order and weights come from the training log."""
         return self._beside is not None
 
     @property
     def reads_questions(self) -> bool:
-        """Whether the policy reads texts, and not only features."""
+        """Whether the policy reads the texts of questions."""
         return getattr(self._policy, "reads_question", False)
 
     @property
@@ -281,14 +280,14 @@ class _Replay:
         return self._policy.save()
 
     def expect(self, versions: Sequence[Version]) -> None:
-        """Compare these versions once it has learned as much as they have."""
+        """Add versions to compare, each at its position in the training log."""
         due = {version.version: version for version in versions}
         self._expected.extend(versions)
         self._due.extend(sorted(due.values(), key=lambda version: version.examples_seq))
         self._compare_due()
 
     def learn(self, some: Sequence[Example]) -> None:
-        """Learn the next examples of the training log, as far as the recipe includes them."""
+        """Learn the examples among the next ones that the recipe includes."""
         for example in router_contexts.with_router(self._store, some, self.recipe.router):
             if example.seq > self.learned:
                 new = (example,) if self._beside is None else self._beside.follow((example,))
@@ -310,7 +309,7 @@ class _Replay:
         self._due.clear()
 
     def again(self, position: Position) -> "_Replay":
-        """Return one that has learned the training log from the start, once the log is repaired."""
+        """Return a new replay of the repaired training log, with the same versions to compare."""
         replay = _Replay(self._store, self.recipe, self._arms)
         replay.expect(self._expected)
         rest = read_examples(self._store, self.recipe.reward.join, upto=position.examples_seq)
@@ -342,7 +341,7 @@ class _Replay:
             self.lost[version.version] = state
 
     def _compared_elsewhere(self, version: Version, kept: bytes | None, state: bytes) -> ComparedDigest:
-        """Return a version, whose digest is not that of the state, beside it."""
+        """Compare a version with the rebuilt state by digest, or by numbers if computed elsewhere."""
         elsewhere, apart = not registry_versions.computed_alike(self._store, version, arithmetic()), None
         if elsewhere and kept is not None:
             damaged = registry_versions.digest_state(kept) != version.digest
@@ -360,7 +359,7 @@ class _Replay:
 
 
 def _replay(refold: Refold, on_progress: Callable[[int, int], None], replays: Sequence[_Replay]) -> None:
-    """Learn the folded examples, and compare each version after as many as it has learned."""
+    """Learn the folded examples, and compare each version at its position."""
     rest = refold.examples(on_progress)
     while some := list(islice(rest, router_contexts.CHUNK)):
         for replay in replays:
@@ -372,7 +371,7 @@ def _replay(refold: Refold, on_progress: Callable[[int, int], None], replays: Se
 def _observed_again(
     replays: list[_Replay], position: Position, notes: list[str], *, repaired: bool
 ) -> list[_Replay]:
-    """Compare versions that learn observations, which were read beside a damaged training log, once more."""
+    """Repeat replays that learn observations, after a damaged training log was repaired."""
     if repaired:
         return [replay.again(position) if replay.observes else replay for replay in replays]
     if any(replay.observes for replay in replays):
@@ -394,7 +393,7 @@ def _named(store: Store, config: AppConfig, number: int) -> Version:
 
 
 def _erased(store: Store, replay: _Replay) -> str | None:
-    """Return a note on decisions whose texts were erased; None for none."""
+    """Return a note on decisions whose texts were erased, if there are any."""
     if not (n := sum(erasure.decisions for erasure in erasures.erasures(store))):
         return None
     if replay.reads_questions:
@@ -403,7 +402,7 @@ def _erased(store: Store, replay: _Replay) -> str | None:
 
 
 def _elsewhere(replays: Sequence[_Replay]) -> str | None:
-    """Return a note on versions that were computed with another arithmetic; None for none."""
+    """Return a note on versions that were computed with another arithmetic, if there are any."""
     apart = [comparison for run in replays for comparison in run.compared if comparison.elsewhere]
     if not apart:
         return None
@@ -414,7 +413,7 @@ def _elsewhere(replays: Sequence[_Replay]) -> str | None:
 
 
 def _others(store: Store, compared: Collection[str]) -> str | None:
-    """Return a note on the versions of other recipes, which are not compared; None for none."""
+    """Return a note on versions of other recipes, which are left out, if there are any."""
     others = {other: n for other, n in registry_versions.counts(store).items() if other not in compared}
     if not others:
         return None

@@ -1,7 +1,7 @@
-"""Recipes: everything besides the log that determines a policy, and the one that is active.
+"""Recipes: everything besides the log that determines a policy; and which recipe is active.
 
-A configuration names a policy and a reward. A candidate may have another policy, or start from labels;
-once it is promoted, its recipe is active in the place of the configured one.
+A configuration names a policy and a reward. A candidate may have another policy, or start from labels; its
+promotion makes its recipe the active one.
 """
 
 import hashlib
@@ -26,21 +26,20 @@ from armwise.feedback.training_log import StartingPoint
 logger = logging.getLogger(__name__)
 
 DIGEST_CHARS = 12
-"""Digits of a digest that are shown."""
+"""Length of a digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a policy is learned by.
+    """Everything besides the log that determines a policy.
 
     Attributes:
         policy: Kind and parameters of the policy.
         reward: How the reward of a decision is computed.
-        start: First example, labels of warm starts, and what is learned beside rewards; None for the
-            beginning of the log, and rewards alone.
-        router: Digest of the router, kept in the log, whose scores the policy sees; None for the configured
-            one, or none.
-        arms: The arms that are live with it, by name, as JSON; None for those that are live already.
+        start: First example, labels of warm starts, and further sources of learning; None: rewards from the
+            beginning of the log.
+        router: Digest of the router in the log whose scores the policy reads; None: the configured router.
+        arms: The arms that it brings, by name, as JSON; None: the arms that are live.
     """
 
     policy: PolicySpec
@@ -51,7 +50,7 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """Identifies the recipe: equal recipes give equal versions of equal logs."""
+        """Hash of the recipe: equal recipes give equal versions of equal logs."""
         document: dict[str, Any] = {
             "policy": self.policy.model_dump(mode="json"),
             "reward": self.reward.document,
@@ -66,7 +65,7 @@ class Recipe:
 
     @classmethod
     def configured(cls, config: AppConfig) -> Self:
-        """Return the recipe of the configuration, whatever is promoted."""
+        """Return the recipe of the configuration."""
         also = config.learning.also
         return cls(config.policy, config.reward, None if also is None else StartingPoint(also=also))
 
@@ -79,7 +78,7 @@ class Recipe:
             reward: The configured reward.
 
         Raises:
-            PolicyError: Its policy is unknown here, or it was learned by another reward.
+            PolicyError: Its policy is unknown here, or it was learned with another reward.
         """
         start = StartingPoint.of(version.start)
         recipe = cls(read_spec(version), reward, start, version.router, version.arms)
@@ -91,16 +90,16 @@ class Recipe:
         return recipe
 
     def build(self, arms: Sequence[str]) -> Policy:
-        """Build the policy without a history, among its own arms if it brings any. Raises PolicyError."""
+        """Build the policy before any learning, for the recipe's arms if it has any. Raises PolicyError."""
         actions = arm_sets.actions(self.arms or {})
         return build_policy(self.policy, actions or arms)
 
     def require_servable(self, store: Store, config: AppConfig) -> Policy:
-        """Return its policy without a history, once its router and its arms fit this configuration.
+        """Check that router and arms fit this configuration, and return the policy before any learning.
 
         Args:
-            store: The log, which has the router, and the arms that are live with it if it brings none.
-            config: Configuration of the service, with the arms of the file.
+            store: The log, which has the router and the live arms.
+            config: Configuration of the service.
 
         Raises:
             PolicyError: It cannot decide here; the message says why.
@@ -146,19 +145,19 @@ class Recipe:
 
 
 def live_arms(store: Store, config: AppConfig) -> ArmSet:
-    """Return the arms that are live with recipes that bring none; those of the file before a first start."""
+    """Return the live arms for recipes that bring none; before a first start, those of the configuration."""
     return arm_sets.without_versions(store, config.arm_documents)
 
 
 def known_arms(store: Store, config: AppConfig) -> list[str]:
-    """Return the names of all arms that a recipe may have been built for: of the file, and ever live."""
+    """Return the names of all arms that a recipe may name: configured arms, and those that were ever live."""
     return list(dict.fromkeys((*config.actions, *arm_sets.defined(store))))
 
 
 def digest_configuration(config: AppConfig) -> str:
-    """Return a digest of the configuration without paths, keys, arms and other decision points.
+    """Return a digest of the settings that a candidate is judged by: the gate, the reward, the policy.
 
-    It covers what a candidate is judged by: the gate, the reward, the policy.
+    Paths, keys, arms and other decision points are left out.
     """
     apart = {"home", "log_url", "keys", "arms", "new_arms", "observations", "points"}
     document = config.model_dump(mode="json", exclude=apart)
@@ -176,13 +175,13 @@ def read_spec(version: Version) -> PolicySpec:
 def active_recipe(store: Store, config: AppConfig, active: ActivePolicy | None = None) -> Recipe:
     """Return the recipe that is learned and served under a configuration.
 
-    Where the promoted recipe cannot be built, for example because an arm was removed, or its router cannot be
-    loaded, the configured one is active.
+    That is the promoted recipe; or the configured one, if the promoted one cannot be built, for example
+    because an arm was removed, or its router cannot be loaded.
 
     Args:
         store: The log.
-        config: Names the configured recipe, and the arms.
-        active: The promotions that hold under it; None to read them.
+        config: Has the configured recipe, and the arms.
+        active: The promotions that hold; None to read them.
 
     Raises:
         LogUnavailableError: Try again later.

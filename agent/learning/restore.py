@@ -1,9 +1,9 @@
-"""Policies of published versions: from their bytes, or learned again from the training log.
+"""Policies of published versions: from their bytes, or relearned from the training log.
 
     checkpoint of the version  -->  checkpoint of an earlier one, and a replay  -->  replay from the start
 
-Every caller takes these steps in this order: `restore_policy` takes all of them; the watcher of a replica and
-the learner, which go on without the exact version, take the first ones alone.
+Each step is tried if the one before fails. `restore_policy` takes all of them; replicas and the learner,
+which can go on with another version, only the first ones.
 """
 
 import logging
@@ -34,19 +34,19 @@ def restore_policy(
     empty: Policy | None = None,
     relearn: bool = True,
 ) -> Policy:
-    """Return the policy of a version, learned again where its checkpoint is lost.
+    """Return the policy of a version, relearned if its checkpoint is lost.
 
     Args:
         store: The log.
         version: Version of any recipe; one with another reward needs its checkpoint.
-        rule: How rewards are made.
+        rule: How rewards are computed.
         arms: All arms that the policy may choose among.
-        empty: The policy of the version without a history, where the caller has built it already.
-        relearn: Whether it is learned again, which may take minutes; else a lost checkpoint is an error.
+        empty: A policy of the version's specification before any learning; None to build it.
+        relearn: Whether to relearn the policy, which may take minutes; else a lost checkpoint is an error.
 
     Raises:
-        PolicyError: The specification cannot be built; or the checkpoint is lost, and the log now gives
-            another state, although nothing else computes here than what computed the version.
+        PolicyError: The specification cannot be built; or the checkpoint is lost, and the log gives another
+            state although the arithmetic is the same.
         LogUnavailableError: Try again later.
     """
     if empty is None:
@@ -69,7 +69,7 @@ def restore_policy(
     except LogGapError as gap:
         raise PolicyError(f"{lost}, and it cannot be learned again: {gap}") from gap
     state = policy.save()
-    # where another processor computed it, the numbers are equal up to rounding, and the digest is another
+    # computed by another processor, the numbers are equal up to rounding, but the digest differs
     if (digest := versions.digest_state(state)) != version.digest and versions.computed_alike(
         store, version, arithmetic()
     ):
@@ -85,7 +85,7 @@ def load_checkpoint(store: Store, empty: Policy, version: Version) -> Policy:
 
     Args:
         store: The log.
-        empty: A policy of the version's specification without a history.
+        empty: A policy of the version's specification before any learning.
         version: The version.
 
     Raises:
@@ -103,7 +103,7 @@ def load_checkpoint(store: Store, empty: Policy, version: Version) -> Policy:
 def earlier_checkpoint(
     store: Store, empty: Policy, version: Version, *, warn: bool = False
 ) -> tuple[Version, Policy] | None:
-    """Return the nearest loadable version of the recipe that has learned no more, and its policy."""
+    """Return the newest loadable version of the recipe up to this one, and its policy."""
     for earlier in versions.kept_upto(store, version.recipe, version.examples_seq):
         if earlier.version != version.version:
             try:
@@ -116,7 +116,7 @@ def earlier_checkpoint(
 def resume_point(store: Store, empty: Policy, version: Version) -> tuple[Policy, int | None]:
     """Return the policy that a replay of a version starts from, and the last example that it has learned.
 
-    That is an earlier checkpoint, where the policy resumes from it exactly; else the empty one, and None.
+    That is an earlier checkpoint, if the policy resumes from it exactly; else the empty policy, and None.
     """
     checkpoint = earlier_checkpoint(store, empty, version, warn=True) if empty.resumes_exactly else None
     return (empty, None) if checkpoint is None else (checkpoint[1], checkpoint[0].examples_seq)
@@ -134,7 +134,7 @@ MAX_QUEUED = 8
 """Calls that may wait or run at once; further ones are refused."""
 
 CACHED_POLICIES = 2
-"""Policies that are kept: decisions are verified in order, and a canary decides with two."""
+"""Restored policies to keep: decisions are verified in order, each by a version and perhaps a canary."""
 
 Result = TypeVar("Result")
 
@@ -148,7 +148,7 @@ class PolicyHistory:
 
     Args:
         store: The log.
-        rule: How rewards are made, for what has to be learned again.
+        rule: How rewards are computed, to relearn policies.
     """
 
     def __init__(self, store: Store, rule: RewardRule) -> None:
@@ -157,7 +157,7 @@ class PolicyHistory:
         self._thread = ThreadPoolExecutor(1, "policy-history")
         self._counting = threading.Lock()
         self._calls = 0
-        self._cache: dict[int, Policy] = {}  # by version, the one used last at the end
+        self._cache: dict[int, Policy] = {}  # by version, the most recently used last
 
     def submit(self, of: Sequence[Version], function: Callable[..., Result]) -> "Future[Result]":
         """Call a function with the policies of one version or two, once they are restored.
@@ -167,7 +167,7 @@ class PolicyHistory:
             function: Takes their policies, in this order.
 
         Returns:
-            A future of its result, which raises PolicyError where a policy cannot be restored.
+            A future of its result, which raises PolicyError if a policy cannot be restored.
 
         Raises:
             BusyError: Too many calls are queued already.

@@ -1,17 +1,15 @@
-"""Routers of recipes: kept in the log, loaded from it, and applied to decisions that were made without them.
+"""Routers of recipes: stored in the log, loaded from it, and applied to decisions made without them.
 
     a folder of `armwise train`  --keep_router-->  the log  --open_router-->  replicas, learners, evaluations
 
-A recipe learns from contexts with the scores of its own router
-(`armwise.feedback.training_log.router_contexts`). Where a decision has none, they are computed from its
-question when they are first needed, and stored. On questions that the router was trained on, they are its
-out-of-fold scores.
+A recipe learns from contexts with the scores of its router (`armwise.feedback.training_log.router_contexts`).
+Missing scores are computed from the question when they are first needed, and stored. For questions that the
+router was trained on, they are its out-of-fold scores.
 
-For a router that looks at passages, the log has the passages of the arm that was drawn alone. So the arms
-that could be drawn search again, as they would have before the draw: with the same question and seed, in the
-corpus of today. Only arms that are light are asked: others may cost money, or answer otherwise the second
-time. The log does not hold the groups of a caller: where passages are for some groups alone, nothing is
-searched again.
+A router that reads passages needs those of all eligible arms, and the log has only the drawn arm's. So the
+eligible arms search again with the same question and seed, in the current corpus. Only light arms do: others
+may cost money, or return something else the second time. With passages restricted to groups, none does,
+because the log does not store the groups of callers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,13 +34,13 @@ from armwise.feedback.registry import routers
 from armwise.feedback.training_log import router_contexts
 
 MOST = 50_000
-"""Newest decisions that the router of a candidate scores; earlier ones are learned without its scores."""
+"""Newest decisions that a candidate's router scores; earlier ones are learned without scores."""
 
 BATCH = 256
-"""Questions that are embedded together."""
+"""Questions embedded in one batch."""
 
 SEARCH_BATCH = 50
-"""Decisions that are searched again before their scores are stored."""
+"""Decisions searched again between two writes of scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +57,14 @@ class StoredTrained:
         return cls(trained, out_of_fold.read_out_of_fold(folder, trained.about))
 
     def scores(self, texts: Sequence[str], encoder: Embedder | None) -> dataset.Floats:
-        """Return its scores of questions that it has not been fitted to, shape (n_questions, n_arms).
+        """Return the scores of questions, shape (n_questions, n_arms), out-of-fold for training ones.
 
         Args:
             texts: The questions.
-            encoder: Encoder of the router's backbone; needed for questions that it was not trained on.
+            encoder: Encoder of the router's backbone; needed for questions outside its training set.
 
         Returns:
-            NaN where it has none: it looks at passages, or a training question was never held out.
+            NaN for a training question that was never held out, or if the router reads passages.
         """
         about, router = self.trained.about, self.trained.router
         fitted, scores = self.unseen.of(texts, len(about.arms))
@@ -91,7 +89,7 @@ def open_router(store: Store, digest: str) -> StoredTrained:
     """Return a router of the log.
 
     Raises:
-        RouterError: It is not there, damaged, of another version, or a model that it needs is missing.
+        RouterError: It is missing, damaged or of another version, or lacks a model that it needs.
         LogUnavailableError: Try again later.
     """
     name, stored = f"router {digest[:12]} of the log", routers.find(store, digest)
@@ -116,15 +114,15 @@ def score_unscored(
 
     Args:
         store: The log.
-        digest: Digest of the router in it.
-        decisions: Their ids and questions.
+        digest: Digest of the router in the log.
+        decisions: Ids and questions of the decisions.
         backbones: Every encoder by name.
         on_progress: Called with the progress.
 
     Raises:
-        RouterError: The router is missing, or its encoder is another one here.
-        ModelNotFoundError: The model of the encoder is not where its name says.
-        LogUnavailableError: Some are stored; call again later.
+        RouterError: The router is missing, or its encoder differs here.
+        ModelNotFoundError: The model of the encoder cannot be found.
+        LogUnavailableError: Some scores are stored; call again later.
     """
     if not decisions:
         return
@@ -149,23 +147,23 @@ def score_unscored(
 def score_by_searching(
     store: Store, digest: str, config: AppConfig, newest: int, on_progress: Progress
 ) -> str:
-    """Score the newest decisions with a router that looks at passages, and store the scores.
+    """Score the newest decisions with a router that reads passages, and store the scores.
 
     Args:
         store: The log.
-        digest: Digest of the router in it.
-        config: Settled, with the arms.
-        newest: Most decisions that are looked at.
+        digest: Digest of the router in the log.
+        config: Configuration with the arms, and with defaults resolved.
+        newest: Most decisions to score.
         on_progress: Called with the progress.
 
     Returns:
-        What was done, in a sentence; empty for a router that reads the question alone.
+        A sentence that says what was done; empty for a router that reads the question alone.
 
     Raises:
         RouterError: The router cannot be read.
         ArmError: An arm cannot be built.
         CorpusError: The corpus cannot be read.
-        ModelNotFoundError: The model of an encoder is not where its name says.
+        ModelNotFoundError: The model of an encoder cannot be found.
     """
     stored = open_router(store, digest)
     if stored.trained.router.stage is not Stage.RETRIEVED:
@@ -197,7 +195,7 @@ def score_by_searching(
 
 @dataclass(frozen=True, slots=True)
 class _SearchAgain:
-    """Arms that search again, and the router that scores what they find."""
+    """Arms that search again, and the router that scores their passages."""
 
     stored: StoredTrained
     arms: Mapping[str, Arm]
@@ -214,7 +212,7 @@ class _SearchAgain:
         salt: str,
         on_progress: Progress,
     ) -> "_SearchAgain":
-        """Build the arms, the encoders and the vectors that are missing."""
+        """Build the arms, the encoders and missing vectors."""
         corpus, indexes = ingest_all(config.corpus_sources), config.indexes_path
         resources = Resources(corpus, indexes, config.backbones, config.arms, trust=config.trust)
         prepare(resources, arms, on_progress)
@@ -230,7 +228,7 @@ class _SearchAgain:
         )
 
     def scores(self, decision: Decision) -> dict[str, float] | None:
-        """Return the score of each arm that could be drawn, as before the draw; None where none searched."""
+        """Return the score of each eligible arm, as before the draw; None if no arm can search again."""
         question, about = decision.context.question, self.stored.trained.about
         fitted, before = self.stored.unseen.of([question], len(about.arms))
         if fitted[0]:

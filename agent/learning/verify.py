@@ -1,13 +1,11 @@
 """Verify a decision: recompute its distribution and its draw from the log.
 
-The policy of a version never changes, and a decision keeps everything that the policy saw. So both
-can be recomputed at any time; where they differ, the row or the policy was changed. Columns that neither
-depends on are not checked, such as the text of the question or which arm a caller named. A decision whose
-texts were erased is recomputed from its features.
+A version is frozen, and a decision stores the entire input of the policy, so both can be recomputed at any
+time; a difference means that the row or the policy was changed. Columns that neither depends on, such as the
+text of the question, are left unchecked. A decision whose texts were erased is recomputed from its features.
 
-A decision of another system was drawn elsewhere, so only what would have been drawn from here is recomputed.
-One that was drawn here from a mixture with the caller's own decider is recomputed whole: what that decider
-would have drawn from is on record.
+Of a decision of another system, only the policy's shadow distribution is recomputed. A decision drawn from a
+mixture with the caller's own decider is recomputed completely, from the logged distribution of that decider.
 """
 
 from collections.abc import Callable
@@ -22,10 +20,10 @@ from armwise.agent.replies import DecisionVerification, Draw, Recomputed, constr
 from armwise.feedback.events import INCUMBENT, OBSERVED, Decision, Mode
 
 TOLERANCE = 1e-9
-"""Largest difference of two probabilities that count as equal; by one kernel of BLAS they differ by 0."""
+"""Largest difference of two probabilities that count as equal; with the same kernel of BLAS it is 0."""
 
 NEAR_TIE = 1e-11
-"""Difference of two scores that another kernel of BLAS may make, and thousand times what it usually makes."""
+"""Difference of two scores that another kernel of BLAS may make: a thousand times the usual one."""
 
 Floats = tuple[float, ...]
 
@@ -41,7 +39,7 @@ class ComparedDistribution:
 
     @property
     def max_difference(self) -> float:
-        """Largest difference between the two; where one is shorter, the rest of it counts as 0.
+        """Largest difference between the two; the shorter one is padded with 0.
 
         >>> ComparedDistribution((0.25, 0.75), (0.5, 0.5)).max_difference
         0.25
@@ -51,11 +49,11 @@ class ComparedDistribution:
 
     @property
     def same(self) -> bool:
-        """Whether both are the same distribution, or both are empty."""
+        """Whether both are equal, up to `TOLERANCE`, or both empty."""
         return len(self.logged) == len(self.recomputed) and self.max_difference <= TOLERANCE
 
     def reply(self, arms: tuple[str, ...]) -> Recomputed:
-        """Return both distributions by arm, as they are sent."""
+        """Return both distributions by arm, for the reply."""
         return construct(
             Recomputed,
             max_difference=self.max_difference,
@@ -70,11 +68,11 @@ class Verification:
 
     Attributes:
         decision: The row of the log.
-        distribution: What its arm was drawn from.
-        shadow: Distribution of the shadow policy; both empty where there is none.
-        u: The uniform number of the draw, in [0, 1); None where nothing was drawn.
-        arm: The recomputed arm; None where it cannot be recomputed.
-        why: What differs, one sentence each; empty where all is as logged.
+        distribution: The distribution that its arm was drawn from.
+        shadow: Distribution of the shadow policy; both empty without one.
+        u: The uniform number of the draw, in [0, 1), if there was a draw.
+        arm: The recomputed arm; None: it cannot be recomputed.
+        why: The differences, one sentence each.
     """
 
     decision: Decision
@@ -86,7 +84,7 @@ class Verification:
 
     @property
     def verified(self) -> bool:
-        """Whether everything that is recomputed is as logged."""
+        """Whether everything recomputed equals the log."""
         return not self.why
 
     def reply(self, decision_id: str) -> DecisionVerification:
@@ -120,17 +118,17 @@ def verify(
 ) -> Verification:
     """Recompute a decision, and compare it with the log.
 
-    A drawn arm is drawn again with the current salt: after a change of the salt the draw differs although
-    the row is intact. A greedy decision takes the most probable arm again. A forced arm must be the only
-    one, with probability 1. A turn that continues a draw must have the arm of that draw, with probability 1.
+    A drawn arm is drawn again with the current salt; a change of the salt changes draws of intact rows. A
+    greedy decision takes the most probable arm again. A forced arm must be the only one, with probability 1.
+    A turn that continues a draw must have the arm of that draw, with probability 1.
 
     Args:
-        decision: The row of the log; not a label, which has no policy.
+        decision: The row of the log, other than a label, which has no policy.
         policy: Policy of the version that decided; None for a forced arm.
         salt: Enters the hash of the draw.
-        propensity: The column of that name; None where the row has none.
-        candidate: Policy of the canary that had a share of the decision; None where there was none.
-        draw: The draw that the decision continues; None where it continues none, or that is not in the log.
+        propensity: The column `propensity` of the row.
+        candidate: Policy of the canary that had a share of the decision.
+        draw: The draw that the decision continues, if it is in the log.
     """
     why = []
     if decision.policy == OBSERVED:
@@ -138,7 +136,7 @@ def verify(
     try:
         p, shadow = _distributions(decision, policy, candidate, draw)
         p = _with_ties_of_the_log(decision, p, lambda tied: _distributions(tied, policy, candidate, draw)[0])
-    except (ArithmeticError, LookupError, ValueError) as error:  # it does not fit this policy any more
+    except (ArithmeticError, LookupError, ValueError) as error:  # it no longer fits this policy
         p, shadow = np.zeros(0), np.zeros(0)
         why.append(f"the policy has no distribution: {error}")
     distribution = ComparedDistribution(decision.probabilities, tuple(p.tolist()))
@@ -166,11 +164,11 @@ def verify(
 
 
 def _with_ties_of_the_log(decision: Decision, p: Array, distribution: Callable[[Decision], Array]) -> Array:
-    """Return a recomputed distribution; where two scores nearly tie, as they tied when it was logged.
+    """Return the recomputed distribution, with near ties resolved as they were when it was logged.
 
-    Another kernel of BLAS may find two scores equal, up to `sampling.TIE`, that differ by a little more here,
-    or the other way round. So the arms that come out too high get scores that are less by `NEAR_TIE`: if that
-    is the distribution on record, it is returned.
+    Two scores that are equal up to `sampling.TIE` with one kernel of BLAS may differ by slightly more with
+    another. So the scores of arms that come out too probable are lowered by `NEAR_TIE`; if that gives the
+    logged distribution, it is returned.
     """
     logged = decision.probabilities
     if (
@@ -185,7 +183,7 @@ def _with_ties_of_the_log(decision: Decision, p: Array, distribution: Callable[[
 
 
 def _verify_shadow(decision: Decision, policy: Policy | None) -> Verification:
-    """Recompute what would have been drawn from for a decision of another system; its draw was made there."""
+    """Recompute the shadow distribution of a decision of another system, whose draw was made there."""
     why, shadow = [], np.zeros(0)
     try:
         shadow = _would_have_served(decision, policy)
@@ -201,7 +199,7 @@ def _verify_shadow(decision: Decision, policy: Policy | None) -> Verification:
 
 
 def _would_have_served(decision: Decision, policy: Policy | None) -> Array:
-    """Return the distribution of the policy of the version. Raises ValueError where it cannot be computed."""
+    """Return the distribution of the version's policy. Raises ValueError if it cannot be computed."""
     if policy is None or decision.floor is None:
         raise ValueError("its policy or its floor is not on record")
     _refuse_erased(decision, policy)
@@ -209,7 +207,7 @@ def _would_have_served(decision: Decision, policy: Policy | None) -> Array:
 
 
 def _refuse_erased(decision: Decision, *policies: Policy | None) -> None:
-    """Raise ValueError where a policy reads the text of a question that was erased."""
+    """Raise ValueError if a policy reads the text of a question that was erased."""
     if decision.erased and any(getattr(policy, "reads_question", False) for policy in policies):
         raise ValueError("it reads the text of the question, which was erased")
 
@@ -217,7 +215,7 @@ def _refuse_erased(decision: Decision, *policies: Policy | None) -> None:
 def _distributions(
     decision: Decision, policy: Policy | None, candidate: Policy | None, draw: Decision | None
 ) -> tuple[Array, Array]:
-    """Return the distribution and that of the shadow policy, which is empty where there is none."""
+    """Return the distribution, and that of the shadow policy, empty without one."""
     if decision.mode is Mode.CONTINUED:
         if draw is None or draw.mode is not Mode.EXPLORE or draw.episode_id != decision.episode_id:
             raise ValueError(f"no draw {decision.draw_id!r} of its episode is in the log")

@@ -1,22 +1,23 @@
-"""A linear bandit for a world that changes: it forgets, weighs its trust in a router, and starts anew.
+"""A linear bandit for a world that changes: it forgets, weighs its trust in a router, and restarts.
 
-Every arm has a ridge regression of its own of the reward less a prior, discounted with each reward. Three
-members read the same statistics; an arm is drawn with the probability that it is the best. The
-ridges are for rewards as noisy as single ratings; where they are calmer, fewer of them outweigh a prior:
+Every arm has a ridge regression of the reward minus a prior, discounted with each reward. Three members read
+the same statistics; an arm is drawn with the probability that it is the best. The ridges suit rewards as
+noisy as single ratings; of less noisy rewards, fewer outweigh a prior:
 
     member      prior             ridge   follows
     trusting    the router's      1000    a router that is right
     correcting  the router's       100    a router that errs by kinds of questions
     own         none                30    the rewards alone
 
-The mean residual of all drawn arms, the level of a prior, is added to every arm: labels that promise too much
-promise it of arms that nobody draws, too. Weights follow the likelihood of each reward under each member.
+The level of a prior, the mean residual of all drawn arms, is added to every arm, since labels that promise
+too much do so for arms that are never drawn, too. Weights follow the likelihood of each reward under each
+member.
 
-Where the rewards of an arm say that they have changed (`armwise.agent.policies.change_detector`),
-everything is forgotten but the latest rewards. The router stays a member, with the weight that `own` had at
-the start: where it is still right, the likelihood gives its weight back. An arm that is hardly drawn could
-not show a change: where its few rewards are higher than expected, it gets half of the draws until they are
-not. All of it is a function of the rewards in their order, so a replay restarts at the same places.
+When a change of an arm's rewards is detected (`armwise.agent.policies.change_detector`), everything except
+the latest rewards is forgotten. The router stays a member, with the weight that `own` had at the start: if it
+is still right, the likelihood restores its weight. An arm that is hardly drawn cannot show a change, so one
+whose few rewards are higher than expected gets half of the draws until they no longer are. The state is a
+function of the rewards in their order, so a replay restarts at the same places.
 """
 
 import copy
@@ -54,77 +55,76 @@ from armwise.feedback.events import ROUTER, Context, Decision
 Array = NDArray[np.float64]
 
 SCORED, UNSCORED = 0, 1
-"""The priors: the score of the router, and none."""
+"""Indices of the priors: the score of the router, and the constant prior."""
 
 PRIOR_OF_MEMBER = np.array([SCORED, SCORED, UNSCORED])
 RIDGES = np.array([1000.0, 100.0, 30.0])
 WEIGHTS = np.array([0.7, 0.15, 0.15])
-"""Weights of the members at the start, towards which they are drawn all the time."""
+"""Weights of the members at the start, towards which each reward pulls them back."""
 
 RESTARTED = np.array([0.15, 0.15, 0.7])
-"""Weights of the members after a restart: the router promised what has changed, but may still be right."""
+"""Weights of the members after a restart: the router predicted what has changed, but may still be right."""
 
 FIXED_SHARE = 0.001
-"""How much of the weights is redistributed with each reward (Herbster and Warmuth's fixed share)."""
+"""Share of the weights that each reward redistributes (Herbster and Warmuth's fixed share)."""
 
 LEVEL_COUNTS = np.array([10.0, 20.0])
-"""Rewards that the level of each prior at the start is worth."""
+"""Number of rewards that the initial level of each prior counts as."""
 
 NOISE, NOISE_COUNT, NOISE_DECAY = 0.2, 20.0, 0.999
-"""Variance of a reward at the start, the rewards that it is worth, and its discount."""
+"""Initial variance of a reward, the number of rewards that it counts as, and its discount."""
 
 CALM = 0.1
-"""Variance of a reward below which ridges are less, in proportion to it."""
+"""Variance of a reward below which ridges shrink in proportion to it."""
 
 LEAST_VARIANCE = 0.0004
-"""Least variance: where all rewards are equal, the next one that differs is no miracle."""
+"""Least variance, so that after equal rewards a different one remains plausible."""
 
 BEFORE = 0.25
-"""What a reward from before the change counts for that a restart keeps."""
+"""Weight of rewards from before the change that a restart keeps."""
 
 LEARNED = 30
-"""Rewards of an arm by which it is known: higher ones before that count as `notice` at most."""
+"""Rewards after which an arm is known; until then its noticed rise is at most `notice`."""
 
 UNEXPLAINED = 0.25
-"""By how much a mean may be higher than expected without being noticed, in standard deviations."""
+"""Excess of a mean over its expectation that is tolerated, in standard deviations."""
 
 ONE, ALL = 8.0, 16.0
-"""What one reward adds to the noticed rise of an arm at most, and all of them together."""
+"""Most that a single reward, and all rewards together, add to the noticed rise of an arm."""
 
 LOOK = 0.5
 """Probability with which an arm is drawn because its rewards were higher than expected.
 
-Until the rewards of these draws are there, nothing contradicts the few that were high by chance: where
-rewards are late, all draws of that time would be lost.
+It is below 1 because rewards may be late: until those of the new draws arrive, a rise by chance would
+otherwise take every draw.
 """
 
 SUBSETS = 8
-"""Sets of arms whose statistics are kept ready for decisions: requests may allow any."""
+"""Sets of arms whose statistics are cached for decisions, since requests may allow any set."""
 
 LAYOUT = 4
-"""How a state is to be read: one of another number is learned anew."""
+"""Version of the layout of a state; a state of another layout is learned again from the log."""
 
 
 @dataclass(slots=True)
 class _Model:
-    """What was learned, in arrays of n arms and d columns; the last row is an arm without rewards.
+    """The learned statistics, for n arms and d columns; the last row is an arm without rewards.
 
     Attributes:
         gram: Sum of x x', discounted until the latest reward of the arm, shape (n + 1, d, d).
-        target: Sum of x times the reward less each prior, discounted likewise, shape (n + 1, 2, d).
+        target: Sum of x times the reward minus each prior, discounted likewise, shape (n + 1, 2, d).
         scale: Discount of both since then, shape (n + 1,).
         level: Discounted sum of the residuals from each prior, and of their number, shape (2, 2).
         weights: Weights of the members, shape (3,).
-        noise: Mean square of the errors, and the rewards that it is worth, shape (2,).
+        noise: Mean square of the errors, and the number of rewards that it counts as, shape (2,).
         spread: Mean and variance of the rewards of all arms together, shape (2,).
         rise: Sum by which the rewards of each arm are higher than expected, shape (n + 1,).
         drawn: Rewards of each arm since the start or the last restart, shape (n + 1,).
-        residual: Sum of the errors at these rewards, not discounted, shape (n + 1,).
-        memory: Row of the arm, reward, each prior, whether the arm had a score, and x, of the latest rewards,
-            oldest first, each of shape (5 + d,).
-        decomposed: Eigenvalues and eigenvectors of `gram` by the row of an arm, until its next reward. Not
-            part of the state.
-        together: What decisions among some rows read, until the next reward of any arm. Not part of it.
+        residual: Undiscounted sum of the errors at these rewards, shape (n + 1,).
+        memory: The latest rewards, oldest first: row of the arm, reward, each prior, whether the arm had a
+            score, and x, each of shape (5 + d,).
+        decomposed: Cache of the eigenvalues and eigenvectors of `gram` by row, until the arm's next reward.
+        together: Cache of the statistics for decisions among some rows, until the next reward.
     """
 
     gram: Array
@@ -152,7 +152,7 @@ class _Model:
 
     @property
     def calm(self) -> float:
-        """Share of the ridges in means: in all calm worlds, weights are as uncertain before a reward."""
+        """Factor of the ridges in means, so that the prior uncertainty of weights scales with the noise."""
         return min(float(self.noise[0]) / CALM, 1.0)
 
     def add_arm(self) -> None:
@@ -162,7 +162,7 @@ class _Model:
         self.together.clear()
 
     def forget(self) -> None:
-        """Clear what is learned of rewards, but for their noise."""
+        """Clear everything learned except the noise of rewards."""
         self.gram[:], self.target[:], self.level[:] = 0.0, 0.0, 0.0
         self.rise[:], self.drawn[:], self.residual[:] = 0.0, 0.0, 0.0
         self.weights = RESTARTED.copy()
@@ -216,13 +216,13 @@ class _Rotated:
 
 @dataclass(frozen=True, slots=True)
 class _Priors:
-    """What is expected of the arms of one context without its columns.
+    """The priors of the arms in one context.
 
     Attributes:
-        scores: Scores by each prior, shape (2, n).
-        levels: What is added to the scores of each prior, shape (2,).
+        scores: Expected reward by each prior, shape (2, n).
+        levels: Level added to each prior, shape (2,).
         ridges: Penalties of each member, shape (3, n).
-        scored: Which arms have a score, shape (n,).
+        scored: Whether each arm has a router score, shape (n,).
     """
 
     scores: Array
@@ -317,19 +317,19 @@ class Adaptive:
 
     @property
     def restarts(self) -> tuple[Restart, ...]:
-        """When it forgot what it had learned, the oldest first."""
+        """The times at which it forgot what it had learned, the oldest first."""
         return tuple(self._restarts)
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> Array:
         """Return the distribution over the arms, shape (n,).
 
         Raises:
-            PolicyError: A feature is not finite, or the embedding is not as long as those before.
+            PolicyError: A feature is not finite, or the embedding differs in length from earlier ones.
         """
         return self.penalised(context, arms, np.zeros(len(arms)))
 
     def penalised(self, context: Context, arms: Sequence[str], penalty: Array) -> Array:
-        """Return the distribution for means of the rewards that are less by a penalty, shape (n,)."""
+        """Return the distribution with a penalty subtracted from the mean rewards, shape (n,)."""
         mean, width, noticed = self._bounds(context, arms)
         return _share(mean - penalty, width, noticed)
 
@@ -339,7 +339,7 @@ class Adaptive:
         return mean + width
 
     def _bounds(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array, Array]:
-        """Return the mean of the reward of each arm, its width, and what a rise adds to it, shapes (n,)."""
+        """Return the mean reward of each arm, its width, and the bonus of a noticed rise, shapes (n,)."""
         check_context(context)
         x = self._columns(context)
         with self._lock:
@@ -351,10 +351,10 @@ class Adaptive:
             return np.asarray(model.weights @ mean), widths, self._noticed(model, rows)
 
     def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:
-        """Return what each feature adds to the mean of each arm's reward, shape (n,), by its name.
+        """Return the contribution of each feature to the mean reward of each arm, shape (n,), by name.
 
-        It is the weighted mean of the members, which is linear in the features. The numbers of the embedding
-        count as one feature. Features that share a column share its weight.
+        The mean is the weighted mean of the members, which is linear in the features. The embedding counts as
+        one feature. Features that share a hashed column share its weight.
         """
         check_context(context)
         x = self._columns(context)
@@ -376,7 +376,7 @@ class Adaptive:
         return found | question_contributions(context, self._settings["dims"], own)
 
     def learn(self, decision: Decision, reward: float) -> None:
-        """Update from one reward, and restart where it completes the evidence of a change."""
+        """Update from one reward, and restart if it completes the evidence of a change."""
         check_reward(decision, reward)
         x = self._columns(decision.context)
         with self._lock:
@@ -422,7 +422,7 @@ class Adaptive:
         """Return a policy with the given state.
 
         Raises:
-            PolicyError: The state is damaged, or of another kind or other settings.
+            PolicyError: The state is damaged, or of another kind or with other settings.
         """
         facts, arrays = unpack(unseal(state, self._made_by))
         loaded, detector = copy.copy(self), self._detector
@@ -450,9 +450,9 @@ class Adaptive:
     def _predict(
         self, model: _Model, x: Array, rows: NDArray[np.intp], priors: _Priors
     ) -> tuple[Array, Array]:
-        """Return mean and variance, for noise of variance 1, of each arm by each member, shape (3, n).
+        """Return mean and variance of each arm by each member, for noise of variance 1, shapes (3, n).
 
-        The variance is that of the whole ridges: a calm world is not explored more than another.
+        The variance is computed with the unscaled ridges, so that less noise does not mean more exploration.
         """
         along = model.along(rows)
         y = x @ along.vectors
@@ -481,16 +481,16 @@ class Adaptive:
         return _Priors(np.stack([scores, own]), levels, ridges, scored)
 
     def _find_rows(self, arms: Sequence[str]) -> NDArray[np.intp]:
-        """Return the row of each arm; that of an arm without rewards is the last."""
+        """Return the row of each arm; the last row for an arm without rewards."""
         return np.array([self._rows.get(arm, -1) for arm in arms], dtype=np.intp)
 
     def _bonus(self, model: _Model, rows: NDArray[np.intp]) -> Array:
-        """Return by how much arms without a score are expected to be better than the best score."""
+        """Return the expected lead of each arm without a score over the best score."""
         unknown = RIDGES[-1] * self._settings["newcomer"] * math.sqrt(model.noise[0])
         return np.asarray((unknown + model.residual[rows]) / (RIDGES[-1] + model.drawn[rows]))
 
     def _noticed(self, model: _Model, rows: NDArray[np.intp]) -> Array:
-        """Return what is added to the bounds of arms whose rewards were higher than expected."""
+        """Return the bonus on the bounds of arms whose rewards were higher than expected."""
         if (notice := self._settings["notice"]) is None:
             return np.zeros(len(rows))
         return np.asarray(math.sqrt(model.spread[1]) * np.maximum(model.rise[rows] - notice, 0.0))
@@ -502,7 +502,7 @@ class Adaptive:
         model.weights = (1.0 - FIXED_SHARE) * weights / weights.sum() + FIXED_SHARE * WEIGHTS
 
     def _add(self, model: _Model, row: int, x: Array, reward: float, scores: Array, *, scored: bool) -> None:
-        """Discount what is known, and add a reward."""
+        """Discount the statistics, and add a reward."""
         model.level *= self._discount
         model.scale *= self._discount
         model.gram[row] = model.scale[row] * model.gram[row] + np.outer(x, x)
@@ -514,7 +514,7 @@ class Adaptive:
         model.drawn[row] += 1.0
 
     def _notice(self, model: _Model, row: int, error: float) -> None:
-        """Add the error of an arm, in standard deviations, to the sum by which it is higher than expected."""
+        """Add an error of an arm, in standard deviations, to its cumulative rise."""
         rise = model.rise[row] + max(-ONE, min(error, ONE)) - UNEXPLAINED
         most = (self._settings["notice"] or 0.0) if model.drawn[row] == LEARNED else ALL
         model.rise[row] = min(max(rise, 0.0), most)
@@ -536,7 +536,7 @@ class Adaptive:
 
 
 def _share(mean: Array, width: Array, noticed: Array) -> Array:
-    """Return the distribution of which a share goes to an arm whose rewards have risen, shape (n,)."""
+    """Return the distribution, with a share reserved for arms whose rewards have risen, shape (n,)."""
     best = best_probabilities(mean, width)
     if not noticed.any():
         return best
@@ -544,10 +544,10 @@ def _share(mean: Array, width: Array, noticed: Array) -> Array:
 
 
 def _measure(model: _Model, reward: float, error: float) -> None:
-    """Add a reward and its error to what is known of their noise.
+    """Update the estimates of noise and spread by a reward and its error.
 
-    Errors are compared with the spread of all rewards, not with their own: where an arm earns the same
-    again and again, its errors are the shrinkage of the ridge, which is no change of the world.
+    The spread of all rewards is the scale of errors for changes: if an arm always earns the same, its errors
+    come from the shrinkage of the ridge, and their spread would be too small a scale.
     """
     model.noise[1] = NOISE_DECAY * model.noise[1] + 1.0
     model.noise[0] += (error * error - model.noise[0]) / model.noise[1]
@@ -560,7 +560,7 @@ def _measure(model: _Model, reward: float, error: float) -> None:
 def _expected(model: _Model, x: Array, row: int, priors: _Priors, at: int) -> tuple[Array, Array]:
     """Return mean and variance of one arm as `Adaptive._predict` does, shapes (3,).
 
-    Three systems are solved faster than the matrix is decomposed, which only decisions need.
+    Solving three systems is faster than decomposing the matrix, which only decisions need.
     """
     scale, levels = model.scale[row], priors.levels[PRIOR_OF_MEMBER]
     target = model.target[row, PRIOR_OF_MEMBER] - levels[:, None] * model.gram[row, 0]

@@ -1,6 +1,6 @@
 """The contract of a policy: it returns a distribution, and `agent.policies.sampling.choose` draws from it.
 
-No policy draws by itself, so every decision has its propensity, and any policy can be replayed on any log.
+Policies never draw, so every decision has its propensity, and any policy can be replayed on any log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from armwise.feedback.events import Context, Decision
 
 
 class PolicyError(ValueError):
-    """A policy returned something that is not a distribution, or cannot be loaded."""
+    """A policy cannot be built or loaded, or returned something other than a distribution."""
 
 
 @runtime_checkable
@@ -24,31 +24,30 @@ class Policy(Protocol):
 
     Attributes:
         kind: Name in the catalogue of policies.
-        resumes_exactly: Whether `load(save())` followed by `learn` gives the same
-            state as never having been saved. Where it is False, state is
-            recovered by replaying the log.
+        resumes_exactly: Whether `load(save())` followed by `learn` gives the same state as if never saved.
+            If False, the state is recovered by replaying the log.
 
     A class may have further members, which the catalogue reads:
 
     - `reads_context = False`: its distribution is the same in every context.
-    - `reads_question = True`: it reads the text of a question, and not only features. Once the text is
-      erased, its distribution cannot be recomputed.
+    - `reads_question = True`: it reads the text of a question. Once the text is erased, its distribution
+      cannot be recomputed.
     - `check_arms(arms)`, a method that raises PolicyError if it cannot choose among these arms.
     - `check_untrusted(params, configured)`, static: raises PolicyError if parameters from a request could
-      import code or open a file; `configured` says that the configuration has the same ones. A kind without
-      it can be named by the configuration alone.
+      import code or open a file; `configured` says that the configuration has the same parameters. A kind
+      without it can only be named by the configuration.
     - `check_new_actions(params)`, static: a policy with it can decide among actions that it has never seen;
       raises PolicyError if these parameters prevent that.
-    - `contributions(context, arms)`, what each feature adds to the score of each arm, by its name; raises
-      PolicyError where the score is not such a sum with its parameters.
-    - `penalised(context, arms, penalty)`, its distribution if each reward were less by its penalty, shape
-      (n_arms,); of a policy that predicts rewards.
-    - `in_shadow`, the policy that learns beside it and does not serve.
+    - `contributions(context, arms)`, the contribution of each feature to the score of each arm, by name;
+      raises PolicyError if its parameters make the score other than such a sum.
+    - `penalised(context, arms, penalty)`, its distribution with a penalty subtracted from each predicted
+      reward, shape (n_arms,); for a policy that predicts rewards.
+    - `in_shadow`, its shadow policy, which learns but does not serve.
     - `restarts`, the times at which it forgot what it had learned, each a `Restart`.
     - `parts`, names of parameters that are specifications of policies.
-    - `learns_names = True`: it learns something for each name of an arm, whatever its `parts` do.
-    - `example`, parameters of a small policy of this kind, for the reference and for the tests of every kind;
-      its arms are `bm25`, `dense` and `none`. Without it, there are none.
+    - `learns_names = True`: it learns something for each name of an arm, even if its `parts` do not.
+    - `example`, parameters of a small policy of this kind with the arms `bm25`, `dense` and `none`, for the
+      reference and for the tests of every kind.
     """
 
     kind: str
@@ -79,10 +78,9 @@ class Restart:
         reward: Number of the reward that showed the change, from 1.
         arm: The arm whose reward had changed.
         rise: Whether it had risen.
-        kept: How many of the latest rewards were kept.
-        before: Mean reward of the arm among those that were remembered and not kept; of all arms, where there
-            was none.
-        after: Mean reward of the arm among those that were kept.
+        kept: Number of the latest rewards that were kept.
+        before: Mean of the arm's remembered rewards that were dropped; of all arms, if it had none.
+        after: Mean of the arm's kept rewards.
     """
 
     reward: int
@@ -94,7 +92,7 @@ class Restart:
 
 
 def list_restarts(policy: Policy) -> Sequence[Restart]:
-    """Return when a policy forgot what it had learned, the oldest first; none where it never does."""
+    """Return the restarts of a policy, the oldest first; empty for a policy that never restarts."""
     restarts: Sequence[Restart] = getattr(policy, "restarts", ())
     return restarts
 
@@ -145,7 +143,7 @@ class Fixed(Uniform):
         self.arm = arm
 
     def check_arms(self, arms: Sequence[str]) -> None:
-        """Refuse arms without the one that is named. Raises PolicyError."""
+        """Check that the named arm is among these. Raises PolicyError."""
         if self.arm not in arms:
             raise PolicyError(f"policy 'fixed' names the arm {self.arm!r}{did_you_mean(self.arm, arms)}")
 

@@ -6,7 +6,7 @@ registers under the entry point group `armwise.policies`, by the name of its kin
     [project.entry-points."armwise.policies"]
     mean_softmax = "their_package:MeanSoftmax"
 
-What else the catalogue reads of a class is described in `armwise.agent.policies.base.Policy`.
+`armwise.agent.policies.base.Policy` describes the further members of a class that the catalogue reads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ GROUP = "armwise.policies"
 
 
 POLICIES: ClassCatalogue[Policy] = ClassCatalogue(["armwise.agent.policies"], GROUP, "policy", PolicyError)
-"""Every policy by its kind. None loads its library before it is built."""
+"""Every policy by its kind; libraries are loaded when a policy is built."""
 
 
 class PolicySpec(Spec):
@@ -39,12 +39,12 @@ def _parts(kind: str) -> Sequence[str]:
 
 
 def decides_as_its_parts(kind: str) -> bool:
-    """Return whether a kind decides among actions of a request where the policies in its parameters do."""
+    """Return whether a kind can decide among actions of a request if the policies in its parameters can."""
     return bool(_parts(kind)) and not getattr(POLICIES[kind], "learns_names", False)
 
 
 def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
-    """Build a policy that has learned nothing.
+    """Build a policy before any learning.
 
     Args:
         spec: Kind and parameters; a parameter that is a policy is given by its `kind` and `params`.
@@ -66,7 +66,7 @@ def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
 
 
 def _part(name: str, value: object, arms: Sequence[str]) -> Policy:
-    """Build a policy that is a parameter of another one. Raises PolicyError, naming the parameter."""
+    """Build a policy that is a parameter of another one. Raises PolicyError, which names the parameter."""
     if not isinstance(value, Mapping):
         raise PolicyError(
             f"policy.params.{name}: `kind` and `params` of a policy were expected, got {value!r}"
@@ -82,10 +82,10 @@ def _part(name: str, value: object, arms: Sequence[str]) -> Policy:
 
 
 def require_action_features(spec: PolicySpec) -> None:
-    """Refuse a policy that learns by the names of arms, where each request brings actions of its own.
+    """Check that a policy can decide among the actions of each request.
 
     Raises:
-        PolicyError: It cannot carry over what it learned from one request to the actions of the next.
+        PolicyError: It learns by the names of arms, so that it cannot generalize to new actions.
     """
     if decides_as_its_parts(spec.kind):
         for name in _parts(spec.kind):
@@ -102,12 +102,12 @@ def require_action_features(spec: PolicySpec) -> None:
 
 
 def check_untrusted(spec: PolicySpec, configured: PolicySpec) -> None:
-    """Refuse a specification from a request that could import code or open a file of this machine.
+    """Check that a specification from a request cannot import code or open a file of this machine.
 
-    The configuration may name files; a request may not. Other errors surface when the policy is built.
+    Only the configuration may name files. Other errors surface when the policy is built.
 
     Args:
-        spec: From the request; policies nested in it are checked too.
+        spec: Specification from the request; nested policies are checked, too.
         configured: The policy of the configuration, whose parts are trusted.
 
     Raises:

@@ -2,19 +2,19 @@
 
     reward of an arm, columns of the question -> bets that it has risen, or fallen -> evidence -> a change?
 
-Each reward of an arm multiplies the wealth of bets against the mean that its earlier rewards had. While that
-mean holds, a bet gains nothing on average, however rare or skewed rewards are. A new bet of 1 begins with
-each reward, and the evidence is what all of them are worth. So without a change it grows by 1 with each
-reward on average, over all arms together, and the expected number of rewards until it reaches N is at least
-N: no variance, no number of arms and no shape of the rewards enters.
+Each reward of an arm multiplies the wealth of bets against the mean of its earlier rewards. While that mean
+holds, the expected gain of a bet is 0, however rare or skewed rewards are. A new bet of 1 begins with each
+reward, and the evidence is the total wealth. So without a change it grows by 1 per reward on average, over
+all arms together, and the expected number of rewards until it reaches N is at least N, whatever the variance,
+the number of arms and the shape of the rewards.
 
-The mean is not known, but estimated, so bets are against a mean further away: by the error of the estimate,
-by the part of the range that so few rewards may not have shown, and by `SLACK`, since a daily rhythm moves
-what an arm earns a little. A policy that learns gives other questions to an arm than before, which moves its
-mean, too. So a small linear model predicts by the question how far a reward is from the mean. A rise is one
-beyond the mean with and without that, a fall is one below both.
+The mean is estimated, so bets are against a mean further away: by the error of the estimate, by the part of
+the range that so few rewards may have missed, and by `SLACK`, since a daily rhythm moves the mean of an arm a
+little. A policy that learns gives an arm other questions than before, which moves its mean, too. So a small
+linear model predicts from the question how far a reward is from the mean. A rise has to exceed the mean with
+and without that prediction, a fall has to be below both.
 
-The model is the detector's own: one that is learned well and forgets would learn a change away.
+The detector has a separate model, because a policy's good model that forgets would learn a change away.
 
 Source: Shin, Ramdas, Rinaldo 2022, E-detectors: a nonparametric framework for sequential change detection,
 arXiv:2203.03532, with the sums of Shiryaev and Roberts; the bets are those of Waudby-Smith and Ramdas 2020,
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from armwise.agent.policies.base import PolicyError, Restart
 
 RUN_LENGTH = 100_000.0
-"""Rewards between two false changes, on average, where nothing else is stated."""
+"""Default mean number of rewards between two false changes."""
 
 Array = NDArray[np.float64]
 
@@ -42,28 +42,28 @@ BEGIN = 100
 """Rewards of an arm before the first bet on it."""
 
 LEAST, MOST = 100, 500
-"""Rewards that a restart keeps, at least and at most."""
+"""Fewest and most rewards that a restart keeps."""
 
 BETS = (0.5, 1.0)
-"""Stakes, in 1 / standard deviations of a reward: one is best for a change of as many of them."""
+"""Stakes, in 1 / standard deviations of a reward; each is best for a change of as many deviations."""
 
 SLACK = 0.05
-"""By how much a mean may move without being evidence, in standard deviations of a reward."""
+"""Tolerated move of a mean, in standard deviations of a reward."""
 
 UNSEEN = 2.0
-"""Rewards at the end of the range that the mean is held possible to have missed."""
+"""Number of extreme rewards that the sample of a mean may have missed."""
 
 LATEST = 1000.0
-"""Rewards of an arm whose mean and variance are its reference: of more, the latest ones count."""
+"""Latest rewards of an arm that determine its reference mean and variance."""
 
 STAKED = 0.9
 """Largest part of the wealth that one reward can lose."""
 
 LEAST_MOVE = 0.005
-"""By how much a mean may move at least, where rewards hardly differ."""
+"""Least tolerated move of a mean, for rewards that hardly differ."""
 
 LEVEL_RATE = 0.02
-"""Least rate at which the linear model learns the mean, which is no part of what it predicts."""
+"""Least rate at which the linear model learns the mean, which its predictions leave out."""
 
 TINY = 1e-9
 """Least divisor."""
@@ -74,7 +74,7 @@ REMOVED = {
     "threshold": "set run_length, the expected number of rewards between two restarts where nothing changes",
     "slack": "run_length alone says how readily it restarts",
 }
-"""What takes the place of parameters that policies with restarts no longer have."""
+"""Replacements of parameters that policies with restarts no longer have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +94,17 @@ class ArmChange:
 
 @dataclass(slots=True)
 class _ArmEvidence:
-    """What is known of an arm.
+    """The statistics of an arm.
 
     Attributes:
-        n: Rewards since the start or the last change, `LATEST` at most.
+        n: Rewards since the start or the last change, at most `LATEST`.
         mean: Mean of the rewards.
-        error: Mean of the rewards less what the linear model predicted.
+        error: Mean of the rewards minus the linear model's predictions.
         variance: Variance of the rewards.
         low, high: Smallest and largest reward.
-        evidence: Worth of the bets on a rise, then of those on a fall, one of each stake.
-        begun: Sum of the same, each times the number of the reward with which it began.
-        level: Mean reward less what is predicted, of late.
+        evidence: Wealth of the bets on a rise, then of those on a fall, for each stake.
+        begun: The same sums, with each bet weighted by the number of the reward at which it began.
+        level: Recent mean of the rewards minus the predictions.
         weights: Weights of the columns, shape (d,).
         squares: 1 plus the sum of the squares of each column, shape (d,).
     """
@@ -122,7 +122,7 @@ class _ArmEvidence:
     squares: Array = field(default_factory=NO_COLUMNS.copy)
 
     def predict(self, x: Array, reward: float) -> float:
-        """Return what the columns of a question predict, apart from the mean, and learn its reward."""
+        """Return the difference from the mean that a question's columns predict, and learn its reward."""
         if not len(x):
             return 0.0
         predicted = float(self.weights @ x)
@@ -134,14 +134,14 @@ class _ArmEvidence:
 
 
 class ChangeDetector:
-    """Find from rewards, in their order, that the mean reward of an arm has changed.
+    """Detects, from rewards in their order, that the mean reward of an arm has changed.
 
-    An arm that gets other questions than before has not changed, as far as they show what it earns.
+    Different questions than before do not count as a change, as far as they predict rewards.
 
     Args:
-        run_length: Expected number of rewards, of all arms together, between two changes that are found where
-            nothing changes. A change by d standard deviations is found after some
-            2 log(4 run_length) / d^2 rewards of the arm, twice as many where d is near .5.
+        run_length: Expected number of rewards, of all arms together, between two false changes. A change by
+            d standard deviations is detected after some 2 log(4 run_length) / d^2 rewards of the arm, twice
+            as many if d is near .5.
 
     Raises:
         PolicyError: The run length is not a finite number above 1.
@@ -161,9 +161,9 @@ class ChangeDetector:
         self._now = 0
 
     def see(self, arm: str, reward: float, x: Array = NO_COLUMNS) -> ArmChange | None:
-        """Add the next reward of an arm; return the change that it completes the evidence of.
+        """Add the next reward of an arm; return a change if this reward completes the evidence of it.
 
-        After a change, all arms begin anew.
+        After a change, the evidence of all arms is reset.
 
         Args:
             arm: Name of the arm.
@@ -176,7 +176,7 @@ class ChangeDetector:
         self._now += 1
         one.low, one.high = min(one.low, reward), max(one.high, reward)
         predicted = one.predict(x, reward)
-        # where all rewards were equal, a bet would neither win nor lose
+        # if all rewards were equal, a bet could neither win nor lose
         known = one.n >= BEGIN and one.low < one.high
         change = self._bet(arm, one, predicted, reward) if known else None
         if change is not None:
@@ -190,13 +190,13 @@ class ChangeDetector:
         return None
 
     def _bet(self, arm: str, one: _ArmEvidence, predicted: float, reward: float) -> ArmChange | None:
-        """Settle the bets on a reward, which is part of the range of its arm already."""
+        """Settle the bets on a reward, which the range of its arm already includes."""
         n, low, high = one.n, one.low, one.high
         deviation = math.sqrt(one.variance + (high - low) ** 2 / (2.0 * n))
         moved = deviation * (SLACK + 1.0 / math.sqrt(n))
         corrected = min(max(predicted + one.error, low), high)
         top, bottom = max(one.mean, corrected), min(one.mean, corrected)
-        # how far the reward is beyond the mean, how far one can be, and how far one can be on the other side
+        # how far the reward is beyond the mean, the most that is possible, and the most on the other side
         rise, fall = (reward - top, high - top, top - low), (bottom - reward, bottom - low, high - bottom)
         at = 0
         for beyond, most_beyond, most_short in (rise, fall):
@@ -214,7 +214,7 @@ class ChangeDetector:
         return None
 
     def arrays(self) -> dict[str, Array]:
-        """Return the state but for the names of the arms: a row of each, and the number of rewards."""
+        """Return the state without the names of the arms: a row per arm, and the number of rewards."""
         rows = []
         for one in self._arms.values():
             moments = (one.n, one.mean, one.error, one.variance, one.low, one.high, one.level)
@@ -242,12 +242,12 @@ def _read(row: Array) -> _ArmEvidence:
 
 
 def restart_after(change: ArmChange, now: int, rewards: Sequence[tuple[str, float]]) -> Restart:
-    """Return what a restart after a change keeps.
+    """Return the restart that follows a change.
 
     Args:
         change: The change.
         now: Number of the latest reward, from 1.
-        rewards: The latest arms and their rewards, oldest first.
+        rewards: Arm and reward of the latest rewards, oldest first.
     """
     kept = min(max(change.since, LEAST), MOST, len(rewards))
     all_of_it = [reward for _, reward in rewards]

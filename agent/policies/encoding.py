@@ -1,4 +1,4 @@
-"""Check the input of a policy, and turn a question into columns."""
+"""The input of policies: checks, and the columns of a question."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +13,10 @@ from armwise.feedback.texts import by_pseudonym, find_value, pseudonym
 
 
 def check_whole(least: int, **settings: int) -> None:
-    """Refuse settings that are not integers, or below their minimum.
+    """Check that settings are integers of at least `least`.
 
     Raises:
-        PolicyError: Naming the setting.
+        PolicyError: A setting is not; the message names it.
     """
     for name, value in settings.items():
         if not isinstance(value, int) or value < least:
@@ -24,10 +24,10 @@ def check_whole(least: int, **settings: int) -> None:
 
 
 def check_context(context: Context) -> None:
-    """Refuse a feature that is not a finite number: it would spread to every weight.
+    """Check that all features are finite; one NaN would spread to every weight.
 
     Raises:
-        PolicyError: Naming the feature.
+        PolicyError: A feature is not finite; the message names it.
     """
     # A sum is fast, and not finite if a feature is not. Only then is that feature searched for.
     total = sum(context.features.values()) + sum(context.embedding)
@@ -40,10 +40,10 @@ def check_context(context: Context) -> None:
 
 
 def check_reward(decision: Decision, reward: float) -> None:
-    """Refuse a decision that nothing can be learned from.
+    """Check that a policy can learn from a decision.
 
     Raises:
-        PolicyError: The reward or a feature is not finite, or the arm that was drawn was not eligible.
+        PolicyError: The reward or a feature is not finite, or the drawn arm was not eligible.
     """
     if not math.isfinite(reward):
         raise PolicyError(f"reward {reward} of decision {decision.id!r} is not finite")
@@ -54,13 +54,13 @@ def check_reward(decision: Decision, reward: float) -> None:
 
 
 def prior_scores(context: Context, arms: Sequence[str], name: str | None) -> NDArray[np.float64]:
-    """Return the feature of each arm that is its expected reward, NaN for an arm without it, shape (n_arms,).
+    """Return the feature that is each arm's expected reward, NaN for an arm without it, shape (n_arms,).
 
     Args:
         context: The features.
         arms: The arms.
-        name: Name of the feature; None for none. Where it is the score of a router and no arm has one, it is
-            the similarity of the question to their sources.
+        name: Name of the feature. The score of a router is replaced by the similarity of the question to the
+            arms' sources if no arm has a score. None: all NaN.
     """
     unknown = np.full(len(arms), math.nan)
     if name is None:
@@ -73,10 +73,10 @@ def prior_scores(context: Context, arms: Sequence[str], name: str | None) -> NDA
 
 
 def hashed(features: Mapping[str, float], dims: int) -> list[float]:
-    """Add named features up in a fixed number of columns, each with a column and a sign of its own.
+    """Add up named features in a fixed number of columns; a hash of the name gives its column and sign.
 
-    A new name needs no new column, and its pseudonym has the same one. Names that collide disturb each other;
-    with random signs, the errors cancel on average.
+    A name and its pseudonym have the same column. Names that collide disturb each other; with random signs,
+    the errors cancel on average.
 
     Args:
         features: Finite numbers by name.
@@ -102,10 +102,10 @@ def question_columns(context: Context, dims: int, n: int | None) -> list[float]:
     Args:
         context: The question.
         dims: Columns of the named features.
-        n: Columns of the questions before; None where there was none.
+        n: Columns of earlier questions, if there were any.
 
     Raises:
-        PolicyError: The embedding is not as long as those before.
+        PolicyError: The embedding differs in length from earlier ones.
 
     >>> question_columns(Context("?", {"steps": 0.5}, (0.1, 0.2)), 4, 6)
     [0.0, 0.5, 0.0, 0.0, 0.1, 0.2]
@@ -121,9 +121,9 @@ def question_columns(context: Context, dims: int, n: int | None) -> list[float]:
 def question_contributions(
     context: Context, dims: int, weights: NDArray[np.float64]
 ) -> dict[str, NDArray[np.float64]]:
-    """Return what each feature of a question adds to linear means, by its name, each of shape (n,).
+    """Return the contribution of each feature of a question to linear means, by name, each of shape (n,).
 
-    The numbers of the embedding count as one feature. Features that share a column share its weight.
+    The embedding counts as one feature. Features that share a hashed column share its weight.
 
     Args:
         context: The question.

@@ -1,4 +1,4 @@
-"""Epsilon-greedy over one river regressor an arm."""
+"""Epsilon-greedy exploration, over one river regressor per arm."""
 
 import copy
 import importlib
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from river.base import Regressor
 
 Decay = float | Literal["log"] | None
-"""The decay of epsilon: the number of rewards after which it is halved, `log`, or None for no decay."""
+"""The decay of epsilon: the number of rewards after which it is halved, `log`, or None: constant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Exploration:
 
     Attributes:
         epsilon: Probability of exploring at the start, in [0, 1].
-        decay: Which of the three.
+        decay: Selects the formula.
         min_epsilon: Lower bound, in [0, epsilon].
 
     Raises:
-        PolicyError: A value out of its range.
+        PolicyError: A value is out of its range.
 
     >>> Exploration(0.4, 10.0, 0.0).at(10), Exploration(1.0, "log", 0.0).at(0)
     (0.2, 1.0)
@@ -66,7 +66,7 @@ class Exploration:
             raise PolicyError(f"decay {self.decay} is not a positive number of rewards")
 
     def at(self, rewards: int) -> float:
-        """Return epsilon after so many rewards, in [min_epsilon, epsilon]."""
+        """Return epsilon after a number of rewards, in [min_epsilon, epsilon]."""
         if self.decay is None:
             return self.epsilon
         slower = max(1.0, math.log1p(rewards)) if self.decay == "log" else 1.0 + rewards / float(self.decay)
@@ -98,23 +98,23 @@ Model = Literal[
     "river.tree.HoeffdingTreeRegressor",
     "river.tree.SGTRegressor",
 ]
-"""The default, and the only import paths allowed: an import runs code, and a request may name a model.
+"""The default, and the permitted import paths: an import runs code, and a request may name a model.
 
 Each is built from plain values, predicts one number, has equal states after equal histories, and continues
-exactly from a saved state. Other models of river do not: `KNNRegressor` draws without a seed, factorization
-machines save other bytes after loading, `AMRules` divides by zero.
+exactly from a saved state. Other models of river fail in this: `KNNRegressor` draws without a seed,
+factorization machines save other bytes after loading, `AMRules` divides by zero.
 """
 
 MODELS: tuple[str, ...] = get_args(Model)
 
 PLAIN_TYPES = (bool, int, float, str, type(None))
-"""Types of an argument of a regressor, by itself or in a list."""
+"""Permitted types of a regressor's arguments, and of items of lists in them."""
 
 FORMAT = 3
-"""Format of a state. 1 was a pickle, 2 had names of features: both are learned again from the log."""
+"""Format of a state. States of format 1 (pickles) and 2 (names of features) are relearned from the log."""
 
 RIVER_VERSION = extras.installed("river")
-"""Part of every state: another version may read the same state differently, or not at all."""
+"""Part of every state, since another version may read the same state differently."""
 
 STATES = ObjectFormat(
     {
@@ -138,7 +138,7 @@ STATES = ObjectFormat(
         "river._river_rust.vectordict:VectorDict",
     },
 )  # fmt: skip
-"""The states of regressors: what they hold are objects of these classes and methods, and of no others."""
+"""Format of the states of regressors, restricted to objects of these classes and methods."""
 
 
 class EpsilonGreedy:
@@ -184,7 +184,7 @@ class EpsilonGreedy:
 
     @staticmethod
     def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
-        """Refuse models that are not allowed. Raises PolicyError."""
+        """Check that the model is permitted. Raises PolicyError."""
         del configured
         check_model(params.get("model", LINEAR), params.get("params"))
 
@@ -199,7 +199,7 @@ class EpsilonGreedy:
     def penalised(
         self, context: Context, arms: Sequence[str], penalty: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the distribution for predictions that are less by a penalty. Raises PolicyError."""
+        """Return the distribution with a penalty subtracted from the predictions. Raises PolicyError."""
         check_context(context)
         features = _features(context)
         scores = np.array([self._score(arm, features) for arm in arms])
@@ -218,10 +218,10 @@ class EpsilonGreedy:
         return seal(self._made_by, STATES.dump({"rewards": self._rewards, "regressors": self._regressors}))
 
     def load(self, state: bytes) -> Self:
-        """Return a policy with the given state, which can name classes of river's regressors alone.
+        """Return a policy with the given state, which may only name classes of river's regressors.
 
         Raises:
-            PolicyError: The state is damaged, of another model, version of river or format, or names code.
+            PolicyError: The state is damaged, has another model, version of river or format, or names code.
         """
         attributes = STATES.load(unseal(state, self._made_by))
         loaded = copy.copy(self)
@@ -255,11 +255,11 @@ class EpsilonGreedy:
 
 
 def check_model(model: object, params: object) -> None:
-    """Refuse a model that is not allowed, without importing or building anything.
+    """Check that a model is permitted, before anything is imported or built.
 
     Args:
         model: Argument of `EpsilonGreedy`, unchecked.
-        params: Likewise.
+        params: Argument of `EpsilonGreedy`, unchecked.
 
     Raises:
         PolicyError: The model is not one of `MODELS`, or a parameter is not a plain value.

@@ -41,7 +41,7 @@ STOP_WORDS = frozenset(
     the their them then there these they this those to under up upon us was we were will with would you your
     """)
 )
-"""Words without information on the subject; the question words are not among them."""
+"""Words that carry no information on the subject; question words are kept as features."""
 
 
 class FeatureError(ValueError):
@@ -123,11 +123,11 @@ def describe(
         question: The text.
         spec: Which features to compute.
         embedding: Unit vector of the question by the backbone of `spec`, shape (dim,).
-        extra: From the caller: a number becomes a feature of that name, `compressed`, a text or a boolean
-            the feature `key=value`; it replaces a computed feature of the same name.
+        extra: The caller's features: a number becomes a feature of that name, `compressed`; a text or a
+            boolean becomes the feature `key=value`. They replace computed features of the same name.
         arms: Features of each arm, passed on unchanged.
-        cost_weight: Quality that the request gives up for a unit of priced cost; a feature where `spec` has a
-            range for it, whose ends are 0 and 1.
+        cost_weight: Quality that the request gives up for a unit of priced cost; if `spec` has a range for
+            it, a feature that is 0 and 1 at the ends of the range.
 
     Raises:
         FeatureError: An extra number is not finite.
@@ -151,7 +151,7 @@ def describe(
 
 
 def describe_action(name: str, features: Mapping[str, float | str | bool]) -> dict[str, float]:
-    """Return the features of an action that came with a request; its id is one, for those that come again.
+    """Return the features of an action that came with a request; its id is one, for recurring actions.
 
     Raises:
         FeatureError: A number is not finite.
@@ -163,14 +163,14 @@ def describe_action(name: str, features: Mapping[str, float | str | bool]) -> di
 
 
 def flattened(features: Mapping[str, Any], most: int) -> dict[str, float | str | bool]:
-    """Return nested features by flat names; a null is not a feature, and of equal names the last one counts.
+    """Return nested features by flat names; nulls are left out, and of equal names the last one counts.
 
     Args:
-        features: Values, objects of these, and lists, whose positions are names.
-        most: Features at most.
+        features: Values, objects, and lists, whose positions become names.
+        most: Most features.
 
     Raises:
-        FeatureError: There are more, or they are nested too deeply.
+        FeatureError: There are more features, or they are nested too deeply.
 
     >>> flattened({"user": {"tier": "free", "seen": [3, None]}, "mobile": True}, 9)
     {'user.tier': 'free', 'user.seen.0': 3, 'mobile': True}
@@ -193,11 +193,11 @@ def flattened(features: Mapping[str, Any], most: int) -> dict[str, float | str |
 
 
 DEEPEST = 8
-"""Levels of nested features."""
+"""Most levels of nested features."""
 
 
 def form(question: str) -> dict[str, float]:
-    """Return the features of the form of a question, by names of `FORM`; missing ones are 0.
+    """Return the features of a question's form, with the names of `FORM`; missing ones are 0.
 
     >>> form("Who wrote Emma?")["length"]
     0.09375
@@ -223,7 +223,7 @@ def _words(lower: list[str], spec: FeatureSpec) -> dict[str, float]:
 
 
 def _shape(question: str, words: list[str], lower: list[str]) -> dict[str, float]:
-    """Return the form of a question: a question, a statement, or mere keywords.
+    """Return features of the form of a question: a question, a statement, or mere keywords.
 
     >>> _shape("hastings battle 1066", ["hastings", "battle", "1066"], ["hastings", "battle", "1066"])
     {'shape=keyword': 1.0, 'length': 0.09375, 'has_digit': 1.0}
@@ -249,7 +249,7 @@ def _shape(question: str, words: list[str], lower: list[str]) -> dict[str, float
 
 
 def _named(key: str, value: float | str | bool) -> tuple[str, float]:
-    """Return the feature of a value that the caller sent.
+    """Return the name and value of the feature for a value that the caller sent.
 
     >>> _named("tier", "free"), _named("beta", True), _named("age", 10)
     (('tier=free', 1.0), ('beta=true', 1.0), ('age', 2.0))
@@ -293,7 +293,7 @@ FEATURE = ROUTER
 
 
 KIND_OF_WORDS = "w"
-"""What a feature of a word begins with: words are not kinds of questions."""
+"""Prefix of the features of words, which are not kinds of questions."""
 
 
 def select_kinds(features: Mapping[str, float]) -> list[tuple[str, str]]:

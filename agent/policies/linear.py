@@ -112,19 +112,19 @@ class RidgePolicy(ABC):
         """Return the distribution over the arms.
 
         Raises:
-            PolicyError: A feature is not finite, or the embedding is not as long as those before.
+            PolicyError: A feature is not finite, or the embedding differs in length from earlier ones.
         """
         return self._distribution(*self.posterior(context, arms))
 
     def penalised(self, context: Context, arms: Sequence[str], penalty: Array) -> Array:
-        """Return the distribution for means of the rewards that are less by a penalty."""
+        """Return the distribution with a penalty subtracted from the mean rewards."""
         mean, covariance = self.posterior(context, arms)
         return self._distribution(mean - penalty, covariance)
 
     def posterior(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array]:
         """Return the mean of each arm's reward, shape (n,), and their covariance, shape (n, n).
 
-        The covariance is the posterior's for noise of variance 1; the noise itself is not in it.
+        The covariance is the posterior's for noise of variance 1, excluding the noise itself.
         """
         check_context(context)
         x = self._question(context)
@@ -139,10 +139,10 @@ class RidgePolicy(ABC):
         return mean + [self._prior(context, arm) for arm in arms], covariance
 
     def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:
-        """Return what each feature adds to the mean of each arm's reward, shape (n,), by its name.
+        """Return the contribution of each feature to the mean reward of each arm, shape (n,), by name.
 
-        Together they are the mean of `posterior`, which is linear in them. The numbers of the embedding
-        count as one feature. Features that share a column share its weight.
+        They sum to the mean of `posterior`, which is linear in the features. The embedding counts as one
+        feature. Features that share a hashed column share its weight.
         """
         check_context(context)
         x, settings, n = self._question(context), self._settings, len(arms)
@@ -189,7 +189,7 @@ class RidgePolicy(ABC):
         """Return a policy with the given state.
 
         Raises:
-            PolicyError: The state is damaged, or of another kind or other settings.
+            PolicyError: The state is damaged, or of another kind or with other settings.
         """
         facts, arrays = unpack(unseal(state, self._made_by))
         model = ArmRidge(self._settings["ridge"], **arrays) if arrays else None
@@ -232,7 +232,7 @@ class RidgePolicy(ABC):
         return cached
 
     def _model_features(self, context: Context, arms: Sequence[str]) -> Features:
-        """Return the features of arms without the one that is the prior."""
+        """Return the features of arms, except the one that serves as the prior."""
         prior_feature = self._settings["prior_feature"]
         if prior_feature is None:
             return context.arms
@@ -259,7 +259,7 @@ class RidgePolicy(ABC):
         return z
 
     def _learned_columns(self, context: Context, arm: str, x: Array) -> Array:
-        """Return the shared columns of one arm, shape (n_shared,); adding names to those of the policy."""
+        """Return the shared columns of one arm, shape (n_shared,), after adding columns for new names."""
         if not self._settings["shared"]:
             return np.zeros(0)
         features = self._model_features(context, (arm,)).get(arm, {})
@@ -291,7 +291,7 @@ def _scaled(features: Mapping[str, float]) -> dict[str, float]:
 
 
 QUADRATURE_NODES = np.linspace(-3.5, 3.5, 16)
-"""Where each arm's normal distribution is evaluated, in standard deviations."""
+"""Points at which each arm's normal distribution is evaluated, in standard deviations."""
 
 
 class LinUCB(RidgePolicy):
@@ -393,7 +393,7 @@ class LinearThompson(RidgePolicy):
 
 
 def highest(mean: Array, deviation: Array) -> Array:
-    """Return the probability of each of some independent normal variables to be the highest.
+    """Return the probability that each of several independent normal variables is the highest.
 
     It is the integral of each density times the distribution functions of the others,
     by the midpoint rule between the nodes of all variables: the nodes of a wide one alone

@@ -33,7 +33,7 @@ ENCODER_LEARNING_RATE = 5e-5
 """Learning rate of the paper."""
 
 HEAD_LEARNING_RATE = 0.005
-"""For some thousand weights with a random start."""
+"""Learning rate of the small network, which starts with some thousand random weights."""
 
 
 class Net(Protocol):
@@ -52,7 +52,7 @@ class Net(Protocol):
         ...
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take the state of another network; this one has learned nothing."""
+        """Take over the state of another network, before any learning."""
         ...
 
 
@@ -131,7 +131,7 @@ class NeuralGreedy:
 
     @staticmethod
     def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
-        """Refuse an encoder that the configuration does not name. Raises PolicyError."""
+        """Check that the configuration names the encoder. Raises PolicyError."""
         encoder = params.get("encoder")
         if encoder is not None and not configured:
             raise PolicyError(
@@ -143,14 +143,14 @@ class NeuralGreedy:
         """Return epsilon shared by all arms, plus the rest shared by the best ones.
 
         Raises:
-            PolicyError: A feature is not finite, or the embedding is not as long as those before.
+            PolicyError: A feature is not finite, or the embedding differs in length from earlier ones.
         """
         return self._exploration.spread(self.predictions(context, arms), self._rewards)
 
     def penalised(
         self, context: Context, arms: Sequence[str], penalty: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the distribution for predictions that are less by a penalty. Raises PolicyError."""
+        """Return the distribution with a penalty subtracted from the predictions. Raises PolicyError."""
         return self._exploration.spread(self.predictions(context, arms) - penalty, self._rewards)
 
     def predictions(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
@@ -176,7 +176,7 @@ class NeuralGreedy:
         """Return a policy with the given state.
 
         Raises:
-            PolicyError: The state is damaged, or of another kind, other settings or another encoder.
+            PolicyError: The state is damaged, or has another kind, other settings or another encoder.
         """
         facts, arrays = unpack(unseal(state, self._made_by))
         net = self._build()
@@ -222,15 +222,14 @@ class HeadNet:
 
         hidden = max(0, W . [x, 1])        reward of arm a = output_a . [hidden, 1]
 
-    x is the named features, hashed into columns, and the embedding: with a sentence encoder,
-    this is the head of a network with a frozen encoder. A reward updates the hidden layer and
-    the output of its own arm by one step of AdamW on the squared error. Every output has its
-    own moments and count of steps, as in PyTorch, which skips a parameter without a gradient:
-    an arm learns the same whenever others are added.
+    x is the named features, hashed into columns, and the embedding: with a sentence encoder, this is the head
+    of a network with a frozen encoder. A reward updates the hidden layer and the output of its arm by one
+    step of AdamW on the squared error. Every output has separate moments and counts of steps, as in PyTorch,
+    which skips a parameter without a gradient, so adding an arm leaves the others unchanged.
 
     Args:
         dims: Columns that the named features are hashed into.
-        hidden: Units of the hidden layer; with 0 there is none, and the outputs are linear in x.
+        hidden: Units of the hidden layer; with 0 the outputs are linear in x.
         rate: Learning rate of AdamW.
         decay: Weight decay of AdamW.
         prior: Output of an arm without rewards.
@@ -283,7 +282,7 @@ class HeadNet:
         return {"arms": [*self._rows]}, arrays
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take a state."""
+        """Take over a state."""
         self._rows = {arm: row for row, arm in enumerate(facts["arms"])}
         self._layer, self._outputs = arrays.get("layer"), arrays.get("outputs")
         self._steps = arrays["steps"]
@@ -345,8 +344,8 @@ class EncoderNet:
 
     The question's vector is the encoder's at its first token, as in BERT; the reward of an arm
     is a linear function of it. A reward updates the encoder and the output of its own arm by
-    one step of AdamW on the squared error. Dropout is off, so the state is a function of the
-    log. It runs on CUDA if available. The encoder is loaded when it is first needed.
+    one step of AdamW on the squared error. Dropout is off, so that the state is a function of
+    the log. It runs on CUDA if available. The encoder is loaded at its first use.
 
     Args:
         model: A hub name, a folder, or `package:NAME/PATH`.
@@ -401,10 +400,10 @@ class EncoderNet:
         return {"arms": [*self._outputs]}, arrays
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take a state.
+        """Take over a state.
 
         Raises:
-            PolicyError: The state is of another encoder.
+            PolicyError: The state belongs to another encoder.
         """
         if not facts["arms"]:
             return

@@ -1,12 +1,12 @@
-"""Any policy that learns, made to start anew where the world has changed.
+"""Any learning policy, restarted when the rewards change.
 
     reward -> change detector -> restart?
-           -> policy, or a fresh one that has learned the latest rewards alone
+           -> policy, or a fresh one that has learned only the latest rewards
 
-A policy that has learned much unlearns it slowly. Beside it, a detector follows the rewards of each arm
-(`armwise.agent.policies.change_detector`); where it finds a change, the policy is replaced by one that knows
-only the latest decisions. All of it is a function of the rewards in their order, so a replay of the log
-restarts at the same places.
+A policy that has learned much unlearns it slowly. So a detector follows the rewards of each arm
+(`armwise.agent.policies.change_detector`); when it detects a change, the policy is replaced by one that has
+learned only the latest decisions. The state is a function of the rewards in their order, so a replay of the
+log restarts at the same places.
 """
 
 import copy
@@ -34,17 +34,17 @@ from armwise.feedback.events import Context, Decision
 from armwise.feedback.texts import by_pseudonym
 
 _COMPRESSION = 1
-"""Level of zlib: the latest decisions are saved with each version, so it has to be quick."""
+"""Level of zlib; a fast one, since the latest decisions are saved with each version."""
 
 LAYOUT = 2
-"""How a state is to be read: one of another number is learned anew."""
+"""Version of the layout of a state; a state of another layout is learned again from the log."""
 
 
 class Restarting:
     """A policy that is replaced by a fresh one where the rewards say that the world has changed.
 
-    The fresh one learns the decisions since the change, 100 to 500 of them. What it had learned of labels of
-    a warm start is gone with the rest: the next run brings new ones.
+    The fresh one learns the decisions since the change, 100 to 500 of them. Labels of a warm start are
+    forgotten, too, until the next run brings new ones.
 
     Args:
         policy: Policy that decides and learns.
@@ -68,7 +68,7 @@ class Restarting:
 
     @staticmethod
     def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
-        """Accept: its part is checked by itself."""
+        """Accept all parameters: the policy within is checked by itself."""
 
     def __init__(self, policy: Policy, *, run_length: float = RUN_LENGTH, dims: int = 32) -> None:
         if getattr(policy, "reads_question", False):
@@ -88,11 +88,11 @@ class Restarting:
 
     @property
     def restarts(self) -> tuple[Restart, ...]:
-        """When it forgot what it had learned, the oldest first."""
+        """The times at which it forgot what it had learned, the oldest first."""
         return tuple(self._restarts)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the policy has besides the contract: `penalised`, `contributions`, `shadow`, ..."""
+        """Return an optional member of the policy, such as `penalised` or `contributions`."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._policy, name)
@@ -102,7 +102,7 @@ class Restarting:
         return self._policy.probabilities(context, arms)
 
     def learn(self, decision: Decision, reward: float) -> None:
-        """Update the policy from one reward, and restart it where that completes the evidence of a change."""
+        """Update the policy from one reward, and restart it if that completes the evidence of a change."""
         check_reward(decision, reward)
         x = np.array(question_columns(decision.context, self._dims, self._n_columns), dtype=np.float64)
         self._n_columns = len(x)
@@ -156,7 +156,7 @@ def _bytes(state: bytes) -> NDArray[np.uint8]:
 
 
 def _row(decision: Decision, reward: float) -> list[Any]:
-    """Return what a policy learns from, without any text of the caller."""
+    """Return what a policy learns from as JSON, without the caller's texts."""
     context = decision.context
     described = {arm: by_pseudonym(features) for arm, features in context.arms.items()}
     features = [by_pseudonym(context.features), described]

@@ -21,8 +21,8 @@ Explore = Literal["epsilon", "softmax", "squarecb"]
 class Routed(Uniform):
     """The arm with the best score of a router, with exploration.
 
-    The scores are in the context, as a feature of each arm, so the policy is replayed without the router.
-    It learns nothing; to learn on top of a router, take a policy that uses the features of arms.
+    The scores are in the context, as a feature of each arm, so that a replay needs no router. The policy
+    never learns; to learn on top of a router, take a policy that uses the features of arms.
 
     With `s` the scores, `b` the best arms and `n` the number of all:
 
@@ -77,7 +77,7 @@ class Routed(Uniform):
     def penalised(
         self, context: Context, arms: Sequence[str], penalty: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the distribution for scores that are less by a penalty. Raises PolicyError."""
+        """Return the distribution with a penalty subtracted from the scores. Raises PolicyError."""
         scores = self._scores(context, arms) - penalty
         match self.explore:
             case "epsilon":
@@ -88,7 +88,7 @@ class Routed(Uniform):
                 return inverse_gaps(scores, self.gamma)
 
     def _scores(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return the score of each arm, shape (n_arms,), unknown ones as the mean of the known."""
+        """Return the score of each arm, shape (n_arms,); a missing one is the mean of the others."""
         scores = [find_value(context.arms.get(arm, {}), self.feature, None) for arm in arms]
         for arm, score in zip(arms, scores, strict=True):
             if score is not None and not math.isfinite(score):
@@ -111,7 +111,7 @@ def softmax(scores: NDArray[np.float64], temperature: float) -> NDArray[np.float
 
 
 def inverse_gaps(scores: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
-    """Return SquareCB's probabilities, with as many arms as its parameter mu.
+    """Return SquareCB's probabilities, with the number of arms as its parameter mu.
 
     >>> inverse_gaps(np.array([1.0, 0.0]), 2.0).tolist()
     [0.75, 0.25]

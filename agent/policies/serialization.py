@@ -1,8 +1,8 @@
-"""The bytes of a policy's state: a header with a digest, and plain data, without a pickle.
+"""The bytes of a policy's state: a header with a digest, and plain data in place of a pickle.
 
 seal, unseal    one line of JSON with the settings of the policy and a digest of the body, then the body
 pack, unpack    JSON facts and arrays as a body; equal ones give equal bytes
-ObjectFormat    objects of allowed classes as a body, for a library that has no format of its own
+ObjectFormat    objects of allowed classes as a body, for a library without a format for its states
 """
 
 import base64
@@ -27,7 +27,7 @@ HEADER_CHARS = 300
 """Bytes of a refused header that a message quotes."""
 
 PLAIN = frozenset({float, int, str, bool, type(None)})
-"""Types that JSON has, and reads back as they were."""
+"""Types that JSON preserves."""
 
 
 def seal(made_by: Mapping[str, Any], body: bytes) -> bytes:
@@ -82,10 +82,10 @@ def unpack(body: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 
 def difference(state: bytes, other: bytes) -> float:
-    """Return by how much two states differ, relative to the largest; inf for more than rounding.
+    """Return the largest difference of two states relative to their largest number; inf if not comparable.
 
-    The settings, the names, whole numbers and shapes must be equal; a state that is no plain data, such as
-    a model of Vowpal Wabbit, to the byte.
+    Settings, names, integers and shapes must be equal; a state other than plain data, such as a model of
+    Vowpal Wabbit, must be equal to the byte.
 
     >>> one, other = (seal({}, pack({"n": 1}, {"w": np.array([4.0, x])})) for x in (1.0, 1.5))
     >>> difference(one, one), difference(one, other), difference(one, seal({}, pack({"n": 2}, {})))
@@ -104,7 +104,7 @@ def difference(state: bytes, other: bytes) -> float:
 
 
 def _contents(body: bytes) -> Any:
-    """Return what a body holds as plain data and arrays. Raises ValueError."""
+    """Parse a body into plain data and arrays. Raises ValueError."""
     return json.loads(body) if body.startswith(b"[") else unpack(body)
 
 
@@ -149,7 +149,7 @@ Find = Callable[[int], Any]
 
 
 class ObjectFormat:
-    """Objects of allowed classes as JSON, whatever they share and however deeply they are linked.
+    """Objects of allowed classes as JSON, with shared references and any depth of links.
 
     The body is a list of rows, one for each object that others refer to, the root first:
 
@@ -159,12 +159,12 @@ class ObjectFormat:
         ["call", class, args, state, key, value, ...]    made by `class(*args)`, for the classes of `called`
 
     A value is null, a boolean, a number or a text; [n] for the object of row n; or a list that begins with
-    another tag. Reading a body runs these constructors and `__setstate__` of these classes, and nothing else.
+    another tag. Reading a body runs only these constructors and `__setstate__` of these classes.
 
     Args:
         names: Allowed classes and functions, as `module:name`.
-        prefixes: Prefixes of modules whose own classes are allowed.
-        called: Classes, of those, whose constructor is called.
+        prefixes: Prefixes of modules whose classes are allowed.
+        called: Allowed classes whose constructor is called.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class ObjectFormat:
         self._names, self._prefixes, self._called = names, prefixes, called
 
     def dump(self, root: object) -> bytes:
-        """Return an object as a body; equal ones give equal bytes. Raises PolicyError."""
+        """Return an object as a body; equal objects give equal bytes. Raises PolicyError."""
         objects, numbers = [root], {id(root): 0}
 
         def refer(value: object) -> list[int]:
@@ -186,7 +186,7 @@ class ObjectFormat:
         return json.dumps(rows, separators=(",", ":")).encode()
 
     def load(self, body: bytes) -> Any:
-        """Return the object of a body. Raises PolicyError if it names what is not allowed."""
+        """Return the object of a body. Raises PolicyError if it names something that is not allowed."""
         try:
             rows, objects = json.loads(body), dict[int, Any]()
 
@@ -228,7 +228,7 @@ class ObjectFormat:
         return [v if type(v) in PLAIN else self._written(v, refer, levels) for v in values]
 
     def _written(self, value: Any, refer: Refer, levels: int = 0) -> Any:
-        """Return a value of a row; so many levels of dicts are part of it, and no objects of their own."""
+        """Return a value as it is written in a row; dicts up to `levels` deep are written inline."""
         kind = type(value)
         if kind in PLAIN:
             return value
@@ -292,7 +292,7 @@ class ObjectFormat:
         return name
 
     def _found(self, name: str) -> Any:
-        """Return the class or function of a name; nothing is imported for another one. Raises PolicyError."""
+        """Return the class or function of a name; only allowed ones are imported. Raises PolicyError."""
         if name not in self._names and not name.startswith(self._prefixes):
             raise PolicyError(f"{name} is not allowed in a state")
         module, _, path = name.partition(":")

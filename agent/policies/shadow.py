@@ -14,11 +14,10 @@ from armwise.feedback.events import Context, Decision
 class ShadowPolicy:
     """A baseline that decides, and a policy that learns from its decisions without serving.
 
-    The distribution is the baseline's. That of the learning policy is logged beside each decision. The state
-    is the learning policy's, byte for byte: configured by itself, that policy continues from it.
+    Arms are drawn from the baseline's distribution; that of the learning policy is logged with each decision.
+    The state is the learning policy's, byte for byte, so that the policy can continue from it by itself.
 
-    Under a baseline that always draws one arm, the others are drawn at the floor alone, and the policy learns
-    slowly.
+    A baseline with a constant arm draws the others only at the floor, so that the policy learns slowly.
 
     Args:
         baseline: Policy that decides and learns nothing: `fixed`, `routed` or `uniform`.
@@ -37,7 +36,7 @@ class ShadowPolicy:
 
     @staticmethod
     def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
-        """Accept: its parts are checked by themselves."""
+        """Accept all parameters: the policies within are checked by themselves."""
 
     def __init__(self, baseline: Policy, policy: Policy) -> None:
         if not isinstance(baseline, Uniform):
@@ -58,7 +57,7 @@ class ShadowPolicy:
         return self._policy
 
     def learn(self, decision: Decision, reward: float) -> None:
-        """Update the learning policy: the propensity is the decision's, whichever policy made it."""
+        """Update the learning policy; the propensity is the decision's, whichever policy made it."""
         self._policy.learn(decision, reward)
 
     def save(self) -> bytes:
@@ -76,8 +75,8 @@ class Agreement:
 
     Attributes:
         decisions: Number of decisions compared.
-        shared: Mean of the probability mass that both distributions share, in [0, 1]: 1 where
-            they are the same, 0 where they never draw the same arm.
+        shared: Mean of the probability mass that both distributions share, in [0, 1]: 1 if they are equal,
+            0 if they never draw the same arm.
         same_arm: Share of the decisions in which both have the same most probable arm.
     """
 
@@ -89,10 +88,10 @@ class Agreement:
 def agreement(decisions: Iterable[Decision]) -> Agreement:
     """Compare the distributions that arms were drawn from with those of the shadow policy.
 
-    Decisions without a shadow distribution are left out, and those whose own is not known.
+    Decisions that lack either distribution are left out.
 
     Raises:
-        ValueError: None of them has a shadow.
+        ValueError: No decision has a shadow distribution.
 
     >>> arms, p, shadow = ("a", "b"), (0.75, 0.25), (0.25, 0.75)
     >>> decision = Decision("d-1", Context("?"), arms, p, "a", "apprentice", 1, shadow=shadow)

@@ -6,14 +6,14 @@ that the arguments may cross and ignore by their letters:
     s  the named features of the question       e  its embedding
     a  the name of the arm                      f  the features of the arm
 
-Features have pseudonyms for names (`armwise.feedback.texts`), so that an erasure changes nothing that was
-learned. So `-q sa` learns weights of the question for each arm, and `-q sf` for each feature of
-arms. Namespaces that are not crossed have linear weights: a router's score, as a feature
-of its arm, gets a weight in `f` within a few hundred rewards or labels. (VW cannot start
-from the score itself; `prior_feature` of `armwise.agent.policies.linear` can.)
+Features are named by pseudonyms (`armwise.feedback.texts`), so that learned weights survive an erasure.
+`-q sa` learns weights of the question for each arm, and `-q sf` for each feature of arms. Namespaces that are
+not crossed have linear weights: a router's score, as a feature of its arm, gets a weight in `f` within a few
+hundred rewards or labels. (VW cannot start from the score itself; `prior_feature` of
+`armwise.agent.policies.linear` can.)
 
-Some algorithms keep state that is not in their model file: saved and loaded, they learn
-differently from then on. For these `resumes_exactly` is False, and the log is replayed.
+Some algorithms keep state outside their model file, and learn differently after they are saved and loaded.
+For these `resumes_exactly` is False, and the log is replayed.
 
     epsilon-greedy    --epsilon 0.05                                 resumes exactly
     SquareCB          --squarecb --gamma_scale 20 --clip_p 1         resumes exactly
@@ -25,8 +25,8 @@ differently from then on. For these `resumes_exactly` is False, and the log is r
     bagging           --bag 5                                        is replayed
     doubly robust     --epsilon 0.05 --cb_type dr                    is replayed
 
-Arms are passed to VW sorted by name, so that ties which it breaks by position (in
-`--squarecb` or `--first_only`) do not depend on the order of the caller.
+Arms are passed to VW sorted by name, so that ties which it breaks by position (in `--squarecb` or
+`--first_only`) are independent of the caller's order.
 """
 
 import math
@@ -57,7 +57,7 @@ VW_VERSION = extras.installed("vowpalwabbit")
 """Part of every state: another version may read the same model differently."""
 
 NAMES = "pseudonyms"
-"""Part of every state: what VW hashes as the names of features. A state of plain names is learned again."""
+"""Part of every state: how features are named for VW. A state with plain names is learned again."""
 
 ALWAYS = ("--quiet", "--preserve_performance_counters")
 """Always added: without the second, a loaded model counts its examples from 0 again."""
@@ -75,7 +75,7 @@ REFUSED_ARGUMENTS = {
     "--elim": "its probabilities can be negative",
     "--graph_feedback": "decisions have no feedback graph",
 }
-"""Arguments for the command line alone, or that need data which a decision does not have."""
+"""Arguments that only make sense on a command line, or need data that decisions lack."""
 
 EXACT_FLAGS = """
     --cb_explore_adf --cb_type --cb_min_cost --cb_max_cost --first_only --epsilon --squarecb --gamma_scale
@@ -84,14 +84,14 @@ EXACT_FLAGS = """
     -q --quadratic --cubic --interactions --ignore --ignore_linear --noconstant --hash
     -b --bit_precision -l --learning_rate --power_t --initial_t
 """
-"""Arguments with which tests showed a saved, loaded and continued model equal to an uninterrupted one."""
+"""Arguments with which, as tests show, a saved and loaded model continues exactly."""
 
 ADDITIVE_FLAGS = """
     --cb_explore_adf --cb_type --epsilon --squarecb --gamma_scale --gamma_exponent --softmax --lambda --first
     --sgd --adaptive --normalized --invariant --clip_p --random_seed -q --quadratic --cubic --interactions
     --noconstant --hash -b --bit_precision -l --learning_rate --power_t --initial_t
 """
-"""Arguments of one linear regression of costs, whichever way is explored."""
+"""Arguments with which costs are a single linear regression, for any kind of exploration."""
 
 OTHER_FLAGS = """
     --affix --bag --boosting --cb_dro --cb_dro_alpha --cb_dro_tau --cb_dro_wmax --cover --elim --ftrl
@@ -101,19 +101,19 @@ OTHER_FLAGS = """
     --rnd --rnd_alpha --rnd_invlambda --skips --spanner_c --sparse_weights --synthcoverpsi --synthcoversize
     --two_pass_svd
 """
-"""Arguments that are allowed without such a test."""
+"""Arguments that are allowed, but without a test of exact continuation."""
 
 ALLOWED = frozenset((EXACT_FLAGS + OTHER_FLAGS).split())
-"""The arguments that can be given: none of them names a file, a host or a port."""
+"""The permitted arguments; those that name a file, a host or a port are left out."""
 
 MAX_BITS = 28
 """Largest number of bits of the table of weights, which then takes 4 GB."""
 
 TOKEN = re.compile(r"[^\s'\"\\]+")
-"""A token that VW reads back from a model as it was: it writes them there without quotes."""
+"""A token that survives in a model, where VW writes arguments without quotes."""
 
 INEXACT_TYPES = frozenset({"dr"})
-"""Values of `--cb_type` with a second regressor that is not saved completely."""
+"""Values of `--cb_type` with a second regressor that VW saves incompletely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +165,13 @@ class VowpalWabbit:
 
     @staticmethod
     def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
-        """Refuse arguments that are not allowed. Raises PolicyError."""
+        """Check that all arguments are permitted. Raises PolicyError."""
         del configured
         check_args(params.get("args", DEFAULT))
 
     @staticmethod
     def check_new_actions(params: Mapping[str, Any]) -> None:
-        """Refuse arguments that cross nothing with the features of actions. Raises PolicyError."""
+        """Check that the features of actions are crossed with others. Raises PolicyError."""
         if not crosses(str(params.get("args", DEFAULT)), "f"):
             raise PolicyError(
                 "the vw arguments cross the context with no features of actions, which are in the namespace "
@@ -179,10 +179,10 @@ class VowpalWabbit:
             )
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return VW's distribution; arms that `--regcbopt` all gives 1 share the mass.
+        """Return VW's distribution; `--regcbopt` may give several arms 1, which then share the mass.
 
         Raises:
-            PolicyError: A feature is not finite, or VW gave no distribution.
+            PolicyError: A feature is not finite, or VW returned no distribution.
         """
         check_context(context)
         with self._lock:
@@ -196,14 +196,14 @@ class VowpalWabbit:
         return np.array(scores)[actions.position] / total
 
     def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-        """Return what each feature adds to the expected reward of each arm, shape (n,), by its name.
+        """Return the contribution of each feature to the expected reward of each arm, shape (n,), by name.
 
-        The regression is linear in the features of the question, so that leaving one out shows exactly what
-        it adds, with all that it is crossed with. The numbers of the embedding count as one feature; the
-        arm's own features and its name are the rest.
+        The regression is linear in the features of the question, so the difference without a feature is
+        exactly its contribution, interactions included. The embedding counts as one feature; the features and
+        the name of the arm are the rest.
 
         Raises:
-            PolicyError: The cost is not a sum over these features with the arguments of this policy.
+            PolicyError: With these arguments, the cost is not a sum over features.
         """
         if not self.is_additive:
             raise PolicyError(f"the cost of vw {self.args!r} is not a sum over the features of a question")
@@ -221,7 +221,7 @@ class VowpalWabbit:
         return {"the arm itself": self.baseline - alone, **contributions}
 
     def _costs(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return what the regression predicts, shape (n_arms,)."""
+        """Return the predicted cost of each arm, shape (n_arms,)."""
         with self._lock:
             actions = self._find_actions(context, arms)
             self._vw.predict_multi([self._shared(context), *actions.examples])
@@ -231,8 +231,8 @@ class VowpalWabbit:
     def learn(self, decision: Decision, reward: float) -> None:
         """Update from the cost and the propensity of the drawn arm.
 
-        Where no propensity is known, it counts as 1: the cost is regressed without a weight. Arguments that
-        weight by it, such as `--cb_type ips`, then learn most of the arms that the other system prefers.
+        An unknown propensity counts as 1, so that the cost is regressed without a weight. Arguments that
+        weight by it, such as `--cb_type ips`, are then biased towards arms that the other system prefers.
         """
         check_reward(decision, reward)
         cost = self.baseline - reward
@@ -259,7 +259,7 @@ class VowpalWabbit:
         """Return a policy with the given state.
 
         Raises:
-            PolicyError: The state is damaged, of other arguments or another version of VW, or VW refuses it.
+            PolicyError: The state is damaged, has other arguments or another version of VW, or VW refuses it.
         """
         # the digest is checked first: VW loads a truncated model
         model = unseal(state, self._made_by)
@@ -349,7 +349,7 @@ def _is_additive(flags: Mapping[str, str], args: str) -> bool:
 
 
 def check_args(args: object) -> Mapping[str, str]:
-    """Refuse arguments that cannot work here, or could name a file or a host; no VW is loaded.
+    """Check arguments without loading VW; those that cannot work, or name a file or a host, are refused.
 
     Args:
         args: Argument of `VowpalWabbit`, unchecked.
@@ -358,8 +358,8 @@ def check_args(args: object) -> Mapping[str, str]:
         The options, each with its last value.
 
     Raises:
-        PolicyError: No text, no `--cb_explore_adf`, an argument that is not among `ALLOWED`, or `--regcb`
-            without bounds.
+        PolicyError: The arguments are not a text, lack `--cb_explore_adf`, have one outside `ALLOWED`, or
+            have `--regcb` without bounds.
     """
     if not isinstance(args, str):
         raise PolicyError(f"vw arguments are a text, as on the command line; got {args!r}")
@@ -397,7 +397,7 @@ def crosses(args: str, namespace: str) -> bool:
 
 
 def _check_token(token: str) -> None:
-    """Refuse an argument that is not among `ALLOWED`, or that VW would not read back. Raises PolicyError."""
+    """Check that an argument is in `ALLOWED` and survives in a model. Raises PolicyError."""
     option = token.partition("=")[0] if token.startswith("--") else token[:2]
     if option in REFUSED_ARGUMENTS:
         raise PolicyError(f"vw argument {option} has no place here: {REFUSED_ARGUMENTS[option]}")
@@ -418,10 +418,10 @@ def _workspace(tokens: Sequence[str]) -> Any:
 
 
 def _restore(model: bytes, args: str) -> Any:
-    """Load a model, which has a command line of its own: VW would write the files that it names.
+    """Load a model after checking the command line in it, since VW would write files that it names.
 
     Raises:
-        PolicyError: The command line is not that of these arguments, or VW refuses the model.
+        PolicyError: The command line differs from these arguments, or VW refuses the model.
     """
     if _header(model) != _read_header(args):
         raise PolicyError(f"the model has other arguments than vw {args!r}")
@@ -433,7 +433,7 @@ def _restore(model: bytes, args: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _read_header(args: str) -> tuple[bytes, bytes]:
-    """Return the header that a model of these arguments has."""
+    """Return the header of a model with these arguments."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model")
         _workspace(shlex.split(args)).save(path)
@@ -441,10 +441,10 @@ def _read_header(args: str) -> tuple[bytes, bytes]:
 
 
 def _header(model: bytes) -> tuple[bytes, bytes]:
-    """Return what a model says before its command line, and the command line, without what learning changes.
+    """Return the header of a model and its command line, without the parts that learning changes.
 
-    It has a version, an id, a letter, the least and the greatest label, four numbers, and the command line;
-    each text has its length before it. Learning changes the labels and the seed.
+    The header has a version, an id, a letter, the least and the greatest label, four numbers, and the command
+    line; the length precedes each text. Learning changes the labels and the seed.
     """
 
     def after_text(start: int) -> int:

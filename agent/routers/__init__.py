@@ -1,4 +1,4 @@
-"""Routers: fitted offline to what arms earn on questions, they score arms; one file a router."""
+"""Routers: models, fitted offline to the utilities of arms on questions, that score arms."""
 
 from . import dataset, features, out_of_fold, saved
 from .base import Parameters, Parametrised, Router, Schema, StageParameters, State

@@ -1,4 +1,4 @@
-"""The contract of a router: it is fitted offline, scores arms on questions, and learns nothing while serving.
+"""The contract of a router: it is fitted offline, scores arms on questions, and is frozen while serving.
 
 outcomes, scores, judge, log --utility--> RoutingDataset --fit--> Router --scores--> (n_questions, n_arms)
 """
@@ -38,11 +38,11 @@ class Schema:
     """The arms and the names of the features that a router was fitted on.
 
     Attributes:
-        arms: In the order of its outputs.
-        names: Features of a question.
+        arms: Arms in the order of the router's outputs.
+        names: Names of the features of a question.
         dim: Dimension of the embedding.
-        retrieved: Features of an arm after retrieval; empty if the router does not use them.
-        answered: Features of an arm after answering; likewise.
+        retrieved: Names of the features of an arm after retrieval; empty if unused.
+        answered: Names of the features of an arm after answering; empty if unused.
     """
 
     arms: tuple[str, ...]
@@ -65,7 +65,7 @@ class Schema:
         return cls(features.arms, features.names, features.embedding.shape[1], *used)
 
     def conform(self, features: Features) -> Features:
-        """Return features with exactly these columns, in this order; the arms keep theirs.
+        """Return features with exactly these columns, in this order; the order of arms is kept.
 
         Raises:
             RouterError: An arm or a column is missing.
@@ -140,11 +140,11 @@ class Router(ABC):
 
     Attributes:
         kind: Name in the catalogue of routers.
-        example: Parameters of a small router of this kind, which is soon fitted, for the reference and for
-            the tests of every kind.
+        example: Parameters of a small router of this kind, quick to fit, for the reference and for the tests
+            of every kind.
         reads_question: Whether its scores depend on the question.
         stage: The stage of the features that it needs.
-        schema: Schema of the features that it was fitted on; None before.
+        schema: Schema of the features that it was fitted on, once it is fitted.
     """
 
     kind: ClassVar[str]
@@ -154,11 +154,11 @@ class Router(ABC):
     schema: Schema | None = None
 
     def fit(self, labels: RoutingDataset) -> Self:
-        """Fit to labels, forgetting any earlier fit, and return itself.
+        """Fit to labels, replacing any earlier fit, and return itself.
 
         Raises:
-            RouterError: The labels stop before its stage, which changes nothing; or they cannot be fitted,
-                which leaves it not fitted.
+            RouterError: The labels lack the features of its stage, which leaves it unchanged; or they cannot
+                be fitted, which leaves it unfitted.
         """
         schema = Schema.of(labels.features, self.stage)
         self.schema = None  # a failed fit may leave half of an earlier one
@@ -170,7 +170,7 @@ class Router(ABC):
         """Return a finite score of each arm on each question, shape (n_questions, n_arms).
 
         Raises:
-            RouterError: It was not fitted, or an arm or a column is unknown or missing.
+            RouterError: The router is unfitted, or an arm or a column is unknown or missing.
         """
         scores = self._scores(self._fitted.conform(features))
         if not np.isfinite(scores).all():
@@ -179,18 +179,18 @@ class Router(ABC):
 
     def save(self) -> bytes:
         """Return the fitted router: its header on one line, then its arrays."""
-        from safetensors.numpy import save as save_arrays  # here: evaluation has no need of it
+        from safetensors.numpy import save as save_arrays  # imported here, as evaluations do without
 
         schema = self._fitted
         arrays = save_arrays({name: np.asarray(value, order="C") for name, value in self._state().items()})
         return json.dumps(asdict(self._header(schema, arrays))).encode() + b"\n" + arrays
 
     def load(self, saved: bytes) -> Self:
-        """Take the state of a router of the same kind and parameters, and return itself.
+        """Take over the state of a router of the same kind and parameters, and return itself.
 
         Raises:
-            RouterError: The bytes are damaged, or of another kind, other parameters or another version, which
-                changes nothing; or the arrays do not fit, which leaves it not fitted.
+            RouterError: The bytes are damaged, or have another kind, other parameters or another version,
+                which leaves it unchanged; or the arrays do not fit, which leaves it unfitted.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load as load_arrays
@@ -227,7 +227,7 @@ class Router(ABC):
     @property
     @abstractmethod
     def params(self) -> Mapping[str, Any]:
-        """The arguments of its class, as JSON; with `kind`, they build it again."""
+        """The arguments of its class, as JSON; together with `kind` they rebuild it."""
 
     @abstractmethod
     def _fit(self, labels: RoutingDataset) -> None: ...

@@ -19,7 +19,7 @@ GROUP = "armwise.routers"
 PACKAGES = ("armwise.agent.routers", "armwise.agent.lab.routers")
 
 ROUTERS: ClassCatalogue[Router] = ClassCatalogue(PACKAGES, GROUP, "router", RouterError)
-"""Every router by its kind. None loads its library before it is fitted or loaded."""
+"""Every router by its kind; libraries are imported when a router is fitted or loaded."""
 
 
 class RouterSpec(Spec):
@@ -29,7 +29,7 @@ class RouterSpec(Spec):
 
 
 def build_router(spec: Spec) -> Router:
-    """Build a router that is not fitted.
+    """Build an unfitted router.
 
     Raises:
         RouterError: An unknown kind or parameter, or a value that the router refuses.
@@ -41,6 +41,6 @@ def build_router(spec: Spec) -> Router:
 
 
 def load_router(saved: bytes) -> Router:
-    """Return the fitted router that was saved, of any kind. Raises RouterError."""
+    """Load a fitted router of any kind. Raises RouterError."""
     header, _ = read_header(saved)
     return build_router(RouterSpec(kind=header.kind, params=header.params)).load(saved)

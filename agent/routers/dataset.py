@@ -1,7 +1,7 @@
 """The features of questions and arms, and the utilities that a router is fitted to.
 
-Columns and arms are selected by name, so that none is mistaken for another. Features of a later stage cost
-the searches, or the answers, that they are computed from.
+Columns and arms are selected by name, which prevents mix-ups. Features of a later stage cost the searches, or
+the answers, that they are computed from.
 """
 
 import math
@@ -22,7 +22,7 @@ SAME_AS = "same_as:"
 
 
 class RouterError(ValueError):
-    """Features or labels do not fit, or a router cannot be fitted, used or loaded; the value is named."""
+    """Features or labels do not fit, or a router cannot be fitted, used or loaded; the message names it."""
 
 
 class Stage(IntEnum):
@@ -41,8 +41,8 @@ class ArmTable:
     """Features of each arm on each question.
 
     Attributes:
-        names: Names of the features, in the order of the last axis; at least one, each once.
-        values: Shape (n_questions, n_arms, n_names), NaN where unknown.
+        names: Names of the features, in the order of the last axis; at least one, without duplicates.
+        values: Values of the features, NaN if unknown, shape (n_questions, n_arms, n_names).
 
     Raises:
         RouterError: The names do not fit, or a number is infinite.
@@ -75,18 +75,18 @@ class Features:
     """The input of a router: features of some questions, and of each arm on them.
 
     Attributes:
-        arms: The arms to score, each once.
+        arms: The arms to score, without duplicates.
         texts: The questions, shape (n_questions,).
-        names: Names of the columns of `question`, each once.
+        names: Names of the columns of `question`, without duplicates.
         question: Features of the questions, finite, shape (n_questions, n_names).
         embedding: Unit vectors of the questions, shape (n_questions, dim); dim is 0 without embeddings.
-        retrieved: Features of the arms after all have searched; None before.
-        answered: Features of the arms after all have answered; None before. It needs `retrieved`.
-        passages: Unit vectors of passages of the source of each arm, shape (m, dim), for a router that is
-            fitted; arms over the same source share an array, and one without a profile is left out.
+        retrieved: Features of the arms, once all have searched.
+        answered: Features of the arms, once all have answered; it requires `retrieved`.
+        passages: Unit vectors of passages from the source of each arm, shape (m, dim), for fitting; arms over
+            the same source share an array, and arms without a profile are left out.
 
     Raises:
-        RouterError: Shapes or names do not fit, there are answers without searches, or a feature of a
+        RouterError: Shapes or names do not fit, `answered` is given without `retrieved`, or a feature of a
             question is not finite.
     """
 
@@ -147,7 +147,7 @@ class Features:
         )
 
     def of(self, arms: Sequence[str]) -> "Features":
-        """Return the features of these arms alone, in this order. Raises RouterError."""
+        """Return the features of only these arms, in this order. Raises RouterError."""
         at = positions(self.arms, arms)
         return replace(
             self,
@@ -192,10 +192,10 @@ class RoutingDataset:
 
     Attributes:
         features: Features of the questions.
-        utility: Higher is better, NaN where unknown, shape (n_questions, n_arms).
-        quality: Quality of what each arm retrieved, whatever the answer; like the utility, but an arm may
-            have none at all. None if it was not measured.
-        is_choice: Whether arms are compared: there are two at least, which differ on some question.
+        utility: Utilities, higher is better, NaN if unknown, shape (n_questions, n_arms).
+        quality: Quality of each arm's passages regardless of the answer, if measured; shaped as the utility,
+            but an arm may lack values entirely.
+        is_choice: Whether arms are compared: at least two, which differ on some question.
 
     Raises:
         RouterError: A shape does not fit, there are fewer than two arms or questions, a number is infinite,
@@ -248,7 +248,7 @@ class RoutingDataset:
 
 
 ROWS_PER_BATCH = 4096
-"""Rows that are scored together."""
+"""Most rows in a batch of scoring."""
 
 
 def scored_in_parts(

@@ -4,7 +4,7 @@ before a search     question_table   form, clauses, comparisons
 after the searches  retrieved_table  similarities of passages, agreement of retrievers
 after the answers   answered_table   agreement of answers, and whether passages contain them
 
-`compute_features` combines those of one question, up to the stage that is known.
+`compute_features` combines the features of one question, up to the stage reached.
 """
 
 import math
@@ -53,11 +53,12 @@ passages of all arms.
 """
 
 SUPPORT = tuple(f"relevance.{name}" for name in ("support", "support_max", "support_own"))
-"""Features of an answer: the relevance of all passages that contain it, its maximum, that of its own."""
+"""Features of an answer, from the relevance of passages that contain it: the sum over those of all arms, the
+maximum, and the sum over those of the answering arm."""
 
 
 def terms(text: str) -> list[str]:
-    """Return the words of a question, without single letters of English, and each two in a row.
+    """Return the words of a question, without single English letters, and its pairs of consecutive words.
 
     >>> terms("Who wrote a book?")
     ['who', 'wrote', 'book', 'who wrote', 'wrote book']
@@ -116,7 +117,7 @@ def retrieved_table(
 
 
 def scaled(values: Floats) -> Floats:
-    """Scale each column to [0, 1] by its smallest and largest known values; 0.5 where all are equal.
+    """Scale each column to [0, 1] by its smallest and largest known values; 0.5 if all are equal.
 
     >>> scaled(np.array([[1.0, 7.0], [3.0, 7.0], [np.nan, np.nan]])).tolist()
     [[0.0, 0.5], [1.0, 0.5], [nan, nan]]
@@ -164,13 +165,13 @@ def with_relevance(
     found: Sequence[Sequence[Sequence[Passage]]],
     answers: Sequence[Sequence[str]] | None = None,
 ) -> Features:
-    """Return features with the columns `RELEVANCE`, and `SUPPORT` where there are answers.
+    """Return features with the columns `RELEVANCE`, and `SUPPORT` if there are answers.
 
     Args:
         features: Features of all questions, after the searches.
         relevance: Relevance of each passage of each question, by id.
         found: Passages of each arm, best first: `found[question][arm]`.
-        answers: `answers[question][arm]`; None before that, where features have no `answered` table either.
+        answers: `answers[question][arm]`, if `features` has an `answered` table.
     """
     assert features.retrieved is not None
     rows = [_relevance(by_id, of_arms) for by_id, of_arms in zip(relevance, found, strict=True)]
@@ -243,11 +244,11 @@ def compute_features(
     Args:
         text: The question.
         embedding: Unit vector, shape (dim,).
-        arms: To score.
-        found: Passages of each arm, best first; None before they have searched.
-        vectors: Unit vectors of passages by id, shape (dim,); a passage without one is left out.
-        answers: The answer from each arm; None before that.
-        relevance: Predicts that of passages, for a router that has columns of it.
+        arms: Arms to score.
+        found: Passages of each arm, best first, once they have searched.
+        vectors: Unit vectors of passages by id, shape (dim,); passages without a vector are left out.
+        answers: The answer from each arm, once they have answered.
+        relevance: Predicts the relevance of passages, for a router with columns of it.
     """
     embeddings, texts = embedding[None], (text,)
     features = Features(tuple(arms), texts, QUESTION, question_table(texts), embeddings)

@@ -27,11 +27,11 @@ FILE = "unseen.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class OutOfFoldScores:
-    """Scores of the training questions of a router, by routers that were not fitted to them.
+    """Scores of the training questions of a router, by routers that were fitted without them.
 
     Attributes:
-        scores: By the digest of the question's text; None if it was never held out. Shape (n_arms,),
-            in the order of the router's arms.
+        scores: Scores by the digest of the question's text, shape (n_arms,), in the order of the router's
+            arms; None: the question was never held out.
         digest: Digest of the file.
     """
 
@@ -46,7 +46,7 @@ class OutOfFoldScores:
             n_arms: Number of the router's arms.
 
         Returns:
-            Shapes (n,) and (n, n_arms); NaN where there is no score.
+            Shapes (n,) and (n, n_arms); NaN for a missing score.
         """
         names = [_digest(text.encode()) for text in texts]
         trained_on = np.array([name in self.scores for name in names], dtype=np.bool_)
@@ -62,7 +62,7 @@ def write_out_of_fold(folder: Path, about: RouterFacts, texts: Sequence[str], sc
         folder: Folder of the router.
         about: Description of the router.
         texts: The training questions; of equal ones, the last counts.
-        scores: NaN in the rows of questions that were never held out, shape (n_questions, n_arms).
+        scores: Out-of-fold scores, NaN for questions that were never held out, shape (n_questions, n_arms).
     """
     lines: list[dict[str, Any]] = [{"router": about.digest, "arms": about.arms}]
     for text, row in zip(texts, scores, strict=True):
@@ -77,7 +77,7 @@ def read_out_of_fold(folder: Path, about: RouterFacts) -> OutOfFoldScores:
     """Read the out-of-fold scores of a router.
 
     Raises:
-        RouterError: It is missing, damaged, or of another router.
+        RouterError: The file is missing, damaged, or belongs to another router.
     """
     file = folder.expanduser() / FILE
     try:
@@ -88,7 +88,7 @@ def read_out_of_fold(folder: Path, about: RouterFacts) -> OutOfFoldScores:
 
 
 def parse_out_of_fold(content: bytes, about: RouterFacts, where: str) -> OutOfFoldScores:
-    """Parse the out-of-fold scores of a router; `where` names them in messages. Raises RouterError."""
+    """Parse the out-of-fold scores of a router; `where` is their name in messages. Raises RouterError."""
     try:
         first, *lines = map(orjson.loads, content.splitlines())
         router, scores = first["router"], {line["question"]: line["scores"] for line in lines}

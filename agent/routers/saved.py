@@ -1,7 +1,7 @@
 """A trained router in a folder: the router, the facts of its training, and its out-of-fold scores.
 
 router.model   the bytes from `Router.save`
-router.json    the facts of its training: what must be the same where it serves, and its results
+router.json    the facts of its training: what must be equal for it to serve, and its results
 unseen.jsonl   its out-of-fold scores (`armwise.agent.routers.out_of_fold`)
 relevance.model   the relevance of passages, if the router has columns of it (`armwise.arms.relevance`)
 manifest.json  size and digest of each of these (`armwise.arms.manifest`)
@@ -35,7 +35,7 @@ MODEL, ABOUT = "router.model", "router.json"
 AGAIN = "train it again (`armwise train`)"
 
 _LOADED: WeakValueDictionary[str, Router] = WeakValueDictionary()
-"""Routers in use, by digest: a configuration is checked often, and loading may take seconds."""
+"""Cache of routers in use, by digest: configurations are checked often, and loading may take seconds."""
 
 
 class RouterConfig(BaseModel):
@@ -56,7 +56,7 @@ class RouterConfig(BaseModel):
         return self.model_copy(update={"path": self.path.expanduser().absolute()})
 
     def check(self, backbones: Mapping[str, Backbone], arms: Collection[str]) -> None:
-        """Refuse a router that cannot be read, or does not fit the rest of the configuration.
+        """Check that the router can be read, and fits the rest of the configuration.
 
         Args:
             backbones: Declared backbones, by name.
@@ -79,19 +79,19 @@ class RouterFacts(BaseModel):
         kind: Kind of the router.
         params: Arguments of its class.
         stage: Stage of the features that it needs.
-        digest: Digest of its file.
-        arms: That it was fitted on.
+        digest: Digest of the router's file.
+        arms: Arms that it was fitted on.
         backbone: Name of the sentence encoder of its embeddings.
         encoder: Digest of that encoder.
-        query_prefix: Text before each question when it was embedded.
-        k: Passages of each arm that its features are computed from; 0 if it uses the question alone.
-        corpus: Digest of the corpus of these passages; None likewise.
-        relevance: Digest of the model of relevance beside it; None if it has no columns of that.
-        writing: How the answers that it compares were written; None if it compares none, or if unknown.
-        utility: Utility that its labels hold.
-        inputs: Digests of the files that it was trained on, by their paths.
+        query_prefix: Prefix of each question when it was embedded.
+        k: Passages of each arm that its features are computed from; 0: it reads the question alone.
+        corpus: Digest of the corpus of these passages.
+        relevance: Digest of the relevance model in the same folder, if it has columns of relevance.
+        writing: How the answers that it compares were written, if it compares answers and this is known.
+        utility: The utility in its labels.
+        inputs: Digests of the files that it was trained on, by path.
         questions: Number of training questions.
-        held_out: Results on held-out questions; None if it was not evaluated.
+        held_out: Results on held-out questions, if it was evaluated.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -117,17 +117,18 @@ class RouterFacts(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A fitted router, the facts of its training, and the model of relevance of its columns, if any."""
+    """A fitted router, the facts of its training, and its relevance model, if it has one."""
 
     router: Router
     about: RouterFacts
     relevance: RelevanceModel | None = None
 
     def check(self, backbones: Mapping[str, Backbone], arms: Collection[str]) -> None:
-        """Refuse to choose one of these arms by it if its features would not be those of its training.
+        """Check that the router can score these arms, with the same features as in its training.
 
         Raises:
-            RouterError: It compares answers, its backbone is missing or another, or it knows none of these.
+            RouterError: It compares answers, its backbone is missing or differs, or it knows none of the
+                arms.
         """
         about = self.about
         if self.router.stage is Stage.ANSWERED:
@@ -143,7 +144,7 @@ class Trained:
             raise RouterError(f"it knows {', '.join(about.arms)}, and none of {', '.join(arms)}")
 
     def check_encoder(self, backbone: Backbone) -> None:
-        """Refuse a backbone other than that of its training. Raises RouterError."""
+        """Check that a backbone is the one of its training. Raises RouterError."""
         about = self.about
         try:
             encoder = digest_backbone(backbone)
@@ -167,9 +168,9 @@ def write_trained(folder: Path, trained: Trained) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files in their order, each whole or not at all, replacing those that are there.
+    """Write files in order, each atomically, replacing existing ones.
 
-    Their digests come last: a folder that was left between two files is reported as damaged.
+    The digests come last, so that a folder with only some of the new files is reported as damaged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
@@ -180,13 +181,13 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def looked_at(config: RouterConfig | None) -> frozenset[str]:
-    """Return the backbone whose vectors of passages a router needs, if any. Raises RouterError."""
+    """Return the backbone whose vectors of passages a router reads, empty if none. Raises RouterError."""
     about = None if config is None else read_about(config.path)
     return frozenset({about.backbone} if about is not None and about.k else ())
 
 
 def warn_of_unknown(about: RouterFacts, arms: Iterable[str]) -> None:
-    """Log a warning that names the live arms that a router was not trained on."""
+    """Log a warning that names the live arms that are missing from a router's training."""
     if unknown := [arm for arm in arms if arm not in about.arms]:
         logger.warning("the router was not trained on %s: it gives them no score", ", ".join(unknown))
 
@@ -218,8 +219,8 @@ def read_file(folder: Path, name: str) -> bytes:
     """Return the content of a file of a trained model, compared with the manifest of its folder.
 
     Raises:
-        RouterError: The file is damaged; the message names what trains the model again.
-        OSError: It cannot be read.
+        RouterError: The file is damaged; the message has the command that trains the model again.
+        OSError: The file cannot be read.
     """
     try:
         return manifest.read(folder.expanduser(), name)
@@ -231,8 +232,8 @@ def read_trained(folder: Path) -> Trained:
     """Read a router.
 
     Raises:
-        RouterError: It is missing, damaged, of another version, not the one that `router.json` describes, or
-            a model that it needs is missing.
+        RouterError: The router is missing, damaged, of another version, differs from `router.json`, or lacks
+            a model that it needs.
     """
     about = read_about(folder)
     try:
@@ -245,13 +246,13 @@ def read_trained(folder: Path) -> Trained:
 def load_trained(
     about: RouterFacts, saved: bytes, where: str, relevance: RelevanceModel | None = None
 ) -> Trained:
-    """Load a router from its bytes, which are those that `about` describes.
+    """Load a router from its bytes, and check them against the facts of its training.
 
     Args:
         about: The facts of its training.
-        saved: From `Router.save`.
-        where: Names it in messages.
-        relevance: Relevance model of the router; None if it has none.
+        saved: The bytes from `Router.save`.
+        where: Name of the router in messages.
+        relevance: Relevance model of the router.
 
     Raises:
         RouterError: See `read_trained`.
@@ -266,7 +267,7 @@ def load_trained(
 
 
 def _relevance(folder: Path, about: RouterFacts) -> RelevanceModel | None:
-    """Read the model of relevance of a router, if it has one. Raises RouterError."""
+    """Read the relevance model of a router, if it has one. Raises RouterError."""
     if about.relevance is None:
         return None
     try:
@@ -282,7 +283,7 @@ def _relevance(folder: Path, about: RouterFacts) -> RelevanceModel | None:
 
 
 def check_digest(saved: bytes, digest: str | None, where: str) -> None:
-    """Refuse the bytes of a router that are not those that were written. Raises RouterError."""
+    """Check the bytes of a router against the digest in its manifest. Raises RouterError."""
     if (actual := digest_router(saved)) != digest:
         raise RouterError(f"{where} is damaged: its digest is {actual}, not {digest}; {AGAIN}")
 

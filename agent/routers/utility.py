@@ -1,4 +1,4 @@
-"""The utility of an answer, which labels hold: scores of its outcome, each with its weight, net of its cost.
+"""The utility of an answer in labels: a weighted sum of scores of its outcome, minus its priced cost.
 
 `LTRR` is the gain over no retrieval, scaled by question; `R3AG` adds a prior of the arm.
 """
@@ -11,7 +11,7 @@ from armwise.feedback.reward import Prices
 from armwise.number import Number
 
 PRIOR_MEASURE = "em"
-"""R3AG's prior of an arm is its mean."""
+"""Measure whose mean is R3AG's prior of an arm."""
 
 
 class Utility(BaseModel):
@@ -49,7 +49,7 @@ class Utility(BaseModel):
 
 
 LTRR = Utility(over="none", scale="minmax")
-"""As Kim, Diaz 2025 (arXiv:2506.13743) label, where an arm is called `none`; with any measure."""
+"""The labels of Kim, Diaz 2025 (arXiv:2506.13743), with any measure; an arm `none` is required."""
 
 R3AG = Utility(measures={"em": 1.0, "f1": 0.2}, prior=0.2)
-"""As R3AG (2026) labels the generation utility."""
+"""The generation utility of R3AG (2026)."""

@@ -1,4 +1,4 @@
-"""What a replica of the ingress holds: decision points, each with live arms, versions and turns; metrics."""
+"""A replica of the ingress: decision points, each with live arms, versions and turns; metrics."""
 
 from . import ask
 from .arms import arm_infos, same_document

@@ -1,4 +1,4 @@
-"""The live arms: the seam that runs them, what a turn knows of them, and the set that a replica serves."""
+"""The live arms: the protocol that runs them, and the set that a replica serves."""
 
 import asyncio
 import logging
@@ -32,11 +32,11 @@ class Arms(Protocol):
         ...
 
     async def recall(self, arm: str, query: Query, k: int) -> Retrieval | None:
-        """Return what the same search has found before; None where it has to be made."""
+        """Return the cached retrieval of the same search, if there is one."""
         ...
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> Embeddings:
-        """Return unit vectors, of shape (dim,), of those of these passages that are in the corpus.
+        """Return the unit vector, shape (dim,), of each of these passages that is in the corpus.
 
         Raises:
             ArmError: The vectors cannot be read.
@@ -44,19 +44,19 @@ class Arms(Protocol):
         ...
 
     async def passages(self, ids: Sequence[str]) -> list[Passage]:
-        """Return those of these passages that are in the corpus. Raises ArmError."""
+        """Return the passages with these ids that are in the corpus. Raises ArmError."""
         ...
 
     async def restricted(self) -> bool:
-        """Return whether any passage of the corpus is for some groups alone. Raises ArmError."""
+        """Return whether any passage of the corpus is restricted to groups. Raises ArmError."""
         ...
 
     async def profiles(self, specs: Mapping[str, ArmSpec], spec: ProfileSpec) -> Mapping[str, Profile]:
-        """Return what the sources of arms are about, where that is known. Raises ArmError."""
+        """Return the known profiles of the sources of arms, by arm. Raises ArmError."""
         ...
 
     def of(self, specs: Mapping[str, ArmSpec]) -> "Arms":
-        """Return what runs other arms in the same places. Raises ArmBuildError."""
+        """Return a copy that runs other arms on the same hosts. Raises ArmBuildError."""
         ...
 
     async def load(self, specs: Mapping[str, ArmSpec]) -> None:
@@ -64,16 +64,16 @@ class Arms(Protocol):
         ...
 
     def know(self, specs: Mapping[str, ArmSpec]) -> None:
-        """Run these arms by name from now on, beside those known before. Raises ArmError."""
+        """Run these arms by name from now on, in addition to the earlier ones. Raises ArmError."""
         ...
 
 
 def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) -> dict[str, ArmInfo]:
-    """Return what a turn knows of each arm before it runs.
+    """Return the properties of each arm that a turn reads.
 
     Args:
         config: The arms.
-        profiles: What their sources are about, where that is looked at.
+        profiles: Profiles of their sources, if the policy reads similarities.
     """
     graph = ArmGraph(config.arms)
     return {
@@ -94,16 +94,16 @@ def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) 
 
 
 def same_document(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two descriptions in the log mean the same arm."""
+    """Return whether two logged descriptions mean the same arm."""
     return catalog.are_equivalent(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedArms:
-    """What the log holds of the arms.
+    """The state of the arms in the log.
 
     Attributes:
-        newer: The live set, where it is newer than the one that is served.
+        newer: The live set, if it is newer than the served one.
         disabled: Arms that are switched off.
     """
 
@@ -115,17 +115,17 @@ class ArmRegistry:
     """The arm set that a replica serves: follows the log, and builds a new set before serving it.
 
     Args:
-        config: Names the arms of the configuration file, and all that arms are built from.
+        config: The arms of the configuration file, and all that arms are built from.
         store: The log.
-        arms: Builds and runs them.
-        turns: Draws among the arms of the set, which it has from here.
-        router: Metadata of the configured router; None for no router.
-        on_serve: Called as soon as a set is served, before anything else happens.
+        arms: Builds and runs the arms.
+        turns: The turn loop, whose arms are replaced when a set is served.
+        router: Metadata of the configured router.
+        on_serve: Called as soon as a set is served.
         point: The decision point.
 
     Attributes:
         config: The configuration with the live arms.
-        seq: Position of the live set; 0 before the log was read.
+        seq: Position of the live set; 0 until the log is read.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class ArmRegistry:
     ) -> None:
         self.config = config
         self.seq = 0
-        self._wanted = 0  # the newest set that is known
+        self._wanted = 0  # position of the newest set
         self._on_serve, self._point = on_serve, point
         self._store, self._arms, self._turns, self._router = store, arms, turns, router
         self._configured = config.arm_documents
@@ -152,7 +152,7 @@ class ArmRegistry:
         self._building: asyncio.Task[None] | None = None
 
     def read(self) -> LoggedArms:
-        """Read the log, which blocks. Raises LogUnavailableError."""
+        """Read the state of the arms from the log; blocks. Raises LogUnavailableError."""
         if self._started:
             newer = arm_sets.live(self._store, self.seq)
         else:
@@ -161,13 +161,13 @@ class ArmRegistry:
         return LoggedArms(newer, arm_sets.disabled(self._store))
 
     async def follow(self, logged: LoggedArms) -> None:
-        """Serve what the log holds; a set that could not be built is tried again after a pause."""
+        """Serve the logged state; a set that could not be built is tried again after a pause."""
         self._disabled = logged.disabled
         arm_set, now = logged.newer, asyncio.get_running_loop().time()
         self._wanted = self.seq if arm_set is None else arm_set.seq
         if arm_set is not None and (arm_set.seq != self._unbuilt or now >= self._retry_at):
             if not self.seq and arm_set.seq != self._unbuilt:
-                await self._build(arm_set)  # nothing is served yet that must not wait
+                await self._build(arm_set)  # the first set: no requests to hold up
             elif self._building is None or self._building.done():
                 self._building = asyncio.create_task(self._build(arm_set), name="arm-builder")
         self._turns.arms = self._switched(self._turns.arms)
@@ -179,10 +179,10 @@ class ArmRegistry:
             arms: Every arm that is live from now on, as the configuration writes them.
 
         Raises:
-            ConfigError: They are described wrongly, do not fit the rest of the configuration,
-                or bring in what the configuration file does not name.
-            ArmError: One of them cannot be built; nothing has changed.
-            ConflictError: A name stood for another arm before; nothing has changed.
+            ConfigError: A description is wrong, conflicts with the rest of the configuration, or uses
+                something that the configuration file does not name.
+            ArmError: An arm cannot be built; nothing has changed.
+            ConflictError: A name was used for another arm before; nothing has changed.
         """
         config = self.config.with_arms(arms)
         await self._arms.load(config.arms)
@@ -192,7 +192,7 @@ class ArmRegistry:
         self._serve(config, arm_set.seq, profiles)
 
     async def _read_profiles(self, config: AppConfig) -> Mapping[str, Profile]:
-        """Return what the sources of all arms are about, where the policy looks at it. Raises ArmError."""
+        """Return the profiles of all sources, if the policy reads similarities. Raises ArmError."""
         spec = config.features.similarity
         return NO_PROFILES if spec is None else await self._arms.profiles(config.arms, spec)
 
@@ -208,7 +208,7 @@ class ArmRegistry:
             if config.arms != self.config.arms:
                 await self._arms.load(config.arms)
             profiles = await self._read_profiles(config)
-            if arm_set.seq == self._wanted:  # none is newer by now
+            if arm_set.seq == self._wanted:  # still the newest
                 self._serve(config, arm_set.seq, profiles)
         except (ConfigError, ArmError) as error:
             if arm_set.seq != self._unbuilt:

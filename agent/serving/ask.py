@@ -1,7 +1,7 @@
-"""Ask a decision point: check a question, and run its turn if its caller and the process have room for it.
+"""Ask a decision point: check a question, reserve room for it, and run its turn.
 
-What every route that decides has in common, without HTTP. A request under an idempotency key that was used
-before resumes or repeats the earlier turn.
+This is the part that all deciding routes share, independent of HTTP. A request under an idempotency key that
+was used before resumes or repeats the earlier turn.
 """
 
 import asyncio
@@ -45,26 +45,26 @@ from armwise.feedback.events import Cost, Execution, Status
 from armwise.feedback.log import LoggedDecision, erasures
 
 POINT = "point/"
-"""What a model begins with that names a decision point; the model there may follow, after a slash."""
+"""Prefix of a model that names a decision point; a slash and a model of that point may follow."""
 
 Context = Mapping[str, float | str | bool]
 
 LOADING = "the arms, the model or the policy are not loaded yet"
 
 SHARE_OF_A_KEY = 0.75
-"""Part of the concurrent requests of a replica that one key may hold: other keys are answered meanwhile."""
+"""Largest share of a replica's concurrent requests that one key may hold, so that others get answers."""
 
 
 UNEXPECTED = "internal_error"
-"""Code of an exception that nothing expects; it is raised as it is."""
+"""Code of an unexpected exception, which is raised unchanged."""
 
 
 class AskError(Exception):
     """A question that is refused.
 
     Attributes:
-        param: The field at fault; None for none.
-        retry_after_s: Seconds after which the same question may be answered.
+        param: The field at fault, if a field is.
+        retry_after_s: Seconds after which a retry may succeed.
     """
 
     def __init__(self, message: str, param: str | None = None, retry_after_s: int = 1) -> None:
@@ -73,15 +73,15 @@ class AskError(Exception):
 
 
 class InvalidAskError(AskError):
-    """A field has a value that is out of its range."""
+    """A field has an invalid value."""
 
 
 class ForeignGroupError(AskError):
-    """The caller is not of a group that the question is asked for."""
+    """The question is asked for a group that the caller's key lacks."""
 
 
 class UnknownModelError(AskError):
-    """The model names no arm that is live."""
+    """The model names an arm that is not live, or has another form than `arm/<name>`."""
 
 
 class UnknownArmError(AskError):
@@ -93,28 +93,28 @@ class ArmExcludedError(AskError):
 
 
 class NotReadyError(AskError):
-    """The decision point does not decide yet."""
+    """The decision point is still loading."""
 
 
 class InProgressError(AskError):
-    """Another request asks under the same key, or did and was cut off."""
+    """Another request under the same idempotency key is in progress, or was cut off recently."""
 
 
 class KeyReusedError(AskError):
-    """The key was used for another question, or its turn failed."""
+    """The idempotency key was used for another question, or its turn failed."""
 
 
 class DeadlineExceededError(AskError):
-    """The time of the question has passed."""
+    """The turn took longer than its time limit."""
 
 
 class UnansweredError(Exception):
-    """A turn that began and failed, for the reason that is its cause.
+    """A turn that was refused or failed after it began; `__cause__` has the reason.
 
     Attributes:
-        caller: Who asked; ids of the log are shown as this caller knows them.
-        decision_id: The decision that is kept; None for none.
-        final: Whether the same question, under its key, can only be refused from now on.
+        caller: Who asked; decides how ids are shown.
+        decision_id: Id of the decision, if one is in the log.
+        final: Whether a retry under the same idempotency key will be refused.
     """
 
     def __init__(self, caller: Caller, decision_id: str | None, *, final: bool) -> None:
@@ -123,11 +123,11 @@ class UnansweredError(Exception):
 
 
 class Named(Protocol):
-    """The caller's own choice: an arm, or the distribution that is to be drawn from."""
+    """The incumbent's choice in a request: an arm, or a distribution to draw from."""
 
     @property
     def arm(self) -> str | None:
-        """The arm that it chose."""
+        """The chosen arm."""
         ...
 
     @property
@@ -137,7 +137,7 @@ class Named(Protocol):
 
 
 class _Options(Protocol):
-    """The fields that OpenAI's API does not have."""
+    """The fields of a request beyond OpenAI's API."""
 
     @property
     def user(self) -> str | None: ...
@@ -173,11 +173,11 @@ class Asking(Protocol):
 
     @property
     def agent(self) -> _Options:
-        """The fields that OpenAI's API does not have."""
+        """The fields beyond OpenAI's API."""
         ...
 
     def model_dump_json(self, *, exclude_defaults: bool, warnings: bool) -> str:
-        """Return it as JSON."""
+        """Return the request as JSON."""
         ...
 
 
@@ -191,7 +191,7 @@ def check_ask(
     where: Comparison | Compound | None = None,
     **rest: Any,
 ) -> Ask:
-    """Check what the routes have in common, and return the question for the turn. Raises AskError."""
+    """Check the fields that all deciding routes share, and return the input of the turn. Raises AskError."""
     options = body.agent
     if not question.strip():
         raise InvalidAskError("the question is empty", param)
@@ -219,11 +219,11 @@ def check_ask(
 
 
 SESSION = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""A name of a session that is an id of an episode as it is; of another one, a hash is."""
+"""Form of session names that serve as episode ids unchanged; other names are hashed."""
 
 
 def _episode(point: DecisionPoint, caller: Caller, body: Asking) -> str | None:
-    """Return the id of the episode of a request in the log; a session is one, where its arm is kept."""
+    """Return the stored episode id of a request; a session counts as an episode if it keeps its arm."""
     name = body.agent.episode_id
     if name is None and point.config.sticky.of == "session":
         name = find_session(getattr(body, "metadata", None), getattr(body, "prompt_cache_key", None))
@@ -231,11 +231,11 @@ def _episode(point: DecisionPoint, caller: Caller, body: Asking) -> str | None:
 
 
 def find_session(metadata: Mapping[str, Any] | None, prompt_cache_key: str | None) -> str | None:
-    """Return the id of the session that a request names; None where it names none.
+    """Return the id of the session that a request names, if it names one.
 
     Args:
-        metadata: Pairs that its client attached; `session_id` names the session.
-        prompt_cache_key: Names it where these do not: requests under one key share a prefix of the prompt.
+        metadata: Pairs that the client attached; `session_id` names the session.
+        prompt_cache_key: Names it otherwise: requests with the same key share a prefix of the prompt.
 
     >>> find_session({"session_id": "talk-17"}, "other"), find_session({}, None)
     ('talk-17', None)
@@ -248,7 +248,7 @@ def find_session(metadata: Mapping[str, Any] | None, prompt_cache_key: str | Non
 
 
 def _groups(caller: Caller, groups: Sequence[str] | None) -> frozenset[str]:
-    """Return the groups that a request is made for: those of its key, or fewer. Raises AskError."""
+    """Return the groups that a request is made for: all or some of its key's. Raises AskError."""
     if groups is None:
         return caller.groups
     if foreign := sorted({*groups} - caller.groups):
@@ -260,7 +260,7 @@ def _groups(caller: Caller, groups: Sequence[str] | None) -> frozenset[str]:
 
 
 def _where(where: Comparison | Compound | None) -> Comparison | Compound | None:
-    """Return a filter that does not look at who else may see a passage. Raises AskError."""
+    """Return a filter; one on the groups of passages is refused. Raises AskError."""
     if where is not None and any(comparison.key == GROUPS for comparison in comparisons(where)):
         message = f"{GROUPS!r} cannot be filtered by: the key has the groups of its callers"
         raise InvalidAskError(message, "filters")
@@ -268,21 +268,20 @@ def _where(where: Comparison | Compound | None) -> Comparison | Compound | None:
 
 
 def user_digest(point: DecisionPoint, caller: Caller, user: str | None) -> str | None:
-    """Return what the log keeps of the end user that a request names; None where it names none."""
+    """Return the digest that the log stores for the end user of a request, if it names one."""
     return erasures.user_digest(point.store, caller.project, user) if user else None
 
 
 def read_incumbent(point: DecisionPoint, named: Named | None, param: str) -> Mapping[str, float] | None:
-    """Return what the caller's own decider would draw from, by arm; None where it takes no part.
+    """Return the distribution of the caller's own decider by arm, if it takes part.
 
     Args:
-        point: The decision point, whose `tap` says how names of arms are read, and which arm counts as the
-            caller's choice where it names none.
-        named: The arm or the distribution that the request names; None for none.
-        param: The field that has it.
+        point: The decision point; its `tap` maps names of arms, and may name a default choice.
+        named: The arm or the distribution that the request names.
+        param: The field that `named` comes from.
 
     Raises:
-        AskError: It is no choice among live arms, or `tap` is not configured.
+        AskError: `named` is not a choice among live arms, or `tap` is not configured.
     """
     tap = point.config.tap
     if tap is None:
@@ -301,7 +300,7 @@ def read_incumbent(point: DecisionPoint, named: Named | None, param: str) -> Map
 
 
 def find_arm(point: DecisionPoint, name: str, param: str) -> str:
-    """Return the live arm that a name of another system stands for, as `tap` says. Raises AskError."""
+    """Return the live arm that `tap` maps another system's name to. Raises AskError."""
     tap = point.config.tap
     live = point.turns.arms
     arm = name if tap is None else tap.map_arm(name)
@@ -314,7 +313,7 @@ def find_arm(point: DecisionPoint, name: str, param: str) -> str:
 
 
 def validate_distribution(point: DecisionPoint, given: Mapping[str, float], param: str) -> dict[str, float]:
-    """Return a distribution by live arm, in the order that was sent. Raises AskError."""
+    """Return a distribution by live arm, in the order of the request. Raises AskError."""
     distribution: dict[str, float] = {}
     for name, p in given.items():
         if not 0.0 <= p <= 1.0:
@@ -328,7 +327,7 @@ def validate_distribution(point: DecisionPoint, given: Mapping[str, float], para
 
 
 def checked_question(question: str, point: DecisionPoint, param: str) -> str:
-    """Return a question within the limit, redacted; `param` is the field. Raises AskError."""
+    """Check the length of a question, and return it redacted; `param` is its field. Raises AskError."""
     limit = point.config.limits.question_chars
     if len(question) > limit:
         message = f"the question has {len(question)} characters; at most {limit} are read"
@@ -339,7 +338,7 @@ def checked_question(question: str, point: DecisionPoint, param: str) -> str:
 def checked_context(
     context: Mapping[str, float | str | bool], point: DecisionPoint, within: str
 ) -> Mapping[str, float | str | bool]:
-    """Return a context within the limits, its texts redacted; `within` is the field. Raises AskError."""
+    """Check a context against the limits, and return it redacted; `within` is its field. Raises AskError."""
     limits = point.config.limits
     if len(context) > limits.context_features:
         message = f"the context has {len(context)} names; at most {limits.context_features} are read"
@@ -368,7 +367,7 @@ def checked_context(
 def redacted(
     context: Mapping[str, float | str | bool], point: DecisionPoint
 ) -> Mapping[str, float | str | bool]:
-    """Return a context with its texts redacted; numbers and names stay."""
+    """Return a context with its text values redacted."""
     return {
         key: point.service.redact(value) if isinstance(value, str) else value
         for key, value in context.items()
@@ -376,7 +375,7 @@ def redacted(
 
 
 def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:
-    """Return a cost weight within its range. Raises AskError."""
+    """Check that a cost weight is in the configured range, and return it. Raises AskError."""
     if weight is None:
         return None
     if features.cost_weights is None:
@@ -390,18 +389,18 @@ def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:
 
 
 def digest_request(body: Asking | BaseModel, groups: frozenset[str] = frozenset()) -> str:
-    """Return a hash of a request; a field at its default is left out, so that a new field changes none.
+    """Return a hash of a request without the fields at their default, so that new fields keep old hashes.
 
-    Callers of other groups make another request: an answer was written from what its callers may see.
+    The groups are part of it, because an answer is written from the passages that they may see.
     """
-    explicit = body.model_dump_json(exclude_defaults=True, warnings=False)  # of numbers in the context
+    explicit = body.model_dump_json(exclude_defaults=True, warnings=False)  # numbers in the context warn
     if groups:
         explicit += json.dumps(sorted(groups))
     return hashlib.sha256(explicit.encode()).hexdigest()
 
 
 def forced_arm(point: DecisionPoint, model: str) -> str | None:
-    """Return the arm that a model names; None for `auto`, or for the point alone. Raises AskError."""
+    """Return the arm that a model names; None for `auto`, or for a bare point. Raises AskError."""
     if point.ranks:
         message = f"the actions of point {point.name!r} come with a request: POST /v1/decisions"
         raise InvalidAskError(message, "model")
@@ -427,8 +426,8 @@ class Opening:
     """A turn that is about to begin.
 
     Attributes:
-        events: Events.
-        most: The most that it may cost; None where it costs nothing, and is answered from the log.
+        events: The events of the turn.
+        most: The most that it may cost; None: it is answered from the log for free.
     """
 
     events: AsyncGenerator[Event, None]
@@ -438,16 +437,16 @@ class Opening:
 async def stream_turn(
     point: DecisionPoint, caller: Caller, ask: Ask, key: str | None, timeout_s: float | None
 ) -> AsyncGenerator[Event, None]:
-    """Yield the events of a new turn, or of the earlier turn under the same key, where there is room.
+    """Yield the events of a new turn, or of the earlier turn under the same idempotency key.
 
-    It is refused before the log is read where there is none. Ids are shown as the caller knows them.
+    Overload is checked before the log is read. Ids are shown as the caller knows them.
 
     Args:
         point: Runs the turn.
-        caller: Whose limits and budgets it counts against.
+        caller: The caller, whose limits and budgets apply.
         ask: The question.
-        key: The idempotency key of the request; None where it has none.
-        timeout_s: How long the turn may take, the wait for the language model included.
+        key: The idempotency key of the request.
+        timeout_s: Most seconds for the turn, including the wait for the language model; None: no limit.
 
     Raises:
         AskError, OverloadedError: There is no room.
@@ -476,7 +475,7 @@ async def stream_turn(
                     log(seconds, arm=execution.served, status=execution.status.value)
                 elif served and event.text:
                     point.telemetry.began(served, time.perf_counter() - started)
-                    served = ""  # the first text alone
+                    served = ""  # only the first text is timed
                 yield _shown(event, caller) if caller.prefix or caller.point else event
     except Exception as error:
         failure = _reason(error, ask, timeout_s)
@@ -487,7 +486,7 @@ async def stream_turn(
             point.telemetry.refused(code)
         if code == UNEXPECTED:
             raise
-        # Once an execution is recorded, or will be, a retry under the key can only repeat it.
+        # Once the failure is recorded, or will be, a retry under the key is refused.
         final = key is not None and bool(commits) and isinstance(error, TimeoutError | TurnError)
         kept = ask.decision_id if any(map(_durable, commits)) else None
         raise UnansweredError(caller, kept, final=final) from failure
@@ -497,7 +496,7 @@ async def stream_turn(
 
 
 def _reason(error: Exception, ask: Ask, timeout_s: float | None) -> Exception:
-    """Return why a turn failed, for its caller."""
+    """Return the exception that the caller sees for a failed turn."""
     match error:
         case TimeoutError():
             return DeadlineExceededError(f"{timeout_s:g} s have passed")
@@ -521,7 +520,7 @@ async def _opened(point: DecisionPoint, ask: Ask, key: str | None, commits: list
 
 
 def _shown(event: Event, caller: Caller) -> Event:
-    """Return an event with ids as its caller knows them: without the project, with the point."""
+    """Return an event with ids as the caller knows them: without the project, with the point."""
     match event:
         case Decided(decision):
             episode_id = decision.episode_id and caller.shown_id(decision.episode_id)
@@ -537,13 +536,13 @@ def _shown(event: Event, caller: Caller) -> Event:
 
 
 def _shown_call(name: str, caller: Caller) -> str:
-    """Return the id of a call of a function, which ends in that of its decision."""
+    """Return the id of a function call, which ends in the id of its decision, as the caller knows it."""
     decision_id = decision_of_call(name) or ""
     return name.removesuffix(decision_id) + caller.shown_id(decision_id) if decision_id else name
 
 
 async def begun(events: AsyncGenerator[Event, None]) -> Decided:
-    """Read a turn up to its decision, which is committed then."""
+    """Read a turn up to its committed decision."""
     first = await anext(events)
     assert isinstance(first, Decided)
     return first
@@ -572,12 +571,12 @@ async def whole(events: AsyncGenerator[Event, None]) -> tuple[Decided, Choices, 
 
 @asynccontextmanager
 async def place(point: DecisionPoint, caller: Caller, tokens: int) -> AsyncIterator[Callable[[Cost], None]]:
-    """Hold a place for work that decides nothing; what is yielded charges its cost.
+    """Reserve room for work other than a turn; yield the function that charges its cost.
 
     Args:
         point: Does the work.
-        caller: Whose limits it counts against.
-        tokens: Most tokens that it reads.
+        caller: The caller, whose limits apply.
+        tokens: Most tokens that the work reads.
 
     Raises:
         AskError, OverloadedError: There is no room.
@@ -596,7 +595,7 @@ async def place(point: DecisionPoint, caller: Caller, tokens: int) -> AsyncItera
 
 
 def _require_room(point: DecisionPoint, caller: Caller, name: str) -> None:
-    """Refuse a turn, or other work, for which there is no room. Raises AskError, OverloadedError."""
+    """Check that there is room for a turn or other work. Raises AskError, OverloadedError."""
     if not point.decides:
         raise NotReadyError(LOADING)
     in_flight = [*point.service.under_way.values()]
@@ -615,7 +614,7 @@ def _require_room(point: DecisionPoint, caller: Caller, name: str) -> None:
 async def _placed(
     point: DecisionPoint, ask: Ask, events: AsyncGenerator[Event, None]
 ) -> AsyncGenerator[Event, None]:
-    """Yield the events of a turn, which holds a place of the language model where it needs one."""
+    """Yield the events of a turn, holding a place of the language model if it writes an answer."""
     async with point.service.chats.hold() if ask.messages else nullcontext(), aclosing(events) as turn:
         async for event in turn:
             yield event
@@ -633,12 +632,12 @@ def _durable(commit: Commit) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A question under the key of an earlier one.
+    """A question under the idempotency key of an earlier turn.
 
     Attributes:
-        point: Where both were asked.
+        point: The decision point of both.
         ask: The question.
-        record: What the log has of the earlier one.
+        record: The earlier turn in the log.
     """
 
     point: DecisionPoint
@@ -646,13 +645,13 @@ class Retry:
     record: LoggedDecision
 
     async def open(self, on_commit: Callable[[Commit], None]) -> Opening:
-        """Return the earlier turn: resumed where it was cut off, else as the log has it.
+        """Return the earlier turn: resumed if it was cut off, else repeated from the log.
 
         Args:
             on_commit: Called with each commit of a resumed turn as soon as it is queued.
 
         Raises:
-            AskError: It was another request, has not ended, or has failed.
+            AskError: The earlier request was a different one, is still in progress, or failed.
             ArmError: The corpus cannot be read.
         """
         ask, decision, execution = self.ask, self.record.decision, self.record.execution
@@ -661,7 +660,7 @@ class Retry:
         if ask.external:
             return Opening(self._hand_over(), None)
         if execution is not None:
-            return await self._reopen(execution)  # also where an arm was switched off since
+            return await self._reopen(execution)  # even if its arm was switched off since
         ends_at = decision.decided_at + self.point.config.limits.answer_s
         if (left_s := ends_at - self.point.decider.clock()) > 0:  # another replica may still be answering it
             raise in_progress(ask.decision_id, max(1, math.ceil(left_s)))
@@ -670,14 +669,14 @@ class Retry:
         return Opening(turns.resume(ask, decision, on_commit), turns.most_to_resume(ask, decision))
 
     async def _hand_over(self) -> AsyncGenerator[Event, None]:
-        """Yield a decision that its caller carries out, whether its execution was reported or not."""
+        """Yield a decision that the caller carries out, with or without a reported execution."""
         yield Decided(self.record.decision, Retrieval(steps=0), self.record.decision.drawn)
 
     async def _reopen(self, execution: Execution) -> Opening:
         """Return a turn that has ended.
 
-        Where a search may cost something, its passages are looked up by the ids in the log. They are searched
-        again, and that is charged, where the corpus lacks one or the request reads the scores of the arm.
+        If a search of its arm may cost something, the passages are looked up by their logged ids. They are
+        searched again, which is charged, if the corpus lacks one or the request reads the arm's scores.
         """
         ask = self.ask
         if execution.status not in (Status.OK, Status.FELL_BACK):
@@ -690,9 +689,9 @@ class Retry:
         return Opening(self._repeat(served, execution, decided), most)
 
     async def _look_up(self, served: str, execution: Execution) -> Retrieval | None:
-        """Return the passages of the turn from the corpus; None where they are to be searched again.
+        """Return the passages of the turn from the corpus; None: search again.
 
-        Their scores are not in the log: a passage has 1 / rank.
+        Scores are not logged, so a passage gets the score 1 / rank.
         """
         ask = self.ask
         if ask.by_score or self.point.turns.known[served].bound == UNPROMPTED:
@@ -707,10 +706,10 @@ class Retry:
     async def _repeat(
         self, served: str, execution: Execution, decided: Decided | None
     ) -> AsyncGenerator[Event, None]:
-        """Yield the events of the turn, whose passages are searched again where they were not kept."""
+        """Yield the events of the turn; without `decided`, its passages are searched again."""
         ask, turns = self.ask, self.point.turns
         yield decided or await turns.again(ask, self.record.decision, execution)
-        # The log holds no finish reason of a text: one of the greatest length allowed was cut.
+        # The log stores no finish reason for plain text: an answer of the greatest length counts as cut.
         most_tokens = ask.max_tokens or turns.known[served].answering.max_tokens
         cut = bool(ask.messages) and execution.cost.completion_tokens >= most_tokens
         answered = Choices.of(execution.answer or "", "length" if cut else "stop")
@@ -719,7 +718,7 @@ class Retry:
         yield Finished(execution, tuple(choice.finish_reason or "stop" for choice in answered.all))
 
     def _require_known(self, arm: str | None, what: str) -> None:
-        """Refuse to continue with an arm that has been removed. Raises AskError."""
+        """Refuse to continue with an arm that was removed. Raises AskError."""
         if arm not in self.point.turns.known:
             raise _conflict(f"{self.ask.decision_id!r} was {what} arm {arm!r}, which is gone")
 
@@ -729,7 +728,7 @@ def _conflict(message: str) -> AskError:
 
 
 def require_eligible(point: DecisionPoint, ask: Ask) -> None:
-    """Refuse names of arms that are not live, and a forced arm that cannot be drawn. Raises AskError."""
+    """Check that all named arms are live, and that a forced arm can be drawn. Raises AskError."""
     for option, names in (("allowed_arms", ask.allowed or ()), ("excluded_arms", ask.excluded)):
         for name in sorted(names):
             require_arm(point, name, f"agent.{option}")
@@ -743,18 +742,18 @@ def require_eligible(point: DecisionPoint, ask: Ask) -> None:
 
 
 def require_model(point: DecisionPoint, arm: str) -> None:
-    """Refuse a model that names an arm which is not live. Raises AskError."""
+    """Check that the arm of a model is live. Raises AskError."""
     if arm not in point.turns.arms:
         models = ", ".join(f"arm/{name}" for name in point.turns.arms)
         raise UnknownModelError(f"there is no model 'arm/{arm}'; there are: auto, {models}", "model")
 
 
 def require_arm(point: DecisionPoint, arm: str, param: str) -> None:
-    """Refuse the name of an arm that is not live. Raises AskError, which names `param`."""
+    """Check that an arm is live. Raises AskError, which names `param`."""
     if arm not in point.turns.arms:
         raise UnknownArmError(not_live(point, arm), param)
 
 
 def not_live(point: DecisionPoint, arm: str) -> str:
-    """Return the message for the name of an arm that is not live."""
+    """Return the error message for an arm that is not live."""
     return f"arm {arm!r} is not configured; there are: {', '.join(point.turns.arms)}"

@@ -1,10 +1,9 @@
-"""Find out more about a question once its answer was sent: answers of other arms, and grades of a judge.
+"""Observe a sample of finished turns in the background: answers of other arms, and grades of a judge.
 
     a finished turn --sampled--> queue --workers--> other arms answer; the language model compares --> the log
 
-Nothing of it is on the path of a turn. Work is bounded in questions at once, in the queue and in what it
-spends an hour, and begins only while a request would still find a place of the language model. What waits is
-lost when the process ends; a row that was committed is not. It is the operator's expense: no key is charged.
+Concurrency, queue and hourly spending are bounded, and work begins only while the language model has a place
+to spare for a request. The queue is lost when the process ends. The operator pays: keys are not charged.
 """
 
 import asyncio
@@ -34,20 +33,20 @@ logger = logging.getLogger(__name__)
 HOUR_S = 3600.0
 
 PATIENCE_S, PAUSE_S = 10.0, 0.05
-"""Seconds that an observation waits for a spare place of the language model, and between two looks."""
+"""Seconds that an observation waits for a spare place of the language model, and between two checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """A turn that is observed.
+    """A finished turn to observe.
 
     Attributes:
         ask: The question.
         decision: Decision of the turn.
         execution: Execution that answered the user.
         passages: Passages that the answer was written from.
-        arms: Other arms that answer, too.
-        graded: Whether the answer is graded.
+        arms: Other arms that are to answer as well.
+        graded: Whether the answer is to be graded.
     """
 
     ask: Ask
@@ -63,12 +62,12 @@ class Observer:
     """Samples finished turns, and observes them in the background.
 
     Attributes:
-        spec: How much is observed.
+        spec: Shares of turns to observe, and limits.
         turns: Answers a question again; its default language model is the judge.
         log: Where observations are committed.
-        places: Slots of the language model.
+        places: Places of the language model.
         telemetry: Counts observations.
-        timer: Seconds, never going back.
+        timer: Monotonic seconds.
     """
 
     spec: Observations
@@ -83,11 +82,11 @@ class Observer:
     _stopped: bool = False
 
     def offer(self, ask: Ask, decision: Decision, execution: Execution, passages: Sequence[Passage]) -> None:
-        """Observe a turn later, if it is sampled and there is room; never raises, never waits."""
+        """Queue a turn if it is sampled and there is room; returns at once, and drops the turn otherwise."""
         if decision.mode is not Mode.EXPLORE or execution.status is not Status.OK or not execution.answer:
             return
         if ask.options.get("tools") or not is_text(execution.answer):
-            return  # not an answer yet, or several
+            return  # function calls, or several choices: there is no single answer to compare
         arms = (
             self.others(decision)
             if self.sampled(decision, ObservationSource.SHADOW, self.spec.shadow)
@@ -107,16 +106,16 @@ class Observer:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is in work, and nothing waits."""
+        """Whether the queue is empty and no observation is under way."""
         return not self._workers and not self._queue
 
     async def drain(self) -> None:
-        """Wait until nothing is left to observe."""
+        """Wait until all queued turns are observed."""
         while self._workers:
             await asyncio.gather(*self._workers)
 
     async def stop(self) -> None:
-        """Give up what is left, and take no more."""
+        """Cancel all observations, and refuse new ones."""
         self._stopped = True
         self._queue.clear()
         for worker in self._workers:
@@ -124,11 +123,11 @@ class Observer:
         await asyncio.gather(*self._workers, return_exceptions=True)
 
     def _uniform(self, decision: Decision, use: str) -> float:
-        """Return a number in [0, 1) that only one who knows the secret of the log can foresee."""
+        """Return a number in [0, 1) hashed from the decision, the use and the secret of the log."""
         return sampling.uniform_from(decision.id, f"{self.turns.decider.salt}/{use}")
 
     def sampled(self, decision: Decision, source: ObservationSource, share: float) -> bool:
-        """Whether a decision is in the sample of a source: always the same for it and the secret."""
+        """Whether a decision is in the sample of a source; a function of its id and the secret."""
         return self._uniform(decision, source) < share
 
     def others(self, decision: Decision) -> tuple[str, ...]:
@@ -138,7 +137,7 @@ class Observer:
         return tuple(others[: self.spec.arms])
 
     def _exhausted(self) -> bool:
-        """Whether what was spent in the last hour has reached a ceiling."""
+        """Whether the spending of the last hour has reached a limit."""
         while self._spent and self._spent[0][0] <= self.timer() - HOUR_S:
             self._spent.popleft()
         tokens, usd = sum(n for _, n, _ in self._spent), sum(usd for *_, usd in self._spent)
@@ -182,7 +181,7 @@ class Observer:
         cost, judged = observation.cost, observation.judge_cost
         tokens = sum(c.prompt_tokens + c.completion_tokens for c in (cost, judged))
         self._spent.append((self.timer(), tokens, cost.usd + judged.usd))
-        with suppress(StoreError):  # the log is away: turns fail too, and say so
+        with suppress(StoreError):  # if the log is unavailable, turns fail and report it
             await self.log.append(observation)
             self.telemetry.observed("failed" if observation.error else observation.source.value)
 
@@ -215,7 +214,7 @@ class Observer:
                 judge.prefer, question=turn.ask.question, passages=shown, first=first, second=second
             )
             observation = await self._judged(observation, ask)
-        if observation.value is None or observation.swapped:  # the judge prefers the first one by 1
+        if observation.value is None or observation.swapped:  # 1: the judge prefers the first answer
             return observation
         return replace(observation, value=-observation.value)
 
@@ -237,7 +236,7 @@ class Observer:
     async def _judged(
         self, observation: Observation, ask: Callable[[Write], judge.Grade[float]]
     ) -> Observation:
-        """Return an observation with what a judge finds, in a thread, and with its cost."""
+        """Return an observation with the verdict of a judge, who runs in a thread, and its cost."""
         generator = self.turns.models[writing.DEFAULT].generator
         loop, spent = asyncio.get_running_loop(), list[Chunk]()
         pending: list[Future[tuple[str, Chunk]]] = []
@@ -262,7 +261,7 @@ class Observer:
             error = described(failure)
         except asyncio.CancelledError:
             stopped = True
-            for future in pending:  # else its thread would wait for a loop that ends
+            for future in pending:  # its thread would otherwise wait for a loop that has ended
                 future.cancel()
             raise
         cost = Cost(
@@ -277,6 +276,6 @@ class Observer:
 
 
 def _in_turn(first: Sequence[Passage], second: Sequence[Passage]) -> list[Passage]:
-    """Return the passages of both answers in turn, each once: neither list comes first."""
+    """Return the passages of both answers, alternating and without duplicates, so that neither leads."""
     both = (passage for pair in zip_longest(first, second) for passage in pair if passage is not None)
     return list({passage.id: passage for passage in both}.values())

@@ -1,7 +1,7 @@
 """A decision point in a replica: its log, its live arms, the version that it serves and its turns.
 
-It decides with a read-only copy of the policy. Several times a second it reads from the log whether there is
-a newer version, a promotion, other arms or an arm that was switched.
+It decides with a read-only copy of the policy. Several times a second it polls the log for a newer version,
+a promotion, new arms and switches of arms.
 """
 
 import asyncio
@@ -45,20 +45,20 @@ from armwise.feedback.training_log import lag
 logger = logging.getLogger(__name__)
 
 LEARNING_S = 5.0
-"""Pause between two looks at whether a learner reads the log, and at a portion of its rows."""
+"""Seconds between two checks that a learner reads the log, and that its newest rows are within limits."""
 
 STOP_S = 5.0
-"""How long `stop` waits for a refresh that is under way."""
+"""Seconds that `stop` waits for a refresh under way."""
 
 WARM_UP = "Warm-up question?"
 
 
 class QuestionEmbedders(Protocol):
-    """Every encoder, wherever it runs."""
+    """The encoders, in this process or on other hosts."""
 
     @property
     def loading(self) -> frozenset[str]:
-        """Those that arms wait for."""
+        """Encoders that are being loaded, for which arms wait."""
         ...
 
     async def load(self, names: frozenset[str]) -> None:
@@ -71,12 +71,12 @@ class QuestionEmbedders(Protocol):
 
 
 async def _reached() -> None:
-    """Everything is in this process."""
+    """Return at once: everything is in this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """What turns call, wherever it runs.
+    """The arms, encoders and language models that turns call, in this process or on other hosts.
 
     Attributes:
         arms: Builds and runs arms.
@@ -91,7 +91,7 @@ class Backends:
     reach: Callable[[], Awaitable[None]] = _reached
 
     def of(self, specs: Mapping[str, ArmSpec]) -> "Backends":
-        """Return the same for other arms. Raises ArmBuildError."""
+        """Return a copy for other arms. Raises ArmBuildError."""
         return replace(self, arms=self.arms.of(specs))
 
 
@@ -108,18 +108,18 @@ class Gate(Protocol):
         force: bool,
         clock: Callable[[], float],
     ) -> Mapping[str, Any]:
-        """Return whether to `promote` it, with `reasons` and the number of the `evaluation` behind them.
+        """Return a verdict with the keys `promote`, `reasons`, and `evaluation`, its number.
 
         Args:
             store: The log.
-            configured: Digest of the configuration.
+            configured: Digest of the configured recipe.
             version: A published version.
-            active: Active policy.
+            active: The active policy.
             force: Whether to use only a verdict that exists already.
             clock: Seconds since the epoch.
 
         Raises:
-            UndecidedError: Ask again later.
+            UndecidedError: The evaluation is under way; ask again later.
             QueueFullError: Too many evaluations are queued already.
         """
         ...
@@ -127,22 +127,22 @@ class Gate(Protocol):
 
 @dataclass(eq=False)
 class Service:
-    """What the decision points of a process share.
+    """The resources that the decision points of a process share.
 
     Attributes:
-        config: Configuration of the service, as it was when the process started.
+        config: Configuration of the service when the process started.
         store: The log of the default decision point, which has the keys and their usage.
-        clock: Seconds since the epoch; the one that the logs were opened with.
-        telemetry: Counts what the turns commit.
-        keyring: The keys that hold, as of the last refresh.
-        quota: Usage of the keys, and their limits.
+        clock: Seconds since the epoch, shared with the logs.
+        telemetry: Metrics of the replica.
+        keyring: The valid keys, as of the last refresh.
+        quota: Usage and limits of the keys.
         chats: Places of the language model.
         gate: Decides whether a version may be promoted.
-        deployments: Returns of each deployment whether it is healthy, and how its replicas are; it blocks.
+        deployments: Returns whether each deployment is healthy, and the state of its replicas; blocks.
         redact: Redacts a question before it is used; the log redacts other texts.
-        choose_code: Returns the code that a failed turn is counted and logged under.
-        points: The decision points by name; the default one is the first.
-        under_way: Decisions that are being made and carried out, and the key that each was asked with.
+        choose_code: Returns the code under which a failed turn is counted and logged.
+        points: The decision points by name, the default one first.
+        under_way: Key that each turn under way was asked with, by booking.
     """
 
     config: AppConfig
@@ -171,11 +171,11 @@ class Service:
 
 
 def name_models(config: AppConfig, generators: Mapping[str, Generator]) -> dict[str, LanguageModel]:
-    """Return every language model of a configuration by name.
+    """Return the language models of a configuration by name, with their prices and options.
 
     Args:
         config: The configuration.
-        generators: Language models by the same names.
+        generators: The generators by the same names.
     """
     return {
         name: LanguageModel(
@@ -199,7 +199,7 @@ def _caps(config: AppConfig) -> dict[str, int]:
 
 
 def _keeping(config: AppConfig) -> Keeping | None:
-    """Return how long a conversation keeps its arm; None where every turn draws."""
+    """Return how long a conversation keeps its arm; None: every turn draws."""
     sticky = config.sticky
     if sticky.of == "off":
         return None
@@ -211,23 +211,23 @@ class DecisionPoint:
 
     Args:
         name: Name of the point.
-        config: Configuration of the point, settled.
+        config: Configuration of the point, with defaults resolved.
         store: Log of the point.
-        backends: What its turns call.
-        service: What it shares with the other points.
+        backends: Arms, encoders and language models.
+        service: Resources shared with the other points.
 
     Attributes:
-        versions: Versions of its policy; the one that decides is `versions.version`.
-        log: Commits facts together.
+        versions: Versions of its policy; `versions.version` decides.
+        log: Commits facts in groups.
         turns: Answers questions.
-        decider: Draws their arms.
+        decider: Draws arms.
         arms: The live arms.
         passages: Returns passages of the corpus by their ids.
         observer: Observes finished turns in the background.
-        telemetry: Counts what its turns commit.
+        telemetry: Metrics of the point.
         ranks: Whether its actions come with the request.
-        unread: That facts wait and no learner reads them, in words; None where one does.
-        damaged: Counts the values beyond their limits in the newest facts.
+        unread: Warning that facts wait while no learner reads them; None if one does.
+        damaged: Counts values beyond their limits in the newest facts.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class DecisionPoint:
             fallback=config.fallback,
             arm_timeout_s=limits.arm_timeout_s,
             llm_timeout_s=limits.llm_timeout_s,
-            restricted=True,  # until the corpus was read
+            restricted=True,  # until the corpus is read
             passages=arms.passages,
             charge=self._charge,
             find_draw=self._find_draw,
@@ -295,11 +295,11 @@ class DecisionPoint:
 
     @property
     def external(self) -> bool:
-        """Whether its arms are those of another system, which its callers carry out."""
+        """Whether its arms belong to another system, and callers carry decisions out."""
         return self.config.external
 
     def booking(self, decision_id: str) -> str:
-        """Return the name of a decision among those under way and the bookings of the quota."""
+        """Return the key of a decision in `Service.under_way` and in the bookings of the quota."""
         return f"{self.name}:{decision_id}"
 
     async def _find_draw(self, episode: str) -> KeptDraw | None:
@@ -319,11 +319,11 @@ class DecisionPoint:
 
     @property
     def ready(self) -> bool:
-        """Whether it decides among all live arms: no encoder is being loaded any more."""
+        """Whether it decides among all live arms: every encoder is loaded."""
         return self.decides and self._loading is not None and self._loading.done()
 
     def check(self) -> None:
-        """Raise what ended the refreshes, the warm-up or the loading."""
+        """Raise the exception that ended the refreshes, the warm-up or the loading, if one did."""
         if failure := self._failure():
             raise failure
 
@@ -354,10 +354,10 @@ class DecisionPoint:
         await asyncio.to_thread(self.log.close)
 
     async def _warm_up(self) -> None:
-        """Wait for the hosts, and describe one question: an encoder whose dimension differs fails here."""
+        """Wait for the hosts, and describe one question, which fails if an encoder's dimension differs."""
         backends, features = self._backends, self.config.features
         await backends.reach()
-        if self.name != DEFAULT_POINT:  # whose arms their hosts have built
+        if self.name != DEFAULT_POINT:  # hosts build the arms of the default point by themselves
             await backends.arms.load(self.config.arms)
         self.turns.restricted = await backends.arms.restricted()
         if features.embedding is not None:
@@ -367,7 +367,7 @@ class DecisionPoint:
         await self._scorers.warm_up()
 
     async def _load(self, reached: asyncio.Task[None]) -> None:
-        """Load the encoders of arms once decisions are made, and then draw these arms too."""
+        """Load the remaining encoders once the point decides, and unmask their arms."""
         await asyncio.wait([reached])
         await self._backends.embedders.load(self._backends.embedders.loading)
         self.decider.health.loading = frozenset()
@@ -384,7 +384,7 @@ class DecisionPoint:
             await asyncio.sleep(self.config.learning.poll_s)
 
     async def _check_log(self) -> None:
-        """Take up, every few seconds, whether a learner reads the log, and whether rows are beyond limits."""
+        """Check, every few seconds, that a learner reads the log and that its rows are within limits."""
         if (now := asyncio.get_running_loop().time()) < self._check_at:
             return
         self._check_at = now + LEARNING_S
@@ -409,19 +409,19 @@ class DecisionPoint:
             newer = 0 if logged.newer is None else logged.newer.seq
             arm_set, follows = self.versions.active.arm_set, self.versions.found.follows
             if self.arms.seq and newer <= arm_set and not follows:
-                logged = replace(logged, newer=None)  # arms of a version that cannot be served here
+                logged = replace(logged, newer=None)  # the arms of a version that cannot be served here
             await self.arms.follow(logged)
             self._switch()
             await self._set_floor()
 
     def _read(self) -> tuple[ReplicaState, LoggedArms, Price | None]:
-        # The arms first: a promotion that brought them is then known as well.
+        # The arms first, so that a promotion that brought them is read as well.
         logged, budget = self.arms.read(), self.config.budget
         price = None if budget is None else prices.latest(self.store, budget)
         return self.versions.read(self.versions.found.served), logged, price
 
     def _switch(self) -> None:
-        """Serve what was found, unless its arms are still being built. Nothing is awaited here."""
+        """Serve the version read last, unless its arms are still being built; atomic in the event loop."""
         versions = self.versions
         served, canaries = versions.found.served, versions.found.canaries
         building = versions.found.follows and versions.active.arm_set > self.arms.seq
@@ -442,11 +442,11 @@ class DecisionPoint:
         self.decider.floor = floor
 
     async def replace_arms(self, arms: Mapping[str, Mapping[str, Any]]) -> None:
-        """Replace the live arms here and, with its next refresh, in every replica; see `ArmRegistry`."""
+        """Replace the live arms here, and in every replica at its next refresh; see `ArmRegistry`."""
         await self.arms.replace(arms)
         await self.refresh()
 
     async def switch(self, arm: str, enabled: bool) -> None:
-        """Switch an arm on or off here at once, and in every replica with its next refresh."""
+        """Switch an arm on or off here at once, and in every replica at its next refresh."""
         await asyncio.to_thread(arm_sets.switch, self.store, arm, enabled, self.service.clock())
         await self.refresh()

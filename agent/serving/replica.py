@@ -1,4 +1,4 @@
-"""One process of the ingress: its decision points, and what they share."""
+"""One process of the ingress: its decision points and their shared resources."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -20,17 +20,16 @@ class Replica:
     """The state behind the HTTP surface. Start it inside a running event loop.
 
     Args:
-        config: The whole configuration, settled.
-        backends: What turns call; with the arms of the default decision point.
+        config: The configuration, with defaults resolved.
+        backends: Encoders, language models, and the arms of the default decision point.
         clock: Seconds since the epoch.
-        telemetry: Counts what the turns commit.
+        telemetry: Metrics of the replica.
         gate: Decides whether a version may be promoted.
-        choose_code: Returns the code that a failed turn is counted and logged under.
-        deployments: Returns of each deployment of the service whether it is healthy, and how its replicas
-            are; it blocks. None are known without it.
+        choose_code: Returns the code under which a failed turn is counted and logged.
+        deployments: Returns whether each deployment is healthy, and the state of its replicas; blocks.
 
     Attributes:
-        service: What the decision points share.
+        service: The resources that the decision points share.
 
     Raises:
         LogUnavailableError: A log cannot be opened now.
@@ -61,7 +60,7 @@ class Replica:
         }
         store = stores[DEFAULT_POINT]
         keyring = Keyring(config.keys, clock)
-        keyring.refresh(store)  # before the first request, which would find the service open
+        keyring.refresh(store)  # before the first request: without keys the service would be open
         self.service = Service(
             config=config,
             store=store,
@@ -84,7 +83,7 @@ class Replica:
         self._refreshing = asyncio.Lock()
 
     def check(self) -> None:
-        """Raise what ended the refreshes, a warm-up or the loading, or that the clock jumped."""
+        """Raise the exception that ended a background task, or an error if the clock has jumped."""
         self.service.clock.check()
         if self._poller is not None and self._poller.done() and not self._poller.cancelled():
             self._poller.result()
@@ -92,7 +91,7 @@ class Replica:
             point.check()
 
     async def start(self) -> None:
-        """Start every decision point, and follow the keys."""
+        """Start every decision point, and the refreshes of the keys."""
         self._poller = asyncio.create_task(self._poll(), name="key-poller")
         for point in self.service.points.values():
             point.start()
@@ -105,20 +104,20 @@ class Replica:
             self._poller.cancel()
         for point in reversed(self.service.points.values()):
             await point.stop()
-        with suppress(StoreError):  # what keys have used since the last report is lost
+        with suppress(StoreError):  # the usage of keys since the last report is lost
             await self.service.quota.report()
         await self.service.quota.settled()
         for point in self.service.points.values():
             point.store.close()
 
     async def refresh(self) -> None:
-        """Follow the keys of the log, and report what they have used. Raises LogUnavailableError."""
+        """Read the keys from the log, and report their usage. Raises LogUnavailableError."""
         async with self._refreshing:
             await asyncio.to_thread(self.service.keyring.refresh, self.service.store)
             await self.service.quota.report()
 
     async def _poll(self) -> None:
         while True:
-            with suppress(LogUnavailableError):  # of which the default point warns
+            with suppress(LogUnavailableError):  # the default point warns of it
                 await self.refresh()
             await asyncio.sleep(self.service.config.learning.poll_s)

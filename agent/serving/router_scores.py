@@ -1,4 +1,4 @@
-"""Scores of a trained router in a replica: from a question, and what arms found for it, to one per arm."""
+"""Trained routers in a replica: they map a question, and passages of arms, to one score per arm."""
 
 import asyncio
 import logging
@@ -20,28 +20,27 @@ from armwise.feedback.log import Store
 logger = logging.getLogger(__name__)
 
 THREADS = 4
-"""Questions that a replica scores at the same time; others wait."""
+"""Questions that a replica scores concurrently; others wait."""
 
 KEPT = 2
-"""Routers of versions that stay loaded: that of the served one, and that of a canary."""
+"""Routers of versions that stay loaded: for the served version and a canary."""
 
 Vectors = Mapping[str, NDArray[np.float32]]
 
 LoadVectors = Callable[[str, Sequence[str]], Awaitable[Vectors]]
-"""A backbone and ids of passages -> their unit vectors; those that are not of the corpus are left out."""
+"""A backbone and ids of passages -> unit vectors of the passages that are in the corpus."""
 
 
 class RouterScorer:
     """Implements `armwise.agent.turn.ArmScorer`.
 
-    A passage that is not in the corpus, such as one that a search API returned, has no vector: it counts as
-    not found.
+    A passage outside the corpus, such as one from a search API, has no vector and is disregarded.
 
     Args:
         trained: The router.
-        k: Passages of each arm to read; None for as many as it was trained on.
+        k: Passages of each arm to read; None: as many as it was trained on.
         vectors: Loads the vectors of passages.
-        limit_s: Seconds that the vectors may take, and the scores.
+        limit_s: Seconds that loading vectors, and scoring, may each take.
 
     Attributes:
         about: Metadata of the router.
@@ -56,11 +55,11 @@ class RouterScorer:
         self._relevance = trained.relevance
         self._vectors = vectors
         self._limit_s = limit_s
-        # A pool of its own, so that a slow router delays nothing else in the replica.
+        # A separate pool, so that a slow router delays only itself.
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="router")
 
     async def warm_up(self, embed: Embed) -> None:
-        """Score a question without passages: loads lazy parts, and fails where dimensions differ."""
+        """Score a question without passages: loads lazy parts, and fails if dimensions differ."""
         if self.k:
             await self._vectors(self.backbone, ["no passage"])  # opened, or made, without a time limit
         question = "Warm-up question?"
@@ -122,7 +121,7 @@ class RouterScorer:
 
 
 class Scorers:
-    """The routers of a replica: the configured one, and those that versions name, loaded from the log.
+    """The routers of a replica: the configured one, and those of versions, loaded from the log.
 
     Args:
         store: The log.
@@ -131,7 +130,7 @@ class Scorers:
         embed: Embeds a question.
 
     Attributes:
-        configured: The configured router; None where there is none.
+        configured: The configured router.
 
     Raises:
         RouterError: The configured router cannot be read.
@@ -141,15 +140,15 @@ class Scorers:
         self._store, self._vectors, self._embed = store, vectors, embed
         self._limit_s = config.limits.arm_timeout_s
         self._warm = WeakSet[RouterScorer]()
-        self._cold = WeakSet[RouterScorer]()  # those that failed, which was logged
-        self._kept: dict[str, RouterScorer] = {}  # by digest, the one used last at the end
+        self._cold = WeakSet[RouterScorer]()  # routers whose failure was logged
+        self._kept: dict[str, RouterScorer] = {}  # by digest, the most recently used last
         self.configured: RouterScorer | None = None
         if config.router is not None:
             trained = read_trained(config.router.path)
             self.configured = RouterScorer(trained, config.router.k, vectors, self._limit_s)
 
     def of(self, digest: str | None) -> RouterScorer | None:
-        """Return the router of a version; the configured one for None. Raises RouterError."""
+        """Return the router with a digest; None: the configured one. Raises RouterError."""
         if digest is None:
             return self.configured
         scorer = self._kept.pop(digest, None)
@@ -162,13 +161,13 @@ class Scorers:
         return scorer
 
     async def warm_up(self) -> None:
-        """Have the configured router score a question. Raises ArmError."""
+        """Score a question with the configured router. Raises ArmError."""
         if self.configured is not None:
             await self.configured.warm_up(self._embed)
             self._warm.add(self.configured)
 
     async def warmed(self, scorers: Iterable[RouterScorer]) -> bool:
-        """Return whether routers of versions can score; one that cannot is logged once."""
+        """Return whether all these routers can score; a failure is logged once."""
         for scorer in scorers:
             if scorer not in (*self._warm, self.configured):
                 try:

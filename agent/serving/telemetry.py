@@ -41,28 +41,28 @@ PROPENSITIES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
 """Upper bounds of the buckets of propensities."""
 
 MOST_KEYS = 200
-"""Keys with a series of their own; what others cost is summed under `OTHERS`."""
+"""Keys with a series each; the cost of further keys is summed under `OTHERS`."""
 
 OTHERS = "others"
 
 KEY = "key"
-"""Label of what a key has cost."""
+"""Label that names a key in the series of costs."""
 
 VERSION = metadata.version("armwise")
 
 
 @dataclass(frozen=True, slots=True)
 class PointState:
-    """The state of the log and the learner of a decision point, as a scrape finds it.
+    """The state of the log and the learner of a decision point at a scrape.
 
     Attributes:
-        lag: How far the served version is behind the log; None where the log is unavailable.
-        version: The served version; None before there is one.
-        alarms: Drift alarms raised.
-        dangling: Feedback that refers to no decision.
-        rewards: Number and sum of the rewards of the decisions of the last hour, by arm.
-        canaries: Share of each canary in the decisions in which it takes part, by version.
-        failed: Failed attempts in a row of work in the background that has not succeeded since.
+        lag: How far the served version is behind the log; None: the log is unavailable.
+        version: The served version.
+        alarms: Number of drift alarms so far.
+        dangling: Feedback whose decision is unknown.
+        rewards: Number and sum of the rewards of the last hour's decisions, by arm.
+        canaries: Share of each canary in the decisions that it takes part in, by version.
+        failed: Failures in a row of each background task.
         damaged: Values beyond their limits in the newest facts.
     """
 
@@ -80,15 +80,14 @@ class Telemetry:
     """The metrics of one replica.
 
     Args:
-        folder: The shared folder of all replicas; None keeps the numbers in this process. One process has
-            one folder.
+        folder: The shared folder of all replicas, fixed for a process; None keeps the numbers in memory.
     """
 
     media_type = CONTENT_TYPE_LATEST
 
     def __init__(self, folder: str | None = None) -> None:
         if folder is not None:
-            # the library reads it when it is imported, which Ray may have done before
+            # the library reads it at import, which Ray may have done already
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
             values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]
         self._folder = folder
@@ -152,17 +151,17 @@ class Telemetry:
             self._propensity.labels(self._point, decision.drawn).observe(decision.propensity)
 
     def took(self, execution: Execution, seconds: float) -> None:
-        """Observe the duration of a turn, from admission to the last byte."""
+        """Record the duration of a turn, from admission to the last byte."""
         self._turns.labels(self._point, execution.served or NONE_SERVED).observe(seconds)
         rest = seconds - execution.cost.retrieval_s - execution.cost.llm_s
         self._overhead.labels(self._point).observe(max(0.0, rest))  # arms that search at once add up to more
 
     def began(self, served: str, seconds: float) -> None:
-        """Observe the time from admission to the first text of an answer."""
+        """Record the time from admission to the first text of an answer."""
         self._first_token.labels(self._point, served).observe(seconds)
 
     def finished(self, execution: Execution, drawn: str) -> None:
-        """Count how a turn ended, by the arm that was drawn for it."""
+        """Count the end of a turn by its status and the arm that was drawn."""
         point, cost = self._point, execution.cost
         self._executions.labels(point, drawn, execution.status.value).inc()
         self._retrieval.labels(point, execution.served or NONE_SERVED).observe(cost.retrieval_s)
@@ -173,7 +172,7 @@ class Telemetry:
             self._tokens.labels(point, "written").inc(cost.completion_tokens)
 
     def charged(self, key: str | None, usd: float) -> None:
-        """Count what a turn has cost a key, by its public id; nothing without one."""
+        """Add the cost of a turn to that of its key, by public id; a turn without a key is left out."""
         if key is None:
             return
         if len(self._keys) < MOST_KEYS:
@@ -181,7 +180,7 @@ class Telemetry:
         self._key_cost.labels(key if key in self._keys else OTHERS).inc(usd)
 
     def fed_back(self, fact: Feedback, receipt: Receipt) -> None:
-        """Count an item of feedback, by its metric, or by its kind where it has none."""
+        """Count an item of feedback by its metric, or else by its kind."""
         assert receipt.status is not None
         self._feedback.labels(self._point, fact.metric or fact.kind.value, receipt.status.value).inc()
 
@@ -194,11 +193,11 @@ class Telemetry:
         self._observed.labels(outcome).inc()
 
     def tapped(self, arm: str, status: str) -> None:
-        """Count a decision of another system by its arm, and what became of it here."""
+        """Count a decision of another system by its arm and its status here."""
         self._tapped.labels(self._point, arm, status).inc()
 
     def recalled(self, arm: str, *, hit: bool) -> None:
-        """Count a search that was looked up in the cache."""
+        """Count a lookup in the cache of retrievals."""
         self._recalled.labels(self._point, arm, "hit" if hit else "miss").inc()
 
     def shed(self) -> None:
@@ -210,7 +209,7 @@ class Telemetry:
         self._refused.labels(code).inc()
 
     def counts(self, counter: str) -> dict[str, float]:
-        """Return the values of a counter of all replicas of this machine, by label."""
+        """Return the values of a counter by label, summed over the replicas of this machine."""
         families = [family for family in self._merged().collect() if family.name == counter]
         samples = [
             sample for family in families for sample in family.samples if sample.name.endswith("_total")
@@ -234,10 +233,10 @@ class Telemetry:
         """Return the text for a scrape, with the state of the log and of the learner.
 
         Args:
-            states: By decision point.
+            states: State of each decision point.
             now: Seconds since the epoch.
             jump_s: Seconds that the wall clock is ahead of the monotonic one.
-            shows: Whether the series of a key, by its public id, are for the one who asks.
+            shows: Returns whether the caller may see the series of a key, by its public id.
         """
         shown = CollectorRegistry()
         shown.register(_Shown(self._merged(), shows))
@@ -248,13 +247,13 @@ class Telemetry:
 
 
 class _Shown(Collector):
-    """The metrics of a registry without the series of keys that are not for the one who asks."""
+    """The metrics of a registry, limited to the series of keys that the caller may see."""
 
     def __init__(self, registry: CollectorRegistry, shows: Callable[[str], bool]) -> None:
         self._registry, self._shows = registry, shows
 
     def collect(self) -> Iterator[Metric]:
-        """Yield each metric that has a series, or never had a key."""
+        """Yield the metrics without a key, and those that have a series left."""
         for family in self._registry.collect():
             samples = [
                 sample
@@ -268,19 +267,19 @@ class _Shown(Collector):
 
 
 class CountedRecall:
-    """Looks up searches in the cache, and counts those that it has and those that it lacks.
+    """Looks up searches in the cache, and counts hits and misses.
 
     Args:
-        recall: Looks one up.
-        telemetry: Counts them.
-        is_cached: Whether what an arm finds is kept.
+        recall: Looks up a search.
+        telemetry: Counts the lookups.
+        is_cached: Returns whether the retrievals of an arm are cached.
     """
 
     def __init__(self, recall: Recall, telemetry: Telemetry, is_cached: Callable[[str], bool]) -> None:
         self._recall, self._telemetry, self._is_cached = recall, telemetry, is_cached
 
     async def __call__(self, arm: str, query: Query, k: int) -> Retrieval | None:
-        """Return what the same search has found before; None for nothing."""
+        """Return the cached retrieval of the same search, if there is one."""
         if not self._is_cached(arm):
             return None
         retrieval = await self._recall(arm, query, k)

@@ -1,4 +1,4 @@
-"""Which version a decision point serves: the newest of the active recipe, or one that an operator pinned."""
+"""The version that a decision point serves: the newest of the active recipe, or one pinned by a rollback."""
 
 import logging
 from contextlib import suppress
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServedVersion:
-    """A version that decides, with its policy and its router, if it has one."""
+    """A version with its policy and router, loaded and ready to decide."""
 
     version: Version
     policy: Policy
@@ -39,10 +39,10 @@ class ReplicaState:
     """What a replica serves after a refresh.
 
     Attributes:
-        served: The version that decides; None before there is one.
-        active: The promotions that hold. A pinned version that cannot be loaded is another one than
-            the served one.
-        canaries: The candidates that take a share, without those that cannot be loaded.
+        served: The version that decides, once there is one.
+        active: The promotions that hold. `served` differs from its pinned version while that cannot be
+            loaded.
+        canaries: The candidates that take a share and could be loaded.
     """
 
     served: ServedVersion | None
@@ -51,7 +51,7 @@ class ReplicaState:
 
     @property
     def follows(self) -> bool:
-        """Whether what is served is what the promotions say."""
+        """Whether the served version is the one that the promotions call for."""
         if self.served is None:
             return False
         served, pin = self.served.version, self.active.pin
@@ -59,22 +59,22 @@ class ReplicaState:
 
 
 class Versions:
-    """The versions of a decision point: reads from the log which of them is to be served.
+    """The versions of a decision point: reads from the log which one to serve.
 
     Args:
         store: The log.
-        config: Names the configured recipe, which is active unless another one was promoted under it.
-        scorers: Load the routers of versions.
+        config: Has the configured recipe, which is active until another one is promoted.
+        scorers: Loads the routers of versions.
 
     Attributes:
         configured: The recipe of the configuration.
-        recipe: The active one, as of the last read.
-        empty: A policy of that recipe without a history.
-        arms: Names of the arms that a policy may name, those that were live before among them.
-        found: What is to be served, as of the last refresh.
+        recipe: The active recipe, as of the last read.
+        empty: A policy of the active recipe before any learning.
+        arms: Names of the live and the former arms, which a policy may name.
+        found: The state to serve, as of the last refresh.
         active: The promotions that hold, as of the last refresh.
-        served: The version that decides; None before there is one. It is that of `found` once the arms of
-            that version are built.
+        served: The version that decides, once there is one: the version of `found` as soon as its arms are
+            built.
         history: Policies of earlier versions.
         alarms: Drift alarms, as of the last refresh.
     """
@@ -100,16 +100,16 @@ class Versions:
 
     @property
     def version(self) -> Version | None:
-        """The version that decides; None before there is one."""
+        """The version that decides, once there is one."""
         return None if self.served is None else self.served.version
 
     @property
     def scorer(self) -> RouterScorer | None:
-        """The router of the served version, or the configured one; None where there is none."""
+        """The router of the served version; before there is a version, the configured router."""
         return self._scorers.configured if self.served is None else self.served.scorer
 
     async def follow(self, state: ReplicaState) -> None:
-        """Take up what was read, unless the router of a version in it cannot score."""
+        """Accept a state that was read, if all routers in it can score."""
         self.active = state.active
         scorers = state.served and state.served.scorer, *(canary.scorer for canary in state.canaries)
         if await self._scorers.warmed(scorer for scorer in scorers if isinstance(scorer, RouterScorer)):
@@ -118,13 +118,13 @@ class Versions:
             self.found = replace(self.found, active=state.active)
 
     def read(self, served: ServedVersion | None) -> ReplicaState:
-        """Return what to serve from now on: what is served already, if nothing else can be loaded.
+        """Return the state to serve from now on; it keeps `served` until another version can be loaded.
 
         Args:
-            served: What was found last; None before that.
+            served: The version of the previous read.
 
         Raises:
-            LogUnavailableError: Try again later.
+            LogUnavailableError: The log cannot be read now.
         """
         active = active_policy(self._store, self.configured.digest)
         promoted = active.recipe, live_arms(self._store, self._config).seq
@@ -142,14 +142,14 @@ class Versions:
         loaded = None if version is None else self._load(version, pin)
         if version is not None and loaded is None and pin is None and not ours:
             earlier = earlier_checkpoint(self._store, self.empty, version)
-            with suppress(RouterError):  # which was logged
+            with suppress(RouterError):  # logged by _load
                 loaded = (
                     None if earlier is None else ServedVersion(*earlier, self._scorers.of(version.router))
                 )
         return ReplicaState(loaded or served, active, self._list_canaries(active))
 
     def _pinned(self, active: ActivePolicy) -> promotions.Promotion | None:
-        """Return the rollback that holds; None for none, or of a version that cannot be built here."""
+        """Return the rollback that holds, if its version can be built here."""
         pin = active.pin
         if pin is not None and pin.seq != self._pin[0]:
             version = versions.find(self._store, pin.version)
@@ -163,14 +163,14 @@ class Versions:
         return None if pin is None else self._pin[1]
 
     def _list_canaries(self, active: ActivePolicy) -> tuple[Canary, ...]:
-        """Return the candidates that take a share, in the order of their versions."""
+        """Return the canaries that could be loaded, in the order of their versions."""
         self._canaries = {
             promotion.version: (promotion.seq, self._canary_for(promotion)) for promotion in active.canaries
         }
         return tuple(canary for _, canary in self._canaries.values() if canary is not None)
 
     def _canary_for(self, promotion: promotions.Promotion) -> Canary | None:
-        """Return a candidate; a lost checkpoint is learned again once per promotion, None if it cannot be."""
+        """Return a canary, None if it cannot be loaded; a lost checkpoint is relearned once per promotion."""
         seq, canary = self._canaries.get(promotion.version, (0, None))
         kept_floor = KEPT_FLOOR if promotion.automatic else 1.0
         if canary is not None and seq == promotion.seq:
@@ -188,17 +188,17 @@ class Versions:
         return Canary(policy, version.version, promotion.share, scorer, kept_floor)
 
     def _load(self, version: Version, pin: promotions.Promotion | None) -> ServedVersion | None:
-        """Return a version with its policy; None where it cannot be loaded, which is logged once.
+        """Return a version with its policy, None if it cannot be loaded, which is logged once.
 
-        A pinned version, in whose place no other may be served, is learned again where its checkpoint is
-        lost. That may take minutes, and is tried once per promotion.
+        A pinned version whose checkpoint is lost is relearned, because no other may be served. That may take
+        minutes, and is tried once per promotion.
         """
         candidate = version.version, pin.seq if pin else 0
         try:
             relearn = pin is not None and candidate != self._unreadable
             return ServedVersion(version, *self._restore(version, relearn=relearn))
         except PolicyError as error:
-            # Pruned since: a newer one is there. Damaged, or of another library: the next one will not be.
+            # A pruned version has a newer one; a damaged one, or one of another library, is soon replaced.
             if candidate != self._unreadable:
                 stays = (
                     "still serving the version before"
@@ -220,11 +220,11 @@ class Versions:
         return policy, scorer
 
     def _make_empty(self, version: Version) -> Policy:
-        """Return a policy of the recipe of a version without a history. Raises PolicyError."""
+        """Return a policy of a version's recipe before any learning. Raises PolicyError."""
         if version.recipe == self.recipe.digest:
             return self.empty
         return self.require_servable(Recipe.of(version, self._config.reward))
 
     def require_servable(self, recipe: Recipe) -> Policy:
-        """Return the policy of a recipe without a history, if it can decide here. Raises PolicyError."""
+        """Return a policy of a recipe before any learning, if it can decide here. Raises PolicyError."""
         return recipe.require_servable(self._store, self._config)

@@ -1,4 +1,4 @@
-"""What is asked of a turn: a request to decide, or the decision that another system has made."""
+"""The input of a turn: a request to decide, or the decision that another system has made."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,36 +13,36 @@ class Ask:
     """One request.
 
     Attributes:
-        decision_id: Names the turn; the draw is hashed from it, the arms that could be drawn, and a secret.
-        question: The query, and what the policy sees.
+        decision_id: Id of the turn; the draw is a hash of it, of the eligible arms, and of a secret.
+        question: The text that arms search for, and that the policy's context describes.
         messages: The conversation that the model answers; empty to retrieve only.
-        k: Passages to retrieve; None for as many as the arm is configured with.
-        forced: An arm that the caller named; recorded as forced.
-        allowed: Arms to choose among; None for all.
-        excluded: Arms not to choose.
+        k: Passages to retrieve; None: as many as the arm is configured with.
+        forced: Arm that the caller named; recorded as forced.
+        allowed: Arms to choose among; None: all.
+        excluded: Arms to leave out.
         explore: False takes the most probable arm; recorded as greedy.
-        context: The caller's own features.
-        cost_weight: Quality given up for a unit of priced cost; None for that of the reward rule.
-        episode_id: Groups the turns of one conversation; kept and returned.
+        context: The caller's features of the question, by name.
+        cost_weight: Quality given up for a unit of priced cost; None: the reward's.
+        episode_id: Id of the conversation that the turn belongs to; stored and returned.
         request_digest: Distinguishes a retry from another request under the same id.
-        deferred: The decision counts only once its answer was shown.
-        max_tokens: Longest answer; None for that of the arm, as with the next two.
+        deferred: Whether the decision counts only once its answer is reported as shown.
+        max_tokens: Longest answer in tokens; None: the arm's setting, as for the next two.
         temperature: Sampling temperature of the model.
         top_p: Nucleus sampling of the model.
-        seed: Seed that the model samples by.
+        seed: Seed that the model samples with.
         stop: Strings that end the answer.
-        options: Further parameters of the model, as `armwise.arms.llm.Prompt` has them.
-        continues: The decision whose arm, the forced one, searches again for the same question, with the
-            same seed: the model has called functions, and the conversation has their results.
+        options: Further parameters of the model, as in `armwise.arms.llm.Prompt`.
+        continues: Earlier decision that this turn continues after function calls: `forced`, its arm, repeats
+            its search with the same seed, and `messages` has the results of the calls.
         actions: Features of the actions that came with the request, by their names in the log; empty to
             choose among arms.
-        ids: Their ids, by the same names.
-        user_digest: Digest of the end user, for the log; None without a user.
-        where: Filter on the metadata of passages; None for any.
-        groups: The caller's, for passages that are for some groups alone.
-        by_score: Whether passages are selected by their scores, which the log does not keep.
-        incumbent: What the caller's own decider would draw from, by arm, summing to 1; None where it takes no
-            part. It takes none once the share of the policy is 1.
+        ids: The caller's id of each action, by the same names.
+        user_digest: Digest of the end user, for the log.
+        where: Filter on the metadata of passages.
+        groups: Groups of the caller, which may see passages that are restricted to them.
+        by_score: Whether passages are selected by their scores, which are not logged.
+        incumbent: Probability of each arm by the caller's own decider, summing to 1; disregarded once the
+            share of the policy is 1.
         external: Whether the caller carries the decision out.
     """
 
@@ -95,8 +95,8 @@ class ObservedDecision:
 
     Attributes:
         arms: The arms that could have been chosen.
-        probabilities: The distribution that it was drawn from, one an arm; a single one where only that of
-            the drawn arm is known, which is the first of `arms` then; empty where not even that is known.
+        probabilities: Probability of each arm; a single one if only that of the drawn arm, then the first of
+            `arms`, was reported; empty if none was.
         drawn: The arm that was chosen.
         at: When it was made, seconds since the epoch.
     """

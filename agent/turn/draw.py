@@ -1,7 +1,6 @@
-"""The draw: what policy and router see, the distribution over the arms that may be drawn, and one of them.
+"""The draw: the context of a question, the distribution over the eligible arms, and the arm drawn from it.
 
-Arms are masked before the draw, and none is drawn and then skipped: the distribution that is logged is the
-one that was drawn from.
+Unavailable arms are masked before the draw, so the logged distribution is exactly the one drawn from.
 """
 
 import logging
@@ -28,7 +27,7 @@ from armwise.feedback.events import INCUMBENT, OBSERVED, SIMILARITY, Context, De
 logger = logging.getLogger(__name__)
 
 MOST_DROPPED = 8
-"""Number of the newest candidates that failed and are remembered: more than take part at once."""
+"""Failed candidates to remember, the newest first: more than take part at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +35,8 @@ class Keeping:
     """How long a conversation keeps the arm that was drawn for it.
 
     Attributes:
-        turns: Most turns of a draw, that of the draw included.
-        idle_s: Seconds since its newest turn after which another arm is drawn.
+        turns: Most turns that keep a drawn arm, including the turn that drew it.
+        idle_s: Seconds after the newest turn at which the next turn draws again.
     """
 
     turns: int
@@ -48,9 +47,9 @@ class ArmScorer(Protocol):
     """Scores arms with a trained router.
 
     Attributes:
-        backbone: Backbone whose embedding of the question it reads.
+        backbone: Encoder whose embedding of the question it reads.
         arms: Arms that it was trained on.
-        k: Passages of each arm that it reads; 0 where it reads the question alone.
+        k: Passages of each arm that it reads; 0: it reads the question alone.
     """
 
     backbone: str
@@ -64,8 +63,8 @@ class ArmScorer(Protocol):
 
         Args:
             query: The question, embedded with the backbone.
-            arms: Which to score, all of them among `arms`.
-            found: Retrieval of each arm; empty where it reads the question alone.
+            arms: Arms to score, a subset of the attribute `arms`.
+            found: Retrieval of each arm; empty if `k` is 0.
 
         Raises:
             ArmError: The router, or the vectors of passages, failed.
@@ -78,11 +77,11 @@ class Canary:
     """A candidate that takes a share of the traffic.
 
     Attributes:
-        policy: Policy.
-        version: Number of the version.
+        policy: The candidate's policy.
+        version: Number of its version.
         share: Weight in the mixture with the served policy, in (0, 1).
-        scorer: Router whose scores replace those of the served one; None without a router.
-        kept_floor: Share of the floor that is kept in decisions in which it takes part, in [0, 1].
+        scorer: Router of the candidate, whose scores replace those of the served router.
+        kept_floor: Factor of the floor in decisions that it takes part in, in [0, 1].
     """
 
     policy: Policy
@@ -94,9 +93,9 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The policy that decides, with its router, frozen until the next version replaces it, and the canaries.
+    """The policy that decides, its router, and the canaries: frozen until the next version replaces it.
 
-    In each decision one of the canaries takes part, so that their exploration adds up to that of one.
+    One canary takes part in each decision, so that several together explore as much as a single one.
     """
 
     policy: Policy
@@ -106,7 +105,7 @@ class Serving:
 
 
 def list_scorers(serving: Serving) -> list[ArmScorer]:
-    """Return the routers that take part in decisions: that of the served version, and those of canaries."""
+    """Return the routers of the served version and of the canaries, each once."""
     scorers = serving.scorer, *(canary.scorer for canary in serving.canaries)
     return [scorer for scorer in dict.fromkeys(scorers) if scorer is not None]
 
@@ -120,14 +119,14 @@ def build_context(
     *,
     cost_weight: float,
 ) -> Context:
-    """Return what a policy sees of a question: the same in a turn and in a label of a warm start.
+    """Return the context of a question, the same in a turn and for a label of a warm start.
 
     Args:
         question: The text of the request.
         spec: Which features the context has.
         embeddings: Embeddings of the question, by the backbones that `spec` names.
         arms: The live arms.
-        extra: The caller's own features.
+        extra: The caller's features.
         cost_weight: Cost weight of the request.
 
     Raises:
@@ -151,12 +150,12 @@ def build_context(
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What routers add to a context.
+    """A context with the scores of routers.
 
     Attributes:
         context: The input of the served policy.
-        probes: Retrievals of arms before one is drawn.
-        candidate_scores: Router scores that replace the context's for the canary; None for the same ones.
+        probes: Searches of arms before the draw.
+        candidate_scores: Scores of the canary's router, by arm; None: the canary reads those in `context`.
     """
 
     context: Context
@@ -166,17 +165,18 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Lottery:
-    """What an arm is drawn from, and who has a part in it.
+    """The distribution to draw from, and its parts.
 
     Attributes:
-        p: Probability of each arm that may be drawn, shape (n_arms,).
-        mode: How the arm is found.
+        p: Probability of each eligible arm, shape (n_arms,).
+        mode: How the arm is selected from `p`.
         policy: Kind of the policy.
         floor: Least probability of an arm.
-        shadow: What the policy would have drawn from, shape (n_arms,); (0,) where that is not recorded.
-        candidate: Version of the canary that takes part; 0 without one.
+        shadow: Distribution of the shadow policy, or of the policy beside an incumbent, shape (n_arms,) or
+            (0,).
+        candidate: Version of the canary that takes part; 0: none.
         share: Weight of the canary.
-        incumbent: Distribution of the caller's own decider, shape (n_arms,); (0,) without one.
+        incumbent: Distribution of the caller's own decider, shape (n_arms,) or (0,).
         incumbent_share: Weight of that decider.
     """
 
@@ -197,17 +197,17 @@ class Decider:
 
     Attributes:
         serving: The policy that decides now, with its router; replaced when a version is published. A turn
-            keeps the one that it began with.
+            uses the value that it began with.
         floor: Least probability of every eligible arm.
-        salt: Enters the hash of the draw; secret.
-        wait_s: Seconds in which feedback counts.
+        salt: Secret that enters the hash of the draw.
+        wait_s: Seconds after a decision in which feedback counts.
         clock: Seconds since the epoch.
         health: Circuit breakers and concurrency caps of the arms.
-        dropped: Candidates whose policy or router failed; they take part no more.
-        price: Price of a unit of cost under the budget; None without one, and before its first request.
-        share: Share of the policy in decisions in which the caller's own decider takes part, in [0, 1].
-        keeping: How long a conversation keeps its arm; None where every turn draws.
-        alarm_at: When drift was detected last, seconds since the epoch; draws until then are not kept.
+        dropped: Candidates that are left out because their policy or router failed.
+        price: Price of a unit of cost under the budget; None: no budget, or no request under it yet.
+        share: Weight of the policy beside the caller's own decider, in [0, 1].
+        keeping: How long a conversation keeps its arm; None: every turn draws.
+        alarm_at: When drift was last detected, seconds since the epoch; arms drawn before it are not kept.
     """
 
     serving: Serving
@@ -223,10 +223,9 @@ class Decider:
     alarm_at: float | None = None
 
     def keeps(self, ask: Ask) -> bool:
-        """Return whether the arm of a request is kept for its conversation, or was by an earlier turn.
+        """Return whether a request may use the arm of its conversation, and keep a new draw for it.
 
-        An arm that the caller names, the most probable one where it asks for that, and one that the caller's
-        own decider takes part in drawing, is neither.
+        That takes an episode id and a plain draw: no forced arm, greedy choice, actions or incumbent.
         """
         if self.keeping is None or ask.incumbent is not None:
             return False
@@ -237,7 +236,7 @@ class Decider:
         """Return whether a conversation keeps the arm of its newest draw for another turn.
 
         Args:
-            draw: The draw, as the log has it.
+            draw: The newest draw, from the log.
             names: The arms that may be drawn now.
         """
         if self.keeping is None or draw.failed or draw.arm not in names:
@@ -256,7 +255,7 @@ class Decider:
         return any(canary.policy is dropped.policy for dropped in self.dropped)
 
     def _find_canary(self, serving: Serving, decision_id: str) -> Canary | None:
-        """Return the candidate of a decision, by a hash of its id; None for none, or if it is dropped."""
+        """Return the canary of a decision, selected by a hash of its id, unless that one was dropped."""
         canaries = serving.canaries
         if not canaries:
             return None
@@ -267,17 +266,17 @@ class Decider:
     def masked(
         self, names: Sequence[str], probes: Probes = UNPROBED, models: Mapping[str, str] = NO_MODELS
     ) -> dict[str, Mask]:
-        """Return the arms that may not be drawn now, each with why; at least one is left.
+        """Return the arms that may not be drawn now, each with the reason; at least one arm is left.
 
-        Those whose probe failed are among them, unless all of them did.
+        Arms whose probe failed are masked, unless every probe failed.
 
         Args:
-            names: To choose among.
-            probes: Their retrievals before the draw.
-            models: The language model of each, where they are to answer.
+            names: Arms to choose among.
+            probes: Searches of these arms before the draw.
+            models: Language model of each arm; empty to retrieve only.
 
         Raises:
-            ArmError: The encoders of all of them are still being loaded.
+            ArmError: The encoders of all arms are still being loaded.
             OverloadedError: No arm has room.
         """
         worked = [name for name in names if name not in probes.failed] or names
@@ -304,15 +303,15 @@ class Decider:
         """Add the router's scores to the context; the arms search first if a router reads passages.
 
         Args:
-            ask: The request; with a forced arm nothing is scored.
+            ask: The request; one with a forced arm is left unscored.
             names: The arms that may be drawn; a router scores those that it was trained on.
             query: The question, with the embeddings that the routers read.
             context: Context of the question so far.
-            search_first: Has arms search before one is drawn.
-            serving: Policy and router of the turn; None for those that serve now.
+            search_first: Searches with the arms of these names, before the draw.
+            serving: Policy and router of the turn; None: `self.serving`.
 
         Raises:
-            ArmError: The router of the served version failed; that of a canary is dropped with it.
+            ArmError: The router of the served version failed. A canary whose router fails is dropped instead.
         """
         serving = serving or self.serving
         canary = self._find_canary(serving, ask.decision_id)
@@ -356,22 +355,22 @@ class Decider:
     ) -> Decision:
         """Decide on an arm: `choose` draws it from the distribution of the policy, the canary and the floor.
 
-        Where the caller's own decider takes part, the policy has its share, no canary takes part, and the
-        floor holds within the share alone.
+        Beside the caller's own decider the policy has the weight `share`, canaries pause, and the floor
+        applies to the policy's part.
 
         Args:
             ask: The request.
             names: The arms that may be drawn.
             context: Context of the question, with the scores of the router.
-            probes: Retrievals of arms before the draw.
-            serving: Policy and router of the turn; None for those that serve now.
-            candidate_scores: Scores of the canary's router, if it is another one.
-            masked: The live arms that are not among `names`, each with why.
-            models: The language model of each, where they are to answer.
-            draw: The draw whose arm the conversation keeps, one of `names`; None to draw.
+            probes: Searches of arms before the draw.
+            serving: Policy and router of the turn; None: `self.serving`.
+            candidate_scores: Scores of the canary's router, if it differs from the served one.
+            masked: The live arms that are missing from `names`, each with the reason.
+            models: Language model of each arm; empty to retrieve only.
+            draw: The draw whose arm, one of `names`, the conversation keeps.
 
         Raises:
-            OverloadedError: The arms have no room any more.
+            OverloadedError: No arm has room.
         """
         serving, unavailable = serving or self.serving, self.masked(names, probes, models)
         names = [name for name in names if name not in unavailable]
@@ -425,7 +424,7 @@ class Decider:
         candidate_scores: Mapping[str, float] | None,
         penalty: Sequence[float],
     ) -> Lottery:
-        """Return what an arm is drawn from: the policy, with the floor, mixed with who else takes part."""
+        """Return the distribution to draw from: policy and floor, mixed with a canary or the incumbent."""
         policy = serving.policy
         if ask.forced is not None:
             return Lottery(np.ones(1), Mode.FORCED, policy.kind, 0.0)
@@ -449,9 +448,9 @@ class Decider:
         return Lottery(p, mode, policy.kind, floor, shadow, candidate, share)
 
     def _priced(self, names: Sequence[str]) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
-        """Return the price under the budget, the cost of each arm, and what that takes off its score.
+        """Return the price of a unit of cost, the cost of each arm, and the penalty on each score.
 
-        There is no price without a budget, before its first request, and for no arms.
+        These are 0 and empty without a budget, before its first request, and if `names` is empty.
         """
         if self.price is None or not names:
             return 0.0, (), ()
@@ -468,16 +467,16 @@ class Decider:
         return np.array([named.get(arm, 0.0) for arm in names])
 
     def observe(self, ask: Ask, observed: ObservedDecision, context: Context, serving: Serving) -> Decision:
-        """Return a decision of another system, with what the policy would have drawn from in the shadow.
+        """Return a decision of another system, with the policy's distribution as its shadow.
 
         Args:
-            ask: The question, and whose it is.
-            observed: What was decided.
+            ask: The question, its ids and its user.
+            observed: The decision of the other system.
             context: Context of the question, with the scores of the router.
             serving: Policy and router that serve now.
 
         Raises:
-            PolicyError: The policy gave no distribution.
+            PolicyError: The policy returned no distribution.
         """
         arms = observed.arms
         floor = sampling.lowered(self.floor, len(arms))
@@ -507,7 +506,7 @@ class Decider:
     def _continued(
         self, ask: Ask, names: Sequence[str], context: Context, draw: KeptDraw, masked: Mapping[str, Mask]
     ) -> Decision:
-        """Return the decision that keeps the arm of a draw: given the draw, that arm is certain."""
+        """Return a decision that keeps the arm of an earlier draw, with probability 1."""
         now = self.clock()
         return Decision(
             id=ask.decision_id,
@@ -532,14 +531,14 @@ class Decider:
         )
 
     def _drop(self, canary: Canary, why: str) -> None:
-        """Have a candidate take no part any more; to be called where an error is handled."""
+        """Leave a candidate out from now on; to be called while an exception is handled, which is logged."""
         logger.exception("version %d takes no part any more: %s", canary.version, why)
         self.dropped = *self.dropped[1 - MOST_DROPPED :], canary
 
     def _candidate_distribution(
         self, canary: Canary, context: Context, names: Sequence[str], floor: float, penalty: Sequence[float]
     ) -> NDArray[np.float64]:
-        """Return the distribution of a candidate, shape (n_arms,); (0,) where it fails and is dropped."""
+        """Return the distribution of a candidate, shape (n_arms,); drop one that fails and return (0,)."""
         try:
             return served_distribution(canary.policy, context, names, floor, penalty)
         except Exception:  # noqa: BLE001 - logged there; a policy may raise anything

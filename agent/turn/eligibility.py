@@ -1,4 +1,4 @@
-"""Which arms may answer a request: what a turn knows of them, and which of them the request leaves."""
+"""Eligibility: which live arms may answer a request, by their switches and by what the request allows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,20 +22,20 @@ class OverloadedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ArmInfo:
-    """What the turn knows of an arm before it runs.
+    """Properties of an arm that a turn reads before the arm runs.
 
     Attributes:
-        backbones: The embeddings that a query must have.
+        backbones: Encoders whose embedding of the question it needs.
         features: Features of the arm in a context.
         enabled: Whether it is switched on.
-        filters: Whether it finds only what a query permits.
-        answering: How its answers are written.
-        options: Names of the `Prompt.options` that its language model is given; None for any.
-        cached: Whether what it finds is kept.
-        searched: Hash of what it searches and how: arms that have it in common find the same; empty where
-            that is not known.
+        filters: Whether it applies the filter and the groups of a query.
+        answering: How answers are written from its passages.
+        options: Names of the `Prompt.options` that its language model accepts; None: any.
+        cached: Whether its retrievals are cached.
+        searched: Hash of what it searches and how: arms with equal hashes find the same passages; empty if
+            unknown.
         bound: Most that a search spends.
-        profile: What its source is about; None where that is not looked at, or not known.
+        profile: Embeddings of what its source is about, if the policy reads similarities.
     """
 
     backbones: frozenset[str] = frozenset()
@@ -51,15 +51,15 @@ class ArmInfo:
 
 
 def list_eligible(ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = False) -> list[str]:
-    """Return the arms that are neither switched off nor excluded by the request, and keep to its filter.
+    """Return the arms that are switched on, allowed by the request, and able to apply its filter.
 
     Args:
         ask: The request.
         arms: The live arms.
-        restricted: Whether any passage is for some groups alone.
+        restricted: Whether any passage of the corpus is restricted to groups.
 
     Raises:
-        NoEligibleArmError: There is none.
+        NoEligibleArmError: No arm is left.
     """
     if ask.forced is not None:
         if ask.forced not in arms:
@@ -75,7 +75,7 @@ def list_eligible(ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = F
 
 
 def mask_ineligible(ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = False) -> dict[str, Mask]:
-    """Return the arms that are switched off, or that the request leaves out; none where it names one."""
+    """Return the ineligible arms, each with the reason; empty if the request forces an arm."""
     masked, options = {}, ask.options.keys() - base.HINTS
     for name, info in arms.items() if ask.forced is None else ():
         if not info.enabled:
@@ -92,5 +92,5 @@ def mask_ineligible(ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool =
 
 
 def must_filter(ask: Ask | Query, restricted: bool) -> bool:
-    """Return whether a request is only for arms that find nothing but what it permits."""
+    """Return whether a request needs arms that filter: it has a filter, or passages are restricted."""
     return restricted or ask.where is not None

@@ -3,10 +3,10 @@
 An arm is available unless its circuit breaker is open, its concurrency cap is reached, or its encoder is
 being loaded:
 
-    open    the arm failed several times in a row and is not drawn until a pause has passed. If the next
-            search fails as well, the pause doubles; a success closes the breaker
+    open    the arm failed several times in a row and is masked for a pause. If the next search fails as
+            well, the pause doubles; a success closes the breaker
     full    the arm has as many searches under way as its cap allows
-    loading the encoder of its questions is not loaded yet
+    loading the encoder of its questions is still being loaded
 """
 
 import time
@@ -22,20 +22,20 @@ from armwise.feedback.events import Mask
 NO_MODELS: Mapping[str, str] = MappingProxyType({})
 
 DOUBLINGS = 6
-"""How often a pause is doubled at most: 5 seconds grow to about as many minutes."""
+"""Most doublings of a pause: 5 seconds become 5 minutes."""
 
 
 LONGEST_REST_S = 300.0
-"""Longest rest that a language model can ask for: what a provider says is not to be trusted with more."""
+"""Longest rest that a provider of a language model can ask for with a retry-after."""
 
 
 def llm_key(model: str) -> str:
-    """Return the name by which the health of a language model is known, which is that of no arm."""
+    """Return the key of a language model in `ArmHealth`, which differs from the name of any arm."""
     return f"llm/{model}"
 
 
 class ReportOutcome(Protocol):
-    """Records how searches ended. A cancelled search is not reported: it is not evidence about its arm."""
+    """Records how searches ended. Cancelled searches are left out: they say nothing about the arm."""
 
     def __call__(
         self,
@@ -47,8 +47,8 @@ class ReportOutcome(Protocol):
     ) -> None:
         """Record the arms that answered, those that failed, and those that refused the question.
 
-        The caller chooses what is refused: of an arm that has worked, that is not evidence. One that failed
-        and asked for a rest has it at once.
+        A refusal counts as a failure only until the arm has answered once: callers choose the questions. A
+        positive `rest_s` opens the breaker of the failed arms at once.
         """
         ...
 
@@ -59,10 +59,10 @@ class ArmState:
 
     Attributes:
         is_open: Whether its breaker is open.
-        loading: Whether its encoder is not loaded yet.
+        loading: Whether its encoder is still being loaded.
         failures: Failures in a row.
-        under_way: Searches that are under way.
-        cap: Most concurrent searches; None for any number.
+        under_way: Searches under way.
+        cap: Most concurrent searches; None: no limit.
     """
 
     is_open: bool
@@ -78,11 +78,11 @@ class ArmHealth:
     Args:
         failures: Failures in a row that open the breaker of an arm, at least 1.
         rest_s: Seconds that it stays open at first.
-        caps: Most concurrent searches by arm, at least 1; an arm that is not named has no cap.
-        clock: Seconds, never going back.
+        caps: Most concurrent searches by arm, at least 1; other arms are unlimited.
+        clock: Monotonic seconds.
 
     Attributes:
-        loading: Arms whose encoder is not loaded yet.
+        loading: Arms whose encoder is still being loaded.
     """
 
     def __init__(
@@ -102,23 +102,22 @@ class ArmHealth:
         self._worked: set[str] = set()
 
     def available(self, arms: Sequence[str], searched: Collection[str] = ()) -> list[str]:
-        """Return the arms that may be drawn now, in their order: all but the `masked` ones."""
+        """Return the arms that may be drawn now, in order: those that `masked` leaves."""
         masked = self.masked(arms, searched)
         return [arm for arm in arms if arm not in masked]
 
     def masked(
         self, arms: Sequence[str], searched: Collection[str] = (), models: Mapping[str, str] = NO_MODELS
     ) -> dict[str, Mask]:
-        """Return the arms that may not be drawn now, each with why.
+        """Return the arms that may not be drawn now, each with the reason.
 
-        Where the breakers of all of them are open, none counts as open: one has to be tried. Where all
-        closed ones are full, all are masked: load is not moved to an arm that fails.
+        If every breaker is open, all count as closed, so that one arm is tried. If every arm with a closed
+        breaker is full, all arms are masked, so that load does not move to arms that fail.
 
         Args:
-            arms: To choose among.
+            arms: Arms to choose among.
             searched: Arms that have searched already and need no room.
-            models: The language model of each arm that is to answer; those of one that may not be asked now
-                are masked, by the same rules.
+            models: Language model of each arm that is to answer; the same rules apply to the models.
         """
         masked = {arm: Mask.LOADING for arm in arms if arm in self.loading}
         loaded = [arm for arm in arms if arm not in masked]
@@ -145,7 +144,7 @@ class ArmHealth:
         return arm in self._open_until and self._clock() < self._open_until[arm]
 
     def state(self, arm: str) -> ArmState:
-        """Return what is known of an arm now."""
+        """Return the health of an arm now."""
         under_way, failures = self._under_way.get(arm, 0), self._failures.get(arm, 0)
         return ArmState(self.is_open(arm), arm in self.loading, failures, under_way, self._caps.get(arm))
 

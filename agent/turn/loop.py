@@ -75,14 +75,14 @@ def write_prompt(
     template: prompts.Template | None,
     known: frozenset[str],
 ) -> Prompt:
-    """Return what a language model is asked; what the request names comes before what the arm says.
+    """Return the prompt for the language model; parameters of the request override those of the arm.
 
     Args:
         ask: The request.
         passages: Passages of the arm, best first.
-        how: How its answers are written.
-        template: The instructions; None for those of a short sentence.
-        known: Names of the options that the model is given.
+        how: How answers of the arm are written.
+        template: The instructions; None: to answer in a short sentence.
+        known: Names of the options that the model accepts.
     """
     options = {} if how.reasoning is None else {"reasoning_effort": how.reasoning}
     options |= ask.options
@@ -101,7 +101,7 @@ def write_prompt(
 
 @contextmanager
 def failing_as(kind: type[ArmError] | type[GeneratorError]) -> Iterator[None]:
-    """Have whatever an arm or a language model raises be a failure of it; what nobody expects is logged."""
+    """Turn unexpected exceptions of an arm or a language model into `kind`, and log them."""
     try:
         yield
     except (ArmError, GeneratorError, TimeoutError):
@@ -113,7 +113,7 @@ def failing_as(kind: type[ArmError] | type[GeneratorError]) -> Iterator[None]:
 
 @contextmanager
 def report_model(report: ReportOutcome, model: str) -> Iterator[None]:
-    """Report how a language model ended. What was cancelled, or refused a prompt, is not evidence of it."""
+    """Report how a call of a language model ended; a cancelled call is left out, a refused prompt marked."""
     key = (llm_key(model),)
     try:
         yield
@@ -130,12 +130,12 @@ def report_model(report: ReportOutcome, model: str) -> Iterator[None]:
 
 
 def choose_llms(ask: Ask, arms: Mapping[str, ArmInfo]) -> dict[str, str]:
-    """Return the language model of each arm, where an answer is asked for."""
+    """Return the language model of each arm; empty if the request is to retrieve only."""
     return {name: info.answering.llm for name, info in arms.items()} if ask.messages else {}
 
 
 def choose_k(ask: Ask, info: ArmInfo) -> int:
-    """Return how many passages a request wants of an arm."""
+    """Return the number of passages that a request gets from an arm."""
     return info.answering.passages if ask.k is None else ask.k
 
 
@@ -144,20 +144,20 @@ FindDraw = Callable[[str], Awaitable[KeptDraw | None]]
 
 
 async def no_draw(_: str) -> None:
-    """Find no draw: every turn draws."""
+    """Return None: every turn draws."""
 
 
 FindPassages = Callable[[Sequence[str]], Awaitable[Sequence[Passage]]]
-"""Ids -> those of these passages that are in the corpus. Raises ArmError."""
+"""Ids -> the passages with these ids that are in the corpus. Raises ArmError."""
 
 
 async def no_passages(_: Sequence[str]) -> Sequence[Passage]:
-    """Return no passage: there is no corpus."""
+    """Return no passage: a service without a corpus."""
     return ()
 
 
 TOGETHER_S = 0.002
-"""Seconds that a decision waits for a quick search, so that both are committed at once."""
+"""Seconds that a decision waits for a quick search, so that decision and execution share a commit."""
 
 
 @dataclass(slots=True)
@@ -165,26 +165,27 @@ class TurnLoop:
     """The seams of a turn, wired once per replica.
 
     Attributes:
-        arms: Facts about every live arm, by name; replaced when an arm is switched.
+        arms: The live arms by name; replaced when an arm is switched.
         decider: Draws an arm.
         embed: Embeds a question with each of the named backbones.
         search: Runs an arm by name.
-        recall: Returns what the same search of an arm has found before, where that is kept.
-        models: The language models by name, as arms name them; none to retrieve only.
-        templates: Prompts by name, likewise; the first form of `armwise.arms.llm.prompts` for another name.
+        recall: Returns the cached retrieval of an arm for the same search.
+        models: Language models by the names that arms use; empty to retrieve only.
+        templates: Prompts by the names that arms use; other names mean the first form of
+            `armwise.arms.llm.prompts`.
         log: Where facts are committed.
         features: Which features a context has.
-        cost_weight: Cost weight of a request that names none.
+        cost_weight: Cost weight of requests that set none.
         fallback: Arm that answers when the drawn one fails.
-        arm_timeout_s: Seconds that an arm may take, and the embedding of a question.
+        arm_timeout_s: Seconds that a search, or the embedding of a question, may take.
         llm_timeout_s: Seconds that the model may take.
-        former: Arms that were live before, for repeated requests that these answered.
-        restricted: Whether any passage of the corpus is for some groups alone; such passages are found for
-            callers of these groups, by arms that filter.
-        passages: Returns those of passages, by their ids, that are in the corpus. Raises ArmError.
-        find_draw: Returns the draw of a conversation whose arm may be kept.
+        former: Arms that were live before, for repeats of requests that they answered.
+        restricted: Whether any passage of the corpus is restricted to groups: only arms that filter are
+            eligible then.
+        passages: Returns the passages of the corpus with given ids. Raises ArmError.
+        find_draw: Returns the newest draw of a conversation whose arm may be kept.
         on_answer: Called with each turn whose answer is complete and durable, and its passages.
-        charge: Called once a turn, and a search that is repeated, with the decision and what it has cost,
+        charge: Called once for each turn and each repeated search, with the decision's id and the cost,
             however it ended.
     """
 
@@ -210,7 +211,7 @@ class TurnLoop:
 
     @property
     def known(self) -> Mapping[str, ArmInfo]:
-        """The arms that are live and those that were."""
+        """The live arms and the former ones."""
         return {**self.former, **self.arms}
 
     def most(self, ask: Ask) -> Most:
@@ -224,13 +225,13 @@ class TurnLoop:
         return self._price_list(self.arms).turn(ask, names, probed, fallback)
 
     def most_to_resume(self, ask: Ask, decision: Decision) -> Most:
-        """Return the most that it may cost to carry out a decision of an arm that is known."""
+        """Return the most that it may cost to carry out a decision for a live or former arm."""
         arms = self.known
         fallback = self.fallback if self.fallback in decision.arms and self.fallback in arms else None
         return self._price_list(arms).turn(ask, [decision.drawn], (), fallback)
 
     def most_again(self, ask: Ask, arm: str) -> Most:
-        """Return the most that another search of an arm that is known may cost."""
+        """Return the most that another search of a live or former arm may cost."""
         return self._price_list(self.known).search(arm, ask.question)
 
     def _price_list(self, arms: Mapping[str, ArmInfo]) -> PriceList:
@@ -246,9 +247,9 @@ class TurnLoop:
             on_commit: Called with the commit of the decision as soon as it is queued.
 
         Raises:
-            NoEligibleArmError: Nothing was decided.
+            NoEligibleArmError: No arm may answer; nothing was decided.
             OverloadedError: No arm has room; nothing was decided.
-            ArmError: An embedding, or what the router reads, is unavailable; nothing was decided.
+            ArmError: An embedding, or an input of the router, is unavailable; nothing was decided.
             TurnError: The arm or the model failed; the decision and the failure are committed.
             AnsweredElsewhereError: Another process has answered meanwhile.
         """
@@ -266,7 +267,7 @@ class TurnLoop:
                 names = [name for name in live if name not in masked]
                 kept = draw if draw is not None and decider.is_kept(draw, names) else None
                 search_first = partial(self._search_first, ask, query, arms, _depth(serving), spending)
-                scored = Scored(context)  # of a turn that draws nothing, and where no arm searches before
+                scored = Scored(context)  # for a kept arm, which is neither scored nor probed
                 if kept is None:
                     scored = await decider.score(ask, names, query, context, search_first, serving)
                 probes = scored.probes
@@ -274,11 +275,11 @@ class TurnLoop:
                 decision = decider.decide(ask, names, *inputs, masked, models, kept)
                 query = replace(query, expected=decision.context.expected)
                 turns.decided(span, decision)
-        except BaseException:  # no execution will have what arms spent before the draw
+        except BaseException:  # without a decision there is no execution to carry the cost of probes
             self.charge(ask.decision_id, spending.cost)
             raise
-        # Nothing is awaited from here until the search has begun, and counts against the arm's cap.
-        # The decision is committed while the arm searches; nothing leaves before it is durable.
+        # No await between the draw and the start of the search, so that the arm's cap counts it.
+        # The decision is committed while the arm searches; the answer waits until it is durable.
         commit = TurnCommit(self.log, decision, on_commit, wait_s=0.0 if ask.messages else TOGETHER_S)
         recorder = TurnRecorder(decision, arms, _depth(serving), probes, spending)
         async with aclosing(self._carry_out(ask, query, recorder, commit)) as events:
@@ -288,16 +289,16 @@ class TurnLoop:
     async def rank(
         self, ask: Ask, on_commit: Callable[[Commit], object] = lambda _: None
     ) -> AsyncGenerator[Event, None]:
-        """Choose among the actions of a request: nothing is left to carry out, so its execution is done.
+        """Choose among the actions of a request, and commit the decision with its execution at once.
 
-        Its cost is that of nothing; what an action really cost, its caller reports as a metric.
+        The execution has no cost: the caller reports what an action cost as a metric.
 
         Args:
             ask: The request, with actions.
             on_commit: Called with the commit of both facts as soon as it is queued.
 
         Raises:
-            NoEligibleArmError: Nothing was decided.
+            NoEligibleArmError: No action may be chosen; nothing was decided.
         """
         decider = self.decider
         arms = {name: replace(self.arms[name], features=features) for name, features in ask.actions.items()}
@@ -324,14 +325,14 @@ class TurnLoop:
     async def hand_over(
         self, ask: Ask, on_commit: Callable[[Commit], object] = lambda _: None
     ) -> AsyncGenerator[Event, None]:
-        """Decide, and leave it to the caller to carry that out, who reports its execution afterwards.
+        """Decide for a caller who carries the decision out and reports its execution afterwards.
 
         Args:
             ask: The request, on arms of another system.
             on_commit: Called with the commit of the decision as soon as it is queued.
 
         Raises:
-            NoEligibleArmError, OverloadedError, ArmError: As `turn`; nothing was decided.
+            NoEligibleArmError, OverloadedError, ArmError: As in `turn`; nothing was decided.
         """
         arms, decider, serving = self.arms, self.decider, self.decider.serving
         with turns.deciding() as span:
@@ -346,17 +347,17 @@ class TurnLoop:
         yield Decided(decision, Retrieval(steps=0), decision.drawn)
 
     async def observe(self, ask: Ask, observed: ObservedDecision) -> Decision:
-        """Return a decision of another system as a fact, with what would have been drawn from here.
+        """Return a decision of another system as a fact, with the policy's distribution as its shadow.
 
-        Nothing is committed.
+        The caller commits it.
 
         Args:
-            ask: The question, and whose it is.
-            observed: What was decided, on arms that are live.
+            ask: The question, its ids and its user.
+            observed: The decision of the other system, on live arms.
 
         Raises:
-            ArmError: An embedding, or what the router reads, is unavailable.
-            PolicyError: The policy gave no distribution.
+            ArmError: An embedding, or an input of the router, is unavailable.
+            PolicyError: The policy returned no distribution.
         """
         serving = self.decider.serving
         scored = await self._scored(ask, observed.arms, self.arms, serving)
@@ -365,7 +366,7 @@ class TurnLoop:
     async def _scored(
         self, ask: Ask, names: Sequence[str], arms: Mapping[str, ArmInfo], serving: Serving
     ) -> Scored:
-        """Return what a policy sees of a question whose answer is given elsewhere. Raises ArmError."""
+        """Return the scored context of a question that is answered elsewhere. Raises ArmError."""
         query, context = await self.describe(ask, arms, serving)
         search = partial(self._search_first, ask, query, arms, _depth(serving), Spending())
         return await self.decider.score(ask, names, query, context, search, serving)
@@ -373,11 +374,11 @@ class TurnLoop:
     async def resume(
         self, ask: Ask, decision: Decision, on_commit: Callable[[Commit], object] = lambda _: None
     ) -> AsyncGenerator[Event, None]:
-        """Carry out the decision of a turn that was interrupted: the same arm, and no second decision.
+        """Carry out the decision of an interrupted turn, with the same arm.
 
         Args:
             ask: The repeated request.
-            decision: Decision of the turn, on an arm that is known here.
+            decision: Decision of the turn, for a live or former arm.
             on_commit: Called with the commit of the decision, which is done.
 
         Raises:
@@ -396,9 +397,9 @@ class TurnLoop:
                 yield event
 
     async def again(self, ask: Ask, decision: Decision, execution: Execution) -> Decided:
-        """Return the decision of an earlier turn; its passages are searched again, with the same seed.
+        """Return the decision of an earlier turn, with its passages searched again with the same seed.
 
-        What the search costs is charged, and is not in the log.
+        The search is charged to the key, but not logged.
 
         Raises:
             OverloadedError: The arm has no room now.
@@ -420,10 +421,10 @@ class TurnLoop:
     async def answer_with(
         self, ask: Ask, decision: Decision, arm: str
     ) -> tuple[Execution, tuple[Passage, ...]]:
-        """Answer a question again, with another arm and the same seed; nothing is recorded.
+        """Answer a question again, with another arm and the same seed, outside the log.
 
         Returns:
-            How it ended, and the passages.
+            The execution, and the passages.
         """
         other = replace(decision, arms=(arm,), probabilities=(1.0,), drawn=arm)
         recorder, failure = TurnRecorder(other, self.known, _depth(self.decider.serving)), None
@@ -457,7 +458,7 @@ class TurnLoop:
         except (asyncio.CancelledError, GeneratorExit):
             commit.abandon(self._ended(recorder, failure, cancelled=failure is None))
             raise
-        except BaseException:  # such as of the log: no execution is committed
+        except BaseException:  # such as an error of the log: the cost is charged, the execution is lost
             self._ended(recorder, cancelled=True)
             raise
         execution = self._ended(recorder, failure)
@@ -482,9 +483,9 @@ class TurnLoop:
     async def _answer(
         self, ask: Ask, query: Query, recorder: TurnRecorder
     ) -> AsyncGenerator[Decided | Chunk, None]:
-        """Generate the answer, with the fallback's language model where the first one writes nothing.
+        """Generate the answer, with the fallback's language model if the first one fails before any text.
 
-        Where that may happen, the decision is sent with the first words: it says who answers.
+        If a fallback is possible, `Decided`, which names the served arm, is held back until the first chunk.
         """
         fallback = self._other_model(recorder)
         decided = Decided(recorder.decision, recorder.retrieval, recorder.served or recorder.decision.drawn)
@@ -513,7 +514,7 @@ class TurnLoop:
             yield decided
 
     def _other_model(self, recorder: TurnRecorder) -> str | None:
-        """Return the fallback, where it may answer in the place of what is served with another model."""
+        """Return the fallback, if it is available and answers with a different model than the served arm."""
         arm, served = self._fallback(recorder), recorder.served or recorder.decision.drawn
         if arm is None or arm == served:
             return None
@@ -522,17 +523,17 @@ class TurnLoop:
     def _fallback(self, recorder: TurnRecorder) -> str | None:
         """Return the fallback, if it could have been drawn, is switched on, and is available."""
         arm = self.fallback
-        # It must have been one that could be drawn: not switched off, not excluded, and none was forced.
+        # It must have been eligible when the arm was drawn: that excludes forced arms, too.
         if arm is None or arm == recorder.decision.drawn or arm not in recorder.decision.arms:
             return None
-        if not recorder.arms[arm].enabled:  # since then, where a turn is resumed
+        if not recorder.arms[arm].enabled:  # switched off since, for a turn that is resumed
             return None
         return arm if self.decider.health.available([arm], recorder.probes.found) else None
 
     async def describe(
         self, ask: Ask, arms: Mapping[str, ArmInfo], serving: Serving | None = None
     ) -> tuple[Query, Context]:
-        """Return the query and the context, embedded where the policy or a router needs that."""
+        """Return the query and the context, with the embeddings that the policy and the routers read."""
         scorers = () if ask.forced is not None else list_scorers(serving or self.decider.serving)
         readers = (self.features.embedding, self.features.similarity, *scorers)
         backbones = {reader.backbone for reader in readers if reader is not None}
@@ -544,7 +545,7 @@ class TurnLoop:
         return self._query(ask, context, embeddings), context
 
     def _query(self, ask: Ask, context: Context, embeddings: Embeddings | None = None) -> Query:
-        """Return what arms are asked; the context of the decision holds how well each is expected to fit."""
+        """Return the query for arms, with the score that the context expects of each."""
         seed = sampling.seed_of_arm(ask.continues or ask.decision_id, self.decider.salt)
         return Query(ask.question, embeddings or {}, seed, ask.where, ask.groups, context.expected)
 
@@ -575,21 +576,21 @@ class TurnLoop:
     async def _metered(
         self, arms: Mapping[str, ArmInfo], spending: Spending, arm: str, query: Query, k: int
     ) -> Retrieval:
-        """Run an arm, and add what it spends; of a search whose end is not awaited, the most that it may."""
+        """Run an arm and add its usage to `spending`; a cancelled search counts as the most it may spend."""
         try:
             with failing_as(ArmError):
                 retrieval = await self.search(arm, query, k)
         except ArmError as error:
             spending.add(writing.DEFAULT, error.usage)
             raise
-        except asyncio.CancelledError:  # the caller has left, or the time of the arm is up
+        except asyncio.CancelledError:  # the caller has left, or the arm has timed out
             spending.add(writing.DEFAULT, self._price_list(arms).search_usage(arm, query.text))
             raise
         spending.search(retrieval)
         return retrieval
 
     async def retrieve(self, query: Query, ask: Ask, recorder: TurnRecorder) -> Retrieval:
-        """Run the drawn arm, or the fallback where it fails and one is declared."""
+        """Run the drawn arm, or the fallback if that fails."""
         try:
             return await self._search(recorder.decision.drawn, query, ask, recorder)
         except (ArmError, TimeoutError) as error:
@@ -601,7 +602,7 @@ class TurnLoop:
 
     async def _search(self, arm: str, query: Query, ask: Ask, recorder: TurnRecorder) -> Retrieval:
         filtered = must_filter(query, self.restricted)
-        if filtered and not recorder.arms[arm].filters:  # since it was drawn, where a turn is repeated
+        if filtered and not recorder.arms[arm].filters:  # configured otherwise since, for a repeated turn
             raise ArmError(f"arm {arm!r} {UNFILTERED}")
         k, retrieval = choose_k(ask, recorder.arms[arm]), recorder.probes.of(arm)
         with failing_as(ArmError):
@@ -613,13 +614,13 @@ class TurnLoop:
         return recorder.retrieval
 
     async def _require_permitted(self, arm: str, query: Query, passages: Sequence[Passage]) -> None:
-        """Check what an arm found: by the corpus, and by the metadata that it returned.
+        """Check the metadata of an arm's passages against the query, as the arm returned and as stored.
 
-        The arm may have lost or changed the metadata; of a passage that is not in the corpus, such as one of
-        a search engine that others fill, it is all that is known.
+        Both are checked because an arm may lose or change metadata, while a passage outside the corpus, such
+        as one from a search engine, has only what the arm returned.
 
         Raises:
-            ArmError: A passage is not permitted, or the corpus is not at hand.
+            ArmError: A passage is not permitted, or the corpus is unavailable.
         """
         stored = await self.passages([passage.id for passage in passages])
         for passage in (*stored, *passages):
@@ -655,7 +656,7 @@ class TurnLoop:
     async def generate(
         self, ask: Ask, passages: Sequence[Passage], recorder: TurnRecorder
     ) -> AsyncGenerator[Chunk, None]:
-        """Generate the answer from the passages, chunk by chunk; nothing without a language model."""
+        """Generate the answer from the passages, chunk by chunk; empty if the arm has no language model."""
         how = recorder.arms[recorder.served or recorder.decision.drawn].answering
         model = self.models.get(how.llm)
         if model is None:
@@ -685,7 +686,10 @@ class TurnLoop:
 
 
 def _depth(serving: Serving) -> int:
-    """Return how many passages routers read: with and without a probe, so that the first are the same."""
+    """Return the most passages that a router reads; every search has this depth, probed or not.
+
+    So the first passages of a search are the same in both cases.
+    """
     return max((scorer.k for scorer in list_scorers(serving)), default=0)
 
 
@@ -695,7 +699,7 @@ T = TypeVar("T")
 async def paced(items: AsyncIterator[T], deadline: float) -> AsyncGenerator[T, None]:
     """Yield the items until the event loop's clock reaches `deadline`. Raises TimeoutError.
 
-    The time-out surrounds each wait and never a yield, where it would cancel the consumer.
+    The time-out surrounds each wait; around a `yield` it would cancel the consumer.
     """
     while True:
         async with asyncio.timeout_at(deadline):

@@ -1,4 +1,4 @@
-"""Places for what only so many may do at once, such as answers that a language model writes."""
+"""A limit of concurrent work with a bounded queue, such as for the answers of a language model."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,13 +8,13 @@ from armwise.agent.turn.eligibility import OverloadedError
 
 
 class Places:
-    """A number of places, such as the answers that a language model writes at once.
+    """A semaphore whose queue is bounded in length and in time.
 
     Args:
-        what: Noun for the places, for messages.
-        size: Places, at least 1.
-        queue: How many may wait for one.
-        wait_s: Seconds that one may wait.
+        what: Plural noun for the places, for messages.
+        size: Number of places, at least 1.
+        queue: Requests that may wait for a place.
+        wait_s: Seconds that a request may wait.
     """
 
     def __init__(self, what: str, size: int, queue: int, wait_s: float) -> None:
@@ -25,7 +25,7 @@ class Places:
 
     @property
     def spare(self) -> bool:
-        """Whether one may be held without the next request having to wait; the only one, if it is free."""
+        """Whether a place can be held and another one is left, or the only place is free."""
         return self._held + min(2, self._size) <= self._size and not self._waiting
 
     @asynccontextmanager

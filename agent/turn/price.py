@@ -1,7 +1,6 @@
-"""What a turn may cost at most, which is reserved before its arm is drawn.
+"""The most that a turn may cost, which is reserved before its arm is drawn.
 
-That is the answer, where one is asked for, and the calls of a language model inside searches of arms. The
-dearest arm that may be drawn counts.
+It adds the answer to the language model calls inside searches, for the dearest arm that may be drawn.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -32,7 +31,7 @@ class LanguageModel:
         generator: Writes answers.
         compute_usd: Price of tokens that it reads and writes.
         options: Names of the `Prompt.options` that it is given.
-        hedged: Whether a prompt is sent twice where its first words take long; both are charged.
+        hedged: Whether a prompt is sent again if its first words take long; both are charged.
     """
 
     generator: Generator
@@ -42,7 +41,7 @@ class LanguageModel:
 
 
 HEDGED = 2
-"""Requests of a model that is asked again where it is slow to begin."""
+"""Requests to a hedged model for one prompt, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +50,14 @@ class Most:
 
     Attributes:
         tokens: Tokens that language models read and write.
-        usd: Their price, and that of searches.
+        usd: Price of the tokens and of searches.
     """
 
     tokens: int = 0
     usd: float = 0.0
 
     def __add__(self, other: "Most") -> "Most":
-        """Return the most that both may cost."""
+        """Return the most that both together may cost."""
         return Most(self.tokens + other.tokens, self.usd + other.usd)
 
 
@@ -66,7 +65,7 @@ FREE = Most()
 
 
 def dearest(several: Iterable[Most]) -> Most:
-    """Return the most that one of several may cost: the tokens of one, and the USD of perhaps another.
+    """Return the largest tokens and the largest USD, which may come from two different bounds.
 
     >>> dearest([Most(10, 0.5), Most(20, 0.1)])
     Most(tokens=20, usd=0.5)
@@ -77,7 +76,7 @@ def dearest(several: Iterable[Most]) -> Most:
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """What turns may cost with the arms and the language models of a replica.
+    """Bounds of the cost of turns, from the arms and the language models of a replica.
 
     Attributes:
         arms: The arms by name.
@@ -100,7 +99,7 @@ class PriceList:
         return _most(self.search_usage(arm, question))
 
     def answer(self, arm: str, ask: Ask) -> Most:
-        """Return the most that an answer from what an arm finds may cost; nothing to retrieve only."""
+        """Return the most that an answer from an arm's passages may cost; `FREE` to retrieve only."""
         if not ask.messages:
             return FREE
         how = self.arms[arm].answering
@@ -120,7 +119,7 @@ class PriceList:
             ask: The request.
             names: The arms that may be drawn.
             probed: Arms that search before one is drawn; of arms with the same search, one searches.
-            fallback: The arm that answers where the drawn one fails; None for none.
+            fallback: The arm that answers if the drawn one fails.
         """
         if not ask.messages and all(self.arms[name].bound == UNPROMPTED for name in names):
             return FREE
@@ -132,14 +131,14 @@ class PriceList:
         """Return the most that a turn may cost once this arm is drawn."""
         run = [arm] if fallback in (None, arm) else [arm, fallback]
         searches = (self.search(name, ask.question) for name in run if name not in probed)
-        # the fallback writes an answer as well where the model of the arm wrote none, and is another one
+        # if the model of the arm wrote no answer, the fallback writes one with its model, if that differs
         by_model: dict[str, list[Most]] = {}
         for name in run:
             by_model.setdefault(self.arms[name].answering.llm, []).append(self.answer(name, ask))
         return sum((*searches, *map(dearest, by_model.values())), FREE)
 
     def _usage(self, model: str, read: int, written: int) -> Usage:
-        """Return tokens with their price; nothing of a model that is not there."""
+        """Return tokens with their price; `UNUSED` if the service has no such model."""
         if (llm := self.models.get(model)) is None:
             return UNUSED
         read *= HEDGED if llm.hedged else 1

@@ -1,7 +1,6 @@
 """Searches before the draw, for a router that reads passages.
 
-Every eligible arm searches: all of it is charged, whichever arm answers, and the drawn arm does not search
-again.
+Every eligible arm searches, and every search is charged; the drawn arm answers from its probe.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ Embeddings = Mapping[str, NDArray[np.float32]]
 Embed = Callable[[str, frozenset[str]], Awaitable[Embeddings]]
 
 Recall = Callable[[str, Query, int], Awaitable[Retrieval | None]]
-"""Arm, query and k -> what the same search has found before, without embeddings; None for nothing."""
+"""Arm, query (without embeddings) and k -> the cached retrieval of the same search, if there is one."""
 
 Search = Callable[[str, Query, int], Awaitable[Retrieval]]
 
@@ -30,12 +29,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What the arms found before one was drawn.
+    """Results of the searches before a draw.
 
     Attributes:
         found: Retrievals of the arms that answered.
-        failed: Errors of the others.
-        seconds: Sum over all of them, the embedding of the question included.
+        failed: Errors of the arms that failed.
+        seconds: Sum of the seconds of all searches and embeddings.
     """
 
     found: Mapping[str, Retrieval] = field(default_factory=dict)
@@ -44,22 +43,22 @@ class Probes:
 
     @property
     def steps(self) -> int:
-        """Rounds of retrieval of all of them."""
+        """Rounds of retrieval, summed over the arms."""
         return sum(retrieval.steps for retrieval in self.found.values())
 
     def of(self, arm: str) -> Retrieval | None:
-        """Return what an arm found, None when it did not search. Raises what it failed with."""
+        """Return the retrieval of an arm, None if it did not search. Raises the error that it failed with."""
         if arm in self.failed:
             raise self.failed[arm]
         return self.found.get(arm)
 
 
 UNPROBED = Probes()
-"""Searches of a turn in which no arm searched before the draw."""
+"""The probes of a turn without searches before the draw."""
 
 
 async def recall_nothing(arm: str, query: Query, k: int) -> None:
-    """Recall nothing."""
+    """Return None: a service without a cache of retrievals."""
 
 
 async def probe(
@@ -74,17 +73,17 @@ async def probe(
 ) -> Probes:
     """Search with all arms concurrently; the question is embedded once per backbone.
 
-    Of arms that search the same, one searches, and is charged; what was found before is not searched.
+    Of arms that search the same, one searches and is charged; a cached retrieval replaces the search.
 
     Args:
-        query: The question, with the embeddings that are there already.
+        query: The question, with the embeddings computed so far.
         k: Passages to find.
         needs: Backbones that an arm needs, by arm.
         embed: Embeds the question.
         search: Runs an arm.
         limit_s: Seconds that each embedding, and each search, may take.
-        recall: Returns what was found before.
-        searched: Hash of what an arm searches and how, by arm; an arm without is like no other.
+        recall: Returns a cached retrieval.
+        searched: Hash of what an arm searches and how, by arm; an arm with an empty hash searches by itself.
     """
 
     async def embedded(backbone: str) -> tuple[float, Embeddings | ArmError | TimeoutError]:

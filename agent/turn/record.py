@@ -1,7 +1,7 @@
-"""What a turn leaves in the log: the answer, what was done and spent, and the commits of its facts.
+"""The record of a turn: its answer, steps and spending, and the commits of its facts.
 
-The log keeps one text for each answer: what was written, or, where that is more than a text, a record
-separator (which begins a JSON text sequence, RFC 7464) and JSON.
+The log keeps one text for each answer: the plain text, or, if there are calls, choices or log-probabilities,
+a record separator (which begins a JSON text sequence, RFC 7464) and JSON.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ class Choice:
     """One of the answers to a request.
 
     Attributes:
-        text: Text of the choice.
+        text: Text of the choice so far.
         tool_calls: The functions that it calls, in OpenAI's shape.
         logprobs: Log-probabilities of the tokens of the text, in OpenAI's shape.
-        finish_reason: Why it ended; None before that.
+        finish_reason: Why it ended, once it has.
     """
 
     text: str = ""
@@ -54,7 +54,7 @@ class Choice:
 
 @dataclass(slots=True)
 class Choices:
-    """The answers to a request, of which there is at least one.
+    """The answers to a request, at least one.
 
     >>> choices = Choices()
     >>> for text in ("The ", "Danube."):
@@ -67,11 +67,11 @@ class Choices:
 
     @property
     def text(self) -> str:
-        """The text of the first one."""
+        """The text of the first choice."""
         return self.all[0].text
 
     def add(self, chunk: Chunk) -> None:
-        """Add a piece of one of them; the last piece ends them all."""
+        """Add a piece of one choice; the last chunk ends all choices."""
         while len(self.all) <= max(chunk.index, len(chunk.finish_reasons)):
             self.all.append(Choice())
         choice = self.all[chunk.index]
@@ -95,31 +95,31 @@ class Choices:
 
     @classmethod
     def of(cls, recorded: str, finish_reason: str | None = None) -> "Choices":
-        """Return what a text of the log stands for; the reason is that of a plain text, which has none."""
+        """Parse a text of the log; `finish_reason` is used for a plain text, which does not store it."""
         if not recorded.startswith(SEPARATOR):
             return cls([Choice(recorded, finish_reason=finish_reason)])
         return cls([Choice(**choice) for choice in json.loads(recorded[1:])])
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield them again, each in one piece."""
+        """Yield each choice as one chunk."""
         for index, choice in enumerate(self.all):
             calls = tuple({"index": i, **call} for i, call in enumerate(choice.tool_calls))
             yield Chunk(choice.text, index=index, tool_calls=calls, logprobs=tuple(choice.logprobs))
 
 
 def is_text(recorded: str) -> bool:
-    """Return whether an answer of the log is a text and nothing more."""
+    """Return whether an answer of the log is plain text."""
     return not recorded.startswith(SEPARATOR)
 
 
 @dataclass(slots=True)
 class CallNames:
-    """Names the calls of a turn after its decision, which the results of the calls lead back to.
+    """Names function calls after the decision of their turn, so that their results lead back to it.
 
     Attributes:
         decision_id: The decision.
-        before: Calls of earlier turns that have names already.
-        named: Calls so far, by choice and position.
+        before: Number of calls that earlier turns have named.
+        named: Choice and position of each call so far.
     """
 
     decision_id: str
@@ -145,7 +145,7 @@ class CallNames:
 
 
 def decision_of_call(call_id: str) -> str | None:
-    """Return the decision that a call is named after; None for a call of somebody else.
+    """Return the decision that a call is named after; None if the id has another form.
 
     >>> decision_of_call("call_0_d-1"), decision_of_call("call_abc")
     ('d-1', None)
@@ -155,7 +155,7 @@ def decision_of_call(call_id: str) -> str | None:
 
 
 def unexplained(retrieval: Retrieval) -> int:
-    """Return the tokens that a search has spent on models which its host does not count.
+    """Return the tokens of a search that its usage does not break down, as from models of a remote arm.
 
     >>> from armwise.arms.base import Usage
     >>> unexplained(Retrieval(tokens=30, usage=Usage(20, 4)))
@@ -167,30 +167,30 @@ def unexplained(retrieval: Retrieval) -> int:
 
 @dataclass(slots=True)
 class Spending:
-    """What the searches of a turn have spent, whatever became of them.
+    """What a turn has spent on searches, and on models that failed.
 
     Attributes:
-        by_model: What language models read and wrote, by name: for arms, and where one failed; searches with
-            a price stand beside the model that arms prompt.
-        tokens: Tokens of models that are not known here.
+        by_model: Usage by language model. Prompts of arms, and paid searches, count under
+            `writing.DEFAULT`.
+        tokens: Tokens that no model of the service accounts for.
     """
 
     by_model: dict[str, Usage] = field(default_factory=dict)
     tokens: int = 0
 
     def add(self, model: str, usage: Usage) -> None:
-        """Add what a language model read and wrote."""
+        """Add the usage of a language model."""
         if usage != UNUSED:
             self.by_model[model] = self.by_model.get(model, UNUSED) + usage
 
     def search(self, retrieval: Retrieval) -> None:
-        """Add what a search has spent."""
+        """Add the usage of a search."""
         self.tokens += unexplained(retrieval)
         self.add(writing.DEFAULT, retrieval.usage)
 
     @property
     def cost(self) -> Cost:
-        """Tokens and USD of all of it."""
+        """Tokens and USD in total."""
         total = sum(self.by_model.values(), UNUSED)
         return Cost(
             prompt_tokens=total.prompt_tokens + self.tokens,
@@ -214,7 +214,7 @@ class TurnError(Exception):
 
 
 class AnsweredElsewhereError(Exception):
-    """Another process has carried out the same decision meanwhile; its execution is the one in the log."""
+    """Another process has carried out the same decision meanwhile, and its execution is in the log."""
 
 
 Commit = asyncio.Future[Any]
@@ -231,7 +231,7 @@ class FactLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The decision is durable and its passages are found."""
+    """Event: the decision is durable and its passages are there."""
 
     decision: Decision
     retrieval: Retrieval
@@ -240,7 +240,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The execution is durable: the turn is over, each choice of the answer for its reason."""
+    """Event: the execution is durable, which ends the turn; with the finish reason of each choice."""
 
     execution: Execution
     finish_reasons: tuple[str, ...]
@@ -249,11 +249,11 @@ class Finished:
 Event = Decided | Chunk | Finished
 
 BYTES_A_TOKEN = 4
-"""Bytes per token in most texts of any script; a text of shorter words has a token for each."""
+"""UTF-8 bytes per token, roughly, in any script."""
 
 
 def tokens_in(text: str) -> int:
-    """Estimate the number of tokens of a text.
+    """Estimate the number of tokens of a text: its words, or a quarter of its bytes if that is more.
 
     >>> tokens_in("a b c"), tokens_in("x" * 400), tokens_in("\u4e2d" * 400), tokens_in("")
     (3, 100, 300, 0)
@@ -263,27 +263,27 @@ def tokens_in(text: str) -> int:
 
 @dataclass(slots=True)
 class TurnRecorder:
-    """What a turn has done so far.
+    """The progress of a turn, from which its execution is made.
 
     Attributes:
-        decision: Decision that is carried out.
-        arms: Facts about the arms, the same for the whole turn.
+        decision: The decision that is carried out.
+        arms: The arms by name, fixed for the turn.
         depth: Fewest passages to search for: as many as the router of the turn reads.
-        probes: Searches before the draw, whose steps and seconds are added to those below.
-        spending: Usage of all searches, those before the draw included, and of models that failed.
-        served: The arm whose passages are used; None before one has answered.
+        probes: Searches before the draw; their steps and seconds are added to those below.
+        spending: Usage of all searches, probes included, and of models that failed.
+        served: The arm whose passages are used, once one has answered.
         retrieval: Retrieval of that arm.
-        written: By the language model so far; None without one.
-        model: Name of the language model that writes; empty before one begins.
+        written: The answer so far, once a language model has begun.
+        model: Name of the language model that writes; empty before it begins.
         usage: Last chunk, with the token counts and the price.
-        pieces: Chunks with text or calls so far: about the tokens written, where the last chunk never came.
-        read: About the tokens that the model was given.
-        compute_usd: Price of tokens read and written, where the last chunk never came.
-        steps: Rounds of retrieval.
-        retrieval_s: Seconds in arms.
+        pieces: Chunks with text or calls so far: an estimate of the tokens written until the last chunk.
+        read: Estimate of the tokens in the prompt.
+        compute_usd: Price of tokens read and written, for these estimates.
+        steps: Rounds of retrieval after the draw.
+        retrieval_s: Seconds in arms after the draw.
         llm_s: Seconds in language models.
-        llm_until: When they must have ended, by the event loop's clock; 0 before the first one begins.
-        error: Why the drawn arm failed, where another one served.
+        llm_until: Deadline of the language models, by the event loop's clock; 0 before the first begins.
+        error: Why the drawn arm failed, if the fallback served.
     """
 
     decision: Decision
@@ -307,7 +307,7 @@ class TurnRecorder:
 
     @property
     def answer(self) -> str | None:
-        """What the log keeps of the answer so far; None without a language model."""
+        """The answer so far, as the log stores it."""
         return None if self.written is None else self.written.recorded
 
     def begin(self, model: str, read: int, compute_usd: Callable[[int, int], float]) -> None:
@@ -315,22 +315,22 @@ class TurnRecorder:
 
         Args:
             model: Name of the language model.
-            read: About the tokens that it is given.
+            read: Estimate of the tokens in the prompt.
             compute_usd: Price of tokens read and written.
         """
         self.written, self.model = Choices(), model
         self.usage, self.pieces, self.read, self.compute_usd = Chunk(), 0, read, compute_usd
 
     def abandon(self, error: Exception) -> None:
-        """Charge an answer in whose place another model writes one."""
+        """Charge an answer that failed, before another model writes one in its place."""
         self.spending.add(self.model, self._answered(left=_timed_out(error)))
         self.model, self.usage, self.pieces, self.read = "", Chunk(), 0, 0
 
     def _answered(self, *, left: bool) -> Usage:
-        """Return what the language model read and wrote, estimated before the engine has reported it.
+        """Return the usage of the answer: as the engine reported, or an estimate before its last chunk.
 
         Args:
-            left: Whether nobody waited for its end, so that it has read the prompt in any case.
+            left: Whether the turn left before the model ended: the prompt is charged even without output.
         """
         usage = self.usage
         if usage.finish_reason is None and (self.pieces or left):
@@ -339,7 +339,7 @@ class TurnRecorder:
         return Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.usd)
 
     def _by_model(self, *, left: bool) -> dict[str, Usage]:
-        """Return what each language model read and wrote in the turn."""
+        """Return the usage of each language model in the turn."""
         every = Spending(dict(self.spending.by_model))
         every.add(self.model, self._answered(left=left))
         return every.by_model
@@ -392,7 +392,7 @@ class TurnRecorder:
 
 
 def _tokens(usage: Usage) -> ModelTokens:
-    """Return a usage as the log has it."""
+    """Return a usage as the log stores it."""
     tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
     return (*tokens, usage.search_usd) if usage.search_usd else tokens
 
@@ -402,7 +402,7 @@ def _timed_out(error: Exception) -> bool:
 
 
 class TurnCommit:
-    """The commits of a turn's decision and of its execution: two, or one where the turn is quick.
+    """The commits of a turn's decision and of its execution: two, or one if the turn is quick.
 
     Args:
         log: Where both are committed.
@@ -438,7 +438,7 @@ class TurnCommit:
         await asyncio.shield(self._begin())
 
     async def finish(self, execution: Execution) -> bool:
-        """Commit the execution, after the decision or with it; return whether the log had none."""
+        """Commit the execution, after the decision or with it; return False if the log already has one."""
         if self._queued is None:
             _, receipt = await asyncio.shield(self._together(execution))
         else:
@@ -451,15 +451,15 @@ class TurnCommit:
         return bool(receipt.seq)
 
     def abandon(self, execution: Execution) -> None:
-        """Commit the execution of a turn whose caller is gone, without waiting for it."""
+        """Queue the commit of the execution of a turn whose caller has left."""
         if self._queued is None:
-            with suppress(LogUnavailableError):  # nothing was acknowledged, and the caller's leaving counts
+            with suppress(LogUnavailableError):  # nothing was acknowledged, and the caller has left
                 self._together(execution)
         else:
             self._queued.add_done_callback(partial(self._record_abandoned, execution))
 
     def _begin_late(self) -> None:
-        """Commit the decision of a turn that is not quick; where the log is full, its end tries again."""
+        """Commit the decision of a slow turn; if the log is full, `finish` tries again."""
         with suppress(LogUnavailableError):
             self._begin()
 
@@ -478,19 +478,19 @@ class TurnCommit:
         return commit
 
     def _record_abandoned(self, execution: Execution, committed: Commit) -> None:
-        """Record the execution, unless the decision was refused: the id may be another's."""
+        """Record the execution if the decision was committed; a refused id may belong to another turn."""
         if not committed.cancelled() and committed.exception() is None:
             self._log.append(execution).add_done_callback(_retrieve_exception)
 
 
 def _retrieve_exception(future: Commit) -> None:
-    """Retrieve the exception of a commit, so that asyncio does not log it where the turn ends first."""
+    """Retrieve the exception of a commit, which asyncio would log if the turn ends first."""
     if not future.cancelled():
         future.exception()
 
 
 NONE_SERVED = "none served"
-"""Label of the arm where every arm failed."""
+"""Label of the served arm in telemetry if every arm failed."""
 
 
 class CountedLog:
@@ -498,8 +498,8 @@ class CountedLog:
 
     Args:
         log: Where they are committed.
-        on_decision: Called with each decision that is durable.
-        on_execution: Called with each execution that is durable, and the arm that was drawn for it.
+        on_decision: Called with each durable decision.
+        on_execution: Called with each durable execution, and the arm that was drawn for it.
     """
 
     def __init__(
