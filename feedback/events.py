@@ -1,4 +1,4 @@
-"""The facts of the log: decision, execution, feedback, observation and tick, and the example joined from them.
+"""The facts of the log (decision, execution, feedback, observation, tick), and the example joined from them.
 
 Facts are frozen and append-only. A decision is committed before its answer is sent; its execution is a second
 fact.
@@ -73,11 +73,11 @@ class Mask(StrEnum):
     LOADING = "loading"
     """The encoder of the arm was still loading."""
     BREAKER_OPEN = "breaker_open"
-    """Its circuit breaker was open after repeated failures."""
+    """The circuit breaker was open after repeated failures."""
     AT_CAP = "at_cap"
     """It had as many searches under way as its cap allows."""
     SEARCH_FAILED = "search_failed"
-    """Its search for this question failed before the draw."""
+    """The search for this question failed before the draw."""
     LLM_UNAVAILABLE = "llm_unavailable"
     """The language model of the arm had failed repeatedly, or had used up its places or its rate."""
     UNSUPPORTED = "unsupported"
@@ -148,8 +148,8 @@ class Decision:
         id: Unique id; the draw is hashed from it.
         context: The input of the policy.
         arms: The eligible arms, in the order of `probabilities`.
-        probabilities: The distribution that was drawn from, summing to 1. If another system decided: only
-            the propensity of the drawn arm, which is then the first of `arms`, or empty where that is unknown.
+        probabilities: The distribution that was drawn from, summing to 1. If another system decided, it may
+            be only the propensity of the drawn arm, then the first of `arms`, or empty: unknown.
         drawn: The drawn arm.
         policy: Kind of the policy; `LABELS` for a label, one of `ELSEWHERE` for a decision of the tap.
         version: Version of the policy's state that gave the distribution; 0 for a label. If another system
@@ -162,8 +162,8 @@ class Decision:
         floor: Exploration floor, from which the distribution can be recomputed; None: unknown, as in
             imported logs.
         deferred: Whether it counts only after its answer was shown: feedback of the kind `ACTIVATION`.
-        shadow: The distribution of the shadow policy, in the order of `arms`; empty without one. In a decision
-            of the tap, the distribution of the policy of `version`.
+        shadow: The distribution of the shadow policy, in the order of `arms`; empty without one. For a
+            decision of the tap, the distribution of the policy of `version`.
         candidate: The version that took part as a canary; 0: none did.
         share: Share of the candidate, in [0, 1): `probabilities` are (1 - share) times the distribution of
             `version` plus share times that of `candidate`, the floor mixed into both.
@@ -335,8 +335,8 @@ class FeedbackKind(StrEnum):
 COMMENT, DEMONSTRATION, PREFERENCE = "comment", "demonstration", "preference"
 
 NOTES = (COMMENT, DEMONSTRATION, PREFERENCE)
-"""Metrics without numbers: a text, the right answer, and which of two is better. They are stored and shown, and
-count in a reward only if the configuration declares a metric of the name."""
+"""Metrics without numbers: a text, the right answer, and which of two is better. They are stored and shown;
+only a metric that the configuration declares under the name counts in a reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,7 +480,7 @@ class Example:
         cost: The raw cost vector of its execution.
         metrics: Aggregated value of each metric that had feedback; empty if the wait time passed without
             any, or the drawn arm failed.
-        failed: Whether the drawn arm failed; such an example exists only if the rule declares a reward for it.
+        failed: Whether the drawn arm failed; such examples exist if the rule declares a reward for failure.
         by: Position of the fact that made it ready; 0 outside of the training log. Left out of comparisons.
         index_version: Version of the index of its execution. Like `cached`, it is recorded, not learned.
         cached: Whether its passages came from the cache of an earlier search.

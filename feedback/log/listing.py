@@ -243,7 +243,7 @@ def positions_at(store: Store, times: Sequence[float]) -> list[int]:
 
 
 def span(store: Store) -> tuple[float, float] | None:
-    """Return when the first and the last decision were made, seconds since the epoch; None: the log is empty."""
+    """Return the times of the first and the last decision, seconds since the epoch, if there are any."""
     d = t.decisions.c
     ends = [sa.select(d.decided_at).order_by(order).limit(1) for order in (d.seq, d.seq.desc())]
     with store.reading() as connection:

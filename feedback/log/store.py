@@ -46,7 +46,7 @@ class LoggedDecision:
         seq: Position in the log.
         logged_at: The log's time when it was committed.
         propensity: Recorded propensity of the drawn arm; None: unknown.
-        execution: Its execution; None while it runs, or after a crash.
+        execution: The outcome; None while it runs, or after a crash.
         feedback: Feedback on it or its episode, in the order of the log.
         metrics: Aggregated values that it was learned with, once learned.
         example_seq: Position in the training log, once learned.

@@ -131,7 +131,7 @@ def at_start(store: Store, configured: Arms) -> Arms:
 
 
 def without_versions(store: Store, configured: Arms) -> ArmSet:
-    """Return the arms that are live, after a start with `configured` arms, with a version that brings none."""
+    """Return the live arms for a version that brings none, after a start with `configured` arms."""
     with store.reading() as connection:
         newest = connection.execute(_NEWEST).first()
         if newest is None or newest.configured != _digest(configured):

@@ -98,7 +98,7 @@ class ApiKey:
     Attributes:
         public_id: Name of the key in lists and logs.
         secret_hash: SHA-256 of the secret, hexadecimal.
-        settings: Its settings.
+        settings: What was chosen when it was made.
         created_at: Seconds since the epoch.
         disabled_at: When it was disabled, seconds since the epoch.
     """

@@ -51,8 +51,8 @@ class Promotion:
         forced: Whether it is promoted against the verdict of the gate, or without a verdict.
         share: Share of the traffic that a canary gets, in [0, 0.5]; 0 ends it.
         evaluation: Number of the evaluation behind the verdict of the gate.
-        arm_set: The set of arms that is live with it, assigned when it is recorded; a canary has none, nor has
-            a promotion before the first set.
+        arm_set: The set of arms that is live with it, assigned when it is recorded; None: a canary, or a
+            promotion before the first set.
         automatic: Whether the service decided: a warm start, or the evidence on a canary.
     """
 

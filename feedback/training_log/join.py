@@ -6,8 +6,8 @@
     read_examples reads the training log
 
 What is learned, when, and with which values is a function of the facts and the rule: when the log is read,
-and how often the reader restarts, makes no difference. Time is the log's own, the latest timestamp of any fact
-so far; it closes a decision whose wait time has passed.
+and how often the reader restarts, makes no difference. Time is the log's own, the latest timestamp of the
+facts so far; it closes a decision whose wait time has passed.
 
 A draw whose arm the conversation keeps is one example for all of its turns: metrics are means over the turns
 that have them, costs are sums, and the reward is that of a single turn. It is ready when its last turn can no
@@ -52,8 +52,8 @@ from armwise.feedback.training_log.raters import RaterShares, read_newest
 TOGETHER, STRAGGLERS = 50, 0.01
 """Decisions within one wait time that count as settled together, and the share of them that may be open.
 
-The minimum guards against a bias: if all of a few decisions are closed, they may be those with quick feedback,
-which may be only the good or only the bad. Of many, the open ones move an estimate by at most their share.
+The minimum guards against a bias: a few decisions may all be closed because their feedback was quick, and
+quick feedback may be all good or all bad. Of many, the open ones move an estimate by at most their share.
 """
 
 SPARE = 1000
