@@ -3,9 +3,9 @@
     category_weight     weights by discrete features of the arms
     select_features     choose the features to weigh by, by SLOPE
 
-If a reward depends on an arm through its features alone, an arm that was never drawn is known from others with
-the same features, and the weights are as small as those of the features. If it does not, there is a bias; the
-fewer features, the more bias, and the less variance.
+If a reward depends on an arm through its features alone, an arm that was never drawn is known from others
+with the same features, and the weights are as small as those of the features. If it does not, there is a
+bias; the fewer features, the more bias, and the less variance.
 
 Source: Saito and Joachims (2022), "Off-policy evaluation for large action spaces via embeddings".
 """

@@ -68,8 +68,8 @@ def evaluate_arrays(
         seed: Seed of the folds and resamples.
 
     Raises:
-        ValueError: Shapes differ, a value is out of its range, both `propensities` and `p_log` are missing, or
-            an estimator or interval is unknown.
+        ValueError: Shapes differ, a value is out of its range, both `propensities` and `p_log` are missing,
+            or an estimator or interval is unknown.
 
     >>> found = evaluate_arrays([0, 1, 1, 0], [1, 0, 1, 1], propensities=[0.5] * 4, target=[1, 0],
     ...     estimators=("ips", "snips"))

@@ -80,9 +80,9 @@ def predict_slates(
 ) -> Floats:
     """Predict the rewards from each position to the end of its slate, under a target, for each arm there.
 
-    From the last position to the first: the mean, by arm and position, of the reward plus the prediction at the
-    next position, with an imaginary row of the position's mean added. Rows of a slate are predicted from slates
-    of other groups.
+    From the last position to the first: the mean, by arm and position, of the reward plus the prediction at
+    the next position, with an imaginary row of the position's mean added. Rows of a slate are predicted from
+    slates of other groups.
 
     Args:
         rows: The slates.
