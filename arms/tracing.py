@@ -1,7 +1,7 @@
-"""What work belongs to: a turn, and a span of its trace, over OpenTelemetry's API.
+"""The current turn and span of a task, over OpenTelemetry's API.
 
-Spans are made only in a process that called `switch`; elsewhere nothing of OpenTelemetry is imported, and
-`span` yields None. Turn and span go to another process as one string, `carried`, with a call of its handle.
+Spans are made only in a process that called `switch`; others do not import OpenTelemetry, and `span` yields
+None. Turn and span are passed to another process as a string, `carried`, with a call of its handle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ OPENINFERENCE = {
     "gen_ai.retrieval.query.text": "input.value",
     "gen_ai.output.messages": "output.value",
 }
-"""Attributes of OpenInference that hold the same as those of OpenTelemetry."""
+"""Attributes of OpenTelemetry, with their names in OpenInference."""
 
 CONTENT = "gen_ai.client.inference.operation.details"
 """Name of the event that holds texts."""
@@ -38,8 +38,8 @@ class TracedTurn:
 
     Attributes:
         decision_id: Id of the decision; empty outside of a turn.
-        episode_id: Id of its conversation; empty for none.
-        question: What was asked, which no log line may hold; stays in this process.
+        episode_id: Id of its conversation; empty without one.
+        question: Text of the question; it stays in this process and out of log lines.
     """
 
     decision_id: str = ""
@@ -53,7 +53,7 @@ TURN: ContextVar[TracedTurn] = ContextVar("turn", default=TracedTurn())  # noqa:
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """How this process traces.
+    """Settings of tracing in this process.
 
     Attributes:
         tracer: Makes spans.
@@ -72,7 +72,7 @@ _tracing: Tracing | None = None
 
 
 def switch(tracing: Tracing | None) -> None:
-    """Trace in this process from now on; None for no more."""
+    """Trace in this process from now on; None: stop."""
     global _tracing, context, trace, tracecontext  # imported once: a turn passes here some dozen times
     if tracing is not None:
         from opentelemetry import context, trace
@@ -89,13 +89,13 @@ class Span:
     """A span of the running trace, until `end`.
 
     Args:
-        tracing: How this process traces.
+        tracing: Settings of this process.
         name: Name of the span.
-        attributes: Known at its begin.
-        server: Whether it is of a request that this process serves; others are of calls, or within.
-        client: Whether it is of a call.
-        parent: Context of the parent; None for the running one.
-        link: The traceparent of a span that it is about; empty for none.
+        attributes: Attributes that are known at its start.
+        server: Whether it is of a request that this process serves.
+        client: Whether it is of a call to another service.
+        parent: Context of the parent; None: the running context.
+        link: The traceparent of a span that it refers to; empty without one.
     """
 
     def __init__(
@@ -118,19 +118,19 @@ class Span:
         self.recording = self.otel.is_recording()
 
     def set(self, attributes: Mapping[str, Attribute | None]) -> None:
-        """Set the attributes that are not None."""
+        """Set the attributes that have a value."""
         if self.recording:
             self.otel.set_attributes(self._named(attributes))
 
     def _named(self, attributes: Mapping[str, Attribute | None]) -> dict[str, Attribute]:
-        """Return the attributes that are not None, by all the names that they shall have."""
+        """Return the attributes that have a value, also under their names in OpenInference if set."""
         named = {name: value for name, value in attributes.items() if value is not None}
         if self._tracing.openinference:
             named |= {OPENINFERENCE[name]: named[name] for name in OPENINFERENCE.keys() & named}
         return named
 
     def openinference(self, kind: str, attributes: Mapping[str, Attribute]) -> None:
-        """Set attributes of OpenInference that have no equal, where its attributes are asked for."""
+        """Set attributes that only OpenInference has, if its attributes are switched on."""
         if self.recording and self._tracing.openinference:
             self.otel.set_attributes({"openinference.span.kind": kind, **attributes})
 
@@ -140,21 +140,21 @@ class Span:
         return self.recording and (self._tracing.on_spans or self._tracing.on_events)
 
     def content(self, attributes: Mapping[str, Attribute]) -> None:
-        """Record texts where they are asked for."""
+        """Record texts, if the settings say so."""
         if self._tracing.on_spans:
             self.set(attributes)
         if self._tracing.on_events:
             self.event(CONTENT, attributes)
 
     def event(self, name: str, attributes: Mapping[str, Attribute | None]) -> None:
-        """Record an event with the attributes that are not None."""
+        """Record an event with the attributes that have a value."""
         if self.recording:
             self.otel.add_event(
                 name, {name: value for name, value in attributes.items() if value is not None}
             )
 
     def fail(self, error: BaseException | str) -> None:
-        """Record that it failed; the message of an exception may hold texts, and is left out."""
+        """Record a failure; the message of an exception is left out, since it may hold texts."""
         self.set({"error.type": error if isinstance(error, str) else type(error).__name__})
         self.otel.set_status(trace.StatusCode.ERROR)
 
@@ -164,7 +164,7 @@ class Span:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make it the running span; nothing may be yielded by a generator meanwhile."""
+        """Make it the running span; a generator must not yield meanwhile."""
         token = context.attach(trace.set_span_in_context(self.otel))
         try:
             yield
@@ -175,7 +175,7 @@ class Span:
 def start(
     name: str, attributes: Mapping[str, Attribute | None], *, client: bool = False, link: str = ""
 ) -> Span | None:
-    """Begin a span within the running one, which stays that; None where its trace is not recorded."""
+    """Begin a child of the running span, which stays the running one; None: its trace is not recorded."""
     if _tracing is None:
         return None
     running = trace.get_current_span().get_span_context()
@@ -188,7 +188,7 @@ def start(
 def span(
     name: str, attributes: Mapping[str, Attribute | None], *, client: bool = False
 ) -> Iterator[Span | None]:
-    """Run a block in a span of its own; nothing may be yielded by a generator meanwhile."""
+    """Run a block in a new span; a generator must not yield meanwhile."""
     made = start(name, attributes, client=client)
     if made is None:
         yield None
@@ -214,8 +214,8 @@ def serving(name: str, headers: Mapping[str, str], attributes: Mapping[str, Attr
 
     Args:
         name: Name of the span.
-        headers: `traceparent` and `tracestate`, if it has them.
-        attributes: Known at its begin.
+        headers: Headers of the request, with `traceparent` and `tracestate` if it belongs to a trace.
+        attributes: Attributes that are known at its start.
     """
     assert _tracing is not None
     parent = tracecontext.TraceContextTextMapPropagator().extract(headers)
@@ -227,7 +227,7 @@ def _parent(traceparent: str) -> "context.Context":
 
 
 def traceparent() -> str:
-    """Return the running span as W3C's header has it; empty where there is none, or it is not sampled."""
+    """Return the running span in the form of W3C's header; empty: there is none, or it is not sampled."""
     if _tracing is None:
         return ""
     ids = ids_of_span()
@@ -235,7 +235,7 @@ def traceparent() -> str:
 
 
 def ids_of_span() -> tuple[str, str] | None:
-    """Return the ids of the running trace and span, in hexadecimal digits; None where none is sampled."""
+    """Return the ids of the running trace and span, in hexadecimal digits, if it is sampled."""
     if _tracing is None:
         return None
     context = trace.get_current_span().get_span_context()
@@ -245,7 +245,7 @@ def ids_of_span() -> tuple[str, str] | None:
 
 
 def carried() -> str:
-    """Return the running turn and span for another process; empty where there is neither."""
+    """Return the running turn and span for another process; empty: there is neither."""
     turn, header = TURN.get(), ""
     if _tracing is not None:
         context = trace.get_current_span().get_span_context()
@@ -260,7 +260,7 @@ def enter(carried: str, question: str) -> None:
     """Continue a turn and its trace in the running task, which serves one call of a handle.
 
     Args:
-        carried: What the caller's `carried` returned; empty leaves everything as it is.
+        carried: Result of `carried` in the caller; empty: nothing changes.
         question: The text of the call.
     """
     if not carried:

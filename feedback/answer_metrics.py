@@ -1,4 +1,4 @@
-"""How good an answer is, and how good the passages were, against what is known to be right.
+"""Metrics of answers and of retrieved passages, against right answers and supporting passages.
 
 Answers are compared as SQuAD compares them: lower case, no punctuation, no
 articles, single spaces. An answer is scored against each right answer and
@@ -20,7 +20,7 @@ import regex
 ARTICLES = frozenset({"a", "an", "the"})
 
 VERDICTS = frozenset({"yes", "no", "noanswer"})
-"""Answers that are right or wrong as a whole: sharing a word with one of them earns nothing."""
+"""Answers that are entirely right or wrong: sharing a word with one of them scores 0."""
 
 _NO_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -31,12 +31,11 @@ _UNSPACED_CHARACTER = regex.compile(
 
 
 def words(text: str) -> list[str]:
-    """Return the words that count: lower case, without punctuation and articles.
+    """Return the words that count: lower case, punctuation and articles removed.
 
-    Compatibility forms are folded first (NFKC), so that a composed and a
-    decomposed accent are the same letter; punctuation is that of Unicode. A text
-    of nothing but articles keeps them: "A" may be the answer. Where a script has no
-    blanks between words, each character is a word.
+    Compatibility forms are folded first (NFKC), so that a composed and a decomposed accent are the same
+    letter; punctuation is that of Unicode. A text of articles only keeps them: "A" may be the answer. In
+    scripts that omit blanks between words, each character is a word.
 
     >>> words("The “Café”,  an U.S. landmark!")
     ['café', 'us', 'landmark']
@@ -53,7 +52,7 @@ def exact_match(answer: str, golds: Sequence[str]) -> float:
     """Return 1 when the answer is one of the right ones, word for word, else 0.
 
     Raises:
-        ValueError: There is no right answer to compare with.
+        ValueError: There are no right answers to compare with.
 
     >>> exact_match("the Eiffel Tower.", ["Eiffel tower", "La tour Eiffel"])
     1.0
@@ -65,11 +64,10 @@ def exact_match(answer: str, golds: Sequence[str]) -> float:
 def token_f1(answer: str, golds: Sequence[str]) -> float:
     """Return the harmonic mean of the precision and recall of the answer's words.
 
-    Two empty answers agree; an empty one agrees with nothing else. Where either
-    side is yes or no, the words must all agree.
+    An empty answer agrees only with another empty one. If either side is yes or no, all words must agree.
 
     Raises:
-        ValueError: There is no right answer to compare with.
+        ValueError: There are no right answers to compare with.
 
     >>> token_f1("in the city of Paris", ["Paris"])
     0.4
@@ -101,11 +99,10 @@ def recall_at_k(ids: Sequence[str], gold: Collection[str], k: int) -> float:
     Args:
         ids: Ids of the passages that were returned, best first.
         gold: Ids of the passages that support the answer; repeats count once.
-        k: How many passages are looked at, at least 1.
+        k: Number of passages that count, at least 1.
 
     Raises:
-        ValueError: Nothing supports the answer, so recall is not defined, or
-            `k` is below 1.
+        ValueError: `gold` is empty, so recall is undefined, or `k` is below 1.
 
     >>> recall_at_k(["p7", "p1", "p2"], {"p1", "p2"}, k=2)
     0.5
@@ -121,7 +118,7 @@ def recall_at_k(ids: Sequence[str], gold: Collection[str], k: int) -> float:
 METRICS: Mapping[str, Callable[[str, Sequence[str]], float]] = MappingProxyType(
     {"em": exact_match, "f1": token_f1, "acc": accuracy}
 )
-"""Short name to what scores an answer against the right ones."""
+"""Functions that score an answer against the right ones, by short name."""
 
 
 def _best(golds: Sequence[str], score: Callable[[str], float]) -> float:

@@ -1,7 +1,7 @@
 """Read the features of decisions that were moved out of the log.
 
-A row of the log then has, in the place of its features, the URL of a Parquet file and a position in it. The
-name of the file ends in its SHA-256, which is compared when the file is read.
+Their rows have, in the place of features, the URL of a Parquet file and a position in it. The name of the
+file ends in its SHA-256, which is compared when the file is read.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import orjson
 from armwise.feedback.errors import LogGapError, LogUnavailableError
 
 MOVED = "archived"
-"""Key of what stands in the place of features: a list of the URL and the position."""
+"""Key of the reference in the place of features: a list of the URL and the position."""
 
 GROUP = 1000
 """Rows that are read together."""
@@ -26,7 +26,7 @@ PROTOCOLS = ("file", "s3", "gs", "gcs", "az", "abfs", "memory")
 DIGEST_CHARS = 32
 
 MOST_GROUP_BYTES = 1 << 30
-"""Bytes of a group, unpacked: a decision of the largest request has a megabyte of features."""
+"""Largest size of an unpacked group in bytes: the largest request has a megabyte of features."""
 
 _NAME = re.compile(r"([a-z0-9]{2,8})://[^\s:@]*/\d{12}-\d{12}-([0-9a-f]{32})\.parquet")
 
@@ -37,10 +37,10 @@ def is_moved(features: str) -> bool:
 
 
 def resolved(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the features of a row, from the archive where they were moved.
+    """Return the features of a row, from the archive if they were moved.
 
     Raises:
-        LogGapError: The file is not what was written, or names no archive.
+        LogGapError: The file differs from what was written, or the URL does not name an archive.
         LogUnavailableError: It cannot be read now.
     """
     if MOVED not in stored:

@@ -10,14 +10,14 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 TOLERANCE = 1e-6
-"""How far a distribution may be from summing to 1 (some policies keep float32)."""
+"""Largest deviation of the sum of a distribution from 1 (some policies keep float32)."""
 
 
 def take_drawn(p: Floats, drawn: Integers) -> Floats:
     """Return the entry of `p`, shape (n, n_arms), in the drawn column of each row, shape (n,).
 
     Raises:
-        ValueError: Shapes that do not fit, or a column that there is not.
+        ValueError: The shapes differ, or a column is out of range.
 
     >>> take_drawn(np.array([[0.2, 0.8], [0.5, 0.5]]), np.array([1, 0])).tolist()
     [0.8, 0.5]
@@ -32,7 +32,7 @@ def take_drawn(p: Floats, drawn: Integers) -> Floats:
 
 
 def refuse_unless_distributions(name: str, p: Floats) -> None:
-    """Raise ValueError at the first row of `p`, shape (n, n_arms), that is not a distribution.
+    """Check that each row of `p`, shape (n, n_arms), is a distribution. Raises ValueError at the first other.
 
     >>> refuse_unless_distributions("p", np.array([[0.5, 0.4]]))
     Traceback (most recent call last):
@@ -46,7 +46,7 @@ def refuse_unless_distributions(name: str, p: Floats) -> None:
 
 
 def refuse(name: str, values: Floats | Integers, allowed: Flags, right: str) -> None:
-    """Raise ValueError at the first row of `values` that is not `allowed`, saying what is right.
+    """Check that all `values` are `allowed`. Raises ValueError with the first other, and what is `right`.
 
     >>> refuse("reward", np.array([1.0, np.nan]), np.array([True, False]), "finite")
     Traceback (most recent call last):

@@ -29,7 +29,7 @@ START = 0.1
 """First price, in rewards per ceiling."""
 
 RANGE = (1e-3, 1e3)
-"""Smallest and largest price, in rewards per ceiling: it is multiplied, so it must not come to 0."""
+"""Smallest and largest price, in rewards per ceiling: it is multiplied, so it must stay above 0."""
 
 STEP = 4.0
 """Change of the logarithm of the price over a window in which each request costs twice the ceiling."""
@@ -106,8 +106,8 @@ class Pacer:
     Attributes:
         budget: The budget.
         price: Reward that a unit of cost has to be worth; 0 before the first request.
-        debt: Spent above the ceiling so far, in units of cost; less than 0 for a saving.
-        arms: How many costs of each arm are averaged, and their mean.
+        debt: Amount spent above the ceiling so far, in units of cost; negative for a saving.
+        arms: Number of costs that are averaged and their mean, by arm.
     """
 
     budget: Budget
@@ -121,8 +121,8 @@ class Pacer:
         Args:
             arm: The arm that was drawn.
             spent: Cost of its request.
-            paid: Amount charged to the budget; None for the same. In a replay of another distribution, what
-                that distribution would have paid.
+            paid: Amount charged to the budget; None: `spent`. In a replay of another distribution, what that
+                distribution would have paid.
         """
         ceiling, window = self.budget.ceiling, self.budget.window
         self.arms[arm] = _averaged(self.arms.get(arm), spent, window)
@@ -144,10 +144,10 @@ class Price:
 
     Attributes:
         budget: Name of the budget.
-        log_seq: Costs up to this position of the log are in it.
+        log_seq: Position of the log up to which costs are counted.
         price: Reward that a unit of cost has to be worth.
-        debt: Spent above the ceiling so far, in units of cost.
-        arms: How many costs of each arm are averaged, and their mean.
+        debt: Amount spent above the ceiling so far, in units of cost; negative for a saving.
+        arms: Number of costs that are averaged and their mean, by arm.
         epoch: Epoch of the learner that wrote it.
         at: Seconds since the epoch, UTC.
     """
@@ -170,7 +170,7 @@ class Price:
 
 
 def mean_costs(budget: Budget, costs: Iterable[tuple[str, float]]) -> dict[str, tuple[int, float]]:
-    """Return how many costs of each arm are averaged and their mean, as a pacer does from its start."""
+    """Return the number of averaged costs and their mean by arm, as a pacer computes them from its start."""
     arms: dict[str, tuple[int, float]] = {}
     for arm, spent in costs:
         arms[arm] = _averaged(arms.get(arm), spent, budget.window)
@@ -184,7 +184,7 @@ def _averaged(average: tuple[int, float] | None, spent: float, window: int) -> t
 
 
 def expected(means: Mapping[str, float], arms: Sequence[str]) -> tuple[float, ...]:
-    """Return the expected cost of each arm; nothing of an arm that was never drawn, so that it is tried.
+    """Return the expected cost of each arm; 0 for an arm that was never drawn, so that it is tried.
 
     >>> expected({"none": 0.0, "graph": 3.0}, ["graph", "new"])
     (3.0, 0.0)

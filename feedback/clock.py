@@ -1,7 +1,7 @@
-"""The clock of the log: it never goes back, does not jump, and agrees among all processes that write.
+"""The clock of the log: monotonic, free of jumps, and in agreement among all processes that write.
 
-The log is ordered by commits. Its time closes the decisions that wait for feedback, so a stamp in the future
-would close all of them at once, and a clock that was set back would leave them open.
+The log is ordered by commits. Its time closes the decisions that wait for feedback, so a timestamp in the
+future would close all of them at once, and a clock that was set back would leave them open.
 """
 
 import logging
@@ -17,10 +17,10 @@ JUMP_S = 1.0
 """Deviation of the wall clock from the elapsed time that counts as a jump."""
 
 AHEAD_S = 60.0
-"""How far two clocks may differ, and how far in the future a stamp may be."""
+"""Seconds that two clocks may differ, and that a timestamp may be in the future."""
 
 GRACE_S = 2.0
-"""How long after its deadline a decision is closed, in the log's time, so that pending commits count."""
+"""Seconds in the log's time from the deadline of a decision to its closing, so that pending commits count."""
 
 
 def since_boot() -> float:
@@ -36,10 +36,10 @@ class SteadyClock:
 
     Args:
         wall: The wall clock.
-        steady: Seconds since some moment.
+        steady: Seconds since a fixed moment.
 
     Attributes:
-        jump_s: How far the wall clock is ahead, or behind if negative; 0 while it is followed.
+        jump_s: Seconds by which the wall clock is ahead, negative: behind; 0 while it is followed.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SteadyClock:
         """Check that the process can go on; a restarted one follows the wall clock again.
 
         Raises:
-            ClockError: The wall clock differs so much that other processes would not agree.
+            ClockError: The wall clock differs so much that other processes would disagree.
         """
         self()
         if abs(self.jump_s) > AHEAD_S:
@@ -81,7 +81,7 @@ class SteadyClock:
                 return wall, passed
 
     def _follow(self, off_s: float) -> None:
-        """Follow the wall clock or not, and log a change."""
+        """Decide whether to follow the wall clock, and log a change."""
         jump_s = off_s if abs(off_s) > JUMP_S else 0.0
         if abs(jump_s - self.jump_s) > JUMP_S:
             if jump_s:
@@ -92,7 +92,7 @@ class SteadyClock:
 
 
 def check_behind(now: float, log_at: float) -> None:
-    """Raise BehindError if the log is ahead of the clock."""
+    """Check that the log is not ahead of the clock. Raises BehindError."""
     if log_at > now + AHEAD_S:
         raise BehindError(
             f"the log is at {utc(log_at)}, and the clock of this machine at {utc(now)}: "
@@ -104,9 +104,9 @@ def check_clock(now: float, log_at: float, database_at: float | None) -> None:
     """Check that the clocks of a process, a log and its database agree.
 
     Args:
-        now: By the clock of the process, seconds since the epoch.
+        now: Time by the clock of the process, seconds since the epoch.
         log_at: The log's time.
-        database_at: By the clock of the database; None if that is on the same machine.
+        database_at: Time by the clock of the database; None: it is on the same machine.
 
     Raises:
         ClockError: They differ too much.
@@ -120,7 +120,7 @@ def check_clock(now: float, log_at: float, database_at: float | None) -> None:
 
 
 def check_stamp(at: float, now: float) -> None:
-    """Raise ClockError if a stamp is in the future."""
+    """Check that a timestamp is not in the future. Raises ClockError."""
     if at > now + AHEAD_S:
         raise ClockError(
             f"a fact is stamped {utc(at)}, and it is {utc(now)}: a stamp may be {AHEAD_S:g} s ahead at most, "
@@ -129,7 +129,7 @@ def check_stamp(at: float, now: float) -> None:
 
 
 FIRST, LAST = -62_135_596_800.0, 253_402_300_799.0
-"""Beginning of the year 1 and end of the year 9999 in UTC, which a calendar has."""
+"""Beginning of the year 1 and end of the year 9999 in UTC, the range of a calendar."""
 
 
 def require_date(at: float) -> float:
@@ -139,7 +139,7 @@ def require_date(at: float) -> float:
     0.0
 
     Raises:
-        ValueError: They are before the year 1 or after the year 9999 in UTC, or not a number.
+        ValueError: They are before the year 1 or after the year 9999 in UTC, or NaN.
     """
     if not FIRST <= at <= LAST:
         raise ValueError("a time up to the year 9999 in UTC was expected")

@@ -1,11 +1,11 @@
-"""The table of decisions: what was drawn and what came of it, as columns. Row i is one decision.
+"""The table of decisions: draws and their outcomes as columns. Row i is one decision.
 
     tabulate(examples, rule)                         from facts, such as those of a file
     sources.read_learned(store, rule, selection)     from a database: the training log
-    sources.read_decisions(store, rule, since=...)   from a database: all that was decided in a time
+    sources.read_decisions(store, rule, since=...)   from a database: all decisions of a time
 
-What is evaluated, audited or reported is a view of it: `Log`, `Draws`, the turns of a period. What has
-settled is decided in one place (`feedback.training_log.settled`), and is a column.
+Evaluations, audits and reports are views of it: `Log`, `Draws`, the turns of a period. Which decisions are
+settled is determined in `feedback.training_log.settled` alone, and is a column.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,14 +29,14 @@ class Selection:
     """Which decisions of a log are selected; the default selects all.
 
     Attributes:
-        since: Decided at this time or later, seconds since the epoch, UTC.
-        until: Decided before this time, seconds since the epoch, UTC.
-        versions: Drawn by one of these versions; empty for any.
-        policies: Drawn by one of these kinds of policy; empty for any.
-        features: Named features that the context has with these values; one it lacks counts as 0.
-        prefix: What their ids begin with.
-        apart: Text that their ids do not contain; empty for any.
-        after: Position of the training log up to which examples are not even read.
+        since: Earliest time of the decision, seconds since the epoch, UTC.
+        until: Time before which it was made, seconds since the epoch, UTC.
+        versions: Versions that drew it; empty: any.
+        policies: Kinds of policy that drew it; empty: any.
+        features: Values of named features of the context; a feature that it lacks counts as 0.
+        prefix: Prefix of the id.
+        apart: Text whose presence in an id leaves the decision out; empty: none.
+        after: Position of the training log after which reading starts.
     """
 
     since: float | None = None
@@ -71,7 +71,7 @@ class Selection:
         return ", ".join(parts) or "all decisions"
 
     def has_id(self, name: str) -> bool:
-        """Return whether the id of a decision is one of those that are selected.
+        """Return whether the id of a decision is selected.
 
         >>> acme, others = Selection(prefix="acme~"), Selection(apart="~")
         >>> [selection.has_id(name) for selection in (acme, others) for name in ("acme~d", "d")]
@@ -131,14 +131,14 @@ class Categorical(Generic[T]):
 
 
 class DrawKey(NamedTuple):
-    """The part of a decision that many share: everything but numbers.
+    """The part of a decision that many share: its texts.
 
     Attributes:
         mode: How the arm was chosen.
         policy: Kind of policy.
         arms: The eligible arms.
-        drawn: The arm that the draw fell on.
-        status: How its execution ended; empty where it has not.
+        drawn: The drawn arm.
+        status: How its execution ended; empty before that.
     """
 
     mode: str
@@ -155,33 +155,33 @@ class DrawKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Decisions:
-    """Decisions in a row, as columns of shape (n,).
+    """Consecutive decisions, as columns of shape (n,); NaN stands for what is missing.
 
-    What a reader was not asked for is NaN, `settled` True and `context` empty.
+    Columns that a reader was not asked for are NaN, `settled` is True and `context` empty.
 
     Attributes:
         seq: Positions in the log, or in the training log.
-        at: When they were decided, seconds since the epoch, UTC.
-        version: Versions that they were drawn by.
+        at: Times of the decisions, seconds since the epoch, UTC.
+        version: Versions that drew them.
         draw: How each arm was drawn, and how its execution ended.
         id: A hash of the id.
         question: A hash of the question, the same in all parts of a log.
-        episode: A hash of the episode; `id` where it has none.
-        user: A hash of the end user; `id` where none is on record.
-        propensity: Probability of the arms that were drawn, as it was logged; NaN where none is.
-        p: Probabilities of the first row, then those of the second, and so on; shape (sum of n_p,).
-        n_p: How many probabilities each has: one an arm, or none; a single one of several arms is that
-            of the first arm, where no more is known.
-        reward: Their rewards; NaN where not known.
-        has_id: Whether their ids are selected.
-        features: Values of the named features that are selected by; 0 for one that a context lacks.
-        settled: Whether their rewards can change no more.
-        usd: Dollars of the answers; NaN where there is none.
-        seconds: Seconds of the answers; NaN where there is none.
-        floor: Least probability that they claim for an eligible arm; NaN for none.
-        deadline: Until when feedback counts, seconds since the epoch; NaN for none.
-        rewarded_at: When the first value for them was received, seconds since the epoch; NaN for none.
-        context: What the policy saw.
+        episode: A hash of the episode; `id` outside of episodes.
+        user: A hash of the end user; `id` if the user is unknown.
+        propensity: Logged probability of the drawn arm.
+        p: Probabilities of the first row, then of the second, and so on; shape (sum of n_p,).
+        n_p: Number of probabilities of each row: one for each arm, 0, or 1 if only that of the first arm is
+            known.
+        reward: Rewards.
+        has_id: Whether the id is selected.
+        features: Values of the named features of the selection; 0 if a context lacks one.
+        settled: Whether the reward is final.
+        usd: Dollars of the answer.
+        seconds: Seconds of the answer.
+        floor: Least probability that the row claims for an eligible arm.
+        deadline: Until when feedback counts, seconds since the epoch.
+        rewarded_at: When the first value was received, seconds since the epoch.
+        context: The input of the policy.
     """
 
     seq: Integers
@@ -216,7 +216,7 @@ class Decisions:
 
     @cached_property
     def start(self) -> Integers:
-        """Where the probabilities of each row begin in `p`, shape (n,)."""
+        """Index in `p` of the first probability of each row, shape (n,)."""
         start: Integers = np.cumsum(self.n_p) - self.n_p
         return start
 
@@ -232,17 +232,17 @@ class Decisions:
         return self.draw.each(lambda key: key.mode == Mode.EXPLORE)
 
     def place(self, arm: str | None = None) -> Integers:
-        """Return the index of an arm among the eligible ones, shape (n,); -1 where it is not.
+        """Return the index of an arm among the eligible ones, shape (n,); -1: it was not eligible.
 
         Args:
-            arm: The arm; None for the drawn one.
+            arm: The arm; None: the drawn arm.
         """
         named = [(key.drawn if arm is None else arm, key.arms) for key in self.draw.values]
         places = [arms.index(name) if name in arms else -1 for name, arms in named]
         return np.array(places, dtype=np.int64)[self.draw.codes]
 
     def possible(self, arm: str) -> Flags:
-        """Return whether an arm could be drawn, shape (n,): it was eligible, with no probability of 0."""
+        """Return whether an arm could be drawn, shape (n,): eligible, its probability above 0 or unknown."""
         place = self.place(arm)
         possible: Flags = place >= 0
         known = np.flatnonzero(possible & self.whole)
@@ -257,7 +257,7 @@ class Decisions:
         return self.width - np.where(self.whole, never, 0)
 
     def distributions(self, rows: Integers, column: Mapping[str, int]) -> Floats:
-        """Return whole distributions, with a column for each arm, shape (len(rows), n_columns).
+        """Return complete distributions, with a column for each arm, shape (len(rows), n_columns).
 
         Args:
             rows: Indices of the decisions.
@@ -273,7 +273,7 @@ class Decisions:
         return p
 
     def where(self, kept: Flags) -> "Decisions":
-        """Return some of them; `kept` has shape (n,)."""
+        """Return the rows selected by `kept`, shape (n,)."""
         columns = {name: getattr(self, name)[kept] for name in _COLUMNS}
         return replace(
             self,
@@ -291,7 +291,7 @@ _COLUMNS = tuple(
 
 
 def concatenate(parts: Sequence[Decisions]) -> Decisions:
-    """Return the rows of parts of one log, at least one, in order."""
+    """Return the rows of the parts of a log, in order; there must be at least one part."""
     first = parts[0]
     code = {key: i for i, key in enumerate(dict.fromkeys(key for part in parts for key in part.draw.values))}
     codes = [
@@ -320,13 +320,13 @@ def encode(values: Integers) -> Integers:
 def tabulate(
     examples: Iterable[Example], rule: RewardRule, selection: Selection = EVERYTHING, settled: float = inf
 ) -> Iterator[Decisions]:
-    """Yield examples as columns, some thousands at a time.
+    """Yield examples as columns, a few thousand at a time.
 
     Args:
         examples: The examples, in order.
         rule: The rule of their rewards.
-        selection: Which of them are selected; the others are among the rows.
-        settled: Decisions that were made before this time are settled, seconds since the epoch.
+        selection: Determines the columns `has_id` and `features`; all examples become rows.
+        settled: Time before which decisions are settled, seconds since the epoch.
     """
     rest = (example for example in examples if example.seq > selection.after)
     while chunk := list(islice(rest, _CHUNK)):
@@ -376,7 +376,7 @@ def tabulate(
 
 
 def _costs(chunk: Sequence[Example], rule: RewardRule) -> dict[str, Floats]:
-    """Return the parts of the raw cost of a turn that have a price, tokens at the prices of today."""
+    """Return the priced parts of the raw cost of a turn, tokens at today's prices."""
     columns = {name: _column(getattr(x.cost, name) for x in chunk) for name in priced(rule.cost)}
     if rule.prices_tokens:
         columns["usd"] = _column(rule.usd_today(x.cost.usd, x.tokens_by_model) for x in chunk)
@@ -389,7 +389,7 @@ def _column(values: Iterable[float]) -> Floats:
 
 
 def _propensity(arms: tuple[str, ...], p: tuple[float, ...], drawn: str) -> float:
-    """Return the probability of the drawn arm; NaN where there is none."""
+    """Return the probability of the drawn arm; NaN: unknown."""
     return dict(zip(arms, p, strict=False)).get(drawn, np.nan)
 
 
@@ -421,14 +421,13 @@ def rewards(
     cost_weight: Floats,
     failed: Flags,
 ) -> Floats:
-    """Return `RewardRule.compute_reward` of each decision, shape (n,); NaN where the rule declares no reward.
+    """Return `RewardRule.compute_reward` of each decision, shape (n,); NaN for None.
 
     Args:
         rule: The reward formula.
-        metrics: Aggregated values of each metric that the rule declares, shape (n,); NaN where a
-            decision has none.
-        cost: The parts of the raw cost that have a price, shape (n,), by attribute of `Cost`.
-        cost_weight: What each request gave up for a unit of priced cost, shape (n,); NaN for the rule's.
+        metrics: Aggregated values of each metric that the rule declares, shape (n,); NaN: missing.
+        cost: The priced parts of the raw cost, shape (n,), by attribute of `Cost`.
+        cost_weight: Cost weight of each request, shape (n,); NaN: as the rule says.
         failed: Whether the drawn arm failed, shape (n,).
 
     >>> rule = RewardRule.model_validate({"metrics": {"right": {}}, "cost_weight": 0.1, "failed": 0.0})

@@ -35,7 +35,7 @@ class ConflictError(StoreError):
     """An id is used already, with another content.
 
     Attributes:
-        fact: The refused fact; None if it is not about a fact.
+        fact: The refused fact, if the error is about a fact.
     """
 
     def __init__(self, message: str, fact: object = None) -> None:
@@ -56,7 +56,7 @@ class TooMuchFeedbackError(StoreError):
 
 
 class SchemaError(StoreError):
-    """The tables of the log are not those that this code reads and writes."""
+    """The tables of the log are of another schema than this code reads and writes."""
 
 
 class LogGapError(StoreError):
@@ -64,11 +64,11 @@ class LogGapError(StoreError):
 
 
 class ClockError(StoreError):
-    """A clock jumped: its stamps would not be in the order of the events."""
+    """A clock jumped: its timestamps would contradict the order of the events."""
 
 
 class BehindError(ClockError):
-    """The clock of this process is behind the log: its stamps would be earlier than those in the log."""
+    """The clock of this process is behind the log: its timestamps would precede those in the log."""
 
 
 class MetricRedefinedError(StoreError):

@@ -1,7 +1,7 @@
-"""The facts of the log: context, decision, cost, execution, feedback.
+"""The facts of the log (decision, execution, feedback, observation, tick), and the example joined from them.
 
-Facts are frozen and append-only. A decision is written before its answer
-leaves and never edited; its execution is a second fact.
+Facts are frozen and append-only. A decision is committed before its answer is sent; its execution is a second
+fact.
 """
 
 from collections.abc import Mapping
@@ -11,39 +11,39 @@ from math import nan
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 LABELS = "labels"
-"""Policy of a decision that no policy made: a label, inserted for a warm start."""
+"""Policy of a label, which a warm start inserts as a decision."""
 
 IMPORTED = "imported"
 """Policy of a decision in the converted log of another system."""
 
 ESTIMATED = "imported-estimated"
-"""Policy of a decision of another system whose probabilities were estimated from frequencies of its draws."""
+"""Policy of an imported decision whose probabilities were estimated from the frequencies of draws."""
 
 OBSERVED = "observed"
-"""Policy of a decision that another system made and carried out, and that was sent here: the tap."""
+"""Policy of a decision that another system made, carried out and sent to the tap."""
 
 FOREIGN = (IMPORTED, ESTIMATED, OBSERVED)
-"""Policies of decisions that nothing here drew."""
+"""Policies of decisions that another system drew."""
 
 INCUMBENT = "incumbent"
-"""Policy of a decision that was drawn here from a mixture with what the caller's own decider draws from."""
+"""Policy of a decision that was drawn here from a mixture of the policy and the caller's own decider."""
 
 ELSEWHERE = (OBSERVED, INCUMBENT)
-"""Policies of decisions that another system made or took part in: not what was served here."""
+"""Policies of decisions of the tap, which another system made or took part in."""
 
 
 ROUTER = "router"
 """The feature of an arm that holds its score by a trained router."""
 
 SIMILARITY = "similarity"
-"""The feature of an arm that says how near the question is to passages of its source."""
+"""The feature of an arm that holds the similarity of the question to passages of its source."""
 
 LEAST_PROPENSITY = 1e-9
-"""Smallest propensity that a draw is weighted by: what is drawn less often is never seen."""
+"""Smallest propensity that a weight divides by: rarer draws do not occur in practice."""
 
 QUOTES_PASSAGES = "may quote passages"
-"""Marks the fields of facts whose text was written by what, or who, had read the passages of a decision: a
-language model, its server, an arm, a judge, who rates. Its question and context are of who asked."""
+"""Marks fields whose text was written after reading the passages: by a language model, its server, an arm, a
+judge or a rater. The question and the context come from the user."""
 
 
 class Mode(StrEnum):
@@ -60,28 +60,28 @@ class Mode(StrEnum):
 
 
 class Mask(StrEnum):
-    """Why an arm that was live could not be drawn."""
+    """Why a live arm could not be drawn."""
 
     DISABLED = "disabled"
     """It was switched off."""
     EXCLUDED = "excluded"
     """The request excluded it."""
     NOT_ALLOWED = "not_allowed"
-    """The request named arms to choose among, and not this one."""
+    """The request listed the arms to choose among, and left this one out."""
     CANNOT_FILTER = "cannot_filter"
-    """It cannot keep to the filter of the request, or to the permissions of passages."""
+    """It cannot apply the filter of the request, or the permissions of passages."""
     LOADING = "loading"
-    """The encoder of the arm was not loaded yet."""
+    """The encoder of the arm was still loading."""
     BREAKER_OPEN = "breaker_open"
-    """It had failed several times in a row."""
+    """The circuit breaker was open after repeated failures."""
     AT_CAP = "at_cap"
-    """As many searches of it were under way as may be at a time."""
+    """It had as many searches under way as its cap allows."""
     SEARCH_FAILED = "search_failed"
-    """It failed for this question already, before the draw."""
+    """The search for this question failed before the draw."""
     LLM_UNAVAILABLE = "llm_unavailable"
-    """The language model of the arm had failed several times in a row, or had no room or rate left."""
+    """The language model of the arm had failed repeatedly, or had used up its places or its rate."""
     UNSUPPORTED = "unsupported"
-    """The language model of the arm does not support what the request asked for."""
+    """The language model of the arm lacks a capability that the request needs."""
 
 
 class Status(StrEnum):
@@ -89,7 +89,7 @@ class Status(StrEnum):
 
     OK = "ok"
     FELL_BACK = "fell_back"
-    """The drawn arm failed and another one, declared as fallback, answered."""
+    """The drawn arm failed, and the declared fallback answered."""
     ARM_FAILED = "arm_failed"
     LLM_FAILED = "llm_failed"
     LLM_TIMEOUT = "llm_timeout"
@@ -124,7 +124,7 @@ class Context:
     arms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def with_scores(self, scores: Mapping[str, float]) -> "Context":
-        """Return the context with these scores of a router in the place of any others.
+        """Return the context with these scores of a router, which replace earlier ones.
 
         >>> Context("?", arms={"a": {"steps": 1.0}, "b": {"router": 0.9}}).with_scores({"a": 0.5}).arms
         {'a': {'steps': 1.0, 'router': 0.5}, 'b': {}}
@@ -137,9 +137,9 @@ class Context:
 
     @property
     def expected(self) -> Mapping[str, float]:
-        """How well each arm is expected to fit: its score by the router, else the similarity of its source.
+        """Expected fit by arm: router scores if any arm has one, otherwise similarities of the sources.
 
-        Of one kind for all arms that have it; empty where neither is known.
+        All values are of the same kind; arms that lack it are left out.
 
         >>> Context("?", arms={"a": {"router": 0.9, "similarity": 0.1}, "b": {"similarity": 0.2}}).expected
         {'a': 0.9}
@@ -155,51 +155,46 @@ class Decision:
     """One draw from one distribution.
 
     Attributes:
-        id: Unique; the draw is hashed from it.
+        id: Unique id; the draw is hashed from it.
         context: The input of the policy.
         arms: The eligible arms, in the order of `probabilities`.
-        probabilities: The distribution that was drawn from, summing to 1. Of a decision that another system
-            made, a single one where only that of the drawn arm is known, which is the first of `arms` then;
-            empty where not even that is known.
-        drawn: The arm that the draw fell on.
-        policy: Kind of the policy; `LABELS` where it is a label, one of `ELSEWHERE` where another system
-            decided or took part.
-        version: Version of the policy's state that gave the distribution; 0 for a label. Where another system
+        probabilities: The distribution that was drawn from, summing to 1. If another system decided, it may
+            be only the propensity of the drawn arm, then the first of `arms`, or empty: unknown.
+        drawn: The drawn arm.
+        policy: Kind of the policy; `LABELS` for a label, one of `ELSEWHERE` for a decision of the tap.
+        version: Version of the policy's state that gave the distribution; 0 for a label. If another system
             decided, the version that gave `shadow`.
         mode: How the arm was chosen.
         decided_at: Seconds since the epoch, UTC.
         deadline: Until when feedback counts, seconds since the epoch, UTC.
         episode_id: Groups the decisions of one conversation.
         request_digest: Distinguishes a retry from another request under the same id; empty when unused.
-        floor: Exploration floor, so that the distribution can be computed again; None where it was
-            not recorded, as in imported logs.
-        deferred: Whether it counts only once its answer was shown, which feedback of the kind
-            `ACTIVATION` records.
-        shadow: The distribution of the shadow policy, in the order of `arms`; empty where there is none.
-            Where another system decided, or took part, that of the policy of `version`.
-        candidate: The version that took part beside `version`, as a canary; 0 for none.
-        share: How much of `probabilities` is the candidate's, in [0, 1): they are
-            (1 - share) times the distribution of `version` plus share times that of `candidate`,
-            the floor mixed into both.
-        price: Reward that a unit of cost had to be worth under the budget; 0 without one.
-        costs: Expected cost of each arm, in the unit of the budget and in the order of `arms`; empty where
-            the price is 0.
-        cost_weight: Quality that the request gives up for a unit of priced cost; None for that of the rule.
-        candidate_scores: Scores of the arms by the router of `candidate`, which it saw in the place of
-            those in `context`; None where both saw the same.
-        masked: The live arms that are not among `arms`, each with why, a `Mask`; empty where the arm was
-            forced or a label, and in rows from before this was recorded.
-        trace: The span that it was made in, as the header `traceparent` has it; empty without a trace.
-        draw_id: The draw whose arm the conversation keeps: the id of this decision where it is that draw,
-            and of an earlier one where it continues it; None where no arm is kept.
-        user_digest: Keyed hash of the caller's end user, by which texts are erased; not read back.
-        erased: Whether its texts were erased; what a policy saw of them as numbers was not.
-        incumbent: The distribution of the caller's own decider, in the order of `arms`; empty where it took
-            no part.
-        incumbent_share: How much of `probabilities` is the incumbent's, in [0, 1]: they are that share times
-            `incumbent`, plus the rest times the distribution of `version` with the floor mixed in.
-        quoted_groups: The groups of who asked, where the request had earlier messages, which may quote
-            passages for these groups; empty where it had none.
+        floor: Exploration floor, from which the distribution can be recomputed; None: unknown, as in
+            imported logs.
+        deferred: Whether it counts only after its answer was shown: feedback of the kind `ACTIVATION`.
+        shadow: The distribution of the shadow policy, in the order of `arms`; empty without one. For a
+            decision of the tap, the distribution of the policy of `version`.
+        candidate: The version that took part as a canary; 0: none did.
+        share: Share of the candidate, in [0, 1): `probabilities` are (1 - share) times the distribution of
+            `version` plus share times that of `candidate`, the floor mixed into both.
+        price: Reward that a unit of cost had to be worth under the budget; 0 without a budget.
+        costs: Expected cost of each arm, in the unit of the budget and in the order of `arms`; empty if the
+            price is 0.
+        cost_weight: Quality that the request gives up for a unit of priced cost; None: as the rule says.
+        candidate_scores: Scores of the arms by the router of `candidate`, which replaced those in `context`
+            for it; None: both saw the same context.
+        masked: The `Mask` of each live arm that was not eligible; empty for a forced arm or a label, and in
+            rows older than this field.
+        trace: The span that it was made in, as in the header `traceparent`; empty without a trace.
+        draw_id: The draw whose arm the conversation keeps: this decision, or the earlier one that it
+            continues.
+        user_digest: Keyed hash of the caller's end user, by which texts are erased; written, never read back.
+        erased: Whether its texts were erased; the numbers that a policy saw of them stay.
+        incumbent: The distribution of the caller's own decider, in the order of `arms`; empty without one.
+        incumbent_share: Share of the incumbent, in [0, 1]: `probabilities` are this share times `incumbent`
+            plus the rest times the distribution of `version` with the floor mixed in.
+        quoted_groups: Groups of the user whose passages the earlier messages of the request may quote; empty
+            without earlier messages.
     """
 
     id: str
@@ -241,28 +236,28 @@ class Decision:
 
     @property
     def penalty(self) -> tuple[float, ...]:
-        """Reduction of the score of each arm under a budget; empty without one."""
+        """Reduction of the score of each arm under a budget; empty without a budget."""
         return tuple(self.price * cost for cost in self.costs)
 
     @property
     def propensity(self) -> float:
-        """Probability with which `drawn` was drawn, in (0, 1]; NaN where none is known."""
+        """Probability with which `drawn` was drawn, in (0, 1]; NaN: unknown."""
         return self.probabilities[self.arms.index(self.drawn)] if self.probabilities else nan
 
 
 @dataclass(frozen=True, slots=True)
 class KeptDraw:
-    """The newest draw of a conversation, and what became of it.
+    """The newest draw of a conversation, and the state of its turns.
 
     Attributes:
-        id: The draw.
+        id: Id of the decision that drew.
         arm: The drawn arm.
         policy: Kind of the policy that drew it.
         version: Version of the policy.
         decided_at: When it was drawn, seconds since the epoch.
         last_at: When its newest turn was decided.
-        turns: Number of turns so far, that of the draw included.
-        failed: Whether the arm or its language model failed in one of them, or the draw was not carried out.
+        turns: Number of turns so far, including the draw.
+        failed: Whether the arm or its language model failed in a turn, or the draw was never carried out.
     """
 
     id: str
@@ -297,31 +292,29 @@ class Cost:
 
 
 ModelTokens = tuple[int, int, int] | tuple[int, int, int, float]
-"""Tokens read, tokens written, and of those read the ones that the engine had cached.
+"""Tokens read, tokens written, and tokens of those read that the engine had cached.
 
-Where searches had a price, the last number is their dollars: they stand beside the model that arms prompt.
+A fourth number is dollars of priced searches, which are recorded with the model that the arms prompt.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What happened after a decision.
+    """The outcome of a decision.
 
     Attributes:
         decision_id: The decision that was carried out.
-        served: The arm whose passages were used; None when none was.
+        served: The arm whose passages were used, if any.
         status: How it ended.
         cost: Raw cost of the turn.
         passages: Ids of the passages that were returned, best first.
-        answer: The text that the language model wrote; None when it was not called.
-        error: Why it failed; empty when it did not.
+        answer: The text that the language model wrote; None: it was not called.
+        error: Why it failed; empty on success.
         finished_at: Seconds since the epoch, UTC.
-        stages: What the arm did in stages, each as named facts that can be written as JSON; empty for an
-            arm without.
-        index_version: Version of the passages' index; empty where there is none or it is unknown.
-        cached: Whether the passages were kept from an earlier search; the cost is that of finding them there.
-        tokens_by_model: Tokens and dollars of searches by name of the language model; empty where none was
-            asked and no search had a price.
+        stages: The stages of the arm, such as those of a cascade, each a JSON object; empty for other arms.
+        index_version: Version of the index of the passages; empty if unknown.
+        cached: Whether the passages came from the cache of an earlier search; the cost is that of the lookup.
+        tokens_by_model: Tokens and dollars of searches by name of the language model.
     """
 
     decision_id: str
@@ -344,7 +337,7 @@ class FeedbackKind(StrEnum):
     VALUE = "value"
     """One value of one metric."""
     RETRACTION = "retraction"
-    """The value of the same id does not count, whichever of the two comes first."""
+    """It cancels the value of the same id, whichever of the two comes first."""
     ACTIVATION = "activation"
     """The answer was shown: a deferred decision counts from here on."""
 
@@ -352,8 +345,8 @@ class FeedbackKind(StrEnum):
 COMMENT, DEMONSTRATION, PREFERENCE = "comment", "demonstration", "preference"
 
 NOTES = (COMMENT, DEMONSTRATION, PREFERENCE)
-"""Metrics without numbers, where the configuration declares none of the name: a text, the right answer, and
-which of two is better. They are kept and shown, and count in no reward."""
+"""Metrics without numbers: a text, the right answer, and which of two is better. They are stored and shown;
+only a metric that the configuration declares under the name counts in a reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,24 +354,24 @@ class Feedback:
     """Feedback on one decision, or on all decisions of an episode.
 
     Attributes:
-        id: Idempotency key; the same id and kind twice are one fact.
-        decision_id: The decision; may not be visible yet. None for feedback on an episode.
+        id: Idempotency key: feedback of the same id and kind is one fact.
+        decision_id: The decision, which may be committed later; None: feedback on an episode.
         metric: A metric that the configuration declares, or one of `NOTES`; empty for an activation.
-        value: Booleans as 0 or 1, a label as its number; within the metric's range. None for all but values,
-            and for `NOTES`.
+        value: The value, within the range of the metric; a boolean is 0 or 1, a label its number. Only a
+            value of a declared metric has one.
         received_at: Seconds since the epoch, UTC, by the server's clock.
-        event_time: When it happened by the client's clock; None when not given.
-        tags: Free text pairs, kept and not interpreted.
-        episode_id: The episode; None for feedback on a decision.
+        event_time: When it happened by the client's clock.
+        tags: Free text pairs, stored as they are.
+        episode_id: The episode; None: feedback on a decision.
         kind: The kind.
-        source: Who judges with the key that sent it: user, judge or operator; None without a key.
+        source: Source that the sender's key is for: user, judge or operator; None: sent without a key.
         key: The public id of that key.
-        content: What is not a number: the `label` of a categorical value, the `comment` on a value; of a note
-            its `comment` or `demonstration`; of a preference the decision `over` which this one is preferred,
-            or the arms `better` and `worse`.
-        rater: Who may teach its share alone: the public id of a key of a user, or `address-` and a keyed
-            digest of the address of somebody without a key. Empty for keys of judges and operators, which
-            are not limited; None where it is not known, as in a log of before.
+        content: Texts: the `label` of a categorical value and the `comment` on a value; the `comment` or
+            `demonstration` of a note; for a preference the less preferred decision, `over`, or the arms
+            `better` and `worse`.
+        rater: Whose limited share of the training log it counts in: the public id of a user's key, or
+            `address-` and a keyed digest of an address that sends without a key. Empty for keys of judges
+            and operators, which are unlimited; None: unknown, as in older logs.
     """
 
     id: str
@@ -407,26 +400,25 @@ class ObservationSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """An observation of an arm on the question of a decision, besides the reward of the drawn arm.
+    """Another arm's answer, compared by a judge, or a judge's grade of the answer.
 
-    It is made after the answer was sent, for a sample of the decisions, and never changes a reward.
+    It is made after the answer was sent, for a sample of the decisions, and leaves rewards as they are.
 
     Attributes:
         decision_id: The decision.
         source: Source of the observation.
-        arm: The observed arm; the drawn one for a judge.
+        arm: The observed arm; for `JUDGE` the drawn arm.
         share: Probability with which the decision was sampled, in (0, 1].
-        propensity: Probability with which the arm was taken of the eligible ones besides the drawn one; 1
-            for a judge.
+        propensity: Probability with which the arm was drawn among the other eligible arms; 1 for `JUDGE`.
         value: For `SHADOW` the preference for the second answer, in [-1, 1]; for `JUDGE` the grade, in
-            [0, 1]. None where the arm or the judge failed.
+            [0, 1]. None: the arm or the judge failed.
         cost: Cost of the arm and its answer.
-        judge: The judge's model; empty without one.
+        judge: The judge's model; empty without a judge.
         judge_cost: Tokens and money of the judge.
         swapped: Whether the judge read the second answer first.
-        passages: Ids of the arm's passages, best first; empty for a judge.
-        answer: The second answer; None without one.
-        error: Why there is no value; empty where there is one.
+        passages: Ids of the arm's passages, best first; empty for `JUDGE`.
+        answer: The second answer.
+        error: Why the value is missing; empty on success.
         observed_at: Seconds since the epoch, UTC.
     """
 
@@ -450,7 +442,7 @@ Quoting = TypeVar("Quoting", Execution, Observation, Feedback)
 
 
 def without_quotations(fact: Quoting) -> Quoting:
-    """Return a fact without what is marked with `QUOTES_PASSAGES`; of an error, its type is left.
+    """Return a fact with the fields marked `QUOTES_PASSAGES` cleared; of an error, the type is kept.
 
     >>> run = Execution("d", None, Status.LLM_FAILED, Cost(), ("a", "b"), "text of b", "HTTPError: text of b")
     >>> without_quotations(run).answer, without_quotations(run).error
@@ -468,7 +460,7 @@ def without_quotations(fact: Quoting) -> Quoting:
 
 
 def type_of_error(error: str) -> str:
-    """Return the type of an error without its message, or an empty text where it names none.
+    """Return the type that an error begins with, or an empty text if it begins with another word.
 
     >>> type_of_error("TimeoutError: no answer within 3 s"), type_of_error("no answer: none")
     ('TimeoutError', '')
@@ -479,7 +471,7 @@ def type_of_error(error: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The passage of time, recorded when nothing else is written.
+    """The passage of time, recorded while the log is quiet.
 
     Attributes:
         at: Seconds since the epoch, UTC.
@@ -494,18 +486,17 @@ class Example:
 
     Attributes:
         seq: Position in the training log, from 1.
-        decision: The fact that is learned from.
+        decision: The decision.
         cost: The raw cost vector of its execution.
-        metrics: Aggregated value of each metric that had feedback; empty when the
-            wait time passed without any, and where the drawn arm failed.
-        failed: Whether the drawn arm failed, which is learned only where the rule declares a reward
-            for it.
-        by: Position of the fact that made it ready; 0 outside of the training log. Not compared.
-        index_version: Version of the index of its execution, as the next two; nothing is learned from them.
-        cached: Whether its passages were kept from an earlier search.
+        metrics: Aggregated value of each metric that had feedback; empty if the wait time passed without
+            any, or the drawn arm failed.
+        failed: Whether the drawn arm failed; such examples exist if the rule declares a reward for failure.
+        by: Position of the fact that made it ready; 0 outside of the training log. Left out of comparisons.
+        index_version: Version of the index of its execution. Like `cached`, it is recorded, not learned.
+        cached: Whether its passages came from the cache of an earlier search.
         tokens_by_model: Tokens and dollars of searches by name of the language model.
         turns: Turns of the conversation that the draw stands for, at least 1. `cost` and `tokens_by_model`
-            are sums over them, `metrics` means; a reward is that of a turn.
+            are sums over them, `metrics` means; the reward is that of a single turn.
     """
 
     seq: int

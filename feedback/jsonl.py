@@ -5,14 +5,13 @@
     ...
     {"end":1}
 
-The first line is a header, the last one has the number of examples: without it the file is
-truncated. A line between is an `Example`, field by field, with every digit. Where only the
-probability of the drawn arm is known, as in imported logs, that arm is the first of
-`decision.arms`, and its probability the only one of `decision.probabilities`; where not even that
-is known, there are none.
+The first line is a header, the last one has the number of examples: a file without it is truncated. A line
+between is an `Example`, field by field, with every digit. If only the probability of the drawn arm is
+known, as in imported logs, that arm is the first of `decision.arms`, and its probability the only one of
+`decision.probabilities`; if even that is unknown, the latter is empty.
 
-Concatenated files, plain or compressed, are one log: positions of a later part continue those of the
-earlier one where they would not rise.
+Concatenated files, plain or compressed, are one log: where the positions of a later part do not rise, they
+continue those of the earlier one.
 """
 
 import gzip
@@ -42,7 +41,7 @@ FORMAT = "armwise-log"
 UNFINISHED = ".unfinished"
 
 LONGEST_LINE = 64 << 20
-"""Bytes of a line, unpacked: a small compressed file may hold a line that no memory does."""
+"""Largest length of a line in bytes, unpacked: a small compressed file may hold a line larger than memory."""
 
 
 class ExchangeError(ValueError):
@@ -70,7 +69,7 @@ class Header(BaseModel):
     @field_validator("reward", mode="before")
     @classmethod
     def _learned_at_the_deadline(cls, given: Any) -> Any:
-        """Read a rule of a file of before, which could learn values sooner than silence."""
+        """Read a rule of an older file, which could learn values sooner than silence."""
         if isinstance(given, Mapping) and (given.get("default"), given.get("failed")) != (None, None):
             return {name: value for name, value in given.items() if name != "complete"}
         return given
@@ -98,7 +97,7 @@ def read_headers(path: Path) -> Iterator[Header]:
     """Yield the header of each export in a file; there is at least one.
 
     Raises:
-        ExchangeError: The file begins with no export, or has one of another schema.
+        ExchangeError: The file does not begin with an export, or has one of another schema.
     """
     schema: int | None = None
     for number, line in read_lines(path):
@@ -111,14 +110,14 @@ def read_headers(path: Path) -> Iterator[Header]:
 
 
 def read_export(path: Path) -> Iterator[Example]:
-    """Yield the examples of an export, or of several in one file, in order, one in memory at a time.
+    """Yield the examples of the exports in a file, in order, with one in memory at a time.
 
     Args:
         path: The file; it is unpacked when its name ends in .gz.
 
     Raises:
-        ExchangeError: The file cannot be read, was cut off, has a line that is not an example, or is of
-            a schema that this Armwise does not know, or of two.
+        ExchangeError: The file cannot be read, is truncated, has a line that is not an example, is of a
+            schema that this Armwise does not know, or mixes schemas.
     """
     schema: int | None = None
     inside, last = False, 0
@@ -149,7 +148,7 @@ def read_export(path: Path) -> Iterator[Example]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file that are not empty, with their numbers; .gz is unpacked.
+    """Yield the nonempty lines of a file, with their numbers; .gz is unpacked.
 
     Raises:
         ExchangeError: The file cannot be read.
@@ -171,7 +170,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def appearing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that gets its name when it is complete; .gz is compressed.
 
-    It replaces a file of that name. Nothing is left when writing fails.
+    It replaces a file of that name. When writing fails, it is removed.
     """
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
@@ -231,7 +230,7 @@ def appearing_folder(path: Path) -> Iterator[Path]:
     """Make a folder that gets its name when it is complete.
 
     Raises:
-        ExchangeError: Something has the name already.
+        ExchangeError: The name is taken.
     """
     if path.exists():
         raise ExchangeError(f"{path} is already there: name a folder that is not")
@@ -272,7 +271,7 @@ def problems(example: Example) -> Iterator[str]:
 
 
 def unlikely(d: Decision) -> Iterator[str]:
-    """Yield the problems of the probabilities of a decision: one an arm, that of the drawn arm, or none.
+    """Yield the problems of the probabilities of a decision: of all arms, of the drawn arm alone, or none.
 
     >>> from armwise.feedback.events import Context
     >>> next(unlikely(Decision("d", Context(""), ("a", "b"), (0.5, 0.4), "a", "uniform", 1)))

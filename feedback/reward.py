@@ -1,7 +1,7 @@
 """Reward: quality minus `cost_weight` times cost, declared once.
 
-The log keeps raw metrics and the raw cost vector; the scalar is computed from
-them when it is needed, so a changed rule can score all of history again.
+The log keeps raw metrics and the raw cost vector; the scalar is computed from them when it is needed, so a
+changed rule can score all of history again.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ N = TypeVar("N", float, "Floats")
 
 
 class RewardError(ValueError):
-    """A value does not fit the declared metrics; the message names both."""
+    """A value conflicts with the declared metrics; the message names both."""
 
 
 class UnknownMetricError(RewardError):
@@ -42,7 +42,7 @@ class UnknownMetricError(RewardError):
 
 
 class Aggregation(StrEnum):
-    """How several values of one metric on one decision become one."""
+    """How the values of a metric on a decision are aggregated to one."""
 
     FIRST = "first"
     LAST = "last"
@@ -53,7 +53,7 @@ class Aggregation(StrEnum):
 NonNegative = Annotated[Number, Field(ge=0)]
 
 RATER_SHARE = 0.25
-"""Most of the newest decisions with a rating that a rater may teach, unless it gave more before."""
+"""Largest share of a rater in the newest rated decisions, unless it had a large share before."""
 
 
 class Metric(BaseModel):
@@ -141,11 +141,11 @@ class Metric(BaseModel):
     def scaled(self, value: N, arithmetic: "Arithmetic[N] | None" = None) -> N:
         """Return what a value counts in quality: its place from the worst of the range, 0, to the best, 1.
 
-        A sum of several values may lie outside the range; it counts as the end that is nearer.
+        A sum of values may lie outside the range; it counts as the nearer end.
 
         Args:
             value: An aggregated value, or a column of them.
-            arithmetic: Arithmetic of a column; None for that of numbers.
+            arithmetic: Arithmetic of a column; None: of numbers.
 
         >>> [Metric(range=(1, 5)).scaled(stars) for stars in (1.0, 3.0, 5.0, 7.0)]
         [0.0, 0.5, 1.0, 1.0]
@@ -166,9 +166,9 @@ class Metric(BaseModel):
         return (1.0 - place) * worst + place * best
 
     def moved(self, value: float, share: float) -> float:
-        """Return a value moved by a share of the range, towards the best where the share is positive.
+        """Return a value moved by a share of the range, towards the best if the share is positive.
 
-        It is not moved beyond the range, nor is one that lies outside moved further away.
+        The move stops at the end of the range; a value beyond that end stays.
 
         >>> Metric(range=(0, 10), optimize="min").moved(4.0, 0.25)
         1.5
@@ -232,7 +232,7 @@ class Arithmetic(Generic[N]):
 
 
 NUMBERS: Arithmetic[float] = Arithmetic(math.fsum, lambda value, low, high: min(high, max(low, value)))
-"""Arithmetic of one decision; `armwise.feedback.decisions` has that of columns."""
+"""Arithmetic of numbers; `armwise.feedback.decisions` has the arithmetic of columns."""
 
 
 class Complete(StrEnum):
@@ -266,12 +266,12 @@ TokenPrices = Mapping[str, tuple[float, float, float]]
 
 
 def usd_today(paid: float, tokens_by_model: Mapping[str, Sequence[float]], prices: TokenPrices) -> float:
-    """Return what the tokens of an answer would cost at these prices, and what its searches did, in USD.
+    """Return the cost of an answer in USD with its tokens at these prices, and its searches as charged.
 
     Args:
-        paid: What all did cost; returned where the tokens or a price are not known.
-        tokens_by_model: Tokens read, written, and of those read the ones that the engine had cached; and
-            dollars of searches, where there are any.
+        paid: The charged cost; returned if the tokens or a price are unknown.
+        tokens_by_model: Tokens read, tokens written, tokens of those read that the engine had cached, and
+            dollars of searches, if any; by model.
         prices: Prices of today.
 
     >>> usd_today(9.0, {"large": (30, 10, 20)}, {"large": (1.0, 2.0, 0.5)})
@@ -351,10 +351,10 @@ class RewardRule(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _complete_by_the_rest(cls, fields: Any) -> Any:
-        """Set when a decision is learned, where that is not said.
+        """Choose `complete` if it is left out.
 
-        Where silence or a failure has a value, it waits as long as silence does. Where several metrics are
-        declared, it waits for all of them: not the first to arrive alone is to count.
+        If silence or a failure has a value, decisions wait for the deadline. If more than one metric is
+        declared, they wait for all of them, so that the first to arrive is not the only one that counts.
         """
         if not isinstance(fields, dict) or "complete" in fields:
             return fields
@@ -379,25 +379,25 @@ class RewardRule(BaseModel):
 
     @property
     def wait_s(self) -> float:
-        """Seconds in which feedback counts."""
+        """Seconds after a decision in which feedback counts."""
         return read_seconds(self.wait_time, "wait_time", "PT30M")
 
     @property
     def learned_at(self) -> Complete:
-        """When a decision is learned, and `deadline` where silence or a failure has a value.
+        """When a decision is learned: at the `deadline` if silence or a failure has a value, else `complete`.
 
-        When a reward is learned must not depend on its value: a value that is there at once would be learned
-        before silence is, and an arm that gains traffic would show its good rewards alone for as long as the
-        wait.
+        When a reward is learned must not depend on its value: a value that arrives at once would be learned
+        before silence is, and for the length of the wait an arm that gains traffic would show only its good
+        rewards.
         """
         declared = self.default is not None or self.failed is not None
         return Complete.DEADLINE if declared else Complete(self.complete)
 
     @property
     def join(self) -> str:
-        """Digest of what decides which decisions are learned, when, and with which values.
+        """Digest of the settings that determine which decisions are learned, when, and with which values.
 
-        Prices, weights, ranges and the clip are not part of it: they are applied to what was joined.
+        Prices, weights, ranges and the clip are left out: they are applied after the join.
         """
         document = {
             "metrics": {name: metric.aggregation.value for name, metric in self.metrics.items()},
@@ -412,11 +412,10 @@ class RewardRule(BaseModel):
 
     @property
     def reward_range(self) -> tuple[float, float]:
-        """Smallest and largest reward that the rule can give, whatever feedback, cost and request are.
+        """Smallest and largest reward that the rule can give, for any feedback, cost and request.
 
-        Quality lies in [0, 1], or is `default` or `failed`. Cost only takes off, and the clip alone bounds
-        it, since a log keeps turns of arms that there are no longer; without a price or a weight it takes
-        off nothing.
+        Quality lies in [0, 1], or is `default` or `failed`. Cost is subtracted, if it has a price and a
+        weight; it is bounded by the clip alone, since a log keeps turns of arms that were removed.
 
         >>> RewardRule(metrics={"right": Metric()}, cost_weight=0.0).reward_range
         (0.0, 1.0)
@@ -437,7 +436,7 @@ class RewardRule(BaseModel):
     def document(self) -> dict[str, Any]:
         """The rule as JSON, for digests.
 
-        It names the scale of values where that has an effect: such rules once gave other rewards.
+        It names the scale of values where that has an effect: older versions scaled them otherwise.
         """
         document = self.model_dump(mode="json")
         every = self.metrics.values()
@@ -484,7 +483,7 @@ class RewardRule(BaseModel):
                 return False
 
     def quality(self, values: Mapping[str, float]) -> float | None:
-        """Return the weighted mean of the metrics that have a value; `default` when none has.
+        """Return the weighted mean of the metrics that have a value; without values `default`.
 
         Each value counts by its place in the range of its metric, see `Metric.scaled`.
 
@@ -495,7 +494,7 @@ class RewardRule(BaseModel):
         return self._quality(values, NUMBERS)
 
     def reward(self, values: Mapping[str, float], cost: Cost) -> float | None:
-        """Return quality minus `cost_weight` times priced cost, clipped; None without quality.
+        """Return quality minus `cost_weight` times priced cost, clipped; None: there is no quality.
 
         >>> RewardRule(metrics={"right": Metric()}, cost_weight=0.1).reward({"right": 1.0}, Cost(steps=2))
         0.8
@@ -503,12 +502,12 @@ class RewardRule(BaseModel):
         return self.formula(values, self.cost.total(cost), failed=False, arithmetic=NUMBERS)
 
     def usd_today(self, paid: float, tokens_by_model: Mapping[str, Sequence[float]]) -> float:
-        """Return what the tokens of an answer would cost today, in USD; see the function of the same name."""
+        """Return the cost of an answer at today's prices of tokens, in USD; see the function `usd_today`."""
         return usd_today(paid, tokens_by_model, self.token_prices)
 
     @property
     def prices_tokens(self) -> bool:
-        """Whether dollars have a price, and are those that tokens would cost today."""
+        """Whether dollars have a price and are computed from tokens at today's prices."""
         return bool(self.token_prices) and self.cost.usd > 0.0
 
     def priced(self, cost: Cost, tokens_by_model: Mapping[str, Sequence[float]], turns: int = 1) -> float:
@@ -516,8 +515,8 @@ class RewardRule(BaseModel):
 
         Args:
             cost: Cost of all turns.
-            tokens_by_model: Their tokens.
-            turns: How many they are; what is returned is the mean.
+            tokens_by_model: Tokens of all turns.
+            turns: Number of turns; the result is the mean over them.
 
         >>> RewardRule().priced(Cost(steps=3), {}, turns=2)
         1.5
@@ -527,7 +526,7 @@ class RewardRule(BaseModel):
         return self.cost.total(cost) / turns
 
     def compute_reward(self, example: Example) -> float | None:
-        """Return the reward of a joined decision; None where the rule declares none."""
+        """Return the reward of a joined decision, if the rule declares one for it."""
         total = self.priced(example.cost, example.tokens_by_model, example.turns)
         weight = example.decision.cost_weight
         return self.formula(example.metrics, total, weight, failed=example.failed, arithmetic=NUMBERS)
@@ -553,14 +552,14 @@ class RewardRule(BaseModel):
 
         Args:
             values: Aggregated value of each metric that has one.
-            priced_cost: What `Prices.total` returns.
-            cost_weight: That of the requests; None for that of the rule. A rule of weight 0 counts no cost,
-                whatever a request named.
+            priced_cost: The result of `Prices.total`.
+            cost_weight: Cost weight of the requests; None: as the rule says. If that of the rule is 0, cost
+                is ignored in any case.
             failed: Whether the drawn arm failed.
             arithmetic: Arithmetic of numbers, or of columns.
 
         Returns:
-            None where the rule declares no reward.
+            The reward; None if the rule declares none for these values.
         """
         quality = self.failed if failed else self._quality(values, arithmetic)
         weight = self.cost_weight if cost_weight is None or self.cost_weight == 0.0 else cost_weight

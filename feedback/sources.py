@@ -1,4 +1,4 @@
-"""Where decisions are read from: the database of a service, or an export.
+"""Read decisions from the database of a service, or from an export.
 
 source = LogSource(store, rule)
 log = source.log(rule, Selection(since=yesterday))
@@ -64,17 +64,17 @@ class TrainingLog(Protocol):
 
         Args:
             rule: The rule of their rewards.
-            selection: Which decisions are selected; those whose rewards may still change are among them.
+            selection: Which decisions are selected, unsettled ones included.
             on_progress: Called with the progress.
 
         Raises:
-            EmptyLogError: No decision is left.
+            EmptyLogError: All decisions are left out.
         """
         ...
 
     @property
     def settled(self) -> Settled:
-        """Which part of it is settled; positions are of no use where it is a file."""
+        """The settled part of the log; for a file only its time counts, positions do not."""
         ...
 
     def examples(self, after: int = 0) -> Iterator[Example]:
@@ -89,9 +89,9 @@ class TrainingLog(Protocol):
         """Return the decisions that still wait for feedback.
 
         Args:
-            since: Only decisions of then or later, seconds since the epoch; None for all.
-            most: Number of decisions to return at most, the first ones.
-            canaries: Only decisions in which one of these versions took part; empty for all.
+            since: Time of the first decision to return, seconds since the epoch; None: all are returned.
+            most: Largest number of decisions to return; the first are.
+            canaries: Versions of which at least one took part in the decision; empty: any decision.
         """
         ...
 
@@ -101,7 +101,7 @@ class TrainingLog(Protocol):
 
 
 class LogSource(TrainingLog):
-    """The training log of a rule in a database, up to where it was when this was first read.
+    """The training log of a rule in a database, up to its end at the first access.
 
     Args:
         store: The log, which may be written meanwhile.
@@ -143,7 +143,7 @@ class LogSource(TrainingLog):
     @property
     @override
     def settled(self) -> Settled:
-        """As it was when this was first read. Raises LogUnavailableError."""
+        """The settled part at the first access. Raises LogUnavailableError."""
         return self._ends[1]
 
     @property
@@ -167,10 +167,10 @@ class ExportSource(TrainingLog):
         self._path = path
 
     def applicable_rule(self, configured: RewardRule) -> RewardRule:
-        """Return the configured rule, or that of the file where none of its metrics is configured.
+        """Return the configured rule, or the rule of the file if none of its metrics is configured.
 
         Raises:
-            ExchangeError: It cannot be read.
+            ExchangeError: The file cannot be read.
         """
         rules = {header.reward.model_dump_json(): header.reward for header in self._headers}
         metrics = {name for rule in rules.values() for name in rule.metrics}
@@ -182,7 +182,7 @@ class ExportSource(TrainingLog):
     def log(
         self, rule: RewardRule, selection: Selection = EVERYTHING, on_progress: ProgressCallback | None = None
     ) -> Log:
-        """Also raises ExchangeError, such as where the rule declares no metric of the file."""
+        """Also raises ExchangeError, such as if the rule declares no metric of the file."""
         metrics = {name: metric for header in self._headers for name, metric in header.reward.metrics.items()}
         if metrics and rule.default is None and not metrics.keys() & rule.metrics.keys():
             document = {
@@ -204,7 +204,7 @@ class ExportSource(TrainingLog):
 
     @override
     def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> WaitingDecisions:
-        """Returns none: which ones wait after the time that a file records is not on record."""
+        """Returns no decisions: a file records only the time of the first that waits."""
         return WaitingDecisions(settled=self.settled.before)
 
     @property
@@ -219,7 +219,7 @@ class ExportSource(TrainingLog):
 
     @cached_property
     def _headers(self) -> list[Header]:
-        """Total over all exports in the file."""
+        """Headers of all exports in the file."""
         return list(read_headers(self._path))
 
 
@@ -270,16 +270,16 @@ _FEW = 256
 """Rows that are processed at a time, few enough for the cache of the processor."""
 
 _SAMPLE = 64
-"""Rows of a chunk whose positions give the range of the others."""
+"""Rows of a chunk whose positions estimate the range of the others."""
 
 _SPREAD = 16
-"""Positions a wanted row: in a sparser range, rows are looked up by id instead."""
+"""Largest number of positions per wanted row; in a sparser range, rows are looked up by id."""
 
 _MAX_IDS = 1000
 """Ids that are looked up at a time."""
 
 _SPENT = ("retrieval_s", "llm_s", "usd")
-"""Attributes of `Cost` that are read of all decisions."""
+"""Attributes of `Cost` that are read for every decision."""
 
 _APART = "\x1f"
 """Separates texts; JSON has it in escapes only."""
@@ -297,26 +297,26 @@ def read_log(
     upto: int | None = None,
     describe: Describe | None = None,
 ) -> Log:
-    """Return what `Log.from_examples` makes of the training log of a rule, in a fraction of the time.
+    """Return the same as `Log.from_examples` of the training log of a rule, in a fraction of the time.
 
     Args:
         store: The log, which may be written meanwhile.
         rule: Names the training log, and gives the rewards.
         selection: Which decisions are selected.
         progress: Called with the progress.
-        upto: Last position to read; None for the last one there is.
+        upto: Last position to read; None: the end.
         describe: Returns features of the rows.
 
     Raises:
-        EmptyLogError: No decision is left.
-        LogGapError: Rows of the training log are missing, or of the facts that it is made of.
+        EmptyLogError: All decisions are left out.
+        LogGapError: Rows of the training log, or of its facts, are missing.
     """
     end = length(store, rule.join) if upto is None else upto
     return Log.from_decisions(read_learned(store, rule, selection, progress, end), selection, describe)
 
 
 def length(store: Store, join: str) -> int:
-    """Return the last position of a training log; 0 for none."""
+    """Return the last position of a training log; 0: it is empty."""
     with store.reading() as connection:
         return _length(connection, join)
 
@@ -346,7 +346,7 @@ def read_learned(
 
 
 LATE_S = 3600.0
-"""How much later than it is made a decision may be committed, and by how much clocks may differ."""
+"""Largest time from a decision to its commit, the difference of clocks included."""
 
 
 def read_decisions(
@@ -359,16 +359,16 @@ def read_decisions(
     audited: bool = False,
     on_progress: ProgressCallback | None = None,
 ) -> Iterator[Decisions]:
-    """Yield all decisions of a time, in the order of the log: also those that are not learned from.
+    """Yield all decisions of a time, learned or not, in the order of the log.
 
     Args:
         store: The log, which may be written meanwhile.
         rule: Names the training log, and gives the rewards.
-        since: Only decisions of then or later, seconds since the epoch.
-        until: Only decisions before then.
+        since: Earliest time of the decisions, seconds since the epoch.
+        until: Time before which they were made.
         without: Policies whose decisions are left out.
-        audited: Whether what an audit compares is read too: distributions, floors, times of rewards and what
-            the policy saw.
+        audited: Whether to read the columns of an audit too: distributions, floors, times of rewards and
+            contexts.
         on_progress: Called with the progress.
 
     Raises:
@@ -423,7 +423,7 @@ def read_decisions(
 
 
 def any_elsewhere(store: Store, since: float, until: float) -> bool:
-    """Return whether another system made, or took part in, a decision of a time.
+    """Return whether the tap has decisions of a time: made, or taken part in, by another system.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -438,7 +438,7 @@ def any_elsewhere(store: Store, since: float, until: float) -> bool:
 
 
 def _pages(store: Store, since: float | None, until: float | None) -> Iterator[tuple[int, int]]:
-    """Yield positions after which, and up to which, decisions of a time are read together."""
+    """Yield the ranges of positions, (after, upto), in which decisions of a time are read."""
     with store.reading() as connection:
         after = 0 if since is None else listing.position_at(connection, since - LATE_S)
         newest = sa.select(sa.func.max(t.decisions.c.seq))
@@ -487,7 +487,7 @@ def _read(
 
 
 def _about_decisions() -> list[sa.ColumnElement[Any]]:
-    """Return the columns of `decisions` that each reader wants."""
+    """Return the columns of `decisions` that every reader needs."""
     d = t.decisions.c
     # Every returned value costs as much as its row, so texts with few distinct values are concatenated.
     few = reduce(lambda text, other: text + _APART + other, (d.mode, d.policy, _text(d.arms), d.drawn))
@@ -506,7 +506,7 @@ def _tokens() -> sa.ColumnElement[str]:
 
 
 def _costs(columns: Columns, rule: RewardRule) -> dict[str, NDArray[np.float64]]:
-    """Return the parts of the raw cost of a turn that have a price, tokens at the prices of today."""
+    """Return the priced parts of the raw cost of a turn, tokens at today's prices."""
     costs = {name: columns[name].astype(np.float64) for name in priced(rule.cost)}
     if rule.prices_tokens:
         rows = zip(costs["usd"].tolist(), _parsed(columns["tokens_by_model"]), strict=True)
@@ -530,7 +530,7 @@ def _matched(
     columns: Sequence[sa.ColumnElement[Any]],
     ids: Sequence[str],
 ) -> Columns:
-    """Return columns of the rows of a table that have some ids, in the order of these. Raises LogGapError."""
+    """Return columns of the rows of a table with these ids, in their order. Raises LogGapError."""
     seq, query = key.table.c.seq, sa.select(key.label("id"), *columns)
     sample = [*ids[:: max(1, len(ids) // _SAMPLE)], ids[-1]]
     bounds = sa.select(sa.func.min(seq), sa.func.max(seq)).where(key.in_(sample))
@@ -608,7 +608,7 @@ def _parsed(texts: NDArray[Any]) -> Iterator[Any]:
 
 
 def _shares(texts: NDArray[Any], propensity: Floats) -> tuple[Floats, Integers]:
-    """Return the probabilities of all rows, and how many each has: none where one is unknown or no number."""
+    """Return the probabilities of all rows, and their number in each: 0 if one is unknown or not a number."""
     p, n_p = array("d"), array("q")
     for shares, unknown in zip(_parsed(texts), np.isnan(propensity).tolist(), strict=True):
         shares = () if unknown or numeric(shares) is not shares else shares
@@ -620,7 +620,7 @@ def _shares(texts: NDArray[Any], propensity: Floats) -> tuple[Floats, Integers]:
 def _numbers(
     mappings: Iterable[Mapping[str, float]], names: Sequence[str], otherwise: float
 ) -> dict[str, Floats]:
-    """Return columns of the numbers that have these names, in each row or not."""
+    """Return a column of the numbers with each name; `otherwise` in rows that lack the name."""
     numbers = np.fromiter(
         (find_value(mapping, name, otherwise) for mapping in mappings for name in names), np.float64
     )
@@ -646,13 +646,13 @@ def _array(values: list[Any], of: sa.types.TypeEngine[Any]) -> NDArray[Any]:
 
 
 def _aggregated(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:
-    """Have PostgreSQL return one JSON array a column, as its driver is slow for each row."""
+    """Have PostgreSQL return a JSON array for each column: its driver is slow for each row."""
     arrays = (_text(sa.func.json_agg(column)) for column in query.subquery().c)
     return [loads(array or "[]") for array in connection.execute(sa.select(*arrays)).one()]
 
 
 def _iterated(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:
-    """Fetch the tuples of SQLite, some at a time."""
+    """Fetch the tuples of SQLite in batches."""
     compiled = query.compile(connection, compile_kwargs={"render_postcompile": True})
     driver: Any = connection.connection.driver_connection
     columns: list[list[Any]] = [[] for _ in query.selected_columns]

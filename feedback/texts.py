@@ -1,8 +1,8 @@
 """Names of features, which are texts: `w=lovelace`, `tier=free`, `id=<action>`.
 
-Policies learn by their pseudonyms (`pseudonym`), so that a name can be overwritten and nothing that was
-learned from it changes. `armwise.feedback.log.texts` has the other texts of a fact. Numbers of a caller are
-features too, as `compressed` has them.
+Policies learn by their pseudonyms (`pseudonym`), so that a name can be overwritten while all that was learned
+from it stays. `armwise.feedback.log.texts` has the other texts of a fact. Numbers of a caller become features
+through `compressed`.
 """
 
 import hashlib
@@ -29,16 +29,16 @@ FORM = (
 """Names of all features of the form of a question."""
 
 OURS = frozenset((*FORM, "cost_weight", "position", ROUTER, SIMILARITY))
-"""Names of features that no text of a caller is in: an erasure keeps them."""
+"""Names of features that are free of texts of callers: an erasure keeps them."""
 
 _PSEUDONYM = re.compile("#[0-9a-f]{16}")
 
 
 @lru_cache(maxsize=100_000)
 def pseudonym(text: str) -> str:
-    """Return a digest of 64 bits that stands for a text; that of a pseudonym is the same.
+    """Return a digest of 64 bits that stands for a text; a pseudonym stands for itself.
 
-    Who guesses the text can compare: it hides what cannot be guessed.
+    It hides only texts that cannot be guessed: a guess can be compared.
 
     >>> pseudonym("tier=free"), pseudonym(pseudonym("tier=free"))
     ('#6b7ba71074dfcea9', '#6b7ba71074dfcea9')
@@ -49,7 +49,7 @@ def pseudonym(text: str) -> str:
 
 
 def by_pseudonym(features: Mapping[str, float]) -> dict[str, float]:
-    """Return features by the pseudonyms of their names, but for names of our own.
+    """Return features by the pseudonyms of their names; the names `OURS` stay.
 
     >>> by_pseudonym({"tier=free": 1.0, "length": 0.25})
     {'#6b7ba71074dfcea9': 1.0, 'length': 0.25}
@@ -58,7 +58,7 @@ def by_pseudonym(features: Mapping[str, float]) -> dict[str, float]:
 
 
 def bare_features(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the features of a row of the log, with pseudonyms for names.
+    """Return the features of a row of the log, with names replaced by pseudonyms.
 
     >>> bare_features({"sparse": {"tier=free": 1.0}, "embedding": [0.5], "arms": {"a": {"router": 0.1}}})
     {'sparse': {'#6b7ba71074dfcea9': 1.0}, 'embedding': [0.5], 'arms': {'a': {'router': 0.1}}}
@@ -68,7 +68,7 @@ def bare_features(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_value(features: Mapping[str, float], name: str, otherwise: Otherwise) -> float | Otherwise:
-    """Return a feature by its name, also where an erasure has left its pseudonym.
+    """Return a feature by its name, or by the pseudonym that an erasure has left of it.
 
     >>> find_value({"#6b7ba71074dfcea9": 1.0}, "tier=free", 0.0)
     1.0
@@ -77,10 +77,10 @@ def find_value(features: Mapping[str, float], name: str, otherwise: Otherwise) -
 
 
 def compressed(value: float) -> float:
-    """Return a number of a caller as a policy sees it: as it is in [-1, 1], beyond it by its logarithm.
+    """Return a number of a caller as a policy sees it: unchanged in [-1, 1], beyond that 1 plus its log10.
 
-    All other features are at most 1. Much larger ones would take over the columns of a linear model that
-    they share with others, and the gradients of a network; a million is a 7.
+    All other features are at most 1. Much larger ones would dominate the columns of a linear model that they
+    share with others, and the gradients of a network; a million becomes 7.
 
     >>> compressed(0.5), compressed(1), compressed(1e3), compressed(-1e6)
     (0.5, 1.0, 4.0, -7.0)

@@ -1,11 +1,11 @@
 """An exact cache of searches, shared by the processes of a machine: one SQLite file of bounded size.
 
-What was found is kept under a hash of all that a search depends on: what is searched and how, the version of
-its index, the text, the number of passages, the filter and the groups of the caller. A hit agrees in all of
-them. The file is a cache: it may be lost at any time, and where it cannot be used, every search is made.
+Passages are stored under a hash of all that a search depends on: the pipeline, the version of its index, the
+text, the number of passages, the filter and the groups of the caller. A hit agrees in all of them. The file
+may be lost at any time; while it is unusable, every search is made.
 
-A value is JSON after a hash of it, which also finds a damaged page: SQLite has no checksums. The usual
-library, diskcache, unpickles what it finds on the disk (CVE-2025-69872, not fixed; last release in 2023).
+A value is JSON after its hash, which also detects a damaged page: SQLite has no checksums. The usual library,
+diskcache, unpickles the files on the disk (CVE-2025-69872, not fixed; last release in 2023).
 """
 
 import asyncio
@@ -30,19 +30,19 @@ FILE = "retrieval.sqlite"
 PAGE_BYTES = 4096
 
 WAL_BYTES = 4 << 20
-"""Size that the write-ahead log is cut to, beside the file."""
+"""Size to which the write-ahead log is cut, in addition to the file."""
 
 LOOKUP_S = 0.1
-"""Seconds that a lookup may take; the search is made where it takes longer."""
+"""Longest time of a lookup in seconds, after which the search is made."""
 
 QUEUE = 64
-"""Lookups and entries in work; with more, searches are made and not kept."""
+"""Lookups and entries in work; beyond these, the cache is bypassed."""
 
 TOUCH_S = 60.0
-"""Seconds in which the use of an entry is noted once: a hit would be a write else."""
+"""Seconds between two records of the use of an entry, so that most hits only read."""
 
 EVICTED = 10
-"""One in so many entries goes where there is no room: those that were used longest ago."""
+"""When the file is full, one in so many entries is removed: those least recently used."""
 
 _TABLE = """
     CREATE TABLE IF NOT EXISTS found (
@@ -59,17 +59,17 @@ logger = logging.getLogger(__name__)
 
 
 class UnusableError(Exception):
-    """The file holds something else, or others may write to its folder."""
+    """The file is damaged or of another kind, or other users may write to its folder."""
 
 
 def make_key(searched: str, version: str, query: Query, k: int) -> bytes | None:
-    """Return the key of a search; None for a text that cannot be encoded.
+    """Return the key of a search; None: the text cannot be encoded.
 
     Args:
-        searched: Hash of what is searched and how.
+        searched: Hash of the pipeline, `ArmGraph.search_digest`.
         version: Version of its index.
-        query: What is searched for; its embeddings follow from the text.
-        k: Passages to find.
+        query: The query; its embeddings are a function of the text.
+        k: Number of passages to find.
     """
     where = None if query.where is None else query.where.model_dump(mode="json")
     try:
@@ -80,7 +80,7 @@ def make_key(searched: str, version: str, query: Query, k: int) -> bytes | None:
 
 
 def packed(key: bytes, retrieval: Retrieval) -> bytes | None:
-    """Return what a search has found as bytes; None where JSON would change it."""
+    """Return the result of a search as bytes; None: JSON would change it."""
     if not all(math.isfinite(passage.score) for passage in retrieval.passages):
         return None
     passages = [
@@ -95,7 +95,7 @@ def packed(key: bytes, retrieval: Retrieval) -> bytes | None:
 
 
 def unpacked(key: bytes, value: bytes) -> Retrieval:
-    """Return what a search had found, at no cost. Raises UnusableError."""
+    """Return the stored result of a search, with costs of 0. Raises UnusableError."""
     checksum, document = value[:16], value[16:]
     if checksum != _checksum(key, document):
         raise UnusableError("an entry is damaged")
@@ -109,13 +109,13 @@ def _checksum(key: bytes, document: bytes) -> bytes:
 
 
 class RetrievalCache:
-    """What searches have found. Of one event loop; one thread of its own reads and writes the file.
+    """A cache for a single event loop; a separate thread reads and writes the file.
 
     Args:
         folder: Folder of the file, closed to other users; it may be absent until the first search.
         size_bytes: Largest size of the file.
-        ttl_s: Seconds for which an entry counts; None for as long as its index does.
-        clock: Seconds since the epoch.
+        ttl_s: Seconds for which an entry counts; None: as long as the version of its index.
+        clock: Returns seconds since the epoch.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class RetrievalCache:
         self._waiting = 0
 
     async def get(self, key: bytes) -> Retrieval | None:
-        """Return what was found; None where it is not there, or not to be had at once."""
+        """Return the stored result, if it is there and can be read within `LOOKUP_S`."""
         looked_up = self._run(lambda database: self._read(database, key))
         if looked_up is None:
             return None
@@ -144,13 +144,13 @@ class RetrievalCache:
             return None
 
     def put(self, key: bytes, retrieval: Retrieval) -> None:
-        """Keep what was found, in the background."""
+        """Store a result, in the background."""
         value = packed(key, retrieval)
         if value is not None and len(value) < self._size_bytes:
             self._run(lambda database: self._write(database, key, value))
 
     async def settled(self) -> None:
-        """Wait until what was put by now is kept."""
+        """Wait until all results that were put so far are stored."""
         if (nothing := self._run(lambda _: None)) is not None:
             await nothing
 
@@ -161,7 +161,7 @@ class RetrievalCache:
         self._thread.shutdown()
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T | None] | None":
-        """Use the file in its thread; None where too much waits for it, or it cannot be used."""
+        """Use the file in its thread; None: the queue is full, or the file is unusable."""
         if not self._usable or self._waiting >= QUEUE:
             return None
         self._waiting += 1
@@ -175,7 +175,7 @@ class RetrievalCache:
             future.exception()
 
     def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
-        """Use the file; one that cannot be used is not tried again."""
+        """Use the file; after it proved unusable, it is given up."""
         if not self._usable:
             return None
         try:
@@ -237,7 +237,7 @@ class RetrievalCache:
 
 
 def _evict(database: sqlite3.Connection) -> bool:
-    """Remove the entries that were used longest ago; return whether there were any."""
+    """Remove the least recently used entries; return whether there were any."""
     oldest = "SELECT rowid FROM found ORDER BY used LIMIT 1 + (SELECT count(*) FROM found) / ?"
     return database.execute(f"DELETE FROM found WHERE rowid IN ({oldest})", (EVICTED,)).rowcount > 0
 

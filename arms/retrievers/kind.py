@@ -46,7 +46,7 @@ MemberNames = Annotated[tuple[str, ...], Field(min_length=2, max_length=MOST_MEM
 
 
 def _each_once(stages: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
-    """Refuse an arm that is asked twice, and too many of them."""
+    """Check that each arm is in one stage, and that they are not too many. Raises ValueError."""
     arms = Counter(arm for stage in stages for arm in stage)
     if (total := arms.total()) > MOST_MEMBERS:
         raise ValueError(f"the stages have {total:,} arms: at most {MOST_MEMBERS} fit")
@@ -61,7 +61,7 @@ Stages = Annotated[
     Field(min_length=2, max_length=MOST_MEMBERS),
     AfterValidator(_each_once),
 ]
-"""Names of arms by the stages of a cascade; those of a stage answer together, and each arm once."""
+"""Names of arms by the stages of a cascade; the arms of a stage answer together, and each arm once."""
 
 
 class ArmSpec(BaseModel):
@@ -106,7 +106,7 @@ class ArmSpec(BaseModel):
     @field_validator("params")
     @classmethod
     def _storable(cls, params: dict[str, Any]) -> dict[str, Any]:
-        """Refuse parameters that the log could not store."""
+        """Check that the log can store the parameters."""
         try:
             orjson.loads(orjson.dumps(params))
         except (orjson.JSONEncodeError, RecursionError) as error:
@@ -118,11 +118,11 @@ class ArmSpec(BaseModel):
 
 @dataclass(frozen=True)
 class Trust:
-    """Which arms are trusted, and what the others may reach.
+    """The trusted arms, and what other arms may reach.
 
     Attributes:
         arms: The arms of the configuration file, which may reach everything.
-        new_arms: What others may reach.
+        new_arms: What other arms may reach.
     """
 
     arms: tuple[ArmSpec, ...]
@@ -152,10 +152,10 @@ def _no_writer(_: Prompt) -> tuple[str, Chunk]:
 
 
 class AnswerSelector(Protocol):
-    """Selects one of several answers to a question; thread-safe.
+    """Selects an answer to a question among those of the arms; thread-safe.
 
     Attributes:
-        k: Passages of each arm that it reads, and that an answer is written from.
+        k: Number of passages of each arm that it reads, and that an answer is written from.
     """
 
     k: int
@@ -167,16 +167,16 @@ class AnswerSelector(Protocol):
         found: Sequence[Sequence[Passage]],
         vectors: Mapping[str, NDArray[np.float32]],
     ) -> int:
-        """Return the index of the best answer, the first of several.
+        """Return the index of the best answer; of equals the first.
 
         Args:
             query: The question, embedded with the backbone of the selector.
-            answers: One per arm, in the order of `SelectorSpec.arms`.
+            answers: The answer of each arm, in the order of `SelectorSpec.arms`.
             found: The passages of each answer, best first.
             vectors: Unit vectors of the passages that are in the corpus, shape (dim,), by id.
 
         Raises:
-            ArmError: The inputs do not fit the selector.
+            ArmError: The selector was trained for other inputs.
         """
         ...
 
@@ -202,12 +202,12 @@ class SelectorSpec:
 
 @dataclass(frozen=True, slots=True)
 class CascadeStep:
-    """What a cascade does next.
+    """The decision of a cascade after a stage.
 
     Attributes:
         pick: Index of the best answer so far.
-        probability: Predicted, that it is right.
-        gain: Predicted reward of going on; None at the last stage.
+        probability: Predicted probability that this answer is right.
+        gain: Predicted gain in reward of running the next stage; None at the last stage.
         goes_on: Whether the next stage runs.
     """
 
@@ -221,7 +221,7 @@ class CascadeDecider(Protocol):
     """Decides after each stage of a cascade whether to stop; thread-safe.
 
     Attributes:
-        k: Passages of each arm that it reads, and that an answer is written from.
+        k: Number of passages of each arm that it reads, and that an answer is written from.
     """
 
     k: int
@@ -233,12 +233,12 @@ class CascadeDecider(Protocol):
 
         Args:
             question: The question.
-            answers: Answers of the arms of all stages so far, in order; None where an arm failed, not all of
-                them.
+            answers: Answers of the arms of all stages so far, in order; None: the arm failed. At least one
+                has answered.
             found: The passages of each answer, best first.
 
         Raises:
-            ArmError: The inputs do not fit the decider.
+            ArmError: The decider was trained for other inputs.
         """
         ...
 
@@ -249,7 +249,7 @@ class DeciderSpec:
 
     Attributes:
         folder: Folder of the trained cascade.
-        stages: Names of its arms.
+        stages: Names of the arms by stage.
         writing: Settings of the answers.
     """
 
@@ -259,10 +259,10 @@ class DeciderSpec:
 
 
 class OpenTrained(Protocol):
-    """Opens what was trained for an arm: a router that selects answers, or the decider of a cascade.
+    """Opens a model that was trained for an arm: a router that selects answers, or the decider of a cascade.
 
     Raises:
-        ArmBuildError: It does not fit.
+        ArmBuildError: It was trained for other arms or settings.
     """
 
     @overload
@@ -284,14 +284,14 @@ class Resources:
     """The resources that arms are built from.
 
     Attributes:
-        corpus: The passages: those that an arm searches, or all of them.
+        corpus: The passages: of the corpus that an arm searches, or of all.
         indexes: The folder of the indexes.
         backbones: Embedding models by name.
         specs: Every arm by name; an arm may refer to others.
         embed: Embeds a text that an arm wrote, such as a follow-up query.
         write: Prompts the language model; blocking, thread-safe.
-        open_selector: Opens what was trained for an arm.
-        trust: Which arms may reach what; None where all of them are trusted.
+        open_selector: Opens a model that was trained for an arm.
+        trust: Trusted arms, and what others may reach; None: all arms are trusted.
     """
 
     corpus: Corpus
@@ -317,7 +317,7 @@ class Resources:
         return replace(self, corpus=self.corpus.part(spec.corpus))
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the object of a key, made once for a corpus: such as an index of several arms."""
+        """Return the object of a key, made once for a corpus, such as an index that arms share."""
         key = (self.corpus.prefix, key)
         with self._lock:
             if key not in self._shared:
@@ -337,7 +337,7 @@ class BatchedArms(Protocol):
     backbones: frozenset[str]
 
     def positions(self, query: Query, k: int) -> NDArray[np.intp]:
-        """Return the positions that each arm finds, best first, shape (n_arms, k); -1 for none.
+        """Return the positions that each arm finds, best first, shape (n_arms, k), filled up with -1.
 
         Raises:
             ArmError: The search failed.
@@ -354,7 +354,7 @@ def _none(_: BaseModel) -> tuple[str, ...]:
 
 
 class Passages(Protocol):
-    """What is read of a corpus."""
+    """The part of a corpus that versions and batches read."""
 
     @property
     def name(self) -> str:
@@ -363,7 +363,7 @@ class Passages(Protocol):
 
     @property
     def digest(self) -> str:
-        """Changes when ids, titles or texts do."""
+        """Hash of ids, titles and texts."""
         ...
 
     def __len__(self) -> int: ...
@@ -373,16 +373,16 @@ class Passages(Protocol):
         ...
 
     def known(self, ids: Iterable[str]) -> Mapping[str, int]:
-        """Return the positions of the ids that are in it."""
+        """Return the positions of the ids that the corpus has."""
         ...
 
 
 ReadVersion = Callable[[bool], str | None]
-"""Whether to ask again what was asked seconds ago -> a version; None where it is unknown. Raises ArmError."""
+"""Whether to bypass an answer of seconds ago -> a version; None: unknown. Raises ArmError."""
 
 
 def of_corpus(params: BaseModel, have: Resources) -> ReadVersion:
-    """Return the version of an index over the corpus, which stays what it is while the process runs."""
+    """Return a reader of the version of an index over the corpus, which is constant in a process."""
     backbone = getattr(params, "backbone", None)
     version = digest_contents(have.corpus)
     if backbone is not None:
@@ -412,29 +412,29 @@ class Kind(Generic[P]):
     Attributes:
         name: `kind` in the configuration.
         summary: What such an arm does. Links are relative to `docs/guide/arms.md`.
-        params: Parameters.
-        build: Build an arm from its name, parameters, resources and members.
-        prepare: Build its index if it is missing.
-        batch: Make batches of arms of this kind that share work; None without batches.
-        backbones: Return the backbones that parameters refer to.
-        embeds: Return those that a query must have; None for all of them.
-        members: Return the arms that parameters refer to.
-        models: Return the models that it loads itself, for `armwise.arms.models.locate`.
-        check_reach: Refuse parameters that reach what a new arm may not. Raises ArmError.
+        params: Class of its parameters.
+        build: Builds an arm from its name, parameters, resources and members.
+        prepare: Builds its index if it is missing.
+        batch: Makes batches of arms of this kind that share work, if the kind can.
+        backbones: Returns the backbones that parameters refer to.
+        embeds: Returns the backbones that a query must be embedded with; None: all of them.
+        members: Returns the arms that parameters refer to.
+        models: Returns the models that it loads itself, for `armwise.arms.models.locate`.
+        check_reach: Checks that a new arm may reach what parameters name. Raises ArmError.
         features: Numeric parameters that a policy sees.
-        steps: Return the expected rounds of retrieval.
-        searches: Return how often a search is expected to search the member of a name.
-        light: Whether a search takes a few milliseconds of one thread, members apart, and waits for
-            nothing: such an arm runs beside HTTP.
-        embeds_texts: Whether it embeds texts of its own, such as follow-up queries.
+        steps: Returns the expected rounds of retrieval.
+        searches: Returns the expected number of searches of a member by name.
+        light: Whether a search takes a few milliseconds of a thread and never waits, members apart: such an
+            arm runs in the ingress.
+        embeds_texts: Whether it embeds texts that it writes, such as follow-up queries.
         filters: Whether a search honours `Query.where` and `Query.groups`, members apart.
-        version: Return what reads the version of its own index; None for a kind without one. The version of
-            an arm that has none and has members is theirs; without members it is unknown.
-        draws: Whether the same search may find something else: by the seed of the query, or where a model
-            fails without an error.
-        bound: Return the most that a search spends, that of its members included; None where it prompts no
-            language model itself and searches each member at most once.
-        example: Parameters of a small arm of this kind. It stands in `docs/guide/arms.md`, and the tests of
+        version: Returns the reader of the version of its index; None: the kind has no index, and the version
+            of an arm is that of its members, or unknown.
+        draws: Whether repeating a search may find something else: by the seed of the query, or when a model
+            fails silently.
+        bound: Returns the most that a search spends, members included; None: it prompts no language model
+            itself and searches each member at most once.
+        example: Parameters of a small arm of this kind. It is shown in `docs/guide/arms.md`, and the tests of
             every kind build it. An arm in it is the example of the kind of that name; a backbone is `minilm`.
     """
 

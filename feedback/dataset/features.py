@@ -22,7 +22,7 @@ _FEATURES = 1 << 8
 def featurize(contexts: Sequence[Context]) -> Any:
     """Hash the words and the named features of each question, shape (n, d), sparse.
 
-    Embeddings are added where all contexts carry one of the same length.
+    Embeddings are added if all contexts have one, of the same length.
     """
     from scipy import sparse
     from sklearn.feature_extraction import FeatureHasher
@@ -61,9 +61,9 @@ def described(examples: Callable[[], Iterator[Example]]) -> Describe:
 def arm_categories(examples: Callable[[], Iterator[Example]]) -> Categorize:
     """Return a function from arms and positions to the discrete features of these arms.
 
-    Features named `family=bm25`, `family=dense` and so on are one, `family`; others differ by their
-    number, rounded to six digits. Scores of a router and similarities are no features: they predict the
-    reward of the row.
+    Features named `family=bm25`, `family=dense` and so on are values of one feature, `family`; others are
+    categories by their number, rounded to six digits. Scores of a router and similarities are left out: they
+    predict the reward of the row.
 
     Args:
         examples: Starts a new pass over the examples, in order.
@@ -107,7 +107,7 @@ def _discrete(features: Mapping[str, float]) -> Mapping[str, object]:
 
 
 def _contexts(examples: Iterator[Example], seq: Integers) -> Iterator[Context]:
-    """Yield the contexts at some positions, which rise."""
+    """Yield the contexts at rising positions."""
     rest = iter(np.asarray(seq).tolist())
     position = next(rest, None)
     for example in examples:

@@ -7,7 +7,7 @@ Both go through three steps, in the order of this file:
 
     Decisions    columns of decisions (`feedback.decisions`)
     LogFilter    keeps the rows that can be evaluated, and counts the others by reason
-    Log          the rows that are left
+    Log          the kept rows
 """
 
 from collections import Counter
@@ -62,7 +62,7 @@ FAILED = "failed"
 NO_REWARD = "no reward"
 
 _SAME = 1e-9
-"""How far a propensity may be from its distribution."""
+"""Largest difference of a propensity from the entry of its distribution."""
 
 
 class EmptyLogError(ValueError):
@@ -72,11 +72,11 @@ class EmptyLogError(ValueError):
 class LogFilter:
     """Collects the rows that can be evaluated, in order, and counts the others by their first reason.
 
-    Rows without any propensity are left out where others have one. Where none has one, they are a log without
+    Rows that lack a propensity are left out if others have one. If all lack it, they become a log without
     propensities, on which only predictions of rewards can be averaged.
 
     Args:
-        selection: Which decisions are wanted.
+        selection: Which decisions are selected.
     """
 
     def __init__(self, selection: Selection) -> None:
@@ -111,13 +111,13 @@ class LogFilter:
         self._keep_unknown(batch, np.flatnonzero(kept & none))
 
     def _keep_unknown(self, batch: Decisions, rows: Integers) -> None:
-        """Append rows without any propensity."""
+        """Append rows that lack a propensity."""
         self._enter(self._unknown_column, batch, rows)
         propensity = np.full(len(rows), np.nan)
         self._unknown.append(_part(self._unknown_column, batch, rows, propensity))
 
     def _enter(self, columns: dict[str, int], batch: Decisions, rows: Integers) -> None:
-        """Number the arms of rows that have no column yet."""
+        """Give a column to the arms of rows that lack one."""
         draws, first = np.unique(batch.draw.codes[rows], return_index=True)
         for code in draws[np.argsort(first)]:
             for name in batch.draw.values[code].arms:
@@ -136,7 +136,7 @@ class LogFilter:
         """Return the kept rows as arguments of `Log`; the filter is empty afterwards.
 
         Raises:
-            EmptyLogError: No row was kept.
+            EmptyLogError: All rows were left out.
         """
         unknown = sum(len(part["seq"]) for part in self._unknown)
         if unknown and not any(len(part["seq"]) for part in self._parts):
@@ -239,7 +239,7 @@ def _reasons(
 
 
 def _renumbered(codes: Integers) -> Integers:
-    """Return codes from 0, none left out, in the order of the old ones."""
+    """Return codes 0, 1, 2, without gaps, in the order of the old ones."""
     return np.unique(codes, return_inverse=True)[1]
 
 
@@ -247,7 +247,7 @@ def _renumbered(codes: Integers) -> Integers:
 
 
 CLUSTERS = {"question": "questions", "episode": "episodes", "user": "users"}
-"""What rows can share so that they are one observation, and the attribute of `Log` with the codes of it."""
+"""Kinds of clusters, whose rows are one observation: the attribute of `Log` with their codes, by name."""
 
 Describe = Callable[[Integers], Any]
 """Returns features of the rows at some positions of the training log, shape (n, d), sparse or dense."""
@@ -256,7 +256,7 @@ Categorize = Callable[[tuple[str, ...], Integers], Integers]
 """Returns the discrete features of arms, by name, at some positions, shape (n, n_arms, n_features)."""
 
 ProgressCallback = Callable[[str, int, int | None], None]
-"""Called with the step, how much of it is done, and out of how much, where that is known."""
+"""Called with the step, the amount that is done, and the total if it is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,27 +265,26 @@ class Log:
 
     Attributes:
         arms: Every arm that was eligible in some row.
-        drawn: Column of the arm that was drawn, shape (n,).
-        propensity: Probability with which it was drawn, shape (n,), in (0, 1]; NaN in all rows where none is
-            on record.
+        drawn: Column of the drawn arm, shape (n,).
+        propensity: Probability with which it was drawn, shape (n,), in (0, 1]; NaN in all rows of a log
+            without propensities.
         reward: Reward, shape (n,), finite.
-        questions: Rows that ask the same have the same code, shape (n,), from 0, none left out.
+        questions: Code of the question, shape (n,): 0, 1, 2, without gaps.
         seq: Position in the training log, shape (n,), rising.
-        at: When it was decided, seconds since the epoch, UTC, shape (n,).
-        version: Version of the policy that it was drawn by, shape (n,).
-        p_log: The logged distribution, shape (n, n_arms), 0 where an arm was not eligible; None where
-            only the drawn arm's probability is known.
-        excluded: Examples that were left out, by reason.
-        describe: Returns the features of rows; None where there are none.
-        estimated: Rows whose propensity was estimated from frequencies, and not recorded.
-        episodes: Rows of the same episode have the same code, shape (n,), from 0, none left out; None where
-            that is not known.
-        users: Rows of the same end user have the same code, as `episodes`.
-        cut: Whether a decision of the episode of a row is not among the rows, shape (n,); None for none.
-        categorize: Returns the discrete features of the arms of rows; None where there are none.
+        at: Time of the decision, seconds since the epoch, UTC, shape (n,).
+        version: Version of the policy that drew it, shape (n,).
+        p_log: The logged distribution, shape (n, n_arms), 0 for an arm that was not eligible; None: only the
+            probability of the drawn arm is known.
+        excluded: Number of examples that were left out, by reason.
+        describe: Returns the features of rows, if there are any.
+        estimated: Number of rows whose propensity was estimated from frequencies.
+        episodes: Code of the episode, shape (n,): 0, 1, 2, without gaps; None: unknown.
+        users: Code of the end user, like `episodes`.
+        cut: Whether the rows lack a decision of the episode of a row, shape (n,); None: all are there.
+        categorize: Returns the discrete features of the arms of rows, if there are any.
 
     Raises:
-        ValueError: Shapes that differ, an empty log, or a value out of its range.
+        ValueError: Shapes differ, the log is empty, or a value is out of its range.
     """
 
     arms: tuple[str, ...]
@@ -338,7 +337,7 @@ class Log:
 
     @cached_property
     def has_propensities(self) -> bool:
-        """Whether propensities are known: without them nothing can be weighed."""
+        """Whether propensities are known, which weights require."""
         return not bool(np.isnan(self.propensity).all())
 
     @property
@@ -356,7 +355,7 @@ class Log:
         """Features of each row, shape (n, d), sparse or dense; computed on first access.
 
         Raises:
-            ValueError: The log has none.
+            ValueError: The log lacks features.
         """
         if self.describe is None:
             raise ValueError("the log has no features: read it from a source, or give `describe`")
@@ -367,7 +366,7 @@ class Log:
         """Discrete features of each arm in each row, shape (n, n_arms, n_features); see `arm_categories`.
 
         Raises:
-            ValueError: The log has none.
+            ValueError: The log lacks them.
         """
         if self.categorize is None:
             raise ValueError("the log has no features of its arms")
@@ -381,13 +380,13 @@ class Log:
         return codes
 
     def clustered(self, by: str | None) -> "Log":
-        """Return the log with rows that share something as one observation, in the place of a question.
+        """Return the log with the clusters of another kind in the place of questions.
 
         Args:
-            by: A name out of `CLUSTERS`; None where each row is one observation.
+            by: A name out of `CLUSTERS`; None: each row is an observation.
 
         Raises:
-            ValueError: Another name, or the log does not have it.
+            ValueError: The name is unknown, or the log lacks the codes.
 
         >>> pairs = Log.from_arrays(("a",), np.array([0, 0]), np.ones(2), propensity=np.ones(2))
         >>> pairs.clustered(None).questions.tolist()
@@ -403,7 +402,7 @@ class Log:
         return self if by == "question" else replace(self, questions=codes)
 
     def where(self, kept: Flags) -> "Log":
-        """Return the log of some rows, at least one; `kept` has shape (n,)."""
+        """Return the log of the rows selected by `kept`, shape (n,); there must be at least one."""
         cut = None if self.cut is None else self.cut[kept]
         if self.episodes is not None:
             missing = np.bincount(self.episodes, ~kept) > 0
@@ -438,10 +437,10 @@ class Log:
         )
 
     def eligible(self, arm: str) -> Flags:
-        """Return the rows in which an arm was eligible, shape (n,); all rows where that is not known.
+        """Return the rows in which an arm was eligible, shape (n,); all rows if that is unknown.
 
         Raises:
-            ValueError: The arm is not in the log.
+            ValueError: The log lacks the arm.
         """
         if arm not in self.column:
             raise ValueError(f"arm {arm!r} is not in the log; it has: {', '.join(self.arms)}")
@@ -453,8 +452,8 @@ class Log:
     def reach(self, p_target: Floats) -> Floats:
         """Return the largest weight that each row could have had under a target, shape (n,).
 
-        Where only the propensity of the drawn arm is known, the other arms are taken to be as likely: a
-        guess for hedging, not a bound. Where none is known, nothing has a weight.
+        If only the propensity of the drawn arm is known, the other arms are assumed to be as likely: a guess
+        for hedging rather than a bound. Without propensities, weights are 0.
 
         Args:
             p_target: The distribution of the target, shape (n, n_arms).
@@ -493,18 +492,18 @@ class Log:
 
         Args:
             arms: Names of the columns.
-            drawn: Column of the arm that was drawn, shape (n,).
+            drawn: Column of the drawn arm, shape (n,).
             reward: Reward, shape (n,).
             p_log: The logged distribution, shape (n, n_arms).
             propensity: Propensity of the drawn arm, shape (n,); by default taken from `p_log`.
-            questions: Codes of the questions, shape (n,); None where each row has its own.
+            questions: Codes of the questions, shape (n,); None: all questions differ.
             X: Features, shape (n, d).
             episodes: Codes of the episodes or slates, shape (n,), in the order of the rows.
             users: Codes of the end users, shape (n,).
             categories: Discrete features of each arm in each row, as codes, shape (n, n_arms, n_features).
 
         Raises:
-            ValueError: Neither `p_log` nor `propensity`, or as `Log`.
+            ValueError: Both `p_log` and `propensity` are missing, or `Log` refuses the arrays.
         """
         n = len(reward)
         if propensity is None:
@@ -541,12 +540,12 @@ class Log:
         Args:
             examples: The training log, in order.
             rule: The rule of their rewards.
-            selection: Which of them are selected.
-            describe: Returns their features.
-            categorize: Returns the discrete features of arms, by their names, at some positions.
+            selection: Which examples are selected.
+            describe: Returns the features of rows.
+            categorize: Returns the discrete features of arms, by their names, at positions.
 
         Raises:
-            EmptyLogError: No example is left.
+            EmptyLogError: All examples are left out.
         """
         return cls.from_decisions(tabulate(examples, rule, selection), selection, describe, categorize)
 

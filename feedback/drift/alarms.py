@@ -1,7 +1,7 @@
-"""Drift alarms: the learner raises them, and labels or a recipe that begins after them close them.
+"""Drift alarms: the learner raises them; new labels, or a recipe that begins after them, close them.
 
-Every replica reads them. A change at one position of a training log is one row, however often the training
-log is read.
+Every replica reads them. A change at a position of a training log is one row, however often the training log
+is read.
 """
 
 import time
@@ -30,9 +30,9 @@ class Alarm:
         before: The expected value without the change.
         after: The observed value.
         example_seq: Position of the training log at which it was detected.
-        at: When it was detected, seconds since the epoch, UTC; in an old log that is read again, the deadline
-            of the decision at which it is detected, the latest time at which it could have been.
-        rater: Who gave more than its share of the newest ratings, and may be the reason; None for nobody.
+        at: When it was detected, seconds since the epoch, UTC; at most the deadline of the decision at which
+            it was detected, which counts when an old log is read again.
+        rater: A rater beyond its share of the newest ratings, who may be the cause, if any.
     """
 
     recipe: str
@@ -50,10 +50,10 @@ class Alarms:
     """A summary of all alarms.
 
     Attributes:
-        count: How many there are.
-        newest: The one that was detected last; None if there is none.
-        warm_start_open: Whether neither labels inserted later nor a later starting point of the promoted
-            recipe have closed it.
+        count: Number of alarms.
+        newest: The alarm that was detected last.
+        warm_start_open: Whether it still calls for a warm start: labels inserted later, or a later starting
+            point of the promoted recipe, close it.
     """
 
     count: int = 0
@@ -61,22 +61,22 @@ class Alarms:
     warm_start_open: bool = False
 
     def raised_until(self, spec: DriftSpec) -> float | None:
-        """Return the end of the raised floor, seconds since the epoch; None without an alarm."""
+        """Return the end of the raised floor, seconds since the epoch; None: there was no alarm."""
         return None if self.newest is None else self.newest.at + spec.raised_s
 
 
 def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm], join: str | None = None) -> int:
-    """Write the alarms that are new, and return how many these are.
+    """Write the alarms that are new, and return their number.
 
     Args:
         store: The log.
         epoch: The right to write, from `take_epoch`.
         alarms: The alarms.
-        join: Digest of the training log: an alarm of another recipe at the same position of it is not new.
+        join: Digest of the training log, in which recipes share an alarm at the same position.
 
     Raises:
-        SupersededError: Another learner has taken over; nothing was written.
-        LogUnavailableError: Nothing was written.
+        SupersededError: Another learner has taken over.
+        LogUnavailableError: Try again later.
     """
     a = t.alarms.c
     with store.writing() as connection:
@@ -107,7 +107,7 @@ def read_alarms(store: Store, join: str | None = None, active: ActivePolicy | No
 
     Args:
         store: The log.
-        join: Digest of the training log of the alarms; None for any.
+        join: Digest of the training log of the alarms; None: any.
         active: The active policy; a promoted recipe that begins to learn at an alarm or after it closes it.
 
     Raises:
@@ -143,8 +143,8 @@ def newest_alarms(store: Store, limit: int, join: str | None = None) -> list[Ala
 
     Args:
         store: The log.
-        limit: How many at most.
-        join: Digest of the training log of the alarms; None for any.
+        limit: Largest length of the list.
+        join: Digest of the training log of the alarms; None: any.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -158,7 +158,7 @@ def newest_alarms(store: Store, limit: int, join: str | None = None) -> list[Ala
 
 
 def record_warm_start(store: Store, labels: int, now: float) -> None:
-    """Record that labels were inserted, which closes the alarms before."""
+    """Record that labels were inserted, which closes earlier alarms."""
     with store.writing() as connection:
         connection.execute(sa.insert(t.warm_starts), {"labels": labels, "at": now})
 
@@ -173,8 +173,8 @@ class Watch:
         recipe: Digest of the learner's recipe.
         epoch: The right to write, from `take_epoch`.
         learned: Position of the training log up to which the policy has learned or skipped examples; those
-            in the block of the next one are read again.
-        clock: Seconds since the epoch.
+            in the block of the next example are read again.
+        clock: Returns seconds since the epoch.
 
     Raises:
         LogUnavailableError: The log cannot be read.
@@ -198,14 +198,14 @@ class Watch:
             self.see(example)
 
     def over(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yield the next examples, each after it was monitored; learned observations are not monitored."""
+        """Yield the next examples, each after it was monitored; learned observations are just passed on."""
         for example in examples:
             if observed.find_source(example.decision) is None:
                 self.see(example)
             yield example
 
     def see(self, example: Example) -> None:
-        """Monitor the next example; one without a reward is skipped."""
+        """Monitor the next example, if it has a reward."""
         reward = self._rule.compute_reward(example)
         if reward is None:
             return
@@ -218,11 +218,11 @@ class Watch:
         self._found.append(Alarm(self._recipe, detector=detector, at=at, **asdict(change)))
 
     def report(self) -> None:
-        """Write the alarms that were found since the last call.
+        """Write the alarms that were detected since the last call.
 
         Raises:
-            SupersededError: Another learner has taken over; nothing was written.
-            LogUnavailableError: Nothing was written.
+            SupersededError: Another learner has taken over.
+            LogUnavailableError: Try again later.
         """
         if self._found:
             rater = raters.foremost(self._store, self._rule)

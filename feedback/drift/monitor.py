@@ -1,16 +1,16 @@
 """Monitor a training log for drift.
 
-    reward of <arm>           its reward, less the part that its questions explain
+    reward of <arm>           the reward, minus the part that its questions explain
     length of questions       in words, up to `LONGEST`
-    unknown features          share of a question's features that the reference questions did not have
+    unknown features          share of a question's features that the reference questions lack
     likeness of embeddings    to the mean of the reference questions, about a cosine
 
-A policy that learns changes which questions an arm gets, so the arm's mean reward changes without drift. The
-reward that features of a question predict is therefore learned, and subtracted.
+A policy that learns changes which questions an arm gets, so the arm's mean reward changes even without drift.
+The reward that features of a question predict is therefore learned, and subtracted.
 
-All statistics restart every `BLOCK` examples. So the detected changes depend on the training log alone, not
-on where a reader stopped, and a reader that resumes reads one block again at most. Labels are skipped: they
-are not traffic. The detectors are those of river.
+All statistics restart every `BLOCK` examples. So the detected changes are a function of the training log,
+wherever a reader stopped, and a reader that resumes reads at most one block again. Labels, which are not
+traffic, are skipped. The detectors are those of river.
 """
 
 import math
@@ -123,7 +123,7 @@ class MonitoredSeries:
     Args:
         spec: Settings of the detector.
         span: Scales the differences.
-        possible: Smallest and largest possible value, which an expected mean is cut to.
+        possible: Smallest and largest possible value, to which an expected mean is cut.
     """
 
     __slots__ = ("_detector", "_n", "_possible", "_recent", "_span", "_total")
@@ -174,7 +174,7 @@ SMALL = 1e-9
 """Squared norm of the features below which they are not normalised."""
 
 NAMES = 10_000
-"""Named features that predict the reward of an arm, the first ones seen; bounds the memory."""
+"""Largest number of named features that predict the reward of an arm, the first seen; bounds the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Change:
 
     Attributes:
         subject: What has changed, such as `reward of bm25`.
-        before: The expected mean of the last `RECENT` values without a change.
+        before: The expected mean of the last `RECENT` values had nothing changed.
         after: The mean of the last `RECENT` values.
         example_seq: Position of the training log at which it was detected.
     """
@@ -195,7 +195,7 @@ class Change:
 
 
 class Monitor:
-    """Detectors over a training log that is read from the start of a block, each example once and in order.
+    """Detectors over a training log that is read from the start of a block, in order.
 
     Args:
         spec: Settings of the detectors.
@@ -240,7 +240,7 @@ def find_start(seq: int) -> int:
 
 
 def span(rule: RewardRule) -> float:
-    """Return how far apart two rewards can be, costs aside.
+    """Return the largest difference between two rewards, costs aside.
 
     >>> from armwise.feedback.reward import Metric
     >>> span(RewardRule(metrics={"right": Metric(), "thumb": Metric(range=(-1, 1))}))
@@ -279,7 +279,7 @@ class _Arm:
         return self._stream.see(reward, min(self._span, max(-self._span, expected)))
 
     def _update(self, named: Mapping[str, float], embedding: tuple[float, ...], reward: float) -> float:
-        """Learn a reward, and return the prediction from the features before."""
+        """Learn a reward, and return the prediction from before."""
         weights, squares, values = self._weights, self._squares, named.values()
         expected: float = sum(map(mul, map(weights.__getitem__, named), values))
         norm: float = sum(map(mul, values, values))
@@ -350,7 +350,7 @@ class _Questions:
 def _direction(vectors: Sequence[tuple[float, ...]]) -> NDArray[np.float64]:
     """Return the mean of vectors, scaled so that a product with one of them is about a cosine, shape (dim,).
 
-    Vectors of another dimension than the last one's are from another configuration, and left out.
+    Vectors of another dimension than that of the last are from another configuration, and left out.
 
     >>> _direction([(3.0,), (0.0, 2.0), (0.0, 4.0)]).round(3).tolist()
     [0.0, 0.333]

@@ -1,8 +1,7 @@
-"""Model calls of a decision: known by their ids, and what is part of another one counts once.
+"""Model calls of decisions, identified by their ids; a call that is part of another counts once.
 
-Tracing of two libraries records one call twice, one span inside the other. Both are one call where no tool
-or agent stands between them: the outer one is the decision, and an amount counts at the outermost span that
-has it.
+Two tracing libraries record a call twice, as a span inside another. Unless a tool or agent is between them,
+both are one call: the outer span is the decision, and an amount counts at the outermost span that has it.
 """
 
 from collections import defaultdict
@@ -16,11 +15,11 @@ from armwise.feedback.exchange.imported import BadValue
 from armwise.feedback.exchange.table import is_missing, number
 
 DEEPEST = 100
-"""Levels of spans that are looked through for the call around one."""
+"""Levels of spans that are searched for the call around a span."""
 
 
 class SpanKind(Enum):
-    """What a span is."""
+    """Kind of a span."""
 
     MODEL = "a model call"
     STEP = "a step of the program"
@@ -29,7 +28,7 @@ class SpanKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """What a call cost.
+    """The amounts of a call.
 
     Attributes:
         total_cost: Dollars.
@@ -52,12 +51,12 @@ class TracedCall:
     Attributes:
         where: File, and the line or row.
         ident: Id of the call.
-        parent: Id of the span around it; empty for none.
-        group: Id of what it is joined with; empty for none.
-        kind: What it is.
-        model: Name of the model; None for none.
+        parent: Id of the span around it; empty: it has none.
+        group: Id of the decision that it is joined with; empty: it has none.
+        kind: Kind of the span.
+        model: Name of the model, if any.
         began: When it began, in any unit.
-        amounts: What it cost.
+        amounts: Cost and tokens.
     """
 
     where: str
@@ -74,7 +73,7 @@ class Calls:
     """The calls of all decisions, each once.
 
     Attributes:
-        by_group: Whether calls are joined by their group, else with the outermost call around them.
+        by_group: Whether calls are joined by their group; otherwise by the outermost call around them.
     """
 
     by_group = True
@@ -85,7 +84,7 @@ class Calls:
         self._asked: set[str] = set()
 
     def add(self, call: TracedCall, at: float = 0.0) -> bool:
-        """Note a version of a call; return whether its id occurred before."""
+        """Record a version of a call; return whether its id occurred before."""
         return self._calls.add(call.ident, at, call)
 
     def around(self, ident: str) -> list[TracedCall]:
@@ -116,7 +115,7 @@ class Calls:
         return around[-1].ident if around else call.ident
 
     def fill(self, group: str, row: dict[str, Any]) -> None:
-        """Write into a row what it does not have itself: the first model, and the sums of the amounts."""
+        """Write into a row what it lacks: the first model, and the sums of the amounts."""
         calls = self.joined(group)
         models = [call for call in calls if call.kind is SpanKind.MODEL and call.model]
         if is_missing(row.get("model")) and models:
@@ -131,7 +130,7 @@ class Calls:
         return any(getattr(outer.amounts, name) for outer in self.around(call.ident))
 
     def alone(self) -> Iterator[TracedCall]:
-        """Yield the calls of groups that no decision asked for."""
+        """Yield the calls of groups that match no decision."""
         for call in self._calls:
             if self.by_group and call.group not in self._asked and any(astuple(call.amounts)):
                 yield call
@@ -150,10 +149,10 @@ def is_nothing(value: Any) -> bool:
 
 
 def amount(values: Mapping[str, Any], *names: str) -> float:
-    """Return the first amount that is there; 0 for none.
+    """Return the first amount that is given; 0: none is.
 
     Raises:
-        BadValue: It is no number, or below 0.
+        BadValue: It is not a number, or below 0.
 
     >>> amount({"a": None, "b": "3"}, "a", "b")
     3.0

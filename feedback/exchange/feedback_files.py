@@ -1,8 +1,8 @@
-"""Feedback beside the decisions: scores that name what they are on, in files of their own or between rows.
+"""Feedback apart from the decisions: scores with the id of their target, in separate files or between rows.
 
-Two shapes are known by their columns: one line a score, with the name of the metric (`target_id`,
+Two layouts are recognised by their columns: a line for each score, with the name of the metric (`target_id`,
 `metric_name`, `value` of TensorZero; `traceId`, `name`, `value` of Langfuse), and a table with an id and a
-reward. Of several scores of one name on one thing the newest counts, as in TensorZero's own queries
+reward. Of the scores of a name on a target the newest counts, as in TensorZero's queries
 (`ROW_NUMBER() OVER (PARTITION BY target_id ORDER BY timestamp DESC)`).
 """
 
@@ -21,15 +21,15 @@ from armwise.feedback.jsonl import ExchangeError
 
 @dataclass(frozen=True, slots=True)
 class GivenScore:
-    """One score.
+    """A score in a file.
 
     Attributes:
         where: File, and the line or row.
-        targets: What it is on.
-        name: Name of the metric; empty without one.
-        value: As it is in the file.
-        at: When it was given, seconds since the epoch; 0 where that is not on record.
-        ident: Id of the score; empty without one.
+        targets: Ids of the decisions or episodes that it is on.
+        name: Name of the metric; empty if the file lacks it.
+        value: The value, as in the file.
+        at: When it was given, seconds since the epoch; 0: unknown.
+        ident: Id of the score; empty if the file lacks it.
     """
 
     where: str
@@ -41,34 +41,34 @@ class GivenScore:
 
 
 TARGETS = ("target_id", "trace_id", "traceId", "decision_id", "request_id", "inference_id", "id")
-"""Columns of a table of feedback that name what it is on, the first that occurs counts."""
+"""Columns of a table of feedback that hold its target; the first that occurs counts."""
 
 NO_TARGET = "feedback on nothing"
-"""Reason that is counted for feedback without an id of what it is on."""
+"""Reason that is counted for feedback without the id of a target."""
 
 UNMATCHED = "feedback on no decision"
-"""Reason that is counted for feedback whose decision is not in the files."""
+"""Reason that is counted for feedback whose decision is missing from the files."""
 
 TIMES = ("updated_at", "updatedAt", "timestamp", "created_at", "createdAt", "time")
 
 
 class TableScores:
-    """Reads scores from a table with an id and a reward a row.
+    """Reads scores from a table with an id and a reward in each row.
 
     Args:
-        target: Column of the id; None to try `TARGETS`.
-        reward: Column of the reward, or name of the metric where each row has a name and a value.
+        target: Column of the id; None: try `TARGETS`.
+        reward: Column of the reward, or name of the metric if each row has a name and a value.
     """
 
     def __init__(self, target: str | None, reward: str | None) -> None:
         self._target, self._reward = target, reward
 
     def __call__(self, record: FileRecord) -> Iterator[GivenScore]:
-        """Yield the score of a row; none where the value is missing.
+        """Yield the score of a row, if it has a value.
 
         Raises:
             BadValue: The row cannot be read, or its id is empty.
-            ExchangeError: It has no column for the id, or none for the reward.
+            ExchangeError: The column of the id or of the reward is missing.
         """
         values = record.values
         if record.fault:
@@ -98,7 +98,7 @@ class TableScores:
 
 
 def read_time(values: Mapping[str, Any]) -> float:
-    """Return when a row was last written; 0 where that cannot be read."""
+    """Return when a row was last written; 0: unknown."""
     latest = 0.0
     for name in TIMES:
         if not is_missing(value := values.get(name)):
@@ -108,13 +108,13 @@ def read_time(values: Mapping[str, Any]) -> float:
 
 
 class Scores:
-    """Scores, each once: the newest version of each id, and of each name on one thing the newest."""
+    """Scores, each once: the newest version of each id, and the newest of each name on a target."""
 
     def __init__(self) -> None:
         self._scores: NewestById[tuple[object, ...], GivenScore] = NewestById()
 
     def add(self, score: GivenScore) -> bool:
-        """Note a score; return whether it occurred before, in this or in another version."""
+        """Record a score; return whether it occurred before, in this or in another version."""
         ident = (
             (score.ident, score.name)
             if score.ident
@@ -124,11 +124,11 @@ class Scores:
 
     @property
     def counts(self) -> Counter[str]:
-        """How many scores there are, by name."""
+        """Number of scores by name."""
         return Counter(score.name for score in self._scores)
 
     def metric(self, asked: str | None, source: object) -> str:
-        """Return the metric that is the reward. Raises ExchangeError where that is not clear."""
+        """Return the metric that is the reward. Raises ExchangeError if that is ambiguous."""
         counts = self.counts
         if asked is not None and asked in counts:
             return asked
@@ -140,17 +140,17 @@ class Scores:
         raise ExchangeError(f"{source}: no score is called {asked!r}; there are: {listed}")
 
     def joined(self, metric: str, joins: Sequence[str], faults: Faults) -> "JoinedScores":
-        """Return the scores of a metric, joined with rows by some columns."""
+        """Return the scores of a metric, joined with rows by columns."""
         return JoinedScores((score for score in self._scores if score.name == metric), joins, faults)
 
 
 class JoinedScores:
-    """Returns the score of a row: by the first of some columns with one, the newest.
+    """Returns the score of a row: the newest by the first column that has one.
 
     Args:
-        scores: Scores of one metric.
-        joins: Columns that hold what a score is on, or a list of that.
-        faults: Notes the scores that are no numbers; their decisions have no reward.
+        scores: Scores of a metric.
+        joins: Columns that hold the target of a score, or a list of targets.
+        faults: Records the scores that are not numbers; their decisions get no reward.
     """
 
     def __init__(self, scores: Iterable[GivenScore], joins: Sequence[str], faults: Faults) -> None:
@@ -164,7 +164,7 @@ class JoinedScores:
         self._matched: set[str] = set()
 
     def _readable(self, score: GivenScore) -> GivenScore:
-        """Return a score; without a value where that is no number."""
+        """Return a score, its value cleared if that is not a number."""
         try:
             number(score.value)
         except (ValueError, TypeError):
@@ -176,14 +176,14 @@ class JoinedScores:
         return score
 
     def __call__(self, row: Mapping[str, Any]) -> Any:
-        """Return the value of the score; None where no column has one."""
+        """Return the value of the score, if a column has one."""
         for target in self._targets(row):
             if (score := self._newest.get(target)) is not None:
                 return score.value
         return None
 
     def match(self, row: Mapping[str, Any]) -> None:
-        """Note that the scores on a row are on something that was read."""
+        """Record that the scores on a row are matched."""
         self._matched.update(target for target in self._targets(row) if target in self._newest)
 
     def _targets(self, row: Mapping[str, Any]) -> Iterator[str]:
@@ -194,5 +194,5 @@ class JoinedScores:
                     yield str(part)
 
     def unmatched(self) -> Iterator[GivenScore]:
-        """Yield the scores on nothing that was read."""
+        """Yield the scores whose targets are missing from the rows."""
         return (score for score in self._all if self._matched.isdisjoint(score.targets))

@@ -1,7 +1,7 @@
-"""Logs of other systems: one reward a decision, and rows that cannot be used.
+"""Logs of other systems: a reward for each decision, and rows that cannot be used.
 
-Such a log has no metrics and no costs. Its reward becomes a metric, under a rule that returns its place in
-the declared range; a row that no evaluation can use is left out, counted and named.
+Such a log lacks metrics and costs. Its reward becomes a metric, under a rule that returns its place in the
+declared range; a row that no evaluation can use is left out, counted and reported.
 """
 
 import math
@@ -39,9 +39,9 @@ class Faults:
     """Rows that were left out: counted by reason, the first of each named.
 
     Attributes:
-        strict: Whether the first one is an error.
-        counts: How many, by reason.
-        shown: The first rows, by reason: the place, the value and what would be right.
+        strict: Whether the first wrong row is an error.
+        counts: Number of rows by reason.
+        shown: The first rows by reason: the place, the value and what would be right.
     """
 
     strict: bool = False
@@ -49,13 +49,13 @@ class Faults:
     shown: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, where: str, bad: BadValue) -> None:
-        """Note a row that is wrong. Raises ExchangeError where that is strict."""
+        """Record a wrong row. Raises ExchangeError if strict."""
         if self.strict:
             raise ExchangeError(f"{where}: {bad.detail}")
         self.note(where, bad)
 
     def note(self, where: str, bad: BadValue) -> None:
-        """Note a row that is merely no decision, or that counted above."""
+        """Record a row that is not a decision, or was counted before."""
         self.counts[str(bad)] += 1
         named = self.shown.setdefault(str(bad), [])
         if len(named) < SHOWN:
@@ -63,7 +63,7 @@ class Faults:
 
 
 def make_rule(metric: str, scale: tuple[float, float]) -> RewardRule:
-    """Return the rule of an imported reward: it earns its place in the scale, 0 to 1, and costs nothing.
+    """Return the rule of an imported reward: its place in the scale, 0 to 1, without costs.
 
     >>> make_rule("click", (0.0, 2.0)).quality({"click": 1.5})
     0.75
@@ -104,10 +104,10 @@ LEAST_DIGITS = 3
 
 
 def rounding(printed: Sequence[float]) -> float:
-    """Return how far the sum of printed probabilities may be from 1: half a unit of the last digit of each.
+    """Return the rounding error of the sum of printed probabilities: half a unit of the last digit of each.
 
-    The longest number shows how many digits were printed, significant ones or decimals: not every program
-    prints zeros at the end.
+    The longest number shows how many digits were printed, significant ones or decimals, since some programs
+    omit zeros at the end.
 
     >>> rounding([0.333, 0.333, 0.333]), rounding([0.5, 0.4])
     (0.0015, 1e-06)
@@ -122,7 +122,7 @@ def rounding(printed: Sequence[float]) -> float:
 
 
 def distribution(name: str, printed: Sequence[float]) -> tuple[float, ...]:
-    """Return the probabilities in a column, scaled to sum to 1 where their digits are too few for that.
+    """Return the probabilities in a column, scaled to sum to 1 if they were rounded.
 
     Raises:
         BadValue: They are not a distribution.
@@ -140,7 +140,7 @@ def distribution(name: str, printed: Sequence[float]) -> tuple[float, ...]:
 
 
 def agreed(name: str, propensity: float, drawn: float, printed: Sequence[float]) -> None:
-    """Raise BadValue unless the propensity in a column is the printed probability of the drawn arm."""
+    """Check that the propensity in a column is the printed probability of the drawn arm. Raises BadValue."""
     if _differ(propensity, drawn, printed):
         raise BadValue(
             "propensity not that of the distribution",
@@ -171,7 +171,7 @@ def sound(example: Example) -> Example:
 def rewarded(
     examples: Iterable[Example], reward: Callable[[Example], float | None], left_out: Counter[str]
 ) -> Iterator[tuple[Example, float]]:
-    """Yield the examples that were drawn by a policy and have a reward, with it; count the others."""
+    """Yield the examples that a policy drew and that have a reward, with the reward; count the others."""
     for example in examples:
         if example.decision.mode is not Mode.EXPLORE:
             left_out[str(example.decision.mode)] += 1

@@ -1,7 +1,7 @@
-"""Tables that know the outcome of every arm: RouterBench, RouteLLM, battles of two models.
+"""Tables with the outcome of every arm: RouterBench, RouteLLM, battles of two models.
 
-No policy drew anything in such a table. Drawing one arm a row, with a known seeded distribution, makes a log
-with true propensities of it. All outcomes together can be written for `armwise train` instead.
+Such a table lacks draws. Drawing an arm for each row, from a known seeded distribution, turns it into a log
+with true propensities. All outcomes together can be written for `armwise train` instead.
 
     routerbench    a column an arm with its score, `<arm>|total_cost` with its dollars: sample_id, prompt,
                    eval_name, <arm>, <arm>|model_response, <arm>|total_cost (withmartian/routerbench,
@@ -34,7 +34,7 @@ from armwise.feedback.exchange.table import (
 from armwise.feedback.jsonl import ExchangeError
 
 DOLLARS = "|total_cost"
-"""How the column of an arm's dollars ends in RouterBench."""
+"""Suffix of the column of an arm's dollars in RouterBench."""
 
 WIDE = Layout(
     "wide",
@@ -48,7 +48,7 @@ WIDE = Layout(
     },
     costs={"usd": ("_usd",)},
 )
-"""Rows after the draw: the arm, its reward and the distribution stand in columns of their own."""
+"""The layout of rows after the draw: with columns for the arm, its reward and the distribution."""
 
 TIED = 0.5
 """Reward of both models after a tie."""
@@ -56,11 +56,11 @@ TIED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ArmOutcome:
-    """What an arm did on a question.
+    """The outcome of an arm on a question.
 
     Attributes:
-        score: The score; None where it is missing.
-        usd: Dollars; None where they are not on record.
+        score: The score, if known.
+        usd: Cost in dollars, if known.
     """
 
     score: float | None
@@ -72,12 +72,12 @@ Outcomes = Callable[[FileRecord], Mapping[str, ArmOutcome]]
 
 
 def wide(arms: Sequence[str], scores: Mapping[str, str], dollars: Mapping[str, str]) -> Outcomes:
-    """Return a reader of tables with a column an arm.
+    """Return a reader of tables with a column for each arm.
 
     Args:
         arms: Names of the arms.
-        scores: Column of the score of each.
-        dollars: Column of the dollars of each, of those that have one.
+        scores: Column of the score, by arm.
+        dollars: Column of the dollars, by arm, if it has one.
     """
 
     def read(record: FileRecord) -> dict[str, ArmOutcome]:
@@ -110,7 +110,7 @@ def battle(record: FileRecord) -> dict[str, ArmOutcome]:
     """Return the outcomes of a battle: 1 for the model that won, 0 for the other, 0.5 for both after a tie.
 
     Raises:
-        BadValue: No two models, or no winner.
+        BadValue: A model or the winner is missing.
 
     >>> battle(FileRecord("", {"model_a": "x", "model_b": "y", "winner": "model_b"}))["y"].score
     1.0
@@ -156,13 +156,13 @@ def columns_of_arms(
     Args:
         form: `routerbench` or `wide`.
         names: Columns of the table.
-        arms: Names of the arms; None for all that the columns have.
-        prefix: How columns of scores begin; None where they are named as the arm.
-        cost_prefix: The same for dollars.
+        arms: Names of the arms; None: all that have columns.
+        prefix: Prefix of the columns of scores; None: they are named like the arms.
+        cost_prefix: Prefix of the columns of dollars.
         source: The file, for messages.
 
     Raises:
-        ExchangeError: There are no such columns.
+        ExchangeError: These columns are missing.
     """
     columns = dict.fromkeys(names)
     if form == "routerbench":
@@ -212,20 +212,20 @@ def uniform_unit(seed: int, name: str) -> float:
 
 
 class OutcomeDraws:
-    """Draws one arm a row, with a known distribution over the arms whose outcome the row has.
+    """Draws an arm for each row, from a known distribution over the arms whose outcome the row has.
 
     Args:
         outcomes: Reads the outcomes of a row.
-        shares: Probability of each arm; None for all alike. Of the arms of a row they are scaled to sum to 1.
-        seed: Seed of the draws, which depend on nothing else but the place of the row.
-        root: What is cut from the beginning of the place of a row.
+        shares: Probability of each arm, scaled to sum to 1 over the arms of a row; None: uniform.
+        seed: Seed of the draws, which depend on it and the place of the row alone.
+        root: Prefix that is cut from the place of a row.
     """
 
     def __init__(self, outcomes: Outcomes, shares: Mapping[str, float] | None, seed: int, root: str) -> None:
         self._outcomes, self._shares, self._seed, self._root = outcomes, shares, seed, root
 
     def rows(self, record: FileRecord) -> Iterator[FileRecord]:
-        """Yield a row with the arm that was drawn; one that cannot be drawn from has a fault."""
+        """Yield a row with the drawn arm; a row that cannot be drawn from gets a fault."""
         if record.fault:
             yield record
             return
@@ -262,8 +262,8 @@ def outcome_lines(
         records: Rows of the table.
         outcomes: Reads the outcomes of a row.
         columns: Columns of the question and of the id.
-        root: What is cut from the beginning of the place of a row that has no id.
-        faults: Notes the rows that cannot be written.
+        root: Prefix that is cut from the place of a row without an id.
+        faults: Records the rows that cannot be written.
     """
     ids: set[str] = set()
     for record in records:

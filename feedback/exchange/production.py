@@ -1,12 +1,12 @@
-"""A log of production, from the files of any format to examples: survey, then one example after another.
+"""Read a production log, in files of any format, as examples: survey it first, then yield one after another.
 
     log = ProductionLog(source, Request(form="table", columns=Columns(arm="route")))
     write_export(log.examples(), file, header)
     log.summary, log.faults
 
-Files are read once for what is joined with decisions (feedback, costs of model calls), once for the arms and
-for frequencies, and once for the examples; a row is in memory at a time. What stays are ids, scores, and the
-counts of contexts.
+Files are read once for the feedback and costs of model calls that are joined with decisions, once for the
+arms and for frequencies, and once for the examples, with a row in memory at a time. Ids, scores and the
+counts of contexts stay in memory.
 """
 
 from collections import Counter
@@ -46,7 +46,7 @@ from armwise.feedback.exchange.table import (
 from armwise.feedback.jsonl import ExchangeError
 
 FULL = ("routerbench", "wide", "battles")
-"""Formats with the outcome of every arm."""
+"""Formats that have the outcome of every arm."""
 
 FORMATS = ("table", *READERS, *FULL)
 
@@ -63,21 +63,21 @@ class ImportRequest:
     """How a log is read.
 
     Attributes:
-        form: One of `FORMATS`.
-        columns: The columns that were named.
+        form: The format, one of `FORMATS`.
+        columns: The columns that options name.
         metric: Name of the metric that holds the reward.
         scale: Smallest and largest reward.
-        arms: Names of all arms; None for those that occur.
+        arms: Names of all arms; None: those that occur.
         feedback: Files and folders of feedback on the decisions.
         only: Values that columns must have, as texts; other rows are left out.
         strict: Whether a wrong row is an error, instead of being left out and counted.
         estimate: Whether missing propensities are estimated from frequencies.
-        least_rows: Rows of a context, at least, for an estimate.
-        least_draws: Draws of an arm in its context, at least.
-        shares: Probabilities that an arm of a full table is drawn with; None for all alike.
+        least_rows: Fewest rows of a context for an estimate.
+        least_draws: Fewest draws of an arm in its context for an estimate.
+        shares: Probabilities with which the arms of a full table are drawn; None: uniform.
         seed: Seed of these draws.
-        score_prefix: How columns of scores begin in a wide table; None where they are named as the arm.
-        cost_prefix: The same for dollars.
+        score_prefix: Prefix of the columns of scores in a wide table; None: they are named like the arms.
+        cost_prefix: Prefix of the columns of dollars.
     """
 
     form: str = "table"
@@ -107,22 +107,22 @@ class ImportRequest:
 
 @dataclass(slots=True)
 class LogSummary:
-    """What the examples of a log are, all together.
+    """Statistics of the examples of a log.
 
     Attributes:
-        rows: Examples.
-        arms: How often each arm was drawn.
+        rows: Number of examples.
+        arms: Number of draws by arm.
         rewarded: Examples with a reward.
         total: Sum of the rewards.
-        low: Smallest reward; None without one.
-        high: Largest reward; None without one.
-        recorded: Examples with a propensity on record.
-        whole: Examples with a whole distribution on record.
+        low: Smallest reward.
+        high: Largest reward.
+        recorded: Examples with a recorded propensity.
+        whole: Examples with a recorded complete distribution.
         estimated: Examples whose propensity was estimated.
         failed: Examples whose arm failed.
-        first: Earliest decision, seconds since the epoch; None without one.
-        last: Latest decision.
-        backwards: Examples that were decided before the one above them.
+        first: Time of the earliest decision, seconds since the epoch.
+        last: Time of the latest decision.
+        backwards: Examples that were decided before the preceding example.
     """
 
     rows: int = 0
@@ -167,17 +167,17 @@ class LogSummary:
 
     @property
     def unknown(self) -> int:
-        """Examples without any propensity."""
+        """Number of examples that lack a propensity."""
         return self.rows - self.recorded - self.estimated
 
     @property
     def episodes(self) -> int:
-        """Different episodes."""
+        """Number of distinct episodes."""
         return len(self._episodes)
 
 
 class ProductionLog:
-    """The examples of a log of production.
+    """The examples of a production log.
 
     Args:
         source: A file, or a folder of files.
@@ -185,12 +185,12 @@ class ProductionLog:
         on_progress: Called with the progress.
 
     Attributes:
-        columns: Which column holds what.
-        arms: All arms; empty where each row names its own.
-        scored: Name of the score that is the reward; None where the reward is in the rows.
-        summary: What the examples are; complete after the last one.
+        columns: The column of each field.
+        arms: All arms; empty if each row has a distribution by name.
+        scored: Name of the score that is the reward; None: rewards are in the rows.
+        summary: Statistics of the examples; complete after the last example.
         faults: Rows that were left out; complete after the last example.
-        frequencies: Counts of contexts; None where nothing is estimated.
+        frequencies: Counts of contexts, if propensities are estimated.
 
     Raises:
         ExchangeError: A file cannot be read, a column is missing, or a row is wrong and that is strict.
@@ -228,12 +228,12 @@ class ProductionLog:
         return self._outcomes is not None
 
     def _system(self) -> Reader:
-        """Return the reader of a format whose rows say which arm was drawn."""
+        """Return the reader of a format whose rows have the drawn arm."""
         kind, layout = READERS.get(self._request.form, (Reader, TABLE))
         return kind(layout, self.faults, self._request.columns.id, self._request.columns.reward)
 
     def _full(self) -> Reader:
-        """Return a reader of a table with all outcomes, which draws one arm a row."""
+        """Return a reader of a table with all outcomes, which draws an arm for each row."""
         request = self._request
         if request.form == "battles":
             self._outcomes = battle
@@ -256,7 +256,7 @@ class ProductionLog:
         return Reader(replace(WIDE, rows=draws.rows), self.faults)
 
     def _join(self) -> None:
-        """Read what is joined with decisions."""
+        """Read the feedback and costs that are joined with decisions."""
         if type(self._reader) is not Reader:
             for done, record in enumerate(read_records(self._source), start=1):
                 self._reader.survey(record)
@@ -323,7 +323,7 @@ class ProductionLog:
         self._on_progress("decisions", seq, seq)
 
     def _note_unmatched(self) -> None:
-        """Count the feedback and the calls that no decision asked for."""
+        """Count the feedback and the calls that match no decision."""
         for score in self._scores.unmatched() if self._scores is not None else ():
             on = " and ".join(score.targets)
             self.faults.note(score.where, BadValue(UNMATCHED, f"{on} is no decision that was read"))
@@ -332,10 +332,10 @@ class ProductionLog:
             self.faults.note(call.where, BadValue("call of no decision", detail))
 
     def outcomes(self) -> Iterator[bytes]:
-        """Yield the outcomes of all arms as lines for `armwise train`; of formats in `FULL`.
+        """Yield the outcomes of all arms as lines for `armwise train`; for formats in `FULL`.
 
         Raises:
-            ExchangeError: The format has not the outcome of every arm.
+            ExchangeError: The format lacks outcomes of other arms than the drawn one.
         """
         if self._outcomes is None:
             raise ExchangeError(
@@ -362,7 +362,7 @@ class ProductionLog:
                 yield row
 
     def _selected(self, left_out: Counter[str]) -> Iterator[FileRecord]:
-        """Yield the decisions that are selected, and those that cannot be read; count the others."""
+        """Yield the selected decisions and the unreadable ones; count the others."""
         only = self._request.only.items()
         for record in read_records(self._source):
             for row in self._reader.rows(record):
@@ -378,7 +378,7 @@ class ProductionLog:
             self._on_progress(what, done, None)
 
     def _check_only(self) -> None:
-        """Raise ExchangeError where a column of `only` does not occur in the first rows."""
+        """Check that the columns of `only` occur in the first rows. Raises ExchangeError."""
         if not self._request.only:
             return
         names: set[str] = set()
@@ -398,7 +398,7 @@ def _read_rows(reader: Reader, source: Path) -> Iterable[FileRecord]:
 
 
 def _as_text(value: Any) -> str:
-    """Return a value as `--only` has it.
+    """Return a value as it is written in `--only`.
 
     >>> _as_text(True), _as_text(2.0), _as_text("chat"), _as_text(None)
     ('true', '2', 'chat', '')

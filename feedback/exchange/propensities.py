@@ -1,8 +1,8 @@
-"""Propensities that nobody recorded, estimated from how often each arm was drawn in the same context.
+"""Estimate missing propensities by the frequency of each arm in the same context.
 
-The estimate is right where the context that was counted is all that the logging policy saw, and where the
-policy stayed the same all the while. Neither can be seen in the log, so decisions with such a propensity are
-marked (`armwise.feedback.events.ESTIMATED`), and reports name it.
+The estimate is right if the logging policy saw only the counted context, and stayed the same. The log cannot
+show either, so decisions with such a propensity are marked (`armwise.feedback.events.ESTIMATED`), and reports
+name them.
 """
 
 import hashlib
@@ -11,19 +11,19 @@ from collections import Counter, defaultdict
 from armwise.feedback.exchange.table import TableRow
 
 LEAST_ROWS = 30
-"""Rows of a context below which its rows stay without a propensity."""
+"""Fewest rows of a context for estimates in it."""
 
 LEAST_DRAWS = 5
-"""Draws of an arm in a context below which they stay without one: the frequency of few is mostly chance."""
+"""Fewest draws of an arm in a context for an estimate: the frequency of fewer is mostly chance."""
 
 
 class Frequencies:
     """Counts the draws in each context: rows with the same features, or with the same question.
 
     Args:
-        by_features: Whether a context is the features of a row, else its question.
-        least_rows: Rows of a context, at least.
-        least_draws: Draws of an arm in its context, at least.
+        by_features: Whether the context is the features of a row; otherwise it is the question.
+        least_rows: Fewest rows of a context.
+        least_draws: Fewest draws of an arm in its context.
     """
 
     def __init__(
@@ -39,9 +39,8 @@ class Frequencies:
     def distribution(self, row: TableRow) -> dict[str, float] | None:
         """Return the frequencies of the arms in the context of a row, among those drawn often enough.
 
-        None where the context has too few rows, or the arm of the row too few draws. Rows of arms that are
-        left out are left out by their arm alone, so the frequencies among the others are those of the policy
-        given that it drew one of these.
+        None: the context has too few rows, or the arm of the row too few draws. Rows are left out by their
+        arm alone, so the frequencies of the others are those of the policy given that it drew one of these.
         """
         draws = self._draws[self._context(row)]
         if draws.total() < self._least_rows or draws[row.arm] < self._least_draws:

@@ -1,9 +1,9 @@
 """Exports of LiteLLM, Langfuse, TensorZero and OpenTelemetry: how their records become rows and scores.
 
 Each system has a `Layout` for `armwise.feedback.exchange.table`. A `Reader` goes through all files once for
-what is joined with a decision (scores, tokens of its model calls), then yields the decisions as rows.
+the scores and tokens of model calls that are joined with decisions, then yields the decisions as rows.
 
-Sources, of each the columns that are read:
+Sources of the columns that are read:
 
 - LiteLLM: `LiteLLM_SpendLogs` in BerriAI/litellm, schema.prisma, which `/spend/logs` returns as it is.
 - Langfuse: traces, observations and scores of langfuse/langfuse, fern/apis/server/definition/commons.yml
@@ -30,18 +30,18 @@ from armwise.feedback.exchange.table import FALSE, TRUE, Layout, is_missing, sec
 
 
 def _first(values: Mapping[str, Any], *names: str) -> Any:
-    """Return the first value that is there."""
+    """Return the first value that is given."""
     return next((value for name in names if not is_missing(value := values.get(name))), None)
 
 
 class Reader:
-    """Reads the records of a system: in a first pass what is joined, in later ones the decisions.
+    """Reads the records of a system: in a first pass scores and calls, in later ones the decisions.
 
     Args:
         layout: The format.
-        faults: Notes what is joined and cannot be read, or was read before.
-        target: Column of ids in a table of feedback; None for the usual ones.
-        reward: Column or metric of the reward; None for the only one.
+        faults: Records the scores and calls that cannot be read, or were read before.
+        target: Column of ids in a table of feedback; None: the usual columns.
+        reward: Column or metric of the reward; None: the only one.
 
     Attributes:
         scores: Scores that were read.
@@ -56,10 +56,10 @@ class Reader:
         self._table = TableScores(target, reward)
 
     def survey(self, record: FileRecord) -> None:
-        """Note what is joined with decisions of a record between them."""
+        """Record the scores and calls in a record between the decisions."""
 
     def feedback(self, record: FileRecord) -> None:
-        """Note a record of a file of feedback. Raises ExchangeError."""
+        """Read a record of a file of feedback. Raises ExchangeError."""
         self._note_scores(record.where, lambda: self._table(record))
 
     def rows(self, record: FileRecord) -> Iterable[FileRecord]:
@@ -83,7 +83,7 @@ class Reader:
             self._faults.note(call.where, BadValue("call repeated", detail))
 
     def _objects(self, where: str, values: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
-        """Yield the objects of a list that a record has inside; what is none is noted."""
+        """Yield the objects of a list inside a record; other items are recorded as faults."""
         items = opened_up(values.get(name))
         for item in items if isinstance(items, list) else () if is_missing(items) else (items,):
             if isinstance(item, Mapping) and isinstance(items, list):
@@ -93,7 +93,7 @@ class Reader:
                 self._faults.add(where, BadValue("row cannot be read", detail))
 
     def _details(self, where: str, values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-        """Return the amounts in an object of a record; none where it is no object, which is noted."""
+        """Return the amounts in an object of a record; anything else is recorded as a fault."""
         details = opened_up(_first(values, *names))
         if isinstance(details, Mapping):
             return details
@@ -103,7 +103,7 @@ class Reader:
         return {}
 
     def _amounts(self, where: str, *read: tuple[Mapping[str, Any], tuple[str, ...]]) -> Amounts:
-        """Return dollars, tokens read and tokens written; 0 for one that cannot be read, which is noted."""
+        """Return dollars, tokens read and tokens written; an unreadable amount counts 0, as a fault."""
         spent = []
         for values, names in read:
             try:
@@ -120,14 +120,14 @@ WITHOUT_ID = BadValue(
 
 
 def _no_decision(where: str, kind: object, detail: str) -> FileRecord:
-    """Return what stands for a row of another kind, which is counted by its kind."""
+    """Return the record for a row of another kind, which is counted by its kind."""
     shown = str(kind)
     named = f": {shown}" if re.fullmatch(r"[\w./-]{1,40}", shown) else ""
     return FileRecord(where, fault=detail, reason=f"no model call{named}", wrong=False)
 
 
 def _span_s(values: Mapping[str, Any], start: str, end: str) -> Any:
-    """Return the seconds between two times of a record; the end itself where it cannot be read."""
+    """Return the seconds between two times of a record; a text with both if they cannot be read."""
     first, last = _first(values, start), _first(values, end)
     if first is None or last is None:
         return None
@@ -230,7 +230,7 @@ _CAMEL = {
     "usageDetails": "usage_details",
     "costDetails": "cost_details",
 }
-"""Names of the HTTP API, and what the blob storage export calls the same."""
+"""Names in the HTTP API, with those in the blob storage export."""
 
 
 SPAN_KINDS: Mapping[str, SpanKind] = {
@@ -240,11 +240,11 @@ SPAN_KINDS: Mapping[str, SpanKind] = {
 """Types of observations that are model calls, or steps of the program; others are tools and agents."""
 
 TRUSTED = ("NUMERIC", "BOOLEAN")
-"""Types of scores whose `value` is the score; that of a category is a placeholder without a configuration."""
+"""Types of scores whose `value` is the score; for a category it may be a placeholder."""
 
 
 def _snake(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns by their names in the blob storage export; of two the one with a value."""
+    """Return the columns by their names in the blob storage export; of duplicates the one with a value."""
     row: dict[str, Any] = {}
     for name, value in values.items():
         column = _CAMEL.get(name, name)
@@ -265,7 +265,7 @@ def _is_observation(values: Mapping[str, Any]) -> bool:
 
 
 class Langfuse(Reader):
-    """Decisions are the traces; where no file has traces, the observations of the type GENERATION."""
+    """Decisions are the traces; without traces, the observations of the type GENERATION."""
 
     _traces = False
 
@@ -277,7 +277,7 @@ class Langfuse(Reader):
         self.calls.by_group = False
 
     def survey(self, record: FileRecord) -> None:
-        """Note a score, what an observation cost, or where the newest version of a trace is."""
+        """Record a score, the cost of an observation, or the place of the newest version of a trace."""
         values = _snake(record.values)
         if record.fault:
             return
@@ -332,7 +332,7 @@ class Langfuse(Reader):
             super().feedback(record)
 
     def _read_scores(self, where: str, values: Mapping[str, Any]) -> Iterator[GivenScore]:
-        """Yield a score. Raises BadValue where it has no name, is on nothing, or is no reward."""
+        """Yield a score. Raises BadValue if it lacks a name or a target, or is not a reward."""
         kind = str(values.get("data_type") or "").upper()
         if kind not in ("", "CATEGORICAL", *TRUSTED):
             detail = f"dataType is {kind!r:.40}; NUMERIC, BOOLEAN or CATEGORICAL was expected"
@@ -358,7 +358,7 @@ class Langfuse(Reader):
         yield GivenScore(where, targets, str(values["name"]), value, read_time(values), ident)
 
     def rows(self, record: FileRecord) -> Iterator[FileRecord]:
-        """Yield a trace, or a generation where there are no traces."""
+        """Yield a trace, or without traces a generation."""
         if record.fault:
             yield record
             return
@@ -396,7 +396,7 @@ class Langfuse(Reader):
 
 
 def _value_of_score(kind: str, values: Mapping[str, Any]) -> Any:
-    """Return the value of a score; of a category its text, or the number that a configuration gives it.
+    """Return the value of a score: for a category its text, or the number that a configuration gives it.
 
     >>> _value_of_score("CATEGORICAL", {"value": 0, "string_value": "PASS"})
     'PASS'
@@ -522,7 +522,7 @@ MODEL_CALLS = frozenset(("chat", "generate_content", "text_completion", "complet
 """Operations and kinds of spans that are decisions; embeddings, tools and agents are not."""
 
 KINDS = ("gen_ai.operation.name", "openinference.span.kind", "llm.request.type", "ai.operationId")
-"""Attributes that say what a span is, the first that is there counts."""
+"""Attributes with the kind of a span; the first that is given counts."""
 
 SAME: Mapping[str, tuple[str, ...]] = {
     "gen_ai.request.model": ("llm.model_name", "gen_ai.response.model"),
@@ -531,12 +531,12 @@ SAME: Mapping[str, tuple[str, ...]] = {
     "gen_ai.input.messages": ("gen_ai.prompt", "llm.input_messages", "input.value", "ai.prompt.messages"),
     "gen_ai.conversation.id": ("session.id",),
 }
-"""Attributes of the conventions, and what OpenInference, OpenLLMetry and AI SDK call the same."""
+"""Attributes of the conventions, with their names in OpenInference, OpenLLMetry and AI SDK."""
 
 OTHER_NAMES = frozenset(name for others in SAME.values() for name in others)
 
 LISTS = ("gen_ai.prompt", "llm.input_messages")
-"""Attributes that are written as one for each field of each message, such as `gen_ai.prompt.0.content`."""
+"""Prefixes of attributes for each field of each message, such as `gen_ai.prompt.0.content`."""
 
 STATUS_ERROR = (2, "STATUS_CODE_ERROR")
 
@@ -658,11 +658,11 @@ SIGNALS = ("resourceSpans", "resourceLogs", "resourceMetrics")
 """Keys of the export requests of OTLP."""
 
 STEPS = ("", "chain")
-"""Kinds of spans that are steps of the program; of others inside a call, the calls are their own."""
+"""Kinds of spans that are steps of the program; calls inside of other kinds are separate calls."""
 
 
 def _kind_of_span(attributes: Mapping[str, Any]) -> str:
-    """Return the operation of a span in lower case; empty for a span that is none of a model.
+    """Return the operation of a span in lower case; empty: it is not of a model.
 
     >>> _kind_of_span({"gen_ai.request.model": "m"}), _kind_of_span({"ai.operationId": "ai.embed.doEmbed"})
     ('chat', 'ai.embed.doembed')
@@ -683,7 +683,7 @@ def _ident(span: Mapping[str, Any], name: str) -> str:
 
 
 def _evaluation(where: str, event: Mapping[str, Any], span: str) -> Iterator[GivenScore]:
-    """Yield the score of an evaluation. Raises BadValue where it has no value, or is on nothing."""
+    """Yield the score of an evaluation. Raises BadValue if it lacks a value or a target."""
     attributes = _attributes(event)
     value = _first(attributes, "gen_ai.evaluation.score.value", "gen_ai.evaluation.score.label")
     target = span or str(_first(attributes, "gen_ai.response.id") or "")
@@ -700,7 +700,7 @@ def _evaluation(where: str, event: Mapping[str, Any], span: str) -> Iterator[Giv
 
 
 def _camel_case(record: FileRecord) -> FileRecord:
-    """Return a record whose keys are those of OTLP as JSON, where they are written as in its schema."""
+    """Return a record with the keys of OTLP's JSON, converted from those of its schema if needed."""
     if not any(name in record.values for name in ("resource_spans", "resource_logs", "resource_metrics")):
         return record
     return replace(record, values=_camel(record.values))
@@ -716,7 +716,7 @@ def _camel(document: Any) -> Any:
 
 
 def _inside(record: FileRecord, *keys: str) -> Iterator[tuple[str, Mapping[str, Any] | str]]:
-    """Yield the place of each object of nested lists, and the object; what is wrong where it is none."""
+    """Yield the place of each item of nested lists, and the object, or a text on what is wrong."""
     items = _nested_items(_camel_case(record).values, keys)
     for number, item in enumerate(items, start=1):
         yield f"{record.where}, {'span' if keys[-1] == 'spans' else 'entry'} {number}", item
@@ -738,7 +738,7 @@ def _nested_items(document: Any, keys: tuple[str, ...]) -> Iterator[Mapping[str,
 
 
 def _nanoseconds(value: Any) -> Any:
-    """Return seconds since the epoch of a time in OTLP; what is there where it is none."""
+    """Return seconds since the epoch of a time in OTLP; another value as it is."""
     try:
         return None if is_missing(value) else int(value) / 1e9
     except (ValueError, TypeError, OverflowError):
@@ -746,7 +746,7 @@ def _nanoseconds(value: Any) -> Any:
 
 
 def _between(start: Any, end: Any) -> Any:
-    """Return the seconds between two times in OTLP; None where one is missing, the end where it is none."""
+    """Return the seconds between two times in OTLP; None: one is missing. An unreadable end is returned."""
     if is_missing(start) or is_missing(end):
         return None
     try:
@@ -756,7 +756,7 @@ def _between(start: Any, end: Any) -> Any:
 
 
 def _attributes(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a span or of an event, by the names of the conventions too.
+    """Return the attributes of a span or of an event, also under the names of the conventions.
 
     >>> _attributes({"attributes": [{"key": "a.b", "value": {"intValue": "3"}}]})
     {'a.b': 3}
@@ -782,7 +782,7 @@ def _attributes(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_attributes(entry: Mapping[str, Any]) -> bool:
-    """Return whether the attributes of a span or of an event can be read, or there are none."""
+    """Return whether the attributes of a span or of an event are readable or missing."""
     pairs = entry.get("attributes")
     if isinstance(pairs, list):
         return all(isinstance(pair, Mapping) and isinstance(pair.get("key"), str) for pair in pairs)
@@ -806,7 +806,7 @@ def _unflattened(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, A
 
 
 def _any_value(value: Any) -> Any:
-    """Return a value of OTLP: 64-bit integers are texts there. What is none comes back as it is."""
+    """Return a value of OTLP, where 64-bit integers are texts; another value as it is."""
     match value:
         case {"intValue": str() | int() as whole}:
             try:

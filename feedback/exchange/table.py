@@ -1,4 +1,4 @@
-"""Rows of a table as examples of a training log: which column holds what, and what a value means.
+"""Read rows of a table as examples of a training log: the meaning of columns and of values.
 
     records --Layout.rows--> rows --RowReader--> examples
 
@@ -7,8 +7,7 @@
     distribution                                                    a column of JSON, or a column an arm
 
 All formats of other systems end here (`armwise.feedback.exchange.systems`,
-`armwise.feedback.exchange.outcomes`), so a value is read, and a wrong one named, in the same way whatever
-wrote the file.
+`armwise.feedback.exchange.outcomes`), so values are read, and wrong ones reported, in the same way for all.
 """
 
 import difflib
@@ -30,7 +29,7 @@ from armwise.feedback.jsonl import ExchangeError
 from armwise.feedback.texts import compressed
 
 FIELDS = ("question", "arm", "propensity", "reward", "time", "id", "episode", "user", "distribution")
-"""What a column can hold, besides costs and features."""
+"""Fields that a column can hold, besides costs and features."""
 
 COSTS: Mapping[str, tuple[str, float]] = {
     "usd": ("usd", 1.0),
@@ -49,32 +48,32 @@ TRUE, FALSE = frozenset(("true", "t", "yes", "pass")), frozenset(("false", "f", 
 """Texts that are read as the rewards 1 and 0, in any case."""
 
 MISSING = frozenset(("", "null", "none", "nan", "na", "n/a", "<na>"))
-"""Texts that stand for no value where a number is expected, in any case."""
+"""Texts that stand for a missing number, in any case."""
 
 SAMPLE = 1000
-"""Rows in which a column must occur at least once."""
+"""First rows, in which every column must occur at least once."""
 
 MOST_ARMS = 10_000
-"""Arms of a log at most: with more, the column holds something else."""
+"""Largest number of arms of a log: with more, the column holds something else."""
 
 Names = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which column holds what; None, or no entry, for nothing.
+    """The name of the column of each field; None: the file lacks it.
 
     Attributes:
-        question: Text of the question, or messages of a chat; its id where there is none.
-        arm: The arm that was drawn.
+        question: Text of the question, or messages of a chat; without it, the id serves as question.
+        arm: The drawn arm.
         propensity: Probability with which it was drawn, in (0, 1].
         reward: A number, or true/false, yes/no, pass/fail.
-        time: When it was decided: seconds, ms, us or ns since the epoch, or ISO 8601, UTC without a zone.
-        id: Unique; the place in the file where there is none.
+        time: Time of the decision: seconds, ms, us or ns since the epoch, or ISO 8601, UTC without a zone.
+        id: Unique id; without it, the place in the file serves as id.
         episode: Groups the decisions of a conversation.
         user: The end user, of whom a digest is kept.
-        distribution: JSON, by arm or in the order of the arms.
-        prefix: How the names of columns begin that hold the probability of an arm each.
+        distribution: Probabilities as JSON, by arm or in the order of the arms.
+        prefix: Prefix of the columns that each hold the probability of an arm.
         costs: Columns by name of the cost, out of `COSTS`.
         features: Columns by name of the feature.
     """
@@ -93,7 +92,7 @@ class Columns:
     features: Mapping[str, str] = field(default_factory=dict)
 
     def named(self) -> Iterator[tuple[str, str]]:
-        """Yield what is read and from which column."""
+        """Yield each field with its column."""
         for name in FIELDS:
             if (column := getattr(self, name)) is not None:
                 yield name, column
@@ -104,7 +103,7 @@ class Columns:
 
     @property
     def whole(self) -> bool:
-        """Whether whole distributions are on record."""
+        """Whether the file has complete distributions."""
         return self.distribution is not None or self.prefix is not None
 
 
@@ -125,11 +124,11 @@ class Layout:
 
     Attributes:
         name: Name of the format.
-        fields: Columns that are tried for a field that no option names, the first that occurs counts.
-        costs: The same for costs.
-        rows: Yields the decisions in a record as rows; none for a record that is something else.
-        joins: Columns whose value feedback names as what it is on, the first with feedback counts; the
-            column of the id and that of the episode where there are none.
+        fields: Columns that are tried for a field that no option names; the first that occurs counts.
+        costs: Columns that are tried for a cost.
+        rows: Yields the decisions in a record as rows; a record of another kind has none.
+        joins: Columns whose value feedback refers to, the first with feedback counts; empty: the columns of
+            the id and of the episode.
         failed: Returns whether the arm of a row failed.
         cached: Returns whether the answer of a row came from a cache.
     """
@@ -164,7 +163,7 @@ TABLE = Layout(
         "completion_tokens": ("completion_tokens", "output_tokens"),
     },
 )
-"""A table without a format of its own, and the names that are tried in it."""
+"""The layout of a generic table, with the names of columns that are tried."""
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -181,16 +180,16 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def understand(layout: Layout, given: Columns, rows: Iterable[FileRecord], source: object) -> Columns:
-    """Return the columns of a file: those that were named, else those whose name is known.
+    """Return the columns of a file: those that options name, otherwise those that the layout tries.
 
     Args:
         layout: The format.
-        given: The columns that were named.
-        rows: Some rows, in which a column must occur.
+        given: The columns that options name.
+        rows: First rows, in which a column must occur.
         source: The file, for messages.
 
     Raises:
-        ExchangeError: A named column does not occur, or none holds the arm.
+        ExchangeError: A named column is missing, or the column of the arm is.
     """
     names: dict[str, None] = {}
     inner: dict[str, None] = {}  # columns that were named, as far as they are within a value
@@ -224,7 +223,7 @@ def understand(layout: Layout, given: Columns, rows: Iterable[FileRecord], sourc
 
 
 def _first_free(tried: Iterable[str], free: list[str], source: object) -> str | None:
-    """Return the first column that occurs, and take it; None for none. Raises ExchangeError for two."""
+    """Return and remove the first column that occurs, if any. Raises ExchangeError if two do."""
     for name in tried:
         if name in free:
             free.remove(name)
@@ -238,7 +237,7 @@ def _first_free(tried: Iterable[str], free: list[str], source: object) -> str | 
 
 
 def _confirm(given: Columns, names: Mapping[str, None], source: object) -> None:
-    """Raise ExchangeError unless all named columns occur."""
+    """Check that all named columns occur. Raises ExchangeError."""
     for what, column in given.named():
         if what == "distribution" and given.prefix is not None:
             if not any(name.startswith(given.prefix) for name in names):
@@ -252,7 +251,7 @@ def _confirm(given: Columns, names: Mapping[str, None], source: object) -> None:
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value stands for none.
+    """Return whether a value is missing.
 
     >>> is_missing(None), is_missing(" NaN "), is_missing(float("nan")), is_missing(0)
     (True, True, True, False)
@@ -263,7 +262,7 @@ def is_missing(value: Any) -> bool:
 
 
 DECIMAL_COMMA = re.compile(r"\A(?:[+-]?(?!\d{1,3},\d{3}$)\d+,\d+|[+-]?0,\d+)")
-"""A number with a decimal comma that cannot be one with a comma between thousands."""
+"""A number whose comma must be a decimal comma rather than a separator of thousands."""
 
 
 def number(value: Any) -> float:
@@ -288,7 +287,7 @@ def number(value: Any) -> float:
 
 
 ZONE = re.compile(r"(?<=\d) ?(?:utc|gmt|z)$|(?<=\d) (?=[+-]\d)", re.IGNORECASE)
-"""UTC by name at the end of a time, where none is the same, or the space before an offset."""
+"""UTC by name at the end of a time, which may be omitted, or the space before an offset."""
 
 
 def seconds(value: Any) -> float:
@@ -297,7 +296,7 @@ def seconds(value: Any) -> float:
     Databases write ISO 8601 with a space before the time, and UTC by its name or as `+00`.
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: The value is of another kind.
 
     >>> seconds(1767225600), seconds("1767225600250"), seconds("2026-01-01T00:00:00Z")
     (1767225600.0, 1767225600.25, 1767225600.0)
@@ -355,33 +354,33 @@ def name_feature(name: str, value: Any) -> tuple[str, float] | None:
 
 
 def digest_of_user(user: str) -> str:
-    """Return the digest that stands for a user, who cannot be read from it but can be guessed."""
+    """Return the digest that stands for a user; it hides only names that cannot be guessed."""
     return hashlib.blake2b(user.encode(), digest_size=16).hexdigest()
 
 
 # -- rows as examples ------------------------------------------------------------------------------
 
 Reward = Callable[[Mapping[str, Any]], Any]
-"""Returns the reward that feedback beside the rows has for a row; None for none."""
+"""Returns the reward of a row from separate feedback, if there is any."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A row whose values are understood.
+    """A row with its values parsed.
 
     Attributes:
         where: File, and the line or row.
         id: Id of the decision.
         question: Text of the question.
-        arm: The arm that was drawn.
+        arm: The drawn arm.
         features: Features as a policy sees them.
-        propensity: Probability of the arm; None where none is on record.
-        distribution: Probabilities of all arms; empty where they are not on record.
-        reward: The reward; None for none.
-        at: When it was decided, seconds since the epoch.
-        episode: The episode; None for none.
-        user: Digest of the user; None for none.
-        cost: What it cost.
+        propensity: Probability of the arm; None: unknown.
+        distribution: Probabilities of all arms; empty if unknown.
+        reward: The reward, if any.
+        at: Time of the decision, seconds since the epoch.
+        episode: The episode, if any.
+        user: Digest of the user, if any.
+        cost: The raw cost.
         failed: Whether the arm failed.
         cached: Whether the answer came from a cache.
     """
@@ -407,11 +406,11 @@ class RowReader:
 
     Args:
         layout: The format.
-        columns: Which column holds what.
+        columns: The column of each field.
         scale: Smallest and largest reward.
-        arms: Names of the arms, for distributions that are lists; other arms are refused. None for any.
-        reward: Looks rewards up that are not in the rows.
-        root: Folder from which places are ids of rows that have none.
+        arms: Names of the arms, for distributions that are lists; other arms are refused. None: any arm.
+        reward: Looks up rewards that the rows lack.
+        root: Folder relative to which places serve as ids of rows without ids.
     """
 
     def __init__(
@@ -476,10 +475,10 @@ class RowReader:
         return arm
 
     def _probabilities(self, values: Mapping[str, Any], arm: str) -> tuple[float | None, dict[str, float]]:
-        """Return the propensity, and the probabilities by arm; None and none where they are missing.
+        """Return the propensity and the probabilities by arm, as far as the row has them.
 
         Raises:
-            BadValue: They cannot be right, or contradict each other.
+            BadValue: They are impossible, or contradict each other.
         """
         column = str(self._columns.propensity)
         propensity = self._propensity(values)
@@ -511,7 +510,7 @@ class RowReader:
             ) from None
 
     def _printed(self, values: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
-        """Return the name of the distribution, and its probabilities by arm; none where it is missing."""
+        """Return the name of the distribution, and its probabilities by arm; empty if it is missing."""
         columns = self._columns
         if columns.prefix is not None:
             document: Any = {
@@ -600,14 +599,14 @@ class RowReader:
 
 
 UNDECODED = re.compile("[\ud800-\udfff]")
-"""What stands for bytes that are not UTF-8."""
+"""Characters that stand for bytes that are not UTF-8."""
 
 BROKEN = re.compile("[\0\ud800-\udfff]")
-"""The same, and NUL."""
+"""Characters that stand for bytes that are not UTF-8, and NUL."""
 
 
 def writable(column: str, text: str, broken: re.Pattern[str] = BROKEN) -> str:
-    """Return the text in a column. Raises BadValue where it has what no text has."""
+    """Return the text in a column. Raises BadValue if it has `broken` characters."""
     if match := broken.search(text):
         wrong = "a NUL" if match[0] == "\0" else "bytes that are not UTF-8"
         shown = cut(text).replace("\\udc", "\\x")
@@ -623,9 +622,9 @@ def make_example(
     Args:
         seq: Position in the log.
         row: The row.
-        arms: All arms, eligible where no distribution says which are.
+        arms: All arms, which are eligible unless the row has a distribution.
         metric: Name of the metric that holds the reward.
-        estimated: Distribution that was estimated; None where none was, or where one is on record.
+        estimated: Estimated distribution, if the row lacks one and it could be estimated.
 
     Raises:
         BadValue: The example cannot be written and read back.

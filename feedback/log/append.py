@@ -3,8 +3,8 @@
     begin, lock the head of the log, look up what the facts refer to
     insert the rows, advance the head, commit
 
-The statements are compiled once in a process. Between the two, a `CommitBatch` decides which facts are new,
-numbers them, and finds the status of feedback; it writes nothing.
+The statements are compiled once in a process. Between the two round trips, a `CommitBatch` decides in memory
+which facts are new, numbers them, and finds the status of feedback.
 """
 
 import secrets
@@ -31,13 +31,13 @@ _COMMIT: Statement = ("COMMIT", {})
 
 
 class Appender:
-    """The statements that append to one log.
+    """The statements that append to a log.
 
     Args:
         database: The database of the log.
         join: Digest of the training log in which decisions are looked up.
-        most: Values of feedback that a decision or an episode may have, and retractions; None for any number.
-        redact: Applied to every text before it is written; None keeps texts as they are.
+        most: Values and retractions that a decision or an episode may have; None: unlimited.
+        redact: Applied to every text before it is written.
         secret: Returns the secret of the draws.
     """
 
@@ -59,7 +59,7 @@ class Appender:
         self._add = database.addition(facts, self._sql["move"])
 
     def begin(self, driver: Any, facts: Sequence[Fact], now: float) -> CommitBatch:
-        """Begin a transaction; return a batch at the head of the log that knows what the facts refer to."""
+        """Begin a transaction; return a batch at the head of the log, with the rows that facts refer to."""
         about = subjects(facts, limited=self._most is not None)
         lookups = {name: self._lookup(name, ids) for name, ids in about.items() if ids}
         lookups["under_way"] = self._sql["under_way"], {"since": now - UNDER_WAY_S}
@@ -76,7 +76,7 @@ class Appender:
         )
 
     def _erasing(self, results: Mapping[str, ResultRows]) -> str:
-        """Return the secret where an erasure may reach what is appended; else nothing, without reading it."""
+        """Return the secret if an erasure may apply to the facts; otherwise skip reading it."""
         return self._secret() if results["under_way"] else ""
 
     def _lookup(self, name: str, ids: set[str]) -> Statement:
@@ -123,7 +123,7 @@ def _head_statements(_: Database) -> dict[str, sa.ClauseElement]:
 
 
 def _lookups(database: Database) -> dict[str, sa.ClauseElement]:
-    """Return the queries of what facts refer to."""
+    """Return the queries of the rows that facts refer to."""
     e, f, d, x = t.executions.c, t.feedback.c, t.decisions.c, t.examples.c
     o = t.observations.c
     learned = (x.decision_id == d.id) & (x.join == sa.bindparam("join", type_=sa.String))
@@ -144,14 +144,14 @@ def _lookups(database: Database) -> dict[str, sa.ClauseElement]:
 
 
 def _amounts(subject: sa.Column[str]) -> sa.Select[Any]:
-    """Return a query of how many values and how many retractions there are, by subject."""
+    """Return a query of the number of values and of retractions, by subject."""
     f = t.feedback.c
     query = sa.select(subject, f.kind, sa.func.count()).where(f.kind != sa.literal_column("'activation'"))
     return query.group_by(subject, f.kind)
 
 
 def subjects(facts: Sequence[Fact], *, limited: bool = False) -> dict[str, set[str]]:
-    """Return the ids to look up; those that feedback is counted of where it is `limited`."""
+    """Return the ids to look up, by lookup; if feedback is `limited`, also those to count it by."""
     executed, items, decided, episodes, observed, judged = (set[str]() for _ in range(6))
     for fact in facts:
         match fact:

@@ -1,7 +1,7 @@
-"""The protocol of a database that can hold a log, which `sqlite` and `postgres` beside it implement.
+"""The protocol of a database that can hold a log; `sqlite` and `postgres` implement it.
 
-Appending facts bypasses SQLAlchemy: their statements are compiled once, and sent to the driver in as few
-round trips as possible. Everything else is SQLAlchemy Core.
+Appending facts bypasses SQLAlchemy: its statements are compiled once, and sent to the driver in as few round
+trips as possible. Everything else is SQLAlchemy Core.
 """
 
 import json
@@ -16,16 +16,16 @@ import sqlalchemy as sa
 from armwise.feedback.log.limits import LARGEST, are_numbers
 
 ANSWER_S = 60.0
-"""Longest that a statement may take on a server, in seconds, where no request waits for it."""
+"""Longest time of a statement on a server in the background, in seconds."""
 
 WAIT_S = 10.0
-"""How long a writer waits for other writers before it fails."""
+"""Seconds that a writer waits for other writers before it fails."""
 
 CONNECTIONS = 8
-"""Connections of one process at most."""
+"""Largest number of connections of a process."""
 
 RESERVED = 2
-"""How many of these are reserved for appending facts and for probes."""
+"""Connections among these that are reserved for appending facts and for probes."""
 
 Statement = tuple[str, Any]
 """SQL for the driver, and its parameters: a mapping of names, or a list of mappings."""
@@ -52,9 +52,9 @@ class Database(Protocol):
     snapshot: Mapping[str, Any]
 
     def take_control(self, connection: sa.Connection) -> None:
-        """Take the lock of writers that do not append facts, until the transaction ends.
+        """Take the lock of writers other than those that append facts, until the transaction ends.
 
-        It does not block appending, if the database supports concurrent writers.
+        Where the database supports concurrent writers, appending goes on meanwhile.
         """
         ...
 
@@ -95,7 +95,7 @@ class Database(Protocol):
         ...
 
     def forget(self) -> None:
-        """Remove what its files still hold of overwritten rows, if it is not the server that does."""
+        """Remove the remains of overwritten rows from its files, as far as a client can."""
         ...
 
     def backup(self, to: Path) -> None:
@@ -103,7 +103,7 @@ class Database(Protocol):
         ...
 
     def time(self) -> float | None:
-        """Return the time of its clock, seconds since the epoch; None if it uses this machine's clock."""
+        """Return the time of its clock, seconds since the epoch; None: it uses this machine's clock."""
         ...
 
 
@@ -117,7 +117,7 @@ def compiled(
 
     Args:
         database: Any database of the dialect.
-        statements: A function of a module, which returns the same statements for all databases of a dialect.
+        statements: A module-level function that returns the same statements for all databases of a dialect.
     """
     dialect = database.engine.dialect
     key = (statements, dialect.name)
@@ -145,7 +145,7 @@ _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def dumps(value: object) -> str:
-    r"""Return a value as JSON that every database can store: texts in it become as `storable` has them.
+    r"""Return a value as JSON that every database can store: with each text made `storable`.
 
     >>> dumps({"tag": "a\0b", "path": "C:\\u0000"})
     '{"tag":"a\ufffdb","path":"C:\\\\u0000"}'
@@ -158,7 +158,7 @@ def dumps(value: object) -> str:
 
 
 def parsed(text: str | bytes) -> Any:
-    r"""Return a document; also of what databases take and the standard has not, and of lone surrogates.
+    r"""Parse a JSON document, including NaN, infinities and lone surrogates, which databases accept.
 
     >>> parsed('{"usd": NaN, "name": "\\ud800"}')
     {'usd': 0.0, 'name': '�'}
@@ -174,7 +174,7 @@ _CONSTANTS = {"NaN": 0.0, "Infinity": LARGEST, "-Infinity": -LARGEST}
 
 
 def limited(value: Any) -> Any:
-    """Return a document with each number finite and of at most `LARGEST`; the same object where all are.
+    """Return a document with numbers cut to +-`LARGEST`, NaN as 0; the same object if unchanged.
 
     >>> limited({"tokens": [1e30, 5], "usd": float("-inf")})
     {'tokens': [9007199254740992, 5], 'usd': -9007199254740992}

@@ -1,6 +1,6 @@
 """Facts that are committed together: which of them are new, their positions, the status of feedback.
 
-What a batch knows of the log is read under the lock of the transaction that will write it, so a fact that is
+What the log already has is read under the lock of the transaction that writes the batch, so a fact that is
 new stays new until then.
 """
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class FeedbackStatus(StrEnum):
-    """Status of an item of feedback; with any status, it is durable."""
+    """Status of an item of feedback; it is durable with each of them."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -43,8 +43,8 @@ class Receipt:
     """Proof that a fact is durable.
 
     Attributes:
-        seq: Position in the log; 0 for an execution or observation that was in the log already.
-        status: Status of feedback; None for other facts.
+        seq: Position in the log; 0: an execution or observation that the log already had.
+        status: Status of feedback; other facts have none.
     """
 
     seq: int = 0
@@ -88,8 +88,8 @@ class _Episode:
 
     Attributes:
         exists: Whether the log has a decision of it.
-        oldest: Position of its oldest open decision; None if the log has none.
-        targets: That decision, and those of the batch.
+        oldest: Position of the oldest open decision in the log, if any.
+        targets: That decision, and the decisions of the batch.
     """
 
     exists: bool = False
@@ -113,20 +113,20 @@ class Unclear:
 
 
 Subject = tuple[str | None, str | None, FeedbackKind]
-"""A decision, or else an episode, and a kind of the feedback on it."""
+"""Id of a decision, or of an episode, and the kind of the feedback on it."""
 
 
 @dataclass(slots=True)
 class StoredFacts:
-    """What the log contains already about the facts of a batch.
+    """What the log already has about the facts of a batch.
 
     Attributes:
         executions: Ids of decisions that have an execution.
         observations: Stored observations, by decision, source and arm.
         feedback: Stored feedback and its position, by the pseudonym of its id and by kind.
-        decisions: Decisions that feedback refers to, and those that are not new.
+        decisions: Stored decisions that the batch repeats or its feedback refers to, by id.
         episodes: Episodes that feedback refers to.
-        amounts: Number of stored items of feedback, if it is limited.
+        amounts: Number of stored items of feedback by subject, if it is limited.
         erased: Decisions of the facts whose texts were erased.
         erased_episodes: Episodes of the facts whose newest decision was erased.
         under_way: Erasures that apply to facts that are appended now.
@@ -188,13 +188,13 @@ class CommitBatch:
         seq: The last assigned position.
         at: The log's time there.
         now: Seconds since the epoch, by the clock.
-        stored: Facts that the log contains; `add` extends it.
-        most: Values of feedback that a decision or an episode may have, and retractions; None for any number.
+        stored: What the log already has; `add` extends it.
+        most: Values and retractions that a decision or an episode may have; None: unlimited.
         rows: Rows to insert, by table.
         receipts: Receipts of the facts so far.
-        unclear: Feedback whose status is not known yet, by its place among the receipts.
-        redact: Applied to every text before it is written; None keeps texts as they are.
-        erased_by: Number of the erasure that reaches a decision of the batch, by its id.
+        unclear: Feedback whose status is still to be looked up, by its index among the receipts.
+        redact: Applied to every text before it is written.
+        erased_by: Number of the erasure that applies to a decision of the batch, by its id.
     """
 
     seq: int
@@ -209,18 +209,18 @@ class CommitBatch:
     erased_by: dict[str, int] = field(default_factory=dict)
 
     def add(self, fact: Fact) -> None:
-        """Assign the next position to a fact, unless the log has it.
+        """Assign the next position to a fact that is new to the log.
 
         Raises:
-            ConflictError: Its id is used already, with another content.
-            TooMuchFeedbackError: There is as much feedback already as there may be.
-            ClockError: Its stamp is in the future.
-            StoreError: A value is not finite.
+            ConflictError: Its id is in use with another content.
+            TooMuchFeedbackError: The decision or episode has as much feedback as it may have.
+            ClockError: Its timestamp is in the future.
+            StoreError: A value is infinite or NaN.
         """
         try:
             self.receipts.append(self._add(self._written(fact)))
         except (ConflictError, TooMuchFeedbackError) as error:
-            error.fact = fact  # which its sender knows, and not what is written of it
+            error.fact = fact  # as its sender knows it, rather than as it is written
             raise
 
     def _written(self, fact: Fact) -> Fact:
@@ -251,7 +251,7 @@ class CommitBatch:
         """Return the receipts of all facts.
 
         Args:
-            awaited: For each item that is unclear, whether a decision in the log awaits it.
+            awaited: For each unclear item, whether a decision in the log awaits it.
         """
         for place, accepted in zip(self.unclear, awaited, strict=True):
             if accepted:
@@ -291,7 +291,7 @@ class CommitBatch:
         return Receipt(self.seq)
 
     def _insert(self, table: sa.Table, row: dict[str, Any]) -> None:
-        """Add a row, its values within the limits of their columns; a warning names the others."""
+        """Add a row; values beyond the limits of their columns are replaced, with a warning."""
         for column in table.c:
             value = row[column.name]
             within = column.type.within(value) if isinstance(column.type, Limited) else limited(value)
@@ -337,7 +337,7 @@ class CommitBatch:
         self.stored.amounts[subject] += 1
 
     def _status(self, item: Feedback) -> FeedbackStatus:
-        """Return the status of new feedback; a decision that is not in the log has no deadline."""
+        """Return the status of new feedback; it is pending while its decision is missing from the log."""
         if item.decision_id is not None:
             decision = self.stored.decisions.get(item.decision_id)
             episode = _Episode(targets=[] if decision is None else [decision])
@@ -353,7 +353,7 @@ class CommitBatch:
 
 
 def _same_or_conflict(stored: Feedback, item: Feedback) -> None:
-    """Raise ConflictError if the id of feedback is used already, with another content."""
+    """Check that the id of feedback is used for one content only. Raises ConflictError."""
     same = (stored.decision_id, stored.episode_id, stored.metric) == (
         item.decision_id,
         item.episode_id,

@@ -1,7 +1,7 @@
-"""The draw whose arm a conversation keeps, as the log has it: any replica finds it, also after a restart.
+"""Look up the draw whose arm a conversation keeps, so that any replica can continue it, also after a restart.
 
-A turn reads it before it decides. Two indexes have the decisions with a draw alone, so what is read are the
-newest of them in the episode, and the turns of that draw.
+A turn reads it before it decides. Two indexes cover just the decisions that keep an arm, so only the newest
+of these in the episode and the turns of its draw are read.
 """
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ from armwise.feedback.log.store import Store
 
 
 def kept_draw(store: Store, episode: str) -> KeptDraw | None:
-    """Return the newest draw of an episode whose arm may be kept; None where there is none.
+    """Return the newest draw of an episode whose arm may be kept, if any.
 
     Raises:
         LogUnavailableError: Try again later.

@@ -1,6 +1,6 @@
 """Rows with values beyond their limits: which decision, which column, which value, and what is read instead.
 
-Nothing stops at them (`limits` says what readers get), so they are counted and named here.
+Readers get the nearest value within the limits, see `limits`, and go on; here the rows are counted and named.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ from armwise.feedback.log.rows import numeric_features
 from armwise.feedback.log.store import Store
 
 WINDOW = 2000
-"""Newest positions that a page looks at; the learner looks at all."""
+"""Newest positions that a page checks; the learner checks all."""
 
 PORTION = 100
-"""Positions that a `DamageCount` looks at in one step: milliseconds where embeddings are stored."""
+"""Positions that a `DamageCount` checks in a step: milliseconds, even with embeddings."""
 
 _FACTS = (t.decisions, t.executions, t.observations, t.feedback)
 
@@ -30,10 +30,10 @@ class Damaged:
 
     Attributes:
         seq: Position of the row in the log.
-        subject: Id of the decision or the episode; empty where the row names none.
+        subject: Id of the decision or the episode; empty if the row lacks it.
         column: The column, as `table.column`.
-        value: The value, of a document None: it may quote texts.
-        instead: What readers get; None for null, and of a document.
+        value: The value; None for a document, which may quote texts.
+        instead: The value that readers get; None for null and for a document.
         expected: What was expected.
     """
 
@@ -68,7 +68,7 @@ def _shown(value: object) -> str:
 
 
 def newest(store: Store) -> list[Damaged]:
-    """Return those of the newest `WINDOW` positions. Raises LogUnavailableError."""
+    """Return the values beyond their limits in the newest `WINDOW` positions. Raises LogUnavailableError."""
     head = store.log_seq()
     return read(store, head - WINDOW, head)
 
@@ -76,14 +76,13 @@ def newest(store: Store) -> list[Damaged]:
 class DamageCount:
     """Count the values beyond their limits in the newest `WINDOW` positions, a `PORTION` in each step.
 
-    It goes on at the oldest of these positions when it has reached the newest, so it notices rows that are
-    changed later.
+    After the newest position it starts again at the oldest, so it notices rows that are changed later.
 
     Args:
         store: The log.
 
     Attributes:
-        positions: Where they are, as far as it has looked; a position with two of them twice.
+        positions: Positions of the values so far; a position with two such values appears twice.
     """
 
     def __init__(self, store: Store) -> None:
@@ -92,7 +91,7 @@ class DamageCount:
         self.positions: list[int] = []
 
     def step(self) -> None:
-        """Look at the next positions. Raises LogUnavailableError."""
+        """Check the next positions. Raises LogUnavailableError."""
         head = self._store.log_seq()
         oldest = max(0, head - WINDOW)
         after = self._after if oldest <= self._after < head else oldest

@@ -15,23 +15,21 @@ from armwise.feedback.log.sqlite import SQLite
 SUCH_AS = "sqlite:////var/lib/armwise/log.db or postgresql://armwise@localhost/armwise"
 
 POINT = re.compile(r"[a-z][a-z0-9-]{0,31}")
-"""The name of a decision point: part of a file, of a schema and of ids, so nothing else may stand in it."""
+"""The name of a decision point, of characters that are safe in file names, schemas and ids."""
 
 _PARAMETER = "armwise_point"
-"""Parameter in the URL of a point's log on a server; the driver does not get it."""
+"""Parameter in the URL of a point's log on a server; removed before the driver gets the URL."""
 
 
 def point_url(url: str, point: str) -> str:
-    """Return the URL of the log of a decision point, which has tables of its own beside those of `url`.
-
-    They are in another file, or in another schema of the same database.
+    """Return the URL of the log of a decision point: a separate file, or a separate schema of the database.
 
     Args:
         url: URL of the log of the service.
         point: Name of the point.
 
     Raises:
-        StoreError: The URL is malformed, of a database in memory, or the name is not one.
+        StoreError: The URL is malformed, the database is in memory, or the name is invalid.
 
     >>> point_url("sqlite:////var/lib/armwise/log.db", "news")
     'sqlite:////var/lib/armwise/log.news.db'
@@ -58,14 +56,14 @@ def _parsed(url: str) -> sa.URL:
 
 
 def open_database(url: str, answer_s: float = ANSWER_S) -> Database:
-    """Return the database of a URL, without connecting to it.
+    """Return the database of a URL; it connects on first use.
 
     Args:
         url: URL of SQLite or PostgreSQL.
-        answer_s: Longest that a statement may take on a server, in seconds.
+        answer_s: Longest time of a statement on a server, in seconds.
 
     Raises:
-        StoreError: The URL is malformed, or of an unsupported database.
+        StoreError: The URL is malformed, or the database is not supported.
     """
     parsed = _parsed(url)
     match parsed.drivername:
@@ -83,7 +81,7 @@ def open_database(url: str, answer_s: float = ANSWER_S) -> Database:
 
 @contextmanager
 def borrowed(database: Database) -> Iterator[Any]:
-    """Borrow a driver connection; changes that are not committed at the end are rolled back."""
+    """Borrow a driver connection; uncommitted changes are rolled back at the end."""
     with translated(database), closing(database.engine.raw_connection()) as connection:
         try:
             yield connection.driver_connection

@@ -1,8 +1,8 @@
-"""Which decision of an episode awaits feedback, and the statements that look it up.
+"""Statements that look up which decision of an episode awaits feedback.
 
-Feedback on an episode needs the oldest decision that is open: neither learned nor closed. Decisions before
-it are settled and stay so, since facts do not change and the log's time does not go back. Up to which
-position they are is remembered, so each process passes over a settled decision once.
+Feedback on an episode needs the oldest decision that is open: neither learned nor closed. Decisions before it
+are settled for good, since facts are final and the log's time only grows. A process remembers up to which
+position they are, and passes over a settled decision once.
 """
 
 import math
@@ -25,7 +25,7 @@ _ZERO: sa.ColumnElement[int] = sa.literal_column("0", sa.Integer)
 
 
 class Episodes:
-    """The statements about the episodes of one log, and what is settled of them. Thread-safe.
+    """The statements about the episodes of a log, and how far each is settled. Thread-safe.
 
     Args:
         database: The database of the log.
@@ -41,15 +41,15 @@ class Episodes:
     def oldest(self, names: Iterable[str]) -> Statement:
         """Return the statement that looks up episodes.
 
-        A row is: name, position of the head of the log, 1 if there is any decision of the episode; then
-        position, `decided_at`, `deadline` and `logged_at` of the oldest open one; the erasure of the newest.
-        None where there is none.
+        A row is: name, position of the head of the log, 1 if the episode has a decision; then position,
+        `decided_at`, `deadline` and `logged_at` of its oldest open decision; the erasure of its newest. NULL
+        stands for what is missing.
         """
         positions = [[name, self._settled.get(name, 0)] for name in sorted(names)]
         return self._sql["oldest"], {"numbered": dumps(positions), "join": self._join}
 
     def remember(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Remember what is settled, by the rows of `oldest`."""
+        """Remember up to which position each episode is settled, from the rows of `oldest`."""
         with self._lock:
             for name, head, _, seq, *_ in rows:
                 self._settled.pop(name, None)
@@ -84,8 +84,8 @@ def _open(at: sa.ColumnElement[float]) -> Sequence[sa.ColumnElement[bool]]:
     d, x = t.decisions.c, t.examples.c
     grace = sa.literal_column(repr(GRACE_S), sa.Double)
     learned = (x.decision_id == d.id) & (x.join == sa.bindparam("join", type_=sa.String))
-    # PostgreSQL expects that it holds of half of the rows, so goes through them in order; for NOT EXISTS, it
-    # may read the whole table, and for IS NULL, sort the whole episode
+    # PostgreSQL expects this to be true of half of the rows, so it goes through them in order; for NOT EXISTS
+    # it may read the entire table, and for IS NULL sort the entire episode
     false = sa.select(sa.false()).where(learned).correlate(t.decisions).scalar_subquery()
     return (d.deadline + grace >= at) | (d.logged_at + grace >= at), sa.func.coalesce(false, sa.true())
 
@@ -113,7 +113,7 @@ def _oldest(
 
 
 def _awaiting() -> sa.Select[Any]:
-    """Compare as `CommitBatch` does with the decisions that it has in memory."""
+    """Return the query that compares as `CommitBatch` does with the decisions that it has in memory."""
     d = t.decisions.c
     made_by, received_at, at = (
         sa.bindparam(key, type_=sa.Double) for key in ("made_by", "received_at", "at")
@@ -129,5 +129,5 @@ def _awaiting() -> sa.Select[Any]:
 
 
 def _first(query: sa.Select[Any]) -> sa.Select[Any]:
-    """Return the query of the first row; both numbers are literals, since a driver gets the compiled text."""
+    """Return the query of the first row; both numbers are literals, since the driver gets compiled text."""
     return query.limit(_ONE).offset(_ZERO)

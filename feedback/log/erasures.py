@@ -1,11 +1,11 @@
-"""Erase texts: what people wrote and read goes, what is learned from stays, and that it went is recorded.
+"""Erase texts that people wrote and read, keep the numbers that are learned from, and record the erasure.
 
 Questions, answers, passages shown, stages, errors, comments, corrections and tags are overwritten in place.
-Names of features and ids of feedback become pseudonyms, by which they are learned and found. Arms,
+Names of features and ids of feedback become pseudonyms, by which they are still learned and looked up. Arms,
 probabilities, values of features, costs and values stay, so that a training log, its digests and the
-evaluations are the same afterwards. A fact that comes later on an erased decision is stored without its
-texts, and so is a decision of an erased user or episode that was under way. `text_columns` lists which
-erasure reaches which column.
+evaluations are the same afterwards. A later fact on an erased decision is stored without its texts, and so is
+a decision of an erased user or episode that was under way. `text_columns` lists what an erasure does to each
+column.
 """
 
 import hashlib
@@ -28,28 +28,28 @@ from armwise.feedback.texts import bare_features
 DAY_S = 86_400.0
 
 AT_ONCE = 1000
-"""Positions of the log whose texts are erased by age in one transaction, so that no commit waits for long."""
+"""Positions of the log whose texts are erased by age in one transaction, a bound on the wait of commits."""
 
 PAUSE_S = 3600.0
-"""How long fewer than these wait."""
+"""Seconds between erasures by age while fewer than `AT_ONCE` positions are due."""
 
 _d, _e, _f, _o = t.decisions.c, t.executions.c, t.feedback.c, t.observations.c
 
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """A record of what was erased. It has no personal data: neither the user nor an id.
+    """A record of an erasure; it is free of personal data, ids included.
 
     Attributes:
-        number: Number of the erasure; `erased` of a decision.
-        at: Seconds since the epoch; of an erasure by age, which goes on for a day, its last part.
-        scope: What was erased.
+        number: Number of the erasure, as in the column `erased` of a decision.
+        at: Seconds since the epoch; an erasure by age goes on for a day, and this is its last part.
+        scope: Kind of subject that was erased.
         by: Public id of the key that requested it; `cli`, or `retention`.
-        upto: Position of the log up to which all texts are gone, of an erasure by age; else None.
-        decisions: Decisions that lost their texts,
-        executions: and executions,
-        feedback: items of feedback,
-        observations: and observations.
+        upto: Position of the log up to which all texts are gone; only an erasure by age has it.
+        decisions: Number of decisions that lost their texts.
+        executions: Number of executions.
+        feedback: Number of items of feedback.
+        observations: Number of observations.
     """
 
     number: int
@@ -64,19 +64,19 @@ class Erasure:
 
 
 def user_digest(store: Store, project: str, user: str) -> str:
-    """Return what a log keeps of the user of a request: a hash that only its secret can repeat."""
+    """Return the hash of a user that a log stores, keyed with its secret."""
     about = json.dumps(["user", project, user]).encode()
     return hmac.new(store.draw_secret.secret.encode(), about, hashlib.sha256).hexdigest()
 
 
 def erase_user(store: Store, project: str, user: str, by: str, now: float) -> Erasure:
-    """Erase the texts of all decisions of a user, with what hangs on them and their episodes.
+    """Erase the texts of all decisions of a user, and of the other facts on them and on their episodes.
 
     Args:
         store: The log.
         project: Project of the key that sent the user's requests.
         user: Field `user` of these requests.
-        by: Who requested the erasure.
+        by: Public id of the key that requested it, or `cli`.
         now: Seconds since the epoch.
 
     Raises:
@@ -91,7 +91,7 @@ def erase_user(store: Store, project: str, user: str, by: str, now: float) -> Er
 def erase_episode(store: Store, episode: str, by: str, now: float) -> Erasure:
     """Erase the texts of all decisions of an episode, by its id in the log; see `erase_user`.
 
-    Feedback on the episode is erased, also where the log has no decision of it.
+    Feedback on the episode is erased even if the log lacks its decisions.
     """
     named = _on_episodes(_f.episode_id == episode)
     return _erase(store, _d.episode_id == episode, named, (Scope.EPISODE, episode), by, now)
@@ -115,7 +115,7 @@ def _erase(
     by: str,
     now: float,
 ) -> Erasure:
-    """Erase decisions, all that hangs on them, and the feedback that is `named`."""
+    """Erase decisions, the other facts on them, and the feedback that is `named`."""
     ids = sa.select(_d.id).where(which)
     new = ids.where(_d.erased.is_(None))
     digest = subject_digest(store.draw_secret.secret, *subject)
@@ -134,7 +134,7 @@ def _erase(
 
 
 def forget_subjects(store: Store, now: float) -> None:
-    """Remove the hashes of what was erased, once no turn that began before can be under way.
+    """Remove the hashes of erased subjects, once every turn that began before has ended.
 
     Raises:
         LogUnavailableError: They are still there.
@@ -149,7 +149,7 @@ def forget_subjects(store: Store, now: float) -> None:
 
 
 def erase_older(store: Store, days: float, now: float) -> bool:
-    """Erase the texts of decisions by age, a bounded number of them; one record a day has them all.
+    """Erase the texts of a bounded number of old decisions; the erasures of a day share a record.
 
     Args:
         store: The log.
@@ -157,7 +157,7 @@ def erase_older(store: Store, days: float, now: float) -> bool:
         now: Seconds since the epoch.
 
     Returns:
-        Whether more are due now.
+        Whether more decisions are due now.
 
     Raises:
         LogUnavailableError: Nothing was erased.
@@ -202,7 +202,7 @@ def erase_older(store: Store, days: float, now: float) -> bool:
 
 
 def erasures(store: Store) -> list[Erasure]:
-    """Return what was erased, newest first. Raises LogUnavailableError."""
+    """Return the records of erasures, newest first. Raises LogUnavailableError."""
     with store.reading() as connection:
         rows = connection.execute(sa.select(t.erasures).order_by(t.erasures.c.seq.desc())).all()
     return [
@@ -217,12 +217,12 @@ _COUNTS = ("n_decisions", "n_executions", "n_feedback", "n_observations")
 
 
 def _lock(connection: sa.Connection) -> None:
-    """Let nothing be appended until the transaction ends: it would not know what is erased."""
+    """Block appends until the transaction ends: they have to see what it erases."""
     connection.execute(sa.select(t.log_head.c.seq).with_for_update())
 
 
 def _overwrite(connection: sa.Connection, number: int, *which: sa.ColumnElement[bool]) -> dict[str, int]:
-    """Overwrite the texts of decisions, executions, feedback and observations; return how many of each."""
+    """Overwrite the texts of decisions, executions, feedback and observations; return the number of each."""
     decided, executed, fed_back, observed = which
     empty = sa.literal([], sa.JSON)
     gone = {"answer": sa.case((sa.column("answer").is_not(None), "")), "error": "", "passages": empty}
@@ -242,7 +242,7 @@ def _overwrite(connection: sa.Connection, number: int, *which: sa.ColumnElement[
 
 
 def _overwrite_features(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
-    """Overwrite names of features with their pseudonyms; those in an archive are pseudonyms already."""
+    """Overwrite names of features with their pseudonyms; an archive already holds pseudonyms."""
     query = sa.select(_d.seq, _d.features).where(which, _d.erased.is_(None)).order_by(_d.seq)
     update = sa.update(t.decisions).where(_d.seq == sa.bindparam("of")).values(features=sa.bindparam("bare"))
     rows = connection.execute(query).all()
@@ -254,7 +254,7 @@ def _overwrite_features(connection: sa.Connection, which: sa.ColumnElement[bool]
 
 
 def _overwrite_feedback(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
-    """Overwrite what feedback says, but for its labels; the databases have no JSON functions in common."""
+    """Overwrite the texts of feedback except labels, in Python: the databases share no JSON functions."""
     changed: list[dict[str, object]] = []
     for row in connection.execute(sa.select(t.feedback).where(which).order_by(_f.seq)):
         item = read_feedback(row)

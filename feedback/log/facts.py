@@ -1,4 +1,4 @@
-"""Facts, and the rows that they become."""
+"""Write facts as rows of the tables."""
 
 from armwise.feedback.events import Decision, Execution, Feedback, Observation, Tick
 from armwise.feedback.log.backend import storable
@@ -7,7 +7,7 @@ Fact = Decision | Execution | Feedback | Observation | Tick
 
 
 def decision_row(d: Decision, seq: int, logged_at: float, erased: int | None = None) -> dict[str, object]:
-    """Return the row of a decision at a position and a time of the log; `erased` by an erasure or not."""
+    """Return the row of a decision at a position and a time of the log; `erased` numbers an erasure of it."""
     return {
         "seq": seq,
         "id": d.id,
@@ -102,7 +102,7 @@ def observation_row(o: Observation, seq: int) -> dict[str, object]:
 
 
 def feedback_row(f: Feedback, seq: int, early: bool) -> dict[str, object]:
-    """Return the row of feedback at a position of the log; `early` if its decision is not in the log yet."""
+    """Return the row of feedback at a position of the log; `early` if it precedes its decision."""
     return {
         "seq": seq,
         "id": f.id,

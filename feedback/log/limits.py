@@ -1,16 +1,16 @@
-"""The limits of what columns hold, and what a reader gets in the place of a value beyond them.
+"""The limits of the values in columns, and what readers get in the place of a value beyond them.
 
-No reader of the log checks a value: each number comes through the type of its column, and each document
-through `backend.loads`. So a row that is wrong, of whatever origin, moves an estimate no further than its
-limits allow, and stops nothing. `CommitBatch` keeps new rows within the same limits.
+Values are checked here instead of in each reader: every number comes through the type of its column, every
+document through `backend.loads`. So a wrong row, whatever its origin, moves an estimate by at most what its
+limits allow, and readers go on. `CommitBatch` keeps new rows within the same limits.
 
     Amount, Count     the nearest limit
-    Time              0: it is before all others, so it closes nothing and is in no window
-    Propensity        null, as where none is known: the decision is left out of what weighs by it
-    Setting           null, as where none was recorded
-    Word              one that teaches nothing and rates nobody: see its column
+    Time              0, the earliest time: it closes nothing and is in no window
+    Propensity        null, like an unknown one: estimates that weigh by it leave the decision out
+    Setting           null, like one that was not recorded
+    Word              a word that is neither learned from nor counted: see its column
     documents         the nearest limit, for each number in them
-    Numbers           the same, and 0 in the place of what is no number
+    Numbers           the nearest limit, and 0 for what is not a number
 """
 
 from collections.abc import Collection, Mapping
@@ -43,7 +43,7 @@ LATEST = 4_102_444_800.0
 
 
 class Limited(TypeDecorator[Any]):
-    """A number from `low` to `high`; readers get `instead` of one beyond, or the nearest limit without it.
+    """A number from `low` to `high`; for others readers get `instead`, or the nearest limit if it is empty.
 
     Args:
         low: The least number.
@@ -59,7 +59,7 @@ class Limited(TypeDecorator[Any]):
         self.low, self.high = low, high
 
     def within(self, value: Any) -> Any:
-        """Return a number, or what stands in its place.
+        """Return a number, or its replacement.
 
         >>> Limited(0.0, 5.0).within(3.0), Limited(0.0, 5.0).within(-1.0), Time().within(1e308)
         (3.0, 0.0, 0.0)
@@ -71,7 +71,7 @@ class Limited(TypeDecorator[Any]):
         return self.low if isinstance(value, int | float) and value < self.low else self.high
 
     def all_within(self, values: list[Any]) -> NDArray[Any]:
-        """Return numbers as an array of shape (n,), each as `within` has it; NaN for null."""
+        """Return numbers as an array of shape (n,), each through `within`; NaN for null."""
         kind = np.int64 if isinstance(self.impl_instance, sa.Integer) else np.float64
         try:
             column = np.array(values, dtype=kind)
@@ -82,7 +82,7 @@ class Limited(TypeDecorator[Any]):
         return np.array([self.within(value) for value in values], dtype=kind)
 
     def beyond(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        """Return the condition that the value of a column is not within its limits."""
+        """Return the condition that the value of a column is beyond its limits."""
         return ~column.between(self.low, self.high)
 
     @override
@@ -107,7 +107,7 @@ class Count(Limited):
 
 
 class LargeCount(Count):
-    """A whole number of what many answers have used."""
+    """A whole number that sums over many answers."""
 
     impl = sa.BigInteger
     cache_ok = True
@@ -137,7 +137,7 @@ class Time(Limited):
 
 
 class Propensity(Limited):
-    """The probability of what was drawn."""
+    """The probability with which the drawn arm was drawn."""
 
     cache_ok = True
     instead = (None,)
@@ -154,7 +154,7 @@ class Setting(Limited):
 
 
 class Word(TypeDecorator[str]):
-    """A word of an enumeration; readers get `instead` of another.
+    """A word of an enumeration; for any other word readers get `instead`.
 
     Args:
         instead: Word of the enumeration.
@@ -169,7 +169,7 @@ class Word(TypeDecorator[str]):
         self.words = tuple(word.value for word in type(instead))
 
     def within(self, value: Any) -> Any:
-        """Return a word, or what stands in its place; null as it is, such as in a row that joins nothing.
+        """Return a word, or its replacement; null stays, as in the rows of an outer join.
 
         >>> from armwise.feedback.events import Status
         >>> [Word(Status.CANCELLED).within(word) for word in ("ok", "great", None)]
@@ -178,7 +178,7 @@ class Word(TypeDecorator[str]):
         return value if value is None or value in self.words else self.instead
 
     def beyond(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        """Return the condition that the word of a column is none of the enumeration."""
+        """Return the condition that the word of a column is outside of the enumeration."""
         return column.not_in(self.words)
 
     @override
@@ -191,11 +191,11 @@ class Numbers(sa.JSON):
 
 
 def numeric(value: Any, most: float = LARGEST) -> Any:
-    """Return a document of numbers within limits; the same object where all are.
+    """Return a document of numbers within limits; the same object if unchanged.
 
     Args:
-        value: A number, or lists and named parts of numbers; 0 takes the place of what is none.
-        most: Largest magnitude, which takes the place of a larger one.
+        value: A number, or lists and mappings of numbers; anything else in it becomes 0.
+        most: Largest magnitude; larger numbers are reduced to it.
 
     >>> numeric({"small": [900, None, "7"]}), numeric((0.5, 0.5)), numeric([-1e9, 1e9, 3.0], 1e6)
     ({'small': [900, 0.0, 0.0]}, (0.5, 0.5), [-1000000.0, 1000000.0, 3.0])
@@ -215,7 +215,7 @@ def numeric(value: Any, most: float = LARGEST) -> Any:
 
 
 def are_numbers(values: Collection[Any], most: float = LARGEST) -> bool:
-    """Return whether values are all numbers of at most this magnitude.
+    """Return whether all values are numbers of at most this magnitude.
 
     >>> are_numbers([0.5, -7]), are_numbers([1e30]), are_numbers([1.0, "7"]), are_numbers([])
     (True, False, False, True)

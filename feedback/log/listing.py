@@ -1,7 +1,7 @@
-"""Pages of the decisions that match a filter, newest first, with a bound on what a page looks at.
+"""Pages of the decisions that match a filter, newest first, with a bound on the rows that a page scans.
 
-A rare match in a long log may be far back: a page that is not full says up to where it has looked, and the
-next one goes on from there.
+A rare match in a long log may be far back: a page that is not full says how far it has scanned, and the next
+page continues there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +18,10 @@ from armwise.feedback.log.store import Store
 from armwise.feedback.reward import RewardRule
 
 WINDOW = 100_000
-"""Positions of the log that one page looks at: a rare condition takes several pages, and none takes long."""
+"""Positions of the log that a page scans: a rare match takes more pages, each of them fast."""
 
 WINDOW_BY_REWARD = 10_000
-"""The same where rewards are computed, which no index has."""
+"""Positions that a page scans where rewards are compared: these are computed row by row."""
 
 RUNNING = "running"
 """Status of a decision that has no execution yet."""
@@ -29,25 +29,25 @@ RUNNING = "running"
 
 @dataclass(frozen=True, slots=True)
 class DecisionFilter:
-    """Conditions on decisions; None for any.
+    """Conditions on decisions; None: any value.
 
     Attributes:
-        since: Decided then or later, seconds since the epoch.
-        until: Decided before then.
-        logged_since: Committed then or later; unlike `since`, what was committed before is not looked at.
-        logged_until: Committed by then; what was committed after is not looked at.
-        arm: The arm that was drawn.
-        action: The id of the action that was chosen, where these came with the request.
-        version: The version that decided, or was a canary then.
+        since: Earliest time of the decision, seconds since the epoch.
+        until: Time before which it was made.
+        logged_since: Earliest time of the commit; unlike `since`, it bounds the rows that are scanned.
+        logged_until: Latest time of the commit; it bounds the rows that are scanned.
+        arm: The drawn arm.
+        action: Id of the chosen action, if the request brought the actions.
+        version: The version that decided, or was the canary of the decision.
         status: How the execution ended, or `RUNNING`.
-        metric: Feedback on the decision itself, not on its episode, has a value of it.
-        episode: The episode.
+        metric: Metric of which feedback on the decision itself, rather than on its episode, has a value.
+        episode: Id of the episode.
         key: Public id of a key that sent feedback on the decision.
         text: Part of the question, ignoring case.
-        least: Smallest reward; a decision that is not learned has none.
+        least: Smallest reward; only learned decisions have a reward.
         most: Largest reward.
         prefix: Prefix of the ids.
-        apart: Text that ids must not contain.
+        apart: Text whose presence in an id leaves the decision out.
     """
 
     since: float | None = None
@@ -68,7 +68,7 @@ class DecisionFilter:
     apart: str | None = None
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
-        """Return the conditions of a query over decisions and their executions: all but those on rewards."""
+        """Return the conditions of a query over decisions and executions: all except those on rewards."""
         d, e, f = t.decisions.c, t.executions.c, t.feedback.c
         fed = sa.exists().where(f.decision_id == d.id, f.kind == FeedbackKind.VALUE.value)
         conditions: dict[str, Callable[[Any], sa.ColumnElement[bool]]] = {
@@ -100,7 +100,7 @@ class DecisionFilter:
         return self.least is not None or self.most is not None
 
     def rewards(self, reward: float | None) -> bool:
-        """Return whether a reward, None for none, is one of those that are wanted.
+        """Return whether a reward matches; a decision may have none.
 
         >>> one = DecisionFilter(least=0.5)
         >>> one.rewards(0.5), one.rewards(0.4), one.rewards(None), DecisionFilter().rewards(None)
@@ -114,16 +114,16 @@ class DecisionFilter:
 
 @dataclass(frozen=True, slots=True)
 class ListedDecision:
-    """A decision of a page, without its features.
+    """A decision of a page; its features are left out.
 
     Attributes:
         decision: The decision.
         seq: Position in the log.
-        served: The arm that answered; None where none did.
-        status: How its execution ended; None where it has none.
-        cost: The priced sum of its cost; None where it has not ended.
-        reward: None where it is not learned, or has no reward.
-        raw_cost: The cost vector before prices; None where it has not ended.
+        served: The arm that answered, if one did.
+        status: How its execution ended; None: it is running.
+        cost: The priced sum of its cost, once it has ended.
+        reward: The reward, once it is learned.
+        raw_cost: The cost vector before prices, once it has ended.
     """
 
     decision: Decision
@@ -141,8 +141,8 @@ class Page:
 
     Attributes:
         decisions: Newest first.
-        following: Position before which the next page begins; None where nothing is left to look at.
-        looked_through: Positions that were looked at, if the page is not full and more are left; else None.
+        following: Position before which the next page begins; None: this is the last page.
+        looked_through: Positions that were scanned; None: the page is full, or the last.
     """
 
     decisions: Sequence[ListedDecision]
@@ -159,8 +159,8 @@ def decisions(
         store: The log.
         rule: Names the training log, and prices costs and rewards.
         criteria: Conditions.
-        limit: Most decisions.
-        before: Position that all are before; None for the newest.
+        limit: Largest length of the page.
+        before: Position that all must be before.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -202,7 +202,7 @@ def decisions(
 
 
 def _outcomes(rule: RewardRule, criteria: DecisionFilter) -> sa.Select[Any]:
-    """Return the query of what came of the decisions that match, newest first."""
+    """Return the query of the outcomes of the decisions that match, newest first."""
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     return (
         sa.select(
@@ -217,7 +217,7 @@ def _outcomes(rule: RewardRule, criteria: DecisionFilter) -> sa.Select[Any]:
 
 
 def _priced(row: Mapping[Any, Any], cost: Cost | None, rule: RewardRule) -> tuple[float | None, float | None]:
-    """Return the priced cost and the reward of a decision; None for what it does not have."""
+    """Return the priced cost and the reward of a decision, where it has them."""
     if cost is None:
         return None, None
     total = rule.priced(cost, read_tokens(row["tokens_by_model"]))
@@ -229,7 +229,7 @@ def _priced(row: Mapping[Any, Any], cost: Cost | None, rule: RewardRule) -> tupl
 
 
 def position_at(connection: sa.Connection, at: float, *, before: bool = False) -> int:
-    """Return the position of the last decision that was committed by a time, or before it; 0 for none."""
+    """Return the position of the last decision that was committed by a time, or `before` it; 0: none was."""
     d = t.decisions.c
     until = d.logged_at < at if before else d.logged_at <= at
     query = sa.select(d.seq).where(until).order_by(d.logged_at.desc(), d.seq.desc()).limit(1)
@@ -237,13 +237,13 @@ def position_at(connection: sa.Connection, at: float, *, before: bool = False) -
 
 
 def positions_at(store: Store, times: Sequence[float]) -> list[int]:
-    """Return for each time the position of the last decision that was committed by it; 0 for none."""
+    """Return for each time the position of the last decision that was committed by then; 0: none was."""
     with store.reading() as connection:
         return [position_at(connection, at) for at in times]
 
 
 def span(store: Store) -> tuple[float, float] | None:
-    """Return when the first and the last decision were made, seconds since the epoch; None without any."""
+    """Return the times of the first and the last decision, seconds since the epoch, if there are any."""
     d = t.decisions.c
     ends = [sa.select(d.decided_at).order_by(order).limit(1) for order in (d.seq, d.seq.desc())]
     with store.reading() as connection:

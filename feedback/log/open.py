@@ -14,7 +14,7 @@ from armwise.feedback.log.store import Store
 from armwise.feedback.reward import RewardRule
 
 SERVING_S = 10.0
-"""Longest that a statement may take where a request waits for it, and holds a thread, in seconds."""
+"""Longest time of a statement for which a request waits and holds a thread, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class MetricDefinition:
         type: `boolean` or `float`.
         low: Smallest value.
         high: Largest value.
-        labels: The number of each label; empty but for a categorical metric.
+        labels: The number of each label of a categorical metric; empty for others.
     """
 
     type: str
@@ -47,7 +47,7 @@ class MetricDefinition:
         return self.type if self.type == "boolean" else f"{self.type} in [{self.low:g}, {self.high:g}]"
 
     def extends(self, before: "MetricDefinition") -> bool:
-        """Return whether values of an earlier definition conform to this one: it has more labels."""
+        """Return whether this adds labels to an earlier definition, so that its values still conform."""
         return bool(before.labels) and self.labels.items() >= before.labels.items()
 
 
@@ -60,8 +60,8 @@ def declare(store: Store, rule: RewardRule, now: float) -> None:
         now: Seconds since the epoch.
 
     Raises:
-        MetricRedefinedError: The log has values of another definition; nothing was written.
-        LogUnavailableError: Nothing was written.
+        MetricRedefinedError: The log has values of another definition.
+        LogUnavailableError: Try again later.
     """
     declared = {
         name: MetricDefinition(metric.type, *metric.range, metric.values or {})
@@ -94,9 +94,9 @@ def _newest(connection: sa.Connection) -> Mapping[str, MetricDefinition]:
 def _check(
     connection: sa.Connection, name: str, before: MetricDefinition | None, new: MetricDefinition
 ) -> None:
-    """Check that all values of a metric have one definition.
+    """Check that all values of a metric have the same definition.
 
-    Values without a definition, such as imported ones, get the new one if they conform to it.
+    Values that lack a definition, such as imported ones, adopt the new one if they conform to it.
     """
     if before is not None and new.extends(before):
         return
@@ -138,10 +138,10 @@ def open_log(
     Args:
         url: URL of the database.
         rule: Declares the metrics, and how a training log is joined.
-        clock: Seconds since the epoch.
-        most_feedback: Values of feedback that a decision or an episode may have, and retractions.
-        redact: Applied to every text of a fact before it is written; None keeps texts as they are.
-        answer_s: Longest that a statement may take on a server, in seconds.
+        clock: Returns seconds since the epoch.
+        most_feedback: Values and retractions that a decision or an episode may have; None: unlimited.
+        redact: Applied to every text of a fact before it is written.
+        answer_s: Longest time of a statement on a server, in seconds.
 
     Raises:
         SchemaError: The tables are those of an older or a newer Armwise.

@@ -37,10 +37,10 @@ T = TypeVar("T")
 OLDEST = 15
 
 GRACE_S = 5.0
-"""Seconds beyond the longest statement after which a server that has not cancelled it is given up."""
+"""Seconds beyond the longest statement within which the server must have cancelled it."""
 
 LONGEST_NAME = 63
-"""Bytes of the name of a schema; the server would cut longer ones."""
+"""Largest length of the name of a schema in bytes; the server truncates longer ones."""
 
 _CONNECT = {
     "application_name": "armwise",
@@ -65,7 +65,7 @@ SET default_transaction_isolation = 'read committed';
 _DURABLE = ["fsync", "full_page_writes", "synchronous_commit"]
 
 _AWAY = ("08", "25006", "25P", "40", "53", "55", "57", "58")
-"""Prefixes of SQLSTATE codes that are not the fault of a statement: connection, read-only server, aborted or
+"""Prefixes of SQLSTATE codes with a cause outside of the statement: connection, read-only server, aborted or
 conflicting transactions, resources, locks, operator intervention, system."""
 
 _DAMAGED = ("3F", "42", "XX")
@@ -73,10 +73,10 @@ _DAMAGED = ("3F", "42", "XX")
 
 
 class _Connection(psycopg.Connection):
-    """A connection to a server that may hang: then nothing is refused, and no time-out of the network passes.
+    """A connection with a limit on the wait for an answer, since a hanging server causes no network timeout.
 
     Attributes:
-        answer_s: Longest wait for the next part of an answer, in seconds; None for no limit.
+        answer_s: Longest wait for the next part of an answer, in seconds; None: unlimited.
     """
 
     answer_s: float | None = ANSWER_S + GRACE_S
@@ -96,9 +96,9 @@ class PostgreSQL:
 
     Args:
         url: URL of the database; options in it override our defaults.
-        point: The decision point whose log it is, in a schema of its own; empty for the current schema.
-        answer_s: Longest that a statement may take, in seconds. The server cancels one that takes longer; a
-            server that does not even do this, such as one that hangs, is given up soon after.
+        point: The decision point whose log it is, in a separate schema; empty: the current schema.
+        answer_s: Longest time of a statement, in seconds. The server cancels a slower one; if it fails to,
+            because it hangs, the connection is closed `GRACE_S` later.
     """
 
     snapshot: Mapping[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -164,9 +164,9 @@ class PostgreSQL:
         return (getattr(error, "sqlstate", None) or "").startswith(_DAMAGED)
 
     def forget(self) -> None:
-        """Vacuum the tables of facts: no query and no dump has overwritten rows then.
+        """Vacuum the tables of facts, so that overwritten rows disappear from queries and dumps.
 
-        Their bytes stay in free space of pages until it is used again, and in the write-ahead log.
+        Their bytes stay in free space of pages until it is reused, and in the write-ahead log.
         """
         tables = ", ".join(table.name for table in (t.decisions, t.executions, t.feedback, t.observations))
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -178,7 +178,7 @@ class PostgreSQL:
 
     @staticmethod
     def _allow(connection: sa.Connection, answer_s: float | None) -> None:
-        """Let statements of a connection take so many seconds; None for as many as they need."""
+        """Set the longest time of a statement on a connection, in seconds; None: unlimited."""
         connection.exec_driver_sql(f"SET statement_timeout = '{answer_s or 0:g}s'")
         driver: _Connection = connection.connection.driver_connection  # type: ignore[assignment]  # by _connect
         driver.answer_s = None if answer_s is None else answer_s + GRACE_S
@@ -229,7 +229,7 @@ class PostgreSQL:
 
 
 def _enter(driver: Any, point: str) -> None:
-    """Use the schema of a point, which is created where it is missing. Raises StoreError."""
+    """Use the schema of a point, creating it if needed. Raises StoreError."""
     name, quoted, exists, length = driver.execute(
         "SELECT s, quote_ident(s), to_regnamespace(quote_ident(s)) IS NOT NULL, octet_length(s) "
         "FROM (SELECT current_schema()::text || '_' || %s::text AS s) AS named",

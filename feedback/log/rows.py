@@ -1,4 +1,4 @@
-"""Rows of the log as facts: the columns that are selected, and what is made of them."""
+"""Read rows of the log as facts: the columns to select, and the functions that build facts from them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -28,7 +28,7 @@ from armwise.feedback.reward import NUMBERS, RewardRule
 
 
 def read_observation(row: sa.Row[Any]) -> Observation:
-    """Return the fact in a row of `observations`; the judge's tokens count as read."""
+    """Return the fact in a row of `observations`; all of the judge's tokens become prompt tokens."""
     return Observation(
         row.decision_id,
         ObservationSource(row.source),
@@ -67,7 +67,7 @@ def read_feedback(row: sa.Row[Any]) -> Feedback:
 
 
 def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
-    """Return a JSON column as text, so that it is decoded row by row and not for all rows at once."""
+    """Return a JSON column as text, so that it is decoded row by row rather than for all rows at once."""
     return sa.cast(column, sa.Text)
 
 
@@ -107,7 +107,7 @@ WITHOUT_FEATURES: tuple[sa.ColumnElement[Any], ...] = (
     sa.literal('{"sparse": {}, "embedding": [], "arms": {}}'),
     *_REST,
 )
-"""The same without features, which are most of a row."""
+"""The columns of `DECISION`, with empty features, which are most of a row."""
 
 
 def read_decision(row: Sequence[Any]) -> Decision:
@@ -153,12 +153,12 @@ def read_decision(row: Sequence[Any]) -> Decision:
 
 
 def _by_arm(arms: Sequence[str], values: Sequence[float] | None) -> tuple[float, ...]:
-    """Return numbers in the order of arms; none where there are not as many."""
+    """Return numbers in the order of arms; empty if their number differs."""
     return tuple(numeric(values)) if values and len(values) == len(arms) else ()
 
 
 def read_distribution(arms: Sequence[str], probabilities: Sequence[float], drawn: str) -> tuple[float, ...]:
-    """Return a distribution as it is in a row; nothing where it has no number, or a propensity beyond limits.
+    """Return a stored distribution; empty if it is damaged, or the propensity is beyond its limits.
 
     >>> read_distribution(("a", "b"), (1e-300, 1.0), "a"), read_distribution(("a", "b"), (1e-300, 1.0), "b")
     ((), (1e-300, 1.0))
@@ -175,11 +175,11 @@ LARGEST_FEATURE = 1e6
 """Largest magnitude of a feature: with larger ones, the equations of linear policies cannot be solved."""
 
 FEATURE_NUMBERS = ("sparse", "embedding", "arms", "incumbent")
-"""The parts of features that hold numbers alone."""
+"""The parts of features that hold only numbers."""
 
 
 def numeric_features(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return features that are numbers of at most `LARGEST_FEATURE`; the same object where all are.
+    """Return features as numbers of at most `LARGEST_FEATURE` in magnitude; the same object if unchanged.
 
     >>> numeric_features({"sparse": {"w=why": "1"}, "embedding": [0.5, None], "trace": "00-1"})
     {'sparse': {'w=why': 0.0}, 'embedding': [0.5, 0.0], 'trace': '00-1'}
@@ -213,7 +213,7 @@ def read_cost(row: sa.Row[Any]) -> Cost:
 
 
 SOURCES = (t.executions.c.index_version, t.executions.c.cached, t.executions.c.tokens_by_model)
-"""Where passages and answer of an execution are from: the last fields of an `Example`."""
+"""Columns of the sources of passages and answer: the corresponding fields of an `Example`."""
 
 
 def read_tokens(stored: Mapping[str, Sequence[float]] | None) -> dict[str, ModelTokens]:
@@ -247,7 +247,7 @@ def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, 
 
 
 def read_turns(executions: Sequence[Execution]) -> dict[str, Any]:
-    """Return what turns cost together, as a row of `examples` has it.
+    """Return the summed cost of turns, as stored in a row of `examples`.
 
     >>> from armwise.feedback.events import Status
     >>> two = [Execution("d1", "a", Status.OK, Cost(steps=n, usd=0.5)) for n in (1, 2)]
@@ -278,7 +278,7 @@ def spent_by(
     """Return cost, tokens by model and number of the turns of an example.
 
     Args:
-        turns: Column of that name; None where the example stands for its decision alone.
+        turns: Column of that name; None: the example stands for its decision alone.
         cost: Cost of the decision.
         tokens_by_model: Tokens of the decision.
     """
@@ -298,15 +298,15 @@ def compute_reward(
     *,
     failed: bool,
 ) -> float | None:
-    """Return the reward of an example from its columns; None where the rule declares none.
+    """Return the reward of an example from its columns, if the rule declares one for it.
 
     Args:
         rule: The rule.
-        turns: As for `spent_by`, with the next two.
+        turns: The turns of the example, as for `spent_by`.
         cost: Cost of the decision.
         tokens_by_model: Tokens of the decision.
         metrics: Aggregated values by metric, as JSON.
-        weight: Quality that the request gives up for a unit of cost; None for that of the rule.
+        weight: Quality that the request gives up for a unit of cost; None: as the rule says.
         failed: Whether the drawn arm failed.
     """
     total = rule.priced(*spent_by(turns, cost, tokens_by_model))

@@ -54,7 +54,7 @@ _LOSSY = (
 
 
 def inspect_database(url: str) -> DatabaseState:
-    """Look at a database without creating a table.
+    """Read the state of a database; only reads.
 
     Raises:
         StoreError: The URL is malformed, or the database cannot keep a log.
@@ -116,7 +116,7 @@ def check(connection: sa.Connection) -> None:
 
 
 def require_head(rows: int | None) -> None:
-    """Raise LogGapError unless `log_head` has one row."""
+    """Check that `log_head` has one row. Raises LogGapError."""
     if rows != 1:
         raise LogGapError(f"`log_head` has {rows} rows: it must have one")
 
@@ -129,7 +129,7 @@ def migrate(url: str, migrations: Path = MIGRATIONS) -> tuple[int, int]:
         migrations: An Alembic script directory whose revisions are numbers.
 
     Returns:
-        The schema that was found, 0 for an empty database, and the one that is there now.
+        The schema before, 0 for an empty database, and the schema now.
 
     Raises:
         StoreError: The URL is malformed, or the database cannot keep a log.
@@ -163,7 +163,7 @@ def migrate(url: str, migrations: Path = MIGRATIONS) -> tuple[int, int]:
 
 
 def read_schema(connection: sa.Connection) -> int:
-    """Return the number of the newest revision that a database has been through, 0 for an empty one.
+    """Return the number of the newest revision that a database has been through; 0: it is empty.
 
     Raises:
         SchemaError: The tables belong to another program.
@@ -189,7 +189,7 @@ def _stamped(connection: sa.Connection) -> int:
 
 @contextmanager
 def _exclusive(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Open a transaction in which no other process creates or changes tables."""
+    """Open a transaction that is alone in creating or changing tables."""
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":  # SQLite allows one writer only
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK}, hashtext(current_schema()))")
@@ -207,7 +207,7 @@ def _create(connection: sa.Connection) -> None:
 
 @cache
 def _statements(dialect: str) -> tuple[str, ...]:
-    """Return what creates the tables in an empty database; compiling it takes longer than executing it."""
+    """Return the statements that create the tables; cached, since compiling takes longer than executing."""
     statements: list[str] = []
     compiler = sa.make_url(f"{dialect}://").get_dialect()()
 

@@ -87,12 +87,12 @@ class SQLite:
         return pairs, sa.func.json_extract(pairs.c.value, first, type_=sa.String), number
 
     def addition(self, tables: Sequence[sa.Table], end: str) -> Addition:
-        """Insert row by row, which needs no round trips here."""
+        """Insert row by row: there are no round trips to save."""
         into = {table: _insertion(table) for table in tables}
         return lambda rows, values: [*(into[table](some) for table, some in rows.items()), (end, values)]
 
     def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[ResultRows]:
-        """Execute statements one by one, which needs no round trips here."""
+        """Execute statements one by one: there are no round trips to save."""
         if not driver.in_transaction:
             driver.execute("BEGIN IMMEDIATE")
         results: list[ResultRows] = []
@@ -110,12 +110,12 @@ class SQLite:
         return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF in _DAMAGED
 
     def forget(self) -> None:
-        """Empty the write-ahead log, unless somebody reads from it; other bytes are overwritten at once."""
+        """Empty the write-ahead log, unless a reader is at work; other bytes are overwritten at once."""
         with closing(self.engine.raw_connection()) as connection:
             connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def backup(self, to: Path) -> None:
-        """Copy the log as it is now, while others write to it; see `Store.backup`."""
+        """Copy a snapshot of the log, while others write to it; see `Store.backup`."""
         unfinished = to.with_name(to.name + ".unfinished")
         unfinished.unlink(missing_ok=True)  # of a run that was killed
         try:
@@ -138,7 +138,7 @@ class SQLite:
             unfinished.unlink(missing_ok=True)
 
     def time(self) -> float | None:
-        """Return None: the database has no other clock than this machine's."""
+        """Return None: the database uses this machine's clock."""
         return None
 
 

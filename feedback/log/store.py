@@ -1,7 +1,7 @@
 """The log: append facts, and read them.
 
 Facts are numbered under the lock of the transaction that writes them, so positions are in the order of
-commits: a reader at a position has missed nothing before it.
+commits: a reader that has reached a position has read all facts before it.
 """
 
 import hashlib
@@ -45,13 +45,13 @@ class LoggedDecision:
         decision: The decision.
         seq: Position in the log.
         logged_at: The log's time when it was committed.
-        propensity: Recorded propensity of the drawn arm; None where none is known.
-        execution: Execution; None while it runs, or after a crash.
-        feedback: Feedback, in the order of the log.
-        metrics: Aggregated values it was learned with; None if it is not learned.
-        example_seq: Position in the training log; None if it is not learned.
+        propensity: Recorded propensity of the drawn arm; None: unknown.
+        execution: The outcome; None while it runs, or after a crash.
+        feedback: Feedback on it or its episode, in the order of the log.
+        metrics: Aggregated values that it was learned with, once learned.
+        example_seq: Position in the training log, once learned.
         observations: Second answers and grades of a judge, in the order of the log.
-        turns: What the turns of its conversation cost together, where it is learned for several of them.
+        turns: Costs of the turns of its conversation, if it was learned for more than one.
     """
 
     decision: Decision
@@ -68,10 +68,10 @@ class LoggedDecision:
 
 @dataclass(frozen=True, slots=True)
 class DrawSecret:
-    """What makes the draws of a log unpredictable. Never to be shown, sent or written elsewhere.
+    """The secret that makes the draws of a log unpredictable. It must stay in the log and in memory.
 
     Attributes:
-        secret: Random, made with the log.
+        secret: Random text, made with the log.
         after: Position of the last fact before it was made; earlier decisions were drawn without it.
     """
 
@@ -82,8 +82,8 @@ class DrawSecret:
         """Return the salt of the draw of a decision.
 
         Args:
-            configured: Salt of the configuration, which is not secret.
-            seq: Position of the decision; None for one that is not in the log yet.
+            configured: Salt of the configuration, which is public.
+            seq: Position of the decision; None before it is committed.
 
         >>> found = DrawSecret("s3cret", after=7)
         >>> found.salt("armwise", seq=7), found.salt("armwise") == found.salt("armwise", seq=8)
@@ -92,7 +92,7 @@ class DrawSecret:
         return configured if seq is not None and seq <= self.after else f"{self.secret}/{configured}"
 
     def rater_at(self, address: str) -> str:
-        """Return what feedback says of an address in the place of a key.
+        """Return the rater that feedback from an address names in the place of a key: a keyed digest.
 
         >>> found = DrawSecret("s3cret", after=7)
         >>> found.rater_at("192.0.2.1") == found.rater_at("192.0.2.1") != found.rater_at("192.0.2.2")
@@ -103,10 +103,10 @@ class DrawSecret:
 
 
 def row_time(connection: sa.Connection, now: float) -> float:
-    """Return the time of a row beside the facts: now, or that of the newest fact if the clock is behind it.
+    """Return the time of an operational row: now, or that of the newest fact if the clock is behind it.
 
-    A command may run on a machine whose clock was set back. To disable a key must be possible there too, so
-    nothing is refused, and rows are in the order of their times.
+    A command may run on a machine whose clock was set back, and must be able to disable a key there: a late
+    clock is corrected rather than refused, so that rows are in the order of their times.
 
     Args:
         connection: A write transaction.
@@ -129,10 +129,9 @@ class Store:
         url: URL of the database: `sqlite:///path`, or `postgresql://user@host/name`.
         join: Digest of the training log in which decisions are looked up, to find feedback that comes too
             late to be learned.
-        clock: Seconds since the epoch.
-        most_feedback: Values of feedback that a decision or an episode may have, and retractions; None for
-            any number.
-        redact: Applied to every text of a fact before it is written; None keeps texts as they are.
+        clock: Returns seconds since the epoch.
+        most_feedback: Values and retractions that a decision or an episode may have; None: unlimited.
+        redact: Applied to every text of a fact before it is written.
 
     Raises:
         StoreError: The URL is malformed, or the database is not supported.
@@ -197,12 +196,12 @@ class Store:
         """Commit the facts in one transaction, in order, and return a receipt for each.
 
         Raises:
-            ConflictError: A decision id is used already, or a feedback id with another content.
-            TooMuchFeedbackError: A decision or an episode has as much feedback already as it may have.
-            ClockError: A stamp is in the future.
+            ConflictError: A decision id is in use, or a feedback id with another content.
+            TooMuchFeedbackError: A decision or an episode has as much feedback as it may have.
+            ClockError: A timestamp is in the future.
             BehindError: The clock of this process is behind the log.
             StoreError: The database refused a value. With all errors so far, nothing was written.
-            LogUnavailableError: The whole batch was written, or nothing of it: which is unknown if the
+            LogUnavailableError: The batch was written entirely or not at all; which one is unknown if the
                 response to the commit was lost. A retry is safe.
         """
         now = self._clock()
@@ -213,31 +212,32 @@ class Store:
             return self._appender.write(driver, batch) if batch.rows else batch.receipts
 
     def probe(self) -> None:
-        """Check that facts can be committed, without leaving one. Raises StoreError."""
+        """Check that facts can be committed, by a write that is rolled back. Raises StoreError."""
         with borrowed(self._database) as driver:
             self._appender.probe(driver, self._clock())
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """Open a transaction that commits at the end; one is open at a time, besides those that append facts.
+        """Open a transaction that commits at the end; one at a time, besides those that append facts.
 
         Raises:
-            LogUnavailableError: Nothing was written, unless the response to the commit was lost.
+            LogUnavailableError: It was rolled back; if the response to the commit was lost, it may have been
+                written.
         """
         with self._shared(), translated(self._database), self.engine.begin() as connection:
             self._database.take_control(connection)
             yield connection
 
     def forget(self) -> None:
-        """Remove what the files of the database still hold of overwritten rows, as far as possible."""
+        """Remove the remains of overwritten rows from the files of the database, as far as possible."""
         with translated(self._database):
             self._database.forget()
 
     def backup(self, to: Path) -> None:
-        """Write a consistent copy of an SQLite log to a file, which appears when it is whole and on the disk.
+        """Write a consistent copy of an SQLite log to a file, which appears once it is complete and synced.
 
         Raises:
-            StoreError: Something has the name, the copy is damaged, or it is the log of a server.
+            StoreError: The file exists, the copy is damaged, or the log is on a database server.
             OSError: The file cannot be written.
         """
         if to.exists():
@@ -260,7 +260,7 @@ class Store:
 
     @contextmanager
     def _shared(self) -> Iterator[None]:
-        """Wait for a connection that is not reserved for facts. Raises LogUnavailableError."""
+        """Wait for one of the connections besides those reserved for facts. Raises LogUnavailableError."""
         if not self._others.acquire(timeout=WAIT_S):
             raise LogUnavailableError("the log cannot be used: all connections to it are busy")
         try:
@@ -269,7 +269,7 @@ class Store:
             self._others.release()
 
     def record(self, decision_id: str) -> LoggedDecision | None:
-        """Return everything in the log about a decision; None if there is no such decision."""
+        """Return everything in the log about a decision, if it exists."""
         with self.reading() as connection:
             d = t.decisions.c
             beside = sa.select(*DECISION, d.seq, d.logged_at, d.propensity)
@@ -300,7 +300,7 @@ class Store:
         )
 
     def feedback(self, chunk: int) -> Iterator[Feedback]:
-        """Yield all feedback in the order of the log, read some items at a time."""
+        """Yield all feedback in the order of the log, read `chunk` rows at a time."""
         f, after = t.feedback.c, 0
         while True:
             with self.reading() as connection:
@@ -313,10 +313,10 @@ class Store:
 
     @cached_property
     def draw_secret(self) -> DrawSecret:
-        """The secret of the draws, which never changes; read once.
+        """The secret of the draws, which is constant; read once.
 
         Raises:
-            LogGapError: It is missing.
+            LogGapError: The log lacks it.
             LogUnavailableError: The database cannot be reached.
         """
         with self.reading() as connection:
@@ -326,13 +326,13 @@ class Store:
         return DrawSecret(*row)
 
     def decisions(self, ids: Sequence[str]) -> dict[str, tuple[Decision, int]]:
-        """Return the decisions that exist among some thousand ids, each with its position."""
+        """Return the decisions that exist among a few thousand ids, each with its position, by id."""
         query = sa.select(t.decisions.c.seq, *DECISION).where(t.decisions.c.id.in_(ids))
         with self.reading() as connection:
             return {row[1]: (read_decision(row[1:]), row[0]) for row in connection.execute(query)}
 
     def newest(self, limit: int, *, features: bool = False) -> list[Decision]:
-        """Return the newest decisions of the traffic, newest first; features are most of a row."""
+        """Return the newest decisions of the traffic, newest first; `features`, most of a row, on request."""
         query = (
             sa.select(*(DECISION if features else WITHOUT_FEATURES))
             .where(t.decisions.c.policy != LABELS)
@@ -343,17 +343,17 @@ class Store:
             return [read_decision(row) for row in connection.execute(query)]
 
     def settle(self, episodes: Iterable[str]) -> None:
-        """Pass over the settled decisions of episodes, so that `append` need not do so under its lock.
+        """Find the oldest open decision of each episode, to spare `append` that search under its lock.
 
         Raises:
-            LogUnavailableError: Nothing was passed over.
+            LogUnavailableError: The database cannot be read.
         """
         sql, values = self._appender.episodes.oldest(episodes)
         with self.reading() as connection:
             self._appender.episodes.remember(connection.exec_driver_sql(sql, values).all())
 
     def log_seq(self) -> int:
-        """Return the position of the newest fact; 0 if there is none."""
+        """Return the position of the newest fact; 0: the log is empty."""
         with self.reading() as connection:
             return int(connection.scalar(sa.select(t.log_head.c.seq)) or 0)
 
@@ -366,7 +366,7 @@ class Store:
             return {name: int(connection.scalar(count) or 0) for name, count in counts.items()}
 
     def unlearned(self) -> dict[str, int]:
-        """Return how many decisions are not in the training log, by reason.
+        """Return the number of decisions outside the training log, by reason.
 
         A reason is a mode other than `explore`, a status other than `ok`, `not finished`, or `not judged`:
         feedback is incomplete, late or missing.

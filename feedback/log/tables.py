@@ -2,32 +2,32 @@
 
 Facts. Every row has a position in the one order of the log, `seq`, from 1 and without gaps:
 
-decisions    one row a draw, committed before its answer leaves
-executions   what happened afterwards: at most one row a decision
-feedback     a value, the retraction of a value, or that an answer was shown
-observations second answers and grades of a judge, which are not part of the reward
-ticks        the time, written when nothing else is: closes decisions that wait for feedback
+decisions    draws, each committed before its answer is sent
+executions   outcomes: at most one row a decision
+feedback     values, retractions of values, and activations: the answer was shown
+observations second answers and grades of a judge, apart from the reward
+ticks        the time, written while the log is quiet: closes decisions that wait for feedback
 log_head     last position and latest time of the facts: locked by every transaction that appends
-draw_secret  what makes draws unpredictable: one row, made with the log and never shown
-erasures     that texts of facts were removed, by `armwise.feedback.log.erasures`; their numbers stay
+draw_secret  the secret that makes draws unpredictable: one row, made with the log
+erasures     records that texts of facts were removed, by `armwise.feedback.log.erasures`; their numbers stay
 
-Derived from the facts, and from nothing else:
+Derived from the facts alone:
 examples     training logs: for each join, each decision once, in order
-raters       who rated them, in the same order, and what was left out since one rated too much
+raters       raters of ready decisions, in the same order; learned, or left out: the share was used up
 progress     how far each join has read
-rollups      sums by time or position, and arm, from which pages are drawn; rollup_positions: where they end
+rollups      sums by time or position, and arm, for the console; rollup_positions: how far they reach
 The registry; each table has its own numbers:
 epochs       learners that took over; only the newest may write
 versions     policy states at positions of a training log
 checkpoints  bytes of some versions: a cache, rebuilt from `examples` when lost
 prices       price of a unit of cost under a budget, at positions of the log
 promotions   promotions, rollbacks and canaries
-routers, router_scores          of recipes; their scores of decisions that were made without them
+routers, router_scores          trained routers; their scores of decisions that were made without them
 metrics, switches, arm_sets     declared metrics; arms switched on or off; sets of live arms
 alarms, warm_starts             drift alarms; insertions of labels
 evaluations, runs               off-policy evaluations; warm starts, with digests of all inputs
-keys, disabled_keys  of callers, of the secret a hash; those that were disabled
-usage, leases        what each key used; what replicas have reserved of its limits
+keys, disabled_keys  API keys, with a hash of the secret; those that were disabled
+usage, leases        usage of each key; parts of its limits that replicas have reserved
 """
 
 from sqlalchemy import (

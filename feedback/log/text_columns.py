@@ -1,4 +1,4 @@
-"""Which column and which file can hold a text, and what becomes of it in an erasure.
+"""The columns and files that can hold texts, and what an erasure does to each.
 
     python -m armwise.feedback.log.text_columns > docs/reference/texts.md
 
@@ -12,28 +12,28 @@ from enum import StrEnum
 
 
 class Fate(StrEnum):
-    """What an erasure of a user, an episode, a decision or by age makes of a text."""
+    """What an erasure (of a user, an episode, a decision, or by age) does to a text."""
 
     OVERWRITTEN = "overwritten"
-    """It is empty."""
+    """It becomes empty."""
     PSEUDONYM = "pseudonym"
-    """A digest of 64 bits stands in its place (`armwise.feedback.texts.pseudonym`)."""
+    """A digest of 64 bits replaces it (`armwise.feedback.texts.pseudonym`)."""
     KEPT = "kept"
     """It stays, for the reason that the row names."""
     NONE = "no text"
-    """No text of a caller or a passage comes into it."""
+    """It never holds texts of callers or passages."""
     COPY = "copy"
-    """It was made before, and is out of reach."""
+    """It is a copy that was made before, out of reach of the erasure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a column or a file holds.
+    """The content of a column or a file.
 
     Attributes:
-        holds: What can stand in it.
-        fate: What an erasure makes of it.
-        why: Reason where it stays, or how long a copy lives; empty elsewhere.
+        holds: Description of the content.
+        fate: What an erasure does to it.
+        why: Why it is kept, or how long a copy lives; empty for other fates.
     """
 
     holds: str

@@ -1,4 +1,4 @@
-"""The texts of a fact: redacted, or gone with an erasure."""
+"""Change the texts of a fact: redact them, or clear them after an erasure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,11 +18,11 @@ from armwise.feedback.texts import by_pseudonym, pseudonym
 F = TypeVar("F")
 
 WRITTEN = (COMMENT, DEMONSTRATION)
-"""Keys of the content of feedback that hold what somebody wrote; the others are labels, ids and arms."""
+"""Keys of the content of feedback that hold free text; the others hold labels, ids and arms."""
 
 
 def with_texts(fact: F, change: Callable[[str], str]) -> F:
-    """Return a fact with its texts changed; the same object where nothing differs.
+    """Return a fact with its texts changed; the same object if they stay the same.
 
     >>> with_texts(Feedback("f", "d", content={"comment": "Ada left", "label": "bad"}), str.upper).content
     {'comment': 'ADA LEFT', 'label': 'bad'}
@@ -46,10 +46,10 @@ def with_texts(fact: F, change: Callable[[str], str]) -> F:
 
 
 def without_texts(fact: F) -> F:
-    """Return a fact as it is after its decision was erased.
+    """Return a fact as an erasure of its decision leaves it.
 
-    An id of feedback is any text, so it becomes a pseudonym, by which a retry and a retraction still find it.
-    Those of decisions and episodes stay: they are made of few characters, and draws and joins depend on them.
+    An id of feedback may be any text, so it becomes a pseudonym, which still matches a retry or a retraction.
+    Ids of decisions and episodes stay: their characters are restricted, and draws and joins depend on them.
 
     >>> without_texts(Feedback("f", "d", value=1.0, tags={"page": "/ada"})).tags
     {}
@@ -77,7 +77,7 @@ def without_texts(fact: F) -> F:
 
 
 def _inside(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a document with its texts changed, but not the names in it."""
+    """Return a document with its values changed where they are texts; names stay."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

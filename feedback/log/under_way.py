@@ -1,7 +1,7 @@
-"""Erasures that turns from before may still be under way of.
+"""Recent erasures, which also apply to turns that were under way.
 
-A turn that began before an erasure may commit its decision after it. So the record of an erasure has a
-keyed hash of its subject for some time, and facts about that subject are stored without texts meanwhile.
+A turn that began before an erasure may commit its decision after it. So the record of an erasure has a keyed
+hash of its subject for `UNDER_WAY_S`, and facts about that subject are stored without texts meanwhile.
 """
 
 import hashlib
@@ -15,12 +15,11 @@ from armwise.feedback.events import Decision, Feedback
 from armwise.feedback.log.facts import Fact
 
 UNDER_WAY_S = 120.0
-"""Seconds after an erasure in which facts about its subject are stored without texts: more than a turn waits
-for its draw."""
+"""Seconds after an erasure in which facts about its subject are stored without texts; a turn draws sooner."""
 
 
 class Scope(StrEnum):
-    """What was erased."""
+    """Kind of the subject of an erasure."""
 
     USER = "user"
     EPISODE = "episode"
@@ -32,7 +31,7 @@ def subject_digest(secret: str, scope: Scope, name: str) -> str:
     """Return the hash of the subject of an erasure.
 
     Args:
-        secret: That of the draws.
+        secret: Secret of the draws.
         scope: Kind of the subject.
         name: Hash of a user, or id of an episode or a decision in the log.
     """
@@ -42,18 +41,18 @@ def subject_digest(secret: str, scope: Scope, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """Erasures that are so recent that turns from before them may still commit.
+    """Erasures so recent that turns from before them may still commit.
 
     Attributes:
         numbers: Number of each erasure, by the hash of its subject.
-        secret: That of the draws.
+        secret: Secret of the draws.
     """
 
     numbers: Mapping[str, int] = field(default_factory=dict)
     secret: str = field(default="", repr=False)
 
     def find_erasure(self, fact: Fact) -> int | None:
-        """Return the number of the erasure that reaches a decision or feedback; None for none."""
+        """Return the number of the erasure that applies to a decision or feedback, if one does."""
         if not self.numbers:
             return None
         digests = (subject_digest(self.secret, scope, name) for scope, name in _subjects(fact))

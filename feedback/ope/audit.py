@@ -35,46 +35,46 @@ ERROR = 0.01
 """Largest probability that an audit of a true log finds any fault by a test."""
 
 STICKY_ERROR = 0.001
-"""Level at which draws of an episode or user count as repeated: the tests read its first row alone."""
+"""Level at which draws of an episode or user count as repeated; then the tests read only its first row."""
 
 BEYOND_DOUBT = log(100 / ERROR)
 """Evidence of a fault that Holm's procedure rejects among as many as 100 tests."""
 
 EDGES = np.array([0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.99])
-"""Edges of the bins of probabilities: fixed, as a bet must not know the rows that it bets on."""
+"""Edges of the bins of probabilities: fixed, since a bet must not depend on the rows that it bets on."""
 
 PRIORS = np.array([[1.0, 1.0], [8.0, 1.0], [40.0, 1.0], [4.0, 0.6]])
-"""Draws that a cell is given in advance, and what counts of the rows before the last block, of each bet."""
+"""For each bet, the prior draws of a cell, and the weight of the rows before the last block."""
 
 FEATURE_PRIORS = np.array([[4.0, 1.0], [40.0, 1.0]])
-"""As `PRIORS`, for tests of many cells."""
+"""`PRIORS` for tests of many cells."""
 
 BETS = np.array([0.01, 0.03, 0.1, 0.3, 0.6, 0.9])
-"""Shares of the stake, where only the propensity of the drawn arm is known."""
+"""Shares of the stake, for logs with the propensities of the drawn arms only."""
 
 SLICES = 12
-"""Stretches of a log that are tested by themselves."""
+"""Stretches of a log that are tested separately."""
 
 LEAST_STRETCH = 20
-"""Rows in a row with a single possible arm that make a stretch, at least."""
+"""Fewest consecutive rows drawn with certainty that make a stretch."""
 
 LEAK = 0.999
-"""Correlation of a feature with the reward from which on it counts as made from the reward."""
+"""Least correlation with the reward at which a feature counts as computed from the reward."""
 
 RARE = 0.001
 """Propensity below which a single row weighs more than 1,000."""
 
 
 class CheckStatus(StrEnum):
-    """What a check says; the worst of all checks is that of the audit."""
+    """Result of a check; that of an audit is the worst of its checks."""
 
     PASS = "pass"  # nosec B105 - a verdict
     SKIPPED = "skipped"
-    """The log does not have what it takes."""
+    """The log lacks the columns for it."""
     WARN = "warn"
     """It limits what can be estimated."""
     FAIL = "fail"
-    """Estimates from the log would be wrong without a sign of it."""
+    """Estimates from the log would be silently wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,11 @@ class Check:
 
     Attributes:
         name: Name of the check.
-        status: What it says.
-        expected: What a true log has.
-        found: What this log has.
-        p_value: Probability of evidence as strong in a true log, at most; None where it is not a test.
-        advice: The fault and what would be right, in a sentence; empty where there is none.
+        status: The result.
+        expected: What a true log has, in words.
+        found: What this log has, in words.
+        p_value: Upper bound of the probability of evidence as strong in a true log; only tests have one.
+        advice: The fault and its remedy, in a sentence; empty if it passes.
     """
 
     name: str
@@ -105,12 +105,12 @@ class ArmDraws:
     Attributes:
         name: Name of the arm.
         eligible: Rows in which it could be drawn.
-        drawn: Rows in which it was.
-        expected: Draws by the propensities; None where only those of drawn arms are known.
-        mean_weight: Sum of 1 / p over the rows that drew it, by the rows in which it could be drawn; 1 where
-            propensities are true. None where it is not known.
-        error: Standard error of it; None as there, or where it was hardly drawn.
-        least: Smallest propensity of it; None where none is known.
+        drawn: Rows in which it was drawn.
+        expected: Expected number of draws; None: only propensities of drawn arms are known.
+        mean_weight: Sum of 1 / p over the rows that drew it, divided by the rows in which it could be drawn;
+            about 1 if propensities are true. None: unknown.
+        error: Standard error of `mean_weight`; None: unknown, or the arm was hardly drawn.
+        least: Smallest propensity of the arm; None: unknown.
         impossible: Rows in which it was eligible with a probability of 0.
     """
 
@@ -159,24 +159,24 @@ class Draws:
     Attributes:
         arms: Names of the columns.
         drawn: Column of the drawn arm, shape (n,).
-        propensity: Probability of the drawn arm, shape (n,); NaN where none is on record.
-        p: The distribution, shape (n, n_arms), 0 for an arm that was not eligible; None where only the
+        propensity: Probability of the drawn arm, shape (n,); NaN: unknown.
+        p: The distribution, shape (n, n_arms), 0 for an arm that was not eligible; None: only the
             propensities of drawn arms are known.
-        eligible: Whether an arm could be drawn, shape (n, n_arms); None where all could.
+        eligible: Whether an arm could be drawn, shape (n, n_arms); None: all could.
         features: Small codes, from 0, of each feature of the rows, shape (n,), by name.
         values: Numbers of features of the rows, shape (n,), by name, compared with the reward.
-        reward: Shape (n,), NaN where there is none; None where rewards are not part of the audit.
+        reward: Rewards, shape (n,); NaN: missing. None: the audit leaves rewards out.
         failed: Whether the drawn arm failed, shape (n,).
-        ids: Code of the id of each decision, shape (n,); None where each is its own.
-        groups: Codes of episodes, users and the like, shape (n,), -1 for none, by what they are.
-        at: When they were made, seconds since the epoch, shape (n,).
-        floor: Least probability that each row claims for an eligible arm, shape (n,), NaN for none.
-        rewarded_at: When the reward was known, seconds since the epoch, shape (n,), NaN where unknown.
-        deadline: Until when a reward counted, seconds since the epoch, shape (n,), NaN for none.
+        ids: Code of the id of each decision, shape (n,); None: all ids differ.
+        groups: Codes of groups such as episodes or users, shape (n,), by kind of group; -1: in no group.
+        at: Times of the decisions, seconds since the epoch, shape (n,).
+        floor: Least probability that each row claims for an eligible arm, shape (n,); NaN: it claims none.
+        rewarded_at: When the reward was known, seconds since the epoch, shape (n,); NaN: unknown.
+        deadline: Until when a reward counted, seconds since the epoch, shape (n,); NaN: forever.
         waiting: Whether a reward may still come, shape (n,).
 
     Raises:
-        ValueError: Shapes that differ, or a column that there is not.
+        ValueError: Shapes differ, or `drawn` is out of range.
     """
 
     arms: tuple[str, ...]
@@ -213,7 +213,7 @@ class Draws:
         return len(self.drawn)
 
     def where(self, rows: Flags | Integers) -> "Draws":
-        """Return some rows."""
+        """Return the rows that flags or indices select."""
         names = ("drawn", "p", "eligible", *_COLUMNS)
         some: dict[str, Any] = {
             name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in names
@@ -237,9 +237,8 @@ def audit(draws: Draws, error: float = ERROR) -> Audit:
     """Audit a log.
 
     Args:
-        draws: The decisions, in the order in which they were made. Labels and forced ones are not drawn, and
-            do not belong here.
-        error: Largest probability that a true log fails or is warned of by a test.
+        draws: The decisions, in the order in which they were made; labels and forced decisions excluded.
+        error: Largest probability that a test fails or warns of a true log.
     """
     if not len(draws):
         nothing = Check(
@@ -292,7 +291,7 @@ def _recorded(draws: Draws, recorded: Flags) -> Check:
 
 
 def _ranges(draws: Draws, recorded: Flags) -> tuple[list[Check], Flags]:
-    """Return the checks of ranges, and the rows whose propensities can be those of a draw, shape (n,)."""
+    """Return the checks of ranges, and whether the propensity of each row is possible, shape (n,)."""
     w, rows = draws.propensity, np.arange(len(draws))
     outside = recorded & ~((w > 0.0) & (w <= 1.0 + TOLERANCE))
     masked = recorded & ~draws.possible[rows, draws.drawn]
@@ -603,12 +602,12 @@ class _Test:
 
     Attributes:
         name: Name of the check.
-        expected: What a true log has.
-        found: What this log has.
-        evidence: Logarithm of the largest wealth of its bets; None where it cannot be made.
-        advice: The fault, if it is one.
-        fault: What it is, if the test rejects.
-        apart: Whether it does not follow from a fault that all rows have.
+        expected: What a true log has, in words.
+        found: What this log has, in words.
+        evidence: Logarithm of the largest wealth of its bets; None: the test cannot be made.
+        advice: The fault and its remedy, for a test that rejects.
+        fault: Status of a test that rejects.
+        apart: Whether its fault is independent of a fault that all rows have.
     """
 
     name: str
@@ -625,7 +624,7 @@ class _Test:
 
 
 def _corrected(tests: Sequence[_Test], error: float) -> list[Check]:
-    """Return the checks that tests are, rejected by Holm's procedure."""
+    """Return tests as checks; Holm's procedure decides which are rejected."""
     made = sorted((test for test in tests if test.evidence is not None), key=lambda test: test.p_value)
     rejected: set[str] = set()
     for place, test in enumerate(made):
@@ -650,7 +649,7 @@ def _corrected(tests: Sequence[_Test], error: float) -> list[Check]:
 
 
 def _tests(draws: Draws) -> tuple[list[_Test], int]:
-    """Return the tests of the draws, and on how many rows they are."""
+    """Return the tests of the draws, and the number of rows that they read."""
     sticky: list[_Test] = []
     rows = draws
     for what in draws.groups:
@@ -691,9 +690,9 @@ def _alike(draws: Draws) -> bool:
 
 
 def _explained(test: _Test, other: _Test) -> _Test:
-    """Return a test with the advice to mend another fault first, where that leaves nothing for it to add.
+    """Return a test with the advice to mend another fault first, if that fault explains it.
 
-    A draw that is skewed for all rows is skewed for those with a feature too.
+    A draw that is skewed in all rows is skewed in those with a feature, too.
     """
     evidence, others = test.evidence or 0.0, other.evidence or 0.0
     if test.apart or others < BEYOND_DOUBT or evidence > others - log(ERROR):
@@ -703,7 +702,7 @@ def _explained(test: _Test, other: _Test) -> _Test:
 
 
 def _mark_first(group: Integers) -> Flags:
-    """Return whether a row is the first of its group, or of none, shape (n,)."""
+    """Return whether a row is the first of its group, or in no group, shape (n,)."""
     first = group < 0
     places = np.flatnonzero(~first)
     first[places[np.unique(group[places], return_index=True)[1]]] = True
@@ -712,12 +711,12 @@ def _mark_first(group: Integers) -> Flags:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a bet found.
+    """The outcome of a bet.
 
     Attributes:
         path: Logarithm of the wealth at the end of each block, shape (n_blocks,).
-        ratios: Draws of each cell by what was expected, shape (n_codes, n_arms); NaN where nothing was.
-        surprise: Standard errors from the expectation, as there.
+        ratios: Draws of each cell over the expected draws, shape (n_codes, n_arms); NaN: none were expected.
+        surprise: Distance of the draws from the expectation in standard errors, same shape.
     """
 
     path: Floats
@@ -731,7 +730,7 @@ class _Outcome:
 
     @property
     def worst(self) -> tuple[int, int]:
-        """Code and column of the cell that is farthest from what was expected."""
+        """Code and column of the cell that is farthest from its expectation."""
         place = int(np.nan_to_num(np.abs(self.surprise)).argmax())
         return place // self.surprise.shape[1], place % self.surprise.shape[1]
 
@@ -739,7 +738,7 @@ class _Outcome:
 def compute_evidence(*paths: Floats) -> float:
     """Return the logarithm of the largest wealth of bets that share the stake, at least 0.
 
-    The wealth of the share is the mean of theirs at each moment; the mean of their largest is no such bound.
+    The shared wealth is the mean of the wealths at each moment; the mean of the largest would not be valid.
 
     Args:
         paths: Logarithm of the wealth of each at the end of each block, shape (n_blocks,).
@@ -751,7 +750,7 @@ def compute_evidence(*paths: Floats) -> float:
 
 
 def _shared(paths: Floats) -> Floats:
-    """Return the path of bets that share the stake, from one for each along the first axis."""
+    """Return the path of bets that share the stake, from their paths along the first axis."""
     from scipy.special import logsumexp  # takes a second to import
 
     path: Floats = logsumexp(paths, axis=0) - log(len(paths))
@@ -774,9 +773,9 @@ class _Bettor:
         """Bet that arms are drawn otherwise than logged in rows with the same code.
 
         Args:
-            code: Shape (n,), in [0, n_codes), or -1 for a row without a bet.
+            code: Code of each row, shape (n,), in [0, n_codes), or -1 to leave it out.
             n_codes: Number of codes.
-            priors: As `PRIORS`, for bets where whole distributions are known.
+            priors: Priors like `PRIORS`, for bets on complete distributions.
         """
         p = self.draws.p
         if p is None:
@@ -787,7 +786,7 @@ class _Bettor:
         return _Outcome(path, _ratio(observed, expected), _surprise(observed, expected, variance))
 
     def _sums(self, code: Integers, n_codes: int) -> tuple[Floats, Floats, Floats]:
-        """Return draws of each cell, what was expected, and the variance of it, shape (n_codes, n_arms)."""
+        """Return draws, expected draws and variance of each cell, each of shape (n_codes, n_arms)."""
         p = self.draws.p
         assert p is not None
         observed, expected, variance = (np.zeros((n_codes, self.n_arms)) for _ in range(3))
@@ -803,9 +802,9 @@ class _Bettor:
         """Return the path of bets on cells whose odds differ from those on record, shape (n_blocks,).
 
         Args:
-            cell: Cell of each arm of each row, shape (n, n_arms), from 0. A row whose arms share one is not
-                bet on.
-            priors: Draws that each cell has in advance, and the forgetting, shape (n_bets, 2).
+            cell: Cell of each arm of each row, shape (n, n_arms), from 0. A row whose arms share a cell is
+                left out.
+            priors: Prior draws of each cell, and weight of earlier blocks, shape (n_bets, 2).
         """
         p = self.draws.p
         assert p is not None
@@ -825,7 +824,7 @@ class _Bettor:
         return _shared(np.array(path).T)
 
     def shaped(self) -> Mapping[str, Floats]:
-        """Return the path of a bet on each of `_shapes`, shape (n_blocks,), by what the draws would be."""
+        """Return the path of a bet on each of `_shapes`, shape (n_blocks,), by its explanation."""
         p = self.draws.p
         assert p is not None
         paths: dict[str, list[Floats]] = {}
@@ -839,7 +838,7 @@ class _Bettor:
         return {kind: _shared(np.array(curves)) for kind, curves in paths.items()}
 
     def _weighted(self, code: Integers, n_codes: int) -> _Outcome:
-        """Bet where only the propensities of drawn arms are known: on the mean of 1 / p being above 1."""
+        """Bet that the mean of 1 / p is above 1, for logs with propensities of drawn arms only."""
         w, drawn, kept = self.draws.propensity, self.draws.drawn, code >= 0
         cells = n_codes * self.n_arms
         value = np.where(kept, 1.0 / w, 0.0)
@@ -861,7 +860,7 @@ class _Bettor:
         return _Outcome(path, ratio.reshape(shape), _surprise(total, n, spread + 1.0).reshape(shape))
 
     def _below(self, rows_of: Floats, mine: Integers, kept: Flags, value: Floats, cells: int) -> list[Floats]:
-        """Bet on a mean of 1 / p below 1, where every row claims a floor, which bounds 1 / p."""
+        """Bet that the mean of 1 / p is below 1; every row must claim a floor, which bounds 1 / p."""
         floor = self.draws.floor
         if floor is None or not (floor > 0.0).all():
             return []
@@ -884,7 +883,7 @@ class _Bettor:
         return total
 
     def counts(self) -> Floats:
-        """Return the path of bets that too many rows were drawn with some propensities, shape (n_blocks,).
+        """Return the path of bets that large propensities are too frequent, shape (n_blocks,).
 
         At most j arms have a probability above 1 / (j + 1), so the mean of 1 / p over rows with such a p is
         at most j, and the mean of 1 / p over all rows is at most the number of arms.
@@ -901,7 +900,7 @@ class _Bettor:
 
 
 RUIN = -700.0
-"""Logarithm of what is left of a bet that is lost."""
+"""Logarithm of the wealth of a lost bet."""
 
 FLATTER = "a floor or an epsilon, which the draws were made with and the propensities leave out"
 
@@ -909,10 +908,10 @@ SHARPER = "a floor that was not applied, or rows that took the best arm: draws a
 
 
 def _shapes(p: Floats, possible: Flags) -> Iterator[tuple[str, Floats]]:
-    """Yield other distributions that draws are often made with, each with what explains them.
+    """Yield other distributions that draws are often made with, each with its explanation.
 
     Args:
-        p: The distributions on record, shape (n, n_arms).
+        p: The logged distributions, shape (n, n_arms).
         possible: Whether an arm was eligible, shape (n, n_arms).
     """
     alike = possible / np.maximum(possible.sum(axis=1, keepdims=True), 1)
@@ -927,7 +926,7 @@ def _shapes(p: Floats, possible: Flags) -> Iterator[tuple[str, Floats]]:
 
 
 def _blocks(n: int) -> Iterator[tuple[int, int]]:
-    """Yield begins and ends of blocks: a quarter of the rows before, at most a fortieth of all."""
+    """Yield starts and ends of blocks: a quarter of the rows before, at most a fortieth of all."""
     start = 0
     while start < n:
         size = max(8, min(start // 4, n // 40))
@@ -945,7 +944,7 @@ def _surprise(observed: Floats, expected: Any, variance: Any) -> Floats:
 
 
 def _times_as_often(ratio: float) -> str:
-    """Return how often an arm was drawn beside what was logged.
+    """Return in words how often an arm was drawn, relative to the logged probabilities.
 
     >>> _times_as_often(1.5), _times_as_often(0.0)
     ('1.50 times as often as logged', 'never, against what was logged')
@@ -1009,7 +1008,7 @@ def _calibration(draws: Draws, bettor: _Bettor) -> _Test:
 
 
 def _worst_bin(draws: Draws, possible: Flags, place: Integers) -> tuple[float, float, float]:
-    """Return the ends of the bin that is farthest from what was expected, and the ratio of draws in it."""
+    """Return the ends of the bin that is farthest from its expectation, and the ratio of draws in it."""
     p = draws.p
     assert p is not None
     some, n_bins = possible & (p > 0.0), len(EDGES) + 1
@@ -1064,7 +1063,7 @@ def _by_features(draws: Draws, bettor: _Bettor) -> _Test:
 
 
 def _coded(code: int, codes: Integers) -> str:
-    """Return which rows have a code.
+    """Return in words which rows have a code.
 
     >>> _coded(1, np.array([0, 1])), _coded(0, np.array([0, 1, 2]))
     ('where it is set', 'in the lowest part of its 3')
@@ -1113,7 +1112,7 @@ def _within(draws: Draws, what: str) -> tuple[_Test, bool]:
 
 
 def _previous(group: Integers, drawn: Integers) -> Integers:
-    """Return the arm that the row before in the same group drew, shape (n,), -1 for none.
+    """Return the arm that the previous row of the same group drew, shape (n,); -1: there is none.
 
     >>> _previous(np.array([0, 1, 0, -1]), np.array([2, 1, 0, 1])).tolist()
     [-1, -1, 2, -1]
@@ -1126,13 +1125,13 @@ def _previous(group: Integers, drawn: Integers) -> Integers:
 
 
 def _depends(draws: Draws, bettor: _Bettor, name: str, code: Integers, what: str) -> _Test:
-    """Return the test of a fact about rows that is known after the draw: it must not depend on the arm.
+    """Return the test that a fact known after the draw is independent of the drawn arm.
 
     Args:
         draws: The rows.
         bettor: Bets on them.
         name: Name of the check.
-        code: Whether it holds in each row, shape (n,), -1 where that is not known yet.
+        code: Whether it holds in each row, shape (n,); -1: still unknown.
         what: The fact, in words.
     """
     expected, n, of = "no dependence on the drawn arm", int((code == 1).sum()), int((code >= 0).sum())

@@ -11,21 +11,21 @@ estimate Z that is never below -1 / (2 bet):
     s   probability of the target on arms that the log could draw: 1, or less without full overlap
     c   a control variate: the mean reward of earlier rows, fixed before the arm is drawn
 
-For a bet that stays the same, the product of (1 + bet Z) / (1 + bet E[Z]) over the rows is a martingale.
-By Jensen's inequality it is at least the product of (1 + bet Z) divided by (1 + bet m) to the power n, where
-m is the mean of E[Z] over the n rows so far. Twelve bets that share the stake are one martingale more. It
-starts at 1 and ever exceeds 1 / (1 - level) with a chance of 1 - level at the most (Ville), so the m at which
-it would is a lower bound. The upper bound is the lower bound of the mirrored rewards.
+For a constant bet, the product of (1 + bet Z) / (1 + bet E[Z]) over the rows is a martingale. By Jensen's
+inequality it is at least the product of (1 + bet Z) divided by (1 + bet m) to the power n, where m is the
+mean of E[Z] over the n rows so far. Twelve bets that share the stake are again a martingale. It starts at 1
+and ever exceeds 1 / (1 - level) with a probability of at most 1 - level (Ville), so the m at which it would
+is a lower bound. The upper bound is the lower bound of the mirrored rewards.
 
-Hence the bounds are about the mean over the rows so far of their conditional expectations. Logging
-policy, target and questions may change, and depend on all earlier rows. Weights may be of
-any size: where their `reach` is not known, the control variate is left out, which costs width and not
-validity. An arm that the log could not draw counts as the worst reward below and as the best one above.
+Hence the bounds are about the mean over the rows so far of their conditional expectations. Logging policy,
+target and questions may change, and depend on all earlier rows. Weights may be of any size: if their `reach`
+is unknown, the control variate is left out, which makes bounds wider and keeps them valid. An arm that the
+log could not draw counts as the worst reward for the lower bound and as the best for the upper bound.
 
 A row that waits for its reward counts as the worst that the reward could be, or as if it never came,
 whichever is lower. So each bound is at most what it will be once all rewards are known, and bounds that are
-computed at several moments hold together. For that, the control variate of a row must not depend on the
-moment: it is the mean of the rewards that were known when the row was decided.
+computed at different times hold together. For that, the control variate of a row must be independent of the
+time: it is the mean of the rewards that were known when the row was decided.
 
 Source: Waudby-Smith, Wu, Ramdas, Karampatziakis and Mineiro (2022), "Anytime-valid off-policy inference for
 contextual bandits"; Karampatziakis, Mineiro and Ramdas (2021), "Off-policy confidence sequences"; Orabona
@@ -41,7 +41,7 @@ import numpy as np
 from armwise.feedback.arrays import Flags, Floats, Integers, refuse
 
 BETS = 0.5 ** np.arange(1.0, 13.0)
-"""Bets as shares of the stake; small ones are for long logs and large weights."""
+"""Bets as shares of the stake; small ones serve long logs and large weights."""
 
 _BLOCK = 1 << 12
 """Rows that are processed at a time, few enough for the cache."""
@@ -50,10 +50,10 @@ _STEPS = 3
 """Steps of Newton's method, which converges from below, so that each iterate is a valid bound."""
 
 _LEAST = -0.99 / BETS[0]
-"""Mean at which `_solve` stops: below the least possible one, -1, and where no factor is 0 yet."""
+"""Mean at which `_solve` stops: below the least possible mean, -1, while all factors are above 0."""
 
 _ROUNDING = 1e-9
-"""Share by which a reward or a weight may be beyond its limit."""
+"""Relative rounding error by which a reward or a weight may exceed its limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,22 +62,20 @@ class Evidence:
 
     Attributes:
         weight: p_target / p_log of the drawn arms, shape (n,), at least 0.
-        reward: Their rewards, shape (n,), within the range.
+        reward: Rewards, shape (n,), within the range.
         reward_range: Smallest and largest possible reward.
-        reach: Largest weight that each row could have had, shape (n,), or one for all; None
-            where it is not known.
-        overlap: Probability that the target gives to arms which the log could draw, shape (n,),
-            or one for all.
-        waiting: Whether the reward of a row is not known yet, shape (n,); its `reward` is ignored. None
-            where all are known.
-        learned: Position at which the reward of each row became known, shape (n,), at least 1; None for the
+        reach: Largest weight that each row could have had, shape (n,), or a number for all; None: unknown.
+        overlap: Probability that the target gives to arms which the log could draw, shape (n,), or a number
+            for all.
+        waiting: Whether a row waits for its reward, shape (n,); its `reward` is ignored. None: all are known.
+        learned: Position at which the reward of each row became known, shape (n,), at least 1; None: in the
             order of the rows. Ignored for rows that wait.
         known: Position up to which rewards were known when each row was decided, shape (n,), at least 0;
-            None for all rows before.
+            None: those of all rows before.
 
     Raises:
-        ValueError: An empty log, shapes that differ, or a value out of its range; only one of `learned` and
-            `known`, or rows that wait without both.
+        ValueError: The log is empty, shapes differ, or a value is out of its range; `learned` or `known` is
+            given alone, or rows wait and either is missing.
     """
 
     weight: Floats
@@ -121,7 +119,7 @@ class Evidence:
 
     @property
     def mirrored(self) -> "Evidence":
-        """The same with mirrored rewards."""
+        """The evidence with mirrored rewards: the sum of the range minus each."""
         return replace(self, reward=sum(self.reward_range) - self.reward)
 
 
@@ -130,11 +128,11 @@ class Bounds:
     """A confidence sequence, at some or all rows.
 
     Attributes:
-        rows: After how many rows, shape (k,), rising.
-        estimate: Mean of the estimates so far, shape (k,), not confined to the possible; of the rows whose
-            reward is known, 0 without any.
+        rows: Numbers of rows after which the bounds hold, shape (k,), rising.
+        estimate: Mean of the estimates of the rows so far whose reward is known, shape (k,), not cut to the
+            possible range; 0 without such rows.
         low: Lower bounds, shape (k,).
-        high: Upper bounds, shape (k,); the largest possible value for one-sided bounds.
+        high: Upper bounds, shape (k,); for one-sided bounds the largest possible value.
     """
 
     rows: Integers
@@ -151,12 +149,12 @@ def value(
     Args:
         evidence: The log and the target.
         level: Least probability that all bounds hold together, in (0, 1).
-        rows: After how many rows the bounds are wanted, shape (k,), rising; all by default. Fewer
-            are faster, and neither wider nor narrower.
-        one_sided: Whether the whole error probability is spent on the lower bound.
+        rows: Numbers of rows after which bounds are computed, shape (k,), rising; by default all. Fewer are
+            faster, and as wide.
+        one_sided: Whether the entire error probability is spent on the lower bound.
 
     Raises:
-        ValueError: A level or row numbers out of their range.
+        ValueError: The level or a row number is out of its range.
 
     >>> sure = Evidence(np.ones(1_000), np.ones(1_000), (0.0, 1.0))
     >>> bounds = value(sure, rows=np.array([10, 1_000]))
@@ -169,7 +167,7 @@ def value(
 def difference(
     evidence: Evidence, level: float = 0.95, *, rows: Integers | None = None, one_sided: bool = False
 ) -> Bounds:
-    """Bound the value of the target minus that of the logging policy; takes and raises what `value` does.
+    """Bound the value of the target minus that of the logging policy; arguments and errors are as in `value`.
 
     For a target that equals the logging policy, the bounds converge to 0 faster than those of
     either value:
@@ -183,22 +181,22 @@ def difference(
 
 
 NARROWEST = 1000
-"""Rows at which an asymptotic confidence sequence is narrowest beside an interval of one look."""
+"""Rows at which an asymptotic confidence sequence is narrowest, relative to an interval for a single look."""
 
 
 def asymptotic_errors(rows: int, level: float = 0.95) -> float:
-    """Return by how many standard errors a mean may be off at any number of rows, with a chance of `level`.
+    """Return the half-width, in standard errors, of an asymptotic confidence sequence of a mean.
 
-    An interval of so many standard errors may be looked at after every row: asymptotically, it holds the mean
-    at all looks together. It takes sums only, where `value` and `difference` take every row, and is valid
-    from some dozen rows of bounded weight on, where those are from the first.
+    The interval may be looked at after every row: asymptotically, it holds the mean at all looks together. It
+    takes only sums, while `value` and `difference` take every row; it is valid from a few dozen rows of
+    bounded weight on, they are from the first.
 
     Args:
-        rows: Rows of the mean, at least 1.
+        rows: Number of rows of the mean, at least 1.
         level: Least probability that the mean is inside at every look, in (0, 1).
 
     Raises:
-        ValueError: A level or a number of rows out of its range.
+        ValueError: The level or the number of rows is out of its range.
 
     Source: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (2024), "Time-uniform central limit theory and
     asymptotic confidence sequences", theorem 2.2, with the mixture tuned to `NARROWEST` rows as in their
@@ -219,7 +217,7 @@ def asymptotic_errors(rows: int, level: float = 0.95) -> float:
 def _bounds(
     evidence: Evidence, served: float, level: float, rows: Integers | None, one_sided: bool
 ) -> Bounds:
-    """Bound the weighted reward less `served` times the reward."""
+    """Bound the weighted reward minus `served` times the reward."""
     n = len(evidence.weight)
     rows = np.arange(1, n + 1) if rows is None else rows
     if not 0.0 < level < 1.0:
@@ -239,7 +237,7 @@ def _bounds(
 
 
 def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> tuple[Floats, Floats]:
-    """Return lower bounds and means after so many `rows`, both (len(rows),), of rewards scaled to [0, 1]."""
+    """Return lower bounds and means after `rows` rows, both (len(rows),), of rewards scaled to [0, 1]."""
     least, most = evidence.reward_range
     weight, reward = evidence.weight, np.clip((evidence.reward - least) / (most - least), 0.0, 1.0)
     control = _control(evidence, reward, served) if evidence.reach is not None else np.zeros(1)
@@ -267,8 +265,8 @@ def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> t
         mean[wanted_rows] = sums[columns] / counted
         bound = _solve(grown[:, columns], rows[wanted_rows], error)
         if evidence.waiting is not None:
-            # A row that never gets a reward is no factor of the product. Above 0 it is lower with the row,
-            # below 0 without.
+            # A row that never gets a reward drops out of the product. Above 0 the bound is lower with the
+            # row, below 0 without.
             without = _solve(grown[:, columns], counted, error)
             bound = np.where(bound >= 0.0, bound, np.minimum(without, 0.0))
         low[wanted_rows] = bound
@@ -276,7 +274,7 @@ def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> t
 
 
 def _control(evidence: Evidence, reward: Floats, served: float) -> Floats:
-    """Return the mean reward known before each row, weighted as it counts, shape (n,), in [0, 1]."""
+    """Return the weighted mean of the rewards known before each row, shape (n,), in [0, 1]."""
     pull = np.abs(evidence.weight - served)
     if evidence.waiting is not None:
         pull = np.where(evidence.waiting, 0.0, pull)
@@ -312,6 +310,6 @@ def _solve(growth: Floats, rows: Integers, error: float) -> Floats:
         whole = share.sum(axis=0)
         # The logarithm of the capital is convex and falls in the mean.
         slope = (share * (rows * bets / fair)).sum(axis=0)
-        # Where many rows wait and few are known, the bound is below what is possible: it is cut there.
+        # Where many rows wait and few are known, the bound is below the possible range: it is cut there.
         mean = np.maximum(mean + (top + np.log(whole) - target) * whole / slope, _LEAST)
     return mean

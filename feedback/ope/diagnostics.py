@@ -1,7 +1,7 @@
 """Diagnostics of a target on a log: weights, overlap, excluded rows.
 
-An interval is computed from the rows that were drawn. An arm that was hardly ever drawn has no effect
-on it, but shows here.
+An interval is computed from the rows that were drawn; an arm that was hardly ever drawn leaves it unchanged,
+but shows here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class Overlap:
             It is the mean of min(p_log, p_target) over the mean of p_target, the former
             estimated from the drawn rows; 1 where the target never draws the arm.
         effective_n: Kish's effective size of the rows that drew it.
-        largest_weight: Largest p_target / p_log among them; 0 if there are none.
+        largest_weight: Largest p_target / p_log of these rows; 0 without rows.
     """
 
     arm: str
@@ -50,10 +50,10 @@ class Diagnostics:
         largest_weight: Largest p_target / p_log of a drawn arm.
         mean_weight: Mean of p_target / p_log. Its expectation is 1 if the propensities are right
             and the log could draw every arm of the target.
-        mean_weight_error: Standard error of that mean; None for a single question. Where the log's
-            distributions are known, at least that which draws from them have: a sample that lacks the few
-            rows of large weight underestimates it.
-        overlap: Each arm, in the order of the columns.
+        mean_weight_error: Standard error of that mean; None for a single question. If the log's distributions
+            are known, at least that of draws from them: a sample that lacks the few rows of large weight
+            underestimates it.
+        overlap: The overlap of each arm, in the order of the columns.
         excluded: Examples that were left out, by reason.
     """
 
@@ -67,7 +67,7 @@ class Diagnostics:
 
     @property
     def mean_weight_z(self) -> float:
-        """Distance of the mean weight from 1 in standard errors, signed; 0 where it is 1 or not known."""
+        """Distance of the mean weight from 1 in standard errors, signed; 0 if the error is unknown."""
         away = self.mean_weight - 1.0
         if self.mean_weight_error is None or abs(away) <= 1e-9:
             return 0.0
@@ -93,13 +93,13 @@ def diagnose(
         sample: The log and the target.
         arms: Names of the columns.
         excluded: Examples that were left out of the sample, by reason.
-        questions: Codes from 0, shape (n,): rows with the same code are taken as one
-            observation by the error of the mean weight. Each row by itself when None.
-        p_log: The log's distribution in each row, shape (n, n_arms); None where only the propensities of
-            the drawn arms are known.
+        questions: Codes from 0, shape (n,): rows with the same code are an observation for the error of the
+            mean weight. None: each row is one.
+        p_log: The log's distribution in each row, shape (n, n_arms); None: only the propensities of the drawn
+            arms are known.
 
     Raises:
-        ValueError: Another number of names than of columns.
+        ValueError: The number of names differs from that of columns.
 
     >>> log = Sample(np.array([0.5, 0.5]), np.array([0, 1]), np.ones(2), np.array([[1.0, 0.0]] * 2))
     >>> figures = diagnose(log, ["bm25", "dense"], excluded={"no reward": 2})
@@ -143,7 +143,7 @@ def _overlaps(sample: Sample, arms: Sequence[str]) -> tuple[Overlap, ...]:
 
 
 def _error_of_mean(sample: Sample, questions: Integers | None, p_log: Floats | None) -> float | None:
-    """Return the standard error of the mean weight, with groups of rows as observations; None for one."""
+    """Return the standard error of the mean weight, with groups of rows as observations; None: one group."""
     weight, n = sample.weight, len(sample)
     pull = weight - weight.mean()
     if questions is not None:

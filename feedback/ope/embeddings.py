@@ -1,11 +1,11 @@
-"""Large action spaces: weights of the features that arms share, in the place of weights of arms.
+"""Large action spaces: importance weights of the features that arms share, in the place of weights of arms.
 
-    category_weight     discrete features that are known of each arm
-    select_features     which of several features to weigh by, by SLOPE
+    category_weight     weights by discrete features of the arms
+    select_features     choose the features to weigh by, by SLOPE
 
-Where a reward depends on an arm by its features alone, an arm that was never drawn is known from others that
-have the same ones, and weights are as small as those of the features. Where it does not, there is a bias; the
-fewer features, the more bias, and the less variance.
+If a reward depends on an arm through its features alone, an arm that was never drawn is known from others
+with the same features, and the weights are as small as those of the features. If it does not, there is a
+bias; the fewer features, the more bias, and the less variance.
 
 Source: Saito and Joachims (2022), "Off-policy evaluation for large action spaces via embeddings".
 """
@@ -21,12 +21,12 @@ def category_weight(sample: Sample, features: tuple[int, ...] | None = None) -> 
     """Return the ratio of the probabilities of all arms that have the features of the drawn one, shape (n,).
 
     Args:
-        sample: The log and the target, with `categories` and `p_log`; without categories each arm is one of
-            its own, and these are the weights of `ips`.
-        features: Which features count; all when None.
+        sample: The log and the target, with `categories` and `p_log`; without categories each arm is a
+            category, and these are the weights of `ips`.
+        features: Indices of the features that count; None: all.
 
     Raises:
-        ValueError: A feature that there is not.
+        ValueError: A feature is out of range.
     """
     if sample.categories is None:
         return sample.weight
@@ -41,7 +41,7 @@ def category_weight(sample: Sample, features: tuple[int, ...] | None = None) -> 
 
 
 def _alike(sample: Sample, feature: int) -> Flags:
-    """Return whether each arm has the value of the drawn one, shape (n, n_arms)."""
+    """Return whether each arm has the drawn arm's value of a feature, shape (n, n_arms)."""
     assert sample.categories is not None
     values = sample.categories[:, :, feature]
     same: Flags = values == values[np.arange(len(sample)), sample.drawn][:, np.newaxis]
@@ -55,10 +55,10 @@ def _ratio(sample: Sample, alike: Flags) -> Floats:
 
 
 def select_features(sample: Sample) -> tuple[int, ...]:
-    """Return the features to weigh by: all, less those that SLOPE leaves out.
+    """Return the features to weigh by: all except those that SLOPE leaves out.
 
-    Features are dropped one at a time, each time the one without which the estimate varies least; of the sets
-    that result, from most features to one, SLOPE takes the narrowest that agrees with all wider ones.
+    Features are dropped one at a time, each time the one whose loss leaves the least variance; of the
+    resulting sets SLOPE takes the one with the narrowest interval that agrees with all wider ones.
 
     Source: Saito and Joachims (2022), section 3.4, with `armwise.feedback.ope.shrinkage.slope`.
     """

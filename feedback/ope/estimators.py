@@ -80,11 +80,11 @@ class Estimator:
         rank: Place among the estimators when one figure has to represent a policy: the lowest does, and of
             equal ones the first that was requested.
         rows: Kind of a row of its terms.
-        covers: Whether its intervals hold the truth as often as they state; not those of a biased estimator,
-            whose bias no interval captures.
+        covers: Whether its intervals hold the truth as often as they state; intervals miss the bias of a
+            biased estimator.
         predictions: Which predictions of rewards it reads.
-        anytime: Whether a confidence sequence is for its values.
-        parameter: Option that is chosen from the log where it is not given; empty for none.
+        anytime: Whether a confidence sequence applies to its values.
+        parameter: Option that is chosen from the log by default; empty without one.
         categories: Whether it needs features of the arms.
     """
 
@@ -145,19 +145,19 @@ def estimator(**entry: Any) -> Callable[[Function], Function]:
     covers=True,
 )
 def replay(sample: Sample, *, bound: float | None = None, rng: np.random.Generator | None = None) -> Terms:
-    """Keep each row with a chance of weight / bound, so that the rows kept are draws of the target.
+    """Keep each row with a probability of weight / bound, so that the kept rows are draws of the target.
 
-    For a deterministic target and a log that drew all arms alike, these are the rows in which
-    both agree, and no row is dropped at random.
+    For a deterministic target and a log that drew all arms with the same probability, these are exactly
+    the rows in which both agree.
 
     Args:
         sample: The log and the target.
         bound: Largest weight that a row may have; the largest in the log by default.
-        rng: Source of the draws; seeded with 0 by default, so that one log has one answer.
+        rng: Source of the draws; seeded with 0 by default, so that the result is reproducible.
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
-        ValueError: A bound below a weight.
+        ValueError: The bound is below a weight.
 
     Source: Li, Chu, Langford and Wang (2011), "Unbiased offline evaluation of
     contextual-bandit-based news article recommendation algorithms"; for other logs,
@@ -219,15 +219,15 @@ def ips(sample: Sample) -> Terms:
     parameter="clip",
 )
 def clipped_ips(sample: Sample, *, clip: float | None = None) -> Terms:
-    """Weigh each reward as `ips` does, by `clip` at the most.
+    """Weigh each reward like `ips`, with weights of at most `clip`.
 
     Args:
         sample: The log and the target.
-        clip: Largest weight, above 0; chosen from the log when None (`armwise.feedback.ope.shrinkage`).
+        clip: Largest weight, above 0; None: chosen from the log (`armwise.feedback.ope.shrinkage`).
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
-        ValueError: A clip that is not above 0.
+        ValueError: The clip is not above 0.
 
     Source: Ionides (2008), "Truncated importance sampling".
 
@@ -279,11 +279,11 @@ def snips(sample: Sample) -> Terms:
 def dm(sample: Sample) -> Terms:
     """Average the predictions of the model, without a correction.
 
-    The only estimate for a target that draws none of the logged arms. It weighs no reward, so its
+    It is the only estimate for a target that draws none of the logged arms. It ignores rewards, so its
     effective n is 0, and its intervals cover the spread of the predictions but not their error.
 
     Raises:
-        ValueError: The sample has no `q_hat`.
+        ValueError: The sample lacks `q_hat`.
 
     >>> first, q = np.array([[1.0, 0.0]] * 2), np.array([[0.2, 0.0], [0.4, 0.0]])
     >>> round(dm(Sample(np.full(2, 0.5), np.array([0, 1]), np.ones(2), first, q)).value, 3)
@@ -308,7 +308,7 @@ def dr(sample: Sample) -> Terms:
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
-        ValueError: The sample has no `q_hat`.
+        ValueError: The sample lacks `q_hat`.
 
     Source: Dudik, Langford and Li (2011), "Doubly robust policy evaluation and learning".
 
@@ -329,14 +329,14 @@ def dr(sample: Sample) -> Terms:
     predictions=Predictions.SHARED,
 )
 def sndr(sample: Sample) -> Terms:
-    """Do as `dr` does with weights divided by their mean, which reduces the variance of large ones.
+    """Estimate like `dr` with weights divided by their mean, which reduces the variance of large ones.
 
     The terms are linear in each row (value plus influence), so that intervals include the
     variance of the mean weight.
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
-        ValueError: The sample has no `q_hat`.
+        ValueError: The sample lacks `q_hat`.
 
     Source: Thomas and Brunskill (2016), "Data-efficient off-policy policy evaluation for
     reinforcement learning": their weighted doubly robust estimate, for a single step.
@@ -367,16 +367,16 @@ def sndr(sample: Sample) -> Terms:
     parameter="threshold",
 )
 def switch_dr(sample: Sample, *, threshold: float | None = None) -> Terms:
-    """Do as `dr` does, but without the correction where the weight is above a threshold.
+    """Estimate like `dr`, without the correction in rows whose weight is above a threshold.
 
     Args:
         sample: The log and the target.
         threshold: Largest weight that corrects, at least 0: `dm` at 0, `dr` at infinity;
-            chosen from the log when None (`armwise.feedback.ope.shrinkage`).
+            None: chosen from the log (`armwise.feedback.ope.shrinkage`).
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
-        ValueError: A negative threshold, or a sample without `q_hat`.
+        ValueError: The threshold is negative, or the sample lacks `q_hat`.
 
     Source: Wang, Agarwal and Dudik (2017), "Optimal and adaptive off-policy evaluation in
     contextual bandits".
@@ -403,16 +403,16 @@ def switch_dr(sample: Sample, *, threshold: float | None = None) -> Terms:
     parameter="shrinkage",
 )
 def dros(sample: Sample, *, shrinkage: float | None = None) -> Terms:
-    """Do as `dr` does with weights w shrunk to w / (1 + w^2 / shrinkage).
+    """Estimate like `dr` with weights w shrunk to w / (1 + w^2 / shrinkage).
 
     Args:
         sample: The log and the target.
-        shrinkage: Above 0: near `dm` at 0, `dr` at infinity; chosen from the log when
-            None (`armwise.feedback.ope.shrinkage`).
+        shrinkage: Parameter above 0: near `dm` at 0, `dr` at infinity; None: chosen from the
+            log (`armwise.feedback.ope.shrinkage`).
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
-        ValueError: A shrinkage that is not above 0, or a sample without `q_hat`.
+        ValueError: The shrinkage is not above 0, or the sample lacks `q_hat`.
 
     Source: Su, Dimakopoulou, Krishnamurthy and Dudik (2020), "Doubly robust off-policy
     evaluation with shrinkage", the optimistic kind.
@@ -438,11 +438,11 @@ def dros(sample: Sample, *, shrinkage: float | None = None) -> Terms:
     predictions=Predictions.OWN,
 )
 def mrdr(sample: Sample) -> Terms:
-    """Do as `dr` does with `q_mrdr`, a model that was fitted for this target by `mrdr_weight`.
+    """Estimate like `dr` with `q_mrdr`, a model that was fitted for this target by `mrdr_weight`.
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
-        ValueError: The sample has no `q_mrdr`.
+        ValueError: The sample lacks `q_mrdr`.
 
     Source: Farajtabar, Chow and Ghavamzadeh (2018), "More robust doubly robust off-policy
     evaluation".
@@ -458,10 +458,9 @@ def mrdr_weight(sample: Sample) -> Floats:
 
     It is w^2 (1 - p_log): the variance of `dr`, as it depends on the model, is a
     quadratic form in the model's errors, and these are its diagonal. For a deterministic
-    target there is nothing else, and the weights are those of the paper,
+    target the form is diagonal, and the weights are those of the paper,
     (1 - p_log) / p_log^2 where the log drew that arm. For others, the cross terms between
-    the arms of one row are left out: they need the propensities of arms that were not
-    drawn.
+    the arms of a row are left out: they need the propensities of arms that were not drawn.
 
     Source: Farajtabar, Chow and Ghavamzadeh (2018), as in `mrdr`.
 
@@ -482,7 +481,7 @@ def mrdr_weight(sample: Sample) -> Floats:
     covers=True,
 )
 def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) -> Terms:
-    """Weigh the rows so that the weights average 1, at the least distance from weighing all alike.
+    """Weigh the rows so that the weights average 1, at the least distance from equal weights.
 
     The distance is the Cressie-Read divergence of power -2, for which the answer has a
     closed form; one imaginary row with an extreme weight makes it exist. The weight of the
@@ -493,11 +492,11 @@ def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) ->
     Args:
         sample: The log and the target.
         least: Smallest weight that a row could have, in [0, 1).
-        largest: Largest weight that a row could have, above 1; not known by default.
+        largest: Largest weight that a row could have, above 1; by default unknown.
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
-        ValueError: `least` or `largest` out of its range.
+        ValueError: `least` or `largest` is out of its range.
 
     Source: Karampatziakis, Langford and Mineiro (2020), "Empirical likelihood for
     contextual bandits".
@@ -544,16 +543,16 @@ def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) ->
 def mips(sample: Sample, *, features: tuple[int, ...] | None = None) -> Terms:
     """Weigh each reward by the ratio of the probabilities of the features of the drawn arm.
 
-    Where each arm has features of its own, this is `ips`; so it is in a sample without `categories`.
+    If the features of all arms differ, or the sample lacks `categories`, this is `ips`.
 
     Args:
         sample: The log and the target, with `categories` and `p_log`.
-        features: Which features count; chosen from the log by SLOPE when None
-        (`armwise.feedback.ope.embeddings`).
+        features: Indices of the features that count; None: chosen from the log by SLOPE
+            (`armwise.feedback.ope.embeddings`).
 
     Raises:
-        NeverDrawnError: The target draws no arm with logged features.
-        ValueError: A feature that there is not.
+        NeverDrawnError: The target draws only arms with other features than the logged ones.
+        ValueError: A feature is out of range.
 
     Source: Saito and Joachims (2022), "Off-policy evaluation for large action spaces via embeddings".
 
@@ -585,7 +584,7 @@ def mips(sample: Sample, *, features: tuple[int, ...] | None = None) -> Terms:
 def sips(sample: Sample) -> Terms:
     """Weigh each reward by the product of the weights of all positions of its slate.
 
-    Without slates each row is one, and this is `ips`. Rows of slates that are not whole have no part in it.
+    Without slates each row is one, and this is `ips`. Rows of incomplete slates are left out.
 
     Raises:
         NeverDrawnError: The target draws none of the logged slates.
@@ -607,7 +606,7 @@ def sips(sample: Sample) -> Terms:
 def rips(sample: Sample) -> Terms:
     """Weigh each reward by the product of the weights of its slate up to its position.
 
-    Without slates each row is one, and this is `ips`. Rows of slates that are not whole have no part in it.
+    Without slates each row is one, and this is `ips`. Rows of incomplete slates are left out.
 
     Raises:
         NeverDrawnError: The target draws none of the logged slates.
@@ -635,14 +634,14 @@ def rips(sample: Sample) -> Terms:
     predictions=Predictions.SLATE,
 )
 def cascade_dr(sample: Sample) -> Terms:
-    """Expect the rewards from each position on by `q_slate`, and correct that by the weighted residuals.
+    """Predict the rewards from each position on by `q_slate`, corrected by the weighted residuals.
 
-    Without slates each row is one, whose `q_hat` is its `q_slate`, and this is `dr`. Rows of slates that are
-    not whole have no part in it.
+    Without slates each row is one, whose `q_hat` is its `q_slate`, and this is `dr`. Rows of incomplete
+    slates are left out.
 
     Raises:
         NeverDrawnError: The target draws none of the logged slates.
-        ValueError: The sample has no `q_slate`.
+        ValueError: The sample lacks `q_slate`.
 
     Source: Kiyohara, Saito, Matsuhiro, Narita, Shimizu and Yamamoto (2022), "Doubly robust off-policy
     evaluation for ranking policies under the cascade behavior model".
@@ -671,7 +670,7 @@ def correct_slates(prediction: Prediction, before: Floats, weight: Floats) -> tu
 
 
 def _whole(sample: Sample, weight: Floats) -> Floats:
-    """Return the weights, 0 in slates that are not whole; of the others at least one is above 0."""
+    """Return the weights, 0 in incomplete slates; at least one of the others is above 0."""
     whole = sample.slate_rows.whole
     if whole is not None:
         weight = np.where(whole, weight, 0.0)
@@ -683,7 +682,7 @@ def _whole(sample: Sample, weight: Floats) -> Floats:
 
 
 def _of_slates(name: str, sample: Sample, rows: Floats, weight: Floats, mean: float = 0.0) -> Terms:
-    """Return the terms of an estimate per position: a row of a slate that is not whole counts for none."""
+    """Return the terms of an estimate per position; rows of incomplete slates count as 0 positions."""
     whole = sample.slate_rows.whole
     counted = ones(rows) if whole is None else whole.astype(np.float64)
     return Terms(name, rows, counted, weight, mean)
@@ -702,7 +701,7 @@ def _corrected(
     cap: float = float("inf"),
     parameter: float | None = None,
 ) -> Terms:
-    """Return the terms: what is expected, plus the weight times the residual."""
+    """Return the terms: the expected reward plus the weight times the residual."""
     rows = weight * prediction.residual
     rows += prediction.expected
     mean = float(prediction.expected.mean())
@@ -713,7 +712,7 @@ def estimate(sample: Sample, name: str) -> Terms:
     """Return the terms of the estimator of that name.
 
     Raises:
-        ValueError: No estimator has the name; also raises what the estimator raises.
+        ValueError: The name is unknown; also raises the errors of the estimator.
     """
     if name not in ESTIMATORS:
         raise ValueError(f"no estimator {name!r}; there are: {', '.join(ESTIMATORS)}")

@@ -4,8 +4,8 @@
     found["bm25"].estimates      by each estimator: a value and a difference, with intervals
     found["bm25"].diagnostics    weights and overlap
 
-A target that was trained on the rows it is evaluated on is overestimated: train it on earlier rows. What
-targets share is computed once: predictions of rewards, the baseline, resamples.
+A target that was trained on the rows it is evaluated on is overestimated: train it on earlier rows.
+Predictions of rewards, the baseline and resamples are computed once for all targets.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,8 +49,8 @@ class EstimateWithInterval:
         value: The estimate.
         low: Lower end of the interval.
         high: Upper end.
-        kind: Which interval it is: a name out of `INTERVALS`.
-        why: Why it is not of the requested kind; empty where it is.
+        kind: Kind of the interval: a name out of `INTERVALS`.
+        why: Why the kind differs from the request; empty if it does not.
     """
 
     value: float
@@ -90,13 +90,13 @@ class TargetSample:
     Attributes:
         log: The rows.
         weight: p_target / p_log of the drawn arms, shape (n,).
-        reach: Largest weight that each row could have had, shape (n,); a guess where the log has the
-            probabilities of the drawn arms alone.
-        terms: Estimates by estimator, where there are any.
+        reach: Largest weight that each row could have had, shape (n,); a guess if the log has the
+            probabilities of drawn arms only.
+        terms: Terms of the estimates, by estimator.
         served: Whether it is the logging policy.
-        slates: Which rows are of one slate or episode; None where that is not known.
-        slate_groups: Codes of the rows that are one observation for estimators of slates, shape (n,): those
-            of a slate, or of a user.
+        slates: The rows of each slate or episode; None: unknown.
+        slate_groups: Codes of the observations of estimators of slates, shape (n,): rows of a slate, or of a
+            user.
     """
 
     log: Log
@@ -113,17 +113,17 @@ class TargetSample:
         return float(self.reach.max())
 
     def bounded(self, kind: str) -> float:
-        """Return the largest possible weight, for an interval that is wrong without it.
+        """Return the largest possible weight, for an interval whose validity depends on it.
 
         Raises:
-            ValueError: It is not known.
+            ValueError: It is unknown.
         """
         if self.log.p_log is None:
             raise ValueError(f"{kind} needs the probabilities of all arms, not of the drawn one alone")
         return self.largest_reach
 
     def safe(self, terms: Terms, reward_range: tuple[float, float]) -> Terms:
-        """Return terms for intervals of the drawn rows alone: hedged, and grouped by question.
+        """Return terms for intervals that rest on the drawn rows alone: hedged, and grouped by question.
 
         The range is the declared one: rare rewards may be missing from the log.
         """
@@ -133,14 +133,14 @@ class TargetSample:
         return hedged(by_group(terms, self.groups(terms.estimator)), reach, *reward_range)
 
     def groups(self, estimator: str) -> Integers:
-        """Return codes of the rows that are one observation for an estimator, shape (n,)."""
+        """Return the code of the observation that each row belongs to for an estimator, shape (n,)."""
         if ESTIMATORS[estimator].rows is Rows.SLATE and self.slate_groups is not None:
             return self.slate_groups
         return self.log.questions
 
 
 def _slate_reach(slates: SlateRows, weight: Floats, reach: Floats) -> float:
-    """Return the largest weight that a slate could have had at a position, given the logged rows before it.
+    """Return the largest weight that a slate could have had at any position, given the logged rows before it.
 
     Args:
         slates: The slates.
@@ -151,7 +151,7 @@ def _slate_reach(slates: SlateRows, weight: Floats, reach: Floats) -> float:
 
 
 def _with_slates(groups: Integers, slates: SlateRows) -> Integers:
-    """Return groups that keep rows of a slate together: all groups that share a slate are one, shape (n,).
+    """Return groups that keep rows of a slate together, shape (n,): groups that share a slate are merged.
 
     >>> _with_slates(np.array([0, 1, 2, 2]), SlateRows.of(np.array([0, 0, 1, 2]))).tolist()
     [0, 0, 1, 1]
@@ -168,17 +168,17 @@ def _with_slates(groups: Integers, slates: SlateRows) -> Integers:
 
 
 Figures = dict[str, tuple[EstimateWithInterval, EstimateWithInterval | None]]
-"""By estimator: the value, and its difference to the baseline's."""
+"""The value and its difference to that of the baseline, by estimator."""
 
 
 def figures(target: TargetSample, baseline: TargetSample | None, request: IntervalRequest) -> Figures:
     """Return each estimate of a target and its difference to the baseline's, with intervals.
 
-    Where the requested interval does not apply, it is `normal`, and `why` has the reason.
+    If the requested interval does not apply, it is `normal`, and `why` has the reason.
 
     Args:
         target: The target.
-        baseline: The policy it is compared with, on the same rows; None for none.
+        baseline: The policy that it is compared with, on the same rows, if any.
         request: The requested intervals.
     """
     safe = {name: target.safe(terms, request.reward_range) for name, terms in target.terms.items()}
@@ -216,18 +216,18 @@ def _of_slates(name: str) -> bool:
 
 
 IMPOSSIBLE = "it holds no possible value, and all that are possible stand in its place"
-"""Why an interval is not that of its kind."""
+"""Why an interval was replaced by the range of possible values."""
 
 _DRAWN_ROWS = ("normal", "bootstrap")
-"""Intervals that only know what was drawn."""
+"""Intervals that rest on the drawn rows alone."""
 
 
 def shown_figures(target: TargetSample, baseline: TargetSample | None, request: IntervalRequest) -> Figures:
     """Return the `figures` as they are shown (`intervals.shown`): within the range of rewards, and open.
 
-    A target that draws as its baseline does in every row has a difference of exactly 0. Without propensities
-    there are no weights, and each question counts by its rows. Takes what `figures` does; the range of the
-    request is the declared one.
+    A target that draws like its baseline in every row has a difference of exactly 0. Without propensities
+    there are no weights, and each question counts by its rows. The arguments are those of `figures`; the
+    range of the request is the declared one.
     """
     least, most = request.reward_range
     span = most - least
@@ -249,7 +249,7 @@ def shown_figures(target: TargetSample, baseline: TargetSample | None, request: 
 
 
 def _independent(groups: Integers, weight: Floats | None) -> float:
-    """Return Kish's effective number of groups of weights; None where each row counts alike."""
+    """Return Kish's effective number of groups by weight; None: each row weighs the same."""
     return effective_size(np.bincount(groups, weight).astype(np.float64, copy=False))
 
 
@@ -262,7 +262,7 @@ def _shown(figure: EstimateWithInterval, possible: Interval, n: float, level: fl
 
 
 Ends = tuple[Interval, str, str]
-"""An interval, its kind, and why that is not the requested kind."""
+"""An interval, its kind, and why the kind differs from the request."""
 
 
 def _figure(value: float, ends: Ends) -> EstimateWithInterval:
@@ -273,7 +273,7 @@ def _figure(value: float, ends: Ends) -> EstimateWithInterval:
 def _ends(
     target: TargetSample, baseline: TargetSample | None, name: str, request: IntervalRequest, safe: Terms
 ) -> Ends:
-    """Return the requested interval; where it does not apply, the normal one of the safe terms."""
+    """Return the requested interval, or the normal interval of the safe terms if that does not apply."""
     why = ""
     if request.kind in _SPECIAL:
         try:
@@ -347,7 +347,7 @@ _SPECIAL: Mapping[str, Callable[[TargetSample, TargetSample | None, str, Interva
     "clopper_pearson": _clopper_pearson,
     "anytime": _anytime,
 }
-"""Intervals that apply to some estimators or logs only: they raise ValueError with the reason."""
+"""Intervals that apply to some estimators or logs only; for others they raise ValueError with the reason."""
 
 
 # -- estimates -------------------------------------------------------------------------------------
@@ -357,13 +357,13 @@ DEFAULT_ESTIMATORS = ("ips", "snips", "dr")
 """Estimators by default."""
 
 WITHOUT_PROPENSITIES = ("dm",)
-"""Estimators that read no propensity."""
+"""Estimators that work without propensities."""
 
 DEFAULT_CLUSTER = "question"
-"""What rows share that are one observation, by default."""
+"""Default cluster: rows that share it count as one observation."""
 
 NO_EPISODES = "needs episodes: the log does not say which rows share one"
-"""Note on an estimator of slates where rows stand alone."""
+"""Note on an estimator of slates if episodes are unknown."""
 
 NEVER_DRAWN = "never drawn"
 """Note on a target that draws none of the drawn arms."""
@@ -375,12 +375,12 @@ class EstimatorResult:
 
     Attributes:
         estimator: A name out of `ESTIMATORS`.
-        value: Expected reward of a decision; None where there is no estimate.
-        difference: To the baseline, on the rows that both are evaluated on; None for the baseline itself,
-            and where there is no estimate.
+        value: Expected reward of a decision; None: it cannot be estimated.
+        difference: Difference to the baseline, on the rows that both are evaluated on; None for the baseline
+            itself.
         effective_n: Kish's effective sample size.
-        parameter: The clip, threshold or shrinkage that was used; None where there is none.
-        note: Why there is no value, or another interval than requested; empty for neither.
+        parameter: The clip, threshold or shrinkage that was used, if the estimator has one.
+        note: Why the value is missing, or the interval is of another kind than requested; empty otherwise.
     """
 
     estimator: str
@@ -397,7 +397,7 @@ class Evaluation:
 
     Attributes:
         log: The rows that it was evaluated on.
-        estimates: In the order of the request.
+        estimates: The estimates, in the order of the request.
         diagnostics: Weights and overlap.
         weight: Importance weight of each row, p_target / p_log of the drawn arm, shape (n,).
     """
@@ -427,31 +427,31 @@ def evaluate(
 ) -> dict[str, Evaluation]:
     """Estimate the values of targets, and their differences to the baseline.
 
-    A target that draws arms which the log could not draw has no estimates: they would ignore these arms. With
-    a declared `reward_range`, estimates and intervals are as `intervals.shown`.
+    A target that draws arms which the log could not draw gets no estimates: they would ignore these arms.
+    With a declared `reward_range`, estimates and intervals are passed through `intervals.shown`.
 
     Args:
         log: The decisions of the logging policy.
         targets: The distributions of each target, shape (n, n_arms), by name.
         rng: Source of the folds and of the resamples, which are the same for all targets.
-        kept: Rows that a target is evaluated on, shape (n,), at least one; all where none are given.
-        baseline: The target that others are compared with; None for the logging policy.
+        kept: Rows that a target is evaluated on, shape (n,), at least one, by target; by default all.
+        baseline: The target that others are compared with; None: the logging policy.
         estimators: Names out of `ESTIMATORS`.
-        interval: A name out of `armwise.feedback.ope.evaluation.INTERVALS`; where it does not
-            apply to an estimator or to this log, `normal` is used, and a note says why.
+        interval: A name out of `armwise.feedback.ope.evaluation.INTERVALS`; if it does not apply to an
+            estimator or to this log, `normal` is used, and a note says why.
         level: Coverage of the intervals, in (0, 1).
-        reward_range: Smallest and largest possible reward; those in the log by default, which is
-            less than `bernstein` and `anytime` require, and then nothing is cut to them.
-        reward_model: Predicts rewards: `ridge`, which uses the log's features, or `means`.
-        q_hat: Predictions, shape (n, n_arms), in place of its own.
+        reward_range: Smallest and largest possible reward. By default those in the log: less than `bernstein`
+            and `anytime` require; estimates are then not cut to the range.
+        reward_model: Model that predicts rewards: `ridge`, which uses the log's features, or `means`.
+        q_hat: Predictions, shape (n, n_arms), in place of the model's.
         resamples: Number of resamples of `bootstrap`.
-        cluster: Rows that share this are one observation for `normal` and `bootstrap`, and are held out
-            together from reward models: `question`, `episode` or `user`; None where each row is one.
+        cluster: What rows of an observation share, for `normal` and `bootstrap` and to hold rows out together
+            from reward models: `question`, `episode` or `user`; None: each row is an observation.
         progress: Called with the progress.
 
     Raises:
-        ValueError: An unknown estimator, interval, cluster or baseline; a log that does not say which rows
-            share the cluster; a target that is not a distribution in some row.
+        ValueError: An unknown estimator, interval, cluster or baseline; a log that lacks the codes of the
+            cluster; a target with a row that is not a distribution.
     """
     _refuse_unknown("estimator", estimators, ESTIMATORS)
     log = log.clustered(cluster)
@@ -498,7 +498,7 @@ def predict(
     """Predict the reward of every arm in every row, shape (n, n_arms); see `feedback.ope.reward_model`.
 
     Raises:
-        ValueError: Fewer than two questions: nothing to hold out; no features for `ridge`.
+        ValueError: There are fewer than two questions, so none to hold out, or no features for `ridge`.
     """
     X = None if model == "means" else log.X  # noqa: N806 - a matrix, as in scikit-learn
     return cross_fit(X, log.drawn, log.reward, log.questions, len(log.arms), rng, model=model, weight=weight)
@@ -506,7 +506,7 @@ def predict(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TargetTerms:
-    """A target on the rows of a log, with everything but its intervals."""
+    """A target on the rows of a log, with all that its intervals are computed from."""
 
     target: TargetSample
     sample: Sample
@@ -531,7 +531,7 @@ class _TargetTerms:
 
 
 def _note(value: EstimateWithInterval, beyond: EstimateWithInterval | None) -> str:
-    """Return which of the two has another interval than requested, and why."""
+    """Return why the intervals of the value or of the difference are of another kind than requested."""
     if beyond is None or beyond.why == value.why:
         return f"{value.kind} interval: {value.why}" if value.why else ""
     both = (("value", value), ("difference", beyond))
@@ -580,7 +580,7 @@ class _TargetEvaluation:
             Predictions.SLATE: sample.q_slate is not None,
         }
         reach, unsupported = log.reach(p_target), _unsupported(log, p_target)
-        # Of the propensities of drawn arms alone, the reach is a guess, and no bound of a rejection.
+        # With propensities of drawn arms only, the reach is a guess, and cannot bound a rejection.
         bounded = {"bound": float(reach.max())} if log.p_log is not None else {}
         terms, notes = {}, {}
         for estimator in self._estimators:
@@ -620,11 +620,11 @@ class _TargetEvaluation:
         return TargetSample(log, weight, reach, terms, served, slates, groups)
 
     def _slate_groups(self, log: Log, slates: SlateRows) -> Integers:
-        """Return which rows are one observation: those of a slate, or all of the slates of a user."""
+        """Return the codes of observations, shape (n,): rows of a slate, or of all slates of a user."""
         return _with_slates(log.questions, slates) if self._by_user else slates.slate
 
     def _with_rewards_to_come(self, log: Log, sample: Sample, slates: SlateRows) -> Sample:
-        """Return the sample with `q_slate`, if there are two groups of slates or more."""
+        """Return the sample with `q_slate`, if there are at least two groups of slates."""
         groups = self._slate_groups(log, slates)
         if not groups.any():
             return sample
@@ -642,7 +642,7 @@ class _TargetEvaluation:
         return SlateRows.of(log.episodes, log.at, None if log.cut is None else ~log.cut)
 
     def _categorized(self, log: Log, sample: Sample) -> tuple[Sample, str]:
-        """Return the sample with features of arms, or why it has none; if an estimator reads them."""
+        """Return the sample with features of arms if an estimator reads them, or why it lacks them."""
         if not any(estimator.categories for estimator in self._estimators):
             return sample, ""
         if log.p_log is None:
@@ -653,7 +653,7 @@ class _TargetEvaluation:
             return sample, f"needs features of arms: {error}"
 
     def baseline(self, rows: Flags) -> TargetSample:
-        """Return the terms of the baseline on some rows; for the logging policy, those of the plain mean."""
+        """Return the terms of the baseline on some rows; for the logging policy those of the plain mean."""
         if self._last is None or not np.array_equal(self._last[0], rows):
             self._last = rows, self._baseline(rows)
         return self._last[1]
@@ -677,7 +677,7 @@ class _TargetEvaluation:
 
 
 def _unsupported(log: Log, p_target: Floats) -> float:
-    """Return the share of draws of the target that the log could not make; 0 where that is not known."""
+    """Return the share of draws of the target that the log could not make; 0 if that is unknown."""
     return 0.0 if log.p_log is None else float(p_target[log.p_log <= 0.0].sum() / len(log))
 
 

@@ -1,10 +1,10 @@
-"""Evaluate a policy from arrays in one call, without a log of ours.
+"""Evaluate a policy from arrays in one call; no log of Armwise is needed.
 
     found = evaluate_arrays(actions, rewards, propensities=propensities, target=target, contexts=X)
     for one in found.estimates:
         print(one.estimator, one.value)
 
-Slates have a call of their own: `armwise.feedback.exchange.evaluate_slates`.
+For slates, see `armwise.feedback.exchange.evaluate_slates`.
 """
 
 from collections.abc import Sequence
@@ -49,27 +49,27 @@ def evaluate_arrays(
         propensities: Probability with which the action was drawn, shape (n,), in (0, 1].
         p_log: The logged distribution, shape (n, n_actions) or (n_actions,); propensities follow from it. For
             `mips`, and for intervals that need the largest possible weight.
-        q_hat: Predicted reward of each action, shape (n, n_actions), by a model that has not seen the row; by
+        q_hat: Predicted reward of each action, shape (n, n_actions), by a model fitted without the row; by
             default `reward_model` is fitted to other rows, if an estimator reads predictions.
         contexts: Features of the rows for `reward_model`, shape (n, d), sparse or dense.
         action_features: Discrete features of the actions for `mips`, shape (n_actions, n_features) or
             (n, n_actions, n_features), of any values that can be sorted.
-        slates: What rows of the same slate or episode share, shape (n,), for `sips`, `rips` and `cascade_dr`;
-            the rows of one are in the order of its positions.
-        clusters: What rows that are one observation share, such as a user, shape (n,); each row by itself,
-            and for estimators of slates each slate, when None.
-        names: Names of the actions; their columns when None.
+        slates: Id of the slate or episode of each row, shape (n,), for `sips`, `rips` and `cascade_dr`; the
+            rows of a slate are in the order of its positions.
+        clusters: Id of the observation that each row belongs to, such as a user, shape (n,); None: each row
+            is one, and for estimators of slates each slate.
+        names: Names of the actions; None: their columns.
         estimators: Names out of `armwise.feedback.ope.ESTIMATORS`.
         interval: A name out of `armwise.feedback.ope.INTERVALS`.
         level: Coverage of the intervals, in (0, 1).
         reward_range: Smallest and largest possible reward; see `armwise.feedback.ope.evaluate`.
-        reward_model: `ridge`, or `means`; by default `ridge` where there are contexts.
+        reward_model: `ridge`, or `means`; by default `ridge` if there are contexts.
         resamples: Number of resamples of the interval `bootstrap`.
-        seed: Draws folds and resamples.
+        seed: Seed of the folds and resamples.
 
     Raises:
-        ValueError: Shapes that differ, a value out of its range, neither `propensities` nor `p_log`, or an
-            unknown estimator or interval.
+        ValueError: Shapes differ, a value is out of its range, both `propensities` and `p_log` are missing,
+            or an estimator or interval is unknown.
 
     >>> found = evaluate_arrays([0, 1, 1, 0], [1, 0, 1, 1], propensities=[0.5] * 4, target=[1, 0],
     ...     estimators=("ips", "snips"))
@@ -140,7 +140,7 @@ def _row(name: str, values: Any, n: int) -> Floats:
 
 
 def _by_row(name: str, p: Floats, n: int, n_actions: int) -> Floats:
-    """Return distributions of shape (n, n_actions); one for all rows is repeated."""
+    """Return distributions of shape (n, n_actions); a single one is repeated for all rows."""
     if p.shape == (n_actions,):
         return np.tile(p, (n, 1))
     if p.shape != (n, n_actions):
@@ -158,7 +158,7 @@ def _contexts(contexts: Any, n: int) -> Any:
 
 
 def _codes(name: str, values: Any, n: int) -> Integers | None:
-    """Return codes from 0 of what rows share; None for nothing."""
+    """Return ids as codes from 0, if there are any."""
     if values is None:
         return None
     shared = np.asarray(values)

@@ -8,12 +8,12 @@ the checks of the log pass. The bound is a confidence sequence (`armwise.feedbac
 it may be evaluated after every decision, and the candidate promoted as soon as it allows. The checks can only
 hold a candidate back, so they do not affect its validity.
 
-Decisions are taken in the order in which they were made. In the order in which they were learned, those with
-early feedback would come first: where positive feedback on one arm is faster than negative feedback, the rows
-at hand are selected by their rewards. A decision that still waits for feedback counts as the worst that the
-feedback could be. Where many wait, the newest decisions are left out: the log may end anywhere after the
-first decision that waits, as the bound holds at all sizes at once. The gate takes the last end at which the
-bound is above the margin, and without one that of the highest bound.
+Decisions are taken in the order in which they were made. In the order in which they were learned, decisions
+with early feedback would come first: if positive feedback on an arm is faster than negative feedback, these
+rows are selected by their rewards. A decision that waits for feedback counts as the worst that the feedback
+could be. Where many wait, the newest decisions are left out: the log may end anywhere after the first
+decision that waits, since the bound holds at all sizes at once. The gate takes the last end at which the
+bound is above the margin, or else the end with the highest bound.
 """
 
 from dataclasses import asdict, dataclass
@@ -91,25 +91,26 @@ class GateFigures:
     """The numbers behind a verdict.
 
     Attributes:
-        n: Decisions that were evaluated on.
-        waiting: Decisions that were left out, as one before them still waits for feedback.
+        n: Number of decisions that were evaluated.
+        waiting: Decisions that were left out, since one before them waits for feedback.
         pending: Decisions that wait for feedback and count as the worst that it could be.
         served: Mean reward of the logging policy.
-        gain: Estimated reward a decision beyond it, cut to what is possible, as both bounds are.
+        gain: Estimated gain in reward a decision over the logging policy, cut to the possible range like both
+            bounds.
         low: Lower bound of the gain, valid at all times at once.
         high: Upper bound of the gain, valid at all times at once.
         level: Confidence level of each bound.
-        margin: Value that it has to exceed.
+        margin: Value that `low` has to exceed.
         effective_n: Kish's effective sample size.
         largest_share: Largest weight over the sum of all.
         mean_weight: Mean of the weights.
-        expected_weight: Expectation of the weight: the overlap; 1 where that is not known.
+        expected_weight: Expectation of the weight: the overlap, or 1 if that is unknown.
         weight_error: Standard error of the mean weight, with questions as observations, and at least that
             of draws from the logged distributions; None for a single question.
-        overlap: Share of the candidate's choices that the log could have drawn; None where only the
-            probabilities of the drawn arms are known.
+        overlap: Share of the candidate's choices that the log could have drawn; None: only the probabilities
+            of the drawn arms are known.
         checked: Decisions whose propensities were recomputed.
-        mismatched: Those among them that differed from the log.
+        mismatched: Decisions among these whose propensities differed from the log.
     """
 
     n: int
@@ -136,8 +137,8 @@ class Point:
     """The evidence after some decisions.
 
     Attributes:
-        n: Decisions until then.
-        at: When the last of them was made, seconds since the epoch, UTC.
+        n: Number of decisions so far.
+        at: Time of the last decision, seconds since the epoch, UTC.
         gain: Estimated gain.
         low: Lower bound of the gain.
     """
@@ -150,12 +151,12 @@ class Point:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """Decisions of the log that still wait for feedback.
+    """Decisions of the log that wait for feedback.
 
     Attributes:
-        at: When they were made, seconds since the epoch, UTC, shape (k,).
-        drawn: Column of the arm that was drawn, shape (k,).
-        p_log: The logged distribution, shape (k, n_arms), 0 where an arm was not eligible.
+        at: Times of the decisions, seconds since the epoch, UTC, shape (k,).
+        drawn: Column of the drawn arm, shape (k,).
+        p_log: The logged distribution, shape (k, n_arms), 0 for an arm that was not eligible.
         p_target: Distribution of the candidate, shape (k, n_arms).
         known: Position of the training log up to which rewards were known when they were made, shape (k,).
     """
@@ -167,7 +168,7 @@ class Waiting:
     known: Integers
 
     def where(self, kept: Flags) -> "Waiting":
-        """Return some of them; `kept` has shape (k,)."""
+        """Return the decisions selected by `kept`, shape (k,)."""
         return Waiting(
             self.at[kept], self.drawn[kept], self.p_log[kept], self.p_target[kept], self.known[kept]
         )
@@ -179,11 +180,10 @@ class Verdict:
 
     Attributes:
         promote: Whether it may go live.
-        reasons: Why not, one sentence each; none if it may.
-        figures: The numbers behind it; None where no decision is left.
-        trail: The evidence over time, about `TRAIL` points, the last one at the end of what was judged.
-        undecided: Whether it is held for want of evidence alone: nothing shows that it gains no more than the
-            margin, nor that the log is wrong.
+        reasons: Why it is held, a sentence each; empty if it is promoted.
+        figures: The numbers behind the verdict; None: all decisions were left out.
+        trail: The evidence over time, about `TRAIL` points, the last at the end of the judged decisions.
+        undecided: Whether it is held only for want of evidence: more decisions may still promote it.
     """
 
     promote: bool
@@ -216,18 +216,18 @@ def judge(
         log: The decisions of the logging policy.
         p_target: Distribution of the candidate in each row, shape (n, n_arms), computed before it learned
             from the row.
-        reward_range: Smallest and largest reward, as declared and not as observed.
-        settled: When the first decision was made that still waits for feedback and is not among `waiting`,
-            seconds since the epoch; it and those after it are left out. By default there is none.
-        waiting: Decisions that still wait for feedback; None for none.
+        reward_range: Smallest and largest reward, as declared rather than as observed.
+        settled: Time of the first decision that waits for feedback and is missing from `waiting`, seconds
+            since the epoch; it and later ones are left out. By default none are.
+        waiting: Decisions that wait for feedback, if any.
         known: Position of the training log up to which rewards were known when each row of the log was
-            decided, shape (n,); needed where any wait.
-        checked: Decisions of this log whose propensities were recomputed.
-        mismatched: Those that differed.
+            decided, shape (n,); required with `waiting`.
+        checked: Number of decisions of this log whose propensities were recomputed.
+        mismatched: Number of these that differed.
 
     Raises:
-        ValueError: `p_target` is not a distribution in some row, a reward is out of the range, or decisions
-            wait and `known` is missing.
+        ValueError: A row of `p_target` is not a distribution, a reward is out of the range, or decisions wait
+            and `known` is missing.
 
     >>> drawn = np.tile([0, 1], 1_000)
     >>> log = Log.from_arrays(("bm25", "dense"), drawn, drawn * 0.2, p_log=np.full((2_000, 2), 0.5))
@@ -262,7 +262,7 @@ def judge(
     end = int(passing[-1] if len(passing) else ends[::-1][bounds.low[ends][::-1].argmax()])
     above = -sequences.difference(evidence.mirrored, spec.level, rows=rows, one_sided=True).low
     span = reward_range[1] - reward_range[0]
-    # Wrong propensities can bring them beyond what is possible.
+    # Wrong propensities can bring them beyond the possible range.
     estimate, low = np.clip(bounds.estimate, -span, span), np.minimum(bounds.low, span)
     taken = order[: rows[end]]
     kept = np.zeros(len(log), dtype=np.bool_)
@@ -315,8 +315,8 @@ def _evidence(
     """Return log and waiting decisions in the order in which they were made.
 
     Returns:
-        When each was made, the evidence, and the place of each: below `len(log)` its row, else that of a
-        decision that waits.
+        The time of each decision, the evidence, and the index of each: below `len(log)` a row of the log,
+        from there on a decision that waits.
     """
     weight, p_target = sample.weight, sample.p_target
     reach = None if log.p_log is None else log.reach(p_target)
@@ -359,7 +359,7 @@ def _evidence(
 
 
 def _overlap(p_log: Floats | None, p_target: Floats) -> Floats:
-    """Return the share of each distribution on arms that the log could draw, shape (n,); 1 if not known."""
+    """Return the share of each distribution on arms that the log could draw, shape (n,); 1 if unknown."""
     if p_log is None:
         return np.ones(len(p_target))
     overlap: Floats = np.where(p_log > 0.0, p_target, 0.0).sum(axis=1)
@@ -412,7 +412,7 @@ def _reasons(spec: GateSpec, figures: GateFigures) -> list[str]:
 
 
 def _too_little(figures: GateFigures) -> str:
-    """Return by how much the bound falls short."""
+    """Return in words how far the bound falls short of the margin."""
     shortfall = (
         f"The gain a decision is {figures.gain:+.4f} and at {100 * figures.level:g}% at least "
         f"{figures.low:+.4f}, which must be above {figures.margin:+.4f}"

@@ -3,14 +3,14 @@
     normal             delta method; closed form; every estimator
     bootstrap          percentiles over resamples that all estimators and targets share
     bernstein          means of bounded rows, and `replay`; holds at every sample size; wide
-    clopper_pearson    `replay` with rewards of two values; the same, and as narrow as can be
+    clopper_pearson    `replay` with rewards of two values; holds at every sample size; exact
 
-`armwise.feedback.ope.confidence_sequences` has bounds that stay valid under repeated evaluation while the
-log grows, which no other interval does. Coverage: docs/benchmarks/interval-coverage.md.
+Only the bounds of `armwise.feedback.ope.confidence_sequences` stay valid under repeated evaluation while the
+log grows. Coverage: docs/benchmarks/interval-coverage.md.
 
-A log whose policy keeps a small floor hides its own variance: the few rows with a large weight may not
-have been drawn at all, and an interval of the drawn rows alone cannot include them. `hedged` adds them as
-imaginary rows; the first two intervals are meant for hedged terms.
+A log whose policy keeps a small floor hides its variance: the few rows with a large weight may not have been
+drawn at all, and an interval of the drawn rows alone cannot include them. `hedged` adds them as imaginary
+rows; the first two intervals are meant for hedged terms.
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,13 @@ _BYTE_TO_COUNT = np.repeat(np.arange(6, dtype=np.float32), (94, 95, 46, 16, 4, 1
 """A Poisson(1) count for each value of a byte: mean 1 and variance 1 exactly, skewness 1 to 0.4 %."""
 
 _CELLS = 1 << 15
-"""Counts drawn at a time: few enough for the cache, and too few for BLAS to wake threads it cannot use."""
+"""Counts drawn at a time: few enough for the cache, and too few for BLAS to start threads in vain."""
 
 _ROWS = 1 << 16
 """Rows whose columns are laid side by side at a time."""
 
 _NO_WIDTH = 1e-9
-"""Share of the possible values up to which an interval counts as one of no width."""
+"""Width, relative to the possible range, up to which an interval counts as closed."""
 
 FEW = 30
 """Rows below which an interval by the normal approximation or by resamples is opened, see `shown`."""
@@ -46,13 +46,13 @@ Interval = tuple[float, float]
 
 
 def by_group(terms: Terms, group: Integers) -> Terms:
-    """Add the rows of each group up, so that an interval takes groups to be independent, not rows.
+    """Add up the rows of each group, so that an interval assumes independent groups instead of rows.
 
     The value stays the same.
 
     Args:
-        terms: One row for each row of the log.
-        group: Codes from 0, shape (n,), none left out.
+        terms: Terms with a row for each row of the log.
+        group: Codes 0, 1, 2, without gaps, shape (n,).
 
     >>> one = np.ones(4)
     >>> pairs = by_group(Terms("ips", np.array([1.0, 0.0, 2.0, 1.0]), one, one), np.array([0, 0, 1, 1]))
@@ -76,8 +76,8 @@ def hedged(terms: Terms, reach: float, low: float, high: float) -> Terms:
 
     Args:
         terms: The terms of the estimate.
-        reach: Largest weight that any row could have had, over all arms; the estimator's own
-            cap counts where it is smaller.
+        reach: Largest weight that any row could have had, over all arms; the cap of the estimator
+            counts if it is smaller.
         low: Smallest reward.
         high: Largest reward.
 
@@ -109,13 +109,13 @@ def influence(terms: Terms) -> Floats:
 
 
 def difference(terms: Terms, baseline: Terms) -> Terms:
-    """Return terms whose value is that of `terms` less that of the baseline, for `normal`.
+    """Return terms whose value is that of `terms` minus that of the baseline, for `normal`.
 
-    Both on the same rows, so common variation cancels. Ratios are linearised. Either both are
-    hedged or grouped, or neither is: an imaginary row is the same row for both.
+    Both are on the same rows, so common variation cancels. Ratios are linearised. If one is hedged or
+    grouped, both must be: an imaginary row is the same row for both.
 
     Raises:
-        ValueError: Terms of different lengths.
+        ValueError: The terms differ in length.
 
     >>> one, rewards = np.ones(2), np.array([0.0, 1.0])
     >>> difference(Terms("ips", rewards + 0.25, one, one), Terms("ips", rewards, one, one)).numerator.tolist()
@@ -134,7 +134,7 @@ def normal(terms: Terms, level: float = LEVEL) -> Interval:
     """Return the value plus or minus the standard errors of the level, by the delta method.
 
     Raises:
-        ValueError: Fewer than two rows, or a level out of (0, 1).
+        ValueError: There are fewer than two rows, or the level is out of (0, 1).
 
     >>> low, high = normal(Terms("ips", np.array([0.0, 1.0] * 50), np.ones(100), np.ones(100)))
     >>> round(low, 3), round(high, 3)
@@ -152,21 +152,21 @@ def normal(terms: Terms, level: float = LEVEL) -> Interval:
 def shown(
     value: float, interval: Interval, possible: Interval, *, n: float = inf, level: float = LEVEL
 ) -> tuple[float, Interval]:
-    """Return an estimate and its interval as they are shown: possible values alone, and never of no width.
+    """Return an estimate and its interval as they are shown: cut to the possible range, and opened if needed.
 
-    Both are cut to what is possible, which no truth is outside of, so that coverage stays; the interval
-    holds the estimate. Where nothing of it is possible, or an end is NaN, it is all that is possible.
+    The truth lies within the possible range, so the cut keeps the coverage; the interval holds the estimate.
+    An interval that is entirely impossible, or has an end that is NaN, becomes the possible range.
 
-    Rows that are all equal have an interval of no width, and of fewer than `FEW` rows resamples and the
-    normal approximation know too little. There the interval is opened for what the rows may have missed: n
-    rows show an outcome that has a probability of more than 1 - tail^(1/n) at least once, but for `tail` of
-    the cases. All other outcomes together may have that probability, and be the worst or the best.
+    Equal rows give an interval of width 0, and for fewer than `FEW` rows resamples and the normal
+    approximation know too little. Then the interval is opened for what the rows may have missed: n rows show
+    an outcome of probability above 1 - tail^(1/n) at least once, except in a share `tail` of the cases. All
+    unseen outcomes together may have that probability, and be the worst or the best.
 
     Args:
         value: The estimate.
         interval: Interval of the estimate, by the normal approximation or from resamples.
         possible: Smallest and largest possible value, finite.
-        n: Independent rows, or Kish's effective number of them; by default the interval is only cut.
+        n: Number of independent rows, or Kish's effective number; by default the interval is only cut.
         level: Coverage of the interval.
 
     Source: Louis (1981), "Confidence intervals for a binomial parameter after observing no successes"; for
@@ -204,11 +204,11 @@ def from_sums(
 ) -> tuple[float, Interval] | None:
     """Return the `snips` estimate of a log and an interval of it, from sums over the rows.
 
-    The interval is the `normal` one of `hedged` terms, as `shown`: two equal rewards are no proof that all
+    The interval is the `normal` one of `hedged` terms, as `shown`: a few equal rewards do not prove that all
     are equal.
 
     Args:
-        n: Rows.
+        n: Number of rows.
         w: Sum of the weights, above 0. With weights of 1 the estimate is the mean.
         wr: Sum of the weighted rewards.
         w2: Sum of the squared weights.
@@ -217,11 +217,11 @@ def from_sums(
         reach: Largest weight that a row could have had; 1 for a mean.
         rewards: Smallest and largest possible reward.
         level: Coverage of the interval.
-        errors: Half of the width in standard errors; None for that of the level and one look.
+        errors: Half of the width in standard errors; None: by the level, for a single look.
 
     Returns:
-        The value and its interval, which holds the value; None without a row or a weight, and where a sum
-        is not finite.
+        The value and its interval, which holds the value; None if there are no rows or weights, or a sum is
+        not finite.
 
     >>> value, (low, high) = from_sums(100, 100.0, 50.0, 100.0, 50.0, 50.0, reach=1.0, rewards=(0.0, 1.0))
     >>> value, round(low, 3), round(high, 3)
@@ -246,10 +246,10 @@ def from_sums(
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """Sums over the rows of a log that a target policy is compared with what was served on.
+    """Sums over the rows of a log on which a target policy is compared with the logging policy.
 
     Attributes:
-        n: Rows.
+        n: Number of rows.
         r: Sum of the rewards.
         r2: Sum of the squared rewards.
         w: Sum of the weights of the target.
@@ -279,7 +279,7 @@ class Weighted:
 
     @property
     def unweighted(self) -> "Weighted":
-        """The sums of what was served, in which each row has the weight 1."""
+        """The sums of the logging policy, in which each row has the weight 1."""
         return Weighted(self.n, self.r, self.r2, self.n, self.r, self.n, self.r, self.r2, self.r2)
 
     def hedged(self, reach: float, rewards: Interval) -> "Weighted":
@@ -301,10 +301,10 @@ class Weighted:
 def lead_from_sums(
     sums: Weighted, *, reach: float, rewards: Interval, errors: float
 ) -> tuple[float, Interval] | None:
-    """Return what was served less the `snips` estimate of a target, and an interval of that, from sums.
+    """Return the mean reward of the log minus the `snips` estimate of a target, with an interval, from sums.
 
-    Common variation cancels, as in `difference`. The interval is that of hedged terms, and not cut to what
-    rewards allow, so that its width says what it is known from.
+    Common variation cancels, as in `difference`. The interval is that of hedged terms, not cut to the
+    possible range, so that its width shows how much evidence there is.
 
     Args:
         sums: Sums over rows, with the weights of the target.
@@ -314,7 +314,7 @@ def lead_from_sums(
             `confidence_sequences.asymptotic_errors` for any number of looks.
 
     Returns:
-        The lead and its interval, which holds it; None without a row or a weight.
+        The lead and its interval, which holds it; None if there are no rows or weights.
 
     >>> same = Weighted(100, 50.0, 50.0, 100.0, 50.0, 100.0, 50.0, 50.0, 50.0)  # the target was served
     >>> lead_from_sums(same, reach=1.0, rewards=(0.0, 1.0), errors=1.96)
@@ -341,18 +341,18 @@ def replicates(terms: Sequence[Terms], rng: np.random.Generator, resamples: int 
 
     Each row of the log enters each resample a Poisson(1) number of times, drawn from
     one byte. Column j is the same resampled log for all terms, whatever their estimator or
-    target, so the percentiles of one line less another are an interval of the difference.
-    Memory does not grow with the log. A resample in which a ratio is 0 / 0 gives NaN.
-    Equal terms of one estimator have one line: the difference of equal policies is 0, and not what a kernel
-    of BLAS makes of equal columns in different places.
+    target, so the percentiles of a line minus another are an interval of the difference.
+    Memory is bounded whatever the log. A resample in which a ratio is 0 / 0 gives NaN.
+    Equal terms of an estimator share a line, so that the difference of equal policies is exactly 0: a kernel
+    of BLAS may round equal columns in different places differently.
 
     Args:
-        terms: All on the same n rows.
+        terms: Terms on the same n rows.
         rng: Source of the resamples.
-        resamples: How many.
+        resamples: Number of resamples.
 
     Raises:
-        ValueError: Terms of different lengths.
+        ValueError: The terms differ in length.
 
     Source: Owen and Eckles (2012), "Bootstrapping data arrays of arbitrary order".
     """
@@ -380,11 +380,11 @@ def replicates(terms: Sequence[Terms], rng: np.random.Generator, resamples: int 
 
 
 EQUAL = 1e-12
-"""Relative difference up to which two numbers differ by rounding alone."""
+"""Relative difference of two numbers that is attributed to rounding."""
 
 
 def _lines(terms: Sequence[Terms]) -> list[int]:
-    """Return the line of each of the terms, numbered as they first occur; equal terms have one.
+    """Return the line of each of the terms, numbered as they first occur; equal terms share a line.
 
     >>> one = np.ones(2)
     >>> same, other = Terms("ips", one * 0.3, one, one), Terms("ips", one * 0.4, one, one)
@@ -411,7 +411,7 @@ def percentiles(values: Floats, level: float = LEVEL) -> list[Interval]:
     """Return the middle part of each line of replicates, shape (k, resamples), or of their differences.
 
     Raises:
-        ValueError: A level out of (0, 1).
+        ValueError: The level is out of (0, 1).
 
     Source: Efron and Tibshirani (1993), "An introduction to the bootstrap", chapter 13.
 
@@ -426,14 +426,14 @@ def percentiles(values: Floats, level: float = LEVEL) -> list[Interval]:
 def bootstrap(
     terms: Sequence[Terms], rng: np.random.Generator, resamples: int = 1000, level: float = LEVEL
 ) -> list[Interval]:
-    """Return the percentiles of the replicates of each of the terms; takes what `replicates` does."""
+    """Return the percentiles of the replicates of each of the terms; arguments are as in `replicates`."""
     return percentiles(replicates(terms, rng, resamples), level)
 
 
 def _columns(terms: Sequence[Terms], rows: slice) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
     """Return residuals and denominators of some rows, shape (rows, 2 * len(terms)).
 
-    Residuals are centred so that float32 products keep what matters.
+    Residuals are centred so that float32 products stay exact enough.
     """
     residuals = [t.numerator[rows] - t.value * t.denominator[rows] for t in terms]
     return np.stack(
@@ -442,14 +442,14 @@ def _columns(terms: Sequence[Terms], rows: slice) -> np.ndarray[tuple[int, int],
 
 
 def split_tail(level: float) -> float:
-    """Return the probability of either tail."""
+    """Return the probability of each tail."""
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must be in (0, 1), got {level:.6g}")
     return (1.0 - level) / 2.0
 
 
 # -- intervals that hold at every sample size ------------------------------------------------------
-# Terms are neither hedged nor grouped for them: a question that is asked twice counts as two.
+# They take plain terms, not hedged or grouped: a question that is asked twice counts as two.
 
 
 def has_bernstein(estimator: Estimator, *, difference: bool) -> bool:
@@ -470,23 +470,23 @@ def bernstein(
     """Return an interval of the expectation of the estimator, valid at any number of rows.
 
     Its width is at least 20 (`ips`) or 40 (`dr`) times `reach * (high - low) / n`:
-    with a floor of 0.02 and rewards in [0, 1], 0.1 or 0.2 at 10,000 rows. It does not
-    include the bias of a biased estimator.
+    with a floor of 0.02 and rewards in [0, 1], 0.1 or 0.2 at 10,000 rows. The bias of a biased
+    estimator comes on top.
 
     Args:
         terms: Terms of an estimator whose value is a mean of independent rows, or of `replay`, whose kept
             rows are draws of the target.
-        reach: Largest weight that any row could have had, over all arms; the estimator's own
-            cap counts where it is smaller.
+        reach: Largest weight that any row could have had, over all arms; the cap of the estimator
+            counts if it is smaller.
         low: Smallest reward, and prediction.
         high: Largest reward, and prediction.
         level: Coverage.
-        baseline: Terms of the baseline on the same rows; neither may be of `replay`.
-        baseline_reach: Largest weight of the baseline: 1 for what was served.
+        baseline: Terms of the baseline on the same rows; with one, `replay` is refused for both.
+        baseline_reach: Largest weight of the baseline: 1 for the logging policy.
 
     Raises:
-        ValueError: Another estimator, fewer than two rows, or rows outside of the range that
-            `reach`, `low` and `high` give.
+        ValueError: The estimator does not qualify, there are fewer than two rows, or rows are outside of
+            the range that `reach`, `low` and `high` allow.
 
     Source: Maurer and Pontil (2009), "Empirical Bernstein bounds and sample variance
     penalization", theorem 4, once for each side.
@@ -522,13 +522,13 @@ def clopper_pearson(terms: Terms, level: float = LEVEL, low: float = 0.0, high: 
     """Return the exact interval of a proportion, from the rows that `replay` kept.
 
     Args:
-        terms: Terms of `replay`, neither hedged nor grouped.
-        level: Coverage, at least.
-        low: The one value that rewards have.
-        high: The other one.
+        terms: Plain terms of `replay`, not hedged or grouped.
+        level: Least coverage.
+        low: The smaller of the two rewards.
+        high: The larger of the two rewards.
 
     Raises:
-        ValueError: Another estimator, or a reward that is neither of the two.
+        ValueError: The estimator is not `replay`, or a reward differs from both.
 
     Source: Clopper and Pearson (1934), "The use of confidence or fiducial limits
     illustrated in the case of the binomial".

@@ -2,10 +2,10 @@
 
     value = weight * mean of the grades without feedback + mean of (feedback - weight * grade) with it
 
-The second term removes the bias of the judge, whatever it is, if the rows with feedback are a random sample.
-The weight that gives the least variance is estimated: a judge that predicts nothing gets 0, and the result
-is the mean of the feedback alone, so the interval is never wider than the classical one on long logs. Both
-are as `intervals.shown`: within the range of values, and open where few or equal audits would close them.
+The second term removes any bias of the judge, if the rows with feedback are a random sample. The weight with
+the least variance is estimated: a judge that predicts nothing gets 0, and the result is the mean of the
+feedback alone, so on long logs the interval is at most as wide as the classical one. Both are passed through
+`intervals.shown`: within the range of values, and opened where few or equal audits would close them.
 
 Source: Angelopoulos, Bates, Fannjiang, Jordan and Zrnic 2023, arXiv:2301.09633; the weight: Angelopoulos,
 Duchi and Zrnic 2023 (PPI++), arXiv:2311.01453, section 6.
@@ -28,14 +28,14 @@ BINS = 5
 
 @dataclass(frozen=True, slots=True)
 class PoweredMean:
-    """A mean with its interval, beside that of the feedback alone.
+    """A prediction-powered mean with its interval, and the classical mean of the feedback alone.
 
     Attributes:
         value: The estimate.
-        interval: Interval by the normal approximation, as `intervals.shown`.
-        weight: Weight of the grades; 0 where they do not help.
-        audits: Rows with feedback.
-        rows: All rows.
+        interval: Interval by the normal approximation, through `intervals.shown`.
+        weight: Weight of the grades; 0 if they are of no help.
+        audits: Number of rows with feedback.
+        rows: Number of all rows.
         classical: The mean of the feedback alone.
         classical_interval: Interval of the classical estimate.
         bias: Mean grade minus mean value over the rows with feedback.
@@ -63,15 +63,14 @@ def powered_mean(
 
     Args:
         grades: Grades by a judge, shape (n,), finite.
-        values: From feedback, shape (n,), NaN where there is none; the rows that have one are a random
-            sample.
-        ratio: Propensity by a target policy over the logged one, shape (n,), for the value of
-            that policy; None for the mean.
+        values: Values from feedback, shape (n,), NaN: missing; the rows that have one are a random sample.
+        ratio: Propensity by a target policy over the logged one, shape (n,), for the value of that policy;
+            None: for the mean.
         level: Coverage of the intervals, in (0, 1).
         possible: Smallest and largest possible value.
 
     Raises:
-        ValueError: Shapes that do not fit, fewer than two rows with feedback, or an impossible value.
+        ValueError: Shapes differ, there are fewer than two rows with feedback, or a value is impossible.
 
     >>> found = powered_mean(np.array([0.0, 1.0, 0.0, 1.0]), np.array([0.1, 0.9, np.nan, np.nan]))
     >>> round(found.value, 6), found.audits, found.rows
@@ -109,7 +108,7 @@ def powered_mean(
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """A part of a calibration curve: audits whose grades are close, and what feedback says of them."""
+    """A bin of a calibration curve: mean grade and mean value of audits with similar grades."""
 
     grade: float
     value: float
@@ -117,12 +116,12 @@ class Bin:
 
 
 def calibration_curve(grades: Floats, values: Floats, bins: int = BINS) -> list[Bin]:
-    """Return the mean value beside the mean grade in bins of equal width; empty bins are left out.
+    """Return the mean grade and the mean value in bins of equal width; empty bins are left out.
 
     Args:
-        grades: In [0, 1], shape (n,).
-        values: From feedback, shape (n,), NaN where there is none.
-        bins: How many.
+        grades: Grades in [0, 1], shape (n,).
+        values: Values from feedback, shape (n,), NaN: missing.
+        bins: Number of bins.
 
     >>> calibration_curve(np.array([0.1, 0.9, 0.9]), np.array([0.5, 1.0, 0.0]), 2)
     [Bin(grade=0.1, value=0.5, audits=1), Bin(grade=0.9, value=0.5, audits=2)]
@@ -137,7 +136,7 @@ def calibration_curve(grades: Floats, values: Floats, bins: int = BINS) -> list[
 
 
 def by_arm(arms: Sequence[str], grades: Floats, values: Floats) -> dict[str, PoweredMean]:
-    """Return the mean of each arm that has two rows with feedback or more."""
+    """Return the mean of each arm that has at least two rows with feedback."""
     named = np.array(arms)
     rows = {arm: named == arm for arm in dict.fromkeys(arms)}
     return {

@@ -36,27 +36,26 @@ def cross_fit(
     Predictions are clipped to the rewards in the training folds.
 
     Args:
-        X: Features, shape (n, d), sparse or dense; None for `means`.
-        drawn: Column of the arm that was drawn, shape (n,).
+        X: Features, shape (n, d), sparse or dense; `means` ignores them.
+        drawn: Column of the drawn arm, shape (n,).
         reward: Reward, shape (n,).
         questions: Codes of the questions from 0, shape (n,).
-        n_arms: How many arms there are.
+        n_arms: Number of arms.
         rng: Source of the folds.
         model: `ridge` or `means`.
-        weight: Sample weights, shape (n,), at least 0; all alike when None. Only the ratios
-            matter. Rows without weight are ignored, unless all rows of the other folds have
-            none. For `mrdr`, see
+        weight: Sample weights, shape (n,), at least 0, of which only the ratios matter; None: equal. Rows of
+            weight 0 are ignored, unless all rows of the other folds have weight 0. For `mrdr`, see
             `armwise.feedback.ope.estimators.mrdr_weight`.
-        folds: How many parts the questions are cut into; at most one per question.
+        folds: Number of folds of the questions; at most one per question.
         penalty: For `ridge`, weight of the squared coefficients, above 0. `means` adds
             one imaginary row with the mean reward of all arms to each arm.
 
     Returns:
-        Shape (n, n_arms).
+        The predictions, shape (n, n_arms).
 
     Raises:
-        ValueError: Fewer than two questions or folds: nothing to hold out; a weight below
-            0; a model of another name.
+        ValueError: There are fewer than two questions or folds, so none to hold out; a weight is below 0; the
+            model is unknown.
     """
     if weight is not None:
         refuse("weight", weight, (weight >= 0.0) & np.isfinite(weight), "finite and at least 0")
@@ -81,24 +80,24 @@ def predict_slates(
 ) -> Floats:
     """Predict the rewards from each position to the end of its slate, under a target, for each arm there.
 
-    From the last position to the first: the mean of the reward and of what the position after it is expected
-    to give, by arm and position, one imaginary row with the mean of the position added. Rows of a slate are
-    predicted from slates of other groups.
+    From the last position to the first: the mean, by arm and position, of the reward plus the prediction at
+    the next position, with an imaginary row of the position's mean added. Rows of a slate are predicted from
+    slates of other groups.
 
     Args:
         rows: The slates.
-        drawn: Column of the arm that was drawn, shape (n,).
+        drawn: Column of the drawn arm, shape (n,).
         reward: Reward, shape (n,).
         p_target: The distribution of the target, shape (n, n_arms).
         groups: Codes of rows that are held out together, shape (n,), the same for all rows of a slate.
         rng: Source of the folds.
-        folds: How many parts the groups are cut into; at most one per group.
+        folds: Number of folds of the groups; at most one per group.
 
     Returns:
-        Shape (n, n_arms).
+        The predictions, shape (n, n_arms).
 
     Raises:
-        ValueError: Fewer than two groups or folds: nothing to hold out.
+        ValueError: There are fewer than two groups or folds, so none to hold out.
 
     Source: Kiyohara et al. (2022), as in `armwise.feedback.ope.estimators.cascade_dr`, with a table for their
     model.
@@ -123,16 +122,16 @@ def predict_slates(
 
 
 def _folds(groups: Integers, folds: int, rng: np.random.Generator, what: str) -> tuple[Integers, int]:
-    """Return the fold of each row, those of a group together, and how many folds there are.
+    """Return the fold of each row, the same for all rows of a group, and the number of folds.
 
     Args:
-        groups: Codes from 0, none left out, shape (n,).
-        folds: How many parts the groups are cut into; at most one per group.
+        groups: Codes 0, 1, 2, without gaps, shape (n,).
+        folds: Largest number of folds; at most one per group.
         rng: Source of the folds.
-        what: The groups, for the message.
+        what: Name of the groups, for the message.
 
     Raises:
-        ValueError: Fewer than two groups or folds: nothing to hold out.
+        ValueError: There are fewer than two groups or folds, so none to hold out.
     """
     n_groups = int(groups.max()) + 1
     folds = min(folds, n_groups)
@@ -175,7 +174,7 @@ def _ridge(
     weight: Floats | None,
     penalty: float,
 ) -> Floats:
-    """Return what a ridge regression on the other folds predicts, shape (n, n_arms)."""
+    """Return the predictions of a ridge regression on the other folds, shape (n, n_arms)."""
     from scipy import sparse
     from sklearn.linear_model import Ridge
 

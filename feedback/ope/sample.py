@@ -22,7 +22,7 @@ from armwise.feedback.arrays import (
 )
 
 UNKNOWN = "no propensity is on record, so no reward can be weighed"
-"""Why a log without propensities permits no estimate but averages of predictions."""
+"""Why a log without propensities permits only averages of predictions."""
 
 
 class NeverDrawnError(ValueError):
@@ -35,15 +35,15 @@ class Terms:
 
     Attributes:
         estimator: Name of the estimator.
-        numerator: Shape (n,).
-        denominator: Shape (n,); all 1 where the estimate is a mean over rows.
+        numerator: Column of the numerator, shape (n,).
+        denominator: Column of the denominator, shape (n,); all 1 if the estimate is a mean over rows.
         weight: Weight of the reward of each row, shape (n_rows,): p_target / p_log of the drawn arms,
             as the estimator clips or shrinks them; 0 for `dm`, which uses predictions alone.
         mean_prediction: Expectation of a row before its reward is known: the mean prediction of a
-            doubly robust estimate, 0 for those that only weigh rewards.
+            doubly robust estimate, 0 for estimates that only weigh rewards.
         ratio: Whether the denominator is random too (`snips`, `replay`).
-        cap: Largest weight that the estimator lets any row have; `inf` for no limit.
-        parameter: The clip, threshold or shrinkage that was used; None where there is none.
+        cap: Largest weight that the estimator allows; `inf`: unlimited.
+        parameter: The clip, threshold or shrinkage that was used, if the estimator has one.
     """
 
     estimator: str
@@ -68,15 +68,15 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class SlateRows:
-    """Which rows of a log are the positions of one slate, or the turns of one episode.
+    """The rows of a log as positions of slates, or as turns of episodes.
 
     Attributes:
-        slate: Code of the slate of each row, shape (n,), from 0, none left out.
-        position: Place of each row in its slate, shape (n,), from 0, none left out.
-        whole: Whether all positions of the slate of a row are among the rows, shape (n,); True where None.
+        slate: Code of the slate of each row, shape (n,): 0, 1, 2, without gaps.
+        position: Place of each row in its slate, shape (n,): 0, 1, 2, without gaps.
+        whole: Whether all positions of the slate of a row are among the rows, shape (n,); None: all are.
 
     Raises:
-        ValueError: Shapes that differ, or a slate without one of its positions.
+        ValueError: Shapes differ, or codes or positions have gaps.
 
     >>> rows = SlateRows.of(np.array([0, 1, 0]))
     >>> rows.position.tolist(), rows.before(np.array([2.0, 3.0, 5.0])).tolist()
@@ -108,10 +108,10 @@ class SlateRows:
         """Return rows whose positions follow from an order.
 
         Args:
-            slate: Codes, shape (n,).
-            order: Rows of a slate are in rising order of this, shape (n,); ties, and all rows by default,
-                in the order of the rows.
-            whole: As the attribute.
+            slate: Codes of the slates, shape (n,).
+            order: Sort key of the rows of a slate, shape (n,); ties are in the order of the rows, and so are
+                all rows by default.
+            whole: See the attribute.
         """
         n = len(slate)
         rows = np.lexsort((np.arange(n), np.zeros(n) if order is None else order, slate))
@@ -139,7 +139,7 @@ class SlateRows:
 
     @cached_property
     def following(self) -> Integers:
-        """The row at the next position of the same slate, shape (n,); -1 for none."""
+        """The row at the next position of the same slate, shape (n,); -1: the last position."""
         order = np.lexsort((self.position, self.slate))
         following = np.full(len(order), -1, dtype=np.int64)
         same = self.slate[order[1:]] == self.slate[order[:-1]]
@@ -147,7 +147,7 @@ class SlateRows:
         return following
 
     def before(self, weight: Floats) -> Floats:
-        """Return the product of the weights at the positions before that of a row, shape (n,); 1 for none."""
+        """Return the product of the weights at the positions before each row, shape (n,); 1 at the first."""
         running, product = np.ones(self.n_slates), np.ones(len(weight))
         for rows in self.by_position:
             slates = self.slate[rows]
@@ -172,23 +172,23 @@ class Sample:
     """The rows of a log with the distribution of a target in each.
 
     Attributes:
-        propensity: Probability with which the logged arm was drawn, shape (n,), in (0, 1]; NaN in all rows
-            where it is not known, and then every weight is 0.
+        propensity: Probability with which the logged arm was drawn, shape (n,), in (0, 1]; NaN in all rows if
+            it is unknown, and then every weight is 0.
         drawn: Column of the logged arm, shape (n,).
         reward: Reward, shape (n,), finite.
         p_target: The target's distribution, shape (n, n_arms), rows sum to 1.
-        q_hat: Predicted reward of every arm, shape (n, n_arms), finite, by a model that
-            did not see the row (`armwise.feedback.ope.reward_model`); None where there is no model.
-        q_mrdr: As `q_hat`, by a model that was weighted for this target; for `mrdr`.
+        q_hat: Predicted reward of every arm, shape (n, n_arms), finite, by a model that was fitted without
+            the row (`armwise.feedback.ope.reward_model`).
+        q_mrdr: Predictions like `q_hat`, by a model that was weighted for this target; for `mrdr`.
         q_slate: Predicted sum of the rewards from the position of a row to the end of its slate, with the
             target at the positions after it, for each arm at this one, shape (n, n_arms); for `cascade_dr`.
-        slates: Which rows are positions of one slate; None where each row is a slate of its own.
+        slates: The slate and position of each row; None: each row is a slate.
         p_log: The logged distribution, shape (n, n_arms); for `mips` with categories.
-        categories: Discrete features of each arm in each row, as codes, shape (n, n_arms, n_features); None
-            where each arm is a category of its own. For `mips`.
+        categories: Discrete features of each arm in each row, as codes, shape (n, n_arms, n_features), for
+            `mips`; None: each arm is a category.
 
     Raises:
-        ValueError: Shapes that differ, an empty log, or a value out of its range.
+        ValueError: Shapes differ, the log is empty, or a value is out of its range.
 
     >>> half, first = np.full(2, 0.5), np.array([[1.0, 0.0], [1.0, 0.0]])
     >>> Sample(half, np.array([0, 1]), np.ones(2), first).weight.tolist()
@@ -250,7 +250,7 @@ class Sample:
 
     @cached_property
     def unknown(self) -> bool:
-        """Whether no propensity is known, so that only predictions can be averaged."""
+        """Whether all propensities are unknown, so that only predictions can be averaged."""
         return bool(np.isnan(self.propensity).all())
 
     @cached_property
@@ -262,10 +262,10 @@ class Sample:
 
     @property
     def supported_weight(self) -> Floats:
-        """The weights, of which at least one is above 0.
+        """The weights, at least one of them above 0.
 
         Raises:
-            NeverDrawnError: They are all 0.
+            NeverDrawnError: All are 0.
         """
         if self.unknown:
             raise NeverDrawnError(UNKNOWN)
@@ -277,7 +277,7 @@ class Sample:
 
     @cached_property
     def slate_rows(self) -> SlateRows:
-        """The slates of the rows; each row by itself where there are none."""
+        """The slates of the rows; without slates each row is one."""
         if self.slates is not None:
             return self.slates
         n = len(self)
@@ -285,7 +285,7 @@ class Sample:
 
     @cached_property
     def prediction(self) -> "Prediction":
-        """The predictions for this target. Raises ValueError where there is no `q_hat`."""
+        """The predictions for this target. Raises ValueError without `q_hat`."""
         if self.q_hat is None:
             raise ValueError(
                 "the direct and the doubly robust estimates need q_hat, see armwise.feedback.ope.reward_model"
@@ -307,7 +307,7 @@ class Prediction:
 
     @classmethod
     def of(cls, sample: Sample, q: Floats, name: str) -> "Prediction":
-        """Read predictions `q`, shape (n, n_arms). Raises ValueError where one is not finite."""
+        """Read predictions `q`, shape (n, n_arms). Raises ValueError unless all are finite."""
         expected = row_products(sample.p_target, q)
         if not np.isfinite(expected).all():
             refuse(name, q, np.isfinite(q), "finite")
@@ -323,7 +323,7 @@ def ones(rows: Floats) -> Floats:
 def effective_size(weight: Floats) -> float:
     """Return Kish's effective sample size: (sum of weights) squared over sum of squares.
 
-    As many rows drawn from the target itself would have about the same variance; 0 if all weights are.
+    That many rows drawn from the target itself would have about the same variance; 0 if all weights are 0.
 
     Source: Kish (1965), "Survey sampling".
 

@@ -9,12 +9,12 @@ A smaller weight trades bias for variance, with one parameter:
 Each is the full weight at infinity. Three rules choose the parameter from a grid.
 
     mse         the least sum of variance and squared bias, both estimated
-    mse_bound   the same with an upper bound of the bias: hardly ever changes a weight
+    mse_bound   `mse` with an upper bound of the bias: hardly ever changes a weight
     slope       from the widest interval to the narrowest, go on while the estimate
-                agrees with every one before it: for small logs with a good model
+                agrees with all before it: for small logs with a good model
 
-`mse` is the default: in simulations it was never much worse than no shrinking, and
-much better where weights are wild (`benchmarks/shrinkage.py`).
+`mse` is the default: in simulations it was at worst a little behind full weights, and much
+better where weights vary widely (`benchmarks/shrinkage.py`).
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Shrinker = Callable[[Floats, float], Floats]
 Rule = Literal["mse", "mse_bound", "slope"]
 
 DELTA = 0.1
-"""Failure probability of a bound of the rules."""
+"""Failure probability of the bounds in the rules."""
 
 _CANDIDATES = 15
 """Parameters in a grid, besides infinity."""
@@ -80,7 +80,7 @@ class Trials:
         grid: Parameters, shape (n_candidates,), ascending; the last is infinity.
         mean: Estimate at each, shape (n_candidates,).
         variance: Variance of a row at each, shape (n_candidates,).
-        n: Rows behind each estimate.
+        n: Number of rows.
     """
 
     grid: Floats
@@ -90,7 +90,7 @@ class Trials:
 
 
 def fit_clip(weight: Floats, reward: Floats, rule: Rule = "mse") -> float:
-    """Return a clip for `clipped_ips`, both arguments of shape (n,); infinity for no clipping.
+    """Return a clip for `clipped_ips`, both arguments of shape (n,); infinity: full weights.
 
     >>> fit_clip(np.ones(4), np.array([0.0, 1.0, 0.0, 1.0]))
     inf
@@ -101,7 +101,7 @@ def fit_clip(weight: Floats, reward: Floats, rule: Rule = "mse") -> float:
 
 
 def fit_threshold(weight: Floats, residual: Floats, expected: Floats, rule: Rule = "mse") -> float:
-    """Return a threshold for `switch_dr`, all arguments of shape (n,); infinity for none.
+    """Return a threshold for `switch_dr`, all arguments of shape (n,); infinity: full weights.
 
     >>> fit_threshold(np.array([9.0, 9.0]), np.array([0.1, -0.1]), np.array([0.3, 0.3])) < 9.0
     True
@@ -112,9 +112,9 @@ def fit_threshold(weight: Floats, residual: Floats, expected: Floats, rule: Rule
 
 
 def fit_shrinkage(weight: Floats, residual: Floats, expected: Floats, rule: Rule = "mse") -> float:
-    """Return a parameter for `dros`, all arguments of shape (n,); infinity for no shrinking."""
+    """Return a parameter for `dros`, all arguments of shape (n,); infinity: full weights."""
     largest = float(weight.max())
-    # A hundred times the square of a weight takes 1 % off it.
+    # A parameter of a hundred times the squared weight reduces it by 1 %.
     grid = candidates(largest, 100.0 * largest * largest)
     return select_parameter(try_all(shrunk, weight, residual, expected, grid), weight, rule)
 
@@ -122,11 +122,11 @@ def fit_shrinkage(weight: Floats, residual: Floats, expected: Floats, rule: Rule
 def candidates(largest: float, top: float) -> Floats:
     """Return a grid of parameters: geometric from 1 up, and infinity.
 
-    Where no weight is above 1, infinity is the only candidate.
+    If all weights are at most 1, infinity is the only candidate.
 
     Args:
         largest: Largest weight.
-        top: Where the grid ends, itself excluded; above 1 if `largest` is.
+        top: End of the grid, exclusive; above 1 if `largest` is.
 
     >>> candidates(1.0, 1.0), candidates(1e15, 1e15)[:3]
     (array([inf]), array([  1.,  10., 100.]))
@@ -145,7 +145,7 @@ def try_all(
         shrink: Applies a parameter to the weights.
         weight: Importance weights, shape (n,).
         residual: Factor of the weights, shape (n,): rewards, or residuals of a model.
-        expected: Summand of each row, shape (n,); None for nothing.
+        expected: Summand of each row, shape (n,); None: 0.
         grid: Parameters, shape (n_candidates,).
     """
     n = len(weight)
@@ -215,7 +215,7 @@ def slope(trials: Trials, delta: float = DELTA) -> int:
 def least_error(trials: Trials, noise: float = 0.0) -> int:
     """Return the index with the least sum of variance and squared bias.
 
-    The bias is estimated by the distance to the candidate at infinity, which has none.
+    The bias is estimated by the distance to the candidate at infinity, which is unbiased.
 
     Args:
         trials: The candidates; the last is at infinity.

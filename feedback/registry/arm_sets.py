@@ -1,9 +1,9 @@
-"""Arm sets: which arms are live, recorded in the log and read by every replica. The newest set counts.
+"""Arm sets: rows of the log that say which arms are live. Every replica reads them; the newest set counts.
 
-A set is written when the service starts with other arms in its configuration than the last time, when the
-arms are replaced at run time, and when a version is promoted, or rolled back to, that brings its own arms.
-So the latest change wins, and a replica that restarts serves the same arms as the others. A promotion of, or
-a rollback to, a version without arms of its own brings back the set that was there before any such version.
+A set is written when the service starts and the arms in its configuration have changed, when the arms are
+replaced at run time, and when a version that brings arms is promoted or rolled back to. So the latest change
+wins, and a replica that restarts serves the same arms as the others. A promotion of, or a rollback to, a
+version that brings none makes the newest set live again that an operator or the configuration wrote.
 """
 
 import hashlib
@@ -30,9 +30,9 @@ class ArmSet:
     """The arms that are live since a point in the log.
 
     Attributes:
-        seq: Position of the set; newer ones are higher.
+        seq: Position of the set, increasing.
         arms: Every arm by name, as JSON.
-        version: The version that brought them; None where an operator or the configuration did.
+        version: The version that brought them; None: an operator or the configuration did.
     """
 
     seq: int
@@ -41,7 +41,7 @@ class ArmSet:
 
 
 def started(store: Store, configured: Arms) -> ArmSet:
-    """Return the live arms after a start; configured arms that changed since the last start replace them."""
+    """Return the live arms after a start: the configured ones if these changed since the last start."""
     with store.writing() as connection:
         row = connection.execute(_NEWEST).first()
         if row is None or row.configured != _digest(configured):
@@ -51,7 +51,7 @@ def started(store: Store, configured: Arms) -> ArmSet:
 
 
 def live(store: Store, after: int = 0) -> ArmSet | None:
-    """Return the live arms; None where there are none, or none newer than position `after`."""
+    """Return the newest set of arms, if its position is above `after`."""
     with store.reading() as connection:
         row = connection.execute(_NEWEST.where(t.arm_sets.c.seq > after)).first()
         return None if row is None else _read_set(row)
@@ -70,12 +70,12 @@ class LiveArms:
     """The arms that were live and switched on since a time.
 
     Attributes:
-        at: Since when, seconds since the epoch.
-        arms: Their names.
-        added: Those that were not live, or switched off, before.
-        removed: Those that are not any more.
-        switched: Whether an arm was switched on or off; else a new set became live.
-        version: The version that brought the set; None where an operator or the configuration did.
+        at: Start of the period, seconds since the epoch.
+        arms: Names of the arms.
+        added: Arms that became live or were switched on at this time.
+        removed: Arms that ceased to be live or were switched off at this time.
+        switched: Whether an arm was switched on or off; otherwise a new set became live.
+        version: The version that brought the set; None: an operator or the configuration did.
     """
 
     at: float
@@ -87,7 +87,7 @@ class LiveArms:
 
 
 def actions(arms: Arms) -> list[str]:
-    """Return the names of those that a policy chooses among; the others are parts of these.
+    """Return the names of the arms that a policy chooses among; the others are members of these.
 
     >>> actions({"bm25": {"kind": "bm25", "action": False}, "fused": {"kind": "rrf"}})
     ['fused']
@@ -96,9 +96,9 @@ def actions(arms: Arms) -> list[str]:
 
 
 def history(store: Store) -> list[LiveArms]:
-    """Return which arms were live and switched on at what time, the oldest first; changes alone.
+    """Return the periods in which the same arms were live and switched on, the oldest first.
 
-    What is only a part of other arms (`action: false`) is not drawn, and is not among them.
+    Arms that are only members of other arms (`action: false`) are left out.
     """
     s, w = t.arm_sets.c, t.switches.c
     with store.reading() as connection:
@@ -124,14 +124,14 @@ def history(store: Store) -> list[LiveArms]:
 
 
 def at_start(store: Store, configured: Arms) -> Arms:
-    """Return the arms that `started` would return, and write nothing."""
+    """Return the arms that `started` would return; only reads."""
     with store.reading() as connection:
         row = connection.execute(_NEWEST).first()
         return configured if row is None or row.configured != _digest(configured) else row.arms
 
 
 def without_versions(store: Store, configured: Arms) -> ArmSet:
-    """Return the arms that are live with versions that bring none, at a start with `configured` ones."""
+    """Return the live arms for a version that brings none, after a start with `configured` arms."""
     with store.reading() as connection:
         newest = connection.execute(_NEWEST).first()
         if newest is None or newest.configured != _digest(configured):
@@ -159,12 +159,12 @@ def replace(store: Store, arms: Arms, configured: Arms, same: Same) -> ArmSet:
     Args:
         store: The log.
         arms: Every arm that is live from now on.
-        configured: Those of the configuration file; a later start with other arms in it replaces this set.
-        same: Whether two descriptions mean the same arm.
+        configured: The arms in the configuration file; a start after these changed replaces this set.
+        same: Returns whether two descriptions mean the same arm.
 
     Raises:
-        ConflictError: A name was used for another arm before; a policy would apply what it learned about
-            that arm to this one.
+        ConflictError: A name stood for another arm before; a policy would apply what it learned about that
+            arm to this one.
     """
     with store.writing() as connection:
         _refuse_other(_defined(connection), arms, same)
@@ -174,17 +174,17 @@ def replace(store: Store, arms: Arms, configured: Arms, same: Same) -> ArmSet:
 
 
 def bring(connection: sa.Connection, version: int, same: Same) -> int | None:
-    """Make the arms of a version live, or those before any version's if it has none; return the live set.
+    """Make live the arms that a version brings, or else the newest set from before any version's arms.
 
     To be called within the transaction that records the promotion of the version, or a rollback to it.
 
     Args:
         connection: Connection of a write transaction.
         version: A published version.
-        same: Whether two descriptions mean the same arm.
+        same: Returns whether two descriptions mean the same arm.
 
     Returns:
-        The position of the live set; None before the first.
+        The position of the live set; None before the first set.
 
     Raises:
         ConflictError: A name has been used for another arm meanwhile.
@@ -207,16 +207,16 @@ def bring(connection: sa.Connection, version: int, same: Same) -> int | None:
 
 
 def brought_by(store: Store, version: int) -> Arms | None:
-    """Return the arms that a promotion of a version would make live; None if those that are live stay."""
+    """Return the arms that a promotion of a version would make live; None: the live arms stay."""
     with store.reading() as connection:
         brought = _brought(connection, version)
     return None if brought is None else brought[1]
 
 
 def _brought(connection: sa.Connection, version: int) -> tuple[int | None, Arms] | None:
-    """Return the version that brings arms, None for the set before any version's, and the arms.
+    """Return the arms to make live, with the version that brings them; None: the live arms stay.
 
-    None if the live ones stay.
+    The version is None for a set that an operator or the configuration wrote.
     """
     v = t.versions.c
     brought: Arms | None = connection.scalar(sa.select(v.arms).where(v.version == version))

@@ -1,15 +1,13 @@
-"""The queue of evaluations: submitted, claimed by one worker, and finished once.
+"""The queue of evaluations: each is submitted, claimed by a worker and finished once.
 
     queued --claim--> running --finish--> done
        ^                 |  `---fail----> failed
        `-----release-----+
                          `-- no heartbeat for a lease: claimed again
 
-Clients and workers share only the rows, so there may be any number of processes of each. Services with
-several configurations may share a log: each evaluates only the requests of its own configuration, since the
-result depends on it. The queue does not interpret requests and results; both are JSON documents.
-
-Projects share the queue: each may hold half of the places that the others leave, and they are served in turn.
+Clients and workers share only the rows, so either may be many processes. A worker takes requests of its
+configuration only, since the result depends on it. Requests and results are opaque JSON documents. A project
+may hold half of the places that other projects leave; projects are served in turn.
 """
 
 import math
@@ -48,21 +46,21 @@ class EvaluationStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRow:
-    """A request to estimate what other policies would have earned, without its result.
+    """An off-policy evaluation in the queue; its result is read separately.
 
     Attributes:
-        seq: Number of the evaluation; later requests have higher ones.
+        seq: Number of the evaluation, increasing.
         configured: Digest of the configuration that evaluates it.
         request: The request document.
         status: Status of the evaluation.
-        submitted_at: When it was submitted; this and the other times are seconds since the epoch, UTC.
-        started_at: When it was claimed; None before.
-        alive_at: Last heartbeat of its worker; None before it is claimed.
-        finished_at: When it was done or failed; None before.
-        worker: Name of the worker that claimed it; None before.
+        submitted_at: When it was submitted; all times are seconds since the epoch, UTC.
+        started_at: When it was claimed.
+        alive_at: Last heartbeat of its worker.
+        finished_at: When it was done or failed.
+        worker: Name of the worker that claimed it.
         done: Share of the work that is done, 0 to 1.
-        error: Why it failed; None unless it failed.
-        project: The project that asked for it; None for the service itself.
+        error: Why it failed.
+        project: The project that requested it; None: the service itself.
     """
 
     seq: int
@@ -85,8 +83,7 @@ class StoredResult:
 
     Attributes:
         report: The statistics, as a JSON document.
-        html: The report as a page; rendered by the worker, since plots take a second that a serving process
-            cannot spare.
+        html: The report as a page, rendered by the worker: plots take a second.
     """
 
     report: dict[str, Any]
@@ -115,14 +112,13 @@ def submit(
         configured: Digest of the configuration that evaluates it.
         request: The request, as a JSON document.
         now: Seconds since the epoch.
-        most: Evaluations of the configuration that may be queued or running, including this one; None
-            for any number.
-        project: The project that asks for it, which may hold half of the places that others leave; None for
-            the service itself, which may hold them all.
+        most: Evaluations of the configuration that may be queued or running, including this one; None: any
+            number.
+        project: The project that requests it, and may hold half of the places that others leave; None: the
+            service itself, which may hold them all.
 
     Raises:
-        QueueFullError: `most` are queued or running already, or the project has its share of them; nothing
-            was written.
+        QueueFullError: `most` are queued or running already, or the project has used its share.
     """
     row: dict[str, object] = {
         "configured": configured,
@@ -142,13 +138,13 @@ def submit(
 
 
 def _refuse_more(waiting: int, of_project: int, most: int, project: str | None) -> None:
-    """Refuse another evaluation where the queue, or the share of its project, is full. Raises QueueFullError.
+    """Check that the queue, and the share of the project, have room. Raises QueueFullError.
 
     Args:
         waiting: Evaluations that are queued or running.
-        of_project: Those of the project.
-        most: How many may be.
-        project: The project; None for one without a share.
+        of_project: Evaluations of the project among these.
+        most: Largest number that may be queued or running.
+        project: The project; None: the service itself, which has no share.
     """
     if waiting >= most:
         raise QueueFullError(f"{waiting} evaluations are queued or running: at most {most} may be")
@@ -168,19 +164,19 @@ def claim(
     only: int | None = None,
     lease_s: float = LEASE_S,
 ) -> EvaluationRow | None:
-    """Claim an evaluation of a configuration that can be claimed; None where there is none.
+    """Claim the next evaluation of a configuration, if any.
 
-    Projects take turns: it is the oldest one of the project whose last claim was the longest ago.
+    Projects take turns: the next is the oldest of the project that has waited longest since its last claim.
 
     An evaluation can be claimed while it is queued, when its lease has expired, and when the same worker
-    claimed it before: a worker runs one at a time, so it lost that one in a crash.
+    claimed it before: a worker runs one at a time, so it must have crashed during that one.
 
     Args:
         store: The log.
         configured: Digest of the worker's configuration.
         worker: Name of the worker, unique among processes.
         now: Seconds since the epoch.
-        only: Number of the only evaluation to claim; None for any.
+        only: Number of the only evaluation that may be claimed; None: any.
         lease_s: Time without a heartbeat after which a claim expires.
     """
     lost = (_e.status == EvaluationStatus.RUNNING.value) & (
@@ -216,7 +212,7 @@ def report_progress(store: Store, mine: EvaluationRow, done: float, now: float) 
 
     Args:
         store: The log.
-        mine: As it was claimed.
+        mine: The evaluation, as `claim` returned it.
         done: Share of the work that is done, 0 to 1.
         now: Seconds since the epoch.
 
@@ -260,7 +256,7 @@ def release(store: Store, mine: EvaluationRow) -> None:
 
 
 def find(store: Store, seq: int) -> EvaluationRow | None:
-    """Return the evaluation with a number; None if there is none."""
+    """Return the evaluation with a number, if any."""
     with store.reading() as connection:
         row = connection.execute(sa.select(*_EVALUATION).where(_e.seq == seq)).first()
         return None if row is None else _read_evaluation(row)
@@ -287,9 +283,9 @@ def page(
 
     Args:
         store: The log.
-        limit: How many at most.
-        before: Only those with a lower number; None for the newest of all.
-        project: Without those whose request is of the decisions of another project; None for all.
+        limit: Largest length of the page.
+        before: Number that all must be below.
+        project: Leave out requests that read the decisions of another project; None: list all.
     """
     query = sa.select(*_EVALUATION).order_by(_e.seq.desc()).limit(limit)
     if before is not None:
@@ -302,7 +298,7 @@ def page(
 
 
 def find_newest(store: Store, configured: str, request: Mapping[str, Any]) -> EvaluationRow | None:
-    """Return the newest evaluation of a configuration with exactly this request; None if there is none."""
+    """Return the newest evaluation of a configuration with exactly this request, if any."""
     same = sa.cast(_e.request, sa.Text) == dumps(dict(request))
     query = sa.select(*_EVALUATION).where(same, _e.configured == configured).order_by(_e.seq.desc()).limit(1)
     with store.reading() as connection:

@@ -1,7 +1,7 @@
-"""Keys of callers: a row makes one, another row disables it, and every replica reads both.
+"""API keys: a row makes a key, another row disables it, and every replica reads both.
 
-A key is `sk-aw-<public id>-<secret>`. The public id names it in lists and logs; of the secret the log has
-the SHA-256, which suffices for 192 random bits.
+A key is `sk-aw-<public id>-<secret>`. The public id names it in lists and logs; the log stores the SHA-256 of
+the secret, which suffices for 192 random bits.
 """
 
 import hashlib
@@ -20,17 +20,17 @@ TOKEN = re.compile(r"sk-aw-([0-9a-f]{12})-([0-9a-f]{48})")
 """A key as callers send it: its public id and its secret."""
 
 DEFAULT = "default"
-"""The project whose ids have no prefix."""
+"""The project whose ids are stored as clients send them; ids of others are prefixed."""
 
 SEPARATOR = "~"
-"""Between a project and an id that its client gave. No client can send it in the id of a decision."""
+"""Between a project and an id that its client gave. The API refuses it in the id of a decision."""
 
 PROJECT = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 """A name of a project."""
 
 
 def ids_within(project: str) -> tuple[str, str]:
-    """Return what the ids of a project begin with in the log, and what they do not contain.
+    """Return the prefix of the ids of a project in the log, and the text that they must not contain.
 
     >>> ids_within("acme"), ids_within(DEFAULT)
     (('acme~', ''), ('', '~'))
@@ -40,7 +40,7 @@ def ids_within(project: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What a key may use; None for no limit.
+    """Limits of a key; None: unlimited.
 
     Attributes:
         rpm_limit: Requests a minute.
@@ -72,11 +72,11 @@ class KeySettings:
 
     Attributes:
         name: Name for operators.
-        scopes: What it allows.
+        scopes: Kinds of requests that it allows.
         project: Project whose decisions, episodes and feedback it reads and writes.
         source: Source of feedback sent with it: user, judge or operator.
-        limits: What it may use.
-        expires: When it ceases to be valid, seconds since the epoch; None for never.
+        limits: Limits of its use.
+        expires: When it expires, seconds since the epoch; None: never.
         tags: Free text pairs.
         groups: Groups whose passages its callers may see, besides public ones.
     """
@@ -98,9 +98,9 @@ class ApiKey:
     Attributes:
         public_id: Name of the key in lists and logs.
         secret_hash: SHA-256 of the secret, hexadecimal.
-        settings: What it allows.
+        settings: What was chosen when it was made.
         created_at: Seconds since the epoch.
-        disabled_at: When it was disabled, seconds since the epoch; None while it is not.
+        disabled_at: When it was disabled, seconds since the epoch.
     """
 
     public_id: str
@@ -116,7 +116,7 @@ def hash_secret(secret: str) -> str:
 
 
 def create(store: Store, settings: KeySettings, now: float) -> tuple[ApiKey, str]:
-    """Make a key; return it with the text that its caller sends, which is kept nowhere.
+    """Make a key; return it with the text that its caller sends, which is stored nowhere.
 
     Raises:
         ProjectTakenError: The log has ids that would become those of a new project.
@@ -146,9 +146,9 @@ def create(store: Store, settings: KeySettings, now: float) -> tuple[ApiKey, str
 
 
 def _require_unused(connection: sa.Connection, project: str) -> None:
-    """Check that no feedback sent without a key has an id of a new project. Raises ProjectTakenError.
+    """Check that feedback sent without a key leaves the ids of a new project free. Raises ProjectTakenError.
 
-    Ids of decisions and episodes need no check: a client cannot send the separator in them.
+    Only ids of feedback are checked: the API refuses the separator in ids of decisions and episodes.
     """
     f, key_of_project = t.feedback.c, sa.select(t.keys.c.seq).where(t.keys.c.project == project).limit(1)
     if project == DEFAULT or connection.scalar(key_of_project) is not None:
@@ -162,7 +162,7 @@ def _require_unused(connection: sa.Connection, project: str) -> None:
 
 
 def disable(store: Store, public_id: str, now: float) -> ApiKey | None:
-    """Disable a key and return it; None where there is no such key. Raises LogUnavailableError."""
+    """Disable a key and return it, if it exists. Raises LogUnavailableError."""
     with store.writing() as connection:
         disabled = {key.public_id: key for key in _read(connection)}.get(public_id)
         if disabled is not None and disabled.disabled_at is None:
@@ -179,7 +179,7 @@ def read(store: Store) -> Sequence[ApiKey]:
 
 
 def head(store: Store) -> tuple[int, int]:
-    """Return the positions of the newest key and of the newest that was disabled; 0 for none."""
+    """Return the positions of the newest key and of the newest disabling; 0 before the first."""
     newest = (sa.select(sa.func.max(table.c.seq)).scalar_subquery() for table in (t.keys, t.disabled_keys))
     with store.reading() as connection:
         made, disabled = connection.execute(sa.select(*newest)).one()

@@ -1,4 +1,4 @@
-"""Prices of a budget: each row is a fold of the row before it and of the costs that the log has since."""
+"""Prices of a budget: each row is computed from the row before it and the costs logged since."""
 
 import math
 from dataclasses import replace
@@ -15,14 +15,14 @@ from armwise.feedback.reward import TokenPrices, usd_today
 from armwise.feedback.training_log import confirm_epoch
 
 KEPT = 1000
-"""Newest prices of a budget that are kept; a decision holds the price and the costs that it was made with."""
+"""Newest prices of a budget that are kept; each decision records its price and costs itself."""
 
 RECENT = 5000
-"""Newest requests whose costs are counted again where tokens have another price."""
+"""Newest requests whose costs are computed again when the price of tokens changes."""
 
 
 def latest(store: Store, budget: Budget) -> Price | None:
-    """Return the newest price of a budget; None before there is one."""
+    """Return the newest price of a budget, if any."""
     p = t.prices.c
     query = sa.select(*(p[name] for name in Price.__slots__)).where(p.budget == budget.name)
     with store.reading() as connection:
@@ -36,7 +36,7 @@ def publish(store: Store, price: Price) -> None:
     """Write a price, and remove those of its budget that are older than `KEPT`.
 
     Raises:
-        SupersededError: Another learner has taken over; nothing was written.
+        SupersededError: Another learner has taken over.
     """
     p, row = t.prices.c, {name: getattr(price, name) for name in Price.__slots__}
     old = sa.select(p.seq).where(p.budget == price.budget).order_by(p.seq.desc()).offset(KEPT).limit(1)
@@ -51,8 +51,7 @@ def publish(store: Store, price: Price) -> None:
 def read_spending(store: Store, budget: Budget, after: int, limit: int) -> list[tuple[int, str, float]]:
     """Return position, drawn arm and cost of executions after a position, in order.
 
-    Those of arms that a caller named, of labels, and of decisions that another system made or took part in,
-    are left out: no policy here could have saved them.
+    Forced decisions, labels and decisions of the tap are left out: the policy here had no influence on them.
     """
     e = t.executions.c
     query = _spending(budget).where(e.seq > after).order_by(e.seq).limit(limit)
@@ -61,12 +60,12 @@ def read_spending(store: Store, budget: Budget, after: int, limit: int) -> list[
 
 
 def repriced(store: Store, budget: Budget, upto: int, tokens: TokenPrices) -> dict[str, tuple[int, float]]:
-    """Return how many costs are averaged and their mean, of each arm whose tokens have another price today.
+    """Return the number of costs and their mean at today's prices, by arm, where these change its costs.
 
     Args:
         store: The log.
-        budget: The budget, in dollars; with one in steps there is no such arm.
-        upto: Position of the log whose costs are known, the last `RECENT` of them.
+        budget: The budget; for one in steps the result is empty.
+        upto: Position of the log up to which costs are read, the last `RECENT` of them.
         tokens: Prices of today.
     """
     if budget.unit != "usd" or not tokens:

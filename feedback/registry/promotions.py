@@ -1,11 +1,11 @@
-"""Promotions: which version is served, recorded in the log and read by every replica. The newest one counts.
+"""Promotions: rows of the log that say which version serves. Every replica reads them; the newest counts.
 
     promote     learn and serve the recipe of this version from now on, always its newest version
     rollback    serve exactly this version, while the learner goes on
     canary      serve exactly this version to a share of the traffic; a share of 0, a promotion or a
-                rollback ends it. There may be several, each with a share of the decisions of its turn
+                rollback ends it. Up to `MOST_CANARIES` run at once, each with a share
 
-A promotion is valid for one configuration. Without any, a configuration learns and serves its own recipe.
+A promotion holds for one configuration, which learns and serves its own recipe until the first.
 """
 
 import operator
@@ -40,20 +40,20 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """A decision about a version, of an operator or of the service.
+    """A promotion, rollback or canary, by an operator or by the service.
 
     Attributes:
-        seq: Number of the promotion; later ones are higher. 0 before it is recorded.
-        version: The version that it is about.
-        action: What to do with it.
-        reason: Why, as it was put by who decided.
+        seq: Number of the promotion, increasing; 0 before it is recorded.
+        version: The version.
+        action: What to do with the version.
+        reason: Why, in the words of the operator or the service.
         at: Seconds since the epoch, UTC.
-        forced: Whether it is promoted against the verdict of the gate, or without one.
+        forced: Whether it is promoted against the verdict of the gate, or without a verdict.
         share: Share of the traffic that a canary gets, in [0, 0.5]; 0 ends it.
-        evaluation: Number of the evaluation behind the verdict of the gate; None for none.
-        arm_set: The set of arms that is live with it, assigned as it is recorded; None before the first
-            set, and of a canary.
-        automatic: Whether the service decided it: a warm start, or the evidence on a canary.
+        evaluation: Number of the evaluation behind the verdict of the gate.
+        arm_set: The set of arms that is live with it, assigned when it is recorded; None: a canary, or a
+            promotion before the first set.
+        automatic: Whether the service decided: a warm start, or the evidence on a canary.
     """
 
     seq: int
@@ -73,11 +73,11 @@ class ActivePolicy:
     """What a configuration learns and serves now, by its promotions.
 
     Attributes:
-        recipe: Digest of the recipe that is learned, and served unless one version is pinned.
-        promotion: The promotion of that recipe; None if it is the configured one.
-        pin: The rollback that pins the served version; None if the newest version is served.
+        recipe: Digest of the recipe that is learned, and served unless a version is pinned.
+        promotion: The promotion of that recipe; None: it is the configured recipe.
+        pin: The rollback that pins the served version; None: the newest version is served.
         canaries: The newest row of each canary that gets a share of the traffic, in the order of versions.
-        newest: The newest promotion, rollback or canary; None if there is none.
+        newest: The newest promotion, rollback or canary.
     """
 
     recipe: str
@@ -87,18 +87,18 @@ class ActivePolicy:
     newest: Promotion | None = None
 
     def canary(self, version: int) -> Promotion | None:
-        """Return the newest row of a version that is a canary; None if it is none."""
+        """Return the newest row of a version, if it is a canary."""
         return next((canary for canary in self.canaries if canary.version == version), None)
 
     @property
     def arm_set(self) -> int:
-        """Position of the set of arms that the promotion or the rollback was recorded with; 0 for none."""
+        """Position of the set of arms that the promotion or the rollback was recorded with; 0: none was."""
         chosen = self.pin or self.promotion
         return (chosen and chosen.arm_set) or 0
 
     @property
     def seq(self) -> int:
-        """Number of the newest promotion, rollback or canary; 0 if there is none."""
+        """Number of the newest promotion, rollback or canary; 0 before the first."""
         return 0 if self.newest is None else self.newest.seq
 
 
@@ -107,8 +107,8 @@ class FinishedRun:
     """A run of the warm start that ends with a promotion.
 
     Attributes:
-        run: As it was claimed.
-        columns: Further columns of its row.
+        run: The run, as it was claimed.
+        columns: Further columns of its row, by name.
     """
 
     run: Run
@@ -125,24 +125,24 @@ def record(
     finished: FinishedRun | None = None,
     same: arm_sets.Same = operator.eq,
 ) -> None:
-    """Record a promotion, a rollback or a canary, with everything that belongs to it, in one transaction.
+    """Record a promotion, a rollback or a canary, with its arms, run and checkpoint, in one transaction.
 
     Args:
         store: The log.
-        configured: Digest of the configured recipe for which it is valid.
+        configured: Digest of the configured recipe for which it holds.
         promotion: What to record; its number is assigned here.
-        state: The bytes of its version, to be stored again if they were pruned; ignored if their digest
-            is not the version's.
-        after: Number of the newest promotion that the decision rests on, 0 for none; None to record it
+        state: The bytes of its version, stored again if the checkpoint was pruned; ignored if the digest
+            differs from the version's.
+        after: Number of the newest promotion that the decision rests on, 0 before the first; None: record
             unconditionally.
-        finished: The run that decided it, and ends with it; None for none.
-        same: Whether two descriptions mean the same arm; for a version that brings arms.
+        finished: The run that decided it, and ends with it.
+        same: Returns whether two descriptions mean the same arm; for a version that brings arms.
 
     Raises:
-        ChangedMeanwhileError: There is a newer promotion than `after`; nothing was written.
-        ConflictError: The version brings an arm whose name stood for another one; nothing was written.
-        SupersededError: The run is no longer under way; nothing was written.
-        LogUnavailableError: Try again later.
+        ChangedMeanwhileError: There is a newer promotion than `after`.
+        ConflictError: The version brings an arm whose name stood for another arm.
+        SupersededError: The run is no longer under way.
+        LogUnavailableError: Try again later. With all other errors, nothing was written.
     """
     row = {name: getattr(promotion, name) for name in Promotion.__slots__ if name != "seq"}
     digest = sa.select(t.versions.c.digest).where(t.versions.c.version == promotion.version)
@@ -164,7 +164,7 @@ def record(
 
 
 def active_policy(store: Store, configured: str) -> ActivePolicy:
-    """Return what the configuration of a recipe digest learns and serves now.
+    """Return what the configuration with this recipe digest learns and serves now.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -206,7 +206,7 @@ def was_active(store: Store, configured: str, recipe: str) -> bool:
 
 
 def had_automatic_canary(store: Store) -> bool:
-    """Return whether an automatic canary ever had a share of the traffic of a log."""
+    """Return whether an automatic canary ever had a share of the traffic."""
     p = t.promotions.c
     canary = sa.select(p.seq).where(p.action == Action.CANARY.value, p.automatic, p.share > 0.0)
     with store.reading() as connection:
@@ -218,8 +218,8 @@ def newest(store: Store, limit: int, before: int | None = None) -> list[Promotio
 
     Args:
         store: The log.
-        limit: How many at most.
-        before: Only those with a lower number; None for the newest of all.
+        limit: Largest length of the list.
+        before: Number that all must be below.
     """
     query = sa.select(*_COLUMNS).order_by(t.promotions.c.seq.desc()).limit(limit)
     if before is not None:
@@ -229,7 +229,7 @@ def newest(store: Store, limit: int, before: int | None = None) -> list[Promotio
 
 
 def of_recipes(store: Store, configured: str, recipes: Collection[str]) -> dict[str, Promotion]:
-    """Return the newest promotion under a configuration of each of these recipes that has one, by digest."""
+    """Return the newest promotion of each recipe under a configuration, by digest, where it has one."""
     p, v = t.promotions.c, t.versions.c
     last = (
         sa.select(sa.func.max(p.seq))
@@ -245,8 +245,8 @@ def of_recipes(store: Store, configured: str, recipes: Collection[str]) -> dict[
 def first_starts(store: Store, versions: Collection[int]) -> set[int]:
     """Return the numbers of the promotions of these versions that a warm start made before any traffic.
 
-    Such a promotion has no verdict, since nothing was served that the candidate could be compared with. It is
-    the first promotion of the candidate; a later one without a verdict is an operator's.
+    Such a promotion lacks a verdict: before any traffic the candidate can be compared with nothing. It is the
+    first promotion of the candidate; a later one that lacks a verdict is an operator's.
     """
     p, r = t.promotions.c, t.runs.c
     candidates = sa.select(r.candidate).where(r.status == RunState.PROMOTED.value, r.candidate.in_(versions))

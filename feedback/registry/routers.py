@@ -1,4 +1,4 @@
-"""Routers: trained routers that recipes name, kept in the log, where every replica and learner finds them."""
+"""Trained routers of recipes, stored in the log, where every replica and learner can load them."""
 
 import hashlib
 import json
@@ -16,8 +16,8 @@ class StoredRouter:
     """A trained router as bytes.
 
     Attributes:
-        about: The facts of its training, as JSON.
-        model: The router.
+        about: Description of its training, as JSON.
+        model: The serialized router.
         unseen: Out-of-fold scores of the questions that it was trained on.
     """
 
@@ -27,13 +27,13 @@ class StoredRouter:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it, in hexadecimal."""
+        """SHA-256 over the three parts, in hexadecimal."""
         parts = json.dumps(self.about, sort_keys=True).encode(), self.model, self.unseen
         return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
 def add(store: Store, router: StoredRouter, now: float) -> str:
-    """Write a router, unless it is there already, and return its digest."""
+    """Write a router that the log lacks, and return its digest."""
     digest = router.digest
     with store.writing() as connection:
         there = sa.select(t.routers.c.digest).where(t.routers.c.digest == digest)
@@ -43,7 +43,7 @@ def add(store: Store, router: StoredRouter, now: float) -> str:
 
 
 def find(store: Store, digest: str) -> StoredRouter | None:
-    """Return the router with a digest; None if there is none."""
+    """Return the router with a digest, if any."""
     r = t.routers.c
     with store.reading() as connection:
         row = connection.execute(sa.select(r.about, r.model, r.unseen).where(r.digest == digest)).first()
@@ -51,11 +51,11 @@ def find(store: Store, digest: str) -> StoredRouter | None:
 
 
 def prune(store: Store, kept: int) -> None:
-    """Remove routers, and their scores, that no version has that was promoted or made a canary.
+    """Keep the newest routers and those of versions that were promoted or canaries; remove others and scores.
 
     Args:
         store: The log.
-        kept: How many of the newest stay in any case.
+        kept: Number of the newest routers to keep.
     """
     r, s, v = t.routers.c, t.router_scores.c, t.versions.c
     chosen = sa.select(v.router).join(t.promotions, t.promotions.c.version == v.version)

@@ -1,11 +1,11 @@
-"""Runs of the warm start: one at a time, each a row with its inputs, its steps and its outcome.
+"""Runs of the warm start: each is a row with its inputs, its steps and its outcome.
 
     asked --claim--> running --finish--> promoted | held | nothing_new | failed
                         `---no heartbeat for a lease---> abandoned
 
-The worker of a run holds a lease that it renews. A claim marks a run with an expired lease as abandoned;
-its worker can then write nothing more. One run is under way at a time among all configurations; requests
-and inputs belong to one configuration.
+The worker of a run holds a lease that it renews. A claim marks a run with an expired lease as abandoned, and
+further writes of its worker are refused. One run is under way at a time among all configurations; requests
+and inputs belong to a configuration.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -48,17 +48,17 @@ class Trigger(StrEnum):
     REQUEST = "request"
     COMMAND = "command"
     FIRST = "first"
-    """A first start, before the service answers or behind it."""
+    """The first start of a service, before it answers or in the background."""
 
     RESUMED = "resumed"
-    """The run before it was abandoned, or has failed."""
+    """It continues the run before it, which was abandoned or failed."""
 
 
 JUDGED = (RunState.PROMOTED, RunState.HELD)
 """Final states of a run that inserted all its labels and came to a verdict."""
 
 ENDED = (*JUDGED, RunState.NOTHING_NEW)
-"""Final states of a run that completed without a failure."""
+"""Final states of a run that succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +66,19 @@ class Run:
     """A warm start, from labels to a verdict.
 
     Attributes:
-        seq: Number of the run; later ones are higher.
+        seq: Number of the run, increasing.
         trigger: What started it.
         status: Status of the run.
         worker: Name of the worker; empty until it is claimed.
-        started_at: When it was claimed, or requested; seconds since the epoch, UTC, like the two below.
+        started_at: When it was claimed, before that when it was requested; all times are seconds since the
+            epoch, UTC.
         alive_at: Last heartbeat of its worker.
-        finished_at: When it ended; None before.
+        finished_at: When it ended.
         inputs: Digests and positions of its inputs.
         steps: Completed steps in order: name, time, duration and findings of each.
-        candidate: The version that it published; None for none.
-        evaluation: The evaluation of the candidate; None for none.
-        error: The step that failed and why; None unless one failed.
+        candidate: Number of the version that it published.
+        evaluation: Number of the evaluation of the candidate.
+        error: The step that failed, and why.
         configured: Digest of the configured recipe that it belongs to.
     """
 
@@ -96,7 +97,7 @@ class Run:
     configured: str
 
     def dead(self, now: float) -> bool:
-        """Return whether it is running by its row, and its lease has expired."""
+        """Return whether its row says that it is running, but its lease has expired."""
         return self.status is RunState.RUNNING and self.alive_at < now - LEASE_S
 
 
@@ -181,7 +182,7 @@ def update(connection: sa.Connection, mine: Run, **values: Any) -> None:
 
 
 def find(store: Store, seq: int) -> Run | None:
-    """Return the run with a number; None if there is none."""
+    """Return the run with a number, if any."""
     with store.reading() as connection:
         row = connection.execute(sa.select(*_RUN).where(_r.seq == seq)).first()
         return None if row is None else _read_run(row)
@@ -192,8 +193,8 @@ def page(store: Store, limit: int, before: int | None = None) -> list[Run]:
 
     Args:
         store: The log.
-        limit: How many at most.
-        before: Only those with a lower number; None for the newest of all.
+        limit: Largest length of the page.
+        before: Number that all must be below.
     """
     query = sa.select(*_RUN).order_by(_r.seq.desc()).limit(limit)
     if before is not None:
@@ -203,7 +204,7 @@ def page(store: Store, limit: int, before: int | None = None) -> list[Run]:
 
 
 def of_recipes(store: Store, recipes: Collection[str]) -> dict[str, Run]:
-    """Return the first run whose candidate is of each of these recipes, by digest; not those without one."""
+    """Return the first run whose candidate has each of these recipes, by digest, where there is one."""
     v = t.versions.c
     first = (
         sa.select(sa.func.min(_r.seq))
@@ -217,7 +218,7 @@ def of_recipes(store: Store, recipes: Collection[str]) -> dict[str, Run]:
 
 
 def newest(store: Store, configured: str, states: Collection[RunState] = tuple(RunState)) -> Run | None:
-    """Return the newest run for a configured recipe that is in one of the states; None if there is none."""
+    """Return the newest run for a configured recipe that is in one of the states, if any."""
     query = _in(configured, states).order_by(_r.seq.desc()).limit(1)
     with store.reading() as connection:
         row = connection.execute(query).first()
@@ -225,7 +226,7 @@ def newest(store: Store, configured: str, states: Collection[RunState] = tuple(R
 
 
 def read_attempts(store: Store, run: Run) -> list[Run]:
-    """Return a run and those before it that it goes on with, newest first; the last one began by itself."""
+    """Return a run and the runs that it resumes, newest first; the last is the one that began afresh."""
     attempts = [run]
     with store.reading() as connection:
         while attempts[-1].trigger is Trigger.RESUMED:
@@ -262,7 +263,7 @@ def _requested(connection: sa.Connection, configured: str) -> Run | None:
 
 
 def _exclude(connection: sa.Connection, now: float) -> None:
-    """Mark a dead run as abandoned, and raise UnderWayError if one is under way."""
+    """Mark a dead run as abandoned. Raises UnderWayError if a live one is under way."""
     query = sa.select(*_RUN).where(_r.status == RunState.RUNNING.value)
     for run in map(_read_run, connection.execute(query).all()):
         if not run.dead(now):

@@ -1,11 +1,11 @@
-"""What keys have used in periods of time, and what replicas have reserved of their limits.
+"""Usage of keys by period, and the leases of replicas on their limits.
 
-A replica reserves a part of what is left for a key, a lease, and spends it without asking again. It reports
-what was used, and returns what it does not need. All of it happens in transactions of which one is open at a
-time, so that replicas never reserve together more than is left.
+A replica leases a part of the amount that is left of a limit and spends it locally. It reports the usage, and
+returns what it does not need. All this happens in transactions that run one at a time, so that the leases of
+all replicas together stay within the limit.
 
-A minute slides: what was used in the clock's minute before counts for as much of it as lies in the last 60 s,
-as if it had been used evenly.
+A limit per minute slides: usage in the previous minute of the clock counts in proportion to the part of that
+minute that lies in the last 60 s, as if it had been spread evenly.
 """
 
 from collections.abc import Mapping
@@ -20,16 +20,16 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 
 ALIVE_S = 5.0
-"""Seconds after which the leases of a replica that reports nothing any more do not count."""
+"""Seconds after its last report for which the leases of a replica count."""
 
 MINUTE, DAY, MONTH = 16, 10, 7
-"""Kinds of periods: characters of a time in ISO 8601."""
+"""Kinds of periods, as the length of their prefix of a time in ISO 8601."""
 
 SHARE = 1 / 8
-"""Part of what is left that a replica leases at once: so that near the limit, it asks for each request."""
+"""Part of the amount left that a replica leases at once; near the limit, that is a request at a time."""
 
 ROUNDING = 1e-9
-"""USD that sums of prices may differ by."""
+"""Rounding error of sums of prices, USD."""
 
 KEPT_S = 600
 """Seconds for which the usage in a minute is kept."""
@@ -37,12 +37,12 @@ KEPT_S = 600
 MINUTE_S = 60.0
 
 LEAST_S = 0.05
-"""Seconds for which a limit that is used up is refused at least."""
+"""Least seconds for which a limit that is used up is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageAmount:
-    """An amount of what can be limited."""
+    """An amount of the quantities that can be limited."""
 
     requests: int = 0
     tokens: int = 0
@@ -57,7 +57,7 @@ class UsageAmount:
         return UsageAmount(self.requests - other.requests, self.tokens - other.tokens, self.usd - other.usd)
 
     def __bool__(self) -> bool:
-        """Return whether any of it is not 0."""
+        """Return whether any quantity differs from 0."""
         return any(astuple(self))
 
 
@@ -81,13 +81,13 @@ Use = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """What is to be reserved of a limit.
+    """A request to lease a part of a limit.
 
     Attributes:
         use: The key and the period.
         meter: Limited quantity: a field of `UsageAmount`.
         limit: The limit, above 0.
-        least: Smallest useful amount, of which what is left is granted where that is less.
+        least: Smallest useful amount; if less is left, that is granted.
     """
 
     use: Use
@@ -105,9 +105,9 @@ class Reserve:
         """Return what is granted.
 
         Args:
-            used: What was reported.
-            reserved: What is leased, by this replica too.
-            before: What was used, or is leased, in the minute before.
+            used: Reported usage in the period.
+            reserved: Leases of all replicas, including this one.
+            before: Usage and leases in the minute before.
             left_s: Seconds that are left of this minute.
         """
         spent, earlier = getattr(used, self.meter), getattr(before, self.meter)
@@ -122,7 +122,7 @@ class Reserve:
         return Grant(granted, left - granted)
 
     def _again_s(self, spent: float, earlier: float, left_s: float) -> float:
-        """Return the seconds after which some of it is left; infinite where its period is no minute."""
+        """Return the seconds until some of the limit is available; infinite for a day or a month."""
         if len(self.use[1]) != MINUTE:
             return inf
         if spent < self.limit:
@@ -137,7 +137,7 @@ class Grant:
     Attributes:
         amount: Amount added to the lease; 0 if nothing is left.
         left: Amount that is left after it.
-        again_s: Seconds for which the limit is used up, and not only reserved; 0 where it is not.
+        again_s: Seconds for which the limit is used up; 0: some is left, or leased by replicas.
     """
 
     amount: float = 0.0
@@ -146,7 +146,7 @@ class Grant:
 
 
 class UsageLedger:
-    """The usage in one log, as one replica reports and reserves it.
+    """A replica's access to the usage and the leases in a log.
 
     Args:
         store: The log.
@@ -164,16 +164,17 @@ class UsageLedger:
         now: float,
         reserve: Reserve | None = None,
     ) -> Grant:
-        """Report what was used since the last call, and hold these leases from now on.
+        """Report the usage since the last call, and replace this replica's leases by these.
 
         Args:
-            spent: What was used.
-            leases: What this replica holds; its other leases end.
+            spent: Usage since the last call.
+            leases: The leases of this replica from now on.
             now: Seconds since the epoch.
-            reserve: What is to be added to a lease; None for nothing.
+            reserve: Addition to a lease, if any.
 
         Raises:
-            LogUnavailableError: Nothing was written, unless the response to the commit was lost.
+            LogUnavailableError: The exchange failed; if the response to the commit was lost, it may have been
+                written.
         """
         held_by_replica, grant = dict(leases), Grant()
         with self._store.writing() as connection:
@@ -220,7 +221,7 @@ class UsageLedger:
 
 
 def _minute_before(use: Use) -> Use | None:
-    """Return the same key in the minute before; None where the period is no minute.
+    """Return the same key in the minute before; None: the period is a day or a month.
 
     >>> _minute_before(("k", "2026-01-01T00:00")), _minute_before(("k", "2026-01"))
     (('k', '2025-12-31T23:59'), None)
@@ -232,7 +233,7 @@ def _minute_before(use: Use) -> Use | None:
 
 
 def make_amount(meter: str, value: float) -> UsageAmount:
-    """Return an amount of one kind.
+    """Return an amount of a single quantity.
 
     >>> make_amount("tokens", 3)
     UsageAmount(requests=0, tokens=3, usd=0.0)
@@ -256,7 +257,7 @@ def _sum(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[boo
 
 
 def spend(store: Store, now: float) -> dict[str, dict[str, UsageAmount]]:
-    """Return what each key has used: today, this month and in `total`. Raises LogUnavailableError."""
+    """Return the usage of each key: in the `day`, the `month` and in `total`. Raises LogUnavailableError."""
     today, month = period(now, DAY), period(now, MONTH)
     u = t.usage.c
     query = sa.select(u.key, u.period, u.requests, u.tokens, u.usd)

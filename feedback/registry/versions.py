@@ -1,8 +1,8 @@
-"""Versions: the model registry. A version is a policy's state at a position of the training log.
+"""The model registry: a version is a policy's state at a position of the training log.
 
 A version's row is a fact; its checkpoint, the bytes of the state, is a cache: a replay of the training log up
-to `examples_seq` gives the same bytes. Checkpoints are pruned, more of them the older they are, so that a
-replay of any version can begin near it.
+to `examples_seq` gives the same bytes. Checkpoints are thinned out with age, so that a replay of any version
+can begin near it.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.training_log import REBUILD, confirm_epoch, newest_epoch
 
 KEPT_CHECKPOINTS = 20
-"""How many of the newest versions all keep their checkpoints. So do the newest version of each recipe, and
-every version that was promoted, rolled back to or made a canary."""
+"""Newest versions that all keep their checkpoints. So do the newest version of each recipe, and every version
+that was promoted, rolled back to or made a canary."""
 
 BESIDE = "a candidate"
 """Holder of the first epoch if a candidate is published before any learner ran."""
@@ -31,20 +31,20 @@ class Version:
 
     Attributes:
         version: Number of the version, increasing; 0 before it is published.
-        parent: The version it continues; None for the first of a recipe.
-        recipe: Digest of everything besides the training log that shaped it.
-        join: Digest of the rule by which that training log was joined.
+        parent: The version it continues; None: it is the first of its recipe.
+        recipe: Digest of all that shaped the state besides the training log.
+        join: Digest of the rule by which the training log was joined.
         policy: The policy's specification.
         examples_seq: Position of the training log that it has learned up to.
-        applied_seq: Facts of the log up to this position are applied.
+        applied_seq: Position of the log up to which facts are applied.
         digest: SHA-256 of the state.
         epoch: Epoch of the learner that wrote it.
         created_at: Seconds since the epoch, UTC.
-        start: Where learning began, a `armwise.feedback.training_log.StartingPoint` document; None for the
+        start: Where learning began, a `armwise.feedback.training_log.StartingPoint` document; None: at the
             beginning of the log.
-        router: Digest of the router whose scores it learned from; None for the configured one, or none.
-        arms: The arms that it brings with it, by name, as JSON; None where it takes those that are live.
-        arithmetic: What computed it: the kernel of BLAS and the libraries; None where that is not known.
+        router: Digest of the router whose scores it learned from; None: the configured router, if any.
+        arms: The arms that a promotion brings with it, by name, as JSON; None: the live arms stay.
+        arithmetic: What computed it: the kernel of BLAS and the libraries.
     """
 
     version: int
@@ -68,8 +68,8 @@ class RecipeVersions:
     """The versions of one recipe.
 
     Attributes:
-        newest: The newest of them.
-        count: How many there are, at least 1.
+        newest: The newest version.
+        count: Number of versions, at least 1.
     """
 
     newest: Version
@@ -85,8 +85,8 @@ def publish(store: Store, version: Version, state: bytes) -> int:
     """Write a version with its checkpoint and return its number; older checkpoints are pruned.
 
     Raises:
-        SupersededError: Another learner has taken over; nothing was written.
-        RebuiltError: The training log was rebuilt; nothing was written.
+        SupersededError: Another learner has taken over.
+        RebuiltError: The training log was rebuilt.
     """
     with store.writing() as connection:
         confirm_epoch(connection, version.epoch)
@@ -94,17 +94,17 @@ def publish(store: Store, version: Version, state: bytes) -> int:
 
 
 def publish_beside(store: Store, version: Version, state: bytes) -> int:
-    """Write a version of a recipe that is not active, without superseding the learner; return its number.
+    """Write a version of an inactive recipe while the learner keeps its epoch; return its number.
 
-    If the recipe has a version that has learned as much, its number is returned and nothing is written.
+    If the recipe has a version that has learned as much, return the number of that one.
 
     Args:
         store: The log.
-        version: With the epoch that was newest before its training log was read; 0 for none.
+        version: The version; its epoch is the newest before its training log was read, 0 without epochs.
         state: The bytes of its checkpoint.
 
     Raises:
-        RebuiltError: The training log was rebuilt since then; nothing was written.
+        RebuiltError: The training log was rebuilt since that epoch.
     """
     v, e = t.versions.c, t.epochs.c
     with store.writing() as connection:
@@ -138,16 +138,16 @@ def add(connection: sa.Connection, version: Version, state: bytes) -> int:
 
 
 def store_checkpoint(connection: sa.Connection, version: int, state: bytes) -> None:
-    """Write the checkpoint of a version, replacing any other."""
+    """Write the checkpoint of a version, replacing an earlier one."""
     connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == version))
     connection.execute(sa.insert(t.checkpoints), {"version": version, "state": state})
 
 
 def is_kept(version: int, newest: int) -> bool:
-    """Return whether the checkpoint of a version is kept by its age.
+    """Return whether the checkpoint of a version is kept at its age.
 
-    All of the newest are; before these, every second of as many, every fourth of twice as many, and so on:
-    about ten per doubling of the number of versions. What is pruned once is never kept again.
+    The newest are all kept; before these, every second of as many, every fourth of twice as many, and so on:
+    about ten per doubling of the number of versions. What is pruned stays pruned.
 
     >>> [version for version in range(1, 71) if is_kept(version, newest=100)]
     [8, 16, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60, 62, 64, 66, 68, 70]
@@ -157,7 +157,7 @@ def is_kept(version: int, newest: int) -> bool:
 
 
 def latest(store: Store, recipe: str | None = None, after: int = 0) -> Version | None:
-    """Return the newest version of a recipe, or of any; None if none is newer than `after`."""
+    """Return the newest version of a recipe, or of any, if it is newer than `after`."""
     query = sa.select(t.versions).where(t.versions.c.version > after)
     if recipe is not None:
         query = query.where(t.versions.c.recipe == recipe)
@@ -167,9 +167,9 @@ def latest(store: Store, recipe: str | None = None, after: int = 0) -> Version |
 
 
 def computed_alike(store: Store, version: Version, arithmetic: str) -> bool:
-    """Return whether a version, and all of its recipe before it, were computed with an arithmetic.
+    """Return whether a version, and all before it in its recipe, were computed with this arithmetic.
 
-    Then learning it again there gives the same bytes; else the same numbers, up to rounding.
+    If so, learning again gives the same bytes; otherwise the same numbers up to rounding.
     """
     v = t.versions.c
     others = sa.select(sa.func.count()).where(
@@ -187,7 +187,7 @@ def positions(store: Store, join: str, numbers: Collection[int]) -> dict[int, in
     Args:
         store: The log.
         join: Digest of the rule by which the training log is joined.
-        numbers: Numbers of versions; those that learned from another training log are left out.
+        numbers: Numbers of versions; only versions that learned from this training log are returned.
     """
     v = t.versions.c
     query = sa.select(v.version, v.examples_seq).where(v.join == join)
@@ -209,7 +209,7 @@ def kept_upto(store: Store, recipe: str, examples_seq: int) -> list[Version]:
 
 
 def list_kept(store: Store, recipe: str) -> list[Version]:
-    """Return the versions of a recipe whose checkpoints are kept, or should be by their age, oldest first."""
+    """Return the versions of a recipe whose checkpoints are stored, or kept at their age, oldest first."""
     v, kept = t.versions.c, sa.select(t.checkpoints.c.version)
     with store.reading() as connection:
         newest = connection.scalar(sa.select(sa.func.max(v.version))) or 0
@@ -221,7 +221,7 @@ def list_kept(store: Store, recipe: str) -> list[Version]:
 
 
 def counts(store: Store) -> dict[str, int]:
-    """Return how many versions there are of each recipe."""
+    """Return the number of versions of each recipe."""
     v = t.versions.c
     with store.reading() as connection:
         rows = connection.execute(sa.select(v.recipe, sa.func.count()).group_by(v.recipe))
@@ -229,7 +229,7 @@ def counts(store: Store) -> dict[str, int]:
 
 
 def among(store: Store, recipe: str, numbers: Collection[int]) -> set[int]:
-    """Return those of the version numbers that belong to a recipe."""
+    """Return the version numbers that belong to a recipe."""
     v = t.versions.c
     with store.reading() as connection:
         query = sa.select(v.version).where(v.recipe == recipe, v.version.in_(numbers))
@@ -237,7 +237,7 @@ def among(store: Store, recipe: str, numbers: Collection[int]) -> set[int]:
 
 
 def find(store: Store, number: int) -> Version | None:
-    """Return the version with a number; None if there is none."""
+    """Return the version with a number, if any."""
     with store.reading() as connection:
         row = (
             connection.execute(sa.select(t.versions).where(t.versions.c.version == number)).mappings().first()
@@ -252,9 +252,9 @@ def recipes(
 
     Args:
         store: The log.
-        limit: How many at most.
-        before: Only those whose newest version has a lower number; None for the newest of all.
-        recipe: Only the recipe with this digest; None for any.
+        limit: Largest length of the page.
+        before: Number that every newest version must be below.
+        recipe: Digest of the only recipe to list.
     """
     v = t.versions.c
     newest = sa.func.max(v.version)
@@ -280,9 +280,9 @@ def page(
 
     Args:
         store: The log.
-        limit: How many at most.
-        before: Only those with a lower number; None for the newest of all.
-        recipe: Only those of the recipe with this digest; None for any.
+        limit: Largest length of the page.
+        before: Number that all must be below.
+        recipe: Digest of the only recipe whose versions are listed.
     """
     v, kept = t.versions.c, t.checkpoints.c.version
     query = sa.select(t.versions, kept.is_not(None).label("kept")).outerjoin(t.checkpoints, kept == v.version)

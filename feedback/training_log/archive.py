@@ -1,10 +1,9 @@
-"""Move features of old decisions, most of the bytes of a row, to Parquet files, from which they are read on.
+"""Move features of old decisions, most of the bytes of a row, to Parquet files, and read them from there.
 
-The rows stay, with everything that the log promises of them: one order without gaps, ids that are used once,
-feedback that finds its decision. Texts stay, too, so that they can be erased, and names of features become
-pseudonyms, by which they are learned: an archive has no texts. A file is written, made durable, read back and
-compared before the first row refers to it. Whatever is interrupted is done again by the next call: rows that
-still have their features are written to a file of their own.
+The rows stay, with the guarantees of the log: one order without gaps, unique ids, feedback that finds its
+decision. Texts stay in them, where they can be erased; in the archive, names of features become pseudonyms,
+by which they are learned. A file is written, synced, read back and compared before the first row refers to
+it. After an interruption the next call writes the rows that still have their features to another file.
 """
 
 import hashlib
@@ -27,10 +26,10 @@ SEGMENT = 50_000
 """Decisions of one file."""
 
 AT_ONCE = 1000
-"""Rows that are changed in one transaction, so that no commit waits for long."""
+"""Rows that are changed in one transaction, a bound on the wait of commits."""
 
 LEAST = 400
-"""Characters of features that are worth moving; a reference to a file has up to half of them."""
+"""Fewest characters of features that are worth moving; a reference to a file has up to half as many."""
 
 MANIFEST = "manifest.jsonl"
 
@@ -44,8 +43,8 @@ class Segment:
     Attributes:
         url: URL of the file.
         first: Position of its first decision in the log.
-        last: Position of its last one.
-        decisions: Rows.
+        last: Position of its last decision.
+        decisions: Number of rows.
         sha256: SHA-256 of the file, in hexadecimal.
         bytes: Size in bytes of the file.
     """
@@ -59,7 +58,7 @@ class Segment:
 
 
 def position_before(store: Store, at: float) -> int:
-    """Return the position of the last decision that was committed before a time; 0 for none."""
+    """Return the position of the last decision that was committed before a time; 0: none was."""
     with store.reading() as connection:
         return listing.position_at(connection, at, before=True)
 
@@ -77,11 +76,11 @@ def archive(
         store: The log, which may be written meanwhile.
         to: URL of a folder, or a path.
         upto: Position of the last decision.
-        most: Decisions at most; None for all.
+        most: Largest number of decisions; None: all.
         on_progress: Called with the progress.
 
     Raises:
-        StoreError: The URL is of no supported protocol, or a file that was written is not read back.
+        StoreError: The protocol of the URL is not supported, or a file reads back differently.
         LogUnavailableError: Call again later.
     """
     base, left = folder_url(to), most
@@ -174,7 +173,7 @@ def _manifest(base: str, segment: Segment) -> bytes:
 
 
 def _put(url: str, data: bytes) -> None:
-    """Write a file whole; on a disk of this machine it is durable when this returns."""
+    """Write a file atomically; on a local disk it is durable when this returns."""
     import fsspec
     from fsspec.implementations.local import LocalFileSystem
 
@@ -196,7 +195,7 @@ def _put(url: str, data: bytes) -> None:
 
 
 def _refer(store: Store, url: str, rows: Sequence[sa.Row[Any]], first: int) -> None:
-    """Have some rows refer to their features in a file, in one transaction."""
+    """Replace the features of some rows by references to a file, in one transaction."""
     last = min(first + AT_ONCE, len(rows))
     moved = [{"of": rows[n].seq, "to": {archived.MOVED: [url, n]}} for n in range(first, last)]
     update = sa.update(t.decisions).where(_d.seq == sa.bindparam("of")).values(features=sa.bindparam("to"))

@@ -1,4 +1,4 @@
-"""How long feedback takes, from the values in a log, and the wait time that this suggests."""
+"""Delays of the feedback in a log, and the wait time that they suggest."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.settled import settled_at
 
 NEWEST = 5000
-"""Settled decisions whose values are looked at."""
+"""Newest settled decisions whose values are read."""
 
 ENOUGH = 100
-"""Values below which no wait time is suggested."""
+"""Fewest values from which a wait time is suggested."""
 
 COVERED = 0.99
 """Share of the values that come within the suggested wait time."""
@@ -42,13 +42,13 @@ WAIT_TIMES = {
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How long after its decision feedback was received.
+    """Delays between decisions and the receipt of their feedback.
 
     Attributes:
-        n: Values that were looked at.
-        median_s: Half of them took no longer, in seconds; NaN for none.
-        p99_s: 99 % of them took no longer, in seconds; NaN for none.
-        late: Share of them that came after the wait time, in [0, 1], and count for nothing.
+        n: Number of values.
+        median_s: Median delay in seconds; NaN without values.
+        p99_s: 99th percentile of the delay in seconds; NaN without values.
+        late: Share of the values that came after the wait time and are ignored, in [0, 1].
     """
 
     n: int
@@ -58,7 +58,7 @@ class Delays:
 
     @classmethod
     def of(cls, delays_s: Floats, wait_s: float) -> "Delays":
-        """Return what some delays are, in seconds, shape (n,).
+        """Return the statistics of delays in seconds, shape (n,).
 
         >>> Delays.of(np.array([1.0, 2.0, 90.0]), wait_s=60.0)
         Delays(n=3, median_s=2.0, p99_s=90.0, late=0.3333333333333333)
@@ -70,7 +70,7 @@ class Delays:
 
     @property
     def suggested(self) -> str | None:
-        """The shortest usual wait time in which 99 % come, an ISO 8601 duration; None for too few values.
+        """The shortest of `WAIT_TIMES` that 99 % of the values meet, ISO 8601; None: too few values.
 
         >>> Delays(n=200, median_s=4.0, p99_s=61.0, late=0.0).suggested
         'PT2M'
@@ -83,12 +83,12 @@ class Delays:
 
 
 def read(store: Store, rule: RewardRule, newest: int = NEWEST) -> Delays:
-    """Return how long values on the newest settled decisions took; of a younger one only the quick are there.
+    """Return the delays of values on the newest settled decisions; of younger ones only quick values exist.
 
     Args:
         store: The log.
         rule: Declares the metrics, and the wait time.
-        newest: Decisions whose values are looked at.
+        newest: Number of the newest settled decisions whose values are read.
 
     Raises:
         LogUnavailableError: Try again later.

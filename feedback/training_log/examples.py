@@ -3,10 +3,10 @@
     the labels of its runs --> the examples of the training log, from its starting point on
                                with the observations beside them, if it opts in: `observed`
 
-A warm start inserts its labels as decisions of the policy `labels` in the episode `warm-start/<run>`. Only
-recipes whose starting point names the run learn them, before anything else; other readers of the training
-log skip them. Labels without a run are learned by every recipe, at their position in the training log. So
-what is learned follows from the log and the starting point alone.
+A warm start inserts its labels as decisions of the policy `labels` in the episode `warm-start/<run>`. Recipes
+whose starting point names the run learn them first; other readers of the training log skip them. Labels
+outside of a run are learned by every recipe, at their position in the training log. So what is learned is a
+function of the log and the starting point.
 """
 
 from collections.abc import Iterator
@@ -32,8 +32,8 @@ class StartingPoint:
     Attributes:
         runs: Warm starts whose labels it learns first, in increasing order. All of them must be in the log
             before a version with this starting point is published.
-        after: Position of the training log after which examples are learned; 0 for all.
-        also: Observations that it learns; None for none.
+        after: Position of the training log after which examples are learned; 0: all are.
+        also: Observations that it learns, if any.
 
     Raises:
         ValueError: The runs are not positive and increasing, or the position is negative.
@@ -52,7 +52,7 @@ class StartingPoint:
 
     @classmethod
     def of(cls, document: dict[str, Any] | None) -> Self | None:
-        """Return the starting point in a version's row; None for the beginning of the log."""
+        """Return the starting point in a version's row; None: the beginning of the log."""
         if document is None:
             return None
         also = document.get("also")
@@ -78,7 +78,7 @@ def name_episode(run: int) -> str:
 
 
 def find_run(decision: Decision) -> int | None:
-    """Return the run that inserted a decision as a label; None if no run did."""
+    """Return the run that inserted a decision as a label, if one did."""
     episode = decision.episode_id
     if decision.policy != LABELS or episode is None or not episode.startswith(EPISODE):
         return None
@@ -98,15 +98,15 @@ def learned_examples(
     Args:
         store: The log.
         rule: How the log is joined, and how the feedback of labels is aggregated.
-        start: Where the recipe begins; None for the beginning of the log.
-        after: Position of the training log up to which everything is learned, labels included; None if
-            nothing is.
-        upto: Position of the training log of the last example; None for its end.
-        router: Digest of the router whose scores the contexts have; None if the recipe has no router.
+        start: Where the recipe begins; None: at the beginning of the log.
+        after: Position of the training log up to which the recipe has learned, labels included; None: it has
+            learned nothing.
+        upto: Position of the training log of the last example; None: its end.
+        router: Digest of the recipe's router, whose scores the contexts get.
 
     Yields:
-        Labels of runs with the position 0, since they are not in the training log; then its examples,
-        and after each the observations at its position.
+        Labels of runs at position 0, outside of the training log; then its examples, each followed by the
+        observations at its position.
 
     Raises:
         LogGapError: Rows of the training log or of its facts are missing.

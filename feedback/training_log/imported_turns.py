@@ -1,4 +1,4 @@
-"""Insert and read turns that happened before they were logged, such as labels: each once, as a whole."""
+"""Insert and read turns that happened before they were logged, such as labels; each is inserted as a unit."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ class PastTurn:
 
 
 def missing_from_log(store: Store, turns: Sequence[PastTurn]) -> list[PastTurn]:
-    """Return the turns whose decision is not in the log, in order; pass some thousand turns at most."""
+    """Return the turns whose decision the log lacks, in order; pass a few thousand turns at most."""
     ids = [turn.decision.id for turn in turns]
     with store.reading() as connection:
         logged = set(connection.scalars(sa.select(t.decisions.c.id).where(t.decisions.c.id.in_(ids))))
@@ -32,13 +32,13 @@ def missing_from_log(store: Store, turns: Sequence[PastTurn]) -> list[PastTurn]:
 
 
 def insert(store: Store, turns: Sequence[PastTurn]) -> int:
-    """Commit the turns that are not in the log, in order and in one transaction; return how many they are.
+    """Commit the turns that the log lacks, in order and in one transaction; return their number.
 
     A decision and its feedback are committed together, so the join finds both, whatever the deadline.
 
     Raises:
-        ConflictError: Another process inserts the same turns; nothing was written.
-        LogUnavailableError: Nothing was written.
+        ConflictError: Another process inserts the same turns.
+        LogUnavailableError: Try again later.
     """
     new = missing_from_log(store, turns)
     facts: list[Fact] = []

@@ -1,21 +1,21 @@
-"""Join the log: fold its facts into decisions that are ready to be learned, and write them in order.
+"""Join the log: fold its facts into the training log, the decisions that are ready to be learned, in order.
 
     read_facts    the rows between two positions of the log, as facts
     Fold          facts in the order of the log become decisions that are ready to be learned
     Joiner        writes these, with the position read, while its epoch is the newest
-    read_examples the training log that is written so
+    read_examples reads the training log
 
-What is learned, when, and with which values depends on the facts and the rule alone: not on when the log is
-read, nor on how often the reader is restarted. Time is the log's own, the latest timestamp of any fact so
-far; it closes a decision whose wait time has passed.
+What is learned, when, and with which values is a function of the facts and the rule: when the log is read,
+and how often the reader restarts, makes no difference. Time is the log's own, the latest timestamp of the
+facts so far; it closes a decision whose wait time has passed.
 
-The draw of a conversation whose arm is kept is one example for all of its turns: metrics are means over the
-turns that have them, costs are sums, and the reward is that of a turn. It is ready once no turn of it can
-get feedback any more: a turn that continues a draw that is open keeps that draw open for its own wait time.
+A draw whose arm the conversation keeps is one example for all of its turns: metrics are means over the turns
+that have them, costs are sums, and the reward is that of a single turn. It is ready when its last turn can no
+longer get feedback: a turn that continues an open draw keeps that draw open for its wait time.
 
-New examples and the position read are written in one transaction, so a crash neither loses an example nor
-writes one twice. The facts are read before it, without a lock: only a learner with a newer epoch could change
-the training log in between, and the write detects that.
+New examples and the position read are written in one transaction, so a crash neither loses nor repeats an
+example. The facts are read before it, without a lock: only a learner with a newer epoch could change the
+training log in between, and the write detects that.
 """
 
 import heapq
@@ -51,10 +51,10 @@ from armwise.feedback.texts import pseudonym
 from armwise.feedback.training_log.raters import RaterShares, read_newest
 
 TOGETHER, STRAGGLERS = 50, 0.01
-"""Decisions within one wait time that are settled together, once no larger share of them is open.
+"""Decisions within one wait time that count as settled together, and the share of them that may be open.
 
-Of a few, none may be open because all had quick feedback, and what is quick may be good or bad alone. Of
-many, those that are open move no estimate by more than their share.
+The minimum guards against a bias: a few decisions may all be closed because their feedback was quick, and
+quick feedback may be all good or all bad. Of many, the open ones move an estimate by at most their share.
 """
 
 SPARE = 1000
@@ -73,10 +73,9 @@ class DecisionFact:
         mode: How the arm came to be chosen.
         episode_id: The episode that it is a part of.
         deferred: Whether it counts only once it is activated.
-        past: Whether it was over before it was logged, as a label is: it gets no feedback beyond what
-            comes with it.
-        earlier: Feedback that is before it in the log and may count, on it or on its episode, in order.
-        draw_id: The draw whose arm its conversation keeps, itself or an earlier one; None for none.
+        past: Whether it was over before it was logged, like a label: all of its feedback comes with it.
+        earlier: Feedback on it or on its episode that precedes it in the log and may count, in order.
+        draw_id: The draw whose arm its conversation keeps: itself, or the earlier decision it continues.
     """
 
     seq: int
@@ -98,7 +97,7 @@ class DecisionFact:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """The execution status of a decision, at a position of the log."""
+    """The status of an execution at a position of the log."""
 
     seq: int
     decision_id: str
@@ -113,8 +112,8 @@ class FeedbackFact:
     Attributes:
         seq: The position.
         feedback: The feedback.
-        more: Whether the next fact is feedback on the same, sent together with this: none of
-            these is learned without the others.
+        more: Whether the next fact is feedback that was sent with this, on the same decision or episode: they
+            are learned together.
     """
 
     seq: int
@@ -129,7 +128,7 @@ class FeedbackFact:
 
 @dataclass(frozen=True, slots=True)
 class TickFact:
-    """Time that passed, at a position of the log."""
+    """Elapsed time at a position of the log."""
 
     seq: int
     at: float
@@ -144,12 +143,12 @@ class Joined:
 
     Attributes:
         decision_id: The decision.
-        metrics: Aggregated value of each metric; empty where there was none, or the arm failed.
+        metrics: Aggregated value of each metric; empty without feedback, or if the arm failed.
         by: Position of the fact that made it ready, or whose time closed it.
-        turns: The turns of the conversation that count, where these are not the decision alone.
-        rater: Whose value counts, the last one's where there are several: see `Feedback.rater`; None for that
-            of nobody known.
-        learned: Whether it is. It is left out where all of its values are of raters that have no room.
+        turns: The turns of the conversation that count; empty if only the decision itself does.
+        rater: The rater of the last value that counts, see `Feedback.rater`; None: unknown.
+        learned: Whether it enters the training log: it does unless the raters of all its values have used up
+            their share.
     """
 
     decision_id: str
@@ -165,10 +164,10 @@ class PendingDecision:
     """A decision that may still be learned, or a turn that continues one.
 
     Attributes:
-        closing: Time of the log after which it is closed; of a draw, that of its last turn.
+        closing: Time of the log after which it is closed; a draw closes with its last turn.
         is_kept: Whether it is a draw whose arm later turns may keep.
         turns: Turns that continue it, in the order of the log.
-        continues: Whether it is such a turn.
+        continues: Whether it is itself a turn that continues a draw.
     """
 
     seq: int
@@ -192,10 +191,10 @@ class PendingDecision:
         return self.active and self.status is Status.OK
 
     def apply_feedback(self, feedback: Feedback) -> None:
-        """Apply feedback on the decision or on its episode, unless it came after the deadline.
+        """Apply feedback on the decision or on its episode that came before the deadline.
 
-        A value on an episode from before the decision belongs to earlier decisions; a retraction holds
-        for its value whenever it comes.
+        A value on an episode from before the decision belongs to earlier decisions; a retraction cancels
+        its value in whichever order they come.
         """
         if feedback.received_at > self.deadline:
             return
@@ -220,10 +219,10 @@ class Fold:
         at: The log's time there, seconds since the epoch.
         idle_seq: The last position at which `TOGETHER` decisions or more were within their wait time, and
             at most `STRAGGLERS` of them were open.
-        rated: Who rated the decisions that were ready last, oldest first, and whether they were learned.
+        rated: Raters of the newest ready decisions, oldest first, each with whether it was learned.
 
     Attributes:
-        in_time: Times of the log after which the decisions within their time are settled, learned or not.
+        in_time: Closing times of the decisions that are within their wait time, open or not.
     """
 
     def __init__(
@@ -246,12 +245,12 @@ class Fold:
         self._closings: list[tuple[float, int, str]] = []
 
     def __len__(self) -> int:
-        """Return how many decisions are open, turns that continue one included."""
+        """Return the number of open decisions, including turns that continue one."""
         return len(self._open)
 
     @property
     def next_closing(self) -> float | None:
-        """The earliest time at which an open decision will be closed; None where none is open."""
+        """The earliest time at which an open decision will be closed, if any is open."""
         while self._closings:
             at, seq, name = self._closings[0]
             pending = self._open.get(name)
@@ -266,7 +265,7 @@ class Fold:
         """Apply the next fact and return the decisions that become ready, in order.
 
         Raises:
-            LogGapError: The fact is not the next one.
+            LogGapError: Facts between the last one and this one are missing.
         """
         if fact.seq != self.seq + 1:
             raise LogGapError(f"the log goes on at {fact.seq} after {self.seq}: rows between are missing")
@@ -291,7 +290,7 @@ class Fold:
         return joined
 
     def _settle_together(self) -> None:
-        """Note this position, if hardly any decision within its wait time is open."""
+        """Record this position as idle if at most `STRAGGLERS` of the decisions in time are open."""
         while self.in_time and self.in_time[0] < self.at:
             self.in_time.popleft()
         if len(self.in_time) >= TOGETHER and len(self._open) <= STRAGGLERS * len(self.in_time):
@@ -302,7 +301,7 @@ class Fold:
 
         Args:
             fact: The decision, with all feedback on it up to here.
-            status: Status of the execution, if that is known.
+            status: Status of the execution, if it has ended.
         """
         if fact.mode is Mode.CONTINUED:
             self._continue(fact, status)
@@ -315,16 +314,16 @@ class Fold:
         self._index(pending)
 
     def reopen_conversation(self, facts: Sequence[tuple[DecisionFact, Status | None]]) -> None:
-        """Restore a draw and the turns that continue it, in the order of the log, if it is open here."""
+        """Restore a draw that is open here with the turns that continue it, in the order of the log."""
         for fact, status in facts:
             self.reopen(fact, status)
         pending = self._open.get(facts[0][0].draw_id or "")
-        # what is named may itself be a turn, which stays open as long as its own draw
+        # the draw id may name a turn, which stays open as long as the draw that it continues
         if pending is not None and not pending.continues and pending.closing < self.at:
             self._forget(pending)
 
     def _continue(self, fact: DecisionFact, status: Status | None) -> None:
-        """Add a turn to the draw that it continues; it counts for nothing once that draw is closed."""
+        """Add a turn to the draw that it continues; ignore it once that draw is closed."""
         draw = self._open.get(fact.draw_id or "")
         if draw is None or not draw.is_kept or draw.closing < fact.logged_at:
             return
@@ -394,12 +393,16 @@ class Fold:
         return closed
 
     def _conversation(self, draw: PendingDecision, by: int) -> Iterator[Joined]:
-        """Yield a draw with the means of the metrics of its turns, if any of them counts."""
+        """Yield a draw with the means of the metrics of its turns, if any turn counts."""
         if turns := [turn for turn in (draw, *draw.turns) if turn.counts]:
             yield from self._closed(draw, turns, by)
 
     def _closed(self, draw: PendingDecision, turns: Sequence[PendingDecision], by: int) -> Iterator[Joined]:
-        """Yield a draw whose time is over, or that it is left out; nothing where nobody judged it."""
+        """Yield a draw whose wait time is over.
+
+        If the raters of all its values have used up their share, it is yielded as not learned. A draw without
+        feedback is yielded only if the rule has a default reward.
+        """
         names = tuple(turn.id for turn in turns)
         shown = () if names == (draw.id,) else names
         counted = [self._counted(turn) for turn in turns]
@@ -429,13 +432,13 @@ class Fold:
         return Joined(draw.id, metrics, by, turns, rater)
 
     def _rater(self, feedback: Sequence[Feedback]) -> str | None:
-        """Return who gave the last value of those that count in a reward; None where nothing says it."""
+        """Return the rater of the last value that counts in a reward, if that is known."""
         metrics = self._rule.metrics
         raters = (item.rater for item in reversed(feedback) if item.metric in metrics)
         return next((rater for rater in raters if rater is not None), None)
 
     def _settle(self, changed: Iterable[PendingDecision]) -> Iterator[Joined]:
-        """Yield the decisions that are ready, and drop those that never will be."""
+        """Yield the decisions that are ready, and drop those that can never be."""
         for pending in changed:
             if pending.status is None or pending.continues:
                 continue
@@ -457,9 +460,9 @@ class Fold:
         return status is Status.OK
 
     def _counted(self, pending: PendingDecision) -> list[Feedback]:
-        """Return the values that count: none where another arm answered, none of a rater without room.
+        """Return the values that count: those on an answer of the drawn arm, of raters within their share.
 
-        A label counts in any case.
+        All values of a label count.
         """
         if pending.status is not Status.OK:
             return []
@@ -550,20 +553,20 @@ def read_facts(connection: sa.Connection, after: int, upto: int) -> Iterator[Fac
 def read_unlearned(
     connection: sa.Connection, join: str, since: float, upto: int
 ) -> Iterator[tuple[DecisionFact, Status | None]]:
-    """Read the draws up to a position that are not in a training log, in any order.
+    """Read the draws up to a position that a training log lacks, in any order.
 
-    Turns that continue a draw are among them. A draw that a turn since then continues is read with all of
-    its turns, however long ago they were.
+    Turns that continue a draw are included. A draw that is continued by a turn since `since` is read with all
+    of its turns, however old.
 
     Args:
         connection: A snapshot.
         join: Digest of the training log.
-        since: Only decisions committed at this time of the log or later.
+        since: Earliest time of the log at which they were committed.
         upto: The position.
 
     Yields:
-        Each with its feedback up to the position, and its status if it was executed by then; an execution
-        before its decision is ignored, as the fold does.
+        Each decision with its feedback up to the position, and its status if it was executed by then; an
+        execution that precedes its decision is ignored, as in the fold.
     """
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     learned = sa.exists().where(x.decision_id == d.id, x.join == join)
@@ -595,7 +598,7 @@ def _decided(row: Row, earlier: Sequence[Feedback] = ()) -> DecisionFact:
 
 
 def _feedback(row: Row) -> Feedback:
-    """Return feedback without tags and event time, which the fold does not use."""
+    """Return feedback with the fields that the fold reads."""
     _, _, name, decision_id, metric, value, received_at, episode_id, kind, rater, *_ = row
     kind = FeedbackKind(kind)
     return Feedback(
@@ -639,10 +642,10 @@ def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 def _earlier(
     connection: sa.Connection, decided: Sequence[Row], after: int, upto: int
 ) -> dict[str, list[Feedback]]:
-    """Return the feedback that precedes its decision in the log and may count for it.
+    """Return the feedback that precedes its decision in the log and may count for it, by decision.
 
-    That is for decisions between two positions. A value on an episode from before a decision belongs to
-    earlier decisions, so that a conversation of many turns with many values is read in linear time.
+    The decisions are those between two positions. A value on an episode from before a decision belongs to
+    earlier decisions, so a conversation of many turns with many values is read in linear time.
     """
     if not decided:
         return {}
@@ -667,7 +670,7 @@ def _earlier(
 
 
 REBUILD = "armwise rebuild"
-"""Holder of an epoch that was taken for a rebuild, not by a learner."""
+"""Holder of an epoch that a rebuild took."""
 
 
 def take_epoch(store: Store, holder: str, now: float) -> int:
@@ -692,7 +695,7 @@ def confirm_epoch(connection: sa.Connection, epoch: int) -> None:
 
 
 def newest_epoch(connection: sa.Connection) -> tuple[int, str]:
-    """Return the epoch that may write and its holder; 0 and `nobody` if there is none."""
+    """Return the epoch that may write and its holder; 0 and `nobody` before the first."""
     newest = sa.select(t.epochs.c.epoch, t.epochs.c.holder).order_by(t.epochs.c.epoch.desc()).limit(1)
     row = connection.execute(newest).first()
     return (row.epoch, row.holder) if row else (0, "nobody")
@@ -712,7 +715,7 @@ class Position:
         log_seq: Facts up to this position are folded.
         log_at: The log's time there, seconds since the epoch.
         examples_seq: Length of the training log.
-        idle_seq: That of the fold there. It is no part of a comparison: a join of before may not have it.
+        idle_seq: `idle_seq` of the fold there. Left out of comparisons: positions of older joins lack it.
     """
 
     log_seq: int
@@ -731,7 +734,7 @@ class Joiner:
         batch: Facts that are folded in one pass.
 
     Attributes:
-        left: Facts that were in the log at the last `advance` and not read by it.
+        left: Facts that the last `advance` left unread.
     """
 
     def __init__(self, store: Store, rule: RewardRule, epoch: int, batch: int = 5000) -> None:
@@ -747,15 +750,15 @@ class Joiner:
     def advance(self, now: float) -> Position:
         """Fold the next facts, write the examples they complete, and return the position reached.
 
-        At the end of the log, a tick is written if the time closes a decision, or settles the last one.
+        At the end of the log, a tick is written if the time closes a decision or ends the last wait time.
 
         Args:
             now: Seconds since the epoch.
 
         Raises:
-            SupersededError: Another learner holds a newer epoch; nothing was written.
+            SupersededError: Another learner holds a newer epoch.
             LogGapError: Rows of the log, or of the training log, are missing.
-            LogUnavailableError: Try again later; nothing was lost.
+            LogUnavailableError: Try again later; the log is unchanged.
         """
         fold, self._fold = self._fold, None  # discarded if anything below fails
         with self._store.reading() as connection:
@@ -816,7 +819,7 @@ class Joiner:
 
 
 def rated_rows(ready: Sequence[Joined], after: int) -> list[dict[str, Any]]:
-    """Return the rows that say who rated decisions that are ready, numbered after the last one."""
+    """Return the rows of the raters of ready decisions, numbered from `after` + 1."""
     rated = [each for each in ready if each.rater is not None]
     return [
         {
@@ -831,7 +834,7 @@ def rated_rows(ready: Sequence[Joined], after: int) -> list[dict[str, Any]]:
 
 
 def read_turns(connection: sa.Connection, joined: Sequence[Joined]) -> dict[str, dict[str, Any]]:
-    """Return what the turns of conversations cost together, by the id of their draw.
+    """Return the summed costs of the turns of conversations, by the id of their draw.
 
     Raises:
         LogGapError: The execution of a turn is missing.
@@ -862,12 +865,12 @@ def write_position(connection: sa.Connection, join: str, position: Position) -> 
 
 
 def read_head(connection: sa.Connection) -> int:
-    """Return the last position of the log; 0 if it is empty."""
+    """Return the last position of the log; 0: it is empty."""
     return int(connection.scalar(sa.select(t.log_head.c.seq)) or 0)
 
 
 def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int, int]:
-    """Return the fold at the position of a rule's join, how long its training log is, and how much is rated.
+    """Return the fold at the position of a rule's join, the length of its training log, and of its raters.
 
     Raises:
         LogGapError: The training log is shorter or longer than the join recorded.

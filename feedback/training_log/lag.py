@@ -1,7 +1,7 @@
-"""The lag: how far learning is behind the log.
+"""The lag of learning behind the log.
 
-A version has learned the first examples of a training log. Facts between two completed examples carry no
-reward, so they count as applied.
+A version has learned the first examples of a training log. Facts before the one that completed the next
+example count as applied.
 """
 
 import time
@@ -25,8 +25,8 @@ class Lag:
 
     Attributes:
         log_seq: Position of the newest fact.
-        applied_seq: Facts up to this position are applied.
-        since: When the first fact after that was written, seconds since the epoch; None if there is none.
+        applied_seq: Position up to which facts are applied.
+        since: When the first fact after that was written, seconds since the epoch; None: all are applied.
     """
 
     log_seq: int
@@ -35,7 +35,7 @@ class Lag:
 
     @property
     def facts(self) -> int:
-        """Number of facts that are not applied.
+        """Number of facts that wait to be applied.
 
         >>> Lag(log_seq=41, applied_seq=40, since=100.0).facts
         1
@@ -43,7 +43,7 @@ class Lag:
         return self.log_seq - self.applied_seq
 
     def seconds(self, now: float) -> float:
-        """Return the age of the oldest fact that is not applied; 0 if there is none.
+        """Return the age of the oldest fact that waits to be applied, in seconds; 0: all are applied.
 
         >>> Lag(41, 40, 100.0).seconds(102.5), Lag(40, 40, None).seconds(102.5)
         (2.5, 0.0)
@@ -52,7 +52,7 @@ class Lag:
 
 
 def applied_by(connection: sa.Connection, join: str, examples_seq: int) -> int:
-    """Return the position of the log up to which a version with so many examples of a join is applied."""
+    """Return the position up to which facts are applied by a version that learned `examples_seq` examples."""
     x = t.examples.c
     following = sa.select(x.joined_by).where(x.join == join, x.seq == examples_seq + 1)
     joined_by = connection.scalar(following)
@@ -60,12 +60,12 @@ def applied_by(connection: sa.Connection, join: str, examples_seq: int) -> int:
 
 
 def measure_lag(store: Store, join: str, examples_seq: int | None) -> Lag:
-    """Return how far a version is behind.
+    """Return the lag of a version.
 
     Args:
         store: The log.
         join: Digest of the rule by which its training log is joined.
-        examples_seq: Examples that it has learned; None if there is no version yet.
+        examples_seq: Examples that it has learned; None: before the first version.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -78,11 +78,11 @@ def measure_lag(store: Store, join: str, examples_seq: int | None) -> Lag:
 
 
 class SuccessorCheck:
-    """A check of the learner by another process, such as one that it has superseded: does it make progress?
+    """Checks from another process, such as a superseded learner, that the learner makes progress.
 
     Args:
         store: The log.
-        timer: Monotonic seconds.
+        timer: Returns monotonic seconds.
     """
 
     def __init__(self, store: Store, timer: Callable[[], float] = time.monotonic) -> None:
@@ -117,7 +117,7 @@ class SuccessorCheck:
 
 
 def dangling(store: Store, wait_s: float) -> int:
-    """Return how many items of feedback refer to a decision that was not logged within the wait time.
+    """Return the number of items of feedback whose decision was not logged within the wait time.
 
     Raises:
         LogUnavailableError: Try again later.

@@ -1,10 +1,9 @@
 """Logged feedback as labels: the scores of arms on the questions for which they were drawn.
 
-The log has the score of one arm for each decision. All other cells of the table are unknown, which is not 0:
-a reader must impute them or leave them out.
+The log has the score of one arm for each decision. All other cells of the table are unknown, rather than 0: a
+reader must impute them or leave them out.
 
-Labels that an operator inserted count too. Labels of a warm start do not: only the candidate of their run
-learns them.
+Labels that an operator inserted count too; labels of a warm start are for the candidate of their run alone.
 """
 
 from collections import Counter
@@ -22,7 +21,7 @@ REWARD = "reward"
 """Name of the declared reward, unless a metric has this name."""
 
 Value = Callable[[Example], float | None]
-"""Scores an example in [0, 1]; None if it has no feedback."""
+"""Scores an example in [0, 1]; None: it lacks feedback."""
 
 
 class LabelsError(ValueError):
@@ -34,16 +33,14 @@ class LoggedLabels:
     """Scores of questions by arms, as far as the log has them.
 
     Attributes:
-        questions: Their texts, each once, in the order of the training log.
+        questions: Distinct texts of the questions, in the order of the training log.
         arms: Names of the arms that were drawn, in the requested order.
-        scores: Mean score of all decisions with this question and arm, in [0, 1], NaN if there are none,
+        scores: Mean score of the decisions with this question and arm, in [0, 1]; NaN without decisions;
             shape (n_questions, n_arms), float32.
-        chances: Probability that the log would know each score, which is that any of the decisions with
-            this question drew the arm, in [0, 1], shape (n_questions, n_arms), float32; None where a
-            decision has no distribution on record.
-        costs: Name of a cost to its mean for each arm over all its decisions, each of shape (n_arms,):
-            `steps` and `seconds` of the arm, and `total_tokens` and `usd` of the arm and the answer, which
-            the log does not separate.
+        chances: Probability that the log has each score: that a decision with this question draws the arm;
+            in [0, 1], shape (n_questions, n_arms), float32. None: a decision lacks its distribution.
+        costs: Mean cost of each arm over its decisions by name, each of shape (n_arms,): `steps` and
+            `seconds` of the arm, and `total_tokens` and `usd` of arm and answer together.
         used: Number of decisions.
         excluded: Number of decisions that were left out, by reason.
     """
@@ -89,7 +86,7 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
         arms: Arms to label; decisions for others are left out.
 
     Raises:
-        LabelsError: No example is left.
+        LabelsError: All examples are left out.
     """
     excluded: Counter[str] = Counter()
     rows: dict[str, int] = {}
@@ -133,7 +130,7 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
 
 
 class _Chances:
-    """Probabilities that arms are drawn by any of the decisions with a question."""
+    """Probabilities that at least one decision with a question draws an arm."""
 
     def __init__(self) -> None:
         self._none: dict[tuple[int, str], float] = {}  # that no decision draws the arm
@@ -146,7 +143,7 @@ class _Chances:
             self._none[row, arm] = self._none.get((row, arm), 1.0) * (1.0 - p)
 
     def table(self, n: int, column: Mapping[str, int]) -> NDArray[np.float32] | None:
-        """Return the probabilities, shape (n, n_arms); None where some distribution is not on record."""
+        """Return the probabilities, shape (n, n_arms); None: a decision lacks its distribution."""
         table = np.zeros((n, len(column)), dtype=np.float32)
         for (row, arm), none in self._none.items():
             if arm in column:

@@ -1,14 +1,14 @@
 """Observations that a recipe learns: second answers that a judge compared, and grades of a judge.
 
-An observation has a position in the training log, which follows from the log alone: the first example that
-was joined at or after it, and not before that of its own decision. A recipe that opts in learns it after the
+An observation has a position in the training log, which is a function of the log: that of the first example
+joined at or after it, and at the earliest that of its decision. A recipe that opts in learns it after the
 example at that position, as a label; the training log, the rewards and the propensities stay as they are.
 
     second answer   the feedback on the user's answer, moved towards the best or the worst value by the
-                    preference of the judge: a question that is hard for every arm counts for none of them
-    grade           a decision that has no feedback so far, with the value that its grade predicts. It is
-                    predicted by regression on the audits, which are decisions with a grade and feedback, and
-                    learned once these are many enough and agree
+                    preference of the judge, so that a question that is hard for all arms favours none
+    grade           a decision that lacks feedback so far, with the value that its grade predicts: by
+                    regression on the audits, the decisions with a grade and feedback, once these are
+                    enough and agree
 
 Source: the regression is the optimal weight of prediction-powered inference (Angelopoulos et al. 2023,
 arXiv:2311.01453), applied to one decision.
@@ -33,7 +33,7 @@ from armwise.feedback.training_log.router_contexts import read_contexts
 from armwise.number import Number
 
 EPISODE = "beside/"
-"""Prefix of the episodes of observations that are learned; such decisions are not in the log."""
+"""Prefix of the episodes of observations that are learned; such decisions exist in memory only."""
 
 CHUNK = 500
 """Examples whose observations are read at once."""
@@ -85,8 +85,8 @@ class Calibration:
     """How well a judge's grades predict feedback.
 
     Attributes:
-        audits: Decisions with a grade and feedback.
-        agreement: Correlation of both; 0 where one of them does not vary.
+        audits: Number of decisions with a grade and feedback.
+        agreement: Correlation of both; 0 if either is constant.
         slope: Change of the value for a unit of the grade, by least squares.
         grade: Mean grade.
         value: Mean quality.
@@ -121,7 +121,7 @@ class Calibration:
         return min(1.0, max(0.0, self.value + self.slope * (grade - self.grade)))
 
     def objection(self, also: Also) -> str:
-        """Return why grades may not be learned; empty where they may.
+        """Return why grades must not be learned yet; empty if they may be.
 
         >>> Calibration(12, 0.9, 1.0, 0.5, 0.5).objection(Also(judge=True))
         '12 decisions have a grade and feedback, and 50 are needed'
@@ -137,7 +137,7 @@ class Calibration:
 
 
 def moved(rule: RewardRule, metrics: Mapping[str, float], share: float) -> dict[str, float]:
-    """Return metrics moved by a share of their ranges, up for better, and cut to them.
+    """Return metrics moved by a share of their ranges, towards better if positive, and clipped to them.
 
     >>> from armwise.feedback.reward import Metric
     >>> rule = RewardRule(metrics={"right": Metric(), "errors": Metric(range=(0, 10), optimize="min")})
@@ -149,7 +149,7 @@ def moved(rule: RewardRule, metrics: Mapping[str, float], share: float) -> dict[
 
 
 def find_source(decision: Decision) -> ObservationSource | None:
-    """Return the source of the observation behind an example; None for an example of the training log."""
+    """Return the source of the observation behind an example; None: it is of the training log."""
     episode = decision.episode_id
     if decision.policy != LABELS or episode is None or not episode.startswith(EPISODE):
         return None
@@ -158,12 +158,12 @@ def find_source(decision: Decision) -> ObservationSource | None:
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """An observation in the log, beside the example of its decision if there is one.
+    """An observation in the log, with the example of its decision.
 
     Attributes:
         seq: Position in the log.
         what: The observation.
-        example_seq: Position of the example of its decision; None for none so far.
+        example_seq: Position of the example of its decision, once there is one.
         metrics: The metrics of that example; empty without feedback.
     """
 
@@ -178,11 +178,11 @@ class WithObservations:
 
     Args:
         store: The log.
-        rule: How it is joined.
-        also: What is learned.
-        first: Examples up to this position, where the recipe starts, are ignored.
-        after: Examples up to this position are learned, with their observations; at least `first`.
-        router: Digest of the router whose scores the contexts have; None if the recipe has no router.
+        rule: How the log is joined.
+        also: Observations that are learned.
+        first: Position where the recipe starts; examples up to it are ignored.
+        after: Position up to which examples and their observations have been learned; at least `first`.
+        router: Digest of the recipe's router, whose scores the contexts get.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class WithObservations:
     def _read(
         self, chunk: Sequence[Example]
     ) -> tuple[Mapping[int, list[_Observed]], Mapping[str, Decision], Mapping[str, Cost]]:
-        """Return what was observed at the positions of consecutive examples, and the decisions behind it."""
+        """Return the observations at the positions of consecutive examples, their decisions and costs."""
         o, last = t.observations.c, chunk[-1]
         ends = [example.by for example in chunk]
         of_chunk = o.decision_id.in_([example.decision.id for example in chunk])
@@ -278,7 +278,7 @@ class WithObservations:
     def _graded(
         self, example: Example, decision: Decision, cost: Cost, what: Observation
     ) -> Iterator[Example]:
-        """Yield a decision without feedback by its grade, if the judge may be believed so far."""
+        """Yield a decision that lacks feedback with the value its grade predicts, if calibration allows."""
         calibration = Calibration.of([(grade, value) for _, grade, value in self._audits])
         if what.value is not None and not calibration.objection(self._also):
             place = calibration.predict(what.value)
@@ -292,8 +292,8 @@ class Graded:
 
     Attributes:
         arm: Arm that answered.
-        grade: In [0, 1].
-        value: Quality by its feedback, in [0, 1]; None without any.
+        grade: The grade, in [0, 1].
+        value: Quality by its feedback, in [0, 1]; None: it has no feedback.
     """
 
     arm: str
@@ -327,10 +327,10 @@ def audited(
     Args:
         connection: A snapshot.
         rule: How the log is joined.
-        first: Examples up to this position do not count.
-        after: Nor do those after this one.
-        upto: Nor do grades after this position of the log.
-        limit: Return so many at most.
+        first: Position of the example before the first that counts.
+        after: Position of the last example that counts.
+        upto: Position of the log up to which grades count.
+        limit: Largest length of the list.
     """
     o, x = t.observations.c, t.examples.c
     where = (
@@ -350,7 +350,7 @@ def _observed(
     order: sa.ColumnElement[int] | None = None,
     limit: int | None = None,
 ) -> list[_Observed]:
-    """Return the observations that have a value, each beside the example of its decision."""
+    """Return the observations that have a value, each with the example of its decision."""
     o, x = t.observations.c, t.examples.c
     query = (
         sa.select(t.observations, x.seq.label("example_seq"), sa.cast(x.metrics, sa.Text).label("metrics"))
@@ -374,7 +374,7 @@ def _pair(rule: RewardRule, audit: _Observed) -> tuple[float, float]:
 
 
 def _label(decision: Decision, what: Observation) -> Decision:
-    """Return a decision as the label of an observation: no policy drew it."""
+    """Return a decision as the label of an observation."""
     return replace(
         decision,
         id=f"{decision.id}/{what.source}/{what.arm}",

@@ -1,9 +1,9 @@
-"""What one rater may teach: no more of what is learned, at once, than twice its share of what came before.
+"""Limit the share of each rater in the newest rated decisions that are learned.
 
-A key or an address that has rated little so far teaches at most a quarter of the newest decisions with a
-rating. One whose share grows may at most double it. A decision of which that leaves no value waits for its
-deadline, and is left out if there is still no room. Which ones are follows from the order of the training
-log and from who rated, never from values.
+A key or an address that has rated little so far may have at most `RewardRule.rater_share` of them; others at
+most twice their share of the decisions learned before. A decision whose values all exceed these limits waits
+for its deadline, and is left out if they still do. Which ones are left out depends on the order of the
+training log and on the raters, never on the values.
 """
 
 from collections import Counter, deque
@@ -17,24 +17,23 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 
 NEWEST = 20
-"""Newest rated decisions among which a rater has at most its share."""
+"""Number of the newest rated decisions in which the share of a rater is limited."""
 
 BEFORE = 1000
-"""Learned ones before these, of which a rater's usual share is taken."""
+"""Number of learned decisions before these, over which the usual share of a rater is computed."""
 
 GROWTH = 2.0
-"""By which factor a rater may exceed its usual share."""
+"""Factor by which a rater may exceed its usual share."""
 
 UNLIMITED = ""
-"""Rater of what judges and operators rate, and of what came without a key from an unknown address."""
+"""Rater of judges and operators, and of feedback that came without a key from an unknown address."""
 
 
 class RaterShares:
     """Shares of raters in the newest rated decisions of a training log, and in those learned before.
 
     Args:
-        most: Share of the newest ones that a rater may teach, in (0, 1], whatever its usual share is. With 1,
-            none is limited.
+        most: Share of the newest that every rater may have, in (0, 1]; with 1, raters are unlimited.
         rated: The last rated decisions, oldest first: the rater of each, and whether it was learned.
     """
 
@@ -47,9 +46,9 @@ class RaterShares:
             self.add(rater, learned=learned)
 
     def has_room(self, rater: str) -> bool:
-        """Return whether one more decision that this rater rated may be learned.
+        """Return whether another decision of this rater may be learned.
 
-        Nobody is limited before `NEWEST` decisions are behind the newest ones: shares are not known yet.
+        Limits begin once `NEWEST` decisions precede the newest ones: before, shares are unknown.
 
         >>> shares = RaterShares(0.25, [("app", True)] * 50)
         >>> for _ in range(10):
@@ -63,7 +62,7 @@ class RaterShares:
         return self._learned[rater] + 1 <= NEWEST * max(self._most, GROWTH * usual)
 
     def add(self, rater: str, *, learned: bool) -> None:
-        """Add the next rated decision; the oldest of the newest is of those before, if it was learned."""
+        """Add the next rated decision; the oldest of the newest moves to those before, if it was learned."""
         self._newest.append((rater, learned))
         if learned:
             self._learned[rater] += 1
@@ -84,7 +83,7 @@ def _less(counts: Counter[str], name: str) -> None:
 
 
 def read_newest(connection: sa.Connection, join: str) -> tuple[list[tuple[str, bool]], int]:
-    """Return the rated decisions that decide the shares, oldest first, and the number of the last one."""
+    """Return the rated decisions that determine the shares, oldest first, and the number of the last."""
     r = t.raters.c
     query = sa.select(r.seq, r.rater, r.learned).where(r.join == join).order_by(r.seq.desc())
     newest = connection.execute(query.limit(NEWEST - 1)).all()
@@ -97,12 +96,12 @@ def read_newest(connection: sa.Connection, join: str) -> tuple[list[tuple[str, b
 
 @dataclass(frozen=True, slots=True)
 class RaterCount:
-    """What of the newest rated decisions is of one rater.
+    """Counts of a rater among the newest rated decisions.
 
     Attributes:
-        rater: Public id of a key, or `address-` and a digest; empty for all that are not limited.
-        rated: Decisions that it rated and that are learned or left out.
-        left_out: Those of them that were not learned, since it had taught its share.
+        rater: Public id of a key, or `address-` and a digest; empty for unlimited raters.
+        rated: Decisions that it rated, learned or left out.
+        left_out: Decisions among these that were left out, since its share was used up.
     """
 
     rater: str
@@ -111,7 +110,7 @@ class RaterCount:
 
 
 def newest_counts(store: Store, join: str) -> Sequence[RaterCount]:
-    """Return who gave the newest ratings of a training log, who gave most first.
+    """Return the counts of the newest rated decisions of a training log by rater, largest first.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -126,7 +125,7 @@ def newest_counts(store: Store, join: str) -> Sequence[RaterCount]:
 
 
 def foremost(store: Store, rule: RewardRule) -> str | None:
-    """Return the rater who gave more of the newest ratings than it may teach; None for nobody.
+    """Return the most frequent rater among those that have used up their share, if any.
 
     Raises:
         LogUnavailableError: Try again later.

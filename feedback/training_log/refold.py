@@ -1,7 +1,7 @@
 """Verify and repair a training log by folding all facts again.
 
 The rows that learners have joined are compared with those that the same fold gives from the first fact on.
-Only rows that differ are kept, in a temporary file, so memory does not grow with the log or its damage.
+Only rows that differ are kept, in a temporary file, so memory is bounded whatever the log or its damage.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class RaterRow:
-    """A row that says who rated a decision."""
+    """A row with the rater of a decision."""
 
     seq: int
     decision_id: str
@@ -71,18 +71,18 @@ class RaterRow:
 
 
 class TableComparison:
-    """The rows of one table for a join, compared with those that are expected, which are numbered from 1.
+    """The rows of a table for a join, compared with the expected rows, which are numbered from 1.
 
     Args:
         table: The table, with the columns `join` and `seq`.
-        join: Whose rows.
-        row: What a row is read as: a class whose slots are columns.
+        join: Digest of the join whose rows are compared.
+        row: Class of a row, whose slots are columns.
 
     Attributes:
-        length: How many rows are expected so far.
-        wrong: How many are missing or differ.
-        surplus: How many there are besides the expected ones.
-        first: Description of the first difference; None if there is none.
+        length: Number of rows that are expected so far.
+        wrong: Number of rows that are missing or differ.
+        surplus: Number of rows besides the expected ones.
+        first: Description of the first difference, if any.
     """
 
     def __init__(self, table: sa.Table, join: str, row: type[TrainingRow] | type[RaterRow]) -> None:
@@ -96,7 +96,7 @@ class TableComparison:
         weakref.finalize(self, self._spool.close)
 
     def compare(self, connection: sa.Connection, rows: Sequence[TrainingRow] | Sequence[RaterRow]) -> None:
-        """Compare the next expected rows with those that are there, and keep the ones that differ."""
+        """Compare the next expected rows with the actual ones, and keep those that differ."""
         if not rows:
             return
         between = self._c.seq.between(rows[0].seq, rows[-1].seq)
@@ -121,7 +121,7 @@ class TableComparison:
             self.first = f"there are {self.surplus} rows besides the expected rows 1 to {self.length}"
 
     def repair(self, writing: Callable[[], AbstractContextManager[sa.Connection]]) -> None:
-        """Replace what differs, in transactions that `writing` begins."""
+        """Replace the rows that differ, in transactions that `writing` begins."""
         there = sa.delete(self._table).where(self._ours)
         beyond = sa.select(self._c.seq).where(self._ours, self._beyond).limit(CHUNK)
         for _ in range(0, self.surplus, CHUNK):
@@ -139,7 +139,7 @@ class TableComparison:
         return ~self._c.seq.between(1, self.length)
 
     def _spooled(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield the expected rows where the actual ones differ, with one chunk in memory at a time."""
+        """Yield the expected rows where the actual rows differ, with a chunk in memory at a time."""
         self._spool.seek(0)
         while rows := [orjson.loads(line) for line in islice(self._spool, CHUNK)]:
             yield rows
@@ -150,10 +150,10 @@ class Refold:
 
     Args:
         store: The log.
-        rule: How it is joined.
+        rule: How the log is joined.
 
     Attributes:
-        recorded: The recorded position of the join, as read last.
+        recorded: The recorded position of the join, as last read.
     """
 
     def __init__(self, store: Store, rule: RewardRule) -> None:
@@ -177,7 +177,7 @@ class Refold:
 
     @property
     def first(self) -> str | None:
-        """Description of the first difference; None if there is none."""
+        """Description of the first difference, if any."""
         if self._examples.first is not None:
             return self._examples.first
         if self._ended and self.position != self.recorded:
@@ -191,7 +191,7 @@ class Refold:
 
     @property
     def digests(self) -> tuple[str, str]:
-        """SHA-256 of the expected rows and position, and of the actual ones."""
+        """SHA-256 of the expected rows and position, and of the actual rows and position."""
         expected, actual = self._examples.expected.copy(), self._examples.actual.copy()
         if self._raters.length or self._raters.surplus:
             expected.update(self._raters.expected.digest())
@@ -209,7 +209,7 @@ class Refold:
         """Fold the log to the position of the join, and yield the expected examples, in order.
 
         Args:
-            on_progress: Called with the number of facts that are folded, and of all facts.
+            on_progress: Called with the number of folded facts, and of all facts.
 
         Raises:
             LogGapError: Facts are missing, so the expected examples are unknown.
@@ -226,13 +226,13 @@ class Refold:
                 yield from examples
 
     def repair(self, epoch: int) -> None:
-        """Replace the rows that differ, in short transactions, so that other writers need not wait long.
+        """Replace the rows that differ, in short transactions, so that other writers wait briefly.
 
-        If it is interrupted, rows are missing and it must be repeated. `finish` writes the position of the
-        join afterwards.
+        An interruption leaves rows missing: repeat it then. `finish` writes the position of the join
+        afterwards.
 
         Args:
-            epoch: The right to write; no learner has written since the last fact was folded.
+            epoch: The right to write; learners must not have written since the last fact was folded.
 
         Raises:
             SupersededError: A learner has taken over.
@@ -252,7 +252,7 @@ class Refold:
             yield connection
 
     def _go_on(self, connection: sa.Connection) -> list[TrainingRow] | None:
-        """Fold and compare the next facts, and return the rows they complete; None at the end."""
+        """Fold and compare the next facts, and return the rows they complete; None: the end is reached."""
         self.recorded, head = read_position(connection, self._join), read_head(connection)
         start, end = self._fold.seq, min(self._fold.seq + CHUNK, self.recorded.log_seq)
         if self.recorded.log_seq > head:

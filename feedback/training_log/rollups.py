@@ -1,12 +1,12 @@
-"""Sums of the log by time and arm, which a learner keeps: what a page shows of any window takes milliseconds.
+"""Sums of the log by time and arm, which the learner maintains so that any window is read in milliseconds.
 
-A fact is added to the stretch of time in which its decision was made, once: sums and positions are written
-together, and only where no other process has moved the positions meanwhile. Sums of another reward rule are
-dropped. Minutes are kept for two days, hours for ever. Rewards are added once decisions are settled
-(`settled`), in the order in which these were made: no sum has the quick feedback of a time alone.
+A fact is added once, to the stretch of time in which its decision was made: sums and positions are written
+together, unless another process has moved the positions meanwhile. Sums of another reward rule are dropped.
+Minutes are kept for two days, hours for ever. Rewards are added once decisions are settled (`settled`), in
+the order of the decisions, so that a sum is never biased towards quick feedback.
 
-It is also added to the stretch of the log in which its decision stands. These are short where the log begins
-and grow with it, so that a curve from the first decision on has few points however long the log is.
+A fact is also added to the stretch of the log that holds its decision. Stretches are short where the log
+begins and grow with it, so that a curve from the first decision on has few points however long the log is.
 """
 
 import hashlib
@@ -35,22 +35,22 @@ rollups, rollup_positions = t.rollups, t.rollup_positions
 COUNTS, SUMS = t.ROLLUP_COUNTS, t.ROLLUP_SUMS
 
 NOT_SERVED = (LABELS, *ELSEWHERE)
-"""Policies of decisions that are not added up: what is compared was served here, with at least the floor."""
+"""Policies of decisions that are left out: the sums compare arms that were served here, above the floor."""
 
 MINUTE, HOUR = 60, 3600
 """Widths of the stretches of time, in seconds."""
 
 LOG = 0
-"""Width by which the stretches of the log are stored: theirs differ, and follow from where they start."""
+"""Value of the column `width` for stretches of the log, whose lengths follow from where they start."""
 
 SHORTEST = 16
-"""Positions of the first stretches of the log."""
+"""Length in positions of the first stretches of the log."""
 
 DOUBLING = 32
-"""Stretches of the log each time that its length doubles."""
+"""Number of stretches of the log for each doubling of its length."""
 
 MINUTES_FOR_S = 2 * 24 * HOUR
-"""How long minutes are kept, by the time of the log."""
+"""Seconds for which minutes are kept, by the time of the log."""
 
 BATCH = 5000
 """Positions that are read at a time."""
@@ -63,7 +63,7 @@ Key = tuple[int, int, str, int]
 
 
 def find_stretch(position: int) -> tuple[int, int]:
-    """Return where the stretch of the log that holds a position starts, and how many positions it has.
+    """Return the start and the length of the stretch of the log that holds a position.
 
     >>> find_stretch(1), find_stretch(100), find_stretch(1024), find_stretch(1_000_000)
     ((0, 16), (96, 16), (1024, 32), (999424, 16384))
@@ -77,10 +77,10 @@ class Read:
     """How far the sums have read.
 
     Attributes:
-        log_seq: Facts up to this position are counted.
-        examples_seq: Rewards up to this position of the training log are,
-        rewarded_seq: of decisions up to this one of the log; those of further ones may still change.
-        left: Facts, examples and settled positions that are not.
+        log_seq: Position up to which facts are counted.
+        examples_seq: Position of the training log up to which rewards are counted.
+        rewarded_seq: Position up to which decisions were settled, so that their rewards are counted.
+        left: Number of facts, examples and settled positions that are still to be counted.
     """
 
     log_seq: int
@@ -90,7 +90,7 @@ class Read:
 
 
 def digest_rule(rule: RewardRule) -> str:
-    """Return the digest of all that decides the sums."""
+    """Return the digest of the rule and the limits that determine the sums."""
     return hashlib.sha256(json.dumps([rule.document, LIMITS]).encode()).hexdigest()
 
 
@@ -107,10 +107,10 @@ def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
     Args:
         store: The log.
         rule: Gives the rewards.
-        batch: Positions to read at most.
+        batch: Largest number of positions to read.
 
     Raises:
-        LogUnavailableError: Nothing was added, unless the response to the commit was lost.
+        LogUnavailableError: Try again later; a fact is never added twice.
     """
     sums: dict[Key, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     with store.reading() as connection:
@@ -146,13 +146,13 @@ def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
 
 
 def clear(store: Store) -> None:
-    """Drop the sums: they are added up again from the first fact. Raises LogUnavailableError."""
+    """Drop the sums; `advance` adds them up again from the first fact. Raises LogUnavailableError."""
     with store.writing() as connection:
         _clear(connection)
 
 
 def decided_elsewhere(store: Store, since: float) -> int:
-    """Return how many decisions since a time another system made or took part in; the sums have none of them.
+    """Return the number of decisions of the tap since a time, which the sums leave out.
 
     Args:
         store: The log.
@@ -165,9 +165,9 @@ def decided_elsewhere(store: Store, since: float) -> int:
 
 
 def first_start(store: Store) -> int | None:
-    """Return when the first decision was made, seconds since the epoch; None for an empty log.
+    """Return the time of the first decision, seconds since the epoch; None: the log is empty.
 
-    It is the begin of its minute while minutes are kept, and of its hour later.
+    It is rounded down to the minute while minutes are kept, and to the hour later.
     """
     first = sa.select(rollups.c.width, sa.func.min(rollups.c.start)).where(
         rollups.c.width.in_((MINUTE, HOUR))
@@ -185,8 +185,8 @@ class Sums:
     """Sums of a window by slot, arm and number of eligible arms.
 
     Attributes:
-        slot: From 0 at the begin of the window, shape (n,).
-        arm: Names, shape (n,).
+        slot: Number of the slot from the start of the window, from 0; shape (n,).
+        arm: Names of the arms, shape (n,).
         n_arms: Numbers of eligible arms, shape (n,).
         columns: Columns of `COUNTS` and `SUMS`, shape (n,), by name.
     """
@@ -197,7 +197,7 @@ class Sums:
     columns: Mapping[str, Floats]
 
     def where(self, rows: Flags) -> "Sums":
-        """Return some of the rows, from flags of shape (n,)."""
+        """Return the rows selected by flags of shape (n,)."""
         columns = {name: values[rows] for name, values in self.columns.items()}
         return Sums(self.slot[rows], self.arm[rows], self.n_arms[rows], columns)
 
@@ -211,8 +211,8 @@ def read(store: Store, since: int, until: int, step: int) -> Sums:
 
     Args:
         store: The log.
-        since: Begin of the window, seconds since the epoch; a multiple of the width.
-        until: End of the period.
+        since: Start of the window, seconds since the epoch; a multiple of the width.
+        until: End of the window, exclusive.
         step: Seconds of a slot: a multiple of an hour, or of a minute within the last two days.
 
     Raises:
@@ -232,7 +232,7 @@ def read(store: Store, since: int, until: int, step: int) -> Sums:
 
 
 def _read_sums(rows: Sequence[sa.Row[Any]]) -> Sums:
-    """Return rows of an arm, a slot, a number of eligible arms, and all columns."""
+    """Return the sums in rows of arm, slot, number of eligible arms, and all columns."""
     arm = np.array([row[0] for row in rows], dtype=np.object_)
     width = 2 + len(COUNTS) + len(SUMS)
     numbers = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), width).T
@@ -241,7 +241,7 @@ def _read_sums(rows: Sequence[sa.Row[Any]]) -> Sums:
 
 
 def by_position(store: Store) -> Sums:
-    """Return the sums of the whole log by stretch; the slot of a row is where its stretch starts.
+    """Return the sums of the entire log by stretch; the slot of a row is the start of its stretch.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -269,7 +269,7 @@ def newest_seconds(store: Store, limit: int) -> dict[str, list[float]]:
 
 @dataclass(frozen=True, slots=True)
 class Rewarded:
-    """What one decision adds to the sums of its arm.
+    """The contribution of a decision to the sums of its arm.
 
     Attributes:
         arm: The drawn arm.
@@ -285,12 +285,12 @@ class Rewarded:
 def newest_rewards(
     store: Store, rule: RewardRule, limit: int, criteria: listing.DecisionFilter
 ) -> list[Rewarded]:
-    """Return those of the newest examples that are settled and meet criteria.
+    """Return the settled ones of the newest examples that meet criteria.
 
     Args:
         store: The log.
         rule: Names the training log, and gives the rewards.
-        limit: Examples that are looked at.
+        limit: Number of the newest examples to read.
         criteria: Conditions on their decisions.
 
     Raises:
@@ -332,9 +332,9 @@ def newest_draws(
 
     Args:
         store: The log.
-        limit: How many at most.
-        criteria: Conditions on them; the newest `listing.WINDOW_BY_REWARD` positions are looked at.
-        upto: Position of the newest one that counts; None for the end of the log.
+        limit: Largest length of the list.
+        criteria: Conditions on the decisions; the newest `listing.WINDOW_BY_REWARD` positions are read.
+        upto: Position of the newest that counts; None: the end of the log.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -374,7 +374,7 @@ _DRAW = (
 _POSITION = ("log_seq", "examples_seq", "rewarded_seq")
 
 Positions = tuple[int, int, int]
-"""Facts that are counted, and rewards: of which examples, of which decisions."""
+"""The first three attributes of `Read`."""
 
 
 def _position(connection: sa.Connection, rule: RewardRule) -> Positions:
@@ -385,7 +385,7 @@ def _position(connection: sa.Connection, rule: RewardRule) -> Positions:
 
 
 def _left(connection: sa.Connection, rule: RewardRule, position: Positions, settled: int) -> int:
-    """Return how many facts, examples, and positions up to which decisions are settled, are not counted."""
+    """Return the number of facts, examples and settled positions that are still to be counted."""
     log_seq, examples_seq, rewarded_seq = position
     examples = read_position(connection, rule.join).examples_seq - examples_seq
     return read_head(connection) - log_seq + examples + max(0, settled - rewarded_seq)
@@ -397,7 +397,7 @@ def _clear(connection: sa.Connection) -> None:
 
 
 Addition = tuple[tuple[Any, ...], dict[str, float]]
-"""The draw that a fact belongs to, and what it adds."""
+"""The draw that a fact belongs to, and its contribution to the sums."""
 
 
 def _decisions(connection: sa.Connection, after: int, upto: int) -> Iterator[Addition]:
@@ -446,7 +446,7 @@ def _executions(connection: sa.Connection, after: int, upto: int) -> Iterator[Ad
 def _rewards(
     connection: sa.Connection, rule: RewardRule, before: Positions, after: Positions
 ) -> Iterator[Addition]:
-    """Yield the rewards between two positions: examples of decisions that are settled now, and late ones."""
+    """Yield the rewards between two positions: examples of newly settled decisions, and late examples."""
     x, d = t.examples.c, t.decisions.c
     now_settled = x.seq <= after[1], d.seq > before[2], d.seq <= after[2]
     late = x.seq > before[1], x.seq <= after[1], d.seq <= before[2]
@@ -461,7 +461,7 @@ def _rewarded(
     where: Iterable[sa.ColumnElement[bool]],
     *more: sa.ColumnElement[Any],
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, float], list[Any]]]:
-    """Yield the draw of examples that have a reward, what it adds, and more of their columns."""
+    """Yield the draw of examples that have a reward, its contribution, and the columns `more`."""
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     metrics = sa.cast(x.metrics, sa.Text)
     costs = len(log_rows.COST)
@@ -507,7 +507,7 @@ def _add(sums: dict[Key, dict[str, float]], additions: Iterable[Addition]) -> No
 
 
 def _rows(sums: Mapping[Key, Mapping[str, float]], width: int, oldest: float) -> list[dict[str, Any]]:
-    """Return the rows to add to the stretches of a width, but for those that began before `oldest`."""
+    """Return the rows to add to the stretches of a width that began at `oldest` or later."""
     rows: dict[tuple[int, str, int], dict[str, Any]] = {}
     for (minute, stretch, arm, n_arms), added in sums.items():
         if minute < oldest:

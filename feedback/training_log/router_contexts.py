@@ -1,15 +1,14 @@
-"""The contexts that a recipe learns from: as logged, with the scores of its own router.
+"""The contexts that a recipe learns from: as logged, but with the scores of the recipe's router.
 
-The router score of an arm is a feature of that arm. A decision has the scores of the router that served when
-it was made, and a recipe learns from those of its own:
+The router score of an arm is a feature of that arm. A decision has the scores of the router that served it;
+a recipe needs those of its router, and takes them from:
 
-    decided by a version with that router          the scores in its context
-    a canary with that router had a share of it    the scores that the canary saw
-    any other                                      the scores that were stored since, if any
+    decisions of a version with that router          the context
+    decisions of which a canary had that router      the scores that the canary saw
+    other decisions                                  the scores that were stored since, if any
 
-A score is stored once, by the process that needs it first, and never changed. So what is learned stays a
-function of the log. A recipe without a router of its own learns from contexts without the scores of promoted
-routers.
+A score is stored once, by the process that needs it first, and is final. So what is learned stays a function
+of the log. A recipe without a router learns from contexts stripped of the scores of promoted routers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,8 +33,8 @@ def with_router(store: Store, examples: Iterable[Example], router: str | None) -
 
     Args:
         store: The log.
-        examples: In any order.
-        router: Digest of the router of the recipe; None if it has none.
+        examples: Examples in any order.
+        router: Digest of the router of the recipe, if it has one.
     """
     if router is None and not _any_router(store):
         yield from examples
@@ -58,10 +57,10 @@ def read_contexts(
 
     Args:
         store: The log.
-        decisions: In any order.
-        router: Digest of the router of the recipe; None if it has none.
-        stored_since: Whether scores that were stored after the decision count. They are there by the time
-            that an example is learned, and may not be for a decision that is not an example yet.
+        decisions: Decisions in any order.
+        router: Digest of the router of the recipe, if it has one.
+        stored_since: Whether to use scores that were stored after the decision. An example has them by the
+            time it is learned; a decision that is still waiting may lack them.
     """
     numbers = {
         number for decision in decisions for number in (decision.version, decision.candidate) if number
@@ -89,15 +88,15 @@ def read_contexts(
 def unscored(
     store: Store, router: str, *, newest: int | None = None, join: str = "", after: int = 0, upto: int = 0
 ) -> list[tuple[str, str]]:
-    """Return the ids and questions of decisions for which the scores of a router are not known.
+    """Return the ids and questions of decisions that lack the scores of a router.
 
     Args:
         store: The log.
         router: Digest of the router.
-        newest: Look at so many of the newest decisions that can be learned; None for those of examples.
-        join: Digest of the training log that has these.
+        newest: Number of the newest explored decisions to return; None: return decisions of examples.
+        join: Digest of the training log that has the examples.
         after: Position in it of the example before the first.
-        upto: Position in it of the last one.
+        upto: Position in it of the last example.
     """
     query = _without_scores(sa.select(_d.id, _d.question), router)
     if newest is None:
@@ -111,14 +110,14 @@ def unscored(
 
 
 def leave_unscored(store: Store, router: str, before: str) -> None:
-    """Store that a router has no scores for decisions that have none so far; this is final.
+    """Store, finally, that decisions that lack scores of a router stay without them.
 
-    So every later reader learns from the same contexts as the first one.
+    So every later reader learns from the same contexts as the first.
 
     Args:
         store: The log.
         router: Digest of the router.
-        before: Id of the decision before which this holds.
+        before: Id of the decision before which all others are affected.
     """
     query = _without_scores(sa.select(_d.seq, _d.id), router).order_by(_d.seq.desc()).limit(CHUNK)
     with store.reading() as connection:
@@ -131,7 +130,7 @@ def leave_unscored(store: Store, router: str, before: str) -> None:
 
 
 def _without_scores(query: sa.Select[Any], router: str) -> sa.Select[Any]:
-    """Return a query of decisions for those for which the scores of a router are not known, and can be."""
+    """Narrow a query of decisions to those that lack the scores of a router and can still get them."""
     serving, canary = t.versions.alias(), t.versions.alias()
     query = query.outerjoin_from(
         t.decisions, t.router_scores, (_s.router == router) & (_s.decision_id == _d.id)
@@ -154,9 +153,9 @@ def read_decisions(store: Store, ids: Sequence[str]) -> list[Decision]:
 
 
 def store_scores(store: Store, router: str, scores: Mapping[str, Mapping[str, float] | None]) -> None:
-    """Store the scores of a router on decisions, by id and arm; None where it can give none, for good.
+    """Store the scores of a router on decisions, by id and arm; None: it has no scores for the decision.
 
-    Decisions that have scores by now keep these.
+    Decisions that already have scores keep them.
     """
     names = list(scores)
     for first in range(0, len(names), CHUNK):

@@ -1,12 +1,11 @@
-"""Which decisions of a log are settled: their rewards can change no more.
+"""Which decisions of a log are settled: their rewards are final.
 
-An estimate must not depend on when it is made. Soon after a decision only feedback that is quick is there:
-where good feedback is quicker than bad, or silence is a reward, the decisions that have a reward are a choice
-by what they earned. So what is estimated counts decisions by their age, whatever they have earned: those
-whose wait time has passed. Where hardly any waits of many, as after a simulation, all of them are settled at
-once, and stay so when more is decided.
+An estimate must not depend on when it is made. Soon after a decision only quick feedback has arrived: if good
+feedback is quicker than bad, or silence is a reward, the decisions that have a reward are selected by what
+they earned. So estimates select decisions by age instead: those whose wait time has passed. Where of many
+decisions hardly any still waits, as after a simulation, all are settled at once, and stay so.
 
-The gate counts what waits as the worst that it could be (`armwise.feedback.ope.gate`): it asks for `waiting`.
+The gate assumes the worst of decisions that wait (`armwise.feedback.ope.gate`): it reads `waiting`.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,9 +28,9 @@ class Settled:
     """The part of a log that is settled, by the time of the log.
 
     Attributes:
-        before: Decisions that were made before this time are; seconds since the epoch, infinite for all.
-        position: Decisions up to this position of the log are.
-        n_open: Number of explored decisions that are not.
+        before: Time before which all decisions are settled, seconds since the epoch; infinite: all are.
+        position: Position of the log up to which all decisions are settled.
+        n_open: Number of explored decisions that are open.
     """
 
     before: float = inf
@@ -40,18 +39,18 @@ class Settled:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the log is."""
+        """Whether the entire log is settled."""
         return self.before == inf
 
 
 def read(store: Store, rule: RewardRule) -> Settled:
-    """Return which part of a log is settled under a rule. Raises LogUnavailableError."""
+    """Return the settled part of a log under a rule. Raises LogUnavailableError."""
     with store.reading() as connection:
         return settled_at(connection, rule)
 
 
 def settled_at(connection: sa.Connection, rule: RewardRule) -> Settled:
-    """Return which part of a log is settled under a rule, as its join has read it."""
+    """Return the settled part of a log under a rule, as far as its join has read."""
     position, d = read_position(connection, rule.join), t.decisions.c
     some = sa.select(d.decided_at, d.seq).where(
         d.mode == Mode.EXPLORE, d.policy != LABELS, d.seq > position.idle_seq
@@ -71,9 +70,9 @@ class WaitingDecisions:
     """Decisions that wait for feedback.
 
     Attributes:
-        decisions: In the order in which they were made.
-        settled: When the first one was made that waits and is not among them, seconds since the epoch;
-            infinite where there is none.
+        decisions: The first that wait, in the order in which they were made.
+        settled: Time of the first decision that waits beyond these, seconds since the epoch; infinite: these
+            are all.
     """
 
     decisions: tuple[Decision, ...] = ()
@@ -88,18 +87,18 @@ def waiting(
     most: int,
     canaries: Collection[int] = (),
 ) -> WaitingDecisions:
-    """Return the decisions that still wait for feedback.
+    """Return the decisions that wait for feedback, as seen from position `upto` of the training log.
 
     A decision waits until it is learned, its arm has failed, or the log is past its deadline. One that was
-    learned after `upto` was waiting there.
+    learned after `upto` still waits there.
 
     Args:
         store: The log, which may be written meanwhile.
         rule: Defines when feedback is complete, and the wait time.
         upto: Position of the training log of the rule that was read last.
-        since: Only decisions since this time, seconds since the epoch; None for all.
-        most: Number of decisions to return at most, the first ones.
-        canaries: Only decisions in which one of these versions took part; empty for all.
+        since: Time of the first decision to return, seconds since the epoch; None: all are returned.
+        most: Largest number of decisions to return; the first are.
+        canaries: Versions of which at least one took part in the decision; empty: any decision.
     """
     decision_by_id = dict[str, Decision]()
     with store.reading() as connection:
@@ -120,9 +119,9 @@ def waiting(
 def _waiting(
     connection: sa.Connection, rule: RewardRule, upto: int, since: float | None
 ) -> tuple[sa.Select[Any], ...]:
-    """Return queries of decisions that were learned after a position, and of those not learned yet.
+    """Return three queries of decisions: learned after a position, open, and continued.
 
-    The last one is of draws that a turn continues which can still get feedback.
+    The third is of draws that a turn continues which can still get feedback.
     """
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     some = sa.select(*rows.DECISION).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
@@ -142,7 +141,7 @@ def _waiting(
 
 
 def _is_open(c: Any, rule: RewardRule, now: float) -> Sequence[sa.ColumnElement[bool]]:
-    """Return conditions on a decision, from its columns, that its own time is not over."""
+    """Return conditions on the columns of a decision that its wait time is still running."""
     # The first is implied by the second, but this column has an index.
     in_time = sa.or_(c.decided_at + rule.wait_s >= now, c.logged_at >= now)
     return c.logged_at >= now - rule.wait_s - GRACE_S, in_time

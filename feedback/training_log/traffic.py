@@ -13,7 +13,7 @@ _d = t.decisions.c
 
 
 def decisions_of_traffic(store: Store, join: str) -> int:
-    """Return how many decisions of the traffic, labels excluded, are in a training log.
+    """Return the number of decisions of the traffic, which excludes labels, in a training log.
 
     Args:
         store: The log.
@@ -31,7 +31,7 @@ def decisions_of_traffic(store: Store, join: str) -> int:
 
 
 def exists(store: Store) -> bool:
-    """Return whether the log holds any decision of the traffic."""
+    """Return whether the log has decisions of the traffic."""
     with store.reading() as connection:
         return connection.scalar(sa.select(_d.seq).where(_d.policy != LABELS).limit(1)) is not None
 
@@ -62,9 +62,9 @@ def confirmed_since(
     Args:
         store: The log.
         join: Digest of the rule by which it is joined.
-        metric: Confirms an answer by a value
-        least: above this one,
-        most: and below this one.
+        metric: Metric whose values confirm an answer.
+        least: Value above which a value confirms.
+        most: Value below which a value confirms.
         since: Seconds since the epoch, UTC.
     """
     e, x = t.executions.c, t.examples.c
@@ -86,12 +86,12 @@ def confirmed_since(
 
 
 def label_ids(store: Store, runs: Collection[int], *, others: bool) -> set[str]:
-    """Return the ids of the labels that some runs have inserted.
+    """Return the ids of the labels that runs have inserted.
 
     Args:
         store: The log.
-        runs: Their numbers.
-        others: Whether to include labels that no run has inserted.
+        runs: Numbers of the runs.
+        others: Whether to include labels that were inserted outside of a run.
     """
     of_runs = _d.episode_id.in_([name_episode(run) for run in runs])
     inserted = of_runs | _d.episode_id.is_(None) if others else of_runs
