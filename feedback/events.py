@@ -50,7 +50,7 @@ class Mode(StrEnum):
     """How the arm was chosen; only `EXPLORE` is learned from or evaluated."""
 
     EXPLORE = "explore"
-    """Drawn from the policy's distribution, floor mixed in."""
+    """Drawn from a distribution: by this service, by another system, or as a label; `policy` says which."""
     GREEDY = "greedy"
     """The caller asked for the most probable arm."""
     FORCED = "forced"
@@ -166,7 +166,8 @@ class Decision:
             decided, the version that gave `shadow`.
         mode: How the arm was chosen.
         decided_at: Seconds since the epoch, UTC.
-        deadline: Until when feedback counts, seconds since the epoch, UTC.
+        deadline: Until when the caller may expect feedback to count, seconds since the epoch, UTC; what is
+            learned follows from the rule of rewards.
         episode_id: Groups the decisions of one conversation.
         request_digest: Distinguishes a retry from another request under the same id; empty when unused.
         floor: Exploration floor, from which the distribution can be recomputed; None: unknown, as in

@@ -113,7 +113,7 @@ class Learner:
         self._policy = recipe.build(arms)
         self._known: int | None = None  # position of the last example learned
         self._version: Version | None = None
-        self._published = -1  # examples learned by the newest version that can be loaded
+        self._loadable_upto = -1  # examples learned by the newest version that can be loaded
         self._reported_at = timer()  # when it last published or logged its progress
         self.behind = False
         with store.reading() as connection:
@@ -138,13 +138,13 @@ class Learner:
         self._version = versions.latest(self._store, self.recipe.digest)
         if self._version is None:
             return
-        self._published = self._version.examples_seq
+        self._loadable_upto = self._version.examples_seq
         try:
             saved = load_checkpoint(self._store, self._policy, self._version)
         except PolicyError as error:
             # No replica can load it either, so it is published again.
             logger.warning("%s: replaying the log", error)
-            self._published -= 1
+            self._loadable_upto -= 1
             self._policy, self._known = resume_point(self._store, self._policy, self._version)
             return
         if saved.resumes_exactly:
@@ -170,7 +170,7 @@ class Learner:
         position = self._joiner.advance(self._clock())
         self._name_damage(position.log_seq)
         uncounted = rollups.advance(self._store, self._rule).left
-        n_learned = max(self.learned, self._published)
+        n_learned = max(self.learned, self._loadable_upto)
         if n_learned > position.examples_seq and not self._joiner.left:
             raise LogGapError(
                 f"{n_learned} examples were learned before, and the whole log gives {position.examples_seq}: "
@@ -193,10 +193,10 @@ class Learner:
             if self._timer() < self._reported_at + PUBLISH_S:
                 return None
             self._log_progress(position)
-        if self.learned <= self._published or (learning and self._version is None):
+        if self.learned <= self._loadable_upto or (learning and self._version is None):
             return None
         self._version = self._publish()
-        self._published = self.learned
+        self._loadable_upto = self.learned
         self._reported_at = self._timer()
         return self._version
 

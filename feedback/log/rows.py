@@ -246,12 +246,12 @@ def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, 
 # -- the turns of a conversation that an example stands for ----------------------------------------
 
 
-def read_turns(executions: Sequence[Execution]) -> dict[str, Any]:
+def sum_turns(executions: Sequence[Execution]) -> dict[str, Any]:
     """Return the summed cost of turns, as stored in a row of `examples`.
 
     >>> from armwise.feedback.events import Status
     >>> two = [Execution("d1", "a", Status.OK, Cost(steps=n, usd=0.5)) for n in (1, 2)]
-    >>> read_turns(two)["n"], read_turns(two)["cost"]["steps"], read_turns(two)["cost"]["usd"]
+    >>> sum_turns(two)["n"], sum_turns(two)["cost"]["steps"], sum_turns(two)["cost"]["usd"]
     (2, 3, 1.0)
     """
     costs = [execution.cost for execution in executions]

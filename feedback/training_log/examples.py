@@ -16,12 +16,12 @@ from typing import Any, Self
 from armwise.feedback.events import LABELS, Decision, Example
 from armwise.feedback.log import Store
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log.imported_turns import read_turns
 from armwise.feedback.training_log.join import read_examples
+from armwise.feedback.training_log.label_turns import read_turns
 from armwise.feedback.training_log.observed import Also, WithObservations
 from armwise.feedback.training_log.router_contexts import with_router
 
-EPISODE = "warm-start/"
+RUN_EPISODE = "warm-start/"
 """Prefix of the episodes of labels; the API refuses it in requests."""
 
 
@@ -74,15 +74,15 @@ def name_episode(run: int) -> str:
     >>> name_episode(7)
     'warm-start/7'
     """
-    return f"{EPISODE}{run}"
+    return f"{RUN_EPISODE}{run}"
 
 
 def find_run(decision: Decision) -> int | None:
     """Return the run that inserted a decision as a label, if one did."""
     episode = decision.episode_id
-    if decision.policy != LABELS or episode is None or not episode.startswith(EPISODE):
+    if decision.policy != LABELS or episode is None or not episode.startswith(RUN_EPISODE):
         return None
-    return int(episode.removeprefix(EPISODE))
+    return int(episode.removeprefix(RUN_EPISODE))
 
 
 def learned_examples(

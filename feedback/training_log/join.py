@@ -134,7 +134,7 @@ class TickFact:
     at: float
 
 
-Fact = DecisionFact | Executed | FeedbackFact | TickFact
+JoinedFact = DecisionFact | Executed | FeedbackFact | TickFact
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class Fold:
                 heapq.heappush(self._closings, (pending.closing, seq, name))
         return None
 
-    def apply(self, fact: Fact) -> list[Joined]:
+    def apply(self, fact: JoinedFact) -> list[Joined]:
         """Apply the next fact and return the decisions that become ready, in order.
 
         Raises:
@@ -273,7 +273,7 @@ class Fold:
         self.seq, self.at = fact.seq, max(self.at, fact.at)
         match fact:
             case DecisionFact():
-                self.reopen(fact, None)
+                self.open_decision(fact, None)
                 if fact.mode in (Mode.EXPLORE, Mode.CONTINUED) and not fact.past:
                     self.in_time.append(self.closing(fact))
             case Executed():
@@ -286,18 +286,18 @@ class Fold:
                     pending.apply_feedback(fact.feedback)
                 if not fact.more:
                     joined += self._settle(affected)
-        self._settle_together()
+        self._note_nearly_all_closed()
         return joined
 
-    def _settle_together(self) -> None:
+    def _note_nearly_all_closed(self) -> None:
         """Record this position as idle if at most `STRAGGLERS` of the decisions in time are open."""
         while self.in_time and self.in_time[0] < self.at:
             self.in_time.popleft()
         if len(self.in_time) >= TOGETHER and len(self._open) <= STRAGGLERS * len(self.in_time):
             self.idle_seq = self.seq
 
-    def reopen(self, fact: DecisionFact, status: Status | None) -> None:
-        """Restore a decision that was open at this position.
+    def open_decision(self, fact: DecisionFact, status: Status | None) -> None:
+        """Keep a decision until it is learned or its time is over; a turn joins the draw that it continues.
 
         Args:
             fact: The decision, with all feedback on it up to here.
@@ -308,15 +308,15 @@ class Fold:
             return
         if fact.mode is not Mode.EXPLORE or (status is not None and not self._teaches(status)):
             return
-        pending = self._opened(fact, status)
+        pending = self._pending(fact, status)
         self._open[fact.id] = pending
         heapq.heappush(self._closings, (pending.closing, fact.seq, fact.id))
         self._index(pending)
 
-    def reopen_conversation(self, facts: Sequence[tuple[DecisionFact, Status | None]]) -> None:
-        """Restore a draw that is open here with the turns that continue it, in the order of the log."""
+    def open_conversation(self, facts: Sequence[tuple[DecisionFact, Status | None]]) -> None:
+        """Keep a draw that is open here, with the turns that continue it, in the order of the log."""
         for fact, status in facts:
-            self.reopen(fact, status)
+            self.open_decision(fact, status)
         pending = self._open.get(facts[0][0].draw_id or "")
         # the draw id may name a turn, which stays open as long as the draw that it continues
         if pending is not None and not pending.continues and pending.closing < self.at:
@@ -327,7 +327,7 @@ class Fold:
         draw = self._open.get(fact.draw_id or "")
         if draw is None or not draw.is_kept or draw.closing < fact.logged_at:
             return
-        turn = self._opened(fact, status)
+        turn = self._pending(fact, status)
         draw.turns.append(turn)
         draw.closing = max(draw.closing, turn.closing)
         self._open[fact.id] = turn
@@ -339,13 +339,13 @@ class Fold:
 
     def metrics(self, fact: DecisionFact, status: Status) -> dict[str, float]:
         """Return the aggregated metrics of a decision with this status, from its earlier feedback."""
-        return self._rule.aggregate(self._counted(self._opened(fact, status)))
+        return self._rule.aggregate(self._counted(self._pending(fact, status)))
 
     def closing(self, fact: DecisionFact) -> float:
         """Return the time of the log after which a decision is closed, unless a turn continues it."""
         return max(self._deadline(fact), fact.logged_at) + GRACE_S
 
-    def _opened(self, fact: DecisionFact, status: Status | None) -> PendingDecision:
+    def _pending(self, fact: DecisionFact, status: Status | None) -> PendingDecision:
         pending = PendingDecision(
             seq=fact.seq,
             id=fact.id,
@@ -374,7 +374,7 @@ class Fold:
             return [] if pending is None else [pending]
         return [self._open[name] for _, name in self._episodes.get(feedback.episode_id or "", ())]
 
-    def _close(self, fact: Fact) -> list[Joined]:
+    def _close(self, fact: JoinedFact) -> list[Joined]:
         """Close the decisions whose closing time is before a fact."""
         closed: list[Joined] = []
         while self._closings and self._closings[0][0] < fact.at:
@@ -524,7 +524,7 @@ _FEEDBACK = (
 )
 
 
-def read_facts(connection: sa.Connection, after: int, upto: int) -> Iterator[Fact]:
+def read_facts(connection: sa.Connection, after: int, upto: int) -> Iterator[JoinedFact]:
     """Read the rows from position `after` + 1 to `upto`, and yield their facts in order."""
     e = t.executions.c
 
@@ -778,7 +778,7 @@ class Joiner:
         position = Position(end, fold.at, self._length + len(joined), fold.idle_seq)
         if end != start:
             with self._store.reading() as connection:
-                turns = read_turns(connection, joined)
+                turns = read_conversation_costs(connection, joined)
             self._write(joined, rated, position, turns)
         self._fold, self._length, self.left = fold, position.examples_seq, head - end
         self._n_rated += len(rated)
@@ -833,7 +833,7 @@ def rated_rows(ready: Sequence[Joined], after: int) -> list[dict[str, Any]]:
     ]
 
 
-def read_turns(connection: sa.Connection, joined: Sequence[Joined]) -> dict[str, dict[str, Any]]:
+def read_conversation_costs(connection: sa.Connection, joined: Sequence[Joined]) -> dict[str, dict[str, Any]]:
     """Return the summed costs of the turns of conversations, by the id of their draw.
 
     Raises:
@@ -847,7 +847,7 @@ def read_turns(connection: sa.Connection, joined: Sequence[Joined]) -> dict[str,
     if lost := [name for name in names if name not in executions]:
         raise LogGapError(f"the execution of {lost[0]!r} is missing, which continues a draw")
     return {
-        draw: log_rows.read_turns([executions[name] for name in turns]) for draw, turns in of_draws.items()
+        draw: log_rows.sum_turns([executions[name] for name in turns]) for draw, turns in of_draws.items()
     }
 
 
@@ -905,9 +905,9 @@ def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int, int]
         if decided.draw_id is not None:
             conversations[decided.draw_id].append((decided, status))
         elif fold.closing(decided) >= position.log_at:
-            fold.reopen(decided, status)
+            fold.open_decision(decided, status)
     for facts in conversations.values():
-        fold.reopen_conversation(sorted(facts, key=lambda fact: fact[0].seq))
+        fold.open_conversation(sorted(facts, key=lambda fact: fact[0].seq))
     return fold, position.examples_seq, n_rated
 
 

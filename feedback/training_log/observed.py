@@ -32,7 +32,7 @@ from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.router_contexts import read_contexts
 from armwise.number import Number
 
-EPISODE = "beside/"
+SOURCE_EPISODE = "beside/"
 """Prefix of the episodes of observations that are learned; such decisions exist in memory only."""
 
 CHUNK = 500
@@ -151,9 +151,9 @@ def moved(rule: RewardRule, metrics: Mapping[str, float], share: float) -> dict[
 def find_source(decision: Decision) -> ObservationSource | None:
     """Return the source of the observation behind an example; None: it is of the training log."""
     episode = decision.episode_id
-    if decision.policy != LABELS or episode is None or not episode.startswith(EPISODE):
+    if decision.policy != LABELS or episode is None or not episode.startswith(SOURCE_EPISODE):
         return None
-    return ObservationSource(episode.removeprefix(EPISODE))
+    return ObservationSource(episode.removeprefix(SOURCE_EPISODE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +380,7 @@ def _label(decision: Decision, what: Observation) -> Decision:
         id=f"{decision.id}/{what.source}/{what.arm}",
         policy=LABELS,
         version=0,
-        episode_id=EPISODE + what.source,
+        episode_id=SOURCE_EPISODE + what.source,
         shadow=(),
         candidate=0,
         share=0.0,

@@ -27,10 +27,10 @@ from armwise.feedback.training_log.join import (
     Position,
     confirm_epoch,
     rated_rows,
+    read_conversation_costs,
     read_facts,
     read_head,
     read_position,
-    read_turns,
     write_position,
 )
 
@@ -264,7 +264,7 @@ class Refold:
             return None
         ready = [each for fact in read_facts(connection, start, end) for each in self._fold.apply(fact)]
         joined = [each for each in ready if each.learned]
-        turns = read_turns(connection, joined)
+        turns = read_conversation_costs(connection, joined)
         rows = [
             TrainingRow(seq, each.decision_id, each.metrics, each.by, turns.get(each.decision_id))
             for seq, each in enumerate(joined, start=self._examples.length + 1)

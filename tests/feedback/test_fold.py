@@ -16,9 +16,9 @@ from armwise.feedback.training_log.join import (
     SPARE,
     DecisionFact,
     Executed,
-    Fact,
     FeedbackFact,
     Fold,
+    JoinedFact,
     TickFact,
 )
 
@@ -92,9 +92,9 @@ def shown(at: float = 105.0, name: str = "d1") -> FeedbackFact:
     return FeedbackFact(0, Feedback(name, name, received_at=at, kind=FeedbackKind.ACTIVATION))
 
 
-def placed(facts: Sequence[Fact]) -> list[Fact]:
+def placed(facts: Sequence[JoinedFact]) -> list[JoinedFact]:
     """Number the facts, and tell each decision what was said of it before, as the log is read."""
-    numbered: list[Fact] = []
+    numbered: list[JoinedFact] = []
     for seq, fact in enumerate(facts, start=1):
         if isinstance(fact, DecisionFact):
             earlier = [
@@ -111,7 +111,7 @@ def _about(item: Feedback, fact: DecisionFact) -> bool:
     return item.decision_id == fact.id or (item.decision_id is None and item.episode_id == fact.episode_id)
 
 
-def learned(how: RewardRule, *facts: Fact) -> list[tuple[int, str, dict[str, float]]]:
+def learned(how: RewardRule, *facts: JoinedFact) -> list[tuple[int, str, dict[str, float]]]:
     """Return what facts teach: the position that made it ready, the decision, its metrics."""
     fold = Fold(how)
     return [
@@ -408,9 +408,9 @@ def test_when_a_decision_is_learned_does_not_depend_on_the_value_of_its_reward(
     assert [name for name in one if name in other] == [name for name in other if name in one]
 
 
-def _world(how: RewardRule, turns: list[dict[str, Any]], world: int) -> Iterator[Fact]:
+def _world(how: RewardRule, turns: list[dict[str, Any]], world: int) -> Iterator[JoinedFact]:
     """Yield the facts of one of two worlds; silence and failures differ where they have a value."""
-    at, happens = 100.0, list[tuple[float, Fact]]()
+    at, happens = 100.0, list[tuple[float, JoinedFact]]()
     for number, turn in enumerate(turns):
         at, name = at + turn["gap_s"], f"d{number}"
         status = Status.ARM_FAILED if how.failed is not None and turn["failed"][world] else Status.OK
@@ -433,7 +433,7 @@ def _world(how: RewardRule, turns: list[dict[str, Any]], world: int) -> Iterator
     ],
     ids=lambda fact: type(fact).__name__,
 )
-def test_any_fact_closes_what_its_time_is_past(closes: Fact) -> None:
+def test_any_fact_closes_what_its_time_is_past(closes: JoinedFact) -> None:
     assert learned(rule(default=0.0), decided(), executed(), closes) == [(3, "d1", {})]
     assert learned(rule(default=0.0), decided(), executed(), TickFact(0, CLOSING)) == []
 
@@ -498,7 +498,7 @@ def test_weights_prices_and_ranges_do_not_join_anything_again() -> None:
 @pytest.mark.slow
 def test_what_was_learned_takes_no_memory_while_something_else_is_still_open() -> None:
     fold = Fold(rule().model_copy(update={"wait_time": "P7D"}))
-    facts: list[Fact] = [decided("open")]
+    facts: list[JoinedFact] = [decided("open")]
     for number in range(3 * SPARE):
         name = f"d{number}"
         facts += [decided(name, episode_id=f"e{number}"), executed(name), said(on=name)]
@@ -534,7 +534,7 @@ def closing_at(at: float) -> TickFact:
     return TickFact(0, at + WAIT_S + GRACE_S + 0.5)
 
 
-def joined_of(how: RewardRule, *facts: Fact) -> list[tuple[str, dict[str, float], tuple[str, ...]]]:
+def joined_of(how: RewardRule, *facts: JoinedFact) -> list[tuple[str, dict[str, float], tuple[str, ...]]]:
     fold = Fold(how)
     found = [one for fact in placed(facts) for one in fold.apply(fact)]
     assert fold.next_closing is not None or len(fold) == 0, "what is open is closed one day"
@@ -543,7 +543,7 @@ def joined_of(how: RewardRule, *facts: Fact) -> list[tuple[str, dict[str, float]
 
 @pytest.mark.parametrize("complete", Complete)
 def test_a_draw_has_the_means_of_its_turns(complete: Complete) -> None:
-    turns: list[Fact] = [kept(), executed(), said(1.0)]
+    turns: list[JoinedFact] = [kept(), executed(), said(1.0)]
     for name, number in (("d2", 0.5), ("d3", 0.0)):
         turns += [continued(name, 110.0), executed(name, at=111.0), said(number, 112.0, on=name)]
     turns += [said(0.25, 113.0, "thumb", on="d3")]
@@ -631,7 +631,7 @@ def test_turns_of_a_draw_that_failed_count_for_nothing(
 
 
 def test_two_draws_of_an_episode_have_their_own_turns() -> None:
-    facts: list[Fact] = [kept("d1"), executed("d1"), kept("d2", 101.0), executed("d2")]
+    facts: list[JoinedFact] = [kept("d1"), executed("d1"), kept("d2", 101.0), executed("d2")]
     facts += [continued("d3", 102.0, "d2"), executed("d3"), said(1.0, on="d3"), said(0.0, on="d1")]
     assert joined_of(rule(), *facts, closing_at(102.0)) == [
         ("d1", {"right": 0.0}, ()),
@@ -650,8 +650,8 @@ def test_a_turn_that_names_a_turn_leaves_that_open_where_a_fold_goes_on() -> Non
     facts = [kept("d1"), continued("d2", 105.0), continued("d3", 109.0), continued("d4", 110.0, draw="d2")]
     facts = [replace(fact, seq=seq) for seq, fact in enumerate(facts, start=1)]
     fold = Fold(rule(), len(facts), 105.0 + WAIT_S + GRACE_S + 0.5)
-    fold.reopen_conversation([(fact, Status.OK) for fact in facts[:3]])
-    fold.reopen_conversation([(facts[3], Status.OK)])
+    fold.open_conversation([(fact, Status.OK) for fact in facts[:3]])
+    fold.open_conversation([(facts[3], Status.OK)])
     assert len(fold) == 3
     (learned,) = fold.apply(replace(closing_at(109.0), seq=len(facts) + 1)) or [None]
     assert learned is None or learned.decision_id == "d1"

@@ -75,7 +75,7 @@ from armwise.feedback.events import LABELS, Context, Cost, Decision, Execution, 
 from armwise.feedback.log import Store
 from armwise.feedback.registry import arm_sets
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import examples, imported_turns, traffic
+from armwise.feedback.training_log import examples, label_turns, traffic
 
 Floats = NDArray[np.float64]
 
@@ -229,7 +229,7 @@ def turns(
     seen_as: str = "",
     run: int | None = None,
     clock: Callable[[], float] = time.time,
-) -> Iterator[imported_turns.PastTurn]:
+) -> Iterator[label_turns.LabelTurn]:
     """Yield the facts of each label.
 
     The id of a decision is a digest of the outcome of the arm on the question, of `seen_as` and of the run:
@@ -254,7 +254,7 @@ def turns(
         name = digest if run is None else f"{digest}{OF_RUN}{run}"
         arms = tuple(other for other, could in zip(labels.arms, labels.known[row], strict=True) if could)
         now = clock()
-        yield imported_turns.PastTurn(
+        yield label_turns.LabelTurn(
             Decision(
                 id=name,
                 context=contexts[row],
@@ -297,7 +297,7 @@ def _cost(amounts: Mapping[str, float]) -> Cost:
     return Cost(round(steps), round(read), round(written), retrieval_s, llm_s, usd)
 
 
-def compute_reward(turn: imported_turns.PastTurn, rule: RewardRule) -> float:
+def compute_reward(turn: label_turns.LabelTurn, rule: RewardRule) -> float:
     """Return the reward of a label."""
     reward = rule.reward(rule.aggregate(turn.feedback), turn.execution.cost)
     assert reward is not None  # every label has a value
@@ -538,9 +538,9 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
         while batch := list(islice(pending, BATCH)):
             unknown = [turn for turn in batch if label_digest(turn.decision.id) not in digests]
             new += (
-                len(imported_turns.missing_from_log(store, unknown))
+                len(label_turns.missing_from_log(store, unknown))
                 if settings.dry_run
-                else imported_turns.insert(store, unknown)
+                else label_turns.insert(store, unknown)
             )
             done += len(batch)
             for turn in batch:

@@ -30,7 +30,7 @@ from armwise.feedback.events import LABELS, Context, Cost, Decision, Example, Ex
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, versions
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import StartingPoint, imported_turns, take_epoch
+from armwise.feedback.training_log import StartingPoint, label_turns, take_epoch
 from armwise.feedback.training_log import examples as training_log_examples
 from armwise.feedback.training_log.settled import Settled, WaitingDecisions
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
@@ -320,8 +320,8 @@ def labelled(store: Store, run: int, question: str, arm: str, at: float) -> None
     }
     label = example(0, arm, question=question, **told).decision
     said = Feedback(f"{label.id}:f", label.id, "thumb", 1.0, received_at=at)
-    imported_turns.insert(
-        store, [imported_turns.PastTurn(label, Execution(label.id, arm, Status.OK, Cost()), (said,))]
+    label_turns.insert(
+        store, [label_turns.LabelTurn(label, Execution(label.id, arm, Status.OK, Cost()), (said,))]
     )
 
 

@@ -17,7 +17,7 @@ from armwise.feedback.errors import RebuiltError
 from armwise.feedback.events import LABELS, Decision, Execution, Feedback
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, promotions, versions
-from armwise.feedback.training_log import REBUILD, StartingPoint, examples, imported_turns, take_epoch
+from armwise.feedback.training_log import REBUILD, StartingPoint, examples, label_turns, take_epoch
 from tests.agent.asking import look_up, refused
 from tests.agent.fakes import Service
 from tests.agent.learning.test_learner import ARMS, BAGGED, EXACT, NOW, RULE, facts, live
@@ -38,7 +38,7 @@ def config(tmp_path: Path) -> AppConfig:
     return configured(log_url=f"sqlite:///{tmp_path / 'log.db'}")
 
 
-def label(number: int, run: int) -> imported_turns.PastTurn:
+def label(number: int, run: int) -> label_turns.LabelTurn:
     """A label that says of an arm what a turn of this number would."""
     decision, execution, feedback = facts(number)
     assert isinstance(decision, Decision)
@@ -46,7 +46,7 @@ def label(number: int, run: int) -> imported_turns.PastTurn:
     assert isinstance(feedback, Feedback)
     name = f"label-{number}.{run}"
     entered = {"policy": LABELS, "version": 0, "episode_id": examples.name_episode(run), "deadline": NOW}
-    return imported_turns.PastTurn(
+    return label_turns.LabelTurn(
         replace(decision, id=name, **entered),
         replace(execution, decision_id=name),
         (replace(feedback, id=f"{name}:thumb", decision_id=name, received_at=NOW),),
@@ -60,9 +60,9 @@ def a_learner(store: Store, recipe: Recipe) -> Learner:
 def labelled(store: Store, learner: Learner) -> None:
     """Let turns and labels of two runs come in and be joined, in the midst of one another."""
     live(store, range(10), learner)
-    imported_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
+    label_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
     live(store, range(10, 20), learner)
-    imported_turns.insert(store, [label(number, run=2) for number in range(200, 206)])
+    label_turns.insert(store, [label(number, run=2) for number in range(200, 206)])
     live(store, range(20, 30), learner)
 
 
@@ -102,7 +102,7 @@ def test_the_labels_of_a_run_change_whoever_starts_from_them_and_nobody_else(sto
     learner = a_learner(store, Recipe(EXACT, RULE))
     live(store, range(10), learner)
     before = versions.latest(store)
-    imported_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
+    label_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
     after = learner.step()
     assert before is not None
     assert after is not None
@@ -138,7 +138,7 @@ def test_a_candidate_that_has_learned_all_there_is_is_not_published_again(store:
 
 
 def test_a_candidate_may_be_there_before_any_learner(store: Store) -> None:
-    imported_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
+    label_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
     recipe = Recipe(EXACT, RULE, StartingPoint(runs=(1,)))
     candidate = publish_candidate(store, recipe, ARMS)
     assert (candidate.version, candidate.examples_seq) == (1, 0)
@@ -254,7 +254,7 @@ def test_a_learner_host_follows_a_promotion_and_the_way_back(
     monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
     configured, other = Recipe.configured(config), Recipe(LINEAR, RULE, StartingPoint(runs=(1,)))
     live(store, range(10), a_learner(store, configured))
-    imported_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
+    label_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
     ours, candidate = versions.latest(store), publish_candidate(store, other, ARMS)
     assert ours is not None
     (host,) = LearnerHost(config)._learners  # noqa: SLF001

@@ -22,7 +22,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import Version, versions
 from armwise.feedback.sources import LogSource
-from armwise.feedback.training_log import imported_turns, learned_examples, observed, take_epoch
+from armwise.feedback.training_log import label_turns, learned_examples, observed, take_epoch
 from armwise.feedback.training_log.examples import name_episode
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import kept
@@ -85,7 +85,7 @@ def live(config: AppConfig, store: Store, recipe: Recipe | None = None) -> Versi
         if n % 5 == 0:
             label = replace(drawn, id=f"label-{n}", policy=LABELS, version=0, episode_id=name_episode(1))
             said = value(label.id, at=label.decided_at)
-            imported_turns.insert(store, [imported_turns.PastTurn(label, execution(label.id), (said,))])
+            label_turns.insert(store, [label_turns.LabelTurn(label, execution(label.id), (said,))])
         if n % 7 == 0:
             learner.step()
     while learner.step() is not None or learner.behind:

@@ -27,7 +27,7 @@ from armwise.agent.policies.linear import LinUCB
 from armwise.feedback.events import LABELS, Context, Decision, Mode
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import versions
-from armwise.feedback.training_log import imported_turns
+from armwise.feedback.training_log import label_turns
 from tests.agent.asking import QUESTION, ask, forced, look_up, refused, tell
 from tests.agent.fakes import Preferring, Service
 from tests.feedback.conftest import decision, execution, value
@@ -315,9 +315,9 @@ async def test_under_another_salt_the_distribution_holds_and_the_draw_is_explain
 
 async def test_labels_have_no_policy_and_unknown_ids_no_decision(service: Service) -> None:
     label = replace(decision("label-1"), policy=LABELS, version=0)
-    imported_turns.insert(
+    label_turns.insert(
         service.point.store,
-        [imported_turns.PastTurn(label, execution("label-1"), (value("label-1", "thumb"),))],
+        [label_turns.LabelTurn(label, execution("label-1"), (value("label-1", "thumb"),))],
     )
     path = "/v1/decisions/label-1/verify"
     message = refused(await service.client.get(path), 409, "not_drawn", "decision_id")

@@ -11,17 +11,17 @@ from armwise.feedback.events import LABELS, Example
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
 from armwise.feedback.training_log.examples import StartingPoint, find_run, learned_examples, name_episode
-from armwise.feedback.training_log.imported_turns import PastTurn, insert
 from armwise.feedback.training_log.join import Joiner, read_examples, take_epoch
+from armwise.feedback.training_log.label_turns import LabelTurn, insert
 from armwise.feedback.training_log.observed import Also
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric(), "thumb": Metric()}, cost_weight=0.0, complete=Complete.ANY)
 
 
-def label(name: str, run: int | None = None, right: float = 1.0) -> PastTurn:
+def label(name: str, run: int | None = None, right: float = 1.0) -> LabelTurn:
     episode = None if run is None else name_episode(run)
-    return PastTurn(
+    return LabelTurn(
         replace(decision(name, at=100.0, wait_s=0.0), policy=LABELS, episode_id=episode),
         execution(name),
         (value(name, number=right, at=100.0), value(name, "thumb", 0.5, at=100.0)),
@@ -93,7 +93,7 @@ def test_labels_are_learned_as_they_are_joined(store: Store, aggregation: Aggreg
 
 
 def test_labels_are_read_chunk_by_chunk(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("armwise.feedback.training_log.imported_turns.CHUNK", 3)
+    monkeypatch.setattr("armwise.feedback.training_log.label_turns.CHUNK", 3)
     for first in range(0, 7, 2):
         insert(store, [label(f"label-{n}", 1) for n in range(first, min(first + 2, 7))])
     expected = [(0, f"label-{n}") for n in range(7)]

@@ -19,7 +19,15 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import raters
-from armwise.feedback.training_log.join import Fact, Fold, Joined, Joiner, TickFact, read_examples, take_epoch
+from armwise.feedback.training_log.join import (
+    Fold,
+    Joined,
+    JoinedFact,
+    Joiner,
+    TickFact,
+    read_examples,
+    take_epoch,
+)
 from armwise.feedback.training_log.raters import RaterShares
 from armwise.feedback.training_log.refold import Refold
 from tests.feedback.conftest import decision, execution
@@ -32,25 +40,25 @@ rated = st.integers(0, 2**32).map(
 )
 
 
-def by(fact: Fact, rater: str | None) -> Fact:
+def by(fact: JoinedFact, rater: str | None) -> JoinedFact:
     return replace(fact, feedback=replace(fact.feedback, rater=rater))  # type: ignore[call-overload, no-any-return, union-attr]
 
 
-def rating(name: str, rater: str | None, number: float = 1.0, at: float = 105.0) -> list[Fact]:
+def rating(name: str, rater: str | None, number: float = 1.0, at: float = 105.0) -> list[JoinedFact]:
     """A decision, its execution and its rating."""
     return [decided(name), executed(name), by(said(number, at, on=name), rater)]
 
 
-def ready(how: RewardRule, facts: Sequence[Fact]) -> list[Joined]:
+def ready(how: RewardRule, facts: Sequence[JoinedFact]) -> list[Joined]:
     fold = Fold(how)
     return [one for fact in placed(facts) for one in fold.apply(fact)]
 
 
-def usual(n: int = 60) -> list[Fact]:
+def usual(n: int = 60) -> list[JoinedFact]:
     return [fact for number in range(n) for fact in rating(f"u{number}", "app")]
 
 
-def flood(n: int, rater: str | None, number: float = 0.0) -> list[Fact]:
+def flood(n: int, rater: str | None, number: float = 0.0) -> list[JoinedFact]:
     return [fact for each in range(n) for fact in rating(f"g{each}", rater, number)]
 
 

@@ -11,8 +11,8 @@ from armwise.feedback.reward import Complete, Metric, RewardRule
 from armwise.feedback.training_log.join import (
     DecisionFact,
     Executed,
-    Fact,
     FeedbackFact,
+    JoinedFact,
     Joiner,
     TickFact,
     read_facts,
@@ -26,7 +26,7 @@ RULE = RewardRule(
 )
 
 
-def between(store: Store, after: int, upto: int) -> list[Fact]:
+def between(store: Store, after: int, upto: int) -> list[JoinedFact]:
     with store.reading() as connection:
         return list(read_facts(connection, after, upto))
 

@@ -6,8 +6,8 @@ from armwise.feedback.events import LABELS, Decision, Tick
 from armwise.feedback.log import Store, erasures
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log.examples import name_episode
-from armwise.feedback.training_log.imported_turns import PastTurn, insert
 from armwise.feedback.training_log.join import Joiner, take_epoch
+from armwise.feedback.training_log.label_turns import LabelTurn, insert
 from armwise.feedback.training_log.traffic import (
     asked_since,
     confirmed_since,
@@ -20,10 +20,10 @@ from tests.feedback.conftest import decision, execution, value
 RULE = RewardRule(metrics={"right": Metric()}, wait_time="PT1M")
 
 
-def label(name: str, run: int | None = None) -> PastTurn:
+def label(name: str, run: int | None = None) -> LabelTurn:
     episode = None if run is None else name_episode(run)
     made = replace(decision(name, at=100.0, wait_s=0.0), policy=LABELS, episode_id=episode)
-    return PastTurn(made, execution(name), (value(name, at=100.0),))
+    return LabelTurn(made, execution(name), (value(name, at=100.0),))
 
 
 def about(name: str, question: str) -> Decision:

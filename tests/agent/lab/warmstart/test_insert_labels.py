@@ -48,7 +48,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.registry import versions
 from armwise.feedback.reward import Metric, Prices, RewardError, RewardRule
 from armwise.feedback.sources import LogSource
-from armwise.feedback.training_log import Joiner, imported_turns, read_examples, take_epoch, traffic
+from armwise.feedback.training_log import Joiner, label_turns, read_examples, take_epoch, traffic
 from tests.agent.asking import join, look_up
 from tests.agent.evaluation.test_evaluate import turn
 from tests.agent.fakes import CONFIG, DIM, Service
@@ -74,7 +74,7 @@ def seen(outcomes: Outcomes) -> list[Context]:
     return [describe(question.text, FeatureSpec(words=0)) for question in outcomes.questions]
 
 
-def entered(outcomes: Outcomes, rule: RewardRule = RULE, **options: Any) -> list[imported_turns.PastTurn]:
+def entered(outcomes: Outcomes, rule: RewardRule = RULE, **options: Any) -> list[label_turns.LabelTurn]:
     metrics = options.pop("metrics", {"right": "em"})
     labels = choose_labels(outcomes, rule, metrics, options.pop("arms", ARMS), **options)
     return list(turns(labels, seen(outcomes), clock=lambda: 5.0))
@@ -456,7 +456,7 @@ def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives
     )
     warmed(whole, path)
     with monkeypatch.context() as patch:
-        patch.setattr(imported_turns, "insert", dying_after(2))
+        patch.setattr(label_turns, "insert", dying_after(2))
         with pytest.raises(LogUnavailableError):
             warmed(killed, path)
     found = []
@@ -476,11 +476,11 @@ def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives
     assert end_of_whole == end_of_killed
 
 
-def dying_after(commits: int) -> Callable[[Store, Sequence[imported_turns.PastTurn]], int]:
+def dying_after(commits: int) -> Callable[[Store, Sequence[label_turns.LabelTurn]], int]:
     """Return what enters so many batches, and then finds the disk full."""
-    left, real = iter(range(commits)), imported_turns.insert
+    left, real = iter(range(commits)), label_turns.insert
 
-    def enter_or_die(store: Store, batch: Sequence[imported_turns.PastTurn]) -> int:
+    def enter_or_die(store: Store, batch: Sequence[label_turns.LabelTurn]) -> int:
         if next(left, None) is None:
             raise LogUnavailableError("the disk is full")
         return real(store, batch)
@@ -532,7 +532,7 @@ def test_every_label_is_learned_once_and_in_order_whenever_feedback_is_complete(
     joiner.advance(10_000.0)
     given = list(turns(labels, seen(outcomes), clock=lambda: 10_000.0 - ago_s))
     for first in range(0, len(given), 199):
-        imported_turns.insert(store, given[first : first + 199])
+        label_turns.insert(store, given[first : first + 199])
         joiner.advance(10_001.0)
     for second in range(30):
         joiner.advance(11_000.0 + second)

@@ -34,7 +34,7 @@ from armwise.feedback.events import LABELS
 from armwise.feedback.log import Store
 from armwise.feedback.ope import GateSpec
 from armwise.feedback.registry import ActivePolicy, Run, Version, active_policy, promotions, runs, versions
-from armwise.feedback.training_log import StartingPoint, examples, imported_turns, take_epoch
+from armwise.feedback.training_log import StartingPoint, examples, label_turns, take_epoch
 from tests.agent.evaluation.test_evaluate import ARMS, turn
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import trained
@@ -610,7 +610,7 @@ class BrokenError(Exception):
     ("step", "broken"),
     [
         ("gather", "armwise.agent.lab.warmstart.label_sources.digest_file"),
-        ("enter", "armwise.feedback.training_log.imported_turns.insert"),
+        ("enter", "armwise.feedback.training_log.label_turns.insert"),
         ("learn", "armwise.agent.lab.warmstart.run.publish_candidate"),
         ("evaluate", "armwise.agent.lab.warmstart.run.run_evaluation"),
         ("decide", "armwise.feedback.registry.promotions.record"),
@@ -723,16 +723,16 @@ def test_what_is_said_as_the_run_promotes_holds_the_candidate(
 def test_after_a_run_that_died_while_it_entered_labels_the_next_one_enters_them_all(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.gate, left, real = PROMOTE, iter(range(2)), imported_turns.insert
+    world.gate, left, real = PROMOTE, iter(range(2)), label_turns.insert
 
-    def dying(store: Store, batch: Sequence[imported_turns.PastTurn]) -> int:
+    def dying(store: Store, batch: Sequence[label_turns.LabelTurn]) -> int:
         if next(left, None) is None:
             raise LogUnavailableError("the machine is gone")
         return real(store, batch)
 
     with monkeypatch.context() as patch:
         patch.setattr("armwise.agent.lab.warmstart.labels.BATCH", 10)
-        patch.setattr(imported_turns, "insert", dying)
+        patch.setattr(label_turns, "insert", dying)
         patch.setattr(runs, "finish", lambda *_: None)  # who is dead records nothing
         with pytest.raises(RunFailedError):
             world.warmed()

@@ -9,15 +9,15 @@ from armwise.feedback.errors import ConflictError
 from armwise.feedback.events import LABELS, Decision, Example, FeedbackKind, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Complete, Metric, RewardRule
-from armwise.feedback.training_log.imported_turns import PastTurn, insert, missing_from_log, read_turns
 from armwise.feedback.training_log.join import Joiner, read_examples, take_epoch
+from armwise.feedback.training_log.label_turns import LabelTurn, insert, missing_from_log, read_turns
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={name: Metric() for name in ("right", "thumb", "other")}, cost_weight=0.0)
 
 
-def past(name: str) -> PastTurn:
-    return PastTurn(
+def past(name: str) -> LabelTurn:
+    return LabelTurn(
         replace(decision(name, at=100.0, wait_s=0.0), policy=LABELS),
         execution(name),
         (value(name, at=100.0), value(name, "thumb", 0.5, at=100.0)),
@@ -32,7 +32,7 @@ def test_a_turn_is_entered_whole_and_once(store: Store) -> None:
     assert insert(store, []) == 0
     record = store.record("c")
     assert record is not None
-    assert PastTurn(record.decision, record.execution or execution("?"), record.feedback) == past("c")
+    assert LabelTurn(record.decision, record.execution or execution("?"), record.feedback) == past("c")
     counts = store.counts()
     assert (counts["decisions"], counts["executions"], counts["feedback"]) == (4, 4, 8)
 

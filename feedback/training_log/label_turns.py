@@ -15,7 +15,7 @@ CHUNK = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class PastTurn:
+class LabelTurn:
     """A decision with its execution and its feedback."""
 
     decision: Decision
@@ -23,7 +23,7 @@ class PastTurn:
     feedback: tuple[Feedback, ...]
 
 
-def missing_from_log(store: Store, turns: Sequence[PastTurn]) -> list[PastTurn]:
+def missing_from_log(store: Store, turns: Sequence[LabelTurn]) -> list[LabelTurn]:
     """Return the turns whose decision the log lacks, in order; pass a few thousand turns at most."""
     ids = [turn.decision.id for turn in turns]
     with store.reading() as connection:
@@ -31,7 +31,7 @@ def missing_from_log(store: Store, turns: Sequence[PastTurn]) -> list[PastTurn]:
     return [turn for turn in turns if turn.decision.id not in logged]
 
 
-def insert(store: Store, turns: Sequence[PastTurn]) -> int:
+def insert(store: Store, turns: Sequence[LabelTurn]) -> int:
     """Commit the turns that the log lacks, in order and in one transaction; return their number.
 
     A decision and its feedback are committed together, so the join finds both, whatever the deadline.
@@ -49,7 +49,7 @@ def insert(store: Store, turns: Sequence[PastTurn]) -> int:
     return len(new)
 
 
-def read_turns(store: Store, episodes: Sequence[str]) -> Iterator[PastTurn]:
+def read_turns(store: Store, episodes: Sequence[str]) -> Iterator[LabelTurn]:
     """Yield the labels of some episodes as they were inserted, in the order of the log.
 
     Later feedback on a label is left out, as in the training log.
@@ -72,7 +72,7 @@ def read_turns(store: Store, episodes: Sequence[str]) -> Iterator[PastTurn]:
         for name in ids:
             decision = decisions[name]
             inserted = tuple(item for item in feedback[name] if item.received_at <= decision.decided_at)
-            yield PastTurn(decision, executions[name], inserted)
+            yield LabelTurn(decision, executions[name], inserted)
         if len(rows_of_chunk) < CHUNK:
             return
         after = rows_of_chunk[-1].seq
