@@ -27,6 +27,9 @@ class Policy(Protocol):
         resumes_exactly: Whether `load(save())` followed by `learn` gives the same state as if never saved.
             If False, the state is recovered by replaying the log.
 
+    Threads: a replica only asks the object that it serves, perhaps from several threads at once, so what
+    `probabilities` keeps for itself needs a lock; the learner teaches an object of its own from one thread.
+
     A class may have further members, which the catalogue reads:
 
     - `reads_context = False`: its distribution is the same in every context.
