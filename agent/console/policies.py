@@ -102,8 +102,8 @@ class RecipeRow:
         configured: Whether it is the configured recipe.
         run: The warm start that it comes from, if any.
         promotion: Newest promotion of the recipe under this configuration, if any.
-        serving: Its version that decides now, if any.
-        canaries: Its versions that are canaries, with their shares of the traffic.
+        serving: Version of the recipe that decides now, if any.
+        canaries: Versions of the recipe that are canaries, with their shares of the traffic.
         problem: Why it cannot be served here; empty if it can.
     """
 

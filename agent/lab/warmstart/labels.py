@@ -237,7 +237,7 @@ def turns(
     Args:
         labels: The labels.
         contexts: Context of each question, shape (n_questions,).
-        seen_as: Digest of how the contexts were made: a question with other features is another label.
+        seen_as: How the contexts were made, as a text: a question with other features is another label.
         run: The warm start that inserts them; None: every recipe learns them.
         clock: Seconds since the epoch.
     """
@@ -571,7 +571,7 @@ def _known(store: Store, beside: OtherLabels | None) -> set[str]:
 
 
 def seen_as(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) -> str:
-    """Return a digest of a context's inputs besides the question: features, encoder, arms, profiles.
+    """Return the inputs of a context besides the question, as JSON: features, encoder, arms, profiles.
 
     Raises:
         ModelNotFoundError: The model of the backbone cannot be found.

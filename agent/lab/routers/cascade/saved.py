@@ -45,7 +45,7 @@ class CascadeFacts(BaseModel):
 
     Attributes:
         format: Version of the folder.
-        spec: Its stages, and how it was fitted.
+        spec: Stages of the cascade, and how it was fitted.
         calibrations: Calibrations of each stage.
         thresholds: Threshold of each stage except the last.
         digests: Digests of the files of its routers, by name.
