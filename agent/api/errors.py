@@ -1,4 +1,4 @@
-"""The errors of the HTTP surface: one table, from which statuses, exception handlers and the page are made.
+"""The errors of the HTTP interface: one table, from which statuses, handlers and the page are generated.
 
 `python -m armwise.agent.api.errors` prints the table as Markdown.
 """
@@ -43,7 +43,7 @@ from armwise.feedback.events import Status
 from armwise.feedback.reward import RewardError, UnknownMetricError
 
 LOG_UNUSABLE = (LogUnavailableError, SchemaError, LogGapError, BehindError)
-"""What is raised while the log as a whole cannot be used, whatever is read or written."""
+"""Exceptions of a log that cannot be used at all."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class ErrorKind:
         when: When it is answered, for the page.
         retryable: Whether the same request may succeed later.
         raised_by: Exceptions that are answered with it, each with the field at fault. A subclass may have
-            a row of its own.
-        ends: How the turn ended that is answered with it.
+            another row.
+        ends: Status of turns that are answered with it.
         framework: Whether it is the answer to an `HTTPException` of its status.
     """
 
@@ -306,7 +306,7 @@ HANDLED = (
     *(TurnError, ask.UnansweredError, RequestValidationError, HTTPException),
     *(_CODE_OF_EXCEPTION.keys() - {Exception}),
 )
-"""What a route may raise besides `ApiError`; `translate` turns it, as any other exception, into one."""
+"""Exceptions of routes besides `ApiError`; `translate` turns any exception into one."""
 
 
 @dataclass(eq=False)  # not frozen: the server clears the traceback of an exception that it has answered
@@ -317,12 +317,12 @@ class ApiError(Exception):
         code: One of `ERRORS`, which has its status.
         message: For people; names the offending value and what would be right.
         param: The field at fault.
-        decision_id: The decision that is kept nevertheless, if one was made.
+        decision_id: Id of the decision, if one was logged.
         retry_after_s: Seconds after which a retry may succeed.
-        final: Whether the same request can only be refused from now on: under its idempotency key, or as
-            long as no operator mends something.
-        reasons: Why the gate holds a candidate, or each item of a batch was refused; None for other errors.
-        meter: Which limit of a key is used up; None for other errors.
+        final: Whether the same request will be refused from now on: under its idempotency key, or until an
+            operator intervenes.
+        reasons: Reasons why the gate holds a candidate, or errors of the items of a batch.
+        meter: The limit of a key that is used up.
     """
 
     code: str
@@ -346,13 +346,13 @@ class ApiError(Exception):
 
     @property
     def _type(self) -> str:
-        """The type that OpenAI's clients know it by."""
+        """The type of the error in OpenAI's API."""
         if self.status == 429:
             return self.meter or ("insufficient_quota" if not self.retryable else "invalid_request_error")
         return "server_error" if self.status >= 500 or self.status == 408 else "invalid_request_error"
 
     def shown_to(self, caller: Caller) -> "ApiError":
-        """Return it with ids as the caller knows them."""
+        """Return the error with ids as the caller knows them."""
         reasons = None if self.reasons is None else list(map(caller.shown, self.reasons))
         decision_id = self.decision_id and caller.shown_id(self.decision_id)
         return replace(self, message=caller.shown(self.message), reasons=reasons, decision_id=decision_id)
@@ -429,13 +429,13 @@ def _of_framework(error: HTTPException) -> ApiError:
 
 
 _SOURCES = ("body", "query", "path", "header")
-"""First parts of a location: where FastAPI found the value, which is not part of the field's name."""
+"""First parts of a location, where FastAPI names the source of a value; fields are named without them."""
 
 _BRANCHES = {"<item>", "<batch>", "<actions>", "<arms>", "<one>", "<many>", "<object>", "[key]"}
 """Parts of a location that name a branch of a union, or a key: pydantic's names, not the client's."""
 
 LONGEST_PARAM = 300
-"""Characters of the name of a field, which may hold a key of the client's."""
+"""Most characters of the name of a field, which may include a client's key of an object."""
 
 
 def _invalid(error: RequestValidationError) -> ApiError:

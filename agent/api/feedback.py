@@ -1,4 +1,4 @@
-"""`/v1/feedback` and the activation of deferred decisions: feedback is checked and kept item by item."""
+"""`/v1/feedback` and the activation of deferred decisions: feedback is checked and stored item by item."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ class CheckedFeedback:
     fact: Feedback
 
     def kept(self, receipt: Receipt) -> FeedbackReceipt:
-        """Count it, and return the reply that its sender gets."""
+        """Count the item, and return the reply to its sender."""
         self.point.telemetry.fed_back(self.fact, receipt)
         assert receipt.status is not None
         fact, shown = self.fact, self.caller.shown_id
@@ -87,16 +87,16 @@ async def feedback(
 async def keep_each(
     point: DecisionPoint, caller: Caller, items: Sequence[object], names: Sequence[str | None]
 ) -> list[FeedbackReceipt | ApiError]:
-    """Keep items by themselves, and return for each the reply that its sender gets, or its error.
+    """Store items independently, and return the reply to each, or its error.
 
     Args:
         point: Has the log.
-        caller: Who sent them.
-        items: What was sent, each as `FeedbackItem` has it, or the error that it is refused with.
-        names: The id of an item without one; None for none.
+        caller: The sender.
+        items: The items as JSON, in the form of `FeedbackItem`, or the error for which an item is refused.
+        names: Default id of each item.
 
     Raises:
-        ApiError: No item was kept.
+        ApiError: No item was stored.
     """
     checked = [_item_or_error(point, caller, *item) for item in zip(items, names, strict=True)]
     outcomes = iter(await _accept([item for item in checked if isinstance(item, CheckedFeedback)]))
@@ -153,17 +153,17 @@ async def keep_all(
     *items: FeedbackItem,
     key: str | None = None,
 ) -> list[FeedbackReceipt]:
-    """Keep items of one decision or episode together, and return the replies that their sender gets.
+    """Store items of one decision or episode together, and return the replies to them.
 
     Args:
         point: Has the log.
-        caller: Who sent them.
-        items: What was sent.
-        key: The id of the first item without one, and the beginning of that of the others.
+        caller: The sender.
+        items: The items.
+        key: Default id of the first item, and prefix of the default ids of the others.
 
     Raises:
-        RewardError, ApiError, ForeignIdError, StoreError: One is refused; none of them is kept unless the
-            log refuses it.
+        RewardError, ApiError, ForeignIdError, StoreError: An item is refused. The others are stored only if
+            it was the log that refused it.
     """
     checked = check_all(point, caller, *items, key=key)
     receipts = []
@@ -177,7 +177,7 @@ async def keep_all(
 def check_all(
     point: DecisionPoint, caller: Caller, *items: FeedbackItem, key: str | None = None
 ) -> list[CheckedFeedback]:
-    """Return checked items of one decision or episode; see `keep_all`, which keeps them."""
+    """Check items of one decision or episode; see `keep_all`, which stores them."""
     names = [key if key is None or not index else f"{key}:{index}" for index in range(len(items))]
     return [check_feedback(point, caller, *pair) for pair in zip(items, names, strict=True)]
 
@@ -185,12 +185,12 @@ def check_all(
 def check_feedback(
     point: DecisionPoint, caller: Caller, item: FeedbackItem, key: str | None = None
 ) -> CheckedFeedback:
-    """Return checked feedback, at the point that its id begins with, or else at the given one.
+    """Check feedback, at the point that its id begins with, or else at the given one.
 
     Raises:
-        RewardError: The metric is not declared, or does not take the value.
+        RewardError: The metric is not declared, or the value is out of its range.
         ApiError: It retracts a value without its `feedback_id`.
-        ForeignIdError: An id names a project that is not the caller's.
+        ForeignIdError: An id names the project of another caller.
     """
     point = find_owner(point, item.decision_id or item.episode_id or "")
     caller = caller_at(point, caller)
@@ -218,19 +218,19 @@ def check_feedback(
 
 
 def _rater(point: DecisionPoint, caller: Caller) -> str | None:
-    """Return who may teach its share alone by what a caller sends; see `Feedback.rater`."""
+    """Return the rater of a caller's feedback, whose influence is limited; see `Feedback.rater`."""
     if caller.address is not None:
         return point.store.draw_secret.rater_at(caller.address)
     return caller.key if caller.source in (None, "user") else ""
 
 
 def _read(point: DecisionPoint, caller: Caller, item: FeedbackItem) -> tuple[float | None, dict[str, str]]:
-    """Return the number of an item, and what it says besides.
+    """Return the number of an item, and its further fields.
 
     Raises:
-        RewardError: The metric is not declared, or does not take the value.
-        ApiError: It is not text where one was expected, or no pair.
-        ForeignIdError: The other decision is of another project.
+        RewardError: The metric is not declared, or the value is out of its range.
+        ApiError: The value is not the expected text or pair.
+        ForeignIdError: The other decision belongs to another project.
     """
     name, value = item.metric_name, item.value
     content = {} if item.comment is None else {COMMENT: item.comment}
@@ -252,7 +252,7 @@ def _read(point: DecisionPoint, caller: Caller, item: FeedbackItem) -> tuple[flo
 
 
 def _pair(point: DecisionPoint, caller: Caller, item: FeedbackItem) -> dict[str, str]:
-    """Return a preference, with ids as the log has them. Raises ApiError, ForeignIdError."""
+    """Return a preference with stored ids. Raises ApiError, ForeignIdError."""
     pair = item.value
     if not isinstance(pair, Preference) or item.decision_id is None:
         message = (
@@ -318,7 +318,7 @@ async def _commit(point: DecisionPoint, items: Sequence[Feedback]) -> Sequence[R
             receipts = iter(await commit)
             await _trace(point, left)
             break
-        except (ConflictError, TooMuchFeedbackError) as error:  # the others stay together without it
+        except (ConflictError, TooMuchFeedbackError) as error:  # the others are committed without it
             refused[id(error.fact)] = error
         except StoreError as error:
             refused |= dict.fromkeys(map(id, left), error)
@@ -327,7 +327,7 @@ async def _commit(point: DecisionPoint, items: Sequence[Feedback]) -> Sequence[R
 
 
 async def _trace(point: DecisionPoint, items: Sequence[Feedback]) -> None:
-    """Record feedback in the trace of its request, linked to that of its turn; nothing without a trace."""
+    """Record feedback in the trace of its request, if there is one, linked to that of its turn."""
     if not tracing.traceparent():
         return
     (item, *_), turn = items, ""
@@ -340,7 +340,7 @@ async def _trace(point: DecisionPoint, items: Sequence[Feedback]) -> None:
 
 
 def _hint(rule: RewardRule, fact: Feedback, status: FeedbackStatus) -> str | None:
-    """Return what to do about feedback that does not count, or not yet; None where it counts."""
+    """Return advice on feedback that does not count, or not yet; None: it counts."""
     match status:
         case FeedbackStatus.PENDING_DECISION:
             what = "decision" if fact.decision_id else "decision of this episode"

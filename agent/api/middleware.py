@@ -1,7 +1,7 @@
-"""What every request passes before its handler: its host, its key, its rate, its body; the decision point.
+"""The checks of every request before its handler: host, key, rate and body; and its decision point.
 
-Without keys the service is open: suitable for one machine, not for a network. How the clients of another
-API send their key, its adapter says in a `ApiDialect`.
+Without keys the service is open, which suits a single machine but not a network. An `ApiDialect` describes
+how the clients of another API send their key.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @functools.cache
 def require(*scopes: Scope) -> Any:
-    """Return a dependency that refuses a request whose key has none of these scopes."""
+    """Return a dependency that checks that the key of a request has one of these scopes."""
 
     # a coroutine: FastAPI runs a plain function in a thread
     async def check(request: Request) -> None:
@@ -46,7 +46,7 @@ async def _service(request: Request) -> Service:
 
 
 AppService = Annotated[Service, Depends(_service)]
-"""What the decision points of the application share."""
+"""The resources that the decision points of the application share."""
 
 
 async def _service_caller(request: Request) -> Caller:
@@ -65,7 +65,7 @@ async def _point(
         str, Query(description="The decision point; an id that begins with its name says the same.")
     ] = DEFAULT_POINT,
 ) -> DecisionPoint:
-    """Return the point that the id in a path names, or else the query. Raises ApiError."""
+    """Return the point named by the id in the path, or else by the query. Raises ApiError."""
     ids = request.path_params
     return find_owner(find_point(service, point), ids.get("decision_id") or ids.get("episode_id", ""))
 
@@ -92,13 +92,13 @@ def find_point(service: Service, name: str) -> DecisionPoint:
 
 
 def find_owner(point: DecisionPoint, name: str) -> DecisionPoint:
-    """Return the decision point that an id begins with; the given one where it begins with none."""
+    """Return the decision point that an id begins with, by default the given one."""
     head, colon, _ = name.partition(":")
     return point.service.points.get(head, point) if colon and head != DEFAULT_POINT else point
 
 
 def locate(point: DecisionPoint, path: str) -> dict[str, str]:
-    """Return the header that says where something of a decision point is."""
+    """Return the Location header of a resource of a decision point."""
     return {"location": path if point.name == DEFAULT_POINT else f"{path}?point={point.name}"}
 
 
@@ -109,15 +109,15 @@ def caller_at(point: DecisionPoint, caller: Caller) -> Caller:
 
 
 def identify_caller(point: DecisionPoint, request: Request) -> Caller:
-    """Return who sent a request, at a decision point, with the address where there is no key."""
+    """Return the caller of a request at a decision point, with its address if it has no key."""
     caller = caller_at(point, request.state.caller)
     return caller if caller.key is not None else replace(caller, address=read_address(request))
 
 
 def read_address(request: Request) -> str | None:
-    """Return the address that a request came from; None where it is not known.
+    """Return the address that a request came from, if known.
 
-    A replica has no address of a client: the proxy in front of it names it, and takes out what others named.
+    The proxy in front of a replica sends the address of a client, and removes what others have sent.
     """
     if request.client is not None and request.client.host:
         return request.client.host
@@ -125,28 +125,28 @@ def read_address(request: Request) -> str | None:
 
 
 def at_model(point: DecisionPoint, caller: Caller, model: str) -> tuple[DecisionPoint, Caller]:
-    """Return the point that a model names, if it names one, and the caller there. Raises ApiError."""
+    """Return the point that a model names, or the given one, and the caller there. Raises ApiError."""
     if model.startswith(asking.POINT):
         point = find_point(point.service, model.removeprefix(asking.POINT).partition("/")[0])
     return point, caller_at(point, caller)
 
 
 METRICS = "/metrics"
-"""Path that needs no key, and shows more to one that may read."""
+"""Path that needs no key, and shows more with the scope `read`."""
 
 WITHOUT_KEY = frozenset(
     ("/health", "/health/decides", "/ready", METRICS, "/openapi.json", *pages.PUBLIC),
 )
-"""Paths that need no key; every other one does, whether there is a route or not."""
+"""Paths that need no key; all others do, with or without a route."""
 
 NOT_SNIFFED = (b"x-content-type-options", b"nosniff")
-"""Header with which a browser takes a response for what it is declared as."""
+"""Header by which a browser trusts the declared type of a response."""
 
 FOR_ANY_SITE = (
     (b"access-control-allow-origin", b"*"),
     (b"cross-origin-resource-policy", b"cross-origin"),
 )
-"""Headers with which a page of any site may read a response, also a refusal."""
+"""Headers with which pages of any site may read a response, including refusals."""
 
 NOBODY = Caller(None, frozenset())
 
@@ -160,12 +160,12 @@ def _authorization(headers: Mapping[bytes, bytes]) -> str:
 
 @dataclass(frozen=True)
 class ApiDialect:
-    """How the clients of another API differ from those of OpenAI's, which its adapter says.
+    """How the clients of another API differ from OpenAI's.
 
     Attributes:
-        path: What the paths of the API begin with.
-        authorization: Returns what the header `Authorization` would be, from the headers of a request.
-        answers_refusals: Whether its routes answer what is refused here, except to pages of other sites: the
+        path: Prefix of the paths of the API.
+        authorization: Returns the equivalent of the header `Authorization`, from the headers of a request.
+        answers_refusals: Whether its routes answer refused requests, except from pages of other sites: the
             refusal is passed on in the state of the request, without a caller.
     """
 
@@ -174,12 +174,12 @@ class ApiDialect:
     answers_refusals: bool = False
 
     def speaks(self, path: str) -> bool:
-        """Return whether a path is one of the API."""
+        """Return whether a path belongs to the API."""
         return path == self.path or path.startswith(f"{self.path}/")
 
 
 OURS = ApiDialect("")
-"""That of every other path: the key is a header."""
+"""The dialect of all other paths: the key is in the header `Authorization`."""
 
 
 def _find_dialect(path: str, dialects: Sequence[ApiDialect]) -> ApiDialect:
@@ -187,16 +187,16 @@ def _find_dialect(path: str, dialects: Sequence[ApiDialect]) -> ApiDialect:
 
 
 class RequestGuard:
-    """Check the host, the key and the rate of a request before its body is read, and that body.
+    """Checks the host, the key and the rate of a request before its body is read, and then the body.
 
     Args:
         app: The application behind it.
-        keyring: Knows the keys.
-        quota: Counts their requests.
-        hosts: Knows the names of the service.
-        limits: Bytes of a body, and seconds in which it must be there.
+        keyring: The keys.
+        quota: Counts requests of keys.
+        hosts: The host names of the service.
+        limits: Most bytes of a body, and seconds in which it must arrive.
         refused: Called with the code of each refusal.
-        dialects: Those of other APIs.
+        dialects: Dialects of other APIs.
     """
 
     def __init__(
@@ -253,10 +253,9 @@ class RequestGuard:
         await self._app(scope, self._limited(receive), send)
 
     def _refuse_other_sites(self, method: str, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse what a page of another site has a browser send, which may need no key.
+        """Refuse requests that a page of another site makes a browser send, other than following a link.
 
-        Pages cannot set these headers. Following a link is the one thing that another site may cause;
-        programs send neither header.
+        Pages cannot set the headers that are checked, and programs send neither of them.
 
         Raises:
             ApiError: The request comes from a page of another site.
@@ -283,7 +282,7 @@ class RequestGuard:
         return self._keyring.caller(dialect.authorization(headers))
 
     def _check_length(self, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse a body that is declared too large. Raises ApiError."""
+        """Check the declared length of a body. Raises ApiError."""
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._bytes:
             raise self._too_large
@@ -299,7 +298,7 @@ class RequestGuard:
 
         async def limited() -> Message:
             nonlocal received, whole
-            if whole:  # only the end of the connection can come
+            if whole:  # only the end of the connection can follow
                 return await receive()
             try:
                 async with asyncio.timeout_at(deadline):
@@ -318,7 +317,7 @@ class RequestGuard:
 
 
 def _with_headers(send: Send, headers: Callable[[], Iterable[tuple[bytes, bytes]]]) -> Send:
-    """Return a channel that adds to the response the headers that it lacks, as they are when it begins."""
+    """Return a channel that adds missing headers to a response, evaluated when it begins."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -334,11 +333,11 @@ def _with_headers(send: Send, headers: Callable[[], Iterable[tuple[bytes, bytes]
 
 
 class ErrorBoundary:
-    """Answer what nobody expects with 500, so that no exception leaves the application.
+    """Answers unexpected exceptions with 500, so that they never leave the application.
 
-    The server closes the connection of an exception, also where it is answered: the proxy would have sent the
-    next request on it, of anybody. A response that has begun is not ended as if it were whole: the server
-    closes its connection, which nobody else uses meanwhile.
+    If they did, the server would close the connection even after an answer, and the proxy may have sent the
+    next request, of any client, on it. After a response has begun, the server closes the connection, so that
+    the response does not appear complete.
 
     Args:
         app: The application behind it.
@@ -389,6 +388,6 @@ def answer_errors(app: FastAPI) -> None:
 
 
 def _allowed(request: Request) -> str:
-    """Return the methods of every route of a path: the framework names those of the first alone."""
+    """Return the methods of all routes of a path; the framework lists only those of the first."""
     routes = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
     return ", ".join(sorted({method for route in routes for method in getattr(route, "methods", None) or ()}))

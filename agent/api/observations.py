@@ -1,10 +1,10 @@
-"""`/v1/observations`: decisions that another system made are checked, and kept item by item.
+"""`/v1/observations`: decisions of another system are checked and stored item by item.
 
-    item            checked field by field, its arms by the names that the point has for them
-    decision        with what the policy would have drawn from, in the shadow, by the version that serves now
-    execution       its cost and how it ended; with the decision and its metrics in one commit
+    item            checked field by field, its arms mapped to the names of the point
+    decision        with the shadow distribution of the version that serves now
+    execution       its cost and status; in one commit with the decision and its metrics
 
-An item with the id of a decision that was made here for its caller to carry out has the execution of it.
+An item with the id of a decision that was made here for its caller to carry out reports the execution.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ REFUSED = (
     *(RewardError, ApiError, asking.AskError, ForeignIdError, ForbiddenError),
     *(ArmError, FeatureError, PolicyError, StoreError),
 )
-"""What is wrong with one item, or with what is computed for it; the others are kept."""
+"""Errors for which a single item is refused, while the others are stored."""
 
 TOGETHER = 50
-"""Items after which other requests have a turn: each takes about as long as a decision."""
+"""Items after which other requests get a turn, as each item takes about as long as a decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class CheckedObservation:
 
     Attributes:
         point: The decision point.
-        caller: Who sent it.
+        caller: The sender.
         ask: The question, and its id in the log.
-        observed: What was decided.
-        execution: How it ended.
-        metrics: Value of each metric, checked.
+        observed: The decision.
+        execution: The outcome.
+        metrics: Checked values of metrics.
     """
 
     point: DecisionPoint
@@ -69,7 +69,7 @@ class CheckedObservation:
     metrics: Sequence[Feedback]
 
     def receipt(self, status: str, seq: int, *, evaluable: bool) -> ObservationReceipt:
-        """Count it, and return the reply that its sender gets."""
+        """Count the item, and return the reply to its sender."""
         self.point.telemetry.tapped(self.observed.drawn, status)
         return construct(
             ObservationReceipt,
@@ -120,16 +120,16 @@ async def observations(
 async def keep_each(
     point: DecisionPoint, caller: Caller, items: Sequence[object], names: Sequence[str | None]
 ) -> list[ObservationReceipt | ApiError]:
-    """Keep items by themselves, and return for each the reply that its sender gets, or its error.
+    """Store items independently, and return the reply to each, or its error.
 
     Args:
-        point: Where items go that name no other point.
-        caller: Who sent them.
-        items: What was sent, each as `ObservationItem` has it.
-        names: The id of an item without one; None for none.
+        point: Default point of items.
+        caller: The sender.
+        items: The items as JSON, in the form of `ObservationItem`.
+        names: Default id of each item.
 
     Raises:
-        ApiError: No item was kept.
+        ApiError: No item was stored.
     """
     checked = [_item_or_error(point, caller, *pair) for pair in zip(items, names, strict=True)]
     stored_decisions = await _known([item for item in checked if isinstance(item, CheckedObservation)])
@@ -155,7 +155,7 @@ async def keep_each(
 def _outcome(
     begun: "ObservationReceipt | Exception | asyncio.Task[ObservationReceipt]",
 ) -> ObservationReceipt | Exception:
-    """Return what became of an item. Raises what nothing expects."""
+    """Return the receipt or the error of an item. Raises unexpected exceptions."""
     if not isinstance(begun, asyncio.Task):
         return begun
     try:
@@ -165,7 +165,7 @@ def _outcome(
 
 
 Known = Mapping[tuple[str, str], tuple[Decision, int]]
-"""Decisions that are in the log already with their positions, by point and id."""
+"""Decisions that are in the log already, with their positions, by point and id."""
 
 
 async def _known(items: Sequence[CheckedObservation]) -> Known:
@@ -183,7 +183,7 @@ async def _known(items: Sequence[CheckedObservation]) -> Known:
 async def _begun(
     item: CheckedObservation, stored_decisions: Known
 ) -> "ObservationReceipt | Exception | asyncio.Task[ObservationReceipt]":
-    """Queue the commit of an item, and return it; or its receipt or error, where there is no commit."""
+    """Queue the commit of an item, and return it; or its receipt or error, if it needs none."""
     try:
         if row := stored_decisions.get((item.point.name, item.ask.decision_id)):
             return await _again(item, *row)
@@ -211,11 +211,11 @@ async def _committed(
 
 
 async def _again(item: CheckedObservation, logged: Decision, seq: int) -> ObservationReceipt:
-    """Return the receipt of an item whose id is in the log: it was sent before, or says how a decision ended.
+    """Return the receipt of an item whose id is in the log: a repeat, or the execution of a decision.
 
     Raises:
-        AskError: It is another one.
-        StoreError: It cannot be committed.
+        AskError: The logged decision is a different one.
+        StoreError: The item cannot be committed.
     """
     shown, evaluable = item.caller.shown_id(logged.id), bool(logged.probabilities)
     if logged.policy == OBSERVED:
@@ -251,13 +251,13 @@ def _item_or_error(
 def check_observation(
     point: DecisionPoint, caller: Caller, item: ObservationItem, key: str | None = None
 ) -> CheckedObservation:
-    """Return a checked item, at the point that it names.
+    """Check an item, at the point that it names.
 
     Raises:
         AskError: A field is out of its range, or names an arm that is not live.
-        RewardError: A metric is not declared, or does not take the value.
-        ForeignIdError: An id names a project that is not the caller's.
-        ForbiddenError: It has metrics, and the key may send no feedback.
+        RewardError: A metric is not declared, or its value is out of range.
+        ForeignIdError: An id names the project of another caller.
+        ForbiddenError: It has metrics, and the key may not send feedback.
         ApiError: The point takes no observations.
     """
     if item.point is not None:
@@ -294,7 +294,7 @@ def check_observation(
 
 
 def _observed(point: DecisionPoint, item: ObservationItem, now: float) -> ObservedDecision:
-    """Return what was decided, on live arms. Raises AskError."""
+    """Return the decision of an item, on live arms. Raises AskError."""
     drawn = asking.find_arm(point, item.arm, "arm")
     named = item.arms and dict.fromkeys(asking.find_arm(point, name, "arms") for name in item.arms)
     if item.distribution is not None:
@@ -319,7 +319,7 @@ def _observed(point: DecisionPoint, item: ObservationItem, now: float) -> Observ
 
 
 def _probabilities(propensity: float | None, n_arms: int) -> tuple[float, ...]:
-    """Return the distribution as far as the propensity of the first arm says it.
+    """Return the distribution as far as the propensity of the first arm determines it.
 
     >>> _probabilities(0.75, 2), _probabilities(1.0, 3), _probabilities(0.5, 3), _probabilities(None, 3)
     ((0.75, 0.25), (1.0, 0.0, 0.0), (0.5,), ())
@@ -338,7 +338,7 @@ def _probabilities(propensity: float | None, n_arms: int) -> tuple[float, ...]:
 
 
 def _at(point: DecisionPoint, item: ObservationItem, now: float) -> float:
-    """Return when it was decided: not in the future, and while feedback counts. Raises AskError."""
+    """Return the checked time of the decision: in the past, while feedback still counts. Raises AskError."""
     if item.at is None:
         return now
     at, wait_s = item.at.timestamp(), point.config.reward.wait_s

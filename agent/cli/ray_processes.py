@@ -1,9 +1,9 @@
 """The processes of Ray that a service depends on: which of them are missing, and whether they come back.
 
-    Ray's own                  nothing starts them again: without one, the service ends at once
-    the controller, ingress    Ray starts them again: a failure in the background, the end after minutes
+    Ray's own                  never restarted: if one is missing, the service ends at once
+    the controller, ingress    restarted by Ray: a background failure; after minutes, the service ends
 
-The decision is `Absences`, which knows no process and no clock; `RayProcesses` has both.
+`Absences` decides from observations; `RayProcesses` observes the processes and has the clock.
 """
 
 import os
@@ -24,13 +24,13 @@ from armwise.agent.cli.options import POINT
 from armwise.agent.run_folder import RAY_STARTED
 
 LOOK_S = 1.0
-"""Pause between two looks at the processes."""
+"""Pause between two observations of the processes."""
 
 MOST_S = 5.0
-"""How much of the time between two looks counts: a process that was suspended has seen no absence."""
+"""Most seconds between two observations that count as absence, since this process may have been suspended."""
 
 SAID_S = 5.0
-"""Absence of what Ray starts again that is a failure in the background."""
+"""Absence in seconds after which a process that Ray restarts is reported as a background failure."""
 
 
 class Role(StrEnum):
@@ -52,31 +52,31 @@ PROGRAMS = {
     Role.CONTROLLER: re.compile(r"ray::ServeController\b.*"),
     Role.INGRESS: re.compile(r"ray::ServeReplica:.*:Ingress\b.*"),
 }
-"""What the processes call themselves: Ray adds the method that an actor executes."""
+"""Patterns of process titles, to which Ray adds the method that an actor executes."""
 
 STARTED_AGAIN = (Role.CONTROLLER, Role.INGRESS)
-"""Those that Ray starts again, which takes minutes on a busy machine."""
+"""Processes that Ray restarts, which takes minutes on a busy machine."""
 
 PATIENCE_S = dict.fromkeys(Role, 2.0) | dict.fromkeys(STARTED_AGAIN, 300.0)
-"""How long each may be missing."""
+"""Seconds that each process may be missing."""
 
 STARTING_S = 25.0
-"""How long Ray's own may be missing while Ray starts, if its control service is: it may begin anew."""
+"""Seconds that Ray's processes may be missing while Ray starts, if its control service is: it may retry."""
 
 
 class ProcessLostError(Exception):
-    """A process has ended without which the service cannot go on; the message says which, and what to do."""
+    """A process that the service needs has ended; the message names it and the remedy."""
 
 
 class Absences:
-    """How long processes have been missing, by looks at which are there.
+    """How long processes have been missing, by repeated observations.
 
     Args:
-        expected: Those that are there from the start; others are expected once they were there, or ended.
-        starting: Whether Ray starts, which may end all of them and begin anew.
+        expected: Processes that run from the start; others are expected once they were observed.
+        starting: Whether Ray is starting, which may end all processes and retry.
 
     Attributes:
-        missing_s: Seconds for which a process that is expected has been missing.
+        missing_s: Seconds for which each expected process has been missing.
     """
 
     def __init__(self, expected: Iterable[Role] = (), *, starting: bool = False) -> None:
@@ -86,12 +86,12 @@ class Absences:
         self.missing_s: dict[Role, float] = {}
 
     def look(self, there: Collection[Role], now: float, ended: Collection[Role] = ()) -> None:
-        """Take up which processes are there.
+        """Record an observation.
 
         Args:
-            there: Those with a process that runs.
-            now: Seconds since some moment; of a step, `MOST_S` counts at most, and none back.
-            ended: Those with a process that has ended, seen running before or not.
+            there: Roles with a running process.
+            now: Seconds; a step counts between 0 and `MOST_S`.
+            ended: Roles with a process that has ended, observed running before or not.
         """
         passed_s = 0.0 if self._looked_at is None else min(max(now - self._looked_at, 0.0), MOST_S)
         self._looked_at = now
@@ -105,7 +105,7 @@ class Absences:
 
     @property
     def lost(self) -> list[Role]:
-        """Those that have been missing for too long; where Ray's own are among them, all of those."""
+        """Processes that have been missing for too long; if any of Ray's own is, all of Ray's own."""
         begins_anew = self._starting and Role.CONTROL in self.missing_s
         least_s = STARTING_S if begins_anew else 0.0
         late = [
@@ -116,7 +116,7 @@ class Absences:
 
     @property
     def said(self) -> list[Role]:
-        """Those that have been missing for longer than a restart takes."""
+        """Processes that have been missing for longer than a restart takes."""
         return [role for role, missing_s in self.missing_s.items() if missing_s >= SAID_S]
 
 
@@ -124,9 +124,9 @@ class RayProcesses:
     """The processes below the one that has started Ray.
 
     Args:
-        starter: The process that has started Ray, in a session of its own.
-        folder: Folder of the run; None where it has none.
-        clock: Seconds since some moment, without those suspended.
+        starter: The process that has started Ray, in a separate session.
+        folder: Folder of the run, if it has one.
+        clock: Monotonic seconds, excluding suspension.
     """
 
     def __init__(
@@ -172,12 +172,12 @@ class RayProcesses:
         return None
 
     def end(self) -> None:
-        """Kill all of them."""
+        """Kill all processes."""
         kill_session(self._starter.pid)
         self._starter.wait()
 
     def _follow_start(self, there: Collection[Role]) -> None:
-        """Take up that Ray has begun anew, or has started."""
+        """Detect that Ray has retried its start, or has finished it."""
         if self._folder is None:
             self._started = Role.CONTROLLER in there
         else:
@@ -189,7 +189,7 @@ class RayProcesses:
             self._absences, self._control = Absences(starting=True), control
 
     def _there(self) -> set[Role]:
-        """Return the roles with a process that runs; all are looked for again where one has none."""
+        """Return the roles with a running process; if one is missing, all processes are searched again."""
         self._seen = {role: list(filter(_runs, processes)) for role, processes in self._seen.items()}
         if any(not self._seen.get(role) for role in Role):
             self._seen = {role: [] for role in Role}
@@ -202,7 +202,7 @@ class RayProcesses:
         return {role for role, processes in self._seen.items() if processes}
 
     def _say(self, said: list[Role]) -> None:
-        """Record what is missing, and print it once."""
+        """Record missing processes, and print them once."""
         if said == self._said:
             return
         if said:
@@ -224,7 +224,7 @@ class RayProcesses:
 
 
 def lost(what: str, how: str) -> ProcessLostError:
-    """Return the error that ends a service, with what to do."""
+    """Return the error that ends a service, with the remedy."""
     return ProcessLostError(
         f"the service ends without {what} ({how}): start it again, as a service manager does. "
         "Where it happens again, look for the out-of-memory killer (`journalctl -k`), and at `armwise doctor`"
@@ -245,7 +245,7 @@ def how_it_ended(code: int) -> str:
 
 
 def find_role(process: psutil.Process) -> Role | None:
-    """Return the role of a process; None where it has none, or has ended."""
+    """Return the role of a process; None: it has none, or has ended."""
     try:
         words = process.cmdline()
     except psutil.Error:
@@ -254,7 +254,7 @@ def find_role(process: psutil.Process) -> Role | None:
 
 
 def role_of_program(program: str) -> Role | None:
-    """Return the role of what calls itself so.
+    """Return the role of a process with this title, if it has one.
 
     >>> print(role_of_program("ray::ServeReplica:armwise:Ingress.handle_request"))
     the ingress
@@ -263,7 +263,7 @@ def role_of_program(program: str) -> Role | None:
 
 
 def _runs(process: psutil.Process) -> bool:
-    """Return whether a process has not ended, waited for or not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -271,7 +271,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _is_ended_control(process: psutil.Process) -> bool:
-    """Return whether a process was Ray's control service, and has ended without being waited for."""
+    """Return whether a process is a zombie of Ray's control service."""
     try:
         ended = process.status() == psutil.STATUS_ZOMBIE
         return ended and role_of_program(process.name()) is Role.CONTROL

@@ -1,9 +1,9 @@
 """Start the service on this machine: build what is missing, then run HAProxy and, behind it, Ray Serve.
 
-`armwise serve` builds in a process of its own, which gives its memory back, and runs `serve run` with the
-same file, without the HTTP proxy of Ray Serve: HAProxy listens in its place, and the replicas of the ingress
-answer on sockets of a private folder. Where RAY_ADDRESS names a cluster, or there is no HAProxy, Ray Serve's
-own proxy listens. `armwise ingest` reads a corpus, or fills a search engine with one.
+`armwise serve` builds in a separate process, which frees its memory, and runs `serve run` with the same file.
+HAProxy listens in place of Ray Serve's HTTP proxy, and the replicas of the ingress answer on sockets in a
+private folder. If RAY_ADDRESS names a cluster, or HAProxy is missing, Ray Serve's proxy listens. `armwise
+ingest` reads a corpus, or fills a search engine with one.
 """
 
 import math
@@ -62,19 +62,19 @@ if TYPE_CHECKING:
     from armwise.agent.config import AppConfig
 
 STOP_S = 30.0
-"""Time to shut down before the next, stronger signal."""
+"""Seconds to shut down before the next, stronger signal."""
 
 DRAIN_S = 300.0
-"""Longest that requests under way delay the end."""
+"""Most seconds that requests under way delay the shutdown."""
 
 START_S, LATE_LOOK_S = 600.0, 5.0
-"""Longest start before a line says so, and pause between two looks at whether it is ready from then on."""
+"""Seconds after which a slow start is reported, and pause between two checks of readiness from then on."""
 
 LOOK_S = 0.1
-"""Pause between two looks at whether the processes still run."""
+"""Pause between two checks that the processes still run."""
 
 APPLICATION = "armwise.agent.app:build"
-"""What Ray Serve imports."""
+"""Import path of the application for Ray Serve."""
 
 
 def serve(
@@ -186,9 +186,9 @@ def _prepare(config: Path, *, cold: bool) -> None:
 
 
 def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
-    """Learn from questions made of the corpus, before the first request.
+    """Learn from questions made from the corpus, before the first request.
 
-    After a failure the service starts without it, and tries again: the run is in the log.
+    After a failure the service starts without it and tries again; the run is in the log.
     """
     from armwise.agent.jobs import RunFailedError
     from armwise.agent.wings import WARM_START_BEFORE_TRAFFIC, load
@@ -215,19 +215,19 @@ def prepare_in_process(
     *,
     cold: bool = False,
 ) -> int:
-    """Build what is missing in a process of its own, which gives back the memory that this takes.
+    """Build what is missing in a separate process, which frees its memory when it ends.
 
     Args:
         config: A Ray Serve configuration file.
-        folder: Where to write the configuration of HAProxy; None for nowhere.
-        check: Called meanwhile; an exit code, or what it raises, ends the process.
+        folder: Where to write the configuration of HAProxy; None to write none.
+        check: Called meanwhile; an exit code, or an exception, ends the process.
         cold: Whether to leave out the warm start before the first request.
 
     Returns:
-        Its exit code, or that of `check`.
+        The exit code of the process or of `check`.
 
     Raises:
-        ProcessLostError: It was killed.
+        ProcessLostError: The process was killed.
     """
     words = ["serve", "--prepare-only", "--config", str(config), *(["--cold"] if cold else [])]
     environment = dict(os.environ) if folder is None else {**os.environ, RUN_FOLDER: str(folder)}
@@ -248,7 +248,7 @@ def prepare_in_process(
 
 @contextmanager
 def run_folder() -> Iterator[Path | None]:
-    """Yield the private folder of the run, for sockets and Ray; None where Ray Serve's own proxy listens."""
+    """Yield the private folder of the run, for sockets and Ray; None: Ray Serve's proxy listens."""
     if "RAY_ADDRESS" in os.environ or haproxy_binary() is None:
         yield None
         return
@@ -267,24 +267,24 @@ def run_service(
 ) -> int:
     """Run the proxy and Ray Serve until interrupted; print when it is ready.
 
-    Ray starts while what is missing is built, and Ray Serve after it. What ends meanwhile is started again,
-    or ends the service.
+    Ray starts while missing parts are built, and Ray Serve after that. A process that ends meanwhile is
+    restarted, or ends the service.
 
     Args:
         config: A Ray Serve configuration file.
-        folder: Folder of the sockets, with the configuration of HAProxy; None for Ray Serve's own proxy.
-        address: Host and port that the configuration names.
+        folder: Folder of the sockets, with the configuration of HAProxy; None: Ray Serve's proxy listens.
+        address: Host and port of the configuration.
         console: Where to print.
         once: Called with the address as soon as the service is ready; then the service is stopped.
-        prepare_first: Builds what is missing, and calls its argument meanwhile, which raises where Ray is
-            lost, or returns the exit code of Ray; returns an exit code, and another than 0 is the end.
-        remark: Printed with the address where the service is ready.
+        prepare_first: Builds what is missing, and returns an exit code; other than 0 ends the service. It
+            calls its argument meanwhile, which returns the exit code of Ray, or raises if Ray is lost.
+        remark: Printed with the address when the service is ready.
 
     Returns:
-        The exit code of Ray Serve, or of what comes first where that fails; 0 after `once`.
+        The exit code of Ray Serve, or of an earlier step that failed; 0 after `once`.
 
     Raises:
-        ProcessLostError: A process has ended that nothing starts again.
+        ProcessLostError: A process has ended that is never restarted.
         ProxyError: HAProxy does not run.
     """
     # also SIGINT: a background job inherits that it is ignored, and would pass that to its children
@@ -318,7 +318,7 @@ def run_service(
     except (ProxyError, ProcessLostError) as error:
         _send(process, "")
         if isinstance(error, ProcessLostError):
-            ray.end()  # which would not end in order
+            ray.end()  # it would not end in order by itself
         else:
             _stop(process)
         raise
@@ -330,7 +330,7 @@ def run_service(
 
 
 def _serve_until_ended(config: Path, folder: Path | None, ray: RayProcesses, proxy: Proxy | None) -> int:
-    """Serve, build behind it what a first start has left, and return the exit code of what runs Ray Serve."""
+    """Serve while the rest of a first start is built, and return the exit code of Ray Serve's process."""
     with _build_behind(config, folder) as builder:
         while (ended := _look(ray, proxy)) is None:
             builder.watch()
@@ -339,7 +339,7 @@ def _serve_until_ended(config: Path, folder: Path | None, ray: RayProcesses, pro
 
 
 def _end_unprepared(process: subprocess.Popen[bytes]) -> None:
-    """Let Ray end that has nothing to run."""
+    """Let a Ray without an application end."""
     _send(process, "")
     try:
         process.wait(STOP_S)
@@ -356,7 +356,7 @@ def _say_ready(base: str, console: Console, remark: str) -> None:
 
 
 def _start_ray(config: Path, folder: Path | None) -> subprocess.Popen[bytes]:
-    """Start Ray, and have Ray Serve wait for the line to run a configuration."""
+    """Start Ray, with Ray Serve waiting for a line on its input before it runs the configuration."""
     environment = {**QUIET, **os.environ}
     if logs_json(config):  # each line as its process has written it, and every one
         environment |= {"RAY_DISABLE_WORKER_LOG_PREFIX": "1", "RAY_DEDUP_LOGS": "0"}
@@ -373,14 +373,14 @@ def _start_ray(config: Path, folder: Path | None) -> subprocess.Popen[bytes]:
 
 
 def _drain(proxy: Proxy | None) -> None:
-    """Let requests that are under way end; a second Ctrl-C ends them at once."""
+    """Wait for requests under way; a second Ctrl-C ends them at once."""
     if proxy is not None:
         with suppress(KeyboardInterrupt):
             proxy.drain(DRAIN_S)
 
 
 def _send(process: subprocess.Popen[bytes], line: str) -> None:
-    """Write a line to a process that waits for one, and close: without a line, it ends in order."""
+    """Write a line to a process that waits for one, and close its input; without a line it ends in order."""
     assert process.stdin is not None
     if process.stdin.closed:
         return
@@ -391,7 +391,7 @@ def _send(process: subprocess.Popen[bytes], line: str) -> None:
 
 @contextmanager
 def _build_behind(config: Path, folder: Path | None) -> "Iterator[BehindBuilder]":
-    """Build meanwhile, at low priority, what a first start has left."""
+    """Build the rest of a first start in the background, at low priority."""
     builder = BehindBuilder(config, folder)
     try:
         yield builder
@@ -400,12 +400,12 @@ def _build_behind(config: Path, folder: Path | None) -> "Iterator[BehindBuilder]
 
 
 class BehindBuilder:
-    """The process that builds what a first start has left; after a pause started again, where it is killed.
+    """The process that builds the rest of a first start; restarted after a pause if it is killed.
 
     Args:
         config: A Ray Serve configuration file.
-        folder: Folder of the run; None, and where nothing is left, for no process.
-        clock: Seconds since some moment.
+        folder: Folder of the run; no process is started if it is None, or everything is built.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -419,26 +419,26 @@ class BehindBuilder:
             self._process = self._started(folder)
 
     def watch(self) -> None:
-        """Take up that it has ended in the middle, and start it again when that is due."""
+        """Record that the process has ended early, and restart it when that is due."""
         if self._folder is None:
             return
         if self._process is not None and (code := self._process.poll()) is not None:
             self._process = None
-            if (self._folder / PROGRESS).exists():  # else it is done, or has recorded what failed
+            if (self._folder / PROGRESS).exists():  # else it is done, or has recorded its failure
                 self._again_at = self._clock() + self._record(how_it_ended(code), self._folder)
         if self._clock() >= self._again_at:
             self._again_at = math.inf
             self._process = self._started(self._folder)
 
     def stop(self) -> None:
-        """End it, and what it has started."""
+        """End the process and its children."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
             self._process.wait()
 
     def _record(self, how: str, folder: Path) -> float:
-        """Record how it has ended; return the pause until it is started again, infinity for never."""
+        """Record how the process ended; return the pause until it is restarted, infinity for never."""
         pause_s = PAUSES_S[self._kills] if self._kills < len(PAUSES_S) else math.inf
         self._kills += 1
         next_at = None if pause_s == math.inf else time.time() + pause_s
@@ -460,7 +460,7 @@ class BehindBuilder:
 
 
 def _without_proxy(config: Path, folder: Path) -> Path:
-    """Write the same configuration without Ray Serve's own HTTP proxy; return its path."""
+    """Write the same configuration without Ray Serve's HTTP proxy; return its path."""
     path, document = folder / "serve.yaml", read_document(config)
     (application,) = document["applications"]
     named = {**application, "import_path": present_name(application.get("import_path") or APPLICATION)}
@@ -470,11 +470,11 @@ def _without_proxy(config: Path, folder: Path) -> Path:
 
 
 def _look(ray: RayProcesses, proxy: Proxy | None) -> int | None:
-    """Return the exit code of what runs Ray Serve, None while it runs; start a proxy again that has ended.
+    """Return the exit code of Ray Serve's process, None while it runs; restart a proxy that has ended.
 
     Raises:
         ProcessLostError: A process of Ray is lost.
-        ProxyError: The proxy ends each time.
+        ProxyError: The proxy keeps ending.
     """
     ended = ray.check()
     if ended is None and proxy is not None and proxy.watch():
@@ -483,7 +483,7 @@ def _look(ray: RayProcesses, proxy: Proxy | None) -> int | None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> int:
-    """Interrupt Ray Serve; terminate, then kill it where it does not stop."""
+    """Interrupt Ray Serve; if it does not stop, terminate and then kill it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         os.killpg(process.pid, number) if number is signal.SIGKILL else process.send_signal(number)
         try:
@@ -498,7 +498,7 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _wait_until_ready(ray: RayProcesses, proxy: Proxy | None, base: str) -> int | None:
-    """Return None once the service is ready; before that, the exit code of what runs Ray Serve."""
+    """Return None once the service is ready, or the exit code of Ray Serve's process if it ends before."""
     late_at, pause_s, next_at = time.monotonic() + START_S, LOOK_S, 0.0
     with httpx.Client(timeout=5, trust_env=False) as client:  # one: each reads the certificates of the system
         while (ended := _look(ray, proxy)) is None:
@@ -516,7 +516,7 @@ def _wait_until_ready(ray: RayProcesses, proxy: Proxy | None, base: str) -> int 
 
 
 def require_free_port(host: str, port: int) -> None:
-    """Check that nothing listens there. Raises LaunchError."""
+    """Check that a port is free. Raises LaunchError."""
     if problem := bind_problem(host, port):
         raise LaunchError(
             f"{problem}: stop what listens there, or change http_options.port in the configuration "
@@ -571,7 +571,7 @@ def ingest_corpus(
 
 
 def _fill(config: Path, point: str, arm: str) -> None:
-    """Put the corpus into the engine of an arm, and print what was done. Raises ValueError, ArmError."""
+    """Put the corpus into the engine of an arm, and print a summary. Raises ValueError, ArmError."""
     from armwise.arms.corpus import ingest_all
     from armwise.arms.retrievers import Resources, fill_collection
 

@@ -23,19 +23,19 @@ Number = Annotated[int, typer.Argument(min=1, help="Number of the version; `GET 
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is logged.")]
 
 BUILD_S = 3600.0
-"""How long the service may take to build the indexes of new arms, and to learn a policy again."""
+"""Seconds that the service may take to build the indexes of new arms, and to relearn a policy."""
 
 LARGEST_SHARE = 0.5
 """Largest share of a canary; the service has the same limit."""
 
 ATTEMPTS = 3
-"""Requests for an answer, where the service is busy."""
+"""Most requests for an answer while the service is busy."""
 
 TIMEOUT_S = 600.0
 """Longest pause within an answer that is being streamed."""
 
 LAST = "last"
-"""In the place of a decision's id: the one of the latest answer of this user."""
+"""Stands for the id of the decision of this user's latest answer."""
 
 
 def ask(
@@ -86,7 +86,7 @@ def _print_decision(answer: "Answer") -> None:
 
 
 def _last_decision_file() -> Path:
-    """Return where the id of the latest answer stands: in the user's folder of state."""
+    """Return the file with the id of the latest answer, in the user's state folder."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(state).expanduser() / "armwise" / "last_decision.json"
 
@@ -97,7 +97,7 @@ def _forget_decision() -> None:
 
 
 def _remember_decision(decision_id: str, url: str) -> None:
-    """Write the id of an answer for `armwise feedback last`; where there is no home, it is not remembered."""
+    """Write the id of an answer for `armwise feedback last`, if the user has a home."""
     with suppress(OSError, RuntimeError):
         file = _last_decision_file()
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ def request(
     timeout_s: float = 30.0,
     point: str = POINT,
 ) -> dict[str, Any]:
-    """Return the reply of the service; the HTTP client is imported for it. Raises ClientError."""
+    """Return the reply of the service; imports the HTTP client. Raises ClientError."""
     from armwise.agent.client import Client
 
     at = "" if point == POINT else f"?point={quote(point, safe='')}"
@@ -214,7 +214,7 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
 
 
 def _readiness(url: str, key: str | None, point: str) -> tuple[str, list[str]]:
-    """Return whether a service is ready and what is built behind it; and what fails there."""
+    """Return the readiness of a service with the progress of builds, and its failures."""
     from armwise.agent.background import failure_line
     from armwise.agent.client import ClientError
 
@@ -332,7 +332,7 @@ def _promoted(promotion: Mapping[str, Any]) -> str:
 
 
 def describe_canary(canary: Mapping[str, Any], among: int = 1) -> str:
-    """Describe a canary, of so many that take turns.
+    """Describe a canary; `among` is the number of canaries that take turns.
 
     >>> canary = {"version": 7, "share": 0.1, "since": 0.0, "reason": "new labels", "deciding": True}
     >>> describe_canary(canary | {"automatic": False})

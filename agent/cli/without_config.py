@@ -1,6 +1,6 @@
-"""What `armwise serve` serves where there is no configuration: documents that it is given, or an example.
+"""`armwise serve` without a configuration: it serves given documents, or an example.
 
-The configuration is written beside the files of the service, and written again at each start.
+A configuration is generated in the home of the service at each start.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ EXAMPLE_NAME = "example"
 """Name of the home of the example."""
 
 BASE_URL, API_KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
-"""Variables that clients of OpenAI's API read, too."""
+"""Environment variables, as clients of OpenAI's API read them."""
 
 OPENAI = "https://api.openai.com/v1"
 
@@ -43,15 +43,15 @@ def write(documents: str | None, llm: str | None, port: int | None) -> tuple[Pat
     """Write the configuration of a service, and print what it serves, from where, and how to change that.
 
     Args:
-        documents: What `armwise init` takes; None for the example.
-        llm: A model of the endpoint in the environment, or a GGUF file; None for what the environment has.
-        port: Port on 127.0.0.1; None for 8000.
+        documents: A source as for `armwise init`; None: the example.
+        llm: A model of the endpoint in the environment, or a GGUF file; None: as the environment says.
+        port: Port on 127.0.0.1; None: 8000.
 
     Returns:
-        The file, and what to say of the first answer; empty where there is nothing to say.
+        The file, and a remark on the first answer, which may be empty.
 
     Raises:
-        LaunchError: The documents are no documents, or there is no such model.
+        LaunchError: The source has no documents, or the model does not exist.
     """
     model, description = language_model(llm)
     corpus = None if documents is None else _corpus(documents)
@@ -80,7 +80,7 @@ def write(documents: str | None, llm: str | None, port: int | None) -> tuple[Pat
 
 
 def _home(corpus: CorpusSpec | None) -> Path:
-    """Return the home of a corpus, None for the example; other documents have another one."""
+    """Return the home of a corpus, distinct for other documents; None: the home of the example."""
     named = os.environ.get("ARMWISE_HOME")
     home = (
         Path(named or Path("~/.armwise") / (corpus.name if corpus else EXAMPLE_NAME)).expanduser().absolute()
@@ -102,7 +102,7 @@ def _example() -> str:
 
 
 def _corpus(documents: str) -> CorpusSpec:
-    """Return the corpus of some documents, with a name, so a home, that no other documents have."""
+    """Return the corpus of some documents, with a unique name, and so a unique home."""
     from armwise.arms.corpus import BUILT_IN, located
 
     if documents not in BUILT_IN:
@@ -125,10 +125,10 @@ def _corpus(documents: str) -> CorpusSpec:
 
 
 def _source(path: Path) -> str | None:
-    """Return the documents that a configuration of `write` serves; None for the example.
+    """Return the documents that a configuration of `write` serves; None: the example.
 
     Raises:
-        LaunchError: It is not as `write` left it.
+        LaunchError: The configuration was edited since.
     """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -145,14 +145,14 @@ def _source(path: Path) -> str | None:
 def language_model(
     llm: str | None, environment: Mapping[str, str] = os.environ
 ) -> tuple[dict[str, Any] | None, str]:
-    """Return the settings of the language model, None for the bundled one, and which it is in words.
+    """Return the settings of the language model, None for the bundled one, and its description.
 
     Args:
-        llm: A model of the endpoint in the environment, or a GGUF file; None for what the environment has.
+        llm: A model of the endpoint in the environment, or a GGUF file; None: as the environment says.
         environment: Variables.
 
     Raises:
-        LaunchError: There is no such model, or nothing says where it is.
+        LaunchError: There is no such model, or its endpoint is unknown.
     """
     file = None if llm is None else Path(llm).expanduser().absolute()
     if file is not None and file.is_file():
@@ -188,10 +188,10 @@ def language_model(
 
 
 def _models(address: str, key: str | None) -> list[str]:
-    """Return the models that an endpoint names; none where it names none.
+    """Return the models that an endpoint lists, empty if it lists none.
 
     Raises:
-        LaunchError: It does not answer, or refuses the key.
+        LaunchError: The endpoint does not answer, or refuses the key.
     """
     from armwise.agent.checks import ask_for_models, names_of_models
 

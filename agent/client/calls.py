@@ -1,4 +1,4 @@
-"""The requests of a client as values: what is sent, and what is made of the response."""
+"""The requests of a client as values: the body to send, and how to read the response."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from armwise.agent.replies import (
 )
 
 BUSY = (429, 503)
-"""Statuses of a service that may answer the same request later."""
+"""HTTP statuses after which the same request may succeed later."""
 
 Context = Mapping[str, float | str | bool]
 
@@ -40,13 +40,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Answer(BaseModel):
-    """Passages, and an answer that was written from them where one was asked for.
+    """Passages, and the answer written from them if one was asked for.
 
     Attributes:
-        agent: How the arm was chosen, and what it cost.
-        passages: Best first.
-        choices: The text, as OpenAI's API has it.
-        latency_s: Seconds from the request to the whole answer, retries included.
+        agent: How the arm was chosen, and the cost.
+        passages: The passages, best first.
+        choices: The answers, in OpenAI's shape.
+        latency_s: Seconds from the request to the complete answer, retries included.
     """
 
     agent: Agent
@@ -76,7 +76,7 @@ class Answer(BaseModel):
 
     @property
     def cost(self) -> AnswerCost:
-        """What the answer took; it is known of every answer that is whole."""
+        """The cost of the answer, which every complete answer has."""
         assert self.agent.cost is not None
         return self.agent.cost
 
@@ -87,30 +87,30 @@ class Answer(BaseModel):
 
     @property
     def text(self) -> str:
-        """The text of the language model; empty without one."""
+        """The text of the first choice; empty without a language model."""
         return (self.choices[0].message.content or "") if self.choices else ""
 
 
 Decided = str | Answer | ActionChoice
-"""What feedback is on: a decision, or its id."""
+"""The subject of feedback: a decision, or its id."""
 
 
 class Options(TypedDict, total=False):
-    """What a question may say beside its text.
+    """Options of a question.
 
     Attributes:
         arm: Forces an arm instead of letting the policy choose.
-        point: The decision point; None for the default one.
+        point: The decision point; None: the default one.
         context: Named features of the question.
         episode_id: Groups the decisions of one conversation.
-        allowed_arms: The arms that may be drawn; all without it.
-        excluded_arms: Arms that may not.
+        allowed_arms: The arms that may be drawn; by default all.
+        excluded_arms: Arms to leave out.
         explore: False takes the most probable arm.
-        defer_activation: Whether it counts only once its answer was shown.
+        defer_activation: Whether the decision counts only once its answer is reported as shown.
         cost_weight: Quality given up for a unit of priced cost.
-        filters: What the metadata of every passage fulfils, as OpenAI's vector stores have it.
-        groups: Fewer of the groups of the key, such as those of the user.
-        key: Idempotency key; made where it is not given.
+        filters: Filter on the metadata of passages, in the form of OpenAI's vector stores.
+        groups: A subset of the key's groups, such as those of the user.
+        key: Idempotency key; by default a new one.
     """
 
     arm: str | None
@@ -128,7 +128,7 @@ class Options(TypedDict, total=False):
 
 
 class Choosing(TypedDict, total=False):
-    """What a decision over actions may say beside these; as `Options`, with `excluded` for ids of actions."""
+    """Options of a decision over actions: as in `Options`, with `excluded` for ids of actions."""
 
     excluded: Sequence[str]
     episode_id: str
@@ -138,10 +138,10 @@ class Choosing(TypedDict, total=False):
 
 
 class Taking(TypedDict, total=False):
-    """What a decision over the arms of a point may say beside its question; as `Options`.
+    """Options of a decision over arms that the caller carries out: as in `Options`.
 
     Attributes:
-        incumbent: The arm that the caller would take, or what it would draw from, arm to probability.
+        incumbent: The arm that the caller would take, or its distribution, arm to probability.
     """
 
     incumbent: str | Mapping[str, float] | None
@@ -161,11 +161,11 @@ class Call(Generic[T]):
 
     Attributes:
         method: HTTP method.
-        path: Below the address of the service.
-        read: Makes the reply of a response that is a success. Raises ClientError.
-        body: Written as JSON; None for none.
-        key: Idempotency key; None for none.
-        again: Whether it may be sent again where the connection was lost.
+        path: Path below the address of the service.
+        read: Parses a successful response into the reply. Raises ClientError.
+        body: Body, sent as JSON.
+        key: Idempotency key.
+        again: Whether it may be sent again after the connection was lost.
     """
 
     method: str
@@ -177,11 +177,11 @@ class Call(Generic[T]):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of its own."""
+        """Headers of the request, with the idempotency key."""
         return {} if self.key is None else {"idempotency-key": self.key}
 
     def reply(self, response: httpx.Response) -> T:
-        """Return what is made of a response. Raises ClientError."""
+        """Parse a response. Raises ClientError."""
         if not response.is_success:
             raise read_failure(response)
         return self.read(response)
@@ -232,7 +232,7 @@ def choose(question: str, options: Taking) -> Call[ActionChoice]:
 def observe(
     items: Sequence[Mapping[str, Any]], point: str | None, key: str | None
 ) -> Call[ObservationReceipts]:
-    """Send decisions that were made elsewhere; a batch that is sent again is the same one."""
+    """Send decisions that were made elsewhere; repeating a batch with its key has no further effect."""
     if not items:
         raise ValueError("no decision: observe({'question': ..., 'arm': ...}) was expected")
     path = "/v1/observations" if point is None else f"/v1/observations?point={quote(point, safe='')}"
@@ -290,12 +290,12 @@ def verify(decision_id: str) -> Call[DecisionVerification]:
 
 
 def document(method: str, path: str, body: Mapping[str, Any] | None) -> Call[dict[str, Any]]:
-    """Send any request; one that may change something is not sent again where the connection was lost."""
+    """Send any request; only one that changes nothing is sent again after the connection was lost."""
     return Call(method, path, _json, body, again=method == "GET")
 
 
 def is_busy(response: httpx.Response) -> bool:
-    """Return whether the same request may succeed later; a response that is an error was read."""
+    """Return whether the same request may succeed later; the body of an error must be read already."""
     return response.status_code in BUSY and envelope(response.content).get("retryable", True) is not False
 
 
@@ -320,7 +320,7 @@ def _answering(path: str, body: Mapping[str, Any], options: Options) -> Call[Ans
 
 
 def _kept(items: Sequence[Mapping[str, Any]], response: httpx.Response) -> FeedbackReceipts:
-    """Return the receipts of feedback. Raises ClientError where an item was refused."""
+    """Return the receipts of feedback. Raises ClientError if an item was refused."""
     receipts = _parse(FeedbackReceipts, response)
     for item, receipt in zip(items, receipts.items, strict=False):
         if isinstance(receipt, Envelope):

@@ -1,4 +1,4 @@
-"""Two clients, one that blocks and one to be awaited; `armwise.agent.client.calls` has what they send."""
+"""A blocking and an asynchronous client; `armwise.agent.client.calls` has their requests."""
 
 import asyncio
 import os
@@ -42,13 +42,13 @@ ATTEMPTS = 8
 LONGEST_PAUSE_S = 60.0
 
 Question = str | Sequence[Mapping[str, Any]]
-"""A question, or the messages of a conversation as OpenAI's API has them."""
+"""A question, or the messages of a conversation in OpenAI's shape."""
 
 T = TypeVar("T")
 
 
 class _Lines:
-    r"""Splits the parts of a stream at line feeds alone: `str.splitlines` ends a line at U+2028 and the like.
+    r"""Splits the parts of a stream at line feeds only; `str.splitlines` also splits at U+2028 and others.
 
     >>> lines = _Lines()
     >>> [*lines.add("a\u2028b\r\n\nc".encode()), *lines.add(b"d\n")]
@@ -59,7 +59,7 @@ class _Lines:
         self._left = bytearray()
 
     def add(self, part: bytes) -> list[str]:
-        """Return the lines that a part ends; what follows the last one is kept."""
+        """Return the lines completed by a part; the rest is kept for the next part."""
         self._left += part
         if b"\n" not in part:
             return []
@@ -68,7 +68,7 @@ class _Lines:
         return [line.decode(errors="replace").removesuffix("\r") for line in whole]
 
     def end(self) -> list[str]:
-        """Return the last line, where no line feed has ended it."""
+        """Return the last line, if it has no line feed."""
         return self.add(b"\n") if self._left else []
 
 
@@ -76,7 +76,7 @@ class _AgainError(Exception):
     """An attempt failed, and another may succeed.
 
     Attributes:
-        retry_after: The header of that name; None if missing.
+        retry_after: The header Retry-After, if it was sent.
     """
 
     def __init__(self, trouble: str, retry_after: str | None = None) -> None:
@@ -88,8 +88,8 @@ def retry_after_s(header: str | None, default: float) -> float:
     """Return how many seconds a Retry-After header asks for, at most a minute.
 
     Args:
-        header: Seconds or an HTTP date; None when it was not sent.
-        default: Taken when there is no header, or one that cannot be read.
+        header: Seconds or an HTTP date; None if it was not sent.
+        default: Result for a missing or unreadable header.
 
     >>> retry_after_s("1.5", default=0.1), retry_after_s("soon", default=0.1)
     (1.5, 0.1)
@@ -107,7 +107,7 @@ def retry_after_s(header: str | None, default: float) -> float:
 
 
 class _ClientConnection:
-    """What both clients have in common.
+    """The common part of both clients.
 
     Attributes:
         url: Address of the service.
@@ -125,14 +125,14 @@ class _ClientConnection:
         self._reached = False
 
     def _pause_s(self, call: Call[Any], attempt: int, failed: _AgainError) -> float:
-        """Return how long to wait after an attempt, the first being 1. Raises ClientError after the last."""
+        """Return the seconds to wait after an attempt, counted from 1. Raises ClientError after the last."""
         if attempt >= self._attempts:
             raise ClientError(f"{self._name(call)} failed {attempt} times, the last time with: {failed}")
         self.retries += 1
         return retry_after_s(failed.retry_after, default=min(LONGEST_PAUSE_S, 0.1 * 2 ** (attempt - 1)))
 
     def _sent(self, call: Call[Any]) -> dict[str, Any]:
-        """Return how a request is built."""
+        """Return the arguments of httpx for a request."""
         key = {"authorization": f"Bearer {self._key}"} if self._key else {}
         return {
             "method": call.method,
@@ -203,7 +203,7 @@ class _Events:
 
     @property
     def answer(self) -> Answer:
-        """The whole answer. Raises ClientError before the end of the stream."""
+        """The complete answer. Raises ClientError before the end of the stream."""
         if not self._ended:
             raise ClientError("the stream has not ended: read it to its end first")
         message = {"role": "assistant", "content": self.text}
@@ -213,7 +213,7 @@ class _Events:
         return Answer.model_validate({"agent": fields, "choices": [choice], "latency_s": latency_s})
 
     def _read(self, line: str) -> str:
-        """Return the text of a line of the stream; empty for none. Raises AnswerFailedError."""
+        """Return the text in a line of the stream, if any. Raises AnswerFailedError."""
         data = line.removeprefix("data:").strip()
         if not line.startswith("data:"):
             return ""

@@ -1,7 +1,7 @@
-"""What goes wrong between a client and the service.
+"""Errors of a client.
 
 ClientError               the service is out of reach, or refused the request
-`-- AnswerFailedError     it failed on this request alone; the next may do better
+`-- AnswerFailedError     the service failed on this request only; the next may succeed
 """
 
 import httpx
@@ -16,17 +16,17 @@ HINTS = {
     "unknown_host": "add the name to `hosts` of the configuration",
     "insufficient_quota": "`armwise key list` shows what the key has used",
 }
-"""What to do, by the code of the error."""
+"""Advice by the code of the error."""
 
 
 class ClientError(Exception):
     """The service is out of reach or refused a request; the message says which, why and what to do.
 
     Attributes:
-        status: The HTTP status; None where there was no response.
-        code: The code of the error; empty where there was none.
-        param: The field at fault; None where none is.
-        decision_id: The decision that is kept nevertheless; None for none.
+        status: The HTTP status, if there was a response.
+        code: The code of the error; empty without one.
+        param: The field at fault, if a field is.
+        decision_id: Id of the decision, if one was logged.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ClientError(Exception):
 
 
 class AnswerFailedError(ClientError):
-    """The service failed on this request alone."""
+    """The service failed on this request only."""
 
 
 def read_failure(response: httpx.Response) -> ClientError:
@@ -66,7 +66,7 @@ def read_failure(response: httpx.Response) -> ClientError:
 
 
 def envelope(content: bytes | str) -> dict[str, str | None]:
-    """Return the error in a body; empty where it holds none."""
+    """Return the error in a body; empty if it has none."""
     try:
         error = orjson.loads(content)["error"]
     except (ValueError, KeyError, TypeError):

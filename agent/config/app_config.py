@@ -213,7 +213,7 @@ class AppConfig(PointFields):
                 )
 
     def _check_writing(self) -> None:
-        """Check that every language model and prompt is used. Raises ValueError."""
+        """Check the language models and prompts that `answering` names, and its limits. Raises ValueError."""
         for kind, names in (("llms", self.llms), ("prompts", self.prompts)):
             for name in names:
                 if name in (writing.DEFAULT, *TEMPLATES):

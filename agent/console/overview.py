@@ -1,4 +1,4 @@
-"""The overview: what was asked, earned and spent in a window, arm by arm, beside drawing at random."""
+"""The overview: requests, rewards and costs in a window, by arm, compared with drawing at random."""
 
 import asyncio
 import math
@@ -30,25 +30,25 @@ router = pages()
 DAY = 24 * 3600
 
 WINDOWS: Mapping[str, int | None] = {"1h": 3600, "24h": DAY, "7d": 7 * DAY, "30d": 30 * DAY, "all": None}
-"""Seconds of each window; None for the whole log."""
+"""Seconds of each window; None: the entire log."""
 
 SLOTS = 180
-"""Stretches of time in a chart, at most."""
+"""Most time slots in a chart."""
 
 COARSER = 4
-"""How many of these make one of the chart of rewards, where single ones hold too few."""
+"""Slots that are merged into one in the chart of rewards, where single slots have too few decisions."""
 
 KEPT_S = 4.0
-"""How long the live part is sent again to all who watch the same window and may see the same."""
+"""Seconds for which the live part is cached, for viewers of the same window with the same permissions."""
 
 KEPT_TIMES = 1000
-"""Or so many times as long as it took to make, if that is longer: watching costs 1/1000 of a replica."""
+"""Cache duration as a multiple of the time to make it, if that is longer: at most 1/1000 of a replica."""
 
 WEIGHTED = ("w", "wr", "w2", "w2r", "w2r2")
-"""Sums of which an estimate of what an arm would earn is made."""
+"""Sums from which the reward of always using an arm is estimated."""
 
 NEWEST = 1000
-"""Turns whose latencies are shown."""
+"""Newest turns whose latencies are shown."""
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,14 @@ async def overview(
 
 
 Sight = tuple[str, bool, bool]
-"""The prefix of the ids that a caller sees, whether it sees all, and whether it reads."""
+"""Permissions of a caller: the prefix of visible ids, whether all are visible, and whether it may read."""
 
 Watched = tuple[str, str, str, Sight]
-"""A window, a point, a prefix of paths, and what a caller sees."""
+"""A window, a point, a prefix of paths, and the permissions of a caller."""
 
 
 def _kept(request: Request) -> dict[Watched, tuple[float, bytes | memoryview]]:
-    """Return the live parts, each with how long it may be sent."""
+    """Return the cached live parts, each with its expiry."""
     state = request.app.state
     if not hasattr(state, "overviews"):
         state.overviews = {}
@@ -137,7 +137,7 @@ def _read(point: DecisionPoint, name: str) -> dict[str, Any]:
 
 
 def _elsewhere(point: DecisionPoint, name: str, now: float) -> int | None:
-    """Return the decisions of other systems in a window; None where none are taken."""
+    """Return the number of decisions of other systems in a window; None: the tap is off."""
     if point.config.tap is None:
         return None
     length = WINDOWS[name]
@@ -150,8 +150,8 @@ def choose_window(name: str, now: float, first: int | None) -> Window:
     Args:
         name: One of `WINDOWS`.
         now: Seconds since the epoch.
-        first: When the first minute or hour with a decision begins, where the window would begin earlier;
-            None for an empty log.
+        first: Start of the first minute or hour with a decision, before which the window does not begin;
+            None: the log is empty.
 
     >>> choose_window("24h", 1_000_000.0, None).step, choose_window("all", 36_000_000.0, 0).step
     (480, 201600)
@@ -171,10 +171,10 @@ def figures(some: rollups.Sums, n: float, rule: RewardRule, floor: float) -> dic
     """Return counts, means and the estimates of reward of some rows of a window.
 
     Args:
-        some: The rows of one arm, or all.
-        n: Rewards of the whole window.
-        rule: Prices costs, and has the range of rewards.
-        floor: Least probability of an arm that could be drawn.
+        some: The rows of one arm, or of all.
+        n: Number of rewards in the window.
+        rule: Has the prices of costs, and the range of rewards.
+        floor: Least probability of an eligible arm.
     """
     total = some.total()
     finished, rewarded, prices = total["finished"] or math.nan, total["rewarded"], rule.cost
@@ -204,14 +204,14 @@ def by_arm(rows: rollups.Sums, rule: RewardRule, floor: float) -> dict[str, dict
 
 
 def at_random(rows: rollups.Sums, rule: RewardRule, floor: float) -> tuple[float, intervals.Interval] | None:
-    """Return what drawing every eligible arm alike would have earned, by SNIPS; None if that is unknown."""
+    """Return the SNIPS estimate of drawing eligible arms uniformly, with its interval, if there is one."""
     alike = np.divide(1.0, rows.n_arms, out=np.zeros(len(rows.n_arms)), where=rows.n_arms > 0)
     reach = float(alike.max(initial=0.0)) / floor
     return weighted(rows, alike).estimate(reach=reach, rewards=rule.reward_range)
 
 
 def latencies(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Return the median, 95th and 99th percentile of each stage, in milliseconds; none without turns."""
+    """Return the median, 95th and 99th percentile of each stage, in milliseconds; empty without turns."""
     return {
         stage: (1000 * np.quantile(values, (0.5, 0.95, 0.99))).tolist()
         for stage, values in seconds.items()

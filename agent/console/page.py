@@ -1,4 +1,4 @@
-"""Render pages, and answer every failure with a page that says what it is."""
+"""Pages of the console: rendering, and a page for every failure."""
 
 import functools
 import logging
@@ -41,7 +41,7 @@ def _authorization(headers: Mapping[bytes, bytes]) -> str:
 
 
 DIALECT = ApiDialect(CONSOLE, _authorization, answers_refusals=True)
-"""A page may have its key in a cookie, and what is refused is answered with a page."""
+"""The dialect of pages: the key may be in a cookie, and refusals are answered with a page."""
 
 HERE = Path(__file__).parent
 
@@ -51,7 +51,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "frame-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-"""What a page may load and run: files of the service alone, and nothing that is written in the page."""
+"""Content security policy: pages load and run only files of the service; inline code is blocked."""
 
 HEADERS = {
     "content-security-policy": POLICY,
@@ -61,7 +61,7 @@ HEADERS = {
 }
 
 COLOURS = 12
-"""Colours of arms; they repeat after as many."""
+"""Number of colours of arms; further arms repeat them."""
 
 PAGES = (
     ("", "Overview"),
@@ -87,13 +87,13 @@ def find_base(request: Request) -> str:
 
 
 def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """Render a template; for a request of htmx, its live part alone.
+    """Render a template; for a request of htmx, only its live part.
 
     Args:
         request: The request, which has passed the guard.
         template: Name of the template.
         status: Status of the response.
-        values: For the template; their texts are escaped.
+        values: Variables of the template; texts are escaped.
     """
     caller, partial = request.state.caller, "hx-request" in request.headers
     here = f"{find_base(request)}{_below(request)}"
@@ -123,8 +123,8 @@ def address(request: Request, path: str, **query: object) -> str:
 
     Args:
         request: The request.
-        path: Below the console.
-        query: Further fields; `point` for another point.
+        path: Path below the console.
+        query: Further fields; `point` names another point.
     """
     fields = {"point": _find_point(request), **query}
     if fields["point"] == DEFAULT_POINT:
@@ -148,18 +148,18 @@ def _section(request: Request) -> str:
 
 
 def seen(request: Request, path: str, **query: object) -> RedirectResponse:
-    """Return the response to an action: the page that shows what it did.
+    """Return the response to an action: a redirect to the page that shows its result.
 
     Args:
         request: The request.
-        path: Below the console.
+        path: Path below the console.
         query: Fields of the page.
     """
     return RedirectResponse(address(request, path, **query), 303, HEADERS)
 
 
 def failed(request: Request, error: Exception) -> Response:
-    """Return a page that says what failed; without a valid key, the way to the login form."""
+    """Return a page that reports a failure; without a valid key, a redirect to the login form."""
     failure = errors.translate(error)
     if failure.code == "internal_error":
         logger.error("a page of the console failed", exc_info=error)
@@ -179,7 +179,7 @@ def failed(request: Request, error: Exception) -> Response:
 
 
 def unless_refused(request: Request) -> None:
-    """Raise what the guard refused a request for."""
+    """Raise the error for which the guard refused a request, if it did."""
     refusal: ApiError | None = getattr(request.state, "refusal", None)
     if refusal is not None:
         raise refusal
@@ -190,7 +190,7 @@ class PageRoute(APIRoute):
 
     @override
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return a handler that answers every failure."""
+        """Return a handler that answers every failure with a page."""
         handler = super().get_route_handler()
 
         async def answered(request: Request) -> Response:
@@ -204,9 +204,9 @@ class PageRoute(APIRoute):
 
 
 async def same_origin(request: Request) -> None:
-    """Refuse what no page of the console has sent. Raises ApiError.
+    """Check that a page of the console sent the request. Raises ApiError.
 
-    A browser names the origin of a form or of a script in headers that pages cannot set.
+    A browser names the origin of a form or a script in headers that pages cannot set.
     """
     headers = request.headers
     origin = headers.get("origin", "").partition("://")[2]
@@ -223,7 +223,7 @@ async def _know_point(request: Request, point: RequestPoint) -> None:
 
 
 def pages() -> APIRouter:
-    """Return a router of pages, which are not part of the API's document."""
+    """Return a router of pages, which the API's document leaves out."""
     dependencies = [Depends(_know_point)]
     return APIRouter(
         prefix=CONSOLE, route_class=PageRoute, dependencies=dependencies, include_in_schema=False
@@ -231,7 +231,7 @@ def pages() -> APIRouter:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form that were filled in. Raises ApiError."""
+    """Return the non-empty fields of a form. Raises ApiError."""
     try:
         text = (await request.body()).decode()
     except UnicodeDecodeError as error:
@@ -240,7 +240,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def number(text: str) -> int | float | str:
-    """Return the number in a field of a form, whose values are all texts; another text as it is.
+    """Parse a field of a form as a number; other texts are returned unchanged.
 
     >>> number("600"), number("0.5"), number("few")
     (600, 0.5, 'few')
@@ -252,7 +252,7 @@ def number(text: str) -> int | float | str:
 
 
 def valid(model: Any, values: object) -> Any:
-    """Return values checked by a model of the API. Raises ApiError."""
+    """Validate values by a model of the API. Raises ApiError."""
     try:
         return TypeAdapter(model).validate_python(values)
     except ValidationError as error:
@@ -260,5 +260,5 @@ def valid(model: Any, values: object) -> Any:
 
 
 def colours(point: DecisionPoint) -> dict[str, int]:
-    """Return the number of the colour of each arm, the same on every page; this reads the log."""
+    """Read the arms from the log, and return the number of each one's colour, the same on every page."""
     return {name: number % COLOURS for number, name in enumerate(arm_sets.defined(point.store))}

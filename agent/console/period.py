@@ -1,21 +1,19 @@
-"""What was served in a period, what it earned and saved, and what changed: of a log, or of a file.
+"""The report of a period: what was served, its rewards and savings, and changes; from a log or a file.
 
-Rewards are compared as on the overview of the console, on the decisions of the period: with a uniform choice,
-and with each single arm on those for which it could be drawn. Dollars and seconds are compared with always
-using the dearest arm in the same way. That arm is known only after looking, so its intervals have the level
-of all arms together. Costs have no declared range: the largest one that was observed stands for it.
+Rewards are compared as on the overview of the console: with a uniform choice, and with each single arm on the
+decisions for which it was eligible. Dollars and seconds are compared in the same way with always using the
+dearest arm. That arm is selected from the data, so its intervals have the joint level of all arms. The range
+of costs is their observed maximum.
 
 A policy that sees no question can reach every point between two arms, by drawing one of them with a fixed
-probability. So the arms and the lines between them are what is to be had without learning, and the mix that
-would have earned as much as what was served says what learning saved at equal quality. An alternative is not
-worse where the interval of its lead leaves no loss beyond `EQUAL` of the range of rewards. All these
-intervals hold together (Bonferroni), and at every look. The mix is chosen after looking, among all pairs and
-shares, so its interval is the mean of those of its arms, weighted by their shares: where these hold, it holds
-for every mix.
+probability. So the arms and the lines between them are possible without learning, and the mix with the reward
+of what was served shows what learning saved at equal quality. An alternative counts as equally good if the
+interval of its lead excludes a loss beyond `EQUAL` of the range of rewards. All these intervals hold jointly
+(Bonferroni), and at every look. The mix is selected from the data, among all pairs and shares, so its
+interval is the weighted mean of those of its arms: if these hold, it holds for every mix.
 
-A file is an export, or the converted log of another system. It has decisions with what came of them, and
-nothing else: no promotions, alarms or verdicts. The least propensity on record stands for the exploration
-floor, which bounds the weights of a log.
+A file is an export, or the converted log of another system. It has only decisions and their outcomes, without
+promotions, alarms or verdicts. Its least propensity stands for the exploration floor, which bounds weights.
 """
 
 from collections import deque
@@ -58,37 +56,37 @@ from armwise.feedback.sources import ExportSource, any_elsewhere, read_decisions
 from armwise.feedback.training_log import rollups
 
 NEWEST = 200
-"""Promotions, alarms and runs among which those of the period are looked for."""
+"""Newest promotions, alarms and runs that are searched for those of the period."""
 
 NEWEST_VERDICTS = 20
-"""Evaluations among which verdicts of the gate are looked for."""
+"""Newest evaluations that are searched for verdicts of the gate."""
 
 KINDS_OF = 20_000
-"""Newest explored turns of the period that are compared by kind of question."""
+"""Most explored turns, the newest of the period, that are compared by kind of question."""
 
 EQUAL = 0.02
-"""Loss of reward up to which two count as equally good, as a share of the range of rewards."""
+"""Loss up to which two rewards count as equal, as a share of the range of rewards."""
 
 FIGURES = 4
-"""Intervals of each alternative: its reward, its cost, and the lead in both."""
+"""Number of intervals of each alternative: its reward, its cost, and the lead in both."""
 
 FLOOR = 0.05
-"""Least propensity where no decision of several arms has one on record."""
+"""Least propensity if no decision among several arms has a recorded one."""
 
 
 class NothingServedError(ValueError):
-    """No decision was made in the period; the message says of when the log has some."""
+    """No decision was made in the period; the message has the times of decisions in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What was saved beside always using one arm.
+    """Savings compared with always using one arm.
 
     Attributes:
-        n: Answers on which both are compared: those for which the arm could be drawn.
-        each: Saved an answer; below 0 where more was spent.
-        low: Lower end of its interval.
-        high: Upper end of it.
+        n: Answers of the comparison: those for which the arm was eligible.
+        each: Savings per answer, negative if more was spent.
+        low: Lower end of the interval of `each`.
+        high: Upper end.
     """
 
     n: int
@@ -98,21 +96,21 @@ class Saving:
 
     @property
     def total(self) -> tuple[float, float, float]:
-        """Saved in all, with its interval."""
+        """Total savings, with the ends of the interval."""
         return self.n * self.each, self.n * self.low, self.n * self.high
 
 
 @dataclass(frozen=True, slots=True)
 class ArmFigures:
-    """What an arm did.
+    """Counts and means of an arm.
 
     Attributes:
         name: Name of the arm.
-        decisions: Turns that it was drawn or named for.
+        decisions: Turns that drew or forced it.
         share: Share of the explored turns, in [0, 1].
-        usd: Mean dollars of its answers; None without one.
-        seconds: Mean seconds of its answers; None without one.
-        failed: Turns in which it or the language model failed.
+        usd: Mean dollars of its answers, if there are any.
+        seconds: Mean seconds of its answers, if there are any.
+        failed: Turns in which the arm or the language model failed.
     """
 
     name: str
@@ -125,11 +123,11 @@ class ArmFigures:
 
 @dataclass(frozen=True, slots=True)
 class KindGain:
-    """What was served for a kind of question, beside the best single arm of the period.
+    """What was served for a kind of question, compared with the best single arm of the period.
 
     Attributes:
-        name: The value of the feature.
-        beside: That arm on the decisions of the kind, with the lead of what was served.
+        name: Value of the feature that defines the kind.
+        beside: The comparison with that arm on the decisions of the kind.
     """
 
     name: str
@@ -141,7 +139,7 @@ class Kinds:
     """Kinds of questions.
 
     Attributes:
-        feature: The feature whose values distinguish them; empty for none.
+        feature: The feature whose values are the kinds; empty if there is none.
         shares: Shares of the arms by kind.
         positions: Positions of the decisions by kind.
     """
@@ -161,12 +159,12 @@ class Kinds:
 
 @dataclass(frozen=True, slots=True)
 class RawMean:
-    """What an arm earned on what it was drawn for, which estimates nothing: others decided what that was.
+    """Mean reward of an arm on the decisions that drew it; a biased estimate, as others selected these.
 
     Attributes:
         name: Name of the arm.
-        n: Decisions that drew it and have a reward.
-        reward: Their mean reward.
+        n: Rewarded decisions that drew it.
+        reward: Mean reward of these decisions.
     """
 
     name: str
@@ -179,12 +177,12 @@ class CurvePoint:
     """A point of the cost-quality curve.
 
     Attributes:
-        name: The arm; None for what was served.
-        n: Decisions with a reward that it is estimated on.
-        reward: Reward a decision.
-        reward_interval: Interval of it.
-        cost: Dollars an answer; seconds where no dollars were charged.
-        cost_interval: Interval of it.
+        name: The arm; None: what was served.
+        n: Rewarded decisions of the estimate.
+        reward: Reward per decision.
+        reward_interval: Interval of `reward`.
+        cost: Dollars per answer; or seconds, if no dollars were charged.
+        cost_interval: Interval of `cost`.
     """
 
     name: str | None
@@ -197,20 +195,20 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class AtEqualQuality:
-    """What was served beside an alternative, by cost and by reward.
+    """What was served, compared with an alternative by cost and reward.
 
     Attributes:
-        shares: Arms of the alternative, each with how often it is drawn.
-        n: Decisions with a reward on which both are compared.
-        lead: Reward a decision of what was served beyond the alternative.
+        shares: Arms of the alternative, each with its probability.
+        n: Rewarded decisions of the comparison.
+        lead: Reward per decision of what was served, minus that of the alternative.
         low: Lower end of the lead.
-        high: Upper end of it.
-        saved: Cost an answer of the alternative beyond what was served.
-        saved_low: Lower end of it.
-        saved_high: Upper end of it.
-        margin: Loss of reward up to which two count as equally good.
-        more: Further decisions that it takes at least to say whether the cheaper of the two is as good; None
-            where it is said, or out of sight.
+        high: Upper end of the lead.
+        saved: Cost per answer of the alternative, minus that of what was served.
+        saved_low: Lower end of the savings.
+        saved_high: Upper end of the savings.
+        margin: Loss up to which two rewards count as equal.
+        more: Further decisions needed at least to decide whether the cheaper one is as good; None: it is
+            decided, or takes more than the forecast covers.
     """
 
     shares: tuple[tuple[str, float], ...]
@@ -236,14 +234,14 @@ class AtEqualQuality:
 
     @property
     def name(self) -> str:
-        """What would have been used."""
+        """The alternative, in words."""
         if len(self.shares) == 1:
             return f"always {self.shares[0][0]}"
         return " and ".join(f"{arm} for {share:.0%}" for arm, share in self.shares) + ", at random"
 
     @property
     def verdict(self) -> str:
-        """What is known, in a few words."""
+        """The result of the comparison, in a few words."""
         if self.served_saves:
             return "what was served is cheaper and as good"
         if self.alternative_saves:
@@ -262,26 +260,26 @@ class Period:
 
     Attributes:
         since: Begin, seconds since the epoch.
-        until: End.
-        whole: What was served beside its alternatives.
+        until: End, seconds since the epoch.
+        whole: What was served, compared with its alternatives.
         arms: Figures of each arm, the most drawn first.
-        feature: The feature by whose values kinds are listed; empty for none.
+        feature: The feature whose values are the kinds; empty if there is none.
         kinds: Shares of the arms by kind of question.
-        gains: What was served beside the best single arm, by kind of question, the largest lead first.
-        stretches: The course over the decisions of the period.
-        dearest: The arm with the largest estimated cost; None where costs cannot be compared.
-        usd: Saved dollars beside it; None where nothing was charged.
-        seconds: Saved seconds beside it; None where no time was measured.
-        spent_usd: Dollars that were charged.
-        changes: What changed, each with its time, in order.
-        held: What the gate held, each with its time and reasons, in order.
+        gains: Comparison with the best single arm by kind of question, the largest lead first.
+        stretches: The learning curve of the period.
+        dearest: The arm with the largest estimated cost, if costs can be compared.
+        usd: Dollars saved compared with that arm, if any were charged.
+        seconds: Seconds saved compared with that arm, if they were measured.
+        spent_usd: Dollars charged.
+        changes: Changes, each with its time, in order.
+        held: Candidates that the gate held, each with its time and reasons, in order.
         curve: Cost and reward of what was served and of each arm; empty without costs.
-        equal: What was served beside each arm and beside the cheapest mix that is as good, by both.
-        without: Explored decisions that have no propensity on record, and are in no comparison.
-        raw: Raw means of the arms, where decisions have no propensity.
-        source: The file that it was read from; empty for the log of a service.
+        equal: Comparisons by cost and reward with each arm, and with the cheapest mix that is as good.
+        without: Explored decisions without a recorded propensity, which comparisons leave out.
+        raw: Raw means of the arms, if decisions lack propensities.
+        source: The file that was read; empty: the log of a service.
         notes: Remarks on the log; a sentence each.
-        doubt: Why the propensities on record cannot be trusted; empty where the audit finds no fault.
+        doubt: Why the recorded propensities cannot be trusted; empty if the audit passes.
     """
 
     since: float
@@ -308,7 +306,7 @@ class Period:
 
     @property
     def rewarded(self) -> int:
-        """Explored decisions with a reward, with a propensity on record or without."""
+        """Explored decisions with a reward, with or without a recorded propensity."""
         return sum(raw_mean.n for raw_mean in self.raw) if self.without else self.whole.rewarded
 
 
@@ -329,7 +327,7 @@ def read_period(
         since: Begin, seconds since the epoch.
         until: End; a decision at this time is not part of it.
         on_progress: Called with the progress.
-        ranks: Whether actions come with each request, so that there is no arm which could always be used.
+        ranks: Whether actions come with each request, so that single arms cannot be compared.
 
     Raises:
         NothingServedError: No decision was made in the period.
@@ -382,14 +380,14 @@ def build_period(
 
     Args:
         turns: The turns.
-        names: Arms that could always be used.
-        floor: Least probability of an arm that could be drawn.
+        names: Arms to compare with.
+        floor: Least probability of an eligible arm.
         rewards: Smallest and largest possible reward.
         window: Begin and end.
         kinds: Kinds of questions.
-        changes: What changed.
-        held: What the gate held.
-        source: The file that they were read from; empty for the log of a service.
+        changes: Changes, with their times.
+        held: Candidates that the gate held, with times and reasons.
+        source: The file that was read; empty: the log of a service.
         notes: Remarks on the log.
     """
     whole = turns.comparison(names, floor, rewards)
@@ -434,7 +432,7 @@ def _nothing(store: Store, since: float, until: float) -> str:
 
 
 def _held(store: Store, since: float, until: float) -> Iterator[tuple[float, str]]:
-    """Yield what the gate and warm starts held in a period, with their reasons."""
+    """Yield the candidates that the gate or a warm start held in a period, with times and reasons."""
     judged = set()
     for run in runs.page(store, NEWEST):
         judged.add(run.evaluation)
@@ -459,11 +457,11 @@ def _held(store: Store, since: float, until: float) -> Iterator[tuple[float, str
 
 
 def measure_span(path: Path) -> tuple[float, float]:
-    """Return when the first and the last decision of a file were made, labels left out.
+    """Return the times of the first and the last decision of a file, labels left out.
 
     Raises:
-        ExchangeError: It cannot be read.
-        NothingServedError: It has no decision.
+        ExchangeError: The file cannot be read.
+        NothingServedError: The file has no decision.
     """
     first, last = inf, -inf
     for example in read_export(path):
@@ -485,7 +483,7 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
         on_progress: Called with the progress.
 
     Raises:
-        ExchangeError: It cannot be read.
+        ExchangeError: The file cannot be read.
         NothingServedError: No decision was made in the period.
     """
     rule = next(iter(read_headers(path))).reward
@@ -532,7 +530,7 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
 
 
 def least_propensity(decisions: Decisions) -> float:
-    """Return the least propensity on record of an arm that could be drawn beside another one."""
+    """Return the least recorded propensity of decisions with at least two eligible arms."""
     p = decisions.p[np.repeat(decisions.explored & (decisions.width > 1), decisions.n_p)]
     return float(p[p > 0.0].min(initial=inf)) if (p > 0.0).any() else FLOOR
 
@@ -547,9 +545,9 @@ class Turns(Served):
         decisions: The decisions.
 
     Attributes:
-        usd: Dollars of each answer, shape (n,); nan where there is none.
-        seconds: Seconds of each answer, shape (n,); nan where there is none.
-        reward: Reward of each explored turn that is settled, shape (n,); nan where there is none.
+        usd: Dollars of each answer, NaN without one, shape (n,).
+        seconds: Seconds of each answer, NaN without one, shape (n,).
+        reward: Reward of each explored and settled turn, NaN without one, shape (n,).
     """
 
     def __init__(self, decisions: Decisions) -> None:
@@ -577,7 +575,7 @@ class Turns(Served):
 
     @override
     def sums(self, rows: Flags, target: Floats, values: Floats | None = None) -> Weighted:
-        """Values other than the rewards may be summed up; turns without one are left out."""
+        """Return weighted sums of `values`, by default the rewards; turns without a value are left out."""
         values = self.reward if values is None else values
         rows = rows & (self.explored > 0) & ~np.isnan(values) & ~np.isnan(self._weight)
         r, w = values[rows], (self._weight * target)[rows]
@@ -587,7 +585,7 @@ class Turns(Served):
 
     @property
     def costs(self) -> Floats | None:
-        """Dollars of each answer, of seconds where none were charged, shape (n,); None without either."""
+        """Dollars of each answer, or seconds if no dollars were charged, shape (n,); None without either."""
         for values in (self.usd, self.seconds):
             if np.nansum(values) > 0.0:
                 return values
@@ -606,7 +604,7 @@ class Turns(Served):
         Args:
             kinds: Positions of the decisions of each kind.
             arm: The arm.
-            floor: Least probability of an arm that could be drawn.
+            floor: Least probability of an eligible arm.
             rewards: Smallest and largest possible reward.
         """
         gains, error = [], ERROR / max(1, len(kinds))
@@ -619,9 +617,9 @@ class Turns(Served):
         return tuple(sorted(gains, key=lambda gain: (-gain.beside.lead, gain.name)))
 
     def savings(self, names: Sequence[str], floor: float) -> tuple[str | None, Saving | None, Saving | None]:
-        """Return the dearest arm, and the dollars and the seconds that were saved beside always using it.
+        """Return the dearest arm, and the dollars and seconds saved compared with always using it.
 
-        Dearest is the arm with the largest estimate of dollars an answer, of seconds where none were charged.
+        The dearest arm has the largest estimate of dollars per answer, or of seconds if none were charged.
         """
         if (values := self.costs) is None:
             return None, None, None
@@ -667,14 +665,14 @@ class Turns(Served):
         return tuple(sorted(figures, key=lambda arm_figures: (-arm_figures.decisions, arm_figures.name)))
 
     def draws(self) -> Draws:
-        """Return the explored turns that have a propensity, in the order in which they were made."""
+        """Return the explored turns with a recorded propensity, in the order in which they were made."""
         rows = np.flatnonzero((self.explored > 0) & ~np.isnan(self._weight))
         rows = rows[np.argsort(self._at[rows], kind="stable")]
         eligible = np.column_stack([self.having(arm)[rows] for arm in self.names])
         return Draws(tuple(self.names), self.drawn[rows], 1.0 / self._weight[rows], None, eligible)
 
     def raw_means(self) -> tuple[RawMean, ...]:
-        """Return the mean reward of each arm that was drawn, on what it was drawn for, the best first."""
+        """Return the mean reward of each arm on the turns that drew it, the best first."""
         means = []
         for arm in self.names:
             earned = self.reward[self.drew(arm) & ~np.isnan(self.reward)]
@@ -697,12 +695,12 @@ class Turns(Served):
 def trace_curve(
     turns: Turns, names: Sequence[str], floor: float, rewards: Interval
 ) -> tuple[CurvePoint, ...]:
-    """Return the points of what was served and of each arm, what was served first; none without costs.
+    """Return the points of what was served, which comes first, and of each arm; empty without costs.
 
     Args:
         turns: The turns of the period.
         names: The arms.
-        floor: Least probability of an arm that could be drawn.
+        floor: Least probability of an eligible arm.
         rewards: Smallest and largest possible reward.
     """
     costs = turns.costs
@@ -730,12 +728,12 @@ def trace_curve(
 def at_equal_quality(
     turns: Turns, points: Sequence[CurvePoint], floor: float, rewards: Interval
 ) -> tuple[AtEqualQuality, ...]:
-    """Return what was served beside each single arm, and beside the cheapest mix that is as good.
+    """Compare what was served with each single arm, and with the cheapest mix that is as good.
 
     Args:
         turns: The turns of the period.
         points: The cost-quality curve.
-        floor: Least probability of an arm that could be drawn.
+        floor: Least probability of an eligible arm.
         rewards: Smallest and largest possible reward.
     """
     arms = [point for point in points if point.name is not None]
@@ -753,7 +751,7 @@ def at_equal_quality(
 def cheapest_mix(
     served: CurvePoint, arms: Sequence[CurvePoint]
 ) -> tuple[tuple[str, float], tuple[str, float]] | None:
-    """Return the cheapest mix of two arms that earns what was served, by estimates; None where none does.
+    """Return the cheapest mix of two arms with the estimated reward of what was served, if there is one.
 
     >>> ends = (0.0, 1.0)
     >>> points = [CurvePoint("a", 9, 0.4, ends, 1.0, ends), CurvePoint("b", 9, 0.8, ends, 9.0, ends)]
@@ -780,10 +778,10 @@ def _beside(
     level: float,
     pairs: int,
 ) -> AtEqualQuality | None:
-    """Compare what was served with an arm, or a mix of two, on the turns for which each could be drawn.
+    """Compare what was served with an arm, or a mix of two, on the turns for which both were eligible.
 
-    An interval of an arm on all turns that had it is one of those that hold at `level`. On fewer turns it is
-    another one for each of the `pairs`, which share the error of one.
+    The interval of an arm on all its turns holds at `level`. On the fewer turns of a mix there is a further
+    interval for each of the `pairs`, which share the error probability of one.
     """
     costs = turns.costs
     assert costs is not None
@@ -821,12 +819,12 @@ def _beside(
 
 
 def _more(lead: float, half: float, margin: float, n: int) -> int | None:
-    """Return how many more decisions it takes at least to show that the cheaper one is as good.
+    """Return how many more decisions are needed at least to show that the cheaper one is as good.
 
     Args:
-        lead: Reward of the cheaper one beyond the other.
-        half: Half of the width of its interval.
-        margin: Loss that counts as equal.
+        lead: Reward of the cheaper one, minus that of the other.
+        half: Half the width of the interval of the lead.
+        margin: Loss up to which two rewards count as equal.
         n: Decisions so far.
 
     >>> _more(0.0, 0.04, 0.02, 100), _more(-0.03, 0.04, 0.02, 100), _more(0.05, 0.01, 0.02, 100)

@@ -1,4 +1,4 @@
-"""Policies: versions by recipe, the timeline, two versions compared, and every action with what it will do.
+"""Policies: versions by recipe, the timeline, a comparison of two versions, and actions with their effects.
 
 a row of a recipe or a version --link--> what will happen, and the field for the reason --form--> done
 """
@@ -60,13 +60,13 @@ COMPARED = 1000
 """Newest decisions for which two versions are compared."""
 
 DIFFERENT = 20
-"""Questions that are shown on which they differ most."""
+"""Questions shown: those on which two versions differ most."""
 
 BESIDE = 20
-"""Versions of its recipe around each of two that are compared, which may be chosen instead."""
+"""Versions around each compared version in its recipe that are offered for comparison."""
 
 SHARES = (0.01, 0.05, 0.1, 0.25, promotions.LARGEST_SHARE)
-"""Shares of the traffic that a canary can be given here."""
+"""Shares of the traffic that the page offers for a canary."""
 
 USUAL_SHARE = 0.05
 
@@ -79,7 +79,7 @@ RecipeDigest = Annotated[str | None, Query(min_length=1, max_length=64)]
 
 
 class Act(StrEnum):
-    """What an operator can do with a version."""
+    """An action of an operator on a version."""
 
     PROMOTE = "promote"
     CANARY = "canary"
@@ -88,7 +88,7 @@ class Act(StrEnum):
     """End the canary."""
 
     JUDGE = "judge"
-    """Have the gate judge it."""
+    """Have the gate judge the version."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,13 @@ class RecipeRow:
     Attributes:
         digest: Digest of the recipe, shortened.
         newest: Newest version of the recipe.
-        count: How many versions it has.
-        configured: Whether it is that of the configuration.
-        run: The warm start that it comes from; None for none.
-        promotion: Newest promotion of the recipe under this configuration; None for none.
-        serving: The version of it that decides now; None for none.
-        canaries: Those of its versions that have a share of the traffic, with it.
-        problem: Why it cannot be served here; empty where it can.
+        count: Number of its versions.
+        configured: Whether it is the configured recipe.
+        run: The warm start that it comes from, if any.
+        promotion: Newest promotion of the recipe under this configuration, if any.
+        serving: Version of the recipe that decides now, if any.
+        canaries: Versions of the recipe that are canaries, with their shares of the traffic.
+        problem: Why it cannot be served here; empty if it can.
     """
 
     digest: str
@@ -171,7 +171,7 @@ async def of_recipe(request: Request, point: RequestPoint, recipe: RecipeDigest)
 
 
 def recipe_rows(point: DecisionPoint, before: int | None, recipe: str | None = None) -> list[RecipeRow]:
-    """Return a page of the recipes, or one of them alone; this reads the log."""
+    """Read a page of the recipes, or a single recipe, from the log."""
     store, configured = point.store, point.versions.configured.digest
     listed = versions.recipes(store, PAGE, before, recipe)
     digests = [group.newest.recipe for group in listed]
@@ -201,7 +201,7 @@ def recipe_rows(point: DecisionPoint, before: int | None, recipe: str | None = N
 
 
 def explain_unserved(version: Version, point: DecisionPoint) -> str:
-    """Return why a version cannot be served here; an empty text where it can."""
+    """Return why a version cannot be served here; empty if it can."""
     try:
         Recipe.of(version, point.config.reward)
     except PolicyError as error:
@@ -210,7 +210,7 @@ def explain_unserved(version: Version, point: DecisionPoint) -> str:
 
 
 def read_versions(point: DecisionPoint, recipe: str, earlier: int | None) -> dict[str, Any]:
-    """Return a page of the versions of a recipe; this reads the log. Raises ApiError if there is none."""
+    """Read a page of the versions of a recipe from the log. Raises ApiError if there is none."""
     listed = versions.page(point.store, PAGE, earlier, recipe)
     if not listed:
         raise ApiError("invalid_value", f"no version is of recipe {recipe[:DIGEST_CHARS]!r}", "recipe")
@@ -280,19 +280,19 @@ async def _version(point: DecisionPoint, number: int) -> Version:
 
 @dataclass(frozen=True)
 class Situation:
-    """A version, and what an action on it would change.
+    """A version, and the state that an action on it would change.
 
     Attributes:
         version: The version.
         newest: The newest version of its recipe.
-        served: Number of the version that decides; None for none.
-        canaries: Numbers of the versions that have a share of the traffic.
-        pinned: Number of the version that a rollback has pinned; None for none.
-        arms_added: Arms that its recipe brings and that are not live.
-        arms_removed: Live arms that its recipe does not have.
-        is_automatic: Whether it is a canary that the service itself began.
-        is_active: Whether its recipe is the active one.
-        was_active: Whether it is or was.
+        served: Number of the version that decides, if there is one.
+        canaries: Numbers of the canaries.
+        pinned: Number of the version that a rollback has pinned, if any.
+        arms_added: Arms that its recipe would make live.
+        arms_removed: Live arms that its recipe lacks.
+        is_automatic: Whether it is a canary that the service began.
+        is_active: Whether its recipe is active.
+        was_active: Whether its recipe is or was active.
         after: Number of the newest promotion, rollback or canary; 0 for none.
     """
 
@@ -333,7 +333,7 @@ def _situation(point: DecisionPoint, version: Version) -> Situation:
 
 
 def consequences(action: Act, now: Situation) -> list[str]:
-    """Return what an action will do, in sentences."""
+    """Return the consequences of an action, in sentences."""
     chosen = f"Version {now.version.version} ({described(now.version)})"
     others = f"version {now.served}" if now.served else "the served version"
     canaries_end = [f"The canary of version {number} ends." for number in now.canaries]
@@ -377,7 +377,7 @@ def _numbered(numbers: Sequence[int]) -> str:
 
 
 def described(version: Version) -> str:
-    """Return the kind of a version and what it has learned.
+    """Describe a version by its kind and the number of examples that it has learned.
 
     >>> described(Version(1, None, "r", "j", {"kind": "adaptive"}, 1465, 0, "d", 1, 0.0))
     'adaptive, learned 1,465 examples'
@@ -387,12 +387,12 @@ def described(version: Version) -> str:
 
 @dataclass(frozen=True)
 class Opinion:
-    """What the gate says of a version, compared with what is served now.
+    """The gate's judgement of a version against what is served now.
 
     Attributes:
-        evaluation: The newest evaluation that judges it; None where it was not judged.
-        verdict: As `armwise.feedback.ope.gate.Verdict.document` returns it; None before it is known.
-        is_fresh: Whether a promotion uses that verdict; otherwise it asks the gate again.
+        evaluation: The newest evaluation that judges the version, if there is one.
+        verdict: `armwise.feedback.ope.gate.Verdict.document` of that evaluation, once it is done.
+        is_fresh: Whether a promotion would use this verdict rather than request a new one.
     """
 
     evaluation: EvaluationRow | None = None
@@ -406,7 +406,7 @@ class Opinion:
 
 
 async def _opinion(point: DecisionPoint, version: Version) -> Opinion | None:
-    """Return what the gate says of a version; None where it is not asked: its recipe is the active one."""
+    """Return the gate's judgement of a version; None: its recipe is active, so that it needs none."""
     active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
     if active.recipe == version.recipe:
         return None
@@ -454,7 +454,7 @@ async def choose(request: Request, point: RequestPoint, agreement: Agreement) ->
 
 
 async def _require_unchanged(point: DecisionPoint, after: int) -> None:
-    """Refuse an action whose consequences were stated before another one. Raises ApiError."""
+    """Check that the state is the one whose consequences the operator saw. Raises ApiError."""
     active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
     if active.seq != after:
         message = "what is served was changed while this was read: go back, and read what it will do now"
@@ -497,7 +497,7 @@ def _by_ids(point: DecisionPoint, decision: Decision) -> Decision:
 
 
 def _comparable(point: DecisionPoint, pair: Sequence[Version]) -> list[Version]:
-    """Return the versions that may be chosen instead, newest first: of each recipe, and beside the pair."""
+    """Return the versions to compare with, newest first: each recipe's newest, and those near the pair."""
     listed = {row.newest.version: row.newest for row in versions.recipes(point.store, PAGE)}
     for chosen in pair:
         beside = versions.page(point.store, BESIDE, chosen.version + BESIDE // 2, chosen.recipe)
@@ -508,9 +508,9 @@ def _comparable(point: DecisionPoint, pair: Sequence[Version]) -> list[Version]:
 def differing(
     first: Policy, second: Policy, logged: Sequence[Decision]
 ) -> list[tuple[float, Decision, Any, Any]]:
-    """Return the probability mass that two policies place differently for each decision, most first.
+    """Return the total variation distance of two policies on each decision, largest first.
 
-    Each comes with the decision and with both distributions, without the floor.
+    Each distance comes with the decision and both distributions, without the floor.
     """
     rows = []
     for decision in logged:

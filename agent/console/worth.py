@@ -1,4 +1,4 @@
-"""What each arm is worth by kind of question, and the last portfolio with its curve of size against value."""
+"""The estimated reward of each arm by kind of question, and the last portfolio with its value by size."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -20,18 +20,18 @@ from armwise.feedback.registry import runs
 from armwise.feedback.training_log import rollups
 
 NEWEST = 2000
-"""Rewarded decisions that kinds are compared on."""
+"""Newest rewarded decisions that kinds are compared on."""
 
 MOST = 12
-"""Kinds that are shown by name."""
+"""Most kinds shown by name."""
 
 OTHERS = "all others"
 
 RUNS = 20
-"""Warm starts among which the last portfolio is looked for."""
+"""Newest warm starts that are searched for a portfolio."""
 
 ROUNDING = 1e-9
-"""Difference up to which two estimates are tied: it is of the order in which rewards were added up."""
+"""Difference up to which two estimates are tied, since it may come from the order of a sum."""
 
 Estimate = tuple[float, intervals.Interval] | None
 
@@ -41,13 +41,13 @@ class QuestionKind:
     """One kind of question.
 
     Attributes:
-        name: The value of the feature.
+        name: Value of the feature that defines the kind.
         n: Rewarded decisions of the kind.
         drawn: How often each arm was drawn for them.
-        worth: What each would have earned on all of them.
-        best: The arm whose interval is above those of all others that were drawn; None where none is.
-        more: Decisions of the kind that it takes at least until there is one, if the estimates are right;
-            None where there is one, or nothing to compare.
+        worth: Estimated mean reward of each arm on all of them.
+        best: The arm whose interval is above those of all other drawn arms, if there is one.
+        more: Further decisions of the kind needed at least to find the best arm, if the estimates are right;
+            None: it is found, or there is nothing to compare.
     """
 
     name: str
@@ -59,10 +59,10 @@ class QuestionKind:
 
 
 def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, Any]:
-    """Return the kinds by one feature, of the decisions that a caller may see; this reads the log.
+    """Read the kinds by one feature from the log, on the decisions that a caller may see.
 
     Raises:
-        ApiError: No question has such a feature.
+        ApiError: No question has this feature.
     """
     criteria = decisions.build_filter(point, caller, DecisionQuery())
     rows = rollups.newest_rewards(point.store, point.config.reward, NEWEST, criteria)
@@ -89,7 +89,7 @@ def grouped(
         rows: The decisions.
         by: The feature.
         rewards: Smallest and largest possible reward.
-        floor: Least probability of an arm that could be drawn.
+        floor: Least probability of an eligible arm.
     """
     named = [([value for head, value in select_kinds(row.features) if head == by], row) for row in rows]
     frequent_names = [
@@ -119,14 +119,14 @@ def _kind(
 
 
 def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, int | None]:
-    """Return the arm that is best beyond doubt, or how many more decisions it takes at least to know.
+    """Return the arm that is significantly the best, or how many more decisions are needed at least.
 
-    The widths of intervals fall with the square root of the number of decisions; those that are cut to the
-    range of rewards are wider than they say.
+    The widths of intervals fall with the square root of the number of decisions; intervals that are cut to
+    the range of rewards are wider than they appear.
 
     Args:
-        worth: What each arm is worth.
-        n: Decisions that this is known from.
+        worth: Estimated reward of each arm.
+        n: Number of decisions behind the estimates.
 
     >>> leader({"a": (0.9, (0.8, 1.0)), "b": (0.5, (0.4, 0.6))}, 100)
     ('a', None)
@@ -153,7 +153,7 @@ def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, int | Non
 
 
 def portfolio(point: DecisionPoint) -> dict[str, Any] | None:
-    """Return the last portfolio that a warm start chose, and its curve; this reads the log."""
+    """Read the last portfolio that a warm start chose from the log, with its curve."""
     for run in runs.page(point.store, RUNS):
         for step in run.steps:
             if step["name"] == "portfolio" and step["found"]:
@@ -162,7 +162,7 @@ def portfolio(point: DecisionPoint) -> dict[str, Any] | None:
 
 
 def curve(found: Mapping[str, Any]) -> str | None:
-    """Return the chart of a portfolio's value by its size; None where the run did not keep it."""
+    """Return the chart of a portfolio's value by its size, if the run stored it."""
     if "curve" not in found:
         return None
     values = found["curve"]

@@ -1,13 +1,13 @@
-"""The tap of LiteLLM: each call of a model is sent as a decision that was made there.
+"""The tap of LiteLLM: each call of a model is sent as an observed decision.
 
     import litellm
     from armwise.agent.integrations.litellm import ArmwiseLogger
 
     litellm.callbacks = [ArmwiseLogger(point="models")]
 
-In a proxy, a module of your own makes the logger, and `litellm_settings.callbacks` names it. A call waits for
-nothing: it is put into a bounded queue, from which a thread sends batches. Where the queue is full or the
-service away for long, calls are dropped, counted and logged, and never failed.
+In a proxy, a module of yours creates the logger, and `litellm_settings.callbacks` names it. Calls are never
+delayed: they enter a bounded queue, from which a thread sends batches. If the queue is full, or the service
+unavailable for long, observations are dropped, counted and logged, and the calls succeed.
 """
 
 import atexit
@@ -28,15 +28,15 @@ from armwise.agent.client import Client, ClientError
 logger = logging.getLogger(__name__)
 
 KEY = "armwise"
-"""Key of the metadata of a call whose value says more of its decision, by the names in `TAKEN`."""
+"""Key of the metadata of a call under which further fields of its decision are read, named in `TAKEN`."""
 
 TAKEN = ("id", "arm", "arms", "propensity", "distribution", "features", "episode_id", "user", "metrics")
 
 LONGEST = 8000
-"""Characters of a question that are sent, as many as a service reads by default."""
+"""Most characters of a question that are sent, as many as a service reads by default."""
 
 BATCH = 100
-"""Calls in one request at most."""
+"""Most calls in one request."""
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -44,22 +44,22 @@ _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 class ArmwiseLogger(CustomLogger):
     """Sends each call of a model as an observation, in the background.
 
-    The arm is the model, as `tap.names` maps it. `metadata={"armwise": {"propensity": 0.9}}` of a call says
-    with what probability it was drawn; without, none is made up. The id is that of the response, by which
+    The arm is the model, as `tap.names` maps it. `metadata={"armwise": {"propensity": 0.9}}` of a call states
+    the probability of the draw; by default it is unknown. The id is that of the response, under which
     feedback is sent later; the episode is the session. Answers from LiteLLM's cache are left out.
 
     Args:
-        url: Address of the service; `ARMWISE_URL`, or port 8000 of this machine, without it.
-        api_key: Key, where the service requires one; `ARMWISE_API_KEY` without it.
-        point: Decision point; None for the default one.
+        url: Address of the service; by default `ARMWISE_URL`, or port 8000 of this machine.
+        api_key: Key, if the service requires one; by default `ARMWISE_API_KEY`.
+        point: Decision point; None: the default one.
         content: Whether the newest message of the user is sent as the question, cut to `LONGEST` characters.
-        most: Calls that wait at most; further ones are dropped.
-        interval_s: Seconds that a batch is waited for, at most.
-        client: Sends the batches; made without it.
+        most: Most calls in the queue; further ones are dropped.
+        interval_s: Most seconds until a batch is sent.
+        client: Sends the batches; by default a new one.
 
     Attributes:
-        sent: Calls that are durable.
-        dropped: Calls that are not, as the queue was full, the service away or the call refused.
+        sent: Number of calls that are durable.
+        dropped: Number of calls dropped: the queue was full, the service unavailable, or the call refused.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ArmwiseLogger(CustomLogger):
         atexit.register(self.close)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Send what waits, for so many seconds at most, and stop."""
+        """Send the queue, within `timeout_s` seconds, and stop."""
         atexit.unregister(self.close)
         try:
             self._waiting.put(None, timeout=timeout_s)
@@ -112,7 +112,7 @@ class ArmwiseLogger(CustomLogger):
         self._take(kwargs, response_obj, start_time, end_time, "failed")
 
     def _take(self, kwargs: Any, response: Any, start: Any, end: Any, status: str) -> None:
-        """Queue a call; whatever it is made of, nothing is raised into it."""
+        """Queue a call; exceptions are logged and never reach the call."""
         try:
             if kwargs.get("cache_hit") is not True:
                 item = make_observation(kwargs, response, start, end, status, content=self._content)
@@ -161,13 +161,13 @@ def make_observation(
     """Return the item of `POST /v1/observations` of a call.
 
     Args:
-        call: What LiteLLM gives a callback of it: `model`, `messages`, `litellm_params`, `response_cost`,
+        call: Arguments of LiteLLM's callback: `model`, `messages`, `litellm_params`, `response_cost`,
             `standard_logging_object`.
-        response: The response of the model; anything without an id and usage for none.
-        start: When it began.
-        end: When it ended.
+        response: The response of the model; any value without an id and usage stands for no response.
+        start: When the call began.
+        end: When the call ended.
         status: `ok` or `failed`.
-        content: Whether the question is sent.
+        content: Whether to send the question.
     """
     logged = call.get("standard_logging_object") or {}
     params = call.get("litellm_params") or {}
@@ -202,7 +202,7 @@ def _tokens(response: Any, logged: Mapping[str, Any], name: str) -> int:
 
 
 def _name(value: Any) -> str | None:
-    """Return an id that a log takes: the same one, or a hash of it; None for none.
+    """Return an id in the form of the log: the same id, or a hash of it; None for None.
 
     >>> _name("chatcmpl-1"), _name(None), _name("a b") == _name("a b")
     ('chatcmpl-1', None, True)

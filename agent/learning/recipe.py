@@ -26,7 +26,7 @@ from armwise.feedback.training_log import StartingPoint
 logger = logging.getLogger(__name__)
 
 DIGEST_CHARS = 12
-"""Length of a digest."""
+"""Digits of a digest that are shown."""
 
 
 @dataclass(frozen=True, slots=True)

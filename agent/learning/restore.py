@@ -103,7 +103,7 @@ def load_checkpoint(store: Store, empty: Policy, version: Version) -> Policy:
 def earlier_checkpoint(
     store: Store, empty: Policy, version: Version, *, warn: bool = False
 ) -> tuple[Version, Policy] | None:
-    """Return the newest loadable version of the recipe up to this one, and its policy."""
+    """Return the newest other loadable version of the recipe that has learned no more, and its policy."""
     for earlier in versions.kept_upto(store, version.recipe, version.examples_seq):
         if earlier.version != version.version:
             try:

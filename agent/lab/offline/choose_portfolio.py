@@ -57,10 +57,10 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
 
 USUAL_COST = "seconds"
-"""The cost that budgets are in, where it was measured and none was named."""
+"""Default unit of budgets, if it was measured."""
 
 UNNAMED = "unnamed"
-"""Stands for the data set of questions that name none."""
+"""Name of the data set of questions without one."""
 
 
 class PortfolioSelection(BaseModel):
@@ -99,20 +99,19 @@ class PortfolioSelection(BaseModel):
 
 @dataclass(slots=True)
 class Pool:
-    """The arms and questions of which any score is known; the questions are put in order for each split.
+    """The arms and questions with at least one known score; each split reorders the questions.
 
     Attributes:
-        arms: Names, in the order of the rows.
-        scores: NaN where unknown, shape (n_arms, n_questions).
-        chances: Probability that each would be known, of the same shape; None where that was not left to
-            chance.
-        groups: Data set of each question, as a place in `datasets`, shape (n_questions,).
-        datasets: Their names.
-        cost: Name of the cost that budgets are in.
-        costs: Costs of each arm, shape (n_arms,); None when no cost was measured.
-        share: Part of the scores that are known.
-        lost_arms: Arms of which no score is known.
-        lost_questions: How many questions of which no score is known.
+        arms: Names of the arms, in the order of the rows.
+        scores: Scores, NaN if unknown, shape (n_arms, n_questions).
+        chances: Probability that each score is known, shape (n_arms, n_questions), if that was random.
+        groups: Data set of each question, as an index in `datasets`, shape (n_questions,).
+        datasets: Names of the data sets.
+        cost: Name of the cost that is the unit of budgets.
+        costs: Cost of each arm, shape (n_arms,), if it was measured.
+        share: Share of the scores that are known.
+        lost_arms: Arms without a known score.
+        lost_questions: Number of questions without a known score.
     """
 
     arms: tuple[str, ...]
@@ -128,16 +127,16 @@ class Pool:
 
     @property
     def whole(self) -> bool:
-        """Whether every score is known, so that none is filled in."""
+        """Whether every score is known."""
         return self.share == 1.0
 
     @classmethod
     def of(cls, matrix: ScoreMatrix, cost: str | None) -> "Pool":
-        """Leave out what nothing is known of.
+        """Select the arms and questions of a matrix that have a known score.
 
         Args:
-            matrix: Matrix, whose scores are taken over, not copied.
-            cost: That budgets are in; None for seconds, or else the first that was measured.
+            matrix: The matrix; its scores are used without a copy.
+            cost: Unit of budgets; None: seconds if measured, else the first measured cost.
 
         Raises:
             ValueError: There is no such cost, or no score is known.
@@ -171,10 +170,10 @@ class Pool:
         )
 
     def split(self, share: float, rng: np.random.Generator) -> int:
-        """Put the questions to choose on first, and return how many they are.
+        """Move the questions to choose on to the front, and return their number.
 
-        Every data set is split in the same proportion. The scores are moved in place, as a second
-        copy of a large matrix might not fit. Raises ValueError when a part would be empty.
+        Every data set is split in the same proportion. The scores are moved in place, as a second copy of a
+        large matrix might not fit. Raises ValueError if a part would be empty.
         """
         n = len(self.groups)
         by_group = np.lexsort((rng.random(n), self.groups))
@@ -188,9 +187,9 @@ class Pool:
         return int((~held).sum())
 
     def halves(self, cut: int) -> tuple[Scores, Scores]:
-        """Return the scores before and after the cut, expectations in place of those that are not known.
+        """Return the scores before and after the cut, with unknown ones replaced by expectations.
 
-        An arm of which the first part knows nothing scores 0 there: it cannot be chosen by it.
+        An arm without known scores in the first part scores 0 there, so that it is not chosen.
         """
         first, second = self.scores[:, :cut], self.scores[:, cut:]
         known = (None, None) if self.chances is None else (self.chances[:, :cut], self.chances[:, cut:])
@@ -206,14 +205,14 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class PortfolioChoice:
-    """What was chosen on the first part of the questions.
+    """The arms chosen on the first part of the questions.
 
     Attributes:
-        chosen: Scores on that part, the unknown ones as expected, shape (n_arms, n_chosen).
-        held_out: Scores on the held-out questions, likewise.
-        portfolio: The arms.
+        chosen: Scores on that part, with expectations for unknown ones, shape (n_arms, n_chosen).
+        held_out: Scores on the held-out questions, likewise, shape (n_arms, n_held_out).
+        portfolio: The chosen portfolio.
         average: Arms with the largest means, within the same size or budget.
-        single: The arm with the largest mean, whatever it costs.
+        single: The arm with the largest mean, at any cost.
     """
 
     chosen: Scores
@@ -345,7 +344,7 @@ def _bound(pool: Pool, settings: PortfolioSelection, choice: PortfolioChoice) ->
 
 
 def _known(pool: Pool, choice: PortfolioChoice) -> Known | None:
-    """Return how many scores are known, None where all are."""
+    """Return how many scores are known; None: all."""
     if pool.whole and not pool.lost_arms and not pool.lost_questions:
         return None
     picks, cut = choice.portfolio.arms, choice.chosen.shape[1]
@@ -355,9 +354,9 @@ def _known(pool: Pool, choice: PortfolioChoice) -> Known | None:
 
 
 def _write(output: Path, results: Mapping[str, bytes]) -> None:
-    """Write all files under temporary names, then rename them in their order, so that none is ever partial.
+    """Write all files under temporary names, then rename them in order, so that files are always complete.
 
-    Empty folders that it made are removed where that fails.
+    After a failure, empty folders that it made are removed.
     """
     made = [folder for folder in (output, *output.parents) if not folder.exists()]
     try:
@@ -375,7 +374,7 @@ def _write(output: Path, results: Mapping[str, bytes]) -> None:
 
 
 def _configuration(report: PortfolioReport, table: MatrixArms, settings: PortfolioSelection) -> str:
-    """Return arms and the backbones that they need, as a configuration names them. Raises ArmSpecError."""
+    """Return the arms and their backbones in the form of a configuration. Raises ArmSpecError."""
     graph = ArmGraph(table.specs)
     specs = graph.closure(*report.arms)
     needed = frozenset[str]().union(*map(graph.backbones, report.arms))
@@ -420,13 +419,13 @@ def choose(
     Args:
         chosen: Scores on that part, all known, shape (n_arms, n_chosen).
         held_out: Scores on the held-out questions, shape (n_arms, n_held_out).
-        costs: Costs of each arm, shape (n_arms,).
-        size: Arms to choose, unless there is a budget.
-        budget: What they may cost together.
-        start: Arms that must be among them.
+        costs: Cost of each arm, shape (n_arms,).
+        size: Number of arms to choose, without a budget.
+        budget: Most that the chosen arms may cost together.
+        start: Arms that must be chosen.
 
     Raises:
-        ValueError: What is asked for cannot be chosen, or there are no costs for a budget.
+        ValueError: The size or budget is impossible, or a budget is given without costs.
     """
     (single,) = selection.top_by_average(chosen, 1)
     if budget is None:
@@ -441,7 +440,7 @@ def choose(
 def _bought(
     chosen: Scores, costs: Floats, budget: float, start: Sequence[int]
 ) -> tuple[Portfolio, tuple[int, ...]]:
-    """Return the portfolio, and the arms with the largest means that can be paid, one after the other."""
+    """Return the portfolio within a budget, and the arms with the largest means that fit it, in order."""
     portfolio = knapsack(chosen, costs, budget, start)
     average: list[int] = []
     for arm in selection.top_by_average(chosen, len(chosen)):
@@ -453,13 +452,13 @@ def _bought(
 def by_budget(
     pool: Pool, choice: PortfolioChoice, points: int, most: float, start: Sequence[int]
 ) -> tuple[Budgeted, ...]:
-    """Choose again, for budgets from the least that buys anything of use.
+    """Choose again for a range of budgets, from the smallest useful one.
 
     Args:
         pool: The arms.
-        choice: What to compare with: the last budget is at least what it costs.
-        points: Budgets, less those that are the same; 0 for none.
-        most: The last budget, unless it buys too little.
+        choice: The choice to compare with; the last budget is at least its cost.
+        points: Number of budgets; duplicates are left out.
+        most: The last budget, unless it is too small.
         start: Arms that must be chosen.
     """
     if pool.costs is None or not points:

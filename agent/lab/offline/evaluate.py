@@ -1,12 +1,12 @@
-"""Evaluate a trained model on outcomes that it was not trained on.
+"""Evaluate a trained model on outcomes outside its training set.
 
-    folder of a router     what it chooses, beside each arm, the best single arm and the oracle
-    folder of a cascade    what it picks and asks, beside each arm, each stage and the oracle
-    folder of relevance    what a learned fusion finds, beside each arm and rank fusion
+    folder of a router     its choices, compared with each arm, the best single arm and the oracle
+    folder of a cascade    its choices, compared with each arm, each stage and the oracle
+    folder of relevance    the passages of a learned fusion, compared with each arm and rank fusion
 
-The best single arm is that of these outcomes, so the comparison favours it. Intervals are of a bootstrap over
-questions, as `intervals.shown`; the test is Wilcoxon's signed-rank test of the utility, question by question.
-A router also has a cost-quality curve, if the best arm is not the cheapest one.
+The best single arm is selected on these outcomes, so the comparison favours it. Intervals are from a
+bootstrap over questions, as `intervals.shown`; the test is Wilcoxon's signed-rank test of the utility,
+question by question. A router also has a cost-quality curve, unless the best arm is the cheapest one.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ from armwise.feedback.reward import Prices
 COLUMNS = ("utility", "em", "f1", "cost")
 
 AXES = {"dollars": Prices(steps=0, usd=1), "kilotokens": Prices(steps=0, kilotokens=1), "steps": Prices()}
-"""Costs of a curve if the utility is net of none: the first that is known and differs between arms."""
+"""Costs for the curve if the utility includes none: the first that is known and differs between arms."""
 
 WRITTEN = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
 
@@ -63,18 +63,18 @@ class EvaluationSettings(LabelledQuestions):
 
 @dataclass(frozen=True, slots=True)
 class RouterEvaluation:
-    """What a router earns on questions that it was not trained on.
+    """The results of a router on questions outside its training set.
 
     Attributes:
         questions: Number of questions.
-        known: Left out, as the router was trained on them.
-        single: The arm of the highest mean utility here.
-        rows: Means of `COLUMNS` that are known, of each arm, the router and the oracle; the cost is that
-            which the utility is net of, with what the router had to see.
-        gap: Share of the way in utility from the best single arm to the oracle; None if they are equal.
-        interval: 95 % interval of that share; None likewise.
-        p: Probability of such differences to the best single arm, were there none.
-        curve: What the router costs and earns over the weight of cost; None if the best arm is the cheapest.
+        known: Number of questions left out, since the router was trained on them.
+        single: The arm with the highest mean utility on these questions.
+        rows: Known means of `COLUMNS`, for each arm, the router and the oracle; the cost is the one in the
+            utility, including what the router has to see.
+        gap: Share of the utility gap between best single arm and oracle that is closed; None: no gap.
+        interval: 95 % interval of that share.
+        p: p-value of the differences to the best single arm.
+        curve: Cost and utility of the router over the weight of cost; None: the best arm is the cheapest.
     """
 
     questions: int
@@ -111,12 +111,12 @@ class RouterEvaluation:
 def evaluate_model(
     settings: EvaluationSettings, console: Console, on_progress: Progress
 ) -> Mapping[str, Any]:
-    """Evaluate what the folder holds, print the results, and return them.
+    """Evaluate the model in a folder, print the results, and return them.
 
     Raises:
-        ValueError: The folder holds no model, or outcomes or questions do not fit; a subclass says which.
+        ValueError: The folder has no model, or outcomes or questions do not fit; a subclass says which.
         CorpusError: The corpus cannot be read.
-        ModelNotFoundError: The model of the backbone is not where its name says.
+        ModelNotFoundError: The model of the backbone cannot be found.
     """
     folder = settings.model.expanduser()
     for name, evaluate in MODELS.items():
@@ -159,10 +159,10 @@ def _router(settings: EvaluationSettings, console: Console, on_progress: Progres
 
 
 def _unknown(settings: EvaluationSettings, trained: Trained) -> tuple[Outcomes, int]:
-    """Return the outcomes of the router's arms on other questions than its own, and how many those are.
+    """Return the outcomes of the router's arms outside its training set, and how many are left out.
 
     Raises:
-        RouterError: An arm of the router, or every other question, is missing.
+        RouterError: An arm of the router is missing, or no question is left.
     """
     outcomes = settings.read()
     arms = trained.about.arms
@@ -182,13 +182,13 @@ def evaluate_scores(
     resamples: int,
     rng: np.random.Generator,
 ) -> RouterEvaluation:
-    """Evaluate the arms that a router scores highest, of ties the first.
+    """Evaluate the arms that a router scores highest; of tied arms, the first.
 
     Args:
         outcomes: Outcomes of its arms.
         scores: Scores of the router, shape (n_questions, n_arms).
-        utility: Reported neither scaled nor over an arm.
-        stage: Stage of the router: it is charged what it had to see.
+        utility: The utility, which is reported unscaled and without subtracting an arm's.
+        stage: Stage of the router, which is charged for its inputs.
         resamples: Number of resamples of the bootstrap.
         rng: Random generator of the bootstrap.
 
@@ -238,7 +238,7 @@ def _curve(
     resamples: int,
     rng: np.random.Generator,
 ) -> CostCurve | None:
-    """Return the cost-quality curve; `paid` are the outcomes with what the router is charged."""
+    """Return the cost-quality curve; `paid` has the outcomes with the charges of the router."""
     quality = utilities.utilities(outcomes, utility.model_copy(update={"cost_weight": 0.0}))
     axes = {"cost": utility.cost} if utility.cost_weight > 0.0 else AXES
     for unit, prices in axes.items():
@@ -266,8 +266,8 @@ def _span(gap: float, shares: dataset.Floats, earned: dataset.Floats, least: dat
     Args:
         gap: The gap on all questions.
         shares: Gaps on resampled questions.
-        earned: What router, single arm and oracle earn on each question, shape (n_questions, 3).
-        least: What the worst arm of each earns, shape (n_questions,).
+        earned: Utility of router, single arm and oracle on each question, shape (n_questions, 3).
+        least: Utility of the worst arm on each question, shape (n_questions,).
     """
     low, high = np.quantile(shares, [0.025, 0.975]).tolist() if len(shares) else (np.nan, np.nan)
     worst = np.array([[least.mean(), *earned[:, 1:].mean(axis=0)]])
@@ -276,7 +276,7 @@ def _span(gap: float, shares: dataset.Floats, earned: dataset.Floats, least: dat
 
 
 def _means(outcomes: Outcomes, utility: Utility, picks: NDArray[np.intp]) -> Mapping[str, float]:
-    """Return the known means of `COLUMNS` of the arms that are picked, by column."""
+    """Return the known means of `COLUMNS` for the picked arms, by column."""
     at = np.arange(len(picks))
     values = {name: outcomes.scores[name][at, picks] for name in ("em", "f1") if name in outcomes.scores}
     values = {"utility": utilities.utilities(outcomes, utility)[at, picks], **values}
@@ -286,7 +286,7 @@ def _means(outcomes: Outcomes, utility: Utility, picks: NDArray[np.intp]) -> Map
 
 
 def _relevance(settings: EvaluationSettings, console: Console, on_progress: Progress) -> Mapping[str, Any]:
-    """Evaluate a model of relevance."""
+    """Evaluate a relevance model."""
     model = read_model(settings.model)
     outcomes = with_gold(settings, ("*",))
     fitted = trained_on(settings.model.expanduser())
@@ -312,7 +312,7 @@ def _relevance(settings: EvaluationSettings, console: Console, on_progress: Prog
 
 
 def _cascade(settings: EvaluationSettings, console: Console, on_progress: Progress) -> Mapping[str, Any]:
-    """Evaluate a cascade; it keeps no list of its questions, so none is left out."""
+    """Evaluate a cascade on all questions, since it stores no list of its training questions."""
     trained = cascade.read_cascade(settings.model)
     spec, utility = trained.cascade.spec, Utility.model_validate(trained.about.utility)
     everything = settings.read()
@@ -333,7 +333,7 @@ def _cascade(settings: EvaluationSettings, console: Console, on_progress: Progre
 def _right_of_all(
     everything: Outcomes, spec: cascade.CascadeSpec, of_cascade: Outcomes
 ) -> dataset.Floats | None:
-    """Return the predicted score of all arms of the outcomes; None where the cascade asks all of them."""
+    """Return the predicted score of all arms of the outcomes; None: the cascade asks all of them."""
     if set(everything.arms) <= set(of_cascade.arms):
         return None
     kept = {question.id for question in of_cascade.questions}
@@ -346,4 +346,4 @@ MODELS: Mapping[str, Callable[[EvaluationSettings, Console, Progress], Mapping[s
     cascade.saved.ABOUT: _cascade,
     FILE: _relevance,
 }
-"""By the file that a folder holds, in this order: the first two may hold a model of relevance, too."""
+"""Evaluation by the file in a folder, in this order: the first two may include a relevance model."""

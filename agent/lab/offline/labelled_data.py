@@ -1,4 +1,4 @@
-"""What models are trained on: outcomes, score matrices, and several of either, read as one table."""
+"""Training data of models: outcomes and score matrices, read as one table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,12 +69,12 @@ def read_questions(queries: Path) -> list[Question]:
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """What arms found on questions, as passages.
+    """The passages of arms on questions.
 
     Attributes:
-        rankings: Passages of each arm on each question; those of another corpus count as not found.
-        corpus: The corpus; None if the outcomes have no passages.
-        foreign: Number of passages that are not of it.
+        rankings: Passages of each arm on each question, without those of another corpus.
+        corpus: The corpus, if the outcomes have passages.
+        foreign: Number of passages of another corpus.
     """
 
     rankings: list[list[list[Passage]]]
@@ -83,12 +83,12 @@ class Retrieved:
 
     @classmethod
     def of(cls, outcomes: Outcomes, config: AppConfig, on_progress: Progress) -> "Retrieved":
-        """Look the passages of outcomes up.
+        """Look up the passages of outcomes.
 
         Args:
-            outcomes: With the ids of passages.
-            config: Settled; names the corpus.
-            on_progress: Called with the progress, where the corpus is not ingested yet.
+            outcomes: Outcomes with the ids of passages.
+            config: Configuration with defaults resolved, which has the corpus.
+            on_progress: Called with the progress of ingesting the corpus, if that is needed.
 
         Raises:
             RouterError: All passages are of another corpus.
@@ -113,19 +113,19 @@ class Retrieved:
 
 
 def print_foreign(n: int, config: AppConfig, console: Console) -> None:
-    """Print how many passages of the outcomes are of another corpus, if any is."""
+    """Print the number of passages of another corpus, if there are any."""
     if n:
         corpora = " or ".join(map(repr, config.corpus_names))
         console.print(f"{n:,} passages not of corpus {corpora} count as not found", **PLAIN)
 
 
 def read_labelled(paths: Sequence[Path], questions: Sequence[Question] = ()) -> Outcomes:
-    """Read what arms did on questions, from one or more places.
+    """Read outcomes of arms on questions, from one or more places.
 
     Args:
         paths: Files of outcomes, folders that `armwise label` wrote, or folders that `armwise score` wrote,
-            whose score is called by its measure.
-        questions: Texts by id, where the outcomes leave them out.
+            whose score is named by its measure.
+        questions: The questions, for outcomes without their texts.
 
     Raises:
         OutcomesError: Outcomes cannot be read.
@@ -138,17 +138,17 @@ def read_labelled(paths: Sequence[Path], questions: Sequence[Question] = ()) -> 
 def read_place(
     path: Path, questions: Sequence[Question] = (), arms: Mapping[str, ArmSpec] | None = None
 ) -> Outcomes:
-    """Read what arms did on questions, from one place.
+    """Read outcomes of arms on questions, from one place.
 
     Args:
-        path: As in `read_labelled`.
-        questions: As there.
-        arms: Expected descriptions of arms, where a folder has them.
+        path: A file or folder, as in `read_labelled`.
+        questions: The questions, for outcomes without their texts.
+        arms: Expected descriptions of arms, compared with those in the folder, if it has any.
 
     Raises:
         OutcomesError: Outcomes cannot be read.
         MatrixError: A score matrix cannot be read.
-        RouterError: An arm is another one.
+        RouterError: The description of an arm differs.
     """
     if not any((path / name).exists() for name in (score_matrix.ARMS, score_matrix.SCORES)):
         return read_outcomes(path, questions)
@@ -170,12 +170,12 @@ def write_scores(
     """Write a score of outcomes as a matrix, for the arms whose specs are known, and return its arms.
 
     Args:
-        outcomes: What arms did on questions.
-        measure: A score of theirs.
+        outcomes: Outcomes of arms on questions.
+        measure: Name of a score in the outcomes.
         specs: Arms by name, and their members.
         backbones: Sentence encoders by name.
-        folder: Folder of the matrix; must not hold another one.
-        source: Where the outcomes come from.
+        folder: Folder of the matrix, without another matrix.
+        source: Origin of the outcomes.
 
     Raises:
         RouterError: There is no such score, or no arm of the outcomes is known.
@@ -201,10 +201,10 @@ def write_scores(
 
 
 def written(paths: Sequence[Path]) -> prompts.Writing | None:
-    """Return how the answers of these folders were written, None where one of them has no record of it.
+    """Return how the answers of these folders were written; None: a folder has no record of it.
 
     Raises:
-        RouterError: They were not written in one way, or the record of it is damaged.
+        RouterError: The folders differ, or a record is damaged.
     """
     writings = [_written(path) for path in paths]
     records = [writing for writing in writings if writing is not None]
@@ -238,10 +238,10 @@ def _described(writing: prompts.Writing) -> str:
 
 
 def joined(outcomes: Sequence[Outcomes]) -> Outcomes:
-    """Put outcomes together by the ids of questions and the names of arms; NaN or None in the gaps.
+    """Join outcomes by the ids of questions and the names of arms; gaps are NaN or None.
 
     Raises:
-        RouterError: An id stands for two texts, or an arm stands twice on a question.
+        RouterError: An id has two texts, or an arm has two outcomes on a question.
     """
     if len(outcomes) == 1:
         return outcomes[0]
@@ -281,7 +281,7 @@ def of_arms(outcomes: Outcomes, at: Sequence[int]) -> Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class _OutcomePart:
-    """Outcomes, their positions in the whole, and the mask of those that are known."""
+    """Outcomes, their positions in the joined table, and the mask of those that are known."""
 
     outcomes: Outcomes
     at: tuple[NDArray[np.intp], ...]
@@ -289,7 +289,7 @@ class _OutcomePart:
 
 
 def _questions(outcomes: Sequence[Outcomes]) -> dict[str, Question]:
-    """Return all questions by id. Raises RouterError where one stands for two texts."""
+    """Return all questions by id. Raises RouterError if an id has two texts."""
     questions: dict[str, Question] = {}
     for question in (question for part in outcomes for question in part.questions):
         text = questions.setdefault(question.id, question).text
@@ -319,7 +319,7 @@ def _things(parts: Sequence[tuple[_OutcomePart, Rows]], shape: tuple[int, int]) 
 
 
 def _known(outcomes: Outcomes) -> NDArray[np.bool_]:
-    """Return of which arm on which question anything is known, shape (n_questions, n_arms)."""
+    """Return whether anything is known of each arm on each question, shape (n_questions, n_arms)."""
     is_known = np.array([[ids is not None for ids in row] for row in outcomes.passages])
     for values in (*outcomes.scores.values(), *outcomes.costs.values()):
         is_known |= ~np.isnan(values)

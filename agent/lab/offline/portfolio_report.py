@@ -1,8 +1,8 @@
-"""The value of a portfolio beside the alternatives: figures, tables and a picture.
+"""The value of a portfolio compared with alternatives: figures, tables and a picture.
 
-Everything is compared on the same questions: the portfolio as it grows, as many arms of the
-largest means, the best single arm, and the oracle that may ask every arm. What was chosen on
-a question is not evidence on that question, so everything is reported on held-out questions, too.
+Everything is compared on the same questions: the portfolio as it grows, as many arms with the largest means,
+the best single arm, and the oracle that may ask every arm. Since the portfolio is fitted to the questions it
+was chosen on, everything is reported on held-out questions, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,11 +29,11 @@ class MeanScores:
     """Mean scores on some questions.
 
     Attributes:
-        questions: How many they are.
-        portfolio: Values of the first arm that was picked, of the best of the first two, and so on.
+        questions: Number of questions.
+        portfolio: Value of the first pick, of the first two picks, and so on.
         average: Values of as many arms with the largest means on the questions used for choosing.
-        lead: 95 % interval of the portfolio minus these, for each number of arms; 0 to 0 where they are the
-            same arms. None where scores are filled in: what is expected varies less than what happens.
+        lead: 95 % interval of the portfolio minus these, for each number of arms; 0 to 0 for the same arms.
+            None: scores are imputed, and vary too little for an interval.
         single: Value of the arm with the largest mean on the questions used for choosing.
         oracle: Value of the best of all arms on each question.
     """
@@ -47,20 +47,20 @@ class MeanScores:
 
     @property
     def difference(self) -> float:
-        """The whole portfolio minus the arms with the largest means."""
+        """The complete portfolio minus as many arms with the largest means."""
         return self.portfolio[-1] - self.average[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class Budgeted:
-    """What one budget buys.
+    """The portfolio for one budget.
 
     Attributes:
-        budget: In the unit of the costs.
+        budget: The budget, in the unit of the costs.
         arms: Names of the arms, in the order of picking.
         chosen: Mean score on the questions used for choosing.
         held_out: Mean score on the held-out questions.
-        average: Held out, of the arms with the largest means that the budget buys one after the other.
+        average: Held-out mean score of the arms with the largest means that fit the budget, taken in order.
     """
 
     budget: float
@@ -72,15 +72,15 @@ class Budgeted:
 
 @dataclass(frozen=True, slots=True)
 class ScoreBound:
-    """What the sample proves of the portfolio's mean score on questions to come.
+    """A lower bound of the portfolio's mean score on future questions.
 
     Attributes:
-        factor: With probability 1 - delta it is at least this part of the best possible, less `error`.
-        error: What the number of questions allows for.
-        delta: Chance that it does not hold.
-        questions: How many the portfolio was chosen on.
+        factor: With probability 1 - delta, the score is at least this part of the optimum, minus `error`.
+        error: Error due to the number of questions.
+        delta: Probability that the bound fails.
+        questions: Number of questions that the portfolio was chosen on.
         tolerable: A small error.
-        needed: How many it would take for an error of `tolerable`.
+        needed: Number of questions for an error of `tolerable`.
     """
 
     factor: float
@@ -96,10 +96,10 @@ class Known:
     """How many scores are known; `armwise.arms.lab.portfolio.imputation` estimates the others.
 
     Attributes:
-        share: Part of the scores that are known, of the arms and questions of which any is.
-        arms_left_out: Arms of which no score is known.
-        questions_left_out: How many questions of which no score is known.
-        support: For each arm of the portfolio, the questions it was chosen on that know its score.
+        share: Share of known scores, among arms and questions with any known score.
+        arms_left_out: Arms without a known score.
+        questions_left_out: Number of questions without a known score.
+        support: For each arm of the portfolio, the number of its known scores when it was chosen.
         low: Held-out mean score of the portfolio with every unknown score counted as 0.
         high: Held-out mean score of the portfolio with every unknown score counted as 1.
     """
@@ -117,21 +117,21 @@ class PortfolioReport:
     """How a portfolio was chosen, and its value.
 
     Attributes:
-        measure: Measure that the scores are of.
+        measure: Measure of the scores.
         algorithm: `greedy` or `knapsack`.
-        pool: How many arms there were to choose from.
+        pool: Number of arms to choose from.
         arms: Chosen arms, in the order of picking.
         average: Arms with the largest means, best first.
-        chosen: On the questions used for choosing.
-        held_out: On the others.
-        datasets: On the held-out questions of each data set, the whole portfolio only.
-        cost: Name of the cost that budgets are in; None when there is none.
-        spent: What the portfolio costs, as the sum over its arms.
+        chosen: Mean scores on the questions used for choosing.
+        held_out: Mean scores on the held-out questions.
+        datasets: Mean scores of the complete portfolio on the held-out questions of each data set.
+        cost: Name of the cost that is the unit of budgets, if there is one.
+        spent: Cost of the portfolio, as the sum over its arms.
         budgets: Value against budget.
-        bound: What the sample proves; None where scores are filled in: then it proves nothing.
-        known: What is known; None when everything is.
+        bound: A lower bound of future scores; None: scores are imputed, so that there is no bound.
+        known: How many scores are known; None: all.
         splits: The held-out comparison of each split of the questions, this one first.
-        manifest: What the scores follow from.
+        manifest: The inputs of the scores.
     """
 
     measure: str
@@ -173,7 +173,7 @@ class ComparedScores:
     def of(
         cls, scores: Scores, picks: Sequence[int], average: Sequence[int], single: int
     ) -> "ComparedScores":
-        """Look them up; where one of the two has fewer arms, its last set stands for the larger ones."""
+        """Look up the scores; if one of the two has fewer arms, its last set stands for the larger ones."""
         sizes = np.arange(max(len(picks), len(average)))
         grown = (
             np.maximum.accumulate(scores[list(arms)], axis=0)[sizes.clip(max=len(arms) - 1)]
@@ -184,7 +184,7 @@ class ComparedScores:
         return cls(next(grown), next(grown), scores[single], oracle, same)
 
     def compare(self, rng: np.random.Generator | None, where: Indices | slice = slice(None)) -> MeanScores:
-        """Average over some questions; `rng` draws the resamples of the intervals, None leaves them out."""
+        """Average over some questions; `rng` draws resamples for intervals, which None leaves out."""
         portfolio, average = self.portfolio[:, where], self.average[:, where]
         leads = (portfolio - average).astype(np.float64)
         ones = np.ones(leads.shape[1])
@@ -204,7 +204,7 @@ class ComparedScores:
 
 
 def _bound_lead(lead: Terms, resampled: Interval, same: bool) -> Interval:
-    """Return the interval of a lead; of the same arms it is 0."""
+    """Return the interval of a lead, which is 0 for the same arms."""
     if same:
         return 0.0, 0.0
     return intervals.shown(lead.value, resampled, (-1.0, 1.0), n=len(lead.numerator))[1]
@@ -225,7 +225,7 @@ def tables(report: PortfolioReport) -> list[Table]:
 
 
 def notes(report: PortfolioReport) -> list[str]:
-    """Say what the sample proves, and what is not known."""
+    """Return notes on the bound, and on unknown scores."""
     lines = []
     if (bound := report.bound) is not None:
         proved = (
@@ -317,7 +317,7 @@ def _by_split(report: PortfolioReport) -> Table:
 
 
 def _lead(report: PortfolioReport) -> str:
-    """Return what the column of leads is called."""
+    """Return the title of the column of leads."""
     return "lead" if report.held_out.lead is None else "lead [95 %]"
 
 
@@ -338,7 +338,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def draw(report: PortfolioReport) -> bytes:
-    """Draw mean score against size and, where there are costs, against budget; return it as a PNG."""
+    """Draw mean score against size and, if there are costs, against budget; return a PNG."""
     from matplotlib.figure import Figure
 
     panels = 2 if report.budgets else 1

@@ -35,12 +35,12 @@ class ObservedFeatures:
     """The features of a router.
 
     Attributes:
-        features: Features of all questions, as far as its stage goes.
-        k: The most passages that an arm found; 0 where the router does not look at them.
-        corpus: Digest of the corpus that they are of; None likewise.
-        foreign: Passages that are not of that corpus: they count as not found.
-        found: The others, of each arm on each question.
-        answers: Answers of each arm on each question; None where the router does not compare them.
+        features: Features of all questions, up to the router's stage.
+        k: Most passages of an arm; 0: the router does not read passages.
+        corpus: Digest of the corpus of the passages.
+        foreign: Number of passages outside that corpus, which are disregarded.
+        found: Passages of each arm on each question, within the corpus.
+        answers: Answers of each arm on each question, if the router compares them.
     """
 
     features: Features
@@ -51,11 +51,11 @@ class ObservedFeatures:
     answers: Sequence[Sequence[str]] | None = None
 
     def with_relevance(self, relevance: Sequence[Mapping[str, float]]) -> Features:
-        """Return the features with those of the relevance of each question's passages, by id."""
+        """Return the features with columns for the relevance of each question's passages, given by id."""
         return router_features.with_relevance(self.features, relevance, self.found, self.answers)
 
     def examples(self, gold: Sequence[Collection[str]], on_progress: Progress) -> Examples:
-        """Return the questions, to fit models of relevance to. Raises RelevanceError."""
+        """Return the questions as examples for relevance models. Raises RelevanceError."""
         texts, arms = self.features.texts, self.features.arms
         cases = [
             Case(text, dict(zip(arms, row, strict=True)), frozenset(ids))
@@ -67,17 +67,17 @@ class ObservedFeatures:
 def relevance_of_others(
     examples: Examples, texts: Sequence[str], known: cross_validation.Rows, seed: int
 ) -> tuple[RelevanceModel, list[Mapping[str, float]]]:
-    """Return a model, and the relevance of all questions' passages by models not fitted to the question.
+    """Return a model, and the relevance of all passages by models fitted without their question.
 
     Args:
         examples: All questions.
         texts: Texts of all questions.
-        known: Questions whose gold passages may be used, by index. Their relevance is that of models fitted
-            to the other folds of them, that of all other questions is by a model fitted to all of them.
+        known: Indices of questions whose gold passages may be used. Their relevance is predicted by models
+            fitted to the other folds of them, that of other questions by a model fitted to all of them.
         seed: Seed that shuffles questions into folds.
 
     Raises:
-        RelevanceError: No passage of these questions is gold, or all are.
+        RelevanceError: None or all of the passages of these questions are gold.
     """
     model = examples.fit(known)
     relevance = examples.predicted(model)
@@ -101,9 +101,9 @@ def observed_features(
 
     Args:
         outcomes: The questions, and what was found and answered.
-        config: Settled; names the corpus, whose vectors are made where they are missing.
+        config: Configuration with defaults resolved; missing vectors of its corpus are made.
         backbone: Name of the sentence encoder.
-        stage: How far the router looks.
+        stage: Stage of the router.
         on_progress: Called with the progress.
         relevance: Relevance model of the router, if it has columns of it.
 
@@ -152,12 +152,12 @@ def observed_features(
 def sampled_profiles(
     config: AppConfig, on_progress: Progress, backbone: str | None = None
 ) -> Mapping[str, Profile]:
-    """Return what the sources of all arms are about, where the configuration looks at it.
+    """Return the profiles of all arms' sources, if the configuration uses similarities.
 
     Args:
-        config: Settled; its sources are sampled where that is missing.
+        config: Configuration with defaults resolved; missing samples of its sources are made.
         on_progress: Called with the progress.
-        backbone: The only encoder whose vectors are wanted; None for any.
+        backbone: Return profiles only if they use this encoder; None: any encoder.
 
     Raises:
         CorpusError: A corpus cannot be read.
@@ -184,7 +184,7 @@ def _embedded(texts: Sequence[str], backbone: Backbone, on_progress: Progress) -
 def _vectors(
     passages: Retrieved, corpus: Corpus, config: AppConfig, name: str, on_progress: Progress
 ) -> Mapping[str, NDArray[np.float32]]:
-    """Return the vectors of what was found, by id."""
+    """Return the vectors of retrieved passages, by id."""
     backbone = config.backbones[name]
     prepare_vectors(corpus, config.indexes_path, backbone, on_progress)
     ids = sorted({passage.id for row in passages.rankings for ranking in row for passage in ranking})

@@ -59,7 +59,7 @@ def router_spec(kind: str | None, stage: str | None, file: Path | None) -> Route
     """Return the router of a kind and stage, or the one that a YAML file describes.
 
     Raises:
-        RouterError: Neither or both are given, or the file describes no router.
+        RouterError: Neither or both are given, or the file does not describe a router.
     """
     if (kind is None) == (file is None):
         raise RouterError("either a kind or a file must name the router that is trained")
@@ -81,7 +81,7 @@ def train_router(settings: Training, console: Console, on_progress: Progress) ->
     Raises:
         ValueError: Outcomes, questions, router, utility or backbone do not fit; a subclass of it says which.
         CorpusError: The corpus cannot be read.
-        ModelNotFoundError: The model of the backbone is not where its name says.
+        ModelNotFoundError: The model of the backbone cannot be found.
     """
     config = settings.config.settled()
     check_output(settings.output)
@@ -137,7 +137,7 @@ def train_router(settings: Training, console: Console, on_progress: Progress) ->
 
 
 def _backbone(settings: Training) -> str:
-    """Name the backbone. Raises RouterError where it is not declared."""
+    """Return the name of the backbone. Raises RouterError if it is not declared."""
     backbones = settings.config.backbones
     if not backbones:
         raise RouterError("a router needs a sentence encoder: declare one in `backbones`")
@@ -170,16 +170,16 @@ def _labels(settings: Training, outcomes: Outcomes, features: Features) -> Routi
 
 
 FeaturesWithRelevance = Callable[[cross_validation.Rows | None], tuple[Features, RelevanceModel]]
-"""Questions whose gold passages may be used, None for all -> features of all questions, and the model."""
+"""Questions whose gold passages may be used (None: all) -> features of all questions, and the model."""
 
 
 def _with_relevance(
     settings: Training, outcomes: Outcomes, observed: ObservedFeatures, on_progress: Progress
 ) -> FeaturesWithRelevance:
-    """Return what gives features with columns of relevance that no question's own gold passages shaped.
+    """Return a function that adds out-of-fold relevance columns to the features.
 
     Raises:
-        RouterError: No question has gold passages, or the router does not look at passages.
+        RouterError: No question has gold passages, or the router does not read passages.
     """
     gold = [question.gold_ids for question in outcomes.questions]
     labelled = np.array([bool(ids) for ids in gold])
@@ -212,7 +212,7 @@ def _out_of_fold_scores(
         Shape (n_questions, n_arms).
 
     Raises:
-        RouterError: They cannot be fitted to.
+        RouterError: A router cannot be fitted to a fold.
     """
     scores = np.full((len(features), len(features.arms)), np.nan)
     for number, (training, held_out) in enumerate(parts, start=1):
@@ -227,7 +227,7 @@ def _out_of_fold_scores(
 def _validated(
     settings: Training, outcomes: Outcomes, scores: dataset.Floats, stage: Stage
 ) -> validation.RouterValidation | None:
-    """Validate a router by its out-of-fold scores; None where there are none."""
+    """Validate a router by its out-of-fold scores; None: there are none."""
     validated = ~np.isnan(scores).any(axis=1)
     if not validated.any():
         return None

@@ -1,4 +1,4 @@
-"""The utility of a router on held-out questions, beside each arm and the best arm of each question.
+"""The utility of a router on held-out questions, compared with each arm and the oracle.
 
 A router of stage retrieved or answered is charged the cost of all arms up to that stage. Ties are split
 evenly.
@@ -20,14 +20,14 @@ from armwise.feedback.reward import Prices
 ROUTER, ORACLE = "router", "oracle"
 
 SHOWN = ("em", "f1")
-"""Scores reported beside the utility, if they are known."""
+"""Scores reported in addition to the utility, if known."""
 
 PAID: Mapping[Stage, tuple[str, ...]] = {
     Stage.QUESTION: (),
     Stage.RETRIEVED: ("steps", "tokens", "retrieval_s", "search_usd"),
     Stage.ANSWERED: portfolio_outcomes.COSTS,
 }
-"""Costs of all arms that are paid before a router of each stage runs, as far as outcomes list them apart."""
+"""Costs paid for all arms before a router of each stage runs, as far as outcomes list them separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class ValidationRow:
     """The mean result of one way to choose arms.
 
     Attributes:
-        utility: In the unit of the measures, net of cost.
-        scores: Known scores of `SHOWN`.
-        steps: Rounds of retrieval; None if unknown.
+        utility: Mean utility in the unit of the measures, net of cost.
+        scores: Known means of `SHOWN`.
+        steps: Mean rounds of retrieval, if known.
     """
 
     utility: float
@@ -55,7 +55,7 @@ class RouterValidation:
         router: The result of the router.
         oracle: The result of the best arm of each question.
         single: The arm with the best mean utility.
-        gap: Share of the difference between that arm and the oracle that the router gains; None if they are
+        gap: Share of the difference between that arm and the oracle that the router gains; None: they are
             equal.
     """
 
@@ -95,7 +95,7 @@ def validate_router(
     Args:
         outcomes: Outcomes of the held-out questions.
         scores: Scores of the router, shape (n_questions, n_arms).
-        utility: Utility of an answer. It is reported neither scaled nor over an arm.
+        utility: Utility of an answer, which is reported unscaled and without subtracting an arm's.
         stage: Stage of the router.
 
     Returns:
@@ -124,9 +124,9 @@ def validate_router(
 
 
 def charged(outcomes: Outcomes, stage: Stage) -> Outcomes:
-    """Return the outcomes with the costs that a router of this stage has: the sum over all arms for each arm.
+    """Return the outcomes with the costs of a router of this stage: for each arm, the sum over all arms.
 
-    If the cost of one arm is unknown, so is the sum.
+    The sum is unknown if the cost of any arm is.
     """
     costs = dict(outcomes.costs)
     for name in PAID[stage]:
@@ -140,8 +140,8 @@ def with_searches(charged: Outcomes, outcomes: Outcomes) -> Outcomes:
     """Return outcomes whose dollars include those of further searches.
 
     Args:
-        charged: At `search_usd` of all searches, and at the dollars of an arm's own ones.
-        outcomes: At the costs of an arm's own searches.
+        charged: Outcomes with `search_usd` of all searches, and the dollars of each arm's searches.
+        outcomes: Outcomes with the costs of each arm's searches.
     """
     if not {"usd", "search_usd"} <= outcomes.costs.keys():
         return charged
@@ -150,7 +150,7 @@ def with_searches(charged: Outcomes, outcomes: Outcomes) -> Outcomes:
 
 
 def uncharged(outcomes: Outcomes, prices: Prices, stage: Stage) -> str:
-    """Return a warning about priced costs that are known of a search and its answer together only; or "".
+    """Return a warning about priced costs that are only known for search and answer together; or "".
 
     A turn pays the searches of all arms, and their share of such a cost is unknown.
 
@@ -170,7 +170,7 @@ def uncharged(outcomes: Outcomes, prices: Prices, stage: Stage) -> str:
 
 
 def best(scores: Floats) -> Floats:
-    """Return the share of each arm on each question: the best arms share it evenly, the others have 0.
+    """Return the share of each arm on each question: 1, split evenly among the best arms.
 
     >>> best(np.array([[1.0, 3.0, 3.0]])).tolist()
     [[0.0, 0.5, 0.5]]
@@ -190,7 +190,7 @@ def _row(outcomes: Outcomes, worth: Floats, shares: Floats) -> ValidationRow:
 
 
 def _mean(values: Floats, shares: Floats) -> float:
-    """Return the mean of the values that the shares select, where known; NaN if nowhere."""
+    """Return the mean of the known values that the shares select; NaN if none is known."""
     chosen = np.where(shares > 0.0, shares * values, 0.0).sum(axis=1)
     is_known = ~np.isnan(chosen)
     return float(chosen[is_known].mean()) if is_known.any() else float("nan")

@@ -1,16 +1,15 @@
-"""Automatic canaries: a candidate that the gate holds for want of evidence gets a share of the traffic.
+"""Automatic canaries: a candidate that the gate holds for lack of evidence gets a share of the traffic.
 
     a warm start holds it  -->  canary  --(the gate promotes it)-----------------> promoted
                                  | ^  `--(it is worse, or gains next to nothing)--> ended
                                  `-'  the share grows as the largest possible loss shrinks
 
-The exploration that the floor spends on all arms alike is spent on what the candidate would draw: in a
-decision in which it takes part, a quarter of the floor is kept, and the share of the candidate is the rest.
-The share s grows with the lower bound of its gain over the active policy, so that s times the largest loss
-that the bound leaves possible never exceeds what it was at the beginning. What is served is in part the
-canary, so that its gain over what was served is 1 - s of that over the active policy.
-All bounds hold at all times at once, so that one may look at any time. Several candidates take turns,
-decision by decision: together they explore as much as one.
+The exploration that the floor spends uniformly is spent on the candidate's draws instead: in a decision that
+it takes part in, a quarter of the floor is kept, and its share is the rest. The share s grows with the lower
+bound of its gain over the active policy, so that s times the largest possible loss never exceeds its initial
+value. What is served includes the canary, so its gain over what was served is (1 - s) times that over the
+active policy. All bounds hold at every time, so that one may look at any time. Several candidates take turns,
+decision by decision, and together explore as much as one.
 
 Every step is a row of the promotions, with the evaluation behind it. An operator who sets the share of a
 canary takes it over.
@@ -43,7 +42,7 @@ from armwise.feedback.training_log import read_position
 logger = logging.getLogger(__name__)
 
 LEAST_SHARE = 0.02
-"""Share with which a canary begins at least, where the floor is low or 0."""
+"""Smallest initial share of a canary, for a floor that is low or 0."""
 
 FUTILE_GAIN = 0.01
 """Gain, as a share of the range of rewards, below which a canary is ended once its upper bound shows it."""
@@ -52,10 +51,10 @@ MOST_DECISIONS = 20_000
 """Rewarded decisions of a canary after which it is ended without a verdict."""
 
 LONGEST_WAIT = 100_000
-"""Examples of the log, with a canary or without, after which it is ended without a verdict."""
+"""Examples of the log, with or without the canary, after which it is ended without a verdict."""
 
 LEAST_GROWTH = 1.25
-"""Factor by which a share changes at least, so that not every look is a row of the promotions."""
+"""Smallest factor of a change of the share, so that looks rarely add rows to the promotions."""
 
 FIRST_LOOK, LOOK_FACTOR = 50, 1.2
 """New examples before the first look at a canary, and the factor from one look to the next."""

@@ -1,10 +1,10 @@
-"""Labels for a warm start: what each source would give, whether that is new, and how it is fetched.
+"""Labels for a warm start: the lots of each source, whether they are new, and how they are fetched.
 
     sources --lots--> a digest of the inputs of each --fetch--> a path that `read_labelled` reads
                       new, unless a run that ended with a verdict took it before
 
 Arms are run by the jobs of `armwise label` and `armwise score`. Their folders are named by a digest of the
-inputs: interrupted work continues where it stopped, and is not repeated.
+inputs, so that interrupted work continues where it stopped.
 """
 
 import math
@@ -45,20 +45,20 @@ from armwise.feedback.registry import Run
 from armwise.feedback.training_log import traffic
 
 DIGEST_CHARS = 16
-"""Digits of a digest in the name of a folder."""
+"""Length of a digest in the name of a folder."""
 
 SAMPLE = ".jsonl"
-"""Suffix of the file with the questions of a sample, beside the folder of their labels."""
+"""Suffix of the file with the questions of a sample, next to the folder of their labels."""
 
 GROWTH = 1.1
-"""Growth of the traffic after which its feedback is taken again."""
+"""Factor of growth of the traffic after which its feedback is taken again."""
 
 TIMED = 4
-"""Searches that each arm is timed by, where seconds have a price."""
+"""Searches by which each arm is timed, if seconds have a price."""
 
 
 Sampled = warm_start.JudgeSource | warm_start.HindsightSource
-"""Sources that take questions of the traffic, each once."""
+"""Sources that take each question of the traffic once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ class Lot:
         kind: Kind of the source.
         digest: Digest of all inputs of the labels.
         path: Where the labels are, or will be.
-        metrics: Declared metric to the score that it gets; empty where no labels are inserted.
-        new: Whether no run that ended with a verdict took them before.
+        metrics: Score that becomes the value of each declared metric; empty if labels are not inserted.
+        new: Whether the labels are new to runs that ended with a verdict.
         questions: Texts of the questions of a sample.
-        answers: A right answer to each of them; empty where none is known.
+        answers: A right answer to each question, empty if unknown.
     """
 
     source: str
@@ -86,7 +86,7 @@ class Lot:
     answers: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the lot as a run keeps it."""
+        """Return the lot as a run stores it."""
         return {
             "source": self.source,
             "kind": self.kind,
@@ -100,8 +100,8 @@ class LabelSources:
     """The label sources of a configuration.
 
     Args:
-        config: Settled, with the live arms.
-        spec: Names the sources.
+        config: The configuration with defaults resolved and the live arms.
+        spec: Has the sources.
         store: The log.
         before: Runs that ended with a verdict, in order.
         clock: Seconds since the epoch.
@@ -120,15 +120,15 @@ class LabelSources:
         self._taken = [lot for run in before for lot in run.inputs["lots"] if lot["new"]]
 
     def lots(self, on_progress: Progress) -> list[Lot]:
-        """Return the lots of each source now; no arm is run, and nothing is written.
+        """Return the current lots of each source, without running arms or writing files.
 
         Args:
-            on_progress: Called with the progress, where the corpus is not ingested yet.
+            on_progress: Called with the progress of ingesting the corpus, if that is needed.
 
         Raises:
-            WarmStartError: A file or folder is not there.
+            WarmStartError: A file or folder is missing.
             CorpusError: The corpus cannot be read.
-            ModelNotFoundError: The model of a backbone is not where its name says.
+            ModelNotFoundError: The model of a backbone cannot be found.
             LogUnavailableError: The log cannot be read.
         """
         setup = self._setup(on_progress)
@@ -151,7 +151,7 @@ class LabelSources:
         return lots
 
     def fetch(self, lot: Lot, console: Console, on_progress: Progress) -> None:
-        """Produce the labels of a lot at its path, unless they are there.
+        """Produce the labels of a lot at its path, if they are missing.
 
         Args:
             lot: One of `lots`.
@@ -224,7 +224,7 @@ class LabelSources:
 
     @property
     def _proposes(self) -> bool:
-        """Whether a portfolio or a router is made of the labels."""
+        """Whether the labels are used for a portfolio or a router."""
         return self._spec.portfolio is not None or self._spec.router is not None
 
     def _since(self, source: Sampled) -> float:
@@ -241,13 +241,13 @@ class LabelSources:
         )
 
     def _sampled(self, name: str, source: Sampled, setup: str, recent: Mapping[str, str]) -> list[Lot]:
-        """Return the samples that runs took before, and a new one where there are new questions.
+        """Return the samples that runs took before, and a new one if there are new questions.
 
         Args:
             name: Name of the source.
             source: The source.
             setup: Digest of what answers depend on besides the question.
-            recent: Questions of the traffic, each with an answer; empty where none is known.
+            recent: Questions of the traffic, each with an answer, empty if unknown.
         """
         metrics = source.metrics if isinstance(source, warm_start.JudgeSource) else {}
         before = [
@@ -277,7 +277,7 @@ class LabelSources:
         return Lot(name, source.kind, digest, path, metrics, True, tuple(texts), answers)
 
     def _feedback(self, name: str, source: warm_start.FeedbackSource) -> list[Lot]:
-        """Return the feedback on the traffic, where there is any and a portfolio or a router uses it."""
+        """Return the feedback on the traffic, if there is any and a portfolio or a router uses it."""
         if not self._proposes:
             return []
         n = traffic.decisions_of_traffic(self._store, self._config.reward.join)
@@ -368,7 +368,7 @@ def _level(n: int) -> int:
 
 
 def _file(name: str, path: Path) -> str:
-    """Return the digest of a file or folder. Raises WarmStartError where there is none."""
+    """Return the digest of a file or folder. Raises WarmStartError if it is missing."""
     if not path.exists():
         raise WarmStartError(f"source {name!r}: there is no {path}")
     return digest_file(path)
@@ -380,7 +380,7 @@ def find_sample(path: Path) -> Path:
 
 
 def _asked(sample: Path) -> dict[str, str]:
-    """Return the questions of a sample, each with its answer; empty where none is known."""
+    """Return the questions of a sample, each with its answer, empty if unknown."""
     rows = map(orjson.loads, sample.read_bytes().splitlines())
     return {row["question"]: row.get("answers", [""])[0] for row in rows}
 

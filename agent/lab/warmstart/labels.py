@@ -1,24 +1,23 @@
-"""The one door for labels: outcomes of arms enter the log as decisions, which every learner reads.
+"""Labels: outcomes of arms enter the log as decisions, which every learner reads.
 
     outcomes of arms, questions --choose_labels--> labels --turns--> decisions of `labels` --> the log
 
 A label is a decision of the policy `labels`: one of the arms with a known outcome on the question was drawn
 uniformly. A learner handles it like any decision; evaluation excludes it.
 
-With n known arms its propensity is 1 / n. When all n are drawn, one decision each, that is a stratified
-sample: each draw alone is uniform, and their mean weighted by the inverse propensity is exactly that of the
-question. But they exclude one another, so they are not independent, as those of a service are.
+With n known arms its propensity is 1 / n. When all n are drawn, one decision each, they are a stratified
+sample: each draw is uniform, and their mean weighted by the inverse propensity is exactly that of the
+question. But unlike the draws of a service they are dependent, since they exclude one another.
 
 A running service learns labels with its next step, another one when it starts. Labels also close an open
-drift alarm. Those that a run of the warm start inserts are learned by its candidate alone, see
-`armwise.agent.lab.warmstart.run`.
+drift alarm. Labels of a warm start are learned only by its candidate; see `armwise.agent.lab.warmstart.run`.
 
 Labels reach a policy in two ways; either is enough.
 
     as decisions   this module: the policy learns from them as from traffic. For policies without a router,
                    for few labels or few arms per question, for new arms.
     as a router    `armwise train`, and a policy with `prior_feature: router`, which starts from its scores
-                   and learns the rest. Better from the first question on where every arm was labelled on
+                   and learns the rest. Better from the first question on if every arm was labelled on
                    hundreds of questions.
 
 With a router in the configuration, the contexts of labels have its scores, as a service with this router
@@ -27,8 +26,8 @@ would have computed them, so that a policy learns how reliable that feature is.
     question that the router was trained on  -->  out-of-fold score      (armwise.agent.routers.out_of_fold)
     any other question                       -->  score of the router
 
-For a router that reads passages, every arm that it knows searches first. So a label is charged what a turn
-would be: the searches of all of them, whichever arm answered.
+For a router that reads passages, every arm that it knows searches first. So a label is charged like a turn:
+the searches of all arms, whichever answered.
 """
 
 import time
@@ -83,21 +82,21 @@ COSTS = ("steps", "prompt_tokens", "completion_tokens", "retrieval_s", "llm_s", 
 """The fields of `Cost`."""
 
 IN_TWO = {"kilotokens": ("prompt_tokens", "completion_tokens"), "seconds": ("retrieval_s", "llm_s")}
-"""Components of a price that are two fields; a total is stored in the first one."""
+"""Components of a price that are the sum of two fields; a total is stored in the first."""
 
 OF_RUN = "."
-"""Separates the digest of a label from the run that inserted it, in the id of its decision."""
+"""Separator between the digest of a label and the run that inserted it, in the id of its decision."""
 
 
 BATCH = 64
-"""Labels in one commit, the longest that a service on the same log waits for."""
+"""Labels in one commit, for which a service on the same log may have to wait."""
 
 EMBEDDING_BATCH = 256
-"""Questions that are embedded together."""
+"""Questions embedded in one batch."""
 
 
 class WarmStartError(ValueError):
-    """There are no usable labels or sources; the message says what is left out, and why."""
+    """There are no usable labels or sources; the message lists what is left out, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +106,12 @@ class LabelDecisions:
     Attributes:
         outcomes: Outcomes of the arms.
         arms: Labelled actions, in the order of the actions.
-        columns: Column of each in the outcomes.
-        values: The value of each metric, NaN where unknown.
-        costs: By field of `Cost`, NaN where unknown.
-        known: Which cells could be drawn.
+        columns: Column of each of these arms in the outcomes.
+        values: The values of each metric, NaN if unknown.
+        costs: The costs by field of `Cost`, NaN if unknown.
+        known: Whether a cell can be drawn.
         cells: Question and arm of each decision, in the order of insertion, shape (n, 2).
-        left_out: How many cells are left out, by reason.
+        left_out: Number of cells that are left out, by reason.
     """
 
     outcomes: Outcomes
@@ -136,20 +135,20 @@ def choose_labels(
 ) -> LabelDecisions:
     """Choose the cells that become decisions, and their order.
 
-    A cell is known when it has a value of every metric that some arm has on the question, and every cost
-    that has a price: no arm gains from a missing measurement.
+    A cell is known if it has a value of every metric that any arm has on the question, and every cost with a
+    price, so that arms cannot gain from missing measurements.
 
     Args:
         outcomes: Outcomes of the arms.
-        rule: Declares the metrics, and the prices.
-        metrics: Declared metric to the score that is its value, at least one.
+        rule: Declares the metrics and the prices.
+        metrics: Maps at least one declared metric to the score that is its value.
         arms: The actions; those without labels, and labels of other arms, are skipped.
-        draws: Arms to draw on each question, without replacement; None for all.
-        seed: Seed that shuffles the questions and, with the id of a question, draws its arm.
+        draws: Arms to draw on each question, without replacement; None: all.
+        seed: Seed that shuffles the questions and, with the id of a question, draws its arms.
 
     Raises:
-        RewardError: A metric is not declared, or does not take a value.
-        WarmStartError: There is no such score, or nothing is left.
+        RewardError: A metric is not declared, or a value is out of its range.
+        WarmStartError: A score does not exist, or no cell is left.
     """
     labelled = tuple(arm for arm in arms if arm in outcomes.arms)
     if not labelled:
@@ -179,7 +178,7 @@ def choose_labels(
         do = "; ".join(remedy for unknown, remedy in remedies if unknown.any())
         raise WarmStartError(f"no label of {', '.join(labelled)} is left: {why}" + (f"; {do}" if do else ""))
     cells = np.argwhere(_drawn(is_known, outcomes.questions, draws, seed))
-    order = np.random.default_rng(seed).permutation(len(cells))  # so that no arm comes in one block
+    order = np.random.default_rng(seed).permutation(len(cells))  # mixes the arms
     return LabelDecisions(outcomes, labelled, columns, values, costs, is_known, cells[order], left_out)
 
 
@@ -195,7 +194,7 @@ def _values(outcomes: Outcomes, rule: RewardRule, metric: str, score: str) -> Fl
 
 
 def _costs(outcomes: Outcomes) -> dict[str, Floats]:
-    """Return the fields of `Cost`, each of shape (n_questions, n_arms); NaN where unknown."""
+    """Return the fields of `Cost`, NaN if unknown, each of shape (n_questions, n_arms)."""
     costs = {field: _read_cost(outcomes, field) for field in COSTS}
     for component, (first, second) in IN_TWO.items():
         if len(way := utilities.choose_costs(component, outcomes.costs)) == 1:
@@ -204,7 +203,7 @@ def _costs(outcomes: Outcomes) -> dict[str, Floats]:
 
 
 def _read_cost(outcomes: Outcomes, name: str) -> Floats:
-    """Return a cost, all NaN where it was not measured."""
+    """Return a cost; all NaN if it was not measured."""
     shape = len(outcomes.questions), len(outcomes.arms)
     return outcomes.costs.get(name, np.full(shape, np.nan))
 
@@ -212,7 +211,7 @@ def _read_cost(outcomes: Outcomes, name: str) -> Floats:
 def _drawn(
     is_known: NDArray[np.bool_], questions: Sequence[Question], draws: int | None, seed: int
 ) -> NDArray[np.bool_]:
-    """Draw known cells, all without a number of draws; a larger number extends a smaller one."""
+    """Draw known cells, by default all; the cells of fewer draws are among those of more."""
     drawn = np.zeros_like(is_known)
     for row, question in enumerate(questions):
         order = np.random.default_rng(derive_seed(seed, question.id)).permutation(
@@ -232,14 +231,14 @@ def turns(
 ) -> Iterator[label_turns.LabelTurn]:
     """Yield the facts of each label.
 
-    The id of a decision is a digest of the outcome of the arm on the question, of `seen_as` and of the run:
-    the same label is the same decision whenever it is inserted, whatever the other labels and the order.
+    The id of a decision is a digest of the outcome of the arm on the question, of `seen_as` and of the run,
+    so inserting the same label again, among any others and in any order, gives the same decision.
 
     Args:
         labels: The labels.
-        contexts: What a policy sees of each question, shape (n_questions,).
-        seen_as: How the contexts were made: a question with other features is another label.
-        run: The warm start that inserts them; None for labels that every recipe learns.
+        contexts: Context of each question, shape (n_questions,).
+        seen_as: How the contexts were made, as a text: a question with other features is another label.
+        run: The warm start that inserts them; None: every recipe learns them.
         clock: Seconds since the epoch.
     """
     episode = None if run is None else examples.name_episode(run)
@@ -273,7 +272,7 @@ def turns(
 
 
 def label_digest(decision_id: str) -> str:
-    """Return the part of the id of a label that does not depend on the run.
+    """Return the part of a label's id that is the same for all runs.
 
     >>> label_digest("label-5eed.7"), label_digest("label-5eed")
     ('label-5eed', 'label-5eed')
@@ -288,7 +287,7 @@ def _select_known(tables: Mapping[str, Floats], row: int, column: int) -> dict[s
 
 
 def _cost(amounts: Mapping[str, float]) -> Cost:
-    """Return a cost as the log keeps it: counts are integers, and a missing one is 0.
+    """Return a cost as the log stores it: counts are integers, and missing fields are 0.
 
     >>> _cost({"steps": 1.6, "llm_s": 0.5})
     Cost(steps=2, prompt_tokens=0, completion_tokens=0, retrieval_s=0.0, llm_s=0.5, usd=0.0)
@@ -314,9 +313,9 @@ def label_decisions(
     draws: int | None = None,
     seed: int = 0,
 ) -> Iterator[tuple[Decision, float]]:
-    """Return labels as a learner reads them from the log, for `policy.learn`.
+    """Yield labels as a learner reads them from the log, for `policy.learn`.
 
-    `contexts` is what a policy sees of each question; the other arguments are those of `choose_labels`.
+    `contexts` has the context of each question; the other arguments are those of `choose_labels`.
     """
     labels = choose_labels(outcomes, rule, metrics, arms, draws=draws, seed=seed)
     return (
@@ -331,10 +330,10 @@ class RouterScores:
     Attributes:
         scores: Scores of each question, by arm.
         out_of_fold: Number of questions that the router was trained on, whose scores are out-of-fold.
-        backbone: Name of the sentence encoder that it reads questions with.
-        embedding: Unit vectors of the questions by it, shape (n_questions, dim).
-        outcomes: Outcomes of the arms, at the costs of turns with this router.
-        source: Digests of what the scores depend on.
+        backbone: Name of the router's sentence encoder.
+        embedding: Unit vectors of the questions by that encoder, shape (n_questions, dim).
+        outcomes: Outcomes of the arms, with the costs of turns with this router.
+        source: Digests of the inputs of the scores.
     """
 
     scores: tuple[Mapping[str, float], ...]
@@ -345,7 +344,7 @@ class RouterScores:
     source: str
 
     def summary(self) -> str:
-        """Return a line on the scores."""
+        """Return a summary of the scores, in a line."""
         return (
             f"the router scores {len(self.scores) - self.out_of_fold:,} questions as in service, and "
             f"{self.out_of_fold:,} that it was trained on as routers that were not"
@@ -356,15 +355,15 @@ def score_labelled(outcomes: Outcomes, config: AppConfig, on_progress: Progress)
     """Score labelled questions with the configured router.
 
     Args:
-        outcomes: Outcomes of arms on them.
-        config: Names the router and the live arms, of which it scores those that it knows.
+        outcomes: Outcomes of arms on the questions.
+        config: Has the router, and the live arms, of which the router scores those that it knows.
         on_progress: Called with the progress.
 
     Raises:
-        RouterError: The router cannot be read, has no out-of-fold scores of questions that it was trained
-            on, or reads passages of an arm without outcomes.
+        RouterError: The router cannot be read, lacks out-of-fold scores of its training questions, or reads
+            passages of an arm without outcomes.
         CorpusError: The corpus cannot be read.
-        ModelNotFoundError: The model of the backbone is not where its name says.
+        ModelNotFoundError: The model of the backbone cannot be found.
     """
     assert config.router is not None
     trained = read_trained(config.router.path)
@@ -433,15 +432,15 @@ def _features_with_passages(
 
 
 def charged(outcomes: Outcomes, arms: Sequence[str]) -> Outcomes:
-    """Return outcomes at the costs of turns in which some arms search before one is drawn.
+    """Return outcomes with the costs of turns in which some arms search before the draw.
 
-    Each of these costs the sum of all, any other arm its own search in addition. Failed searches cost
-    nothing. Outcomes do not separate what the searches spend on a language model, so that is not charged;
-    what searches with a price cost is.
+    Each of these arms costs the sum of their searches; any other arm costs its search in addition. Failed
+    searches are free. Prices of searches are charged; what searches spend on a language model is not, since
+    outcomes do not list it separately.
 
     Args:
-        outcomes: At the costs of turns without a router.
-        arms: Arms that search before one is drawn.
+        outcomes: Outcomes with the costs of turns without a router.
+        arms: Arms that search before the draw.
     """
     at, costs = dataset.positions(outcomes.arms, arms), dict(outcomes.costs)
     searches_first = np.isin(np.arange(len(outcomes.arms)), at)
@@ -454,7 +453,7 @@ def charged(outcomes: Outcomes, arms: Sequence[str]) -> Outcomes:
 
 
 def _answering(outcomes: Outcomes, arms: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which of some arms searched and did not fail, shape (n_questions, n_arms)."""
+    """Return whether each of some arms searched successfully, shape (n_questions, n_arms)."""
     at = dataset.positions(outcomes.arms, arms)
     return np.array([[row[arm] is not None for arm in at] for row in outcomes.passages], dtype=np.bool_)
 
@@ -496,19 +495,19 @@ class InsertSettings(BaseModel):
 
 
 def insert_labels(settings: InsertSettings, console: Console, on_progress: Progress) -> int:
-    """Insert labels into the log, print a summary, and return how many are new.
+    """Insert labels into the log, print a summary, and return the number of new ones.
 
-    Labels in the log are not inserted again: an interrupted run is simply repeated.
+    Labels that are in the log already are skipped, so an interrupted run can simply be repeated.
 
     Args:
-        settings: What is inserted.
+        settings: The labels to insert.
         console: Prints the summary.
         on_progress: Called with the progress.
 
     Raises:
         ValueError: Outcomes, questions, arms, metrics or router do not fit; a subclass of it says which.
         CorpusError: The corpus of a router that reads passages cannot be read.
-        ModelNotFoundError: The model of a backbone is not where its name says.
+        ModelNotFoundError: The model of a backbone cannot be found.
         StoreError: The log cannot be read or written.
     """
     store = Store(settings.config.database_url, redact=settings.config.privacy.redactor())
@@ -546,7 +545,7 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
             for turn in batch:
                 rewards[turn.decision.drawn].append(compute_reward(turn, config.reward))
             on_progress("inserting labels", done, total)
-        if new and settings.run is None and not settings.dry_run:  # a run reports it with its promotion
+        if new and settings.run is None and not settings.dry_run:  # a run does so with its promotion
             record_warm_start(store, new, time.time())
     finally:
         store.close()
@@ -562,7 +561,7 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
 
 
 def _known(store: Store, beside: OtherLabels | None) -> set[str]:
-    """Return the digests of labels that are not inserted again."""
+    """Return the digests of labels that are in the log already."""
     if beside is None:
         return set()
     return {
@@ -572,10 +571,10 @@ def _known(store: Store, beside: OtherLabels | None) -> set[str]:
 
 
 def seen_as(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) -> str:
-    """Return what a context depends on besides the question: features, encoder, features of arms, profiles.
+    """Return the inputs of a context besides the question, as JSON: features, encoder, arms, profiles.
 
     Raises:
-        ModelNotFoundError: The model of the backbone is not where its name says.
+        ModelNotFoundError: The model of the backbone cannot be found.
     """
     encoder = None
     if embedding := config.features.embedding:
@@ -601,11 +600,11 @@ def make_contexts(
     """Return the contexts of questions, as a service with this configuration would make them.
 
     Args:
-        config: Names the features and the arms.
+        config: Has the features and the arms.
         texts: The questions.
         on_progress: Called with the progress.
-        scored: Scores of the configured router; None for none.
-        profiles: What the sources of the arms are about, where the features look at it.
+        scored: Scores of the configured router, if there is one.
+        profiles: Profiles of the arms' sources, if the features include similarities.
     """
     arms, specs = arm_infos(config, profiles), (config.features.embedding, config.features.similarity)
     vectors: list[Embeddings] = [{} for _ in texts]
@@ -624,7 +623,7 @@ def make_contexts(
 def _embedded(
     config: AppConfig, backbone: str, texts: Sequence[str], on_progress: Progress, scored: RouterScores | None
 ) -> list[Embeddings]:
-    """Return the embedding of each question, reused from the router where the backbone is the same."""
+    """Return the embedding of each question, reused from the router if the backbone is the same."""
     if scored is not None and scored.backbone == backbone:
         return [{backbone: vector} for vector in scored.embedding]
     embedder = build_embedder(config.backbones[backbone])

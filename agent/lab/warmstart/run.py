@@ -1,14 +1,14 @@
-"""A warm start, from labels to a verdict, as one run that the log keeps with its inputs.
+"""A warm start, from labels to a verdict, as one run that the log stores with its inputs.
 
     labels since the last run --> portfolio, router
            |                          |
            '--> the log ---------> candidate --> evaluation --> the gate --> promoted | held
 
 The labels are decisions of the run: only recipes whose starting point names it learn them. So a run that
-fails, at whatever step, does not change what is served. The candidate has the active policy and reward, and
-learns the labels of all runs that ended with a verdict, held ones included. It brings the router, and the
-arms if they are to go live: one promotion puts all three in service. While a drift alarm is open, the labels
-and the traffic before it are left out.
+fails at any step leaves what is served unchanged. The candidate has the active policy and reward, and learns
+the labels of all runs that ended with a verdict, held ones included. It brings the router, and the arms if
+they are to go live: one promotion puts all three in service. While a drift alarm is open, the labels and the
+traffic before it are left out.
 
 Before the first request there is no traffic to judge a candidate by. With `warm_start.first: promote`, a run
 on a log without traffic promotes its candidate, and a service that starts afterwards serves it at once:
@@ -59,17 +59,17 @@ class RunSnapshot:
     It determines the recipe of a candidate, and whether that would be new.
 
     Attributes:
-        config: Settled, with the live arms.
+        config: The configuration with defaults resolved and the live arms.
         spec: The configured warm start.
         live: The active recipe.
         active: The promotions that hold under the configuration.
-        alarm: The newest alarm since which no labels were inserted; None for none.
-        log_seq: Position of the log.
-        examples: Position of the training log.
-        traffic: Decisions of the traffic in the training log.
+        alarm: The newest alarm, if no labels were inserted since.
+        log_seq: Newest position of the log.
+        examples: Newest position of the training log.
+        traffic: Number of decisions of the traffic in the training log.
         before: Runs for the configured recipe that ended with a verdict, in order.
-        file_arms: The arms of the configuration file, as the log keeps them.
-        brought: The live arms, if a version brought them; None otherwise.
+        file_arms: The arms of the configuration file, as the log stores them.
+        brought: The live arms, if a version brought them.
     """
 
     config: AppConfig
@@ -119,7 +119,7 @@ class RunSnapshot:
 
     @property
     def after(self) -> int:
-        """Position of the training log before which a candidate learns nothing."""
+        """Position of the training log after which a candidate learns."""
         before = 0 if self.live.start is None else self.live.start.after
         return before if self.alarm is None else max(before, self.alarm.example_seq)
 
@@ -131,7 +131,7 @@ class RunSnapshot:
 
     @property
     def router(self) -> str | None:
-        """Digest of the router of a candidate if none is trained: the last one, or the active one."""
+        """Digest of a candidate's router if the run trains none: that of the last run, or the active one."""
         plan = self.spec.router
         if plan is not None and plan.live and self.before and (last := self.before[-1].inputs.get("router")):
             return str(last)
@@ -143,9 +143,9 @@ class RunSnapshot:
         """Return the recipe of a candidate.
 
         Args:
-            run: A further run whose labels it learns; None for none.
-            router: Digest of its router; None for `self.router`.
-            brought: Arms that become live with it; None for those that are live.
+            run: A further run whose labels it learns.
+            router: Digest of its router; None: `self.router`.
+            brought: Arms that become live with it; None: the live arms.
         """
         also = None if self.live.start is None else self.live.start.also
         start = StartingPoint(self.runs if run is None else (*self.runs, run), self.after, also)
@@ -158,7 +158,7 @@ class RunSnapshot:
         )
 
     def judged(self, recipe: Recipe) -> bool:
-        """Whether a recipe is the active one, or was judged by the same traffic and settings before."""
+        """Return whether a recipe is active, or was judged by the same traffic and settings before."""
         now = {**self.inputs(), "recipe": recipe.digest}
         compared = {name: now[name] for name in ("recipe", "traffic", "configuration", "arms")}
         return recipe == self.live or any(
@@ -166,7 +166,7 @@ class RunSnapshot:
         )
 
     def inputs(self) -> dict[str, Any]:
-        """Return what a run depends on, as the log keeps it; its labels are added as they are gathered."""
+        """Return the inputs of a run, as the log stores them; labels are added as they are gathered."""
         config = self.config
         live = self.live.start
         return {
@@ -184,7 +184,7 @@ class RunSnapshot:
 
 
 def warm_start_spec(config: AppConfig) -> WarmStartSpec:
-    """Return the configured warm start. Raises ConfigError where there is none."""
+    """Return the configured warm start. Raises ConfigError if there is none."""
     if config.warm_start is None:
         raise ConfigError("warm_start is not configured: see examples/warm_start.yaml")
     return config.warm_start
@@ -193,7 +193,7 @@ def warm_start_spec(config: AppConfig) -> WarmStartSpec:
 def preview_lots(
     config: AppConfig, on_progress: Progress, clock: Callable[[], float] = time.time
 ) -> list[Lot]:
-    """Return what a run would gather now, and do nothing. Raises what `LabelSources.lots` raises."""
+    """Return the labels that a run would gather now; raises as `LabelSources.lots`."""
     with closing(Store(config.database_url, config.reward.join, clock)) as store:
         now = RunSnapshot.of(config, store)
         return LabelSources(now.config, now.spec, store, now.before, clock).lots(on_progress)
@@ -206,11 +206,11 @@ def warm_start(
     on_progress: Progress,
     clock: Callable[[], float] = time.time,
 ) -> Run:
-    """Do a run now, in this process, and return it as the log keeps it.
+    """Do a run now, in this process, and return its row of the log.
 
     Args:
-        config: Names the log and the warm start.
-        trigger: What it is started by.
+        config: Has the log and the warm start.
+        trigger: Why it runs.
         console: Prints each step.
         on_progress: Called with the progress of long steps.
         clock: Seconds since the epoch.
@@ -218,8 +218,8 @@ def warm_start(
     Raises:
         ConfigError: No warm start is configured.
         UnderWayError: Another run is under way; this one was not started.
-        RunFailedError: It has failed; what is served has not changed.
-        StoreError: It could not be started.
+        RunFailedError: The run has failed; what is served is unchanged.
+        StoreError: The run could not be started.
     """
     warm_start_spec(config)
     redact = config.privacy.redactor()
@@ -230,9 +230,9 @@ def warm_start(
 
 
 def warm_start_before_traffic(config: AppConfig, console: Console, on_progress: Progress) -> Run | None:
-    """Do a run where the log holds neither traffic nor the verdict of a run; else return None.
+    """Do a run if the log has neither traffic nor the verdict of a run; else return None.
 
-    Raises what `warm_start` raises.
+    Raises as `warm_start`.
     """
     if config.warm_start is None or config.warm_start.first != "promote":
         return None
@@ -243,12 +243,12 @@ def warm_start_before_traffic(config: AppConfig, console: Console, on_progress: 
 
 
 def warm_start_at_first(config: AppConfig, console: Console, on_progress: Progress) -> Run | None:
-    """Do the run of a first start behind the service, where no run has come to a verdict; else return None.
+    """Do the run of a first start in the background, if no run has ended with a verdict; else return None.
 
-    Its candidate is promoted as one before the first request would be: what traffic there is was answered by
-    other arms, or by a policy that has hardly begun to learn, and there is too little to judge by.
+    Its candidate is promoted without evaluation, as before the first request: there is too little traffic to
+    judge by, and it was answered by other arms, or by a policy that has hardly begun to learn.
 
-    Raises what `warm_start` raises.
+    Raises as `warm_start`.
     """
     if config.warm_start is None or config.warm_start.first != "promote":
         return None
@@ -259,7 +259,7 @@ def warm_start_at_first(config: AppConfig, console: Console, on_progress: Progre
 
 
 def carry_out(config: AppConfig, number: int, console: Console, on_progress: Progress) -> Run:
-    """Do a run that another process has taken, and whose lease that one renews; else as `warm_start`."""
+    """Do a run that another process has claimed and renews the lease of; otherwise like `warm_start`."""
     with closing(Store(config.database_url, config.reward.join)) as store:
         mine = registry_runs.find(store, number)
         assert mine is not None
@@ -281,7 +281,7 @@ def _do(
     journal = Journal(store, mine, show, clock, heartbeat_s)
     try:
         with journal:
-            now = RunSnapshot.of(config, store)  # read once no other run can change it
+            now = RunSnapshot.of(config, store)  # read when no other run can change it
             is_first = _is_first(store, mine)
             journal.ends(_Steps(now, store, mine.seq, is_first, journal, console, on_progress, clock).do())
     except Exception as error:
@@ -294,7 +294,7 @@ def _do(
 
 
 def _is_first(store: Store, run: Run) -> bool:
-    """Return whether a run is that of a first start, or goes on with one that was killed or has failed."""
+    """Return whether a run is that of a first start, or repeats one that was killed or has failed."""
     return registry_runs.read_attempts(store, run)[-1].trigger is registry_runs.Trigger.FIRST
 
 
@@ -320,7 +320,7 @@ class _Steps:
         if not fresh and now.judged(now.candidate()):
             return (
                 registry_runs.RunState.NOTHING_NEW
-            )  # no labels, no alarm, no traffic that could change the verdict
+            )  # without labels, an alarm or traffic that could change the verdict
         home, config = now.config.home_path, now.config
         router = trained = brought = None
         if spec.portfolio is not None and fresh:
@@ -366,7 +366,7 @@ class _Steps:
         return lots
 
     def _enter(self, lots: Sequence[Lot], config: AppConfig) -> int:
-        """Insert labels of the arms of a configuration as those of this run; return how many."""
+        """Insert labels of the arms of a configuration for this run; return their number."""
         now, journal = self.now, self.journal
         beside = OtherLabels(runs=now.runs, others=now.after == 0)
         with journal.step("enter") as step:
@@ -386,7 +386,7 @@ class _Steps:
         return labels
 
     def _learn(self, recipe: Recipe) -> Version | None:
-        """Publish a candidate; None where it would not be new."""
+        """Publish a candidate; return None if it would not be new."""
         now, journal = self.now, self.journal
         with journal.step("learn") as step:
             journal.inputs["recipe"] = recipe.digest
@@ -421,7 +421,7 @@ class _Steps:
         return version
 
     def _evaluate(self, version: Version | None, router: str | None) -> dict[str, Any] | None:
-        """Return the verdict on the candidate; None without one, without traffic or at a first start."""
+        """Return the verdict on the candidate; None: no candidate, no traffic, or a first start."""
         name = None if version is None else f"recipe:{version.version}"
         if (name is None and router is None) or self.now.traffic == 0 or self.is_first:
             return None
@@ -468,7 +468,7 @@ class _Steps:
                     evaluation=journal.evaluation,
                     automatic=True,
                 )
-                if version.arms is not None:  # what a rollback brings back, and a start with this file keeps
+                if version.arms is not None:  # for a rollback, and for a start with this file
                     arm_sets.started(self.store, now.file_arms)
                 step.said = f"promoted: version {version.version}, and what is learned after it"
                 try:
@@ -490,7 +490,7 @@ class _Steps:
         return first_share(self.now.config.floor, len(self.now.config.actions))
 
     def _begin_canary(self, version: Version, verdict: dict[str, Any] | None) -> bool:
-        """Give a candidate that is held for want of evidence alone a share; return whether it got one."""
+        """Make a candidate that is held only for lack of evidence a canary; return whether it is one."""
         configured = Recipe.configured(self.now.config).digest
         active = active_policy(self.store, configured)
         if (
@@ -527,7 +527,7 @@ class _Steps:
     def _reasons(
         self, version: Version | None, verdict: dict[str, Any] | None, active: ActivePolicy
     ) -> list[str]:
-        """Return why a candidate is held, one sentence each; none where it may be promoted."""
+        """Return the reasons why a candidate is held, a sentence each; empty if it may be promoted."""
         if version is None:
             return ["There is no candidate."]
         unserved = self.is_first or not traffic.exists(self.store)

@@ -3,7 +3,7 @@
 cascade.json           the facts of its training, thresholds and calibrations
 stage-<n>.answers      the router of the answers of a stage, from 1
 stage-<n>.gain         the router of what going on gains
-relevance.model        the model of the relevance of passages, where it reads one
+relevance.model        the relevance model, if it reads one
 manifest.json          size and digest of each of these (`armwise.arms.manifest`)
 """
 
@@ -28,7 +28,7 @@ ABOUT, RELEVANCE = "cascade.json", "relevance.model"
 Threshold = Annotated[
     float, PlainSerializer(lambda limit: limit if math.isfinite(limit) else str(limit), when_used="json")
 ]
-"""A threshold, as text where JSON has no number for it: `inf` never goes on, `-inf` always does."""
+"""A threshold, infinite ones as text in JSON: `inf` never goes on, `-inf` always does."""
 
 
 class CalibrationKnots(BaseModel):
@@ -45,17 +45,17 @@ class CascadeFacts(BaseModel):
 
     Attributes:
         format: Version of the folder.
-        spec: What it asks, and how it was fitted.
+        spec: Stages of the cascade, and how it was fitted.
         calibrations: Calibrations of each stage.
-        thresholds: Thresholds of each stage but the last.
+        thresholds: Threshold of each stage except the last.
         digests: Digests of the files of its routers, by name.
-        k: The most passages that an arm found.
-        corpus: Digest of the corpus of these passages; None where the arms found none.
-        writing: How the answers were written; None if unknown.
-        utility: Utility that the reward defines.
-        inputs: Digests of the files that it was trained on, by their paths.
+        k: Most passages of an arm.
+        corpus: Digest of the corpus of these passages, if there were any.
+        writing: How the answers were written, if known.
+        utility: The utility by the reward.
+        inputs: Digests of the files that it was trained on, by path.
         questions: Number of training questions.
-        held_out: Results on held-out questions; None if it was not evaluated.
+        held_out: Results on held-out questions, if it was evaluated.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -98,9 +98,9 @@ def write_cascade(folder: Path, cascade: Cascade, **facts: Any) -> TrainedCascad
     """Write a cascade, replacing another one in the folder, and return it with the facts of its training.
 
     Args:
-        folder: Made where it is missing.
+        folder: The folder, which is made if missing.
         cascade: The fitted cascade.
-        facts: The fields of `CascadeFacts` that are not the cascade's own.
+        facts: The fields of `CascadeFacts` that the cascade does not determine.
     """
     files = name_files(cascade)
     about = CascadeFacts(
@@ -124,7 +124,7 @@ def read_cascade(folder: Path) -> TrainedCascade:
     """Read a cascade.
 
     Raises:
-        RouterError: It is missing, damaged, of another version, or its files are not those that it describes.
+        RouterError: It is missing, damaged, of another version, or its files differ from their description.
     """
     folder = folder.expanduser()
     try:
@@ -150,7 +150,7 @@ def _stage(folder: Path, about: CascadeFacts, number: int) -> StageModel:
 
 
 def _read(folder: Path, about: CascadeFacts, name: str) -> bytes:
-    """Return the content of a file that is the one described. Raises RouterError."""
+    """Return the content of a file, checked against its digest. Raises RouterError."""
     saved = read_file(folder, name)
     check_digest(saved, about.digests.get(name), str(folder / name))
     return saved
