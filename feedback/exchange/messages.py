@@ -52,7 +52,7 @@ def last_text(value: Any, speakers: frozenset[str] = USER) -> str:
     """Return the last text of the user in a conversation, or of other speakers.
 
     A plain text is the question itself. If the user has no text, the last text of any speaker is the
-    question. Data other than a conversation is returned as JSON, a conversation without text as an empty text.
+    question. Data other than a conversation becomes its JSON, a conversation without text an empty text.
 
     >>> last_text('[{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "She."}]')
     'Who?'
