@@ -1,6 +1,6 @@
 """The interface of an arm: a query goes in, passages come out.
 
-An arm knows nothing of learning, HTTP or Ray. It is immutable once built.
+An arm is independent of learning, HTTP and Ray, and immutable once built.
 
     ArmError                   an arm failed
     |-- ArmBuildError          it cannot be built from its description
@@ -21,14 +21,14 @@ if TYPE_CHECKING:  # the command line imports this file, and must not wait for n
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a language model read and wrote, and what paid searches cost.
+    """Tokens of a language model, and the price of them and of paid searches.
 
     Attributes:
-        prompt_tokens: Tokens that it read.
-        completion_tokens: Tokens that it wrote.
-        cached_tokens: Those that it read which its engine had read before.
-        usd: The price of all of it.
-        search_usd: The part of it that searches cost, which has no tokens.
+        prompt_tokens: Tokens that the model read.
+        completion_tokens: Tokens that the model wrote.
+        cached_tokens: Tokens among those read that the engine had cached.
+        usd: The total price.
+        search_usd: The part of the price that searches cost.
     """
 
     prompt_tokens: int = 0
@@ -53,14 +53,14 @@ class Usage:
 
 
 UNUSED = Usage()
-"""Usage of a search that asked no language model and has no price."""
+"""Usage of a free search that prompts no language model."""
 
 
 class ArmError(Exception):
     """An arm failed; the message names it and the reason.
 
     Attributes:
-        usage: What the arm had spent by then.
+        usage: Usage of the arm until the failure.
     """
 
     usage: Usage = UNUSED
@@ -83,11 +83,11 @@ class Passage:
     """A piece of text that an arm can return.
 
     Attributes:
-        id: Unique within its corpus.
+        id: Id, unique within its corpus.
         title: Title of its document; may be empty.
         text: The text.
-        score: The arm's own score; comparable within one retrieval only.
-        metadata: What else is known of it, such as its page or who may see it.
+        score: Score by the arm; comparable within a retrieval only.
+        metadata: Further facts, such as its page or the groups that may see it.
     """
 
     id: str
@@ -98,7 +98,7 @@ class Passage:
 
     @property
     def cited(self) -> str:
-        """How a citation names it: the title, and the page where its metadata has one.
+        """How a citation names it: the title, and the page if its metadata has one.
 
         >>> Passage("report.pdf#p3-1", "Report", "Sales grew.", metadata={"page": 3}).cited
         'Report, p. 3'
@@ -121,10 +121,9 @@ class Query:
         text: The question.
         embeddings: Unit vectors by the name of the backbone, shape (dim,), float32.
         seed: Seed of stochastic arms, derived from the decision id.
-        where: What the metadata of every passage fulfils; None for any.
-        groups: Those of the caller: a passage with `allowed_groups` is for one of these.
-        expected: How well arms are expected to fit the question, the higher the better; empty where that is
-            not known.
+        where: Condition on the metadata of every passage.
+        groups: Groups of the caller; a passage with `allowed_groups` needs one of them.
+        expected: Expected fit of arms to the question, higher is better; empty if unknown.
     """
 
     text: str
@@ -150,13 +149,13 @@ class StageRun:
     """A stage of a cascade that ran.
 
     Attributes:
-        arms: The members that it asked.
-        failed: Those that gave no answer.
+        arms: The members that were asked.
+        failed: The members that gave no answer.
         steps: Rounds of retrieval of this stage.
         tokens: Tokens of the language model of this stage.
-        picked: The member with the best answer so far; None where all have failed.
-        probability: Predicted, that this answer is right; None likewise.
-        gain: Predicted reward of going on; None likewise, and at the last stage.
+        picked: The member with the best answer so far; None: all have failed.
+        probability: Predicted probability that this answer is right; None: all have failed.
+        gain: Predicted gain in reward of running the next stage; None: all have failed, or it is the last.
     """
 
     arms: tuple[str, ...]
@@ -173,14 +172,14 @@ class Retrieval:
     """The result and the costs of a search.
 
     Attributes:
-        passages: Best first, ties broken by id, ids unique.
-        steps: Rounds of retrieval: 0 for none, 1 for a plain search.
+        passages: The passages, best first, ties broken by id, ids unique.
+        steps: Rounds of retrieval: 0 without a search, 1 for a plain search.
         tokens: Tokens of a language model that the arm itself prompted.
-        stages: Those that a cascade ran, in order; empty for any other arm.
-        usage: What it spent, as its host has counted: on all calls of the language model, also those that
-            `tokens` leaves out, and on searches with a price.
-        index_version: Version of the passages' index, set by the host; empty where it is unknown.
-        cached: Whether the passages were kept from an earlier search.
+        stages: The stages that a cascade ran, in order; empty for other arms.
+        usage: Usage counted by the host: of all calls of the language model, including those that `tokens`
+            leaves out, and of priced searches.
+        index_version: Version of the index of the passages, set by the host; empty if unknown.
+        cached: Whether the passages came from the cache of an earlier search.
     """
 
     passages: tuple[Passage, ...] = ()
@@ -200,9 +199,9 @@ class Arm(Protocol):
         name: Name in the configuration; the action of the bandit.
         backbones: The embeddings that a query must have.
 
-    A class of a user's own may also have `light = True`: a search takes at most a few milliseconds of
-    one thread and waits for nothing, so it may run beside HTTP; and `filters = True`: it returns only
-    passages that the query permits, so it may be asked where a request has a filter or passages have groups.
+    A user's class may also have `light = True`: a search takes at most a few milliseconds of a thread and
+    never waits, so it may run in the ingress; and `filters = True`: it returns only passages that the query
+    permits, so it may serve requests with a filter, and passages with groups.
     """
 
     name: str
@@ -214,7 +213,7 @@ class Arm(Protocol):
 
 
 class NoRetrieval:
-    """The arm that retrieves nothing: the model answers from what it knows.
+    """The arm without retrieval: the model answers from its own knowledge.
 
     >>> NoRetrieval("none").search(Query("2 + 2?"), k=4) == Retrieval(steps=0)
     True
@@ -226,19 +225,19 @@ class NoRetrieval:
         self.name = name
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Return no passage."""
+        """Return an empty retrieval."""
         del query, k
         return Retrieval(steps=0)
 
 
 Progress = Callable[[str, int, int | None], None]
-"""Progress callback: the stage, how much of it is done, and its total (None if unknown)."""
+"""Progress callback: the stage, the amount that is done, and the total (None if unknown)."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Names of the configuration: parts of headers, URLs, deployments, folders and objects of JavaScript."""
 
 RESERVED = frozenset(("auto",))
-"""What is the name of nothing: `auto` in the place of a model has the policy choose."""
+"""Names that cannot be given: `auto` in the place of a model has the policy choose."""
 
 
 def checked_name(name: str) -> str:
@@ -248,7 +247,7 @@ def checked_name(name: str) -> str:
     ('bm25', 'bge-m3_v1.5')
 
     Raises:
-        ValueError: It is none; the message has the reason.
+        ValueError: The name is invalid; the message has the reason.
     """
     if not NAME.fullmatch(name):
         shown = name if len(name) <= 120 else f"{name[:120]}..."
@@ -261,7 +260,7 @@ def checked_name(name: str) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Return whether `checked_name` takes a name."""
+    """Return whether `checked_name` accepts a name."""
     try:
         checked_name(name)
     except ValueError:

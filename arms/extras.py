@@ -1,4 +1,4 @@
-"""Libraries that are installed, and those that an extra of the package brings: what to install for one."""
+"""Installed libraries, and the extras of the package that bring others."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ DISTRIBUTIONS = {
 
 
 def installed(distribution: str) -> str:
-    """Return the version of a distribution; empty where it is not installed."""
+    """Return the version of a distribution; empty: it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -26,10 +26,10 @@ def installed(distribution: str) -> str:
 
 
 def find_extra(module: str) -> str | None:
-    """Return the extra that brings a module; None for no extra.
+    """Return the extra that brings a module, if one does.
 
     Args:
-        module: Name with that of its package, such as `pyarrow.parquet`.
+        module: Full name, such as `pyarrow.parquet`.
 
     >>> find_extra("vowpalwabbit"), find_extra("pyarrow.parquet"), find_extra("numpy")
     ('serve', 'parquet', None)
@@ -49,7 +49,7 @@ def find_extra(module: str) -> str | None:
 
 
 def advice(error: ModuleNotFoundError) -> str | None:
-    """Return what to install for a module that was not found; None where no extra brings it."""
+    """Return what to install for a missing module, if an extra brings it."""
     extra = find_extra(error.name or "")
     if extra is None:
         return None
@@ -58,10 +58,10 @@ def advice(error: ModuleNotFoundError) -> str | None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Have a missing module say which extra brings it.
+    """Add to the error of a missing module which extra brings it.
 
     Raises:
-        ModuleNotFoundError: As it was raised, with that in its message.
+        ModuleNotFoundError: The original error, with that in its message.
     """
     try:
         yield

@@ -3,8 +3,9 @@
     {"type": "eq", "key": "product", "value": "router"}
     {"type": "and", "filters": [{"type": "gte", "key": "year", "value": 2024}, ...]}
 
-A passage whose metadata has `allowed_groups` is for callers of one of these groups alone; one without is for
-everybody. Both conditions are of the query, so an arm cannot forget one of them: `permits` has them together.
+A passage whose metadata has `allowed_groups` is only for callers of one of these groups; others are for
+everybody. Filter and groups are both part of the query, and `permits` checks them together, so that an arm
+cannot forget one.
 
 Source: OpenAI, API reference, `POST /vector_stores/{id}/search`, `filters`.
 """
@@ -18,18 +19,18 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Scalar = str | int | float | bool
 
 Metadata = Mapping[str, Scalar | Sequence[str]]
-"""What is known of a passage beside its text, by name; a list holds texts, such as tags or groups."""
+"""Facts about a passage by name; a list holds texts, such as tags or groups."""
 
 GROUPS = "allowed_groups"
 """Name of the metadata that holds the groups whose callers may see a passage."""
 
 MAX_CONDITIONS = 64
-"""Conditions of one filter: engines and masks are linear in them."""
+"""Largest number of conditions of a filter: engines and masks are linear in them."""
 
 MAX_DEPTH = 8
 
 MAX_VALUES, MAX_TEXT = 1_000, 1_000
-"""Values that one condition compares with, and characters of a text among them."""
+"""Largest number of values that a condition compares with, and of characters of a text among them."""
 
 
 class Comparison(BaseModel):
@@ -64,7 +65,7 @@ class Comparison(BaseModel):
 
     @property
     def values(self) -> tuple[Scalar, ...]:
-        """What is compared with, one value or several."""
+        """The values to compare with, as a tuple."""
         return self.value if isinstance(self.value, tuple) else (self.value,)
 
     @cached_property
@@ -129,7 +130,7 @@ def matches(where: Comparison | Compound, metadata: Metadata) -> bool:
 
 
 def permits(where: Comparison | Compound | None, groups: Collection[str], metadata: Metadata) -> bool:
-    """Return whether a caller of some groups may see a passage, and the filter lets it through.
+    """Return whether a caller with these groups may see a passage, and the filter admits it.
 
     >>> permits(None, (), {}), permits(None, (), {"allowed_groups": ["staff"]})
     (True, False)
@@ -142,7 +143,7 @@ def permits(where: Comparison | Compound | None, groups: Collection[str], metada
 
 
 def shown(metadata: Metadata) -> dict[str, Scalar | Sequence[str]]:
-    """Return metadata as callers see it: without the groups, which may be names of others.
+    """Return metadata as callers see it: without the groups, which may name others.
 
     >>> shown({"year": 2024, "allowed_groups": ["board"]})
     {'year': 2024}
@@ -151,7 +152,7 @@ def shown(metadata: Metadata) -> dict[str, Scalar | Sequence[str]]:
 
 
 def _holds(where: Comparison, stored: Scalar | Sequence[str] | None) -> bool:
-    """Return whether a value, or one of a list, fulfils a condition; `ne` and `nin` as their contraries."""
+    """Return whether a value, or an item of a list, fulfils a condition; `ne` and `nin` as `eq` and `in`."""
     if stored is None:
         return False
     if isinstance(stored, Sequence) and not isinstance(stored, str):

@@ -1,9 +1,8 @@
-"""The Ray of this process alone: private to its user, on the loopback address, guarded by a token.
+"""Start a Ray that is private to its user: on the loopback address, guarded by a token.
 
-Everything of ours that starts a Ray starts it here: the service, the jobs and the tests. Ray opens its
-temporary folder to all users of the machine (mode 0777, no sticky bit), listens on all addresses, and writes
-a token that others can read. Here its folder lies in one of mode 0700, beside the token, and it listens on
-127.0.0.1.
+The service, the jobs and the tests all start Ray here. By default, Ray opens its temporary folder to all
+users of the machine (mode 0777, no sticky bit), listens on all addresses, and writes a token that others can
+read. Here folder and token are in a folder of mode 0700, and Ray listens on 127.0.0.1.
 """
 
 import atexit
@@ -23,31 +22,31 @@ from typing import Any
 from armwise.arms.own_processes import keep_apart
 
 UMASK = 0o077
-"""Permissions that no file or folder of ours has: those of other users."""
+"""Permissions that are removed from all files and folders: those of other users."""
 
 PREFIX = "armwise-"
-"""Begins the name of a private folder."""
+"""Prefix of the name of a private folder."""
 
 SOCKET = f"/{PREFIX}12345678/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 """The longest path of a socket below the folder in which private folders are made."""
 
 LONGEST_BASE = 107 - len(SOCKET)
-"""Bytes of the path of a folder below which Ray's sockets fit: Linux allows 107 for one."""
+"""Largest length of the path of a folder below which Ray's sockets fit: Linux allows 107 bytes."""
 
 YOUNG_S = 60.0
-"""Age of a folder, in seconds, below which its process may not have locked it yet."""
+"""Age of a folder in seconds up to which its process may still have to lock it."""
 
 ATTEMPTS = 3
-"""How often Ray is started on a busy machine: its node waits for half a minute, which no setting changes."""
+"""Attempts to start Ray on a busy machine: its node waits for a fixed half minute."""
 
 TIMED_OUT = "timed out during startup"
-"""What Ray says then."""
+"""Ray's message after that time."""
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Variables that every Ray gets, a cluster too."""
+"""Variables that every Ray gets, also a cluster."""
 
 
 class RayNotStartedError(Exception):
@@ -58,9 +57,9 @@ class RayNotStartedError(Exception):
 def private_folder() -> Iterator[Path]:
     """Make a folder that only this user can enter; remove it at the end.
 
-    It is locked while it is used, so that folders of processes that were killed are found here and removed.
-    It lies below RAY_TMPDIR where that is set, else below the temporary folder of the system, or below `/tmp`
-    where the paths of sockets would be too long there.
+    It is locked while it is used, so that folders of killed processes can be recognised and removed. It is
+    below RAY_TMPDIR if that is set, otherwise below the temporary folder of the system, or below `/tmp` if
+    the paths of sockets would be too long there.
 
     Raises:
         ValueError: RAY_TMPDIR is too long.
@@ -107,7 +106,7 @@ def _remove_abandoned(base: Path) -> None:
 def folder_of_this_process() -> Path:
     """Return the private folder of this process, made by the first call and removed at its end.
 
-    One for all Rays that a process starts, as Ray keeps the token of the first one.
+    All Rays that a process starts share it, since Ray keeps the token of the first.
     """
     opened = contextlib.ExitStack()
     folder = opened.enter_context(private_folder())
@@ -137,14 +136,14 @@ def _variables(folder: Path) -> dict[str, str]:
 
 
 class _Nothing(list[str]):
-    """A list to which nothing is added."""
+    """A list that stays empty."""
 
     def extend(self, paths: Iterable[str], /) -> None:
-        """Leave these out."""
+        """Ignore the paths."""
 
 
 def job_config() -> Any:
-    """Return the settings of a driver whose workers do not import from its folder, as Ray has them do."""
+    """Return the settings of a driver whose folder is left out of the import path of its workers."""
     from ray.job_config import JobConfig
 
     config = JobConfig()
@@ -153,14 +152,14 @@ def job_config() -> Any:
 
 
 def _not_started(*_: object, **__: object) -> None:
-    """Start no such process."""
+    """Replace the start of a process by nothing."""
 
 
 def start(folder: Path | None = None, **options: Any) -> None:
     """Start a Ray on this machine, which `ray.shutdown` ends.
 
     Args:
-        folder: Folder that only this user can enter; None for that of this process.
+        folder: Folder that only this user can enter; None: that of this process.
         options: Arguments of `ray.init`.
     """
     os.umask(UMASK)  # the processes of Ray inherit it
@@ -201,7 +200,7 @@ def start(folder: Path | None = None, **options: Any) -> None:
 
 
 def _end_processes(folder: Path) -> None:
-    """End what a start that failed has left."""
+    """End the processes that a failed start has left."""
     import psutil
 
     left = []
@@ -214,9 +213,9 @@ def _end_processes(folder: Path) -> None:
 
 
 def start_log_monitor_again() -> bool:
-    """Start again what prints the output of the workers, where it has ended; return whether it had.
+    """Restart the process that prints the output of the workers, if it has ended; return whether it had.
 
-    It is the only process of Ray that a node goes on without.
+    It is the only process of Ray whose end a node survives.
     """
     from ray._private import ray_constants, worker
 
@@ -229,7 +228,7 @@ def start_log_monitor_again() -> bool:
 
 
 CLUSTER_S = 5.0
-"""How long a cluster may take to take a connection."""
+"""Longest time in seconds for a cluster to accept a connection."""
 
 
 def connect(**options: Any) -> None:
@@ -239,7 +238,7 @@ def connect(**options: Any) -> None:
         options: Arguments of `ray.init`.
 
     Raises:
-        RayNotStartedError: It does not answer.
+        RayNotStartedError: The cluster does not answer.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -254,7 +253,7 @@ def connect(**options: Any) -> None:
 
 
 def cluster_problem(address: str) -> str | None:
-    """Return why a cluster cannot be reached; None where it takes connections, or is not named by a port.
+    """Return why a cluster is unreachable; None: it accepts connections, or the address has no port.
 
     >>> cluster_problem("127.0.0.1:1")
     'no cluster answers at RAY_ADDRESS=127.0.0.1:1 (Connection refused)'
@@ -270,7 +269,7 @@ def cluster_problem(address: str) -> str | None:
 
 
 def cluster_place(address: str) -> tuple[str, int] | None:
-    """Return host and port of a cluster; None where RAY_ADDRESS has none, such as `auto`.
+    """Return host and port of a cluster; None: RAY_ADDRESS lacks them, such as `auto`.
 
     >>> cluster_place("ray://head.example:10001"), cluster_place("[::1]:6379"), cluster_place("auto")
     (('head.example', 10001), ('::1', 6379), None)

@@ -85,7 +85,7 @@ class Manifest(BaseModel):
         return manifest
 
     def problem(self, folder: Path, name: str, *, contents: bool) -> str | None:
-        """Return what is wrong with a file of the folder; None if nothing is.
+        """Return the problem of a file of the folder, if it has one.
 
         Args:
             folder: The folder.
@@ -112,7 +112,7 @@ def write(folder: Path, identity: Identity | None = None, names: Collection[str]
     Args:
         folder: The folder; its files are complete.
         identity: Inputs of its contents.
-        names: Files that the manifest describes; None for all files of the folder.
+        names: Files that the manifest describes; None: all files of the folder.
     """
     if names is None:
         names = [path.name for path in folder.iterdir() if path.is_file() and path.name != MANIFEST]
@@ -136,11 +136,11 @@ def identify(folder: Path) -> Identity:
 
 
 def problems(folder: Path, *, contents: bool) -> list[str]:
-    """Return what is wrong with the files of a folder, by name; empty if they are as they were written.
+    """Return the problems of the files of a folder, by name; empty if they are as they were written.
 
     Args:
         folder: The folder.
-        contents: Whether to compare digests, too, which reads all files; else sizes alone.
+        contents: Whether to compare digests, which reads all files; otherwise only sizes are compared.
     """
     try:
         manifest = Manifest.load(folder)
@@ -153,8 +153,7 @@ def problems(folder: Path, *, contents: bool) -> list[str]:
 def read(folder: Path, name: str) -> bytes:
     """Return the content of a file, compared with the manifest of its folder.
 
-    A folder without a manifest, or whose manifest does not name the file, is not compared: its files were put
-    there by something else.
+    The comparison is left out if the manifest is missing or does not list the file: others wrote it then.
 
     Raises:
         DamagedFileError: The file has changed, or the manifest has.

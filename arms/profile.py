@@ -1,9 +1,9 @@
-"""What a source is about: some of its passages as vectors, which a question is compared with.
+"""Profiles of sources: vectors of sampled passages, with which a question is compared.
 
 `armwise.arms.retrievers.profiles` samples the sources.
 
-The larger a sample is, the nearer are its nearest passages by chance alone, whatever the question is about.
-So sources are compared as if every sample were as large as the largest.
+The larger a sample is, the nearer are its nearest passages by chance, for any question. So sources are
+compared as if every sample were as large as the largest.
 
 Sources: Si and Callan 2003, Relevant document distribution estimation method for resource selection, SIGIR;
 the highest of n normal numbers: Blom 1958, Statistical estimates and transformed beta-variables.
@@ -47,11 +47,11 @@ class ProfileSpec(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the source of an arm is about.
+    """A sample of the source of an arm.
 
     Attributes:
         vectors: Unit vectors of the sampled passages, shape (n, dim), n at least 1.
-        nearest: The nearest passages whose mean similarity counts.
+        nearest: Number of the nearest passages, whose mean similarity counts.
     """
 
     vectors: NDArray[np.float32]
@@ -78,12 +78,12 @@ NO_PROFILES: Mapping[str, Profile] = MappingProxyType({})
 
 
 def similarities(profiles: Mapping[str, Profile], vector: NDArray[np.floating]) -> dict[str, float]:
-    """Return how near a question is to the source of each arm; arms that share a profile cost one comparison.
+    """Return the similarity of a question to the source of each arm; a shared profile is compared once.
 
-    It is the mean similarity to the nearest passages. To that of a sample smaller than the largest, what
-    chance would add in one as large is added: the standard deviation of the similarities within the sources,
-    times the difference between the expected highest of as many normal numbers. So it is in [-1, 1] for the
-    largest sample, and may exceed that for others.
+    It is the mean similarity to the nearest passages. For a sample smaller than the largest, the gain by
+    chance in one as large is added: the standard deviation of the similarities within the sources, times the
+    difference between the expected highest of as many normal numbers. So it is in [-1, 1] for the largest
+    sample, and may exceed that for others.
 
     Args:
         profiles: The profile of each arm.

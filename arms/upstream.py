@@ -1,6 +1,6 @@
-"""What arrives from a service that is asked over HTTP: bytes, lines, events and pauses, within bounds.
+"""Read responses of an untrusted HTTP service, within bounds: bytes, lines, events and pauses.
 
-Such a service is not trusted. What breaks a bound, or cannot be decoded, is an `UpstreamError`.
+A response that breaks a bound, or cannot be decoded, is an `UpstreamError`.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ STEP_BYTES = 1 << 16
 """Bytes that are decompressed at a time."""
 
 LINE_BYTES = 1 << 20
-"""Bytes of a line of a stream, and of an event."""
+"""Largest number of bytes of a line of a stream, and of an event."""
 
 ERROR_BYTES = 1 << 14
 """Bytes of the body of an error that are read."""
 
 LONGEST_REST_S = 3600.0
-"""Longest pause that a service is granted, whatever it asks for."""
+"""Longest pause in seconds that a service can request."""
 
 SHOWN_CHARS = 200
 """Characters of a response that are shown to operators."""
@@ -34,7 +34,7 @@ _ENDS = re.compile(rb"\r\n|\r|\n")
 
 
 class UpstreamError(Exception):
-    """A response breaks a bound, or cannot be decoded; the message has no text of it."""
+    """A response breaks a bound, or cannot be decoded; the message is free of its text."""
 
 
 async def decoded(
@@ -44,11 +44,11 @@ async def decoded(
 
     Args:
         parts: The body as it arrives.
-        encoding: Content-Encoding of it; None for none.
-        most: Bytes that it may have, compressed or not.
+        encoding: Content-Encoding of it, if any.
+        most: Largest number of bytes, compressed or not.
 
     Raises:
-        UpstreamError: It has more, its encoding is not known, or it is damaged or cut.
+        UpstreamError: It has more, its encoding is unknown, or it is damaged or truncated.
     """
     inflater, received, read = _inflater(encoding), 0, 0
     async for part in parts:
@@ -79,7 +79,7 @@ class _Inflater:
         self._member = zlib.decompressobj(_EITHER_HEADER)
 
     def pieces(self, part: bytes) -> Iterator[bytes]:
-        """Yield what a part of the data has, a step at a time. Raises UpstreamError."""
+        """Yield the content of a part of the data, a step at a time. Raises UpstreamError."""
         while part:
             if self._member.eof:
                 self._member = zlib.decompressobj(_EITHER_HEADER)
@@ -90,7 +90,7 @@ class _Inflater:
             part = self._member.unconsumed_tail or self._member.unused_data
 
     def end(self) -> bytes:
-        """Return what is left at the end of the data. Raises UpstreamError."""
+        """Return the rest at the end of the data. Raises UpstreamError."""
         left = self._member.flush()
         if not self._member.eof:
             raise UpstreamError("compressed data without its end")
@@ -98,7 +98,7 @@ class _Inflater:
 
 
 async def read_body(parts: AsyncIterable[bytes], encoding: str | None, most: int) -> bytes:
-    """Return a whole body. Raises UpstreamError as `decoded`."""
+    """Return a complete body. Raises UpstreamError, see `decoded`."""
     body = bytearray()
     async with aclosing(decoded(parts, encoding, most)) as pieces:
         async for piece in pieces:
@@ -166,7 +166,7 @@ async def events(parts: AsyncIterable[bytes], most: int = LINE_BYTES) -> AsyncGe
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of `Retry-After`, or of `retry-after-ms`, an hour at most; None where none is read.
+    """Return the seconds of `Retry-After` or of `retry-after-ms`, at most an hour, if one is readable.
 
     >>> retry_after_s({"retry-after": "2"}), retry_after_s({"retry-after-ms": "40"}), retry_after_s({})
     (2.0, 0.04, None)
@@ -182,7 +182,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _seconds(text: str) -> float | None:
-    """Return a number, or the seconds until an HTTP date; None for neither."""
+    """Return a number, or the seconds until an HTTP date; None: it is neither."""
     with suppress(ValueError):
         return number if (number := float(text)) >= 0.0 else None  # what is not a number is neither
     try:
@@ -192,10 +192,10 @@ def _seconds(text: str) -> float | None:
 
 
 def shown(content: bytes) -> str:
-    """Return the beginning of a response on one line, for operators: callers are not shown what it says."""
+    """Return the beginning of a response on a line, for operators only."""
     return repr(content[: 4 * SHOWN_CHARS].decode(errors="replace")[:SHOWN_CHARS])
 
 
 def no_cookies() -> CookieJar:
-    """Return a jar that keeps no cookie: a service has nothing to remember here."""
+    """Return a jar that refuses all cookies, so that a service cannot track calls."""
     return CookieJar(DefaultCookiePolicy(allowed_domains=()))

@@ -1,6 +1,6 @@
 """Several corpora as one: the id of a passage is the name of its corpus, a slash, and its id there.
 
-Each has its own folder and indexes: one that is added, replaced or removed leaves the others as they are.
+Each has its own folder and indexes: adding, replacing or removing a corpus leaves the others unchanged.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ from armwise.arms.corpus.records import CorpusError
 
 @dataclass(frozen=True, slots=True)
 class CorpusSource:
-    """Where a corpus comes from, and where it goes.
+    """The source and the folder of a corpus.
 
     Attributes:
-        source: What `ingest` reads.
+        source: The source, as `ingest` reads it.
         folder: The folder of the corpus.
-        name: What the ids of its passages begin with, before a slash; empty for the only corpus.
+        name: Name of the corpus, with which the ids of its passages begin; empty for a single corpus.
     """
 
     source: str
@@ -37,7 +37,7 @@ class CorpusSource:
 
     @property
     def prefix(self) -> str:
-        """What the ids of its passages begin with."""
+        """Prefix of the ids of its passages."""
         return f"{self.name}/" if self.name else ""
 
     def ingest(self, *, compare: bool = False, progress: Progress | None = None) -> Corpus:
@@ -55,22 +55,22 @@ class CorpusSource:
 def ingest_all(
     sources: Sequence[CorpusSource], *, compare: bool = False, progress: Progress | None = None
 ) -> Corpus:
-    """Read what is missing of some corpora, and return all of them as one.
+    """Read the corpora whose folders lack them, and return all corpora as one.
 
     Args:
-        sources: At least one; those of several have names.
-        compare: Whether to compare corpora that are there with their digests.
+        sources: The sources, at least one; if there are several, all have names.
+        compare: Whether to compare existing corpora with their digests.
         progress: Called after every commit.
 
     Raises:
-        CorpusError: One of them cannot be read; the message names it.
+        CorpusError: A corpus cannot be read; the message names it.
     """
     parts = [source.ingest(compare=compare, progress=progress) for source in sources]
     return Corpora(parts) if parts[0].prefix else parts[0]
 
 
 class Corpora(Corpus):
-    """Some corpora in order: positions of each follow those of the one before.
+    """A sequence of corpora: positions of each follow those of the one before.
 
     Args:
         parts: Corpora whose ids have different prefixes, at least one.
@@ -150,7 +150,7 @@ class Corpora(Corpus):
 
 
 def _manifest(parts: Sequence[Corpus]) -> CorpusManifest:
-    """Return the sums of some manifests, and hashes of theirs."""
+    """Return a manifest with the sums of the counts, and hashes of the hashes, of the parts."""
     each = [part.manifest for part in parts]
     names = [part.prefix.removesuffix("/") for part in parts]
 

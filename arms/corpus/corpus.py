@@ -32,10 +32,10 @@ from armwise.arms.corpus.records import CorpusError, CorpusRecord
 from armwise.arms.filters import GROUPS, Metadata
 
 BATCH_RECORDS = 10_000
-"""Records between two commits: a killed run repeats at most so many."""
+"""Records between two commits: the most that a killed run repeats."""
 
 BATCH_S = 5.0
-"""Seconds after which there is a commit anyway: a document takes longer than a line."""
+"""Longest time between two commits in seconds: a document takes longer than a line."""
 
 PUBLISHED = "passages.db"
 
@@ -71,9 +71,9 @@ class CorpusManifest:
         records: Number of records read: lines, files or names.
         done: Progress in the unit of `Source.total`.
         count: Number of passages.
-        digest: Hash of ids, titles and texts in order: what indexes are made from.
-        metadata: Hash of the metadata in order; empty where no passage has any.
-        restricted: Number of passages that are for some groups alone.
+        digest: Hash of ids, titles and texts in order, from which indexes are made.
+        metadata: Hash of the metadata in order; empty if all passages lack metadata.
+        restricted: Number of passages that are restricted to groups.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Corpus:
 
     Attributes:
         manifest: Name, origin and size.
-        prefix: What the id of each passage begins with, such as `docs/` where there are several corpora.
+        prefix: Prefix of the id of each passage, such as `docs/` if there are several corpora.
     """
 
     def __init__(self, target: Path, manifest: CorpusManifest, prefix: str = "") -> None:
@@ -124,16 +124,16 @@ class Corpus:
 
     @property
     def parts(self) -> "Mapping[str, Corpus]":
-        """The corpora that it consists of, by the prefix of their ids."""
+        """The corpora in it, by the prefix of their ids."""
         return {self.prefix: self}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its parts; empty where it is the only corpus, without a name."""
+        """The names of its parts; empty for a single corpus without a name."""
         return tuple(prefix.removesuffix("/") for prefix in self.parts if prefix)
 
     def part(self, name: str | None) -> "Corpus":
-        """Return the corpus of an arm that names it, or none."""
+        """Return the corpus that an arm names; None: the arm names none."""
         del name
         return self
 
@@ -176,11 +176,11 @@ class Corpus:
 
     @property
     def restricted(self) -> bool:
-        """Whether any passage is for some groups alone."""
+        """Whether a passage is restricted to groups."""
         return self.manifest.restricted > 0
 
     def permitted(self, query: Query) -> Permitted | None:
-        """Return the passages that a query may find; None for all of them."""
+        """Return the passages that a query may find; None: all of them."""
         if query.where is None and not self.manifest.restricted:
             return None
         return self._permissions.of(query.where, query.groups)
@@ -221,13 +221,13 @@ class Corpus:
 
     @property
     def _select(self) -> str:
-        """The query of passages; one without metadata, or of an older version, has none to join."""
+        """The query of passages; metadata are joined if the corpus has them."""
         if not self.manifest.metadata:
             return "SELECT id, title, text FROM passages"
         return "SELECT id, title, text, fields FROM passages LEFT JOIN metadata USING (position)"
 
     def _metadata(self) -> Iterator[tuple[int, Metadata]]:
-        """Yield the position and the metadata of each passage that has some."""
+        """Yield the position and the metadata of each passage that has metadata."""
         if self.manifest.metadata:
             for position, fields in self._database.execute("SELECT position, fields FROM metadata"):
                 yield position, orjson.loads(fields)
@@ -269,15 +269,15 @@ def ingest(
         source: A `.jsonl` or `.jsonl.gz` file, a BEIR folder, a folder of documents, one of
             them, `stdlib` or `language`.
         target: The folder of the corpus; created if missing.
-        skip_bad: Whether to leave out what cannot be read, and list it in `Corpus.skipped`; a file that is
-            never read, such as a picture or a link to outside of a folder, is listed there in any case.
-        compare: Whether to compare a corpus that is there with its digest, too, which reads its file.
-        prefix: What ids are to begin with; the file is the same with any.
+        skip_bad: Whether to leave out unreadable records, and list them in `Corpus.skipped`; a file of
+            another kind, such as a picture or a link to outside of a folder, is listed there in any case.
+        compare: Whether to compare an existing corpus with its digest, too, which reads its file.
+        prefix: Prefix of the ids, which are stored without it.
         progress: Called after every commit.
 
     Raises:
-        CorpusError: The source is missing, holds nothing that can be read, or changed while it was read; or
-            something of it cannot be read and is not to be skipped. Nothing is published then.
+        CorpusError: The source is missing, has no readable records, or changed while it was read; or a record
+            is unreadable and `skip_bad` is off. The folder keeps its former corpus.
     """
     from filelock import FileLock  # here: what only evaluates has no need of it
 
@@ -303,12 +303,12 @@ def ingest(
 
 
 def problems(target: Path, *, contents: bool) -> list[str]:
-    """Return what is wrong with the file of a corpus; empty if nothing is, or there is no corpus yet.
+    """Return the problems of the file of a corpus; empty if it is sound or missing.
 
     Args:
         target: The folder of the corpus.
-        contents: Whether to compare the file with its digest, too; one without a digest is of an earlier
-            version, and counts as damaged.
+        contents: Whether to compare the file with its digest, too; a file of an earlier version, without a
+            digest, counts as damaged.
     """
     if not (target / PUBLISHED).exists():
         missing = (target / file_manifest.MANIFEST).exists()
@@ -384,7 +384,7 @@ def _write(
 
 
 def extend_digest(digest: str, passage: Passage) -> str:
-    """Return the digest of a corpus with one more passage; that of an empty corpus is ``""``.
+    """Return the digest of a corpus with a further passage; that of an empty corpus is ``""``.
 
     >>> extend_digest("", Passage("1", "a", "b")) == extend_digest("", Passage("1", "", "ab"))
     False
@@ -418,7 +418,7 @@ def _skipped(database: sqlite3.Connection) -> list[str]:
 
 
 def listed(skipped: Sequence[str], most: int = 20) -> list[str]:
-    """Return the first of some skipped records, and how many more there are.
+    """Return the first of the skipped records, and the number of the others.
 
     >>> listed(["a.pdf: is empty", "b.pdf: is empty", "c.pdf: is empty"], most=1)
     ['a.pdf: is empty', 'and 2 more']

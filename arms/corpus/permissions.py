@@ -1,7 +1,7 @@
 """Which passages of a corpus a query may find, as an array by position.
 
-A condition is looked at once for each distinct value of the name that it is on, and the result is cached: a
-search with a filter that was used before costs a look-up.
+A condition is evaluated once for each distinct value of its name, and the result is cached: a search with a
+filter that was used before costs a look-up.
 """
 
 import hashlib
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from armwise.arms.filters import GROUPS, Comparison, Compound, Metadata, matches, permits
 
 Rows = Callable[[], Iterable[tuple[int, Metadata]]]
-"""Returns the position and the metadata of each passage that has some."""
+"""Returns the position and the metadata of each passage that has metadata."""
 
 CACHED_BYTES = 128 << 20
-"""Bytes of the cached arrays and of the column values that they are made from."""
+"""Largest size in bytes of the cached arrays and of the column values that they are made from."""
 
 VALUE_BYTES, ENTRY_BYTES = 200, 5_000
 """Approximate bytes of a distinct value in a column and of the filter that names an entry."""
@@ -28,12 +28,12 @@ VALUE_BYTES, ENTRY_BYTES = 200, 5_000
 
 @dataclass(frozen=True, slots=True)
 class Permitted:
-    """The passages that a query may find; equal to any other of the same passages.
+    """The passages that a query may find; objects of the same passages are equal.
 
     Attributes:
         key: Digest of the passages.
         mask: Whether each may be found, by position, shape (n_passages,).
-        count: How many they are.
+        count: Number of passages that may be found.
     """
 
     key: bytes
@@ -50,7 +50,7 @@ class Permitted:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """The values of one name: `values[codes[position]]`; the first of them is that of passages without it."""
+    """The values of a name: `values[codes[position]]`; the first is that of passages without the name."""
 
     codes: NDArray[np.int32]
     values: list[Metadata]
@@ -65,7 +65,7 @@ class Permissions:
     Args:
         rows: Reads the metadata.
         size: Number of passages.
-        cached_bytes: Bound of the cache; the newest entry is kept, however large.
+        cached_bytes: Largest size of the cache in bytes; the newest entry is kept, however large.
     """
 
     def __init__(self, rows: Rows, size: int, cached_bytes: int = CACHED_BYTES) -> None:
@@ -76,7 +76,7 @@ class Permissions:
         self._lock, self._building = threading.Lock(), threading.Lock()
 
     def of(self, where: Comparison | Compound | None, groups: frozenset[str]) -> Permitted | None:
-        """Return the passages for which `permits` holds; None where it holds for all of them."""
+        """Return the passages for which `permits` holds; None: it holds for all."""
         # as JSON: `True` equals 1 in Python
         key = None if where is None else where.model_dump_json(), groups
         if (held := self._held(key)) is None:
@@ -96,7 +96,7 @@ class Permissions:
 
     @property
     def nbytes(self) -> int:
-        """Size of what is cached, about."""
+        """Approximate size of the cache."""
         with self._lock:
             return sum(size for size, _ in self._cached.values())
 

@@ -65,20 +65,20 @@ logger = logging.getLogger(__name__)
 
 
 class UnbuiltArmError(ArmError):
-    """This host has not built the arm yet, and needs its description."""
+    """This host still has to build the arm, and needs its description."""
 
 
 @dataclass(frozen=True)
 class ArmSettings:
-    """What every host builds its arms from.
+    """Settings from which every host builds its arms.
 
     Attributes:
-        corpora: Where passages come from, if they are not ingested yet, and where they are.
+        corpora: Sources of the passages, and the folders that they are ingested into.
         indexes: Folder of all indexes.
         backbones: Sentence encoders by name.
         limit_s: Seconds that an arm waits for an encoder, or for an answer of the model.
-        open_selector: Opens what was trained for an arm.
-        trust: Which arms may reach what; None where all of them are trusted.
+        open_selector: Opens a model that was trained for an arm.
+        trust: Trusted arms, and what others may reach; None: all arms are trusted.
         prices: Prices of the language model that arms prompt.
     """
 
@@ -94,18 +94,18 @@ class ArmSettings:
 class ArmHost:
     """Hosts arms, and builds them with their indexes when needed.
 
-    The key of an arm is a hash of its description and its members', so that two arms of one
-    name are never confused. Live arms are built at the start, others when they are loaded or
-    first searched. Each arm has threads of its own: one that waits for a language model
-    does not delay another. The corpus is opened for the first arm.
+    The key of an arm is a hash of its description and its members', which distinguishes arms of the same
+    name. Live arms are built at the start, others when they are loaded or first searched. Each arm has
+    separate threads, so that waiting for a language model delays no other arm. The corpus is opened for the
+    first arm.
 
     Args:
-        settings: What they are built from.
+        settings: Settings from which arms are built.
         arms: Arms of the configuration, each with its members.
         live: Returns the arms to build at the start: these, or those that replaced them.
         embedders: Encoders of the texts that arms write.
         generator: The language model.
-        looked_at: Backbones whose passage vectors are opened at once; others are as they are needed.
+        looked_at: Backbones whose passage vectors are opened at the start; others are opened on first use.
     """
 
     def __init__(
@@ -165,16 +165,16 @@ class ArmHost:
     async def search_version(
         self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None, carried: str = ""
     ) -> Retrieval:
-        """Run one arm as `search` does, and ask its index afterwards whether it has changed meanwhile.
+        """Run an arm like `search`, and check afterwards whether its index has changed meanwhile.
 
-        If so, the version of the result names both.
+        If so, the version of the result names both versions.
         """
         built = await self._found(arm, key, specs)
         retrieval = await self._search(built, arm, query, k, carried)
         return await asyncio.get_running_loop().run_in_executor(built.pool, built.arm.checked, retrieval)
 
     async def version(self, arm: str, key: str, specs: Specs | None = None) -> str | None:
-        """Return the version of the index of an arm, as it is now; None where that is unknown or changes.
+        """Return the current version of the index of an arm; None: it is unknown, or about to change.
 
         Args:
             arm: Name of the arm.
@@ -218,7 +218,7 @@ class ArmHost:
             raise failure from error
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the unit vectors, shape (dim,), of the passages in the corpus, made where they are missing.
+        """Return the unit vectors, shape (dim,), of passages in the corpus; missing ones are computed.
 
         Raises:
             ArmError: They cannot be read.
@@ -235,7 +235,7 @@ class ArmHost:
             raise ArmError(f"vectors of {backbone!r}: {type(error).__name__}: {error}") from error
 
     async def profiles(self, specs: Specs, spec: ProfileSpec) -> dict[str, Profile]:
-        """Return what the sources of arms are about, of those that were sampled. Raises ArmError."""
+        """Return the profiles of the sources of arms, as far as they were sampled. Raises ArmError."""
 
         def read() -> dict[str, Profile]:
             return read_profiles(specs, spec, replace(self._resources, specs=specs))
@@ -246,11 +246,11 @@ class ArmHost:
             raise ArmError(f"profiles of sources: {type(error).__name__}: {error}") from error
 
     async def passages(self, ids: Sequence[str]) -> list[Passage]:
-        """Return those of these passages that are in the corpus. Raises ArmError."""
+        """Return the passages with these ids that the corpus has. Raises ArmError."""
         return await self._of_corpus(lambda corpus: corpus.passages(corpus.known(ids).values()))
 
     async def restricted(self) -> bool:
-        """Return whether any passage of the corpus is for some groups alone. Raises ArmError."""
+        """Return whether a passage of the corpus is restricted to groups. Raises ArmError."""
         return await self._of_corpus(lambda corpus: corpus.restricted)
 
     async def _of_corpus(self, read: Callable[[Corpus], T]) -> T:
@@ -308,10 +308,10 @@ class _Built:
 
 
 def metered(write: Write, prices: TokenPrices) -> Write:
-    """Return a function that also counts what the language model reads and writes for a search.
+    """Return a function that also counts the tokens that the language model reads and writes for a search.
 
-    A call that ran out of time is counted with the most that it may have read and written. A search that
-    nobody waits for prompts no more.
+    A call that ran out of time counts with the most that it may have read and written. An abandoned search
+    may not prompt again.
 
     Args:
         write: Prompts the model.

@@ -1,6 +1,6 @@
-"""Sentence encoders: the host of one, and the client of all, wherever they run.
+"""Sentence encoders: the host of an encoder, and the client of all, wherever they run.
 
-Concurrent calls are batched without a timer: what waits while a batch is worked on forms the next.
+Concurrent calls are batched without a timer: those that arrive while a batch is encoded form the next.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ Out = TypeVar("Out")
 
 
 class Batches(Generic[In, Out]):
-    """Calls a function with the items of concurrent callers, in one thread of its own.
+    """Calls a function with the items of concurrent callers, in a separate thread.
 
-    Callers may be in several event loops. An item whose caller is cancelled before its batch begins
-    is left out.
+    Callers may be in different event loops. An item whose caller is cancelled before its batch begins is
+    left out.
 
     Args:
-        work: Returns one result per item, in order.
-        at_most: Items in a batch.
+        work: Returns a result for each item, in order.
+        at_most: Largest number of items in a batch.
         name: Name of the thread.
     """
 
@@ -67,7 +67,7 @@ class Batches(Generic[In, Out]):
 
 
 AT_ONCE = 32
-"""Questions in a batch."""
+"""Largest number of questions in a batch."""
 
 
 class QuestionEmbedder(Protocol):
@@ -111,16 +111,16 @@ class EmbedderHost:
 
 
 class Embedders:
-    """Embeds a question with any backbone by name: in a deployment where there is one, else in this process.
+    """Embeds a question with any backbone by name: in its deployment, or else in this process.
 
     Encoders of this process are loaded by `open` and `load`, or by the first question.
 
     Args:
         backbones: Every backbone by name.
-        deployed: Those that run elsewhere, by name.
+        deployed: Deployed encoders by name.
 
     Attributes:
-        expected: Those that arms need, to be loaded once the process answers.
+        expected: Encoders that arms need, to be loaded once the process answers.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Embedders:
 
     @property
     def loaded(self) -> frozenset[str]:
-        """The encoders that can be asked without loading a model here."""
+        """The encoders that are deployed or loaded."""
         return frozenset(self._hosts)
 
     @property

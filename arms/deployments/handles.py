@@ -1,4 +1,4 @@
-"""What Ray Serve runs of this room, and the clients of its handles."""
+"""The deployments of arms, encoders and language models on Ray Serve, and the clients of their handles."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -24,8 +24,8 @@ T = TypeVar("T")
 class _PerLoop(Generic[T]):
     """An object for each event loop that uses it.
 
-    Where the router of a handle shares its event loop (RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP=0), a handle
-    belongs to the loop that used it first. Arms that prompt or embed run a loop of their own.
+    If the router of a handle shares its event loop (RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP=0), the handle
+    belongs to the loop that used it first, and arms that prompt or embed run in another loop.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -33,7 +33,7 @@ class _PerLoop(Generic[T]):
         self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
 
     def here(self) -> T:
-        """Return the one of the running loop."""
+        """Return the object of the running loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._made:
             self._made[loop] = self._make()
@@ -94,7 +94,7 @@ class RemoteArmHost:
     async def search_version(
         self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None
     ) -> Retrieval:
-        """Run one arm, and see that its index has not changed. Raises ArmError, UnknownArmError."""
+        """Run an arm, and check that its index has not changed. Raises ArmError, UnknownArmError."""
         call = self._handle.search_version.remote(arm, key, query, k, specs, tracing.carried())
         retrieval: Retrieval = await _returned(call)
         return retrieval
@@ -109,10 +109,10 @@ class ArmReplica(ArmHost):
     """An ArmHost as a deployment.
 
     Args:
-        settings: What the arms are built from.
+        settings: Settings from which arms are built.
         arms: Arms of the configuration, each with its members.
         live: Returns the arms to build at the start.
-        embedders: Deployed encoders by name; others are loaded here, by the first arm that embeds its texts.
+        embedders: Deployed encoders by name; others are loaded here when an arm first embeds its texts.
         generator: Host of the language model.
     """
 
@@ -135,7 +135,7 @@ async def reach(hosts: Sequence["DeploymentHandle[Any]"]) -> None:
 
 
 async def _returned(response: Awaitable[Any]) -> Any:
-    """Return what a replica returned. Raises ArmError."""
+    """Return the result of a replica. Raises ArmError."""
     try:
         return await response
     except _ray_errors() as error:
@@ -143,7 +143,7 @@ async def _returned(response: Awaitable[Any]) -> Any:
 
 
 def _ray_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of Ray, which is loaded where a handle is called: a host of arms loads it then."""
+    """Return the errors of Ray, which is imported only when a handle is called."""
     from ray.exceptions import RayError
     from ray.serve.exceptions import RayServeException
 

@@ -1,7 +1,7 @@
 """The client of the hosts of arms, which runs any arm by name, wherever it is placed.
 
-An arm that names a host runs in the deployment of that name. Without one, a light arm runs in the process
-that asks, and any other in the deployment `Arms`, where there is one.
+An arm that names a host runs in the deployment of that name. Of the others, light arms run in the process of
+the caller, and the rest in the deployment `Arms`, if there is one.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from armwise.arms.retrievers import UNKNOWN, ArmGraph, is_settled
 from armwise.arms.suggestions import did_you_mean
 
 VERSION_S = 10.0
-"""Seconds for which the version of an index is taken for the present one."""
+"""Seconds for which a read version of an index counts as current."""
 
 ASK_S = 1.0
-"""Seconds that a host may take to name the version of an index."""
+"""Longest time in seconds for a host to return the version of an index."""
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class SearchHost(Protocol):
     async def search_version(
         self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None
     ) -> Retrieval:
-        """Run one arm, and see that its index has not changed. Raises ArmError, UnknownArmError."""
+        """Run an arm, and check that its index has not changed. Raises ArmError, UnknownArmError."""
         ...
 
     async def version(self, arm: str, key: str, specs: Specs | None = None) -> str | None:
@@ -60,11 +60,11 @@ class HostedArm:
 
     Attributes:
         name: Name of the arm.
-        host: Where it runs.
+        host: The host that runs it.
         key: Key of the arm in its host.
-        specs: The arm and its members, for a host that does not know the key.
+        specs: The arm and its members, for a host that has not built it.
         is_versioned: Whether the version of its index can be known.
-        source: Names of the corpora that it searches; its own name where it searches none of them.
+        source: Names of the corpora that it searches; without corpora its name.
     """
 
     name: str
@@ -83,14 +83,14 @@ class HostedArm:
             return await self.host.search(self.name, self.key, query, k, self.specs)
 
     async def search_version(self, query: Query, k: int) -> Retrieval:
-        """Search; the version of the result is certain, or says that it is not. Raises ArmError."""
+        """Search; the version of the result is certain, or shows that it changed. Raises ArmError."""
         try:
             return await self.host.search_version(self.name, self.key, query, k)
         except UnbuiltArmError:
             return await self.host.search_version(self.name, self.key, query, k, self.specs)
 
     async def version(self) -> str | None:
-        """Return the version of its index, at most `VERSION_S` seconds old; None if unknown."""
+        """Return the version of its index, at most `VERSION_S` seconds old, if it is known."""
         now = asyncio.get_running_loop().time()
         if self._version and now - self._version[0][0] < VERSION_S:
             return self._version[0][1]
@@ -108,12 +108,12 @@ class HostedArm:
 
 @dataclass(frozen=True)
 class CachedArm:
-    """A hosted arm of which what it finds is kept, under the version of its index.
+    """A hosted arm whose results are cached under the version of its index.
 
     Attributes:
         arm: The arm.
-        cache: Where it is kept.
-        searched: Hash of what the arm searches and how.
+        cache: The cache.
+        searched: Hash of its pipeline, `ArmGraph.search_digest`.
     """
 
     arm: HostedArm
@@ -121,7 +121,7 @@ class CachedArm:
     searched: str
 
     async def search(self, query: Query, k: int) -> Retrieval:
-        """Search, and keep what is found, where the version of its index is certain. Raises ArmError."""
+        """Search, and cache the result if the version of its index is certain. Raises ArmError."""
         if not self.arm.is_versioned:
             retrieval = await self.arm.search(query, k)
             self._put(UNKNOWN, query, k, retrieval)
@@ -136,7 +136,7 @@ class CachedArm:
             self.cache.put(key, retrieval)
 
     async def recall(self, query: Query, k: int) -> Retrieval | None:
-        """Return what the same search has found before; None where it has to be made."""
+        """Return the cached result of the same search, if there is one."""
         version = await self.arm.version() if self.arm.is_versioned else UNKNOWN
         key = None if version is None else retrieval_cache.make_key(self.searched, version, query, k)
         return None if key is None else await self.cache.get(key)
@@ -145,17 +145,17 @@ class CachedArm:
 class HostedArms:
     """Runs any arm by name, in this process or in the deployment that hosts it.
 
-    Replaced arms stay known, so that turns that were decided before can be searched.
+    Replaced arms stay known, so that turns that were decided before can still search.
 
     Args:
         here: The host in this process.
         deployed: The other hosts, by deployment.
         embedders: Encoders of questions.
         specs: Every arm by name.
-        cache: Keeps what arms with `cache` find; None keeps nothing.
+        cache: Stores the results of arms with `cache`, if given.
 
     Raises:
-        ArmBuildError: No host of that name runs an arm.
+        ArmBuildError: An arm names a host that is missing.
     """
 
     def __init__(
@@ -206,10 +206,10 @@ class HostedArms:
         return self._deployed[host]
 
     async def load(self, specs: Specs) -> None:
-        """Build these arms in one replica of each host, and load what embeds their questions here.
+        """Build these arms in a replica of each host, and load the encoders of their questions here.
 
         Raises:
-            ArmError: One of them cannot be built.
+            ArmError: An arm cannot be built.
         """
         graph, by_host = ArmGraph(specs), defaultdict[SearchHost, dict[str, Specs]](dict)
         for name, arm in self._placed(graph).items():
@@ -247,9 +247,9 @@ class HostedArms:
         return retrieval
 
     async def recall(self, arm: str, query: Query, k: int) -> Retrieval | None:
-        """Return what the same search has found before; None where it has to be made.
+        """Return the cached result of the same search, if there is one.
 
-        The query needs no embeddings.
+        The query may lack embeddings.
         """
         hosted = self._arms[arm]
         if not isinstance(hosted, CachedArm):
@@ -265,15 +265,15 @@ class HostedArms:
         return await self._here.vectors(backbone, ids)
 
     async def profiles(self, specs: Specs, spec: ProfileSpec) -> dict[str, Profile]:
-        """Return what the sources of arms are about, of those that were sampled. Raises ArmError."""
+        """Return the profiles of the sources of arms, as far as they were sampled. Raises ArmError."""
         return await self._here.profiles(specs, spec)
 
     async def passages(self, ids: Sequence[str]) -> list[Passage]:
-        """Return those of these passages that are in the corpus. Raises ArmError."""
+        """Return the passages with these ids that the corpus has. Raises ArmError."""
         return await self._here.passages(ids)
 
     async def restricted(self) -> bool:
-        """Return whether any passage of the corpus is for some groups alone. Raises ArmError."""
+        """Return whether a passage of the corpus is restricted to groups. Raises ArmError."""
         return await self._here.restricted()
 
 

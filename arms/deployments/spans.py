@@ -34,8 +34,8 @@ def retrieval(source: str, arm: str, question: str, k: int) -> Iterator[Span | N
     Args:
         source: The corpus.
         arm: Name of the arm.
-        question: What is searched for.
-        k: Passages to find.
+        question: Text of the query.
+        k: Number of passages to find.
     """
     if not tracing.is_on():
         yield None
@@ -55,7 +55,7 @@ def retrieval(source: str, arm: str, question: str, k: int) -> Iterator[Span | N
 
 
 def found(made: Span | None, passages: Sequence[Passage], *, cached: bool = False) -> None:
-    """Record what a search has found: texts where they are asked for."""
+    """Record the passages of a search; their texts only if the settings say so."""
     if made is None or not made.recording:
         return
     if cached:
@@ -81,7 +81,7 @@ class Chat:
 
     Attributes:
         span: The span.
-        texts: The pieces of each choice so far, where texts are recorded.
+        texts: The pieces of each choice so far, if texts are recorded.
     """
 
     span: Span
@@ -89,7 +89,7 @@ class Chat:
 
     @classmethod
     def begin(cls, provider: str, model: str, prompt: Prompt) -> "Chat | None":
-        """Begin the span of an answer; None where this process traces not."""
+        """Begin the span of an answer; None: this process does not trace."""
         if not tracing.is_on():
             return None
         turn = tracing.TURN.get()

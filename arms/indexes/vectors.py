@@ -20,7 +20,7 @@ from armwise.arms.manifest import Identity
 from armwise.arms.models import Backbone, Embedder, build_embedder, digest_backbone
 
 BATCHES_PER_STEP = 2
-"""Batches of the model between two checkpoints, a second or two; texts are sorted by length within them."""
+"""Batches of the model between checkpoints, a second or two, within which texts are sorted by length."""
 
 VECTORS = "vectors.npy"
 
@@ -32,7 +32,7 @@ class Vectors:
     """Location and identity of the vectors of a corpus by a backbone.
 
     Attributes:
-        target: Their folder.
+        target: Folder of the vectors.
         identity: Digests of corpus and model.
     """
 
@@ -80,11 +80,11 @@ class PassageVectors:
         corpus: The passages.
         indexes: The folder of the indexes.
         backbone: The model.
-        some: Whether some of several corpora may be without vectors; their passages have none then.
+        some: Whether corpora may lack vectors; their passages are then left out.
 
     Raises:
         ModelNotFoundError: The model cannot be found.
-        IndexMismatchError: The vectors are not prepared.
+        IndexMismatchError: Vectors have to be prepared first.
     """
 
     def __init__(self, corpus: Corpus, indexes: Path, backbone: Backbone, *, some: bool = False) -> None:
@@ -138,7 +138,7 @@ def embed(
 def _resumed(
     path: Path, cursor: Path, shape: tuple[int, int]
 ) -> tuple[int, np.memmap[Any, np.dtype[np.float32]] | None]:
-    """Return how many vectors a killed run has finished, and their file; 0 and None if it is damaged."""
+    """Return the number of vectors that a killed run has finished, and the file; 0, None: it is damaged."""
     try:
         done = int(cursor.read_text())
         np.lib.format.open_memmap(path, mode="r")  # r+ fills a file that was cut off with zeros
@@ -160,16 +160,16 @@ def embedded_text(passage: Passage) -> str:
 INDEX = "index.faiss"
 
 LEAST_COUNT, LEAST_SHARE = 10_000, 0.1
-"""Permitted passages, and their share, from which a graph is walked; fewer are compared one by one."""
+"""Fewest permitted passages, and their least share, for a search by the graph; fewer are all compared."""
 
 ADD_AT_ONCE = 65_536
 """Vectors that are added to an index, or compared, at a time."""
 
 CODEWORDS, TRAINED_BY = 256, 39
-"""Values of a byte of a compressed vector, and vectors that each needs in training, as for a cell."""
+"""Values of a byte of a compressed vector, and training vectors that each value, or cell, needs."""
 
 LEAST_COMPRESSED = CODEWORDS * TRAINED_BY
-"""Passages from which vectors are compressed; fewer are compared one by one."""
+"""Fewest passages whose vectors are compressed; fewer are all compared."""
 
 
 class IndexParams(BaseModel):
@@ -228,8 +228,8 @@ class VectorIndex:
         Args:
             index: The index.
             params: Parameters.
-            ranks: Ranks of the positions; without, ids are in the order of positions.
-            vectors: Those of the passages, shape (n_passages, dim), for `ivf_pq`; may be memory-mapped.
+            ranks: Ranks of the positions; None: ids are in the order of positions.
+            vectors: Vectors of the passages, shape (n_passages, dim), for `ivf_pq`; may be memory-mapped.
         """
         self.dim = int(index.d)
         self.exact = params.index == "flat"
@@ -281,9 +281,9 @@ class VectorIndex:
         """Return the scores and positions of the `k` nearest, and of all that tie with the last of them.
 
         Args:
-            vector: Shape (dim,).
-            k: At least 1.
-            permitted: The passages that may be found; None for all.
+            vector: The query, shape (dim,).
+            k: Number of passages, at least 1.
+            permitted: The passages that may be found; None: all.
 
         Returns:
             Two arrays of shape (m,), highest score first, ties by id; m < k if there are no more.
@@ -297,7 +297,7 @@ class VectorIndex:
     def _nearest_permitted(
         self, vector: NDArray[np.float32], k: int, permitted: Permitted
     ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-        """Return the nearest permitted passages, exact where they are few or the graph ends early."""
+        """Return the nearest permitted passages, exactly if they are few or the graph ends early."""
         import faiss
 
         bits = np.packbits(permitted.mask, bitorder="little")

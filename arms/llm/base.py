@@ -30,7 +30,7 @@ class GeneratorBusyError(GeneratorError):
     """An engine takes no more requests for a while.
 
     Attributes:
-        retry_after_s: Seconds until it may again.
+        retry_after_s: Seconds until it takes requests again.
     """
 
     def __init__(self, message: str, retry_after_s: float) -> None:
@@ -55,15 +55,15 @@ class PromptRefusedError(GeneratorError):
 
 
 HINTS = frozenset({"parallel_tool_calls", "reasoning_effort", "verbosity", "max_completion_tokens"})
-"""Options that an answer may go without: an engine that does not know them is not given them.
+"""Options that an answer can do without: they are left out for engines that do not know them.
 
-`max_completion_tokens` is another name of `Prompt.max_tokens`, under which an endpoint is sent it.
+`max_completion_tokens` is the name under which endpoints get `Prompt.max_tokens`.
 """
 
 SAMPLING = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
 LOGPROBS = frozenset({"logprobs", "top_logprobs"})
 FORM = frozenset({"response_format", "tools", "tool_choice"})
-"""Options of the form of an answer, beside those of sampling and of probabilities."""
+"""Options of the form of an answer."""
 
 
 OPTIONS = FORM | SAMPLING | LOGPROBS | HINTS | {"n"}
@@ -71,10 +71,10 @@ OPTIONS = FORM | SAMPLING | LOGPROBS | HINTS | {"n"}
 
 
 class Message(TypedDict):
-    """One turn of a conversation.
+    """A message of a conversation.
 
     A call that the model made, in `tool_calls`, has OpenAI's shape; a message of the role `tool` holds the
-    result of one, whose id it names.
+    result of the call `tool_call_id`.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -89,15 +89,15 @@ class Prompt:
 
     Attributes:
         messages: The conversation, oldest first.
-        max_tokens: Most tokens to write, at least 1.
-        temperature: 0 takes the likeliest token each time; higher is more varied. None leaves it to an
-            endpoint; engines of this process take 0.
-        top_p: Sample only from the likeliest tokens with this mass, in (0, 1].
-        stop: Texts that end the answer; they are not part of it.
-        seed: Seed of the samples; None leaves it to the engine.
-        options: Further parameters, with OpenAI's names and shapes; only those that `catalog.list_options`
+        max_tokens: Largest number of tokens to write, at least 1.
+        temperature: 0 takes the likeliest token each time; higher is more varied. None: the endpoint's
+            default, and 0 for engines of this process.
+        top_p: Probability mass of the likeliest tokens to sample from, in (0, 1].
+        stop: Texts that end the answer; they are cut off.
+        seed: Seed of the samples; None: the engine's choice.
+        options: Further parameters, with OpenAI's names and shapes, out of those that `catalog.list_options`
             names for the engine.
-        patience_s: Seconds that its first words may take, retries included; None for any time.
+        patience_s: Longest time to the first words in seconds, retries included; None: unlimited.
     """
 
     messages: tuple[Message, ...]
@@ -112,16 +112,16 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of an answer. Only the last one has a finish reason and the usage.
+    """A piece of an answer; the last has the finish reason and the usage.
 
     Attributes:
         text: The text since the previous chunk.
-        finish_reason: `stop`, `length` or `tool_calls` on the last chunk, None on the others.
+        finish_reason: `stop`, `length` or `tool_calls` on the last chunk.
         prompt_tokens: Tokens that the model read.
-        cached_tokens: Those of them that the engine had read before, at the price of cached ones.
+        cached_tokens: Tokens among these that the engine had cached, at their price.
         completion_tokens: Tokens that the model wrote, in all choices.
         usd: Price of this answer.
-        index: The choice that it is a piece of.
+        index: The choice that it belongs to.
         tool_calls: Pieces of calls, in OpenAI's shape: `index`, `id`, `function` with `name` and `arguments`.
         logprobs: Log probabilities of the tokens of the text, in OpenAI's shape.
         finish_reasons: Finish reasons of the choices after the first, on the last chunk.
@@ -140,7 +140,7 @@ class Chunk:
 
 
 class Generator(Protocol):
-    """A language model that streams answers, several at once.
+    """A language model that streams answers, concurrently.
 
     Attributes:
         model: Name of the model, for answers and logs.
@@ -165,7 +165,7 @@ class Generator(Protocol):
 
 
 async def complete(generator: Generator, prompt: Prompt) -> tuple[str, Chunk]:
-    """Return a whole answer: its text, and the last chunk with finish reason and usage."""
+    """Return a complete answer: its text, and the last chunk with finish reason and usage."""
     texts: list[str] = []
     last = Chunk()
     async with aclosing(generator.stream(prompt)) as chunks:
@@ -181,15 +181,15 @@ class ScriptedGenerator(Generator):
     answer.
 
     Args:
-        replies: Answers by the last message of the conversation, or a function of the prompt; a list is the
-            functions that are called, with their arguments as JSON.
+        replies: Answers by the last message of the conversation, or a function of the prompt; a list has the
+            functions to call, with their arguments as JSON.
         default: Answer to any other message.
         model: Name of the model.
         error: Raised by each stream when set; may be set and cleared at any time.
         fail_after: Tokens to write before `error` is raised.
 
     Attributes:
-        last_prompt: The prompt of the latest stream; None before the first.
+        last_prompt: The prompt of the latest stream.
         interrupted: Number of streams that were closed before their last chunk.
 
     >>> scripted = ScriptedGenerator({"2 + 2?": "It is 4."})

@@ -1,4 +1,4 @@
-"""What the tokens of a language model cost, and how many a search may take at most."""
+"""Prices of the tokens of a language model, and upper bounds of the tokens of a search."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -11,17 +11,17 @@ from armwise.arms.llm.base import Chunk, Generator, Prompt
 from armwise.number import Number
 
 BYTES_A_TOKEN, TOKENS_A_WORD = 3, 2
-"""Fewest bytes of a token, and most tokens of a word, in most texts."""
+"""Fewest bytes of a token, and most tokens of a word, in typical texts."""
 
 MESSAGE_TOKENS = 8
-"""Tokens with which a chat template surrounds a message, at most in most of them."""
+"""Most tokens with which typical chat templates surround a message."""
 
 MOST_TOKENS = 10**9
-"""Where the bound of a search ends: one that could take more runs out of time before."""
+"""Largest bound of a search: one that could take more would run out of time first."""
 
 
 def most_tokens(text: str) -> int:
-    """Estimate the most tokens of a text, for what is reserved before a model has counted them.
+    """Estimate the largest number of tokens of a text, to reserve them before a model counts.
 
     >>> most_tokens("a b c d e"), most_tokens("x" * 300), most_tokens("")
     (5, 100, 0)
@@ -31,13 +31,13 @@ def most_tokens(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Most that a search has a language model read and write, and that it pays for searches.
+    """Upper bound of the tokens that a search has a language model read and write, and of its dollars.
 
     Attributes:
-        questions: How often the model reads the text that is searched for.
-        read: Tokens that it reads besides.
+        questions: Number of times that the model reads the text of the query.
+        read: Other tokens that it reads.
         written: Tokens that it writes.
-        search_usd: Dollars of searches with a price.
+        search_usd: Dollars of priced searches.
     """
 
     questions: int = 0
@@ -49,14 +49,14 @@ class Bound:
     def of_call(
         cls, instructions: str, written: int, *, words: int = 0, read: int = 0, messages: int = 2
     ) -> "Bound":
-        """Return the bound of one call, which reads the question once.
+        """Return the bound of a call that reads the question once.
 
         Args:
             instructions: Texts that are the same in every call.
             written: Most tokens that the model writes.
             words: Most words of passages that it reads.
             read: Tokens of other texts that it reads.
-            messages: Messages of the prompt.
+            messages: Number of messages of the prompt.
 
         >>> Bound.of_call("Write a search query.", 32, words=100)
         Bound(questions=1, read=223, written=32, search_usd=0.0)
@@ -74,15 +74,15 @@ class Bound:
         )
 
     def __mul__(self, times: int) -> "Bound":
-        """Return the bound of several such searches."""
+        """Return the bound of as many such searches."""
         return Bound(self.questions * times, self.read * times, self.written * times, self.search_usd * times)
 
     def searching(self, questions: int, read: int) -> "Bound":
         """Return the bound of the same search for a longer or for another text.
 
         Args:
-            questions: How often the text has the question; 0 for another text.
-            read: Tokens of the text besides.
+            questions: Number of times that the text contains the question; 0: another text.
+            read: Other tokens of the text.
 
         >>> Bound(2, 10, 5).searching(1, 100)
         Bound(questions=2, read=210, written=5, search_usd=0.0)
@@ -100,7 +100,7 @@ class Bound:
 
 
 UNPROMPTED = Bound()
-"""Bound of a search that prompts no language model and has no price."""
+"""Bound of a free search that prompts no language model."""
 
 
 class TokenPrices(BaseModel):
@@ -138,7 +138,7 @@ class PricedGenerator(Generator):
     """Answers of another generator, with their prices.
 
     Args:
-        generator: Writes the answers, and says in the last chunk how many tokens that took.
+        generator: Writes the answers, with the number of tokens in the last chunk.
         prices: Prices of these tokens.
     """
 

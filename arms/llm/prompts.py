@@ -10,8 +10,8 @@ and the conversation stays as the client wrote it.
 
 Each form has a second prompt for a question without passages.
 
-Answers that are compared, in a labelling job and among the members of an ensemble, are both written by
-`answer_to`, so that a router trained on the one fits the other.
+Answers of labelling jobs and of the members of an ensemble are all written by `answer_to`, so that a router
+that was trained on the former applies to the latter.
 """
 
 import re
@@ -37,7 +37,7 @@ class Form(StrEnum):
 
 
 PASSAGES = "{passages}"
-"""Stands in a template for the passages."""
+"""Placeholder of the passages in a template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Template:
     """The instructions of a prompt.
 
     Attributes:
-        with_passages: Those with passages, whose place `PASSAGES` has.
-        without_passages: Those without.
+        with_passages: Instructions for a question with passages, which replace `PASSAGES`.
+        without_passages: Instructions for a question without passages.
     """
 
     with_passages: str
@@ -103,9 +103,9 @@ class Writing:
     """Settings of an answer.
 
     Attributes:
-        form: Form.
-        word_budget: Most words of passages to show.
-        max_tokens: Most tokens of the text.
+        form: Form of the answer.
+        word_budget: Largest number of words of passages to show.
+        max_tokens: Largest number of tokens of the text.
     """
 
     form: Form
@@ -145,19 +145,19 @@ class Writing:
         return answer_prompt(conversation, passages, word_budget=self.word_budget, form=self.form)
 
     def asked(self, messages: tuple[Message, ...]) -> Prompt:
-        """Return messages with the settings of the text."""
+        """Return the prompt of messages with these settings."""
         return Prompt(messages, self.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineWriting(Writing):
-    """Settings of an answer of an arm that names more of them.
+    """Settings of the answers of an arm with `answering`.
 
     Attributes:
-        template: Instructions of one's own, in the place of those of the form; None for those.
+        template: Instructions that replace those of the form.
         temperature: Sampling temperature.
-        top_p: Nucleus sampling.
-        reasoning: Effort, for engines that know it; None leaves it to the model.
+        top_p: Probability mass of nucleus sampling.
+        reasoning: Effort of reasoning, for engines that support it; None: the model's default.
     """
 
     template: Template | None = None
@@ -185,8 +185,8 @@ class ParsedAnswer:
     """The answer in a text of a model.
 
     Attributes:
-        text: The answer; the whole text if it has no tag.
-        tagged: Whether it was in a tag; False for forms without.
+        text: The answer; without a tag, the entire text.
+        tagged: Whether it was in a tag; False for forms without a tag.
     """
 
     text: str
@@ -209,11 +209,11 @@ def answer_prompt(
 
     Args:
         conversation: The messages, oldest first.
-        passages: Best first; may be empty.
-        word_budget: Most words of passages, titles included; the last one that fits is cut.
+        passages: Passages, best first; may be empty.
+        word_budget: Largest number of words of passages, titles included; the last passage is cut to fit.
         form: Form of the answer.
-        template: Instructions of one's own, in the place of those of the form.
-        cite: Whether it has the numbers of the passages that it is taken from.
+        template: Instructions that replace those of the form.
+        cite: Whether the answer shall have the numbers of the passages that it is taken from.
 
     >>> answer_prompt([{"role": "user", "content": "2 + 2?"}], [])[0]["content"]
     'You are a helpful assistant. Answer in one short sentence.'
@@ -233,7 +233,7 @@ def find_template(form: Form) -> Template:
 
 
 def prompt_name(form: Form, passages: Sequence[Passage], *, word_budget: int = 600) -> str:
-    """Return the name of the prompt that `answer_prompt` makes of these.
+    """Return the name of the prompt that `answer_prompt` makes of form and passages.
 
     >>> prompt_name(Form.REASONING, [Passage("1", "", "Red.")]), prompt_name(Form.SHORT, [])
     ('reasoning', 'short_without')
@@ -245,7 +245,7 @@ def parse_answer(text: str, form: Form) -> ParsedAnswer:
     """Return the answer in a text of a model.
 
     With reasons, it is the content of the last complete tag, or else the text after the last
-    opened one. Empty tags do not count.
+    opening tag. Empty tags are ignored.
 
     >>> parse_answer("It is in Austria, so <answer>Vienna</answer>", Form.REASONING)
     ParsedAnswer(text='Vienna', tagged=True)
@@ -276,7 +276,7 @@ def fallback_prompt(messages: Sequence[Message], text: str) -> tuple[Message, ..
 
 
 def passage_block(passages: Sequence[Passage], word_budget: int) -> str:
-    r"""Return the passages between tags, as a model is shown them; empty without any.
+    r"""Return the passages between tags, as a model is shown them; empty without passages.
 
     >>> passage_block([Passage("1", "Sky", "It is blue.")], 600)
     '<passages>\n[1] Sky\nIt is blue.\n</passages>'
@@ -318,7 +318,7 @@ class ModelAnswer:
 
     Attributes:
         text: The answer alone.
-        tagged: Whether it was in the tag of the prompt; None for a prompt without.
+        tagged: Whether it was in the tag of the prompt; None: the prompt has no tag.
         calls: The last chunk of each text that the model wrote.
     """
 
@@ -349,7 +349,7 @@ def answer_to(messages: tuple[Message, ...], writing: Writing, write: Write) -> 
 
 
 def answer_bound(writing: Writing) -> Bound:
-    """Return the most that `answer_to` has the model read and write."""
+    """Return the bound of what the model reads and writes in `answer_to`."""
     call = Bound.of_call(" ".join(writing.words), writing.max_tokens, words=writing.word_budget)
     if writing.form is not Form.REASONING:
         return call

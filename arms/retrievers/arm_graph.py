@@ -3,7 +3,7 @@
     rrf --> bm25          closure("rrf")    rrf, bm25, minilm
      '----> minilm        backbones("rrf")  those of all three
 
-What is asked of an arm holds of its closure: what it searches, costs and needs.
+Most questions about an arm concern its closure: what it searches, costs and needs.
 """
 
 import hashlib
@@ -20,24 +20,24 @@ from armwise.arms.retrievers.kind import DEFAULT_HOST, EXTERNAL, NONE, ArmSpec, 
 from armwise.arms.suggestions import did_you_mean
 
 MOST_LEVELS = 8
-"""Levels of an arm with its members."""
+"""Largest number of levels of an arm with its members."""
 
 MOST_SEARCHES = 256
-"""Searches of an arm and its members for one question, where each of them searches once."""
+"""Largest number of searches of an arm and its members for a question, if each searches once."""
 
 
 class _Size(NamedTuple):
-    """Levels of an arm with its members, 1 without any, and the searches that one question begins."""
+    """Levels of an arm with its members, 1 without members, and the searches for a question."""
 
     levels: int
     searches: int
 
 
 class ArmGraph:
-    """Arms by name, and what follows from their members.
+    """Arms by name, and properties that follow from their members.
 
-    Nothing is built. The parameters of an arm are validated when it is first asked about, and once: every
-    method raises ArmSpecError where an arm that it reaches is missing or described wrongly.
+    It works on descriptions; arms are built elsewhere. The parameters of an arm are validated once, when it
+    is first reached: every method raises ArmSpecError if an arm that it reaches is missing or misdescribed.
 
     Args:
         specs: The arms by name; they are copied.
@@ -104,7 +104,7 @@ class ArmGraph:
 
         Args:
             backbones: Names of the backbones.
-            corpora: Names of the corpora; empty for one without a name.
+            corpora: Names of the corpora; empty: there is one without a name.
 
         Raises:
             ArmSpecError: A kind, parameter, backbone, corpus or member is wrong, an arm is a member of
@@ -132,7 +132,7 @@ class ArmGraph:
             self._measure(name, ())
 
     def _check_corpus(self, name: str, corpora: Collection[str]) -> None:
-        """Refuse an arm that names no corpus where it has to, or one that is not there."""
+        """Check that an arm names a corpus if it has to, and that the corpus exists. Raises ArmSpecError."""
         spec, (kind, params) = self.specs[name], self.resolve(name)
         if spec.corpus is None:
             if kind.searches_corpus and len(corpora) > 1:
@@ -152,7 +152,7 @@ class ArmGraph:
             raise ArmSpecError(f"arm {name!r}: unknown corpus {spec.corpus!r}{hint}")
 
     def _measure(self, name: str, path: tuple[str, ...]) -> _Size:
-        """Return the size of an arm; refuse one that is a member of itself, or too large."""
+        """Return the size of an arm. Raises ArmSpecError if it is a member of itself, or too large."""
         if name in path:
             raise ArmSpecError(f"arm {name!r} is a member of itself: {' -> '.join((*path, name))}")
         if name in self._sizes:
@@ -178,7 +178,7 @@ class ArmGraph:
         return size
 
     def corpora(self, name: str) -> frozenset[str] | None:
-        """Return the names of the corpora that an arm and its members search; None if it searches elsewhere.
+        """Return the names of the corpora that an arm and its members search; None: it searches elsewhere.
 
         >>> specs = {"d": ArmSpec(kind="bm25", corpus="docs"), "t": ArmSpec(kind="bm25", corpus="tickets")}
         >>> sorted(ArmGraph({**specs, "f": ArmSpec(kind="rrf", params={"arms": ["d", "t"]})}).corpora("f"))
@@ -219,7 +219,7 @@ class ArmGraph:
         return frozenset[str]().union(*map(self.embeddings, actions))
 
     def embeddings_of_texts(self, name: str) -> frozenset[str]:
-        """Return the backbones with which an arm or a member embeds texts that it wrote itself.
+        """Return the backbones with which an arm or a member embeds texts that it wrote.
 
         >>> specs = {"d": ArmSpec(kind="dense", params={"backbone": "minilm"})}
         >>> graph = ArmGraph({**specs, "m": ArmSpec(kind="multistep", params={"arm": "d"})})
@@ -251,7 +251,7 @@ class ArmGraph:
         return all(kind.filters for kind, _ in self._resolved(name))
 
     def is_versioned(self, name: str) -> bool:
-        """Return whether the version of all that an arm and its members search can be known.
+        """Return whether the versions of all indexes of an arm and its members can be known.
 
         >>> server = ArmSpec(kind="mcp", params={"url": "https://a.example", "tool": "find"})
         >>> graph = ArmGraph({"b": ArmSpec(kind="bm25"), "m": server})
@@ -261,7 +261,7 @@ class ArmGraph:
         return all(kind.is_versioned for kind, _ in self._resolved(name))
 
     def random_part(self, name: str) -> str | None:
-        """Return the first part of an arm that may find something else each time; None if it repeats.
+        """Return the first part of an arm whose results may vary between searches; None: none do.
 
         >>> specs = {"b": ArmSpec(kind="bm25"), "p": ArmSpec(kind="plackett_luce", params={"arm": "b"})}
         >>> graph = ArmGraph({**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "p"]})})
@@ -273,7 +273,7 @@ class ArmGraph:
     def bound(self, name: str) -> Bound:
         """Return the most that a search of an arm spends.
 
-        A class of the user's own, or a search elsewhere, is taken to prompt no model of this service.
+        A user's class, or a search elsewhere, is assumed to prompt no model of this service.
 
         >>> specs = {"b": ArmSpec(kind="bm25", usd=0.5), "v": ArmSpec(kind="multistep", params={"arm": "b"})}
         >>> graph = ArmGraph({**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "v"]})})
@@ -292,7 +292,7 @@ class ArmGraph:
         return self._bounds[name]
 
     def expected_usd(self, name: str) -> float:
-        """Return the dollars that searches of an arm and its members are expected to cost.
+        """Return the expected cost of the searches of an arm and its members, in dollars.
 
         >>> specs = {"b": ArmSpec(kind="bm25", usd=0.5), "v": ArmSpec(kind="expand", params={"arm": "b"})}
         >>> ArmGraph(specs).expected_usd("b"), ArmGraph(specs).expected_usd("v")
@@ -307,9 +307,9 @@ class ArmGraph:
         return self._usd[name]
 
     def search_digest(self, name: str) -> str:
-        """Return a hash of what an arm searches and how: the same for pipelines that only write otherwise.
+        """Return a hash of what an arm searches and how: the same for pipelines that differ in writing only.
 
-        An arm that draws, and one of a user's own class, may depend on its name.
+        For an arm that draws, or of a user's class, it may depend on the name.
 
         >>> graph = ArmGraph({"a": ArmSpec(kind="bm25"), "b": ArmSpec(kind="bm25", params={"k1": 1.2})})
         >>> graph.search_digest("a") == graph.search_digest("b")
@@ -317,7 +317,7 @@ class ArmGraph:
         """
         parts = self.closure(name)
         params = {part: self.resolve(part)[1].model_dump(mode="json") for part in parts}
-        # an arm without a corpus is written as before there were several
+        # an arm without a corpus keeps the form from when there was a single corpus
         facts = [
             (part, spec.kind, params[part], *([] if spec.corpus is None else [spec.corpus]))
             for part, spec in parts.items()
@@ -329,11 +329,11 @@ class ArmGraph:
         return hashlib.blake2b(document, digest_size=16).hexdigest()
 
     def deployment(self, name: str, deployments: Collection[str]) -> str | None:
-        """Return the deployment that runs an arm; None for the process that asks.
+        """Return the deployment that runs an arm; None: the process of the caller.
 
         Args:
             name: The arm.
-            deployments: Those that there are. The one that an arm names is returned even if it is missing.
+            deployments: Existing deployments. The one that an arm names is returned even if it is missing.
 
         >>> graph = ArmGraph({"b": ArmSpec(kind="bm25"), "m": ArmSpec(kind="multistep", params={"arm": "b"})})
         >>> graph.deployment("b", ["Arms"]), graph.deployment("m", ["Arms"]), graph.deployment("m", [])

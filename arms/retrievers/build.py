@@ -17,11 +17,11 @@ def prepare(
 
     Args:
         resources: The resources of the arms.
-        names: The arms, whose members are prepared too; None for all.
+        names: The arms, whose members are prepared too; None: all arms.
         progress: Progress callback.
 
     Raises:
-        ArmSpecError: There is no such arm, or one is described wrongly.
+        ArmSpecError: An arm is unknown or misdescribed.
         ModelNotFoundError: The model of a backbone cannot be found.
     """
     graph = ArmGraph(resources.specs)
@@ -35,7 +35,7 @@ def build_arm(name: str, resources: Resources) -> Arm:
     """Build an arm from its index.
 
     Raises:
-        ArmSpecError: There is no such arm, or the user's own class is not an arm.
+        ArmSpecError: The arm is unknown, or the user's class is not an arm.
         IndexMismatchError: Its index is missing: call `prepare` first.
     """
     graph = ArmGraph(resources.specs)

@@ -1,4 +1,4 @@
-"""A collection of a search engine: what an arm asks of it, and what `ingest` puts into it."""
+"""The protocol of a collection of a search engine, and the arms that search it; `ingest` fills it."""
 
 import importlib
 import math
@@ -29,7 +29,7 @@ P = TypeVar("P", bound="EngineParams")
 T = TypeVar("T")
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]
-"""A name that every engine takes as it is, in a path or a URL."""
+"""A name that every engine accepts unescaped, in a path or a URL."""
 
 CONSTANT = 60.0
 """Constant of the reciprocal rank fusion of a hybrid search, as in `armwise.arms.retrievers.fusion`."""
@@ -38,28 +38,28 @@ PLACES = 5
 """Decimals of a score."""
 
 BETWEEN = ".."
-"""Stands between the version that a collection had and the one that it will have."""
+"""Separator between the old and the new version of a collection that is being filled."""
 
 FORMAT = 1
-"""Version of the stored form of a passage: a higher one writes every passage again."""
+"""Version of the stored form of a passage: raising it has every passage written again."""
 
 FORMAT_WITH_WORDS = f"{FORMAT}.{tokenizer.VERSION}"
-"""The same of a collection whose words are split here."""
+"""`FORMAT` for a collection whose words are split by our tokenizer."""
 
 VERSION_S = 10.0
-"""Seconds for which the version of a collection is taken for the present one."""
+"""Seconds for which a read version of a collection counts as current."""
 
 
 @dataclass(frozen=True, slots=True)
 class FillState:
-    """What `ingest` has put into a collection, as stored in the engine.
+    """The state of a collection that `ingest` fills, as stored in the engine.
 
     Attributes:
-        version: Version of what was put there before; empty if that was not complete.
-        next: Version of what is put there now; `version` once it is complete.
+        version: Version of the last complete contents; empty if there were none.
+        next: Version of the contents that are being written; equal to `version` once complete.
         corpus: Name of the corpus.
         model: Digest of the model of the vectors; empty without vectors.
-        done: Positions of the corpus that are there.
+        done: Number of positions of the corpus that are written.
     """
 
     version: str
@@ -70,7 +70,7 @@ class FillState:
 
     @property
     def shown(self) -> str:
-        """The version; between two of them, both."""
+        """The version; while the collection is being filled, old and new version."""
         return self.version if self.version == self.next else f"{self.version}{BETWEEN}{self.next}"
 
     def dumped(self) -> str:
@@ -89,8 +89,8 @@ class Row:
 
     Attributes:
         passage: The passage.
-        digest: Changes when the passage or its vector does.
-        vector: Unit vector, shape (dim,); None without.
+        digest: Hash of the passage and its vector.
+        vector: Unit vector, shape (dim,), if the collection has vectors.
     """
 
     passage: Passage
@@ -106,22 +106,22 @@ class Row:
 
     @property
     def search(self) -> str:
-        """The text in which words are looked for."""
+        """The text that is searched by words."""
         return f"{self.passage.title} {self.passage.text}"
 
     @property
     def facts(self) -> list[str]:
-        """The facts by which an engine that does not compare metadata filters."""
+        """The facts by which an engine filters that cannot compare metadata."""
         return list_facts(self.passage.metadata)
 
     @property
     def numbers(self) -> list[float] | None:
-        """The vector as numbers of JSON; None without."""
+        """The vector as numbers of JSON, if there is one."""
         return None if self.vector is None else self.vector.astype(float).tolist()
 
 
 FIELDS = ["id", "title", "text", "metadata"]
-"""What a search reads of a document."""
+"""Fields of a document that a search reads."""
 
 
 def read_passage(document: Mapping[str, Any], score: float, name: str = "id") -> Passage:
@@ -137,46 +137,46 @@ def read_passage(document: Mapping[str, Any], score: float, name: str = "id") ->
 
 
 class Collection(Protocol):
-    """A collection of an engine; thread-safe. What it raises besides ArmError is of its client.
+    """A collection of an engine; thread-safe. It raises ArmError and the errors of its client.
 
-    One whose every write makes a file may have an attribute `batch`, for passages of one write. One whose
-    words are split here has an attribute `row_format`, which is `FORMAT_WITH_WORDS`. One that is a folder may
-    have the methods of `FolderCollection`.
+    If every write makes a file, it may have an attribute `batch`, the number of passages of a write. If its
+    words are split by our tokenizer, its attribute `row_format` is `FORMAT_WITH_WORDS`. If it is a folder, it
+    may have the methods of `FolderCollection`.
     """
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
-        """Return passages that share words with a question, which has some, and that its caller may see.
+        """Return passages that share words with a question and that its caller may see, best first.
 
-        The best come first.
+        The question has at least one word.
         """
         ...
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
-        """Return the passages nearest to a vector, which is not 0, that the caller may see, best first."""
+        """Return the passages nearest to a nonzero vector that the caller may see, best first."""
         ...
 
     def create(self, dim: int | None) -> None:
-        """Make the collection if it is missing, for vectors of a length, or without."""
+        """Make the collection if it is missing, for vectors of `dim` numbers, or without vectors."""
         ...
 
     def state(self) -> FillState | None:
-        """Return what was put there; None where `ingest` did not make it, or it is missing."""
+        """Return the state; None: the collection is missing, or was not made by `ingest`."""
         ...
 
     def keep(self, state: FillState) -> None:
-        """Store a state, after all that was written before it."""
+        """Store a state, after all earlier writes."""
         ...
 
     def count(self) -> int:
-        """Return the number of passages; 0 where the collection is missing."""
+        """Return the number of passages; 0 if the collection is missing."""
         ...
 
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return the digests of those passages that are there."""
+        """Return the digests of the passages that the collection has, by id."""
         ...
 
     def ids(self) -> Iterator[str]:
-        """Yield the id of every passage, while none is written."""
+        """Yield the id of every passage; nothing must be written meanwhile."""
         ...
 
     def write(self, rows: Sequence[Row]) -> None:
@@ -184,11 +184,11 @@ class Collection(Protocol):
         ...
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Remove passages; one that is not there is no error."""
+        """Remove passages; missing ones are ignored."""
         ...
 
     def finish(self) -> None:
-        """Make what the engine needs for a fast search, after all was written."""
+        """Build the indexes that the engine needs for a fast search, after all writes."""
         ...
 
 
@@ -197,7 +197,7 @@ class FolderCollection(Protocol):
     """A collection in a folder of this machine, whose files `ingest` describes in a manifest."""
 
     def problems(self, *, contents: bool) -> list[str]:
-        """Return which files have changed since `ingest` put them there, by sizes or by their contents."""
+        """Return the files that have changed since `ingest` wrote them, by size or by contents."""
         ...
 
     def discard(self) -> None:
@@ -206,7 +206,7 @@ class FolderCollection(Protocol):
 
 
 class CollectionVersion:
-    """What `ingest` has put into a collection. Thread-safe.
+    """Reads the version of a collection. Thread-safe.
 
     Args:
         collection: The collection.
@@ -218,10 +218,10 @@ class CollectionVersion:
         self._looked_at = -math.inf
 
     def __call__(self, fresh: bool) -> str | None:
-        """Return its version, None where `ingest` has put nothing there; what the client raises passes.
+        """Return the version; None: `ingest` has not filled it. Errors of the client are passed on.
 
         Args:
-            fresh: Whether to ask the engine, also where that was done less than `VERSION_S` seconds ago.
+            fresh: Whether to ask the engine even if the version is less than `VERSION_S` seconds old.
         """
         now = time.monotonic()
         if fresh or now - self._looked_at >= VERSION_S:
@@ -257,7 +257,7 @@ class EngineParams(BaseModel):
 
     @property
     def names_fields(self) -> bool:
-        """Whether it names fields of its own, such as that of the metadata, by which permissions hold."""
+        """Whether it names fields, such as that of the metadata, on which permissions depend."""
         return False
 
     @model_validator(mode="after")
@@ -277,7 +277,7 @@ class NetworkParams(EngineParams):
 
     @property
     def key(self) -> str | None:
-        """The password or key; None without. Raises ArmBuildError."""
+        """The password or key, if there is one. Raises ArmBuildError."""
         if self.key_env is None:
             return None
         if not (key := read_secret(self.key_env)):
@@ -312,8 +312,8 @@ class EngineArm:
     A hybrid search fuses the two rankings of the engine by reciprocal ranks, the same for all engines.
 
     Attributes:
-        params: Parameters.
-        collection: What it searches.
+        params: Parameters of the arm.
+        collection: The collection that it searches.
     """
 
     def __init__(self, name: str, params: EngineParams, collection: Collection) -> None:
@@ -325,11 +325,11 @@ class EngineArm:
 
     @property
     def version(self) -> str:
-        """What `ingest` has put there; empty if nothing did. Up to `VERSION_S` seconds old."""
+        """Version of the collection, up to `VERSION_S` seconds old; empty: it is not filled."""
         return self.asked(lambda: self._version(False)) or ""
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Return the `k` best passages; none by words that are none, or by a vector of zeros.
+        """Return the `k` best passages; a text without words or a vector of zeros finds none.
 
         Raises MissingEmbeddingError, ArmError.
         """
@@ -349,7 +349,7 @@ class EngineArm:
         return Retrieval(rankings[0] if len(rankings) == 1 else fuse(rankings, CONSTANT)[:k])
 
     def _lexical(self, query: Query, n: int) -> list[Passage]:
-        """Search by words, which are to be those of the collection. Raises ArmError."""
+        """Search by words, after a check that the collection splits them in the same way. Raises ArmError."""
         wanted = getattr(self.collection, "row_format", None)
         version = None if wanted is None else self._version(False)
         if version is not None and not version.endswith(f"-{wanted}"):
@@ -372,15 +372,15 @@ class EngineArm:
 def _ranked(passages: list[Passage], n: int) -> tuple[Passage, ...]:
     """Return the best passages.
 
-    Scores are rounded: the same sum of 32-bit numbers differs from one time to the next in some engines. The
-    cosine with a vector of zeros is not a number, and counts as 0.
+    Scores are rounded: in some engines the same sum of 32-bit numbers varies between searches. The cosine
+    with a vector of zeros is NaN, and counts as 0.
     """
     scores = (round(passage.score, PLACES) if math.isfinite(passage.score) else 0.0 for passage in passages)
     return best((passage.scored(score) for passage, score in zip(passages, scores, strict=True)), n)
 
 
 def explained(error: Exception) -> str:
-    """Return the first line of what a client of an engine says."""
+    """Return the first line of an error of an engine's client."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
 
 
@@ -395,11 +395,11 @@ def client(module: str, extra: str) -> ModuleType:
 
 
 def check_reach(params: EngineParams, limits: NewArms) -> None:
-    """Refuse an arm over a collection, or with a variable, that is not named. Raises ArmError.
+    """Check that a new arm may reach its collection and its variable. Raises ArmError.
 
     Args:
         params: Parameters of the arm.
-        limits: What may be named.
+        limits: The collections and variables that it may name.
     """
     named = [engine for engine in limits.engines if engine.place == params.place]
     if not any(params.collection in engine.collections for engine in named):
@@ -418,7 +418,7 @@ def check_reach(params: EngineParams, limits: NewArms) -> None:
 
 
 def open_shared(params: P, have: Resources, make: Callable[[P], Collection]) -> Collection:
-    """Return the collection that arms of a kind with the same parameters but mode and depth share."""
+    """Return the collection shared by arms of a kind whose parameters differ only in mode and depth."""
     shared_params = params.model_copy(update={"mode": "lexical", "depth": 1})
     # `make` is in the key, as two kinds may have one class of parameters
     return have.shared(("collection", make, shared_params), lambda: make(shared_params))
@@ -432,9 +432,9 @@ def engine_kind(
     Args:
         name: Name of the kind.
         title: Name of the engine.
-        params: Parameters.
-        make: Opens a collection, without a connection. Raises ArmBuildError.
-        place: Parameters that say where an engine is, for an example.
+        params: Class of the parameters.
+        make: Opens a collection, which connects on first use. Raises ArmBuildError.
+        place: Parameters with the place of an engine, for the example.
     """
 
     def version(arm_params: P, have: Resources) -> ReadVersion:

@@ -1,11 +1,10 @@
-"""What a caller may see, and what a query asks of the metadata, in the filter language of an engine.
+"""Translate permissions and filters of a query into the filter language of an engine.
 
-`build_condition` takes `Query.where` and `Query.groups` apart; a `ConditionDialect` puts the parts together
-again, in an engine that compares metadata itself. An engine that does not gets `list_facts` each passage, and
-answers every condition by looking for one of several facts. A fact is a hash, so no text of a caller gets
-into a filter.
+`build_condition` decomposes `Query.where` and `Query.groups`; for an engine that compares metadata, a
+`ConditionDialect` composes the parts again. For other engines, each passage stores `list_facts`, and every
+condition becomes a search for facts. A fact is a hash, so texts of a caller stay out of filters.
 
-`armwise.arms.filters.permits` is what both agree with.
+Both agree with `armwise.arms.filters.permits`.
 """
 
 import hashlib
@@ -32,7 +31,7 @@ DIGITS = 16
 
 
 class ConditionDialect(Protocol[T]):
-    """How an engine writes conditions. Values are data of a caller: they are never part of a statement."""
+    """How an engine writes conditions. Values of a caller are passed as data, never in statements."""
 
     def match_one(self, key: str, values: Sequence[Scalar]) -> T:
         """Return: the value of `key` is one of these, or it is a list that holds one of them."""
@@ -87,7 +86,7 @@ class FactsDialect(ConditionDialect[T], Protocol[T]):
     """The dialect of an engine that looks for texts in a list, over the facts of passages."""
 
     def match_any(self, facts: Sequence[str]) -> T:
-        """Return: one of these is among the facts of the passage; there may be none."""
+        """Return: one of these, which may be empty, is among the facts of the passage."""
         ...
 
     @override
@@ -120,7 +119,7 @@ class TextDialect(FactsDialect[str], Protocol):
 
 
 def list_facts(metadata: Metadata) -> list[str]:
-    """Return what is true of metadata, hashed: equalities, presences, and the first digits of numbers.
+    """Return the facts of metadata as hashes: equalities, presences, and the first digits of numbers.
 
     >>> len(list_facts({"product": "router"})), len(list_facts({"year": 2024})), list_facts({})
     (2, 18, [])
@@ -144,7 +143,7 @@ def stored(metadata: Metadata) -> str:
 
 
 def loaded_metadata(text: str | bytes | Mapping[str, object] | None) -> Metadata:
-    """Return metadata from JSON, or from what an engine has read of it."""
+    """Return metadata from JSON, or from the mapping that an engine has parsed."""
     metadata = orjson.loads(text) if isinstance(text, str | bytes) else text
     return metadata if isinstance(metadata, Mapping) else {}  # type: ignore[return-value]  # as it was stored
 
@@ -187,7 +186,7 @@ def _sortable(number: float) -> str:
 
 
 def _prefixes(how: Order, number: float) -> Iterator[str]:
-    """Yield the first digits of all numbers above or below one: those of a path in a tree of digits.
+    """Yield the first digits of all numbers above or below a number: those of a path in a tree of digits.
 
     Source: Schindler and Diepenbroek 2008, Generic XML-based framework for metadata portals, Computers and
     Geosciences 34(12), on which the numeric fields of Lucene were built.

@@ -1,8 +1,8 @@
 """Put a corpus into a collection of a search engine: once, again after a kill, and after a change.
 
-The corpus is read in batches in order of position. A passage is written where the engine has none of its id
-or one of another digest, and the position is stored after each batch. What the corpus has no longer is
-deleted at the end.
+The corpus is read in batches in order of position. A passage is written if the engine lacks its id or has
+another digest, and the position is stored after each batch. Passages that the corpus has lost are deleted at
+the end.
 """
 
 import hashlib
@@ -40,13 +40,13 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 BATCH = 500
-"""Passages between two stored positions, unless the collection has a `batch` of its own."""
+"""Passages between two stored positions, unless the collection has an attribute `batch`."""
 
 PAGE = 1000
 """Ids that are looked up or deleted at a time."""
 
 FILL_TIMEOUT_S = 600.0
-"""Seconds that one batch may take when a collection is filled: indexes grow with it."""
+"""Longest time of a batch in seconds while a collection is filled: indexes grow with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Embedded:
 
     Attributes:
         model: Digest of the model.
-        vectors: By position, shape (n_passages, dim).
+        vectors: Unit vectors by position, shape (n_passages, dim).
     """
 
     model: str
@@ -64,12 +64,12 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What a run did.
+    """The result of a run.
 
     Attributes:
         version: Version of the collection.
-        written: Passages that were new or had changed.
-        deleted: Passages that the corpus has no longer.
+        written: Number of passages that were new or had changed.
+        deleted: Number of passages that the corpus has lost.
     """
 
     version: str
@@ -80,17 +80,17 @@ class IngestReport:
 def ingest(
     corpus: Passages, collection: Collection, embedded: Embedded | None, progress: Progress | None = None
 ) -> IngestReport:
-    """Make a collection hold a corpus and nothing else.
+    """Make a collection hold exactly a corpus.
 
     Args:
         corpus: The passages.
-        collection: Where they go.
-        embedded: Their vectors; None where the arms over the collection search by words alone.
+        collection: The collection to fill.
+        embedded: The vectors of the passages; None: the arms over the collection search by words alone.
         progress: Called after each batch.
 
     Raises:
-        ArmError: The collection holds something else: another corpus, vectors of another model, or what
-            was not put there by this function.
+        ArmError: The collection has other contents: another corpus, vectors of another model, or documents
+            that this function did not write.
     """
     model = "" if embedded is None else embedded.model
     version = compute_version(corpus, model, row_format(collection))
@@ -121,7 +121,7 @@ def ingest(
 
 
 def list_damage(arm: EngineArm) -> list[str]:
-    """Return which files of the collection of an arm have changed; empty for one of a server."""
+    """Return the files of the collection of an arm that have changed; empty for a server."""
     folder = arm.collection
     return folder.problems(contents=True) if isinstance(folder, FolderCollection) else []
 
@@ -159,8 +159,8 @@ def fill_collection(name: str, resources: Resources, progress: Progress | None =
         progress: Progress callback.
 
     Raises:
-        ArmSpecError: There is no such arm, or it has no collection.
-        ArmError: The collection holds something else, or the engine fails.
+        ArmSpecError: The arm is unknown, or has no collection.
+        ArmError: The collection has other contents, or the engine fails.
         ModelNotFoundError: The model of the backbone cannot be found.
     """
     graph = ArmGraph(resources.specs)
@@ -191,7 +191,7 @@ def fill_damaged_collections(resources: Resources, progress: Progress | None = N
 
 
 def find_damage(name: str, resources: Resources) -> list[str]:
-    """Return which files of the collection of an arm have changed; empty where it is in no folder.
+    """Return the files of the collection of an arm that have changed; empty unless it is a folder.
 
     Raises as `read_ingested`.
     """
@@ -204,12 +204,12 @@ def find_damage(name: str, resources: Resources) -> list[str]:
 def read_ingested(name: str, resources: Resources) -> tuple[str, bool] | None:
     """Return the version of the collection that an arm searches, and whether it is that of the corpus.
 
-    None for an arm without a collection, and for one that names none of several corpora: others fill it. The
-    version is empty where nothing was ingested.
+    None: the arm has no collection, or one that is filled elsewhere, since it names none of several corpora.
+    The version is empty before the first `ingest`.
 
     Raises:
-        ArmSpecError: There is no such arm.
-        ArmError: The engine cannot be asked.
+        ArmSpecError: The arm is unknown.
+        ArmError: The engine does not answer.
     """
     graph = ArmGraph(resources.specs)
     arm_resources = resources.of(graph.spec(name))
@@ -220,7 +220,7 @@ def read_ingested(name: str, resources: Resources) -> tuple[str, bool] | None:
 
 
 def _engine_arm(name: str, spec: ArmSpec, resources: Resources) -> EngineArm:
-    """Build an arm over a collection to fill or to examine it, which costs no search."""
+    """Build an arm over a collection to fill or to examine it, free of charge."""
     free = {**resources.specs, name: spec.model_copy(update={"usd": 0.0})}
     return cast(EngineArm, build_arm(name, replace(resources, specs=free)))
 

@@ -35,14 +35,14 @@ Members = Callable[[str], Arm]
 """The name of an arm -> the arm."""
 
 BoundOf = Callable[[str], Bound]
-"""The name of an arm -> the most that one search of it spends."""
+"""The name of an arm -> the most that a search of it spends."""
 
 
 MOST_MEMBERS = 64
-"""Members of an arm: each of them searches for every question."""
+"""Largest number of members of an arm: each of them searches for every question."""
 
 MemberNames = Annotated[tuple[str, ...], Field(min_length=2, max_length=MOST_MEMBERS)]
-"""Names of arms that are parts of another one."""
+"""Names of the members of an arm."""
 
 
 def _each_once(stages: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:

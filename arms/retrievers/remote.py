@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
 LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16)
-"""Connections of all remote arms of a process."""
+"""Limits on the connections of all remote arms of a process."""
 
 REFUSED = frozenset((400, 413, 414, 422))
-"""Statuses that say something of the question, and not of the service."""
+"""Statuses that blame the question rather than the service."""
 
 MAX_BYTES = 8 << 20
-"""Bytes of a response, decompressed."""
+"""Largest size of a response in bytes, decompressed."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
 
 
 class UnreadableResponseError(Exception):
-    """A response lacks a part; the message shows what it has."""
+    """A response lacks a part; the message shows what is there instead."""
 
 
 class Fields(BaseModel):
@@ -121,7 +121,7 @@ def read_passages(results: Sequence[JsonValue], fields: Fields) -> list[Passage]
 def at(value: JsonValue, path: str) -> JsonValue:
     """Return the value at a path: names of fields and numbers of items, with dots between.
 
-    A field whose own name has dots is found, too.
+    A field whose name contains dots is found, too.
 
     >>> at({"hits": {"hits": [{"a": 1}, {"a": 2}]}}, "hits.hits.1.a")
     2
@@ -129,7 +129,7 @@ def at(value: JsonValue, path: str) -> JsonValue:
     1.5
 
     Raises:
-        UnreadableError: There is no such value.
+        UnreadableError: The value is missing.
     """
     if not path:
         return value
@@ -235,7 +235,7 @@ class _TryAgainError(Exception):
     """An attempt failed, and another may succeed.
 
     Attributes:
-        retry_after_s: Seconds that the service asks to wait; None if it does not.
+        retry_after_s: Seconds that the service requests to wait, if it does.
     """
 
     def __init__(self, trouble: str, retry_after_s: float | None = None) -> None:
@@ -250,7 +250,7 @@ class Connections:
     time limits hold.
 
     Args:
-        inner: Networks that may be reached although they are not public; None to reach any host.
+        inner: Private networks that may be reached; None: any host may be reached.
     """
 
     def __init__(self, inner: Networks | None) -> None:
@@ -275,7 +275,7 @@ def connections(inner: Networks | None = None) -> Connections:
 
 @dataclass(frozen=True, slots=True)
 class RemoteResponse:
-    """A whole response.
+    """A complete response.
 
     Attributes:
         status: HTTP status.
@@ -297,10 +297,10 @@ class HttpArm:
     Args:
         name: The arm.
         params: Parameters.
-        limits: What it may reach; None for an arm of the configuration file, which may reach any host.
+        limits: What it may reach; None: an arm of the configuration file, which may reach any host.
 
     Raises:
-        ArmError: The environment variable of a header is not set, or may not be sent there.
+        ArmError: The environment variable of a header is missing, or must not be sent there.
     """
 
     backbones: frozenset[str] = frozenset()
@@ -317,7 +317,7 @@ class HttpArm:
         self._timeout_s, self._total_s, self._retries = params.timeout_s, params.total_s, params.retries
 
     async def send(self, request: httpx.Request) -> RemoteResponse:
-        """Return the first response that no further attempt would better. Raises ArmError."""
+        """Return the first response that a retry cannot improve. Raises ArmError."""
         # here: a configuration that is only read has no need of it
         from tenacity import (
             AsyncRetrying,
@@ -344,7 +344,7 @@ class HttpArm:
         return reply
 
     async def _attempt(self, request: httpx.Request, deadline: float) -> RemoteResponse:
-        """Send one request. Raises ArmError, or _TryAgainError if another attempt may succeed."""
+        """Send a request. Raises ArmError, or _TryAgainError if another attempt may succeed."""
         limit_s = max(0.0, min(self._timeout_s, deadline - time.monotonic()))
         try:
             async with asyncio.timeout(limit_s):
@@ -412,14 +412,14 @@ def best(passages: Iterable[Passage], k: int) -> tuple[Passage, ...]:
 
 
 def check_reach(params: HttpParams, limits: NewArms) -> None:
-    """Refuse an arm that would reach a host, or send it a variable, that is not named.
+    """Check that a new arm may reach its host and send it its variables.
 
     Args:
         params: Parameters of the arm.
-        limits: What may be named.
+        limits: The hosts and variables that it may name.
 
     Raises:
-        ArmError: A host or a variable is not named there.
+        ArmError: A host or a variable is missing there.
     """
     url = httpx.URL(params.url)
     variables = limits.variables(url)

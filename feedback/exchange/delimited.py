@@ -1,8 +1,8 @@
-"""Rows of CSV and TSV files; a line that cannot be read is lost alone.
+"""Read rows of CSV and TSV files; an unreadable line leaves the others readable.
 
-The first row has the names of the columns. It shows what separates cells, unless a line `sep=;` above says
-so, as spreadsheets write it. Text is UTF-8 or UTF-16. Bytes that are neither stay in their cell as lone
-surrogates, which no encoding writes, so that they matter only where the cell is used.
+The first row has the names of the columns. It shows the separator, unless a line `sep=;` above names it, as
+spreadsheets write it. Text is UTF-8 or UTF-16. Other bytes stay in their cell as lone surrogates, which no
+encoding writes, so that they matter only if the cell is used.
 """
 
 import csv
@@ -21,7 +21,7 @@ from armwise.feedback.jsonl import ExchangeError
 from armwise.row_lines import DELIMITERS, SEPARATOR_LINE, RowLines
 
 LONGEST = 64 << 20
-"""Characters of a cell and of a line, where csv stops at 131,072: a question may be a document."""
+"""Largest number of characters of a cell and of a line (131,072 in csv): a question may be a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Cells:
 
     Attributes:
         number: The line where it begins, from 1.
-        cells: As many as the first row has; none where there is a fault.
-        fault: Why it cannot be read; empty where it can.
+        cells: The cells, as many as in the first row; empty if the row is unreadable.
+        fault: Why it is unreadable; empty if it is readable.
     """
 
     number: int
@@ -46,7 +46,7 @@ def read_rows(path: Path) -> Iterator[Cells]:
         path: The file; it is unpacked when its name ends in .gz.
 
     Raises:
-        ExchangeError: It cannot be read, is empty, or has a cell without an end.
+        ExchangeError: The file cannot be read, is empty, or has an unclosed cell.
     """
     number, width = 0, 0
     csv.field_size_limit(LONGEST)
@@ -97,7 +97,7 @@ def _encoding(stored: IO[bytes]) -> str:
 
 
 def _separation(lines: RowLines, path: Path) -> tuple[str, bool]:
-    """Return what separates cells, and whether a space follows it; pass over a line that only says so."""
+    """Return the separator of cells, and whether a space follows it; skip a line that only names it."""
     first = next((line for line in lines if line.strip()), "")
     named = SEPARATOR_LINE.fullmatch(first)
     if named:
@@ -110,7 +110,7 @@ def _separation(lines: RowLines, path: Path) -> tuple[str, bool]:
 
 
 def separator(first: str) -> str:
-    r"""Return what separates most names; `|`, which is part of some, where nothing else does.
+    r"""Return the mark that separates most names; `|`, which is part of some names, only as a last resort.
 
     >>> separator("id;name, full;price"), separator("id,a|usd|total,b|usd|total"), separator("id|arm")
     (';', ',', '|')
@@ -120,7 +120,7 @@ def separator(first: str) -> str:
 
 
 def _names(cells: Sequence[str]) -> list[str]:
-    """Return the names of columns; those that occur twice with their number, from 1.
+    """Return the names of columns; repeated names get the number of their column, from 1.
 
     >>> _names(["id", "reward", "reward"])
     ['id', 'reward (column 2)', 'reward (column 3)']

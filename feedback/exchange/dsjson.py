@@ -4,8 +4,8 @@ One line is one decision, with its features, its distribution and what it cost. 
 namespaces that the policy `vowpal` uses: `s` and `e` are the named features and the embedding of
 the question, `a` and `f` the name and the features of an arm. Arms are known by their `_tag`.
 
-VW minimises costs: the cost of a line is minus its reward, under the rule that it was written by.
-An imported line has nothing else, so it becomes one metric without a cost.
+VW minimises costs: the cost of a line is minus its reward, under the rule of the writer. An imported line has
+only that, so it becomes a single metric without costs.
 """
 
 import re
@@ -43,8 +43,8 @@ def write_dsjson(
 
     Args:
         examples: The training log, in order.
-        reward: Returns the reward of an example; None where there is none.
-        left_out: Counts the others by reason.
+        reward: Returns the reward of an example, if it has one.
+        left_out: Counts the examples that are left out, by reason.
     """
     for example, earned in rewarded(examples, reward, left_out):
         yield orjson.dumps(_event(example, earned), option=orjson.OPT_APPEND_NEWLINE)
@@ -83,7 +83,7 @@ def _event(example: Example, reward: float) -> dict[str, Any]:
 
 
 def _stamp(at: float) -> str:
-    """Return a time as dsjson has it.
+    """Return a time in the format of dsjson.
 
     >>> _stamp(1577836800.25)
     '2020-01-01T00:00:00.250000Z'
@@ -121,8 +121,8 @@ class _DsjsonEvent(BaseModel):
 def read_dsjson(path: Path, metric: str, scale: tuple[float, float], faults: Faults) -> Iterator[Example]:
     """Yield the decisions of a file in order, numbered from 1, one in memory at a time.
 
-    A decision asks a question of its own, unless the file says which. Nothing is weighted, so lines count
-    that were kept with the same chance as the first. Of lines with the same id the first one counts.
+    The questions of decisions are distinct, unless the file has them. Lines are not weighted, so only those
+    count that were kept with the same probability as the first. Of lines with the same id the first counts.
 
     Args:
         path: The file; it is unpacked when its name ends in .gz.
@@ -149,11 +149,11 @@ def read_dsjson(path: Path, metric: str, scale: tuple[float, float], faults: Fau
 
 
 def _event_in(line: bytes, kept: float | None) -> _DsjsonEvent:
-    """Return what is read of a line. Raises BadValue.
+    """Return the parsed fields of a line. Raises BadValue.
 
     Args:
         line: The line.
-        kept: What `pdrop` is in the lines above; None in the first one.
+        kept: Value of `pdrop` in the lines above; None: this is the first.
     """
     try:
         event = _DsjsonEvent.model_validate_json(line.removeprefix(BOM_UTF8))
@@ -219,7 +219,7 @@ def _decision(event: _DsjsonEvent) -> Decision:
 
 
 def _shown(event: _DsjsonEvent) -> list[dict[str, Any]]:
-    """Return the actions of a line that was seen, one drawn of them. Raises BadValue."""
+    """Return the actions of a line whose drawn action was shown. Raises BadValue."""
     if event.context is None:
         raise BadValue(
             "dangling observation",
@@ -267,7 +267,7 @@ def _drawn(event: _DsjsonEvent, actions: Sequence[int]) -> int:
 
 
 def _names(shown: list[Any]) -> tuple[str, ...]:
-    """Return the names of the actions: their tags, where each has one of its own, else their numbers.
+    """Return the names of the actions: their tags if all have distinct ones, otherwise their numbers.
 
     >>> _names([{"_tag": "news"}, {"_tag": "sport"}]), _names([{"j": [1]}, {"_tag": "sport"}])
     (('news', 'sport'), ('action-1', 'action-2'))
@@ -279,7 +279,7 @@ def _names(shown: list[Any]) -> tuple[str, ...]:
 
 
 def _policy(model: str) -> tuple[str, int]:
-    """Return what kind of policy drew, and its version, where the name of the model says so.
+    """Return the kind of the policy that drew, and its version, if the name of the model has them.
 
     >>> _policy("vowpal/7"), _policy("8f2a01/v3")
     (('vowpal', 7), ('imported', 0))

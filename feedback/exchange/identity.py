@@ -1,7 +1,7 @@
-"""The law of ids that all readers share: a decision, a call and a score count once, by their ids.
+"""Count decisions, calls and scores once by their ids, in the same way for all readers.
 
-`Ids` is for facts that never change: the first one counts. `NewestById` is for rows that are exported again
-as they grow, or are corrected: the newest one counts, of equally new ones the last.
+`Ids` is for facts that are final: the first counts. `NewestById` is for rows that are exported again as they
+grow, or are corrected: the newest counts, of equally new ones the last.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ class Ids:
         self._seen: set[int] = set()
 
     def require_new(self, ident: str) -> None:
-        """Note an id. Raises BadValue where it has occurred."""
+        """Record an id. Raises BadValue if it has occurred before."""
         digest = int.from_bytes(hashlib.blake2b(ident.encode(errors="replace"), digest_size=8).digest())
         if digest in self._seen:
             raise BadValue(DUPLICATE, f"id {ident!r} occurred above; ids that occur once were expected")
@@ -38,7 +38,7 @@ class NewestById(Generic[K, V]):
         self._newest: dict[K, tuple[float, V]] = {}
 
     def add(self, ident: K, at: float, version: V) -> bool:
-        """Note a version of a time; return whether the id occurred before."""
+        """Record a version with its time; return whether the id occurred before."""
         before = self._newest.get(ident)
         if before is None or before[0] <= at:
             self._newest.pop(ident, None)  # so that the last one also comes last
@@ -46,7 +46,7 @@ class NewestById(Generic[K, V]):
         return before is not None
 
     def get(self, ident: K) -> V | None:
-        """Return the newest version of an id; None where it did not occur."""
+        """Return the newest version of an id, if it has occurred."""
         newest = self._newest.get(ident)
         return None if newest is None else newest[1]
 

@@ -5,7 +5,7 @@
     ShareGPT                                    {"conversations": [{"from": "human", "value": "Who?"}]}
     batch files of OpenAI and Anthropic         {"body": {"messages": [...]}}, {"params": {"messages": [...]}}
 
-A list without roles is the texts of the user.
+The texts of a list without roles are those of the user.
 """
 
 import json
@@ -36,23 +36,23 @@ CONTENTS = ("content", "value", "text", "parts")
 """Keys of a message, and of a part of one, that hold its text."""
 
 TEXTS = (None, "text", "input_text", "output_text")
-"""Types of the parts that somebody wrote; images, results of tools and thoughts are others."""
+"""Types of the parts with written text, as opposed to images, results of tools and thoughts."""
 
 PLACES = (
     *("messages", "conversations", "conversation", "question", "query", "prompt", "input", "text", "content"),
     *("contents", "inputs", "body", "params", "request"),
 )
-"""Keys of an object that hold a conversation or its question, the first one with a text counts."""
+"""Keys of an object that hold a conversation or its question; the first with a text counts."""
 
 DEEPEST = 8
-"""Levels of objects that are entered for a text."""
+"""Levels of objects that are searched for a text."""
 
 
 def last_text(value: Any, speakers: frozenset[str] = USER) -> str:
     """Return the last text of the user in a conversation, or of other speakers.
 
-    A text is itself the question. Where the user said nothing, the last text of anybody is the question.
-    Data that is no conversation is its JSON. A conversation without a text is empty.
+    A plain text is the question itself. If the user has no text, the last text of any speaker is the
+    question. Data other than a conversation becomes its JSON, a conversation without text an empty text.
 
     >>> last_text('[{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "She."}]')
     'Who?'
@@ -74,7 +74,7 @@ def last_text(value: Any, speakers: frozenset[str] = USER) -> str:
 
 
 def _read(value: Any, speakers: frozenset[str], depth: int) -> str | None:
-    """Return a text of the speakers; None where a value is neither a text nor a conversation."""
+    """Return a text of the speakers; None: the value is neither a text nor a conversation."""
     value = opened_up(value)
     if value is None:
         return ""
@@ -119,7 +119,7 @@ def _wrapped(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _role(message: Mapping[str, Any]) -> str:
-    """Return who speaks in a message, in lower case; empty where an object is none."""
+    """Return the role of a message, in lower case; empty: the object is not a message."""
     for layer in (message, *_wrapped(message)):
         if not any(key in layer for key in (*CONTENTS, *WRAPPERS, "tool_calls")):
             continue
@@ -139,7 +139,7 @@ def _role(message: Mapping[str, Any]) -> str:
 
 
 def _written(content: Any, depth: int) -> str:
-    """Return the text of a content: of its parts those that somebody wrote, one a line."""
+    """Return the text of a content: its parts with written text, each on a line."""
     parts = opened_up(content)
     if isinstance(content, str):
         in_parts = isinstance(parts, list) and all(isinstance(part, Mapping) for part in parts)

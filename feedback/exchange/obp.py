@@ -53,7 +53,7 @@ POSITION = "position"
 """The feature with the position of an arm in a list, from 1."""
 
 MOST_FEATURES = 256
-"""Named features that become columns at most."""
+"""Largest number of named features that become columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ class ObpColumns:
     """The columns of a log.
 
     Attributes:
-        rows: How many decisions there are.
-        arms: An item is an arm, by its place here.
-        features: Named features of the question, those that most decisions have first.
-        dims: Numbers of the embedding, after the features.
+        rows: Number of decisions.
+        arms: Names of the arms; an item is an index into these.
+        features: Named features of the question, the most frequent first.
+        dims: Length of the embedding, which follows the features.
         arm_features: Names of the features of arms.
-        items: The features of each arm, as the first decision has them, in the order of `arms`.
+        items: The features of each arm in its first decision, in the order of `arms`.
         positions: Whether every decision has a position.
-        whole: Whether every decision has its whole distribution.
+        whole: Whether every decision has a complete distribution.
         lost: Number of named features without a column.
     """
 
@@ -107,11 +107,11 @@ def survey(examples: Iterable[Example], most: int = MOST_FEATURES) -> ObpColumns
     """Return the columns that a log needs.
 
     Args:
-        examples: What will be written, in order.
-        most: Named features that become columns.
+        examples: The examples to write, in order.
+        most: Largest number of named features that become columns.
 
     Raises:
-        ExchangeError: There is no example.
+        ExchangeError: There are no examples.
     """
     rows, dims, positions, whole = 0, 0, True, True
     arms: dict[str, dict[str, float]] = {}
@@ -162,13 +162,13 @@ NAMES = "armwise.json"
 USER, AFFINITY = "user_feature_", "user-item_affinity_"
 
 LARGEST_VERSION = 2**53
-"""Above, a number of a table is not exact."""
+"""Largest version: larger numbers of a table are inexact."""
 
 FIRST = ("", "timestamp", "item_id", "position", "click", "propensity_score")
 """The columns before those of the user."""
 
 OURS = ("decision_id", "question", "version")
-"""The columns behind them in a table of Armwise."""
+"""The columns after those of the user in a table of Armwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +177,10 @@ class Table:
 
     Attributes:
         path: Path of the table.
-        column: The place of each column.
-        arms: The name of each item, by its number as it is written.
-        names: Contents of `armwise.json`; empty where there is none.
-        texts: User features that are not numbers.
+        column: Index of each column, by name.
+        arms: The name of each item, by its number as a text.
+        names: Contents of `armwise.json`; empty without the file.
+        texts: User features with other values than numbers.
     """
 
     path: Path
@@ -281,7 +281,7 @@ class Table:
         return Context(question, features, embedding, self._affinities(row))
 
     def _affinities(self, row: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return the affinity of each arm, where it is given and not 0."""
+        """Return the affinity of each arm that has one other than 0."""
         affinities = {
             arm: self.number(row, name)
             for item, arm in self.arms.items()
@@ -291,7 +291,7 @@ class Table:
 
 
 def _header(path: Path, needed: tuple[str, ...]) -> dict[str, int]:
-    """Return the place of each column. Raises ExchangeError where one is missing."""
+    """Return the index of each column. Raises ExchangeError if one is missing."""
     names = next(read_rows(path)).cells
     if missing := [name for name in needed if name not in names]:
         raise ExchangeError(f"{path}: there is no column {', '.join(missing)}")
@@ -312,7 +312,7 @@ class _Names(BaseModel):
 
 
 def _names(path: Path) -> Mapping[str, Any]:
-    """Return what items and columns are called. Raises ExchangeError."""
+    """Return the names of items and columns. Raises ExchangeError."""
     try:
         return _Names.model_validate_json(path.read_bytes()).model_dump()
     except ValidationError as error:
@@ -322,7 +322,7 @@ def _names(path: Path) -> Mapping[str, Any]:
 
 
 def _texts(path: Path, columns: Mapping[str, int]) -> frozenset[str]:
-    """Return the columns that hold something else than numbers in some row."""
+    """Return the columns that hold other values than numbers in any row."""
     numbers = dict(columns)
     for row in _rows(path):
         for name, at in list(numbers.items()):
@@ -365,22 +365,22 @@ KINDS = {
 """Kinds of the types of arrays, as numpy calls them."""
 
 MOST_BYTES = 4 << 30
-"""Bytes of all arrays together, which are read into memory: a packed file may be a thousand times smaller."""
+"""Largest size of all arrays in bytes, read into memory: a packed file may be a thousand times smaller."""
 
 MOST_ARMS = 100_000
 
 _DAMAGED = (zipfile.BadZipFile, zlib.error, SyntaxError, TypeError, KeyError)
-"""What damaged archives and headers of arrays raise."""
+"""Errors that damaged archives and headers of arrays raise."""
 
 Array = NDArray[Any]
 
 
 class ArrayWriter:
-    """Writes decisions as arrays, on disk all the while, so that a log may be larger than memory.
+    """Writes decisions as arrays on disk, so that a log may be larger than memory.
 
     Args:
         columns: Columns of the log.
-        folder: Where the arrays grow.
+        folder: Folder of the arrays until they are packed.
     """
 
     def __init__(self, columns: ObpColumns, folder: Path) -> None:
@@ -434,7 +434,7 @@ class ArrayWriter:
 def read_arrays(path: Path, metric: str, scale: tuple[float, float], faults: Faults) -> Iterator[Example]:
     """Yield the decisions of bandit feedback in order, numbered from 1.
 
-    The context becomes the embedding of a question that no other decision asks.
+    The context becomes the embedding of a question that is distinct for each decision.
 
     Args:
         path: An .npz file.
@@ -443,7 +443,7 @@ def read_arrays(path: Path, metric: str, scale: tuple[float, float], faults: Fau
         faults: Notes the rows that no evaluation can use.
 
     Raises:
-        ExchangeError: The file cannot be read, or its arrays do not fit each other.
+        ExchangeError: The file cannot be read, or the shapes of its arrays conflict.
     """
     arrays = _load(path)
     if "pi_b" in arrays and arrays["pi_b"].ndim == 2:
@@ -476,10 +476,10 @@ def read_arrays(path: Path, metric: str, scale: tuple[float, float], faults: Fau
 
 
 def _draw(arrays: dict[str, Array], arms: tuple[str, ...], row: int) -> tuple[str, float, tuple[float, ...]]:
-    """Return the arm that a row drew, its probability, and the whole distribution where that is known.
+    """Return the arm that a row drew, its probability, and the complete distribution if known.
 
     Raises:
-        BadValue: It cannot have been drawn so.
+        BadValue: Such a draw is impossible.
     """
     action, p = int(arrays["action"][row]), possible("pscore", float(arrays["pscore"][row]))
     if not 0 <= action < len(arms):
@@ -498,7 +498,7 @@ def _draw(arrays: dict[str, Array], arms: tuple[str, ...], row: int) -> tuple[st
 
 
 def _load(path: Path) -> dict[str, Array]:
-    """Return what is there of the arrays that are read."""
+    """Return the arrays of `READ` that the file has."""
     arrays: dict[str, Array] = {}
     left = MOST_BYTES
     try:
@@ -552,7 +552,7 @@ def _array_header(file: IO[bytes], stored: int) -> tuple[np.dtype[Any], int]:
 
 
 def _arms(arrays: dict[str, Array], path: Path) -> tuple[str, ...]:
-    """Return the names of the arms: as the file has them, else their numbers."""
+    """Return the names of the arms in the file, or else their numbers."""
     if "arms" in arrays:
         if arrays["arms"].ndim != 1 or len(arrays["arms"]) > MOST_ARMS:
             shape = arrays["arms"].shape
@@ -568,7 +568,7 @@ def _arms(arrays: dict[str, Array], path: Path) -> tuple[str, ...]:
 
 
 def _confirm(arrays: dict[str, Array], n: int, n_arms: int, path: Path) -> None:
-    """Raise ExchangeError unless the arrays fit each other."""
+    """Check that the shapes of the arrays agree. Raises ExchangeError."""
     rows = dict.fromkeys((*NEEDED, "position"), ((n,), 1))  # how the shape begins, and its length
     shapes: dict[str, tuple[tuple[int, ...], int]] = {**rows, "context": ((n,), 2), "pi_b": ((n, n_arms), 3)}
     for name, (begins, ndim) in shapes.items():
@@ -595,13 +595,13 @@ def write_obp(
     """Write a training log into a folder, and return its columns.
 
     Args:
-        folder: Where `bts/` and the arrays are put; it is there.
+        folder: Existing folder, in which `bts/` and the arrays are put.
         read: Yields the training log in order; it is read twice, and must yield the same.
-        reward: Returns the reward of an example; None where there is none.
-        left_out: Counts by reason the examples that no policy drew, or that have no reward.
+        reward: Returns the reward of an example, if it has one.
+        left_out: Counts by reason the examples that were not drawn by a policy, or lack a reward.
 
     Raises:
-        ExchangeError: Nothing is left to write.
+        ExchangeError: All examples are left out.
     """
     columns = survey(example for example, _ in rewarded(read(), reward, left_out))
     here = folder / FOLDER
@@ -636,7 +636,7 @@ def _row(row: int, example: Example, reward: float, columns: ObpColumns) -> list
 
 
 def _write_items(path: Path, columns: ObpColumns) -> None:
-    """Write the features of the arms; obp needs one of them at least."""
+    """Write the features of the arms; obp needs at least one."""
     width = max(1, len(columns.arm_features))
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
@@ -648,8 +648,8 @@ def _write_items(path: Path, columns: ObpColumns) -> None:
 def read_obp(path: Path, metric: str, scale: tuple[float, float], faults: Faults) -> Iterator[Example]:
     """Yield the decisions of a folder of tables, or of a file of arrays, in order, numbered from 1.
 
-    In tables no more is known of a distribution than the probability of the drawn arm. A decision
-    asks a question of its own, unless there is a column of questions.
+    In tables only the probability of the drawn arm is known of a distribution. The questions of decisions
+    are distinct, unless there is a column of questions.
 
     Args:
         path: A folder with `item_context.csv` and the table of decisions, or above one such folder;
@@ -659,7 +659,7 @@ def read_obp(path: Path, metric: str, scale: tuple[float, float], faults: Faults
         faults: Notes the rows that no evaluation can use.
 
     Raises:
-        ExchangeError: Something cannot be read or is missing, or a row is wrong and that is strict.
+        ExchangeError: A file is unreadable or missing, or a row is wrong and `faults` is strict.
     """
     if path.suffix == ".npz":
         yield from read_arrays(path, metric, scale, faults)

@@ -3,7 +3,7 @@
     for record in read_records(Path("log.csv")):
         value_at(record.values, "metadata.route")
 
-A record that cannot be read has a `fault`, so that the reader of a log can leave it out and name it.
+An unreadable record has a `fault`, so that the reader of a log can leave it out and report it.
 """
 
 import gzip
@@ -29,15 +29,15 @@ DOCUMENTS = (".jsonl", ".ndjson", ".json")
 PARQUET = ".parquet"
 
 SUFFIXES = (*TABLES, *DOCUMENTS, PARQUET)
-"""Ends of names of files that are read; tables and documents also with .gz behind."""
+"""Suffixes of files that are read; tables and documents may have .gz appended."""
 
 PICKLES = (".pkl", ".pickle", ".p")
 
 LARGEST_DOCUMENT = 1 << 30
-"""Bytes of a file that is one JSON document, unpacked: it is read as a whole."""
+"""Largest size in bytes of a file that is a single JSON document, unpacked: it is read into memory."""
 
 NULL = r"\N"
-"""Cell of a table without a value, as MySQL and PostgreSQL write it."""
+"""Missing value in a cell of a table, as MySQL and PostgreSQL write it."""
 
 BATCH = 1024
 """Rows of a Parquet file that are read at a time."""
@@ -48,14 +48,14 @@ ITEMS = "data"
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """One row of a table, or one JSON object.
+    """A row of a table, or a JSON object.
 
     Attributes:
         where: File, and the line or row.
-        values: Values by column; of JSON also objects and lists.
-        fault: Why it cannot be read; empty where it can.
-        reason: What kind of fault that is, by which faults are counted.
-        wrong: Whether the fault is an error, and not merely another kind of row.
+        values: Values by column; in JSON also objects and lists.
+        fault: Why it is unreadable; empty if it is readable.
+        reason: Kind of the fault, by which faults are counted.
+        wrong: Whether the fault is an error, rather than a row of another kind.
     """
 
     where: str
@@ -66,10 +66,10 @@ class FileRecord:
 
 
 def list_files(path: Path) -> list[Path]:
-    """Return the files that a path names: itself, or those below a folder that can be read, sorted.
+    """Return the files of a path: itself, or the files of readable kinds below a folder, sorted.
 
     Raises:
-        ExchangeError: It does not exist, or no such file is below it.
+        ExchangeError: The path does not exist, or the folder has no such file.
     """
     if not path.exists():
         raise ExchangeError(f"{path} does not exist")
@@ -143,7 +143,7 @@ def _parquet(file: Path) -> Iterator[FileRecord]:
 
 
 def _column_values(column: Any) -> list[Any]:
-    """Return the values of a column of Parquet; of one that Python has no type for, a text that says so."""
+    """Return the values of a column of Parquet; values that Python cannot represent become a text."""
     try:
         values = column.cast(_python_type(column.type), safe=False).to_pylist(maps_as_pydicts="lossy")
     except (ArithmeticError, TypeError, ValueError, NotImplementedError, LookupError):
@@ -159,7 +159,7 @@ def _scalar_value(scalar: Any) -> Any:
 
 
 def _python_type(kind: Any) -> Any:
-    """Return the type of a column whose values Python has: microseconds for nanoseconds, UTC for a zone."""
+    """Return the nearest type that Python can represent: microseconds for nanoseconds, UTC for a zone."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -173,7 +173,7 @@ def _python_type(kind: Any) -> Any:
 
 
 def _without_bytes(value: Any) -> Any:
-    r"""Return bytes as text: as they are, where they can be printed; else 16 as a UUID, others as digits.
+    r"""Return bytes as text: printable bytes unchanged, 16 bytes as a UUID, others as hexadecimal digits.
 
     >>> _without_bytes([b"small", bytes(15) + b"\1", b"\xff\0"])
     ['small', '00000000-0000-0000-0000-000000000001', 'ff00']
@@ -192,7 +192,7 @@ def _without_bytes(value: Any) -> Any:
 
 
 def _documents(file: Path) -> Iterator[FileRecord]:
-    """Yield JSON lines; where the first line is no object by itself, the items of one document."""
+    """Yield JSON lines, or the items of a single document if the first line is not an object."""
     lines = read_lines(file)
     first = next(lines, None)
     if first is None:
@@ -218,7 +218,7 @@ def _line(file: Path, number: int, line: bytes) -> FileRecord:
 
 
 def _parsed(line: bytes) -> Any:
-    """Return parsed JSON; a text that says why it is none."""
+    """Return parsed JSON, or a text on why it is not JSON."""
     try:
         document = _loaded(line)
     except ValueError as error:
@@ -275,10 +275,10 @@ def _chunks(file: Path) -> Iterator[bytes]:
 
 
 def value_at(values: Mapping[str, Any], path: str) -> Any:
-    """Return the value of a column; None where it is missing.
+    """Return the value of a column, if it is there.
 
-    A dotted path enters objects, lists by position, and texts that are JSON. A name that has dots itself
-    comes first.
+    A dotted path enters objects, lists by position, and texts that are JSON. A name that contains the dots
+    has precedence.
 
     >>> value_at({"a.b": 1, "c": '{"d": [5, 6]}'}, "a.b"), value_at({"c": '{"d": [5, 6]}'}, "c.d.1")
     (1, 6)
@@ -308,7 +308,7 @@ def _value_within(value: Any, path: str) -> Any:
 
 
 def opened_up(value: Any) -> Any:
-    """Return what a text holds as JSON; other values, and other texts, as they are.
+    """Return the JSON in a text; other values and texts are returned unchanged.
 
     >>> opened_up('{"a": 1}'), opened_up("{a}"), opened_up(3)
     ({'a': 1}, '{a}', 3)

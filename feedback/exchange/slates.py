@@ -1,18 +1,18 @@
 """Rankings and slates: estimates from logs in which one request filled several positions.
 
-    sips        weigh all rewards of a slate by the ratio of the whole slates; unbiased
+    sips        weigh all rewards of a slate by the ratio of the slates; unbiased
     iips        weigh the reward at a position by the ratio of the items there alone; unbiased if a reward
                 depends on the item at its own position alone
     rips        weigh it by the ratio of the items up to there; unbiased if users read from the top (cascade)
-    cascade_dr  the same with a model of what is still to come; unbiased as `rips`, with less variance
-    pi          weigh the reward of a whole slate; unbiased if it is a sum of parts, one a position
+    cascade_dr  `rips` with a model of the rewards to come; unbiased like `rips`, with less variance
+    pi          weigh the reward of a slate; unbiased if it is a sum of a part for each position
 
     found = evaluate_slates(Slates.from_arrays(reward, propensity, target), estimators=("sips", "rips"))
     found["rips"].value, found["rips"].low, found["rips"].high
 
-The value is the expected sum of the rewards of a slate. On a log of our own, where each position is a
+The value is the expected sum of the rewards of a slate. For a log of Armwise, where each position is a
 decision and a slate is an episode, `armwise.feedback.ope.evaluate` has `sips`, `rips` and `cascade_dr` too:
-there the value is that of a decision, as it is for all estimators (`armwise.feedback.ope.estimators`).
+there the value is that of a decision, as for all estimators (`armwise.feedback.ope.estimators`).
 
 Source: for each estimator, in its docstring.
 """
@@ -38,22 +38,22 @@ from armwise.feedback.ope.sample import NeverDrawnError, Prediction, SlateRows, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slates:
-    """Positions of slates, one after the other, with what a log and a target say of the items there.
+    """Positions of slates in sequence, with the probabilities of their items by a log and a target.
 
     Attributes:
-        rows: Which rows are positions of one slate.
-        reward: Reward of each position, shape (n,), finite. A reward of the whole slate stands at any one of
-            its positions for `sips` and `pi`; at the last one for `rips` and `cascade_dr`.
+        rows: The slate and position of each row.
+        reward: Reward of each position, shape (n,), finite. A reward of the slate as a unit may be at any of
+            its positions for `sips` and `pi`, and must be at the last for `rips` and `cascade_dr`.
         weight: Ratio of the probabilities of the item at a position, given the items before it, by the target
             and by the log, shape (n,), at least 0.
-        marginal: Ratio of the probabilities that this item stands at this position, whatever stands before
-            it, shape (n,); None where it is not known. For `iips` and `pi`.
-        expected: What a model expects of this position and the ones after it, if the target fills them all,
-            given the items before, shape (n,); for `cascade_dr`.
-        predicted: The same with the logged item at this position, shape (n,); for `cascade_dr`.
+        marginal: Ratio of the marginal probabilities of this item at this position, over all items before it,
+            shape (n,); for `iips` and `pi`.
+        expected: Prediction of the rewards from this position on, if the target fills them all, given the
+            items before, shape (n,); for `cascade_dr`.
+        predicted: Prediction with the logged item at this position, shape (n,); for `cascade_dr`.
 
     Raises:
-        ValueError: Shapes that differ, no slate, or a value out of its range.
+        ValueError: Shapes differ, there are no slates, or a value is out of its range.
     """
 
     rows: SlateRows
@@ -82,10 +82,9 @@ class Slates:
 
     @classmethod
     def from_log(cls, log: Log, p_target: Floats) -> "Slates":
-        """Return the episodes of a log, such as those of multi-slot decisions, one row a position.
+        """Return the episodes of a log, such as multi-slot decisions, with a row for each position.
 
-        Positions are in the order in which they were decided. Episodes of which a decision is not among the
-        rows are left out.
+        Positions are in the order in which they were decided. Incomplete episodes are left out.
 
         Args:
             log: The log.
@@ -93,7 +92,7 @@ class Slates:
                 (n, n_arms).
 
         Raises:
-            ValueError: The log has no episodes, or none that is whole.
+            ValueError: The log has no complete episodes.
         """
         if log.episodes is None:
             raise ValueError("the log does not say which rows share an episode")
@@ -123,13 +122,14 @@ class Slates:
         """Return m slates of K positions each.
 
         Args:
-            reward: Rewards, shape (m, K); or (m,), one of each slate, which is put at the last position.
+            reward: Rewards, shape (m, K); or one for each slate, shape (m,), which is put at the last
+                position.
             propensity: Probability of the item at each position, given those before it, by the log, shape
                 (m, K), in (0, 1]. The product over a row is the probability of the slate.
-            target: The same by the target, shape (m, K), in [0, 1].
-            marginal_propensity: Probability that this item stands at this position, by the log, shape (m, K).
-                Where positions are drawn independently of each other, it is `propensity`.
-            marginal_target: The same by the target, shape (m, K).
+            target: Probability of these items by the target, shape (m, K), in [0, 1].
+            marginal_propensity: Marginal probability of this item at this position by the log, shape (m, K).
+                If positions are drawn independently, it is `propensity`.
+            marginal_target: Marginal probability by the target, shape (m, K).
             items: Column of the item at each position, shape (m, K); for `cascade_dr`.
             p_target: Distribution of the target at each position, given the logged items before it, shape
                 (m, K, n_items); for `cascade_dr`.
@@ -137,7 +137,7 @@ class Slates:
                 items before it and the target after it, shape (m, K, n_items); for `cascade_dr`.
 
         Raises:
-            ValueError: Shapes that differ, or a value out of its range.
+            ValueError: Shapes differ, or a value is out of its range.
 
         >>> slates = Slates.from_arrays(np.array([[1.0, 1.0]]), np.full((1, 2), 0.5), np.array([[1.0, 0.5]]))
         >>> sips(slates).value, rips(slates).value
@@ -221,7 +221,7 @@ def iips(slates: Slates, *, normalized: bool = False) -> Terms:
 
     Raises:
         NeverDrawnError: As `sips`.
-        ValueError: The slates have no `marginal`.
+        ValueError: The slates lack `marginal`.
 
     Source: Li, Abbasi-Yadkori, Kveton, Muthukrishnan, Vinay and Wen (2018), "Offline evaluation of ranking
     policies with click models", the item-position model.
@@ -246,14 +246,14 @@ def rips(slates: Slates, *, normalized: bool = False) -> Terms:
 
 
 def cascade_dr(slates: Slates) -> Terms:
-    """Expect the rewards from each position on by a model, and correct it by the weighted error of the model.
+    """Predict the rewards from each position on by a model, corrected by its weighted error.
 
     Args:
         slates: The slates, with `expected` and `predicted`.
 
     Raises:
         NeverDrawnError: As `sips`.
-        ValueError: The slates have no predictions.
+        ValueError: The slates lack predictions.
 
     Source: Kiyohara, Saito, Matsuhiro, Narita, Shimizu and Yamamoto (2022), "Doubly robust off-policy
     evaluation for ranking policies under the cascade behavior model".
@@ -268,16 +268,17 @@ def cascade_dr(slates: Slates) -> Terms:
 
 
 def pi(slates: Slates, weight: Floats | None = None) -> Terms:
-    """Weigh the reward of a whole slate, which is taken to be a sum of unknown parts, one a position.
+    """Weigh the reward of a slate, assuming that it is a sum of an unknown part for each position.
 
     Args:
         slates: The slates.
-        weight: Weight of each slate, shape (n_slates,), by `pseudoinverse_weight`; None where the log and the
-            target draw each position independently of the others, when it follows from `marginal`.
+        weight: Weight of each slate, shape (n_slates,), by `pseudoinverse_weight`; None: the log and the
+            target draw positions independently, and it follows from `marginal`.
 
     Raises:
         NeverDrawnError: As `sips`.
-        ValueError: Neither `weight` nor `marginal`, or another number of weights than of slates.
+        ValueError: Both `weight` and `marginal` are missing, or the number of weights differs from that of
+            slates.
 
     Source: Swaminathan, Krishnamurthy, Agarwal, Dudik, Langford, Jose and Zitouni (2017), "Off-policy
     evaluation for slate recommendation".
@@ -303,15 +304,15 @@ def pseudoinverse_weight(space: Integers, p_log: Floats, p_target: Floats, drawn
 
     Args:
         space: All slates that a log could draw, shape (n_possible, K), as columns of items.
-        p_log: Probability of each of them in each request by the log, shape (m, n_possible).
-        p_target: The same by the target, shape (m, n_possible).
-        drawn: Which of them was drawn, shape (m,).
+        p_log: Probability of each slate in each request by the log, shape (m, n_possible).
+        p_target: Probability of each slate in each request by the target, shape (m, n_possible).
+        drawn: Index of the drawn slate, shape (m,).
 
     Raises:
-        ValueError: Shapes that differ, or rows that are no distributions.
+        ValueError: Shapes differ, or a row is not a distribution.
 
     Returns:
-        Shape (m,). Weights may be negative.
+        The weights, shape (m,); they may be negative.
 
     >>> both = np.array([[0, 1], [1, 0]])
     >>> log, target = np.array([[0.5, 0.5]]), np.array([[1.0, 0.0]])
@@ -367,7 +368,7 @@ def _by_slate(name: str, slates: Slates, rows: Floats, weight: Floats, mean: flo
 
 
 def _sums(slates: Slates, rows: Floats) -> Floats:
-    """Add the rows of each slate up, shape (n_slates,)."""
+    """Add up the rows of each slate, shape (n_slates,)."""
     return np.bincount(slates.rows.slate, rows).astype(np.float64, copy=False)
 
 
@@ -413,10 +414,10 @@ def evaluate_slates(
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, SlateEstimate]:
-    """Estimate the value of a target from slates, by several estimators.
+    """Estimate the value of a target from slates, with intervals.
 
     Intervals are hedged (`armwise.feedback.ope.intervals.hedged`) by two imaginary slates of the largest
-    weight that was drawn: the probabilities of other slates are not known.
+    weight that was drawn: the probabilities of other slates are unknown.
 
     Args:
         slates: The slates.
@@ -425,13 +426,14 @@ def evaluate_slates(
         level: Coverage of the intervals, in (0, 1).
         reward_range: Smallest and largest possible sum of the rewards of a slate; those of the log by
             default.
-        clusters: Codes of slates that are one observation, such as those of a user, shape (n_slates,), from
-            0; each slate by itself when None.
+        clusters: Code of the observation of each slate, such as its user, shape (n_slates,), from 0; None:
+            each slate is one.
         resamples: Number of resamples of `bootstrap`.
-        seed: Draws the resamples.
+        seed: Seed of the resamples.
 
     Raises:
-        ValueError: An unknown estimator or interval, clusters of another shape, or what an estimator raises.
+        ValueError: An estimator or interval is unknown, or clusters have another shape; also raises the
+            errors of the estimators.
 
     >>> one = np.ones((40, 2)) * np.repeat([[0.0], [1.0]], 20, axis=0)
     >>> half = np.full((40, 2), 0.5)

@@ -58,11 +58,11 @@ class Rankings:
     """The rankings of all arms for one question.
 
     Attributes:
-        rankings: The distinct ones.
+        rankings: The distinct rankings.
         which: Number of each arm's ranking, or `FAILED`, shape (n_arms,).
         steps: Rounds of retrieval, 0 for an arm that failed, shape (n_arms,).
         tokens: Tokens of a language model, 0 for an arm that failed, shape (n_arms,).
-        usd: Dollars of searches with a price, 0 for an arm that failed, shape (n_arms,).
+        usd: Dollars of priced searches, 0 for an arm that failed, shape (n_arms,).
         problems: Error of each arm that failed, by its column.
     """
 
@@ -78,8 +78,8 @@ class Sweep:
     """Arms that search together.
 
     Args:
-        resources: With indexes that are prepared.
-        names: The arms, in the order of their columns; None for all of `resources.specs`.
+        resources: Resources with prepared indexes.
+        names: The arms, in the order of their columns; None: all of `resources.specs`.
 
     Raises:
         ArmSpecError: An arm cannot be built.
@@ -100,7 +100,7 @@ class Sweep:
         }
 
     def _batched(self, resources: Resources) -> Iterable[tuple[int, BatchedArms]]:
-        """Yield batches, each over one corpus, and the position of the first passage of that."""
+        """Yield batches, each over a corpus, and the position of its first passage."""
         groups: dict[tuple[str, str | None], tuple[MakeBatches, dict[str, Any]]] = {}
         graph = ArmGraph(resources.specs)
         for name in self._column:
@@ -166,14 +166,14 @@ class Sweep:
 class Stopwatch:
     """Times arms one by one, on the calling thread.
 
-    Caches are cleared before each search, so that an arm pays for its own first stage. The
-    embedding of the question is not timed: the service makes it once, whichever arm is drawn.
+    Caches are cleared before each search, so that an arm pays for its first stage. The embedding of the
+    question is excluded: the service makes it once, whichever arm is drawn.
 
     Args:
-        resources: With indexes that are prepared.
-        queries: With the embeddings that the arms need; used in turn.
-        k: Passages to find.
-        timed: Searches per arm, at least 1.
+        resources: Resources with prepared indexes.
+        queries: Queries with the embeddings that the arms need; used in turn.
+        k: Number of passages to find.
+        timed: Number of searches per arm, at least 1.
     """
 
     def __init__(self, resources: Resources, queries: Sequence[Query], k: int, timed: int) -> None:
@@ -206,16 +206,16 @@ class PoolJob:
     """Arms and the questions that they search for.
 
     Attributes:
-        questions: In order.
+        questions: The questions, in order.
         corpus: The passages.
         indexes: The folder of the indexes.
         specs: The arms by name.
         backbones: Sentence encoders by name.
-        llm: The language model, loaded with the first prompt; None for none.
+        llm: The language model, loaded with the first prompt, if any.
         seed: Seed of the stochastic arms.
         block: Questions per block, at least 1.
-        open_selector: Opens what was trained for an arm; picklable.
-        trust: Which arms may reach what; None where all of them are trusted.
+        open_selector: Opens a model that was trained for an arm; picklable.
+        trust: Trusted arms, and what others may reach; None: all arms are trusted.
     """
 
     questions: tuple[Question, ...]
@@ -259,7 +259,7 @@ class PoolJob:
         prepare(resources, progress=progress)
 
     def facts(self) -> dict[str, str]:
-        """Return the identity of what the arms find. Raises ModelNotFoundError."""
+        """Return the identity of the arms' results. Raises ModelNotFoundError."""
         arms = [
             (name, spec.kind, spec.params, *filter(None, (spec.corpus, spec.usd)))
             for name, spec in self.specs.items()
@@ -286,12 +286,12 @@ class PoolWorker:
 
     Args:
         job: The job.
-        names: The arms to run, in this order, the others being only their members; None for all.
+        names: The arms to run, in this order, the others being only their members; None: all.
 
     Attributes:
         write: Prompts the language model, from any thread.
         embedders: Sentence encoders by name.
-        resources: What the arms are built from.
+        resources: Resources from which the arms are built.
         sweep: The arms.
 
     Raises:
@@ -348,7 +348,7 @@ def digest_weights(model: str) -> str:
 
 
 def _models(specs: Mapping[str, ArmSpec]) -> set[str]:
-    """Return the models that arms load themselves, those of the user's own classes excepted."""
+    """Return the models that arms load themselves, except arms of a user's class."""
     return {model for kind, params in map(ArmGraph(specs).resolve, specs) for model in kind.models(params)}
 
 

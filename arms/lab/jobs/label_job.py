@@ -61,12 +61,12 @@ class LabelJob(PoolJob):
         form: Form of an answer.
         of_answers: Measures of answers.
         of_passages: Measures of passages.
-        k: Passages that an arm returns and the language model reads.
-        word_budget: Most words of them.
-        max_tokens: Most tokens of an answer.
-        at_once: Searches, and prompts beside them, that a worker has in flight.
+        k: Number of passages that an arm returns and the language model reads.
+        word_budget: Largest number of words of passages.
+        max_tokens: Largest number of tokens of an answer.
+        at_once: Searches that a worker has in flight, and as many prompts.
         llms: Further language models by name, which arms name in `answering`.
-        templates: Prompts by name, likewise.
+        templates: Prompts by name, which arms name in `answering`.
     """
 
     arms: tuple[str, ...]
@@ -82,11 +82,11 @@ class LabelJob(PoolJob):
 
     @property
     def writing(self) -> prompts.Writing:
-        """How the answers of arms are written that name nothing else."""
+        """Settings of the answers of arms without `answering`."""
         return prompts.Writing(self.form, self.word_budget, self.max_tokens)
 
     def find_writing(self, arm: str) -> tuple[str, int, prompts.Writing]:
-        """Return the language model of an arm, how many passages it reads, and how it writes."""
+        """Return the language model of an arm, the number of passages it reads, and its settings."""
         answering = self.specs[arm].answering
         model, k = answering.llm or llm_writing.DEFAULT, answering.passages or self.k
         if answering == WritingSpec(llm=answering.llm, passages=answering.passages):
@@ -107,7 +107,7 @@ class LabelJob(PoolJob):
         return (*self.of_answers, *self.of_passages)
 
     def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
-        """Refuse questions with supporting passages outside the corpus. Raises ScoringError."""
+        """Check that the supporting passages of questions are in the corpus. Raises ScoringError."""
         if any(measure.needs == "gold_ids" for measure in self.measures):
             for question in questions:
                 scorers.check_gold(question, corpus)
@@ -143,7 +143,7 @@ class LabelBlock:
 
     @property
     def problem(self) -> str:
-        """Why there is no answer at all; empty when there is one."""
+        """Why all answers are missing; empty when there is one."""
         if any(outcome.answer is not None for outcome in self.outcomes):
             return ""
         first = self.outcomes[0]
@@ -159,8 +159,8 @@ class Missing:
     """A count of missing values.
 
     Attributes:
-        count: How many.
-        first: The first question and the reason; empty when nothing is missing.
+        count: Number of missing values.
+        first: The first question and the reason; empty if all values are there.
     """
 
     count: int = 0
@@ -195,10 +195,10 @@ class _Reply:
 
     Attributes:
         prompt: Name of the prompt.
-        answer: The answer; None if the model failed.
-        tagged: Whether the answer was in the tag of the prompt; None for a prompt without.
+        answer: The answer; None: the model failed.
+        tagged: Whether the answer was in the tag of the prompt; None: the prompt has no tag.
         calls: The last chunk of each text.
-        problem: Why there is no answer; empty otherwise.
+        problem: Why the answer is missing; empty otherwise.
     """
 
     prompt: str
@@ -218,7 +218,7 @@ class _Graded:
 
 @dataclass(frozen=True, slots=True)
 class _AskedQuestion:
-    """A question in progress: the rankings, and by arm the futures, which are one for what is the same."""
+    """A question in progress: the rankings, and the futures by arm, shared by equal work."""
 
     question: Question
     found: Rankings
@@ -342,7 +342,7 @@ class LabelWorker(PoolWorker):
 
 
 def _costs(calls: Sequence[Chunk], tokens: float) -> dict[str, float]:
-    """Return the costs of an answer but dollars; tokens that an arm spent count as read, as in the service.
+    """Return the costs of an answer except dollars; tokens of an arm count as read, as in the service.
 
     Seconds are left out: a block that is repeated after a kill must have the same bytes.
     """
@@ -372,7 +372,7 @@ def _grade(measures: Sequence[tuple[Measure[T], Grade[T]]], question: Question, 
 
 
 BLOCKS_AT_ONCE = 2
-"""Blocks per worker: those of the next keep the model busy while the last answers of one are written."""
+"""Blocks per worker: the next one keeps the model busy while the last answers of a block are written."""
 
 
 def label(

@@ -37,7 +37,7 @@ COSTS = (
     "steps", "llm_calls", "prompt_tokens", "completion_tokens", "usd", "search_usd",
     "retrieval_s", "llm_s", "seconds",
 )  # fmt: skip
-"""Finite numbers that are not negative; null if unknown. `search_usd` is what searches cost of `usd`."""
+"""Finite numbers of at least 0; null if unknown. `search_usd` is the part of `usd` for searches."""
 
 ABOUT = (
     "id", "question", "dataset", "arm", "passages", "answer", "prompt", "tagged", "follow_up", "error",
@@ -53,17 +53,17 @@ class OutcomesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer of one arm to one question: a line of the file.
+    """The answer of an arm to a question: a line of the file.
 
     Attributes:
         question: The question; a line has its id, text and data set.
         arm: Name of the arm.
-        passages: Ids of its passages, best first; None if it failed.
-        answer: Answer of the language model; None if there is none.
+        passages: Ids of its passages, best first; None: it failed.
+        answer: Answer of the language model, if any.
         scores: Known values of `SCORES`.
         costs: Known values of `COSTS`.
         prompt: Name of the prompt; empty without one.
-        tagged: Whether the answer was in the tag of the prompt; None for a prompt without.
+        tagged: Whether the answer was in the tag of the prompt; None: the prompt has no tag.
         error: Why the answer or a score is missing; empty otherwise.
     """
 
@@ -105,10 +105,10 @@ class Outcomes:
     """The outcomes of all arms as arrays; NaN or None if missing or failed.
 
     Attributes:
-        questions: In the order of the file.
-        arms: In the order of the file.
-        scores: Those of `SCORES` in the file, each of shape (n_questions, n_arms), in [0, 1].
-        costs: Those of `COSTS` in the file, each of shape (n_questions, n_arms), not negative.
+        questions: The questions, in the order of the file.
+        arms: Names of the arms, in the order of the file.
+        scores: The `SCORES` that the file has, each of shape (n_questions, n_arms), in [0, 1].
+        costs: The `COSTS` that the file has, each of shape (n_questions, n_arms), at least 0.
         passages: Ids of the passages, best first: `passages[question][arm]`.
         answers: The answers: `answers[question][arm]`.
     """
@@ -124,7 +124,7 @@ class Outcomes:
         """Return the outcomes of some questions, given by index or by a mask of shape (n_questions,).
 
         Raises:
-            IndexError: There is no such row, or the mask has another length.
+            IndexError: An index is out of range, or the mask has another length.
         """
         numbers = np.arange(len(self.questions))[np.asarray(rows)]
         return Outcomes(
@@ -138,7 +138,7 @@ class Outcomes:
 
 
 def write_outcomes(path: Path, outcomes: Iterable[Outcome]) -> None:
-    """Write one line per outcome; compressed if the name ends in .gz."""
+    """Write a line for each outcome; compressed if the name ends in .gz."""
     with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as file:
         file.writelines(outcome.line() for outcome in outcomes)
 
@@ -258,7 +258,7 @@ def _question(line: Mapping[str, Any], given: Question | None, where: str) -> Qu
 
 
 def _numbers(name: str, top: float, lines: Mapping[int, Mapping[str, Any]], file: Path) -> Floats:
-    """Return one number per line, NaN if missing. Raises OutcomesError outside of [0, top]."""
+    """Return the number in each line, NaN if missing. Raises OutcomesError outside of [0, top]."""
     given = [line.get(name) for line in lines.values()]
     if not {type(value) for value in given} <= {float, int, NoneType}:
         wrong = [type(value) not in (float, int, NoneType) for value in given]
