@@ -244,6 +244,19 @@ async def test_what_a_replica_returns_while_a_turn_may_exceed_the_budget_admits_
         await book(other, "comes after the last", 1)
 
 
+async def test_a_turn_reserves_of_each_limit_of_its_key_in_a_period(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.agent.access.quota.WAIT_S", 0.0)
+    who = caller(token_budget=100, max_budget=100.0, budget_duration="1d")
+    first, other = replicas(store, clock)
+    await first.book(who, "d-1", 90, 20.0)
+    await first.report()
+    await other.book(who, "takes the last tokens", 90, 1.0)
+    with pytest.raises(RateLimitedError, match="under way"):
+        await other.book(who, "finds none", 5, 1.0)
+
+
 async def test_tokens_a_minute_are_charged_as_they_were_used(store: Store, clock: Clock) -> None:
     (quota,), who = replicas(store, clock, 1), caller(tpm_limit=100)
     await quota.book(who, "d-1", 30, 0.0)
