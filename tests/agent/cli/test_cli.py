@@ -385,7 +385,8 @@ def test_serve_lists_at_each_start_what_of_a_folder_is_left_out(config: Path, tm
     for n in range(19):
         (folder / f"photo{n:02}.png").write_bytes(b"\x89PNG")
     document = yaml.safe_load(config.read_text())
-    document["applications"][0]["args"]["corpus"]["source"] = str(folder)
+    args = document["applications"][0]["args"]
+    args["corpus"]["source"], args["http"] = str(folder), {"connections": 100}  # that few files suffice for
     config.write_text(yaml.safe_dump(document))
     for _ in range(2):
         output = said(run("serve", "-c", config, "--prepare-only"), 0)
