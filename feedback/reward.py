@@ -531,6 +531,9 @@ class RewardRule(BaseModel):
         weight = example.decision.cost_weight
         return self.formula(example.metrics, total, weight, failed=example.failed, arithmetic=NUMBERS)
 
+    reward_of = compute_reward
+    """Its name in 0.1.0, which is deprecated."""
+
     def net(self, quality: float, priced_cost: float) -> float:
         """Return quality minus `cost_weight` times a cost that is priced already, clipped.
 
