@@ -20,7 +20,8 @@ from benchmarks.nodes_cluster import ARMS, HEAD, SECOND, clustered
 from benchmarks.nodes_machines import Network, NetworkError
 from tests.postgres import running
 
-DECISIONS = 400
+ROWS, DECISIONS = 600, 100
+"""Acknowledged rows to wait for, and decisions among them that are computed again at least."""
 
 KERNELS = {HEAD: "Haswell", SECOND: "Nehalem", ARMS: "Sandybridge"}
 """The first two decide; the last two have the resource of the learner."""
@@ -39,7 +40,7 @@ def test_what_machines_of_two_kernels_decide_and_learn_is_computed_again_here() 
     try:
         with running() as server, Network() as network:
             with clustered(server.fresh(), network, clients=2, changed=policy, kernels=KERNELS) as cluster:
-                cluster.until(lambda: True if len(cluster.ledger) >= 4 * DECISIONS else None)
+                cluster.until(lambda: True if len(cluster.ledger) >= ROWS else None)
                 cluster.quiet()
                 config = parse(cluster.document)
             with closing(Store(config.database_url, config.reward.join)) as store:
