@@ -532,7 +532,7 @@ class RewardRule(BaseModel):
         return self.formula(example.metrics, total, weight, failed=example.failed, arithmetic=NUMBERS)
 
     reward_of = compute_reward
-    """Its name in 0.1.0, which is deprecated."""
+    """Deprecated name of `compute_reward`, from 0.1.0."""
 
     def net(self, quality: float, priced_cost: float) -> float:
         """Return quality minus `cost_weight` times a cost that is priced already, clipped.
