@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from armwise.feedback.events import Cost, Example, Feedback
+from armwise.feedback.events import ARM_FAILURES, Cost, Example, Feedback, Status
 from armwise.number import Number
 
 if TYPE_CHECKING:  # the client of the service does without NumPy
@@ -381,6 +381,15 @@ class RewardRule(BaseModel):
     def wait_s(self) -> float:
         """Seconds after a decision in which feedback counts."""
         return read_seconds(self.wait_time, "wait_time", "PT30M")
+
+    @property
+    def learned_statuses(self) -> tuple[Status, ...]:
+        """Statuses of the decisions that are learned from.
+
+        >>> RewardRule().learned_statuses, RewardRule(failed=0.0).learned_statuses[1:] == ARM_FAILURES
+        ((<Status.OK: 'ok'>,), True)
+        """
+        return (Status.OK,) if self.failed is None else (Status.OK, *ARM_FAILURES)
 
     @property
     def learned_at(self) -> Complete:

@@ -240,6 +240,7 @@ class Fold:
         self._rule = rule
         self._raters = RaterShares(rule.rater_share, rated)
         self._wait_s = rule.wait_s
+        self._learned_statuses = rule.learned_statuses
         self._open: dict[str, PendingDecision] = {}
         self._episodes: dict[str, list[tuple[int, str]]] = {}
         self._closings: list[tuple[float, int, str]] = []
@@ -306,7 +307,7 @@ class Fold:
         if fact.mode is Mode.CONTINUED:
             self._continue(fact, status)
             return
-        if fact.mode is not Mode.EXPLORE or (status is not None and not self._teaches(status)):
+        if fact.mode is not Mode.EXPLORE or (status is not None and status not in self._learned_statuses):
             return
         pending = self._pending(fact, status)
         self._open[fact.id] = pending
@@ -388,7 +389,7 @@ class Fold:
             self._forget(pending)
             if pending.is_kept and pending.status is Status.OK:
                 closed += self._conversation(pending, fact.seq)
-            elif pending.active and self._teaches(pending.status):
+            elif pending.active and pending.status in self._learned_statuses:
                 closed += self._closed(pending, [pending], fact.seq)
         return closed
 
@@ -442,7 +443,7 @@ class Fold:
         for pending in changed:
             if pending.status is None or pending.continues:
                 continue
-            if not self._teaches(pending.status):
+            if pending.status not in self._learned_statuses:
                 self._forget(pending)
             elif pending.active:
                 counted = self._counted(pending)
@@ -452,12 +453,6 @@ class Fold:
                 if complete and not pending.is_kept:  # its last turn is still to come
                     self._forget(pending)
                     yield self._joined(pending, metrics, self.seq, counted)
-
-    def _teaches(self, status: Status | None) -> bool:
-        """Whether a decision with this status can be learned from."""
-        if status in ARM_FAILURES:
-            return self._rule.failed is not None
-        return status is Status.OK
 
     def _counted(self, pending: PendingDecision) -> list[Feedback]:
         """Return the values that count: those on an answer of the drawn arm, of raters within their share.

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from armwise.feedback.clock import GRACE_S
-from armwise.feedback.events import ARM_FAILURES, LABELS, Decision, Mode, Status
+from armwise.feedback.events import LABELS, Decision, Mode
 from armwise.feedback.log import Store, rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -128,11 +128,10 @@ def _waiting(
     if since is not None:
         some = some.where(d.decided_at >= since)
     learned = sa.exists().where(x.decision_id == d.id, x.join == rule.join)
-    teaching = [Status.OK] if rule.failed is None else [Status.OK, *ARM_FAILURES]
     now = read_position(connection, rule.join).log_at - GRACE_S
     later = some.join_from(t.decisions, t.examples, x.decision_id == d.id)
     never = some.outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
-    never = never.where(~learned, sa.or_(e.status.is_(None), e.status.in_(teaching)))
+    never = never.where(~learned, sa.or_(e.status.is_(None), e.status.in_(rule.learned_statuses)))
     return (
         later.where(x.join == rule.join, x.seq > upto),
         never.where(*_is_open(d, rule, now)),
