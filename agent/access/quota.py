@@ -86,6 +86,10 @@ class _Lease:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
+def _no_amounts() -> defaultdict[ledger.Use, ledger.UsageAmount]:
+    return defaultdict(ledger.UsageAmount)
+
+
 @dataclass(frozen=True, slots=True)
 class _Turn:
     """The most that a turn under way may cost its key.
@@ -100,14 +104,13 @@ class _Turn:
 
     key: str
     at: float
-    booked: dict[ledger.Use, ledger.UsageAmount] = field(default_factory=dict)
-    beyond: dict[ledger.Use, ledger.UsageAmount] = field(default_factory=dict)
+    booked: defaultdict[ledger.Use, ledger.UsageAmount] = field(default_factory=_no_amounts)
+    beyond: defaultdict[ledger.Use, ledger.UsageAmount] = field(default_factory=_no_amounts)
 
     def book(self, limit: _Limit, most: float, taken: float) -> None:
         """Record the amount taken from a limit for a cost of at most `most`."""
         for amounts, amount in ((self.booked, taken), (self.beyond, most - taken)):
-            added = ledger.make_amount(limit.meter, amount)
-            amounts[limit.use] = amounts.get(limit.use, ledger.UsageAmount()) + added
+            amounts[limit.use] += ledger.make_amount(limit.meter, amount)
 
 
 class Quota:
@@ -121,7 +124,7 @@ class Quota:
     def __init__(self, usage: ledger.UsageLedger, clock: Callable[[], float]) -> None:
         self._usage, self._clock = usage, clock
         self._leases: defaultdict[tuple[ledger.Use, Meter], _Lease] = defaultdict(_Lease)
-        self._spent: defaultdict[ledger.Use, ledger.UsageAmount] = defaultdict(ledger.UsageAmount)
+        self._spent = _no_amounts()
         self._turns: dict[str, _Turn] = {}
         self._exchanging = asyncio.Lock()
         self._reported: tuple[float, dict[ledger.Use, ledger.UsageAmount]] = (0.0, {})
@@ -298,7 +301,7 @@ class Quota:
         return grant
 
     def _booked(self) -> dict[ledger.Use, ledger.UsageAmount]:
-        booked = defaultdict[ledger.Use, ledger.UsageAmount](ledger.UsageAmount)
+        booked = _no_amounts()
         for turn in self._turns.values():
             for use, amount in (*turn.booked.items(), *turn.beyond.items()):
                 booked[use] += amount
