@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -118,23 +119,28 @@ FRAMEWORKS = {"ArmwiseRetriever"}
 """Classes of which each framework has one."""
 
 
+@cache
+def definitions() -> list[tuple[bool, str, str]]:
+    """Return whether each definition of the packages is a class, its name, and its file."""
+    return [
+        (isinstance(node, ast.ClassDef), node.name, named(path))
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+
 def test_a_name_of_a_class_has_one_owner() -> None:
     owners: dict[str, list[str]] = {}
-    for path in (path for path in SOURCES if not named(path).startswith(ON_THE_WIRE)):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                owners.setdefault(node.name, []).append(named(path))
+    for is_class, name, file in definitions():
+        if is_class and not file.startswith(ON_THE_WIRE):
+            owners.setdefault(name, []).append(file)
     assert len(owners) > 1000
     assert {name: files for name, files in owners.items() if len(files) > 1 and name not in FRAMEWORKS} == {}
 
 
 def test_a_function_is_named_by_what_it_does_and_not_by_whose_its_result_is() -> None:
-    functions = [
-        (node.name, named(path))
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    functions = [(name, file) for is_class, name, file in definitions() if not is_class]
     assert len(functions) > 5000
     assert [found for found in functions if found[0].endswith("_of")] == []
 
