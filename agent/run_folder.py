@@ -18,6 +18,9 @@ RUN_FOLDER = "ARMWISE_RUN"
 RAY_STARTED = "ray-started"
 """File that marks that Ray runs: from then on, its processes are no longer restarted."""
 
+RAY_ENDS = "ray-ends"
+"""File that marks that Ray ends in order: its processes may be missing."""
+
 BEHIND = "build-behind"
 """File that marks that something is left to build; with the content `cold`, the warm start is left out."""
 

@@ -21,7 +21,7 @@ import psutil
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.cli.console import PLAIN, errors
 from armwise.agent.cli.options import POINT
-from armwise.agent.run_folder import RAY_STARTED
+from armwise.agent.run_folder import RAY_ENDS, RAY_STARTED
 
 LOOK_S = 1.0
 """Pause between two observations of the processes."""
@@ -62,6 +62,9 @@ PATIENCE_S = dict.fromkeys(Role, 2.0) | dict.fromkeys(STARTED_AGAIN, 300.0)
 
 STARTING_S = 25.0
 """Seconds that Ray's processes may be missing while Ray starts, if its control service is: it may retry."""
+
+ENDING_S = 60.0
+"""Seconds that Ray may take to end in order, after which its missing processes count."""
 
 
 class ProcessLostError(Exception):
@@ -141,6 +144,7 @@ class RayProcesses:
         self._seen: dict[Role, list[psutil.Process]] = {}
         self._ended: set[Role] = set()
         self._next, self._started = 0.0, False
+        self._ends_by: float | None = None
         self._failures = 0
         self._said: list[Role] = []
 
@@ -162,6 +166,8 @@ class RayProcesses:
         self._next = now + LOOK_S
         if "RAY_ADDRESS" in os.environ:
             return None  # its processes belong to others
+        if self._ends_in_order(now):
+            return None
         there = self._there()
         if not self._started:
             self._follow_start(there)
@@ -175,6 +181,12 @@ class RayProcesses:
         """Kill all processes."""
         kill_session(self._starter.pid)
         self._starter.wait()
+
+    def _ends_in_order(self, now: float) -> bool:
+        """Return whether Ray ends since its starter does, which will say why with its exit code."""
+        if self._ends_by is None and self._folder is not None and (self._folder / RAY_ENDS).exists():
+            self._ends_by = now + ENDING_S
+        return self._ends_by is not None and now < self._ends_by
 
     def _follow_start(self, there: Collection[Role]) -> None:
         """Detect that Ray has retried its start, or has finished it."""

@@ -19,7 +19,7 @@ from typing import Any
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.cli.console import PLAIN, errors
 from armwise.agent.cli.options import POINT
-from armwise.agent.run_folder import GO_ON, RAY_STARTED, RUN_FOLDER
+from armwise.agent.run_folder import GO_ON, RAY_ENDS, RAY_STARTED, RUN_FOLDER
 from armwise.arms import local_ray
 
 OBJECT_STORE_BYTES = 256 * 2**20
@@ -65,8 +65,7 @@ def main(config: str, prepared: Callable[[], bool] = lambda: True) -> int:
         else:
             run = os.environ.get(RUN_FOLDER)
             local_ray.start(Path(run) if run else None, object_store_memory=OBJECT_STORE_BYTES, **quiet)
-            if run:
-                (Path(run) / RAY_STARTED).touch()
+            _mark(RAY_STARTED)
         if not prepared():
             return 0
     except KeyboardInterrupt:
@@ -84,9 +83,17 @@ def main(config: str, prepared: Callable[[], bool] = lambda: True) -> int:
     except SystemExit as ended:
         if not watch.given_up:
             return ended.code if isinstance(ended.code, int) else 0
+    finally:
+        _mark(RAY_ENDS)  # it ends with this process
     for problem in watch.given_up:
         errors.print(str(problem), style="red", **PLAIN)
     return GAVE_UP if watch.given_up else 0
+
+
+def _mark(name: str) -> None:
+    """Tell the parent how far Ray is, by a file in the folder of the run, if it has one."""
+    if run := os.environ.get(RUN_FOLDER):
+        (Path(run) / name).touch()
 
 
 @dataclass(frozen=True)

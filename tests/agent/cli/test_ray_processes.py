@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from armwise.agent.background import Work, WorkFailure, recorded
 from armwise.agent.cli import ray_processes
 from armwise.agent.cli.ray_processes import (
+    ENDING_S,
     LOOK_S,
     MOST_S,
     PATIENCE_S,
@@ -30,7 +31,7 @@ from armwise.agent.cli.ray_processes import (
     Role,
     role_of_program,
 )
-from armwise.agent.run_folder import RAY_STARTED, RUN_FOLDER
+from armwise.agent.run_folder import RAY_ENDS, RAY_STARTED, RUN_FOLDER
 
 ALL = frozenset(Role)
 OWN = [role for role in Role if role not in STARTED_AGAIN]
@@ -329,6 +330,19 @@ def test_while_ray_starts_it_may_end_all_its_processes_and_begin_anew(
     there.remove(Role.CONTROL)
     with pytest.raises(ProcessLostError, match="gcs_server"):
         looked(ray, 4)
+
+
+def test_the_processes_of_a_ray_that_ends_in_order_are_missed_only_when_it_does_not_come_to_an_end(
+    starter: "subprocess.Popen[bytes]", run: Path
+) -> None:
+    ray = RayProcesses(starter, run, Clock())
+    looked(ray, 3)
+    (run / RAY_ENDS).touch()
+    for role in OWN:
+        kill(starter, role)
+    looked(ray, int(ENDING_S))
+    with pytest.raises(ProcessLostError, match="gcs_server"):
+        looked(ray, 3)
 
 
 def test_a_raylet_that_was_lost_before_the_first_look_is_missed_too(

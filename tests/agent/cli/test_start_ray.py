@@ -18,7 +18,7 @@ from armwise.agent import run_folder
 from armwise.agent.background import recorded
 from armwise.agent.cli import start_ray
 from armwise.agent.cli.start_ray import DeploymentWatch, Problem, problems
-from armwise.agent.run_folder import RAY_STARTED, RUN_FOLDER
+from armwise.agent.run_folder import RAY_ENDS, RAY_STARTED, RUN_FOLDER
 from armwise.arms import local_ray
 
 TRACEBACK = """The deployment failed to start 3 times in a row.
@@ -166,6 +166,7 @@ def test_a_configuration_is_run_on_a_ray_of_its_own_in_the_folder_of_the_run(
         {"standalone_mode": False},
     )
     assert (tmp_path / RAY_STARTED).exists() == in_folder, "its parent watches its processes from then on"
+    assert (tmp_path / RAY_ENDS).exists() == in_folder, "and no more now"
     environment = begun["environment"]
     assert environment["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "0", "what the user has set stays"
     assert environment["RAY_SERVE_ENABLE_DIRECT_INGRESS"] == "0"
@@ -236,10 +237,13 @@ def test_what_ray_serve_has_given_up_is_named_last_and_is_the_exit_code_3(
     begun: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
     ends: SystemExit | None,
 ) -> None:
     begun["ends"] = ends
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
     gone = [Problem(f"deployment {name} has failed for good", TRACEBACK, True) for name in ("Arms", "Jobs")]
     monkeypatch.setattr(Looked, "given_up", gone)
     assert start_ray.main("config.yaml") == 3
     assert capsys.readouterr().err.splitlines() == [str(one) for one in gone]
+    assert (tmp_path / RAY_ENDS).exists(), "the processes that end with it are not missed"
