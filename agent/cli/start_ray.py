@@ -91,7 +91,7 @@ def main(config: str, prepared: Callable[[], bool] = lambda: True) -> int:
 
 
 def _mark(name: str) -> None:
-    """Tell the parent how far Ray is, by a file in the folder of the run, if it has one."""
+    """Create a file in the folder of the run, if there is one, by which the parent knows how far Ray is."""
     if run := os.environ.get(RUN_FOLDER):
         (Path(run) / name).touch()
 
