@@ -1,4 +1,4 @@
-"""Ridge regression on the question, one an arm, with a penalty chosen by cross-validation."""
+"""Ridge regression on the question, one per arm, with a penalty chosen by cross-validation."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal

@@ -208,7 +208,7 @@ class Cascade:
     """A fitted cascade.
 
     Attributes:
-        spec: Its stages, and how it was fitted.
+        spec: Stages of the cascade, and how it was fitted.
         models: Models of each stage.
         thresholds: Predicted gain above which it goes on, shape (n_stages - 1,).
         relevance: Relevance model of passages, if it reads relevance.
