@@ -148,7 +148,7 @@ def choose_window(name: str, now: float, first: int | None) -> Window:
     """Return a window that ends now.
 
     Args:
-        name: One of `WINDOWS`.
+        name: Name from `WINDOWS`.
         now: Seconds since the epoch.
         first: Start of the first minute or hour with a decision, the earliest start of the window; None: the
             log is empty.

@@ -325,7 +325,7 @@ def read_period(
         store: The log.
         config: The configuration of its decision point.
         since: Begin, seconds since the epoch.
-        until: End; a decision at this time is not part of it.
+        until: End, exclusive.
         on_progress: Called with the progress.
         ranks: Whether actions come with each request, so that single arms cannot be compared.
 
@@ -479,7 +479,7 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
     Args:
         path: The file.
         since: Begin, seconds since the epoch.
-        until: End; a decision at this time is not part of it.
+        until: End, exclusive.
         on_progress: Called with the progress.
 
     Raises:

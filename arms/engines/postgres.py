@@ -96,7 +96,7 @@ class PostgresParams(ServerParams):
 
     @property
     def names_fields(self) -> bool:
-        """Whether it names columns."""
+        """Whether `fields` differs from the columns that `ingest` creates."""
         return self.fields != PostgresColumns()
 
     @model_validator(mode="after")

@@ -72,7 +72,7 @@ class QdrantParams(NetworkParams):
 
     @property
     def names_fields(self) -> bool:
-        """Whether it names fields."""
+        """Whether `fields` differs from the fields that `ingest` writes."""
         return self.fields != PayloadFields()
 
     @model_validator(mode="after")

@@ -96,8 +96,8 @@ class Graph:
 
         Args:
             keys: Hash of the name of each entity, ascending, shape (n_entities,).
-            passages: From an entity to the positions of its passages, ascending.
-            entities: From a passage to its entities, in order.
+            passages: Links from an entity to the positions of its passages, ascending.
+            entities: Links from a passage to its entities, in order.
         """
         self._keys = keys
         self._passages = passages

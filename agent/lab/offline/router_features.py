@@ -72,8 +72,8 @@ def relevance_of_others(
     Args:
         examples: All questions.
         texts: Texts of all questions.
-        known: Indices of the questions whose gold passages may be used. For these, models fitted to the other
-            folds predict; for all other questions, the returned model, fitted to all of these, does.
+        known: Indices of the questions whose gold passages may be used. Their relevance is out-of-fold; for
+            all other questions it is from the returned model, which is fitted to the known questions.
         seed: Seed that shuffles questions into folds.
 
     Raises:

@@ -154,7 +154,7 @@ class LabelSources:
         """Produce the labels of a lot at its path, if they are missing.
 
         Args:
-            lot: One of `lots`.
+            lot: A lot from `lots`.
             console: Prints the results.
             on_progress: Called with the progress.
 

@@ -435,8 +435,8 @@ def charged(outcomes: Outcomes, arms: Sequence[str]) -> Outcomes:
     """Return outcomes with the costs of turns in which some arms search before the draw.
 
     Each of these arms costs the sum of their searches; any other arm costs its search in addition. Failed
-    searches are free. Prices of searches are charged; what searches spend on a language model is not, since
-    outcomes do not list it separately.
+    searches are free. Prices of searches are charged; the cost of language models within searches is left
+    out, since outcomes do not list it separately.
 
     Args:
         outcomes: Outcomes with the costs of turns without a router.
@@ -600,7 +600,7 @@ def make_contexts(
     """Return the contexts of questions, as a service with this configuration would make them.
 
     Args:
-        config: Has the features and the arms.
+        config: Configuration with the features and the arms.
         texts: The questions.
         on_progress: Called with the progress.
         scored: Scores of the configured router, if there is one.

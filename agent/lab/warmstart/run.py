@@ -131,7 +131,7 @@ class RunSnapshot:
 
     @property
     def router(self) -> str | None:
-        """Digest of a candidate's router if the run trains none: that of the last run, or the active one."""
+        """Digest of a candidate's router if the run trains none: the last run's, or else the active one."""
         plan = self.spec.router
         if plan is not None and plan.live and self.before and (last := self.before[-1].inputs.get("router")):
             return str(last)
@@ -209,7 +209,7 @@ def warm_start(
     """Do a run now, in this process, and return its row of the log.
 
     Args:
-        config: Has the log and the warm start.
+        config: Configuration with the log and the warm start.
         trigger: Why it runs.
         console: Prints each step.
         on_progress: Called with the progress of long steps.

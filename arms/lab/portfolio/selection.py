@@ -99,7 +99,7 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
     Args:
         scores: Shape (n_arms, n_questions).
         costs: At least 0, shape (n_arms,); arms that cost 0 are taken first if they have a gain.
-        budget: In the unit of the costs.
+        budget: Most total cost, in the unit of `costs`.
         start: Arms that must be selected; the guarantee is relative to sets with them.
 
     Raises:

@@ -20,7 +20,7 @@ Retrieve = Callable[[Query, int, float], Retrieval]
 
 
 class VendiRagParams(vendi.VendiParams):
-    """Parameters of Vendi-RAG's loop: those of its Vendi arm, and its own."""
+    """Parameters of Vendi-RAG: those of a Vendi arm, and those of the loop."""
 
     diversity: Number = Field(
         0.8, ge=0.0, le=1.0, description="Weight of the Vendi score in the first round."

@@ -118,7 +118,7 @@ class StageObservations:
     gold: tuple[frozenset[str], ...]
 
     def rows(self, at: NDArray[np.intp]) -> "StageObservations":
-        """Return some of the questions."""
+        """Return the questions with these indices."""
         return StageObservations(
             *(tuple(values[row] for row in at) for values in (self.found, self.answers, self.gold))
         )
@@ -156,7 +156,7 @@ class CascadeDataset:
         return len(self.right)
 
     def rows(self, at: NDArray[np.intp]) -> "CascadeDataset":
-        """Return some of the questions."""
+        """Return the questions with these indices."""
         features = tuple(of_stage.rows(at) for of_stage in self.features)
         observed = None if self.seen is None else self.seen.rows(at)
         return CascadeDataset(features, self.right[at], self.quality[at], self.cost[at], observed)

@@ -78,7 +78,7 @@ class FeedForward(nn.Module):
         shape: Number of features of a question, of features of an arm, and of arms.
         hidden: Units of each hidden layer.
         dropout: Share of the units that are dropped in a step.
-        identity: Whether it has weights of the one-hot code of the arm.
+        identity: Whether it reads the one-hot code of the arm.
     """
 
     def __init__(
