@@ -1,5 +1,5 @@
-"""`/console`: pages for people, rendered by the service itself; what they do goes through the same handlers.
+"""`/console`: pages for people, rendered by the service; their actions go through the handlers of the API.
 
-A page needs the key that the API needs: a form keeps it in a cookie that scripts cannot read and other
-sites cannot send. There is no state besides the log, so that any replica answers.
+Pages need the same keys as the API: a login form stores the key in a cookie that scripts cannot read and
+other sites cannot send. All state is in the log, so that any replica answers.
 """

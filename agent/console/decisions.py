@@ -1,4 +1,4 @@
-"""Find decisions; show everything about one, verify it, ask why its arm, and label it."""
+"""Pages of decisions: search them; show a decision, verify it, explain its arm, and rate it."""
 
 import asyncio
 from dataclasses import replace
@@ -45,11 +45,11 @@ REASONS = {
     Mask.UNSUPPORTED: "its language model does not support what the request asked for",
     Mask.SEARCH_FAILED: "its search for this question had failed before the draw",
 }
-"""Why an arm could not be drawn, in words."""
+"""Reasons why an arm could not be drawn, as text."""
 
 
 class Filters(BaseModel):
-    """The fields of the form of filters that the API does not have, or has of another kind."""
+    """Fields of the filter form that the API lacks, or parses differently."""
 
     since: Moment | None = Field(default=None, description="Committed then or later.")
     until: Moment | None = Field(default=None, description="Committed by then.")
@@ -96,7 +96,7 @@ async def found(
 
 
 def _versions(point: DecisionPoint, chosen: int | None) -> list[Version]:
-    """Return the versions that the form offers: the newest, and the chosen one."""
+    """Return the versions that the form offers: the newest, and the chosen version."""
     listed = [version for version, _ in versions.page(point.store, PAGE)]
     if chosen is not None and all(version.version != chosen for version in listed):
         chosen_version = versions.find(point.store, chosen)
@@ -141,7 +141,7 @@ def _decision(request: Request, point: DecisionPoint, answer: StdlibJson[api.Dec
 async def passages(
     request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
-    """The texts of the passages of a decision, where the corpus has them."""
+    """The texts of a decision's passages that the corpus still has."""
     execution = (await api.record(point, caller, decision_id)).execution
     ids = () if execution is None else execution.passages
     try:
@@ -160,7 +160,7 @@ async def passages(
 async def verify(
     request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
-    """Whether the distribution and the draw can be computed again from the log."""
+    """Whether the distribution and the draw can be recomputed from the log."""
     verification = (await api.verify(point, caller, decision_id)).reply
     return page(request, "verification.html", one=verification)
 
@@ -183,7 +183,7 @@ async def why(
 async def label(
     request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
-    """Keep the judgement of the person who signed in as feedback, with the source of the key."""
+    """Store the rating of the signed-in person as feedback, with the source of the key."""
     fields = await read_form(request)
     given = fields.get("value", "")
     try:

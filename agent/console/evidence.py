@@ -1,4 +1,4 @@
-"""The gate's evidence along the log, with what one may do about it; several evaluations side by side."""
+"""The gate's evidence over time, with actions on candidates; evaluations side by side."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ router = pages()
 READ, OPERATE = require("read"), require("operate")
 
 NEWEST = 20
-"""Evaluations that are looked through for verdicts."""
+"""Newest evaluations that are searched for verdicts."""
 
 CARDS = 3
-"""Candidates whose evidence is shown."""
+"""Most candidates whose evidence is shown."""
 
 TOGETHER = 6
-"""Evaluations that can be compared."""
+"""Most evaluations in a comparison."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Judged:
 
     Attributes:
         name: Name of the candidate, as in the request.
-        version: Number, where it is a version or the recipe of one.
-        evaluation: That which judged it.
-        verdict: As `armwise.feedback.ope.gate.Verdict.document` returns it.
-        chart: The gain, its lower bound and the margin over time; None without decisions.
+        version: Number of the version that the name refers to, if it refers to one.
+        evaluation: The evaluation with the verdict.
+        verdict: The verdict, as `armwise.feedback.ope.gate.Verdict.document` returns it.
+        chart: The gain, its lower bound and the margin over time; None: there are no decisions.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Judged:
 
 
 async def judged(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
-    """Return the newest verdicts, and the evaluations that will give one."""
+    """Return the newest verdicts, and the evaluations of the gate that are still pending."""
     cards: dict[str, Judged] = {}
     newest = (await api.evaluations(point, caller, NEWEST)).reply.evaluations
     listed = [evaluation for evaluation in newest if evaluation.request.get("gate")]
@@ -79,7 +79,7 @@ def _version(name: str) -> int | None:
 
 
 def _report(evaluation: EvaluationResult) -> Report | None:
-    """Return the report of an evaluation; None where there is none, or it is of an earlier release."""
+    """Return the report of an evaluation; None: it has none, or that of an incompatible release."""
     try:
         return None if evaluation.result is None else Report.read(evaluation.result)
     except ValidationError:
@@ -87,13 +87,13 @@ def _report(evaluation: EvaluationResult) -> Report | None:
 
 
 def trail(verdict: Mapping[str, Any]) -> str | None:
-    """Return the chart of a verdict's evidence, as JSON for `console.js`; None without decisions."""
+    """Return the chart of a verdict's evidence, as JSON for `console.js`; None: there are no decisions."""
     points, figures = verdict.get("trail", ()), verdict["figures"]
     if not points or figures is None:
         return None
     margin = figures["margin"]
     low, gain = ([point[name] for point in points] for name in ("low", "gain"))
-    # the first bounds are far below all others, and would hide them
+    # the first bounds are far below the rest, and would flatten the chart
     settled = [*low[len(low) // 5 :], gain[-1], margin]
     series: list[dict[str, Any]] = [
         {"label": "estimated gain", "colour": "--grey", "values": gain},
@@ -107,12 +107,12 @@ def trail(verdict: Mapping[str, Any]) -> str | None:
 
 @router.get("/policies/gate", dependencies=[READ])
 async def gate(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
-    """The evidence of the gate, which is asked for again while an evaluation runs."""
+    """The evidence of the gate; the page reloads it while an evaluation runs."""
     return page(request, "gate.html", **deciding(point), **await judged(point, caller))
 
 
 def deciding(point: DecisionPoint) -> dict[str, Any]:
-    """Return the number of the served version, None for none, and the canaries by their versions."""
+    """Return the number of the served version, if any, and the canaries by their versions."""
     served, active = point.versions.version, point.versions.active
     return {
         "served": None if served is None else served.version,
@@ -122,7 +122,7 @@ def deciding(point: DecisionPoint) -> dict[str, Any]:
 
 @router.post("/policies/gate", dependencies=[OPERATE, ACTION])
 async def judge(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
-    """Have the gate judge a version: the evaluation that its promotion would ask for."""
+    """Have the gate judge a version, by the same evaluation as for a promotion."""
     number = valid(PathNumber, (await read_form(request)).get("version", ""))
     if await asyncio.to_thread(versions.find, point.store, number) is None:
         raise ApiError("version_not_found", f"there is no version {number}", "version")
@@ -142,7 +142,7 @@ async def compare(
     caller: RequestCaller,
     of: Numbers = [],  # noqa: B006
 ) -> Response:
-    """What several evaluations say of the same candidates."""
+    """The headline figures of the same candidates in two or more evaluations."""
     if len(set(of)) < 2:
         raise ApiError("invalid_value", "choose two evaluations or more, each by its box", "of")
     reports = await _reports(point, caller, sorted(set(of)))
@@ -164,7 +164,7 @@ async def compare(
 
 
 async def _reports(point: DecisionPoint, caller: Caller, numbers: Sequence[int]) -> list[tuple[int, Report]]:
-    """Return the reports of evaluations. Raises ApiError where one of them has none."""
+    """Return the reports of evaluations. Raises ApiError if an evaluation has none."""
     reports = []
     for number in numbers:
         evaluation = await api.read_result(point, caller, number)

@@ -1,7 +1,7 @@
-"""Why an arm: what each feature adds to its score, beyond what it adds to the runner-up's.
+"""Explain the drawn arm: the contribution of each feature to its score, minus that to the runner-up's.
 
-linear policies     exact: the mean of the reward is a sum over features; so are most of Vowpal Wabbit's
-every other policy  by leaving one feature out at a time, and computing the distribution again
+linear policies  exact: the expected reward is a sum over features; this includes most of Vowpal Wabbit's
+other policies   approximate: the distribution is recomputed with one feature left out at a time
 """
 
 from collections.abc import Mapping
@@ -18,23 +18,23 @@ from armwise.feedback.events import LABELS, OBSERVED, Context, Decision, Mode
 from armwise.feedback.registry import versions
 
 SHOWN = 12
-"""Contributions that are shown; the others are added up."""
+"""Number of contributions that are shown; the rest is summed."""
 
 MOST = 64
-"""Features that are left out in turn, largest first: each takes a distribution."""
+"""Most features that are left out in turn, largest first: each costs a computed distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why the drawn arm and not the runner-up.
+    """Why the drawn arm was preferred to the runner-up.
 
     Attributes:
         arm: The drawn arm.
-        runner_up: The most probable other one.
-        exact: Whether the contributions add up to the difference of the two arms' scores.
-        unit: What they are in.
-        contributions: Name and amount, largest first.
-        rest: Sum of those that are not shown; None where they do not add up.
+        runner_up: The most probable other arm.
+        exact: Whether the contributions sum to the difference of the two arms' scores.
+        unit: Unit of the contributions.
+        contributions: Names and amounts, largest first.
+        rest: Sum of the contributions that are not shown; None: they are not additive.
         total: Difference of the scores, or of the probabilities.
     """
 
@@ -48,7 +48,7 @@ class Explanation:
 
 
 async def explain(point: DecisionPoint, decision: Decision) -> Explanation:
-    """Return why a decision fell on its arm, by the policy that made it. Raises ApiError."""
+    """Explain a decision by the version of the policy that made it. Raises ApiError."""
     made_elsewhere = decision.policy in (LABELS, OBSERVED)
     if made_elsewhere or decision.mode in (Mode.FORCED, Mode.CONTINUED) or len(decision.arms) < 2:
         message = (
@@ -64,7 +64,7 @@ async def explain(point: DecisionPoint, decision: Decision) -> Explanation:
 
 
 def explained(policy: Policy, decision: Decision) -> Explanation:
-    """Return the contributions to a decision of its drawn arm against its most probable other arm."""
+    """Explain a decision by a policy: its drawn arm against the most probable other arm."""
     drawn = decision.arms.index(decision.drawn)
     others = np.array(decision.probabilities)
     others[drawn] = -1.0

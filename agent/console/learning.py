@@ -1,4 +1,4 @@
-"""Is it learning? What was served over decisions, beside its alternatives; shares by kind of question."""
+"""The panel "Is it learning?": the served reward and its alternatives over time, and shares by kind."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from armwise.agent.serving import DecisionPoint
 from armwise.feedback.training_log import raters, rollups
 
 NEWEST = 1000
-"""Explored decisions whose kinds are counted."""
+"""Number of newest explored decisions whose kinds are counted."""
 
 
 def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
-    """Return what the panel shows to a caller; this reads the log."""
+    """Read the values of the panel for a caller from the log."""
     config = point.config
     curve = read_curve(
         point.store,
@@ -59,11 +59,11 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
 def charts(curve: LearningCurve, marks: Sequence[int], known: Mapping[str, int]) -> dict[str, str]:
     """Return the charts over decisions, as JSON for `console.js`.
 
-    The picture of rewards holds all estimates and the band of what was served; the band of what was hardly
-    drawn leaves it.
+    The range of the chart of rewards covers all estimates, and the intervals of the served reward; wide
+    intervals of rarely drawn arms may exceed it.
 
     Args:
-        curve: The course of learning.
+        curve: The learning curve.
         marks: Decisions at which something changed, in order.
         known: Numbers of the colours of arms.
     """

@@ -1,4 +1,4 @@
-"""What operators do and look at: arms, evaluations and warm starts."""
+"""Pages for operators: arms, evaluations and warm starts."""
 
 import asyncio
 from collections.abc import Mapping
@@ -32,14 +32,14 @@ TRIGGERS = {
     registry_runs.Trigger.FIRST: "the first start",
     registry_runs.Trigger.RESUMED: "a start after the last one failed, or its process died",
 }
-"""What started a warm start, in words."""
+"""Triggers of a warm start, as text."""
 
 STATUSES = {
     registry_runs.RunState.ASKED: "requested",
     registry_runs.RunState.NOTHING_NEW: "nothing new to learn",
     registry_runs.RunState.ABANDONED: "abandoned: its process died",
 }
-"""The status of a warm start in words, where its name is none."""
+"""States of a warm start as text, if their names need explanation."""
 
 INPUTS = {
     "join": "rule of the join",
@@ -51,14 +51,14 @@ INPUTS = {
     "lots": "labels by source",
     "labels": "labels inserted",
 }
-"""Names of the inputs of a warm start, where their own need words."""
+"""Labels of the inputs of a warm start, if their names need explanation."""
 
 
 @router.get("/arms", dependencies=[USE])
 async def live(
     request: Request, point: RequestPoint, caller: RequestCaller, by: str | None = None
 ) -> Response:
-    """The live arms: what they are, how they do, what they are worth by kind of question, their switches."""
+    """The live arms: their specs, health, estimated reward by kind of question, and switches."""
     reply = (await arms.arms(point)).reply
     health = {arm.name: point.decider.health.state(arm.name) for arm in reply.arms}
     figures, colour_numbers = await asyncio.to_thread(_last_day, point)
@@ -129,7 +129,7 @@ async def evaluation(
 
 @router.get("/evaluations/{number}/report", dependencies=[READ])
 async def report(point: RequestPoint, caller: RequestCaller, number: PathNumber) -> Response:
-    """The report of an evaluation, which runs no script."""
+    """The report of an evaluation, as a page without scripts."""
     return await evaluations.report(point, caller, number)
 
 
@@ -175,7 +175,7 @@ async def run(request: Request, point: RequestPoint, number: PathNumber) -> Resp
 
 
 def without_trails(found: Any) -> Any:
-    """Return the result of a step without the trails of verdicts, which the page of the gate draws.
+    """Return the result of a step without the trails of verdicts, which the gate's page shows as charts.
 
     >>> without_trails({"recipe:3": {"promote": True, "trail": [{"at": 0.0}]}})
     {'recipe:3': {'promote': True}}

@@ -69,7 +69,7 @@ async def overview(
     agreement: Agreement,
     window: str = "24h",
 ) -> Response:
-    """What was asked, earned and spent in a window."""
+    """Requests, rewards and costs in a window."""
     if window not in WINDOWS:
         raise ApiError(
             "invalid_value", f"window {window!r}: one of {', '.join(WINDOWS)} was expected", "window"
@@ -148,10 +148,10 @@ def choose_window(name: str, now: float, first: int | None) -> Window:
     """Return a window that ends now.
 
     Args:
-        name: One of `WINDOWS`.
+        name: Name from `WINDOWS`.
         now: Seconds since the epoch.
-        first: Start of the first minute or hour with a decision, before which the window does not begin;
-            None: the log is empty.
+        first: Start of the first minute or hour with a decision, the earliest start of the window; None: the
+            log is empty.
 
     >>> choose_window("24h", 1_000_000.0, None).step, choose_window("all", 36_000_000.0, 0).step
     (480, 201600)
@@ -171,9 +171,9 @@ def figures(some: rollups.Sums, n: float, rule: RewardRule, floor: float) -> dic
     """Return counts, means and the estimates of reward of some rows of a window.
 
     Args:
-        some: The rows of one arm, or of all.
+        some: The rows of an arm, or all rows.
         n: Number of rewards in the window.
-        rule: Has the prices of costs, and the range of rewards.
+        rule: Prices of costs, and the range of rewards.
         floor: Least probability of an eligible arm.
     """
     total = some.total()
@@ -211,7 +211,7 @@ def at_random(rows: rollups.Sums, rule: RewardRule, floor: float) -> tuple[float
 
 
 def latencies(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Return the median, 95th and 99th percentile of each stage, in milliseconds; empty without turns."""
+    """Return the median, 95th and 99th percentile of each stage with turns, in milliseconds."""
     return {
         stage: (1000 * np.quantile(values, (0.5, 0.95, 0.99))).tolist()
         for stage, values in seconds.items()

@@ -1,4 +1,4 @@
-"""Pages of the console: rendering, and a page for every failure."""
+"""Rendering of the console's pages, including a page for every failure."""
 
 import functools
 import logging
@@ -90,7 +90,7 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
     """Render a template; for a request of htmx, only its live part.
 
     Args:
-        request: The request, which has passed the guard.
+        request: A request that has passed the guard.
         template: Name of the template.
         status: Status of the response.
         values: Variables of the template; texts are escaped.
@@ -223,7 +223,7 @@ async def _know_point(request: Request, point: RequestPoint) -> None:
 
 
 def pages() -> APIRouter:
-    """Return a router of pages, which the API's document leaves out."""
+    """Return a router of pages, which are left out of the OpenAPI document."""
     dependencies = [Depends(_know_point)]
     return APIRouter(
         prefix=CONSOLE, route_class=PageRoute, dependencies=dependencies, include_in_schema=False
@@ -260,5 +260,5 @@ def valid(model: Any, values: object) -> Any:
 
 
 def colours(point: DecisionPoint) -> dict[str, int]:
-    """Read the arms from the log, and return the number of each one's colour, the same on every page."""
+    """Read the arms from the log, and return the number of each arm's colour, which all pages share."""
     return {name: number % COLOURS for number, name in enumerate(arm_sets.defined(point.store))}

@@ -1,19 +1,19 @@
-"""The report of a period: what was served, its rewards and savings, and changes; from a log or a file.
+"""The report of a period: decisions, rewards, savings, and changes; from a log or a file.
 
 Rewards are compared as on the overview of the console: with a uniform choice, and with each single arm on the
 decisions for which it was eligible. Dollars and seconds are compared in the same way with always using the
-dearest arm. That arm is selected from the data, so its intervals have the joint level of all arms. The range
-of costs is their observed maximum.
+most expensive arm. That arm is selected from the data, so its intervals have the joint level of all arms. The
+range of costs is their observed maximum.
 
-A policy that sees no question can reach every point between two arms, by drawing one of them with a fixed
-probability. So the arms and the lines between them are possible without learning, and the mix with the reward
-of what was served shows what learning saved at equal quality. An alternative counts as equally good if the
-interval of its lead excludes a loss beyond `EQUAL` of the range of rewards. All these intervals hold jointly
-(Bonferroni), and at every look. The mix is selected from the data, among all pairs and shares, so its
-interval is the weighted mean of those of its arms: if these hold, it holds for every mix.
+A policy without features can reach every point between two arms, by drawing one of them with a fixed
+probability. So the arms and the lines between them are possible without learning, and the mix with the same
+reward as the served policy shows what learning saved at equal quality. An alternative counts as equally good
+if the interval of its lead excludes a loss beyond `EQUAL` of the range of rewards. All these intervals hold
+jointly (Bonferroni), and are anytime-valid. The mix is selected from the data, among all pairs and shares, so
+its interval is the weighted mean of those of its arms: if these hold, it holds for every mix.
 
 A file is an export, or the converted log of another system. It has only decisions and their outcomes, without
-promotions, alarms or verdicts. Its least propensity stands for the exploration floor, which bounds weights.
+promotions, alarms or verdicts. Its least propensity replaces the exploration floor, which bounds weights.
 """
 
 from collections import deque
@@ -71,7 +71,7 @@ FIGURES = 4
 """Number of intervals of each alternative: its reward, its cost, and the lead in both."""
 
 FLOOR = 0.05
-"""Least propensity if no decision among several arms has a recorded one."""
+"""Least propensity to assume if no decision between arms has a recorded propensity."""
 
 
 class NothingServedError(ValueError):
@@ -80,13 +80,13 @@ class NothingServedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Savings compared with always using one arm.
+    """Savings compared with always using an arm.
 
     Attributes:
         n: Answers of the comparison: those for which the arm was eligible.
         each: Savings per answer, negative if more was spent.
         low: Lower end of the interval of `each`.
-        high: Upper end.
+        high: Upper end of the interval of `each`.
     """
 
     n: int
@@ -106,7 +106,7 @@ class ArmFigures:
 
     Attributes:
         name: Name of the arm.
-        decisions: Turns that drew or forced it.
+        decisions: Number of turns that drew it, or were forced to it.
         share: Share of the explored turns, in [0, 1].
         usd: Mean dollars of its answers, if there are any.
         seconds: Mean seconds of its answers, if there are any.
@@ -123,7 +123,7 @@ class ArmFigures:
 
 @dataclass(frozen=True, slots=True)
 class KindGain:
-    """What was served for a kind of question, compared with the best single arm of the period.
+    """The served policy on a kind of question, compared with the best single arm of the period.
 
     Attributes:
         name: Value of the feature that defines the kind.
@@ -159,7 +159,7 @@ class Kinds:
 
 @dataclass(frozen=True, slots=True)
 class RawMean:
-    """Mean reward of an arm on the decisions that drew it; a biased estimate, as others selected these.
+    """Mean reward of an arm on the decisions that drew it; biased, since the policy selected these decisions.
 
     Attributes:
         name: Name of the arm.
@@ -177,7 +177,7 @@ class CurvePoint:
     """A point of the cost-quality curve.
 
     Attributes:
-        name: The arm; None: what was served.
+        name: The arm; None: the served policy.
         n: Rewarded decisions of the estimate.
         reward: Reward per decision.
         reward_interval: Interval of `reward`.
@@ -195,20 +195,20 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class AtEqualQuality:
-    """What was served, compared with an alternative by cost and reward.
+    """The served policy, compared with an alternative by cost and reward.
 
     Attributes:
         shares: Arms of the alternative, each with its probability.
         n: Rewarded decisions of the comparison.
-        lead: Reward per decision of what was served, minus that of the alternative.
+        lead: Reward per decision of the served policy, minus that of the alternative.
         low: Lower end of the lead.
         high: Upper end of the lead.
-        saved: Cost per answer of the alternative, minus that of what was served.
+        saved: Cost per answer of the alternative, minus that of the served policy.
         saved_low: Lower end of the savings.
         saved_high: Upper end of the savings.
         margin: Loss up to which two rewards count as equal.
-        more: Further decisions needed at least to decide whether the cheaper one is as good; None: it is
-            decided, or takes more than the forecast covers.
+        more: Least number of further decisions to decide whether the cheaper one is as good; None: it is
+            decided, or takes more than can be forecast.
     """
 
     shares: tuple[tuple[str, float], ...]
@@ -224,7 +224,7 @@ class AtEqualQuality:
 
     @property
     def served_saves(self) -> bool:
-        """Whether what was served is shown to be cheaper and as good."""
+        """Whether the served policy is shown to be cheaper and as good."""
         return self.saved_low > 0.0 and self.low >= -self.margin
 
     @property
@@ -261,25 +261,25 @@ class Period:
     Attributes:
         since: Begin, seconds since the epoch.
         until: End, seconds since the epoch.
-        whole: What was served, compared with its alternatives.
+        whole: The served policy, compared with its alternatives.
         arms: Figures of each arm, the most drawn first.
         feature: The feature whose values are the kinds; empty if there is none.
         kinds: Shares of the arms by kind of question.
         gains: Comparison with the best single arm by kind of question, the largest lead first.
         stretches: The learning curve of the period.
         dearest: The arm with the largest estimated cost, if costs can be compared.
-        usd: Dollars saved compared with that arm, if any were charged.
-        seconds: Seconds saved compared with that arm, if they were measured.
+        usd: Dollars saved compared with that arm, if dollars were charged.
+        seconds: Seconds saved compared with that arm, if seconds were measured.
         spent_usd: Dollars charged.
         changes: Changes, each with its time, in order.
         held: Candidates that the gate held, each with its time and reasons, in order.
-        curve: Cost and reward of what was served and of each arm; empty without costs.
+        curve: Cost and reward of the served policy and of each arm; empty: there are no costs.
         equal: Comparisons by cost and reward with each arm, and with the cheapest mix that is as good.
         without: Explored decisions without a recorded propensity, which comparisons leave out.
         raw: Raw means of the arms, if decisions lack propensities.
         source: The file that was read; empty: the log of a service.
         notes: Remarks on the log; a sentence each.
-        doubt: Why the recorded propensities cannot be trusted; empty if the audit passes.
+        doubt: Why the recorded propensities cannot be trusted; empty: they pass the audit.
     """
 
     since: float
@@ -325,7 +325,7 @@ def read_period(
         store: The log.
         config: The configuration of its decision point.
         since: Begin, seconds since the epoch.
-        until: End; a decision at this time is not part of it.
+        until: End, exclusive.
         on_progress: Called with the progress.
         ranks: Whether actions come with each request, so that single arms cannot be compared.
 
@@ -479,7 +479,7 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
     Args:
         path: The file.
         since: Begin, seconds since the epoch.
-        until: End; a decision at this time is not part of it.
+        until: End, exclusive.
         on_progress: Called with the progress.
 
     Raises:
@@ -545,9 +545,9 @@ class Turns(Served):
         decisions: The decisions.
 
     Attributes:
-        usd: Dollars of each answer, NaN without one, shape (n,).
-        seconds: Seconds of each answer, NaN without one, shape (n,).
-        reward: Reward of each explored and settled turn, NaN without one, shape (n,).
+        usd: Dollars of each answer, NaN for turns without an answer, shape (n,).
+        seconds: Seconds of each answer, NaN for turns without an answer, shape (n,).
+        reward: Reward of each explored and settled turn, NaN if it has none, shape (n,).
     """
 
     def __init__(self, decisions: Decisions) -> None:
@@ -575,7 +575,7 @@ class Turns(Served):
 
     @override
     def sums(self, rows: Flags, target: Floats, values: Floats | None = None) -> Weighted:
-        """Return weighted sums of `values`, by default the rewards; turns without a value are left out."""
+        """Return weighted sums of `values` (None: the rewards); turns without a value are left out."""
         values = self.reward if values is None else values
         rows = rows & (self.explored > 0) & ~np.isnan(values) & ~np.isnan(self._weight)
         r, w = values[rows], (self._weight * target)[rows]
@@ -585,7 +585,7 @@ class Turns(Served):
 
     @property
     def costs(self) -> Floats | None:
-        """Dollars of each answer, or seconds if no dollars were charged, shape (n,); None without either."""
+        """Dollars of each answer, or seconds if no dollars were charged, shape (n,); None: all are 0."""
         for values in (self.usd, self.seconds):
             if np.nansum(values) > 0.0:
                 return values
@@ -599,7 +599,7 @@ class Turns(Served):
     def gains(
         self, kinds: Mapping[str, Integers], arm: str, floor: float, rewards: Interval
     ) -> tuple[KindGain, ...]:
-        """Compare what was served with an arm on the decisions of each kind; the largest lead comes first.
+        """Compare the served policy with an arm on the decisions of each kind; the largest lead comes first.
 
         Args:
             kinds: Positions of the decisions of each kind.
@@ -617,9 +617,9 @@ class Turns(Served):
         return tuple(sorted(gains, key=lambda gain: (-gain.beside.lead, gain.name)))
 
     def savings(self, names: Sequence[str], floor: float) -> tuple[str | None, Saving | None, Saving | None]:
-        """Return the dearest arm, and the dollars and seconds saved compared with always using it.
+        """Return the most expensive arm, and the dollars and seconds saved compared with always using it.
 
-        The dearest arm has the largest estimate of dollars per answer, or of seconds if none were charged.
+        That arm has the largest estimate of dollars per answer, or of seconds if no dollars were charged.
         """
         if (values := self.costs) is None:
             return None, None, None
@@ -695,7 +695,7 @@ class Turns(Served):
 def trace_curve(
     turns: Turns, names: Sequence[str], floor: float, rewards: Interval
 ) -> tuple[CurvePoint, ...]:
-    """Return the points of what was served, which comes first, and of each arm; empty without costs.
+    """Return the points of the served policy, which comes first, and of each arm; empty without costs.
 
     Args:
         turns: The turns of the period.
@@ -728,7 +728,7 @@ def trace_curve(
 def at_equal_quality(
     turns: Turns, points: Sequence[CurvePoint], floor: float, rewards: Interval
 ) -> tuple[AtEqualQuality, ...]:
-    """Compare what was served with each single arm, and with the cheapest mix that is as good.
+    """Compare the served policy with each single arm, and with the cheapest mix that is as good.
 
     Args:
         turns: The turns of the period.
@@ -751,7 +751,7 @@ def at_equal_quality(
 def cheapest_mix(
     served: CurvePoint, arms: Sequence[CurvePoint]
 ) -> tuple[tuple[str, float], tuple[str, float]] | None:
-    """Return the cheapest mix of two arms with the estimated reward of what was served, if there is one.
+    """Return the cheapest mix of two arms with the estimated reward of the served policy, if there is one.
 
     >>> ends = (0.0, 1.0)
     >>> points = [CurvePoint("a", 9, 0.4, ends, 1.0, ends), CurvePoint("b", 9, 0.8, ends, 9.0, ends)]
@@ -778,10 +778,10 @@ def _beside(
     level: float,
     pairs: int,
 ) -> AtEqualQuality | None:
-    """Compare what was served with an arm, or a mix of two, on the turns for which both were eligible.
+    """Compare the served policy with an arm, or a mix of two, on the turns for which these were eligible.
 
-    The interval of an arm on all its turns holds at `level`. On the fewer turns of a mix there is a further
-    interval for each of the `pairs`, which share the error probability of one.
+    The interval of an arm on all its turns holds at `level`. The intervals on the fewer turns of a mix, for
+    each of the `pairs`, share the error probability of one interval.
     """
     costs = turns.costs
     assert costs is not None
@@ -790,7 +790,7 @@ def _beside(
         rows = rows & turns.having(arm)
 
     def leads(values: Floats, possible: Interval) -> tuple[int, list[float]] | None:
-        """Return the compared turns, and the lead of what was served with the ends of its interval."""
+        """Return the number of compared turns, and the lead of the served policy with its interval."""
         n, parts = 0, list[Floats]()
         for arm, share in shares:
             is_whole = bool((rows == turns.having(arm)).all())
@@ -819,10 +819,10 @@ def _beside(
 
 
 def _more(lead: float, half: float, margin: float, n: int) -> int | None:
-    """Return how many more decisions are needed at least to show that the cheaper one is as good.
+    """Return the least number of further decisions to show that the cheaper alternative is as good.
 
     Args:
-        lead: Reward of the cheaper one, minus that of the other.
+        lead: Reward of the cheaper alternative, minus that of the other.
         half: Half the width of the interval of the lead.
         margin: Loss up to which two rewards count as equal.
         n: Decisions so far.

@@ -1,7 +1,7 @@
-"""A period as a page to forward and as a short text: what was served, earned, saved and changed.
+"""The report of a period as an HTML page and as a short text.
 
-Both are read by people who do not know the product: terms are explained on the page, and every figure that is
-an estimate stands with its interval.
+Both are for people who do not know the product: the page explains its terms, and gives every estimate with
+its interval.
 """
 
 from collections.abc import Sequence
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CHARS = 900
-"""Characters of the short text at most."""
+"""Most characters of the short text."""
 
 NAME_CHARS = 40
-"""Characters of a name in it at most."""
+"""Most characters of a name in the short text."""
 
 SHOWN = 4
-"""Arms that it names at most."""
+"""Most arms that the short text names."""
 
 MOST_UNKNOWN = 5
-"""Open questions that are listed at most, the nearest to an answer first."""
+"""Most open questions that are listed, the nearest to an answer first."""
 
 HOUR, MINUTE = 3600.0, 60.0
 
 SUBJECT = "What was served"
 
 DOUBTFUL = "The propensities on record fail the audit, so the estimates below are wrong."
-"""Begin of the summary where they do."""
+"""Start of the summary if the audit fails."""
 
 
 def write_text(period: Period) -> str:
     """Return a text of at most `MOST_CHARS` characters, for a chat.
 
-    `&`, `<` and `>` are written as entities, so that a name mentions no channel and forges no link in Slack.
+    `&`, `<` and `>` are escaped, so that names cannot mention a channel or forge a link in Slack.
     """
     whole = period.whole
     lines = [f"*Armwise, {_from_to(period)}*"]
@@ -64,11 +64,11 @@ def write_text(period: Period) -> str:
 
 
 def write_page(period: Period, command: str) -> str:
-    """Return the page of a period as HTML without a resource of another file.
+    """Return the page of a period as self-contained HTML.
 
     Args:
         period: The period.
-        command: The command that makes it again.
+        command: The command that reproduces the page.
     """
     pictures = {}
     if any(stretch.served for stretch in period.stretches):
@@ -107,7 +107,7 @@ def write_page(period: Period, command: str) -> str:
 
 
 def summary_in_words(period: Period) -> str:
-    """Return what is known of what was served, in one sentence or two."""
+    """Return a summary of the served policy's rewards, in one or two sentences."""
     doubt = f"{DOUBTFUL} " if period.doubt else ""
     if not period.without:
         return doubt + summarise_served(period.whole, SUBJECT)
@@ -127,7 +127,7 @@ def summary_in_words(period: Period) -> str:
 
 
 def equal_in_words(period: Period) -> str:
-    """Return what was saved at equal quality, in a sentence; empty where nothing is shown."""
+    """Return the savings at equal quality as a sentence; empty: none are significant."""
     written = dollars if period.spent_usd > 0.0 else duration
     better = [comparison for comparison in period.equal if comparison.alternative_saves]
     if better:
@@ -149,7 +149,7 @@ def equal_in_words(period: Period) -> str:
 
 
 def gain_in_words(one: KindGain) -> str:
-    """Return whether a kind of question gains from what was served.
+    """Return whether a kind of question gains from the served policy, as text.
 
     >>> alternative = Alternative("small", 100, 0.5, (0.4, 0.6), 0.1, 0.05, 0.15, None)
     >>> gain_in_words(KindGain("pro", alternative))
@@ -165,7 +165,7 @@ def gain_in_words(one: KindGain) -> str:
 
 
 def savings_in_words(period: Period) -> str:
-    """Return what was saved beside the dearest arm in a sentence; empty where it cannot be compared."""
+    """Return the savings compared with the most expensive arm as a sentence; empty: they are unknown."""
     parts = []
     for saving, written in ((period.usd, dollars), (period.seconds, duration)):
         if saving is not None:
@@ -189,7 +189,7 @@ def _saved(saving: Saving, written: Any) -> str:
 
 
 def unknowns(period: Period) -> list[str]:
-    """Return what is not known yet, a sentence each with how many more decisions it takes at least."""
+    """Return the open questions as sentences, each with the least number of further decisions it takes."""
     whole = period.whole
     if period.without and period.without == whole.explored:
         return ["what other choices would have earned: each draw needs its probability on record."]
@@ -231,7 +231,7 @@ def _rank(period: Period) -> str:
 
 
 def _role(period: Period, alternative: Alternative) -> str:
-    """Return what an alternative is beside its name."""
+    """Return the roles of an alternative, such as the best single arm, as text."""
     best = period.whole.best
     roles = [
         role
@@ -245,7 +245,7 @@ def _role(period: Period, alternative: Alternative) -> str:
 
 
 def dollars(amount: float, beside: float = 0.0) -> str:
-    """Return an amount in dollars, with two digits that count where it and another one are small.
+    """Return an amount in dollars; if it and `beside` are small, with two significant digits.
 
     >>> dollars(1234.5), dollars(0.01234), dollars(0.0), dollars(-2.5)
     ('$1,234.50', '$0.012', '$0', '-$2.50')
@@ -261,7 +261,7 @@ def dollars(amount: float, beside: float = 0.0) -> str:
 
 
 def duration(seconds: float, beside: float = 0.0) -> str:
-    """Return a duration in the largest unit of which there is one in it, or in another one.
+    """Return a duration in the largest unit that it, or `beside`, reaches.
 
     >>> duration(0.25), duration(75.0), duration(9000.0), duration(-90.0)
     ('0.25 s', '1.2 min', '2.5 h', '-1.5 min')
@@ -287,7 +287,7 @@ def _short(name: str) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """Return the begin of a text that is too long.
+    """Return a text, cut to a length.
 
     >>> _cut("a long text", 8), _cut("short", 8)
     ('a long …', 'short')
@@ -304,7 +304,7 @@ def _colours(period: Period) -> dict[str, str]:
 
 
 def _draw_rewards(period: Period) -> "Figure":
-    """Draw the reward of what was served with its band, and its alternatives as lines."""
+    """Draw the reward of the served policy with its band, and its alternatives as lines."""
     figure, axes = _figure()
     rows = [stretch for stretch in period.stretches if stretch.served]
     best = period.whole.best
@@ -331,7 +331,7 @@ def _draw_rewards(period: Period) -> "Figure":
 
 
 def _draw_shares(period: Period) -> "Figure":
-    """Draw the shares of the arms, stacked."""
+    """Draw the stacked shares of the arms."""
     figure, axes = _figure()
     rows = [stretch for stretch in period.stretches if stretch.shares]
     colours = _colours(period)

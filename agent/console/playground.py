@@ -1,4 +1,4 @@
-"""Ask from the browser: one arm that the policy draws, a named one, or all of them side by side."""
+"""Ask from the browser: the arm that the policy draws, a named arm, or all arms side by side."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ async def _signed_in(request: Request) -> None:
 
 
 answers = APIRouter(prefix=CONSOLE, include_in_schema=False)
-"""What scripts of a page read: failures are those of the API."""
+"""Routes for scripts of a page; failures are answered as by the API."""
 
 
 @router.get("/playground", dependencies=[DECIDE])
@@ -57,7 +57,7 @@ async def ask(request: Request, point: RequestPoint, caller: RequestCaller, body
 async def asked(
     request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
-    """What was decided for a question that was answered, and the buttons that judge it."""
+    """The decision behind an answer, and buttons to rate it."""
     record = (await api.decision(point, caller, decision_id)).reply
     arms, metrics = await asyncio.to_thread(colours, point), point.config.reward.metrics
     return page(request, "asked.html", one=record, colours=arms, metrics=metrics)

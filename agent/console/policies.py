@@ -1,6 +1,6 @@
 """Policies: versions by recipe, the timeline, a comparison of two versions, and actions with their effects.
 
-a row of a recipe or a version --link--> what will happen, and the field for the reason --form--> done
+a row of a recipe or a version --link--> the consequences, and a field for the reason --form--> done
 """
 
 import asyncio
@@ -54,13 +54,13 @@ router = pages()
 READ, OPERATE = require("read"), require("operate")
 
 PAGE = 50
-"""Recipes, rows of the timeline, and versions of a recipe on a page."""
+"""Recipes, rows of the timeline, or versions of a recipe per page."""
 
 COMPARED = 1000
-"""Newest decisions for which two versions are compared."""
+"""Number of newest decisions on which two versions are compared."""
 
 DIFFERENT = 20
-"""Questions shown: those on which two versions differ most."""
+"""Number of questions shown, those on which two versions differ most."""
 
 BESIDE = 20
 """Versions around each compared version in its recipe that are offered for comparison."""
@@ -100,11 +100,11 @@ class RecipeRow:
         newest: Newest version of the recipe.
         count: Number of its versions.
         configured: Whether it is the configured recipe.
-        run: The warm start that it comes from, if any.
+        run: The warm start that published it, if any.
         promotion: Newest promotion of the recipe under this configuration, if any.
         serving: Version of the recipe that decides now, if any.
         canaries: Versions of the recipe that are canaries, with their shares of the traffic.
-        problem: Why it cannot be served here; empty if it can.
+        problem: Why it cannot be served here; empty: it can.
     """
 
     digest: str
@@ -134,10 +134,10 @@ async def overview(
     recipe: RecipeDigest = None,
     earlier: PageBefore = None,
 ) -> Response:
-    """The recipes, the timeline of what was promoted and rolled back, and what the gate knows.
+    """The recipes, the timeline of promotions and rollbacks, and the newest verdicts of the gate.
 
-    `before` is the page of the recipes, `until` that of the timeline, `earlier` that of the versions of the
-    `recipe` which is open.
+    `before` pages through the recipes, `until` through the timeline, and `earlier` through the versions of
+    the expanded `recipe`.
     """
     state = (await policies.policy(point, agreement)).reply
     judgements = await evidence.judged(point, caller)
@@ -165,7 +165,7 @@ async def overview(
 
 @router.get("/policies/versions", dependencies=[READ])
 async def of_recipe(request: Request, point: RequestPoint, recipe: RecipeDigest) -> Response:
-    """The newest versions of a recipe, for its row on the page that is opened."""
+    """The newest versions of a recipe, for its expanded row on the page."""
     opened = await asyncio.to_thread(read_versions, point, recipe or "", None)
     return page(request, "versions.html", opened=opened, **evidence.deciding(point))
 
@@ -201,7 +201,7 @@ def recipe_rows(point: DecisionPoint, before: int | None, recipe: str | None = N
 
 
 def explain_unserved(version: Version, point: DecisionPoint) -> str:
-    """Return why a version cannot be served here; empty if it can."""
+    """Return why a version cannot be served here; empty: it can."""
     try:
         Recipe.of(version, point.config.reward)
     except PolicyError as error:
@@ -238,7 +238,7 @@ def _timeline(point: DecisionPoint, until: int | None) -> dict[str, Any]:
 
 @router.get("/policies/act", dependencies=[OPERATE])
 async def consider(request: Request, point: RequestPoint, action: Act, version: VersionNumber) -> Response:
-    """What an action will do, in a sentence or more, before it is done, and the field for its reason."""
+    """The consequences of an action, to confirm with a reason."""
     chosen = await _version(point, version)
     problem = explain_unserved(chosen, point)
     if problem and action in (Act.PROMOTE, Act.CANARY, Act.ROLLBACK, Act.JUDGE):
@@ -265,7 +265,7 @@ async def consider(request: Request, point: RequestPoint, action: Act, version: 
 
 @router.get("/policies/verdict", dependencies=[OPERATE])
 async def verdict(request: Request, point: RequestPoint, version: VersionNumber) -> Response:
-    """What the gate says of a version, which is asked for again while it judges."""
+    """The verdict of the gate on a version; the page reloads it while the gate judges."""
     chosen = await _version(point, version)
     return page(request, "verdict.html", version=version, opinion=await _opinion(point, chosen))
 
@@ -285,15 +285,15 @@ class Situation:
     Attributes:
         version: The version.
         newest: The newest version of its recipe.
-        served: Number of the version that decides, if there is one.
-        canaries: Numbers of the canaries.
+        served: Number of the version that decides, if any.
+        canaries: Version numbers of the canaries.
         pinned: Number of the version that a rollback has pinned, if any.
         arms_added: Arms that its recipe would make live.
         arms_removed: Live arms that its recipe lacks.
         is_automatic: Whether it is a canary that the service began.
         is_active: Whether its recipe is active.
         was_active: Whether its recipe is or was active.
-        after: Number of the newest promotion, rollback or canary; 0 for none.
+        after: Number of the newest promotion, rollback or canary; 0: there is none.
     """
 
     version: Version
@@ -387,7 +387,7 @@ def described(version: Version) -> str:
 
 @dataclass(frozen=True)
 class Opinion:
-    """The gate's judgement of a version against what is served now.
+    """The gate's judgement of a version against the served policy.
 
     Attributes:
         evaluation: The newest evaluation that judges the version, if there is one.
@@ -406,7 +406,7 @@ class Opinion:
 
 
 async def _opinion(point: DecisionPoint, version: Version) -> Opinion | None:
-    """Return the gate's judgement of a version; None: its recipe is active, so that it needs none."""
+    """Return the gate's judgement of a version; None: its recipe is active, and needs no judgement."""
     active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
     if active.recipe == version.recipe:
         return None
@@ -426,7 +426,7 @@ def _read_opinion(point: DecisionPoint, version: int, active: ActivePolicy) -> O
 
 @router.post("/policies", dependencies=[OPERATE, ACTION])
 async def choose(request: Request, point: RequestPoint, agreement: Agreement) -> Response:
-    """Promote a version, roll back to it, make it a canary or end that; the reason is part of the record."""
+    """Promote a version, roll back to it, or begin or end its canary; the reason is recorded."""
     fields = await read_form(request)
     version, reason = valid(PathNumber, fields.get("version", "")), fields.get("reason", "")
     if "after" in fields:
@@ -454,7 +454,7 @@ async def choose(request: Request, point: RequestPoint, agreement: Agreement) ->
 
 
 async def _require_unchanged(point: DecisionPoint, after: int) -> None:
-    """Check that the state is the one whose consequences the operator saw. Raises ApiError."""
+    """Check that the state has not changed since the operator saw the consequences. Raises ApiError."""
     active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
     if active.seq != after:
         message = "what is served was changed while this was read: go back, and read what it will do now"
@@ -465,7 +465,7 @@ async def _require_unchanged(point: DecisionPoint, after: int) -> None:
 async def differences(
     request: Request, point: RequestPoint, caller: RequestCaller, one: PageBefore, other: PageBefore
 ) -> Response:
-    """Where two versions differ on those of the newest decisions that the caller may see."""
+    """Differences of two versions on the newest decisions that the caller may see."""
     pair = [await _version(point, number or 0) for number in (one, other)]
     newest = await asyncio.to_thread(point.store.newest, COMPARED, features=True)
     logged = [decision for decision in newest if caller.reads(decision.id)]
@@ -497,7 +497,7 @@ def _by_ids(point: DecisionPoint, decision: Decision) -> Decision:
 
 
 def _comparable(point: DecisionPoint, pair: Sequence[Version]) -> list[Version]:
-    """Return the versions to compare with, newest first: each recipe's newest, and those near the pair."""
+    """Return the versions to offer, newest first: each recipe's newest, and neighbours of the pair."""
     listed = {row.newest.version: row.newest for row in versions.recipes(point.store, PAGE)}
     for chosen in pair:
         beside = versions.page(point.store, BESIDE, chosen.version + BESIDE // 2, chosen.recipe)
@@ -510,7 +510,7 @@ def differing(
 ) -> list[tuple[float, Decision, Any, Any]]:
     """Return the total variation distance of two policies on each decision, largest first.
 
-    Each distance comes with the decision and both distributions, without the floor.
+    Each distance comes with the decision and both distributions, before the floor is mixed in.
     """
     rows = []
     for decision in logged:

@@ -70,7 +70,7 @@ def report(
 
 
 def _of_log(config: Path, point: str, since: str | None, until: str | None) -> tuple[Period, list[str]]:
-    """Return the report of the log of a service, and the command that makes it again, but for the page."""
+    """Return the report of a service's log, and the command that reproduces it, without `-o`."""
     end = time.time() if until is None else moment("--until", until).timestamp()
     begin = read_begin(since or WEEK, end)
     whole, settings = with_log(config, point)
@@ -85,9 +85,9 @@ def _of_log(config: Path, point: str, since: str | None, until: str | None) -> t
 
 
 def _of_file(path: Path, since: str | None, until: str | None) -> tuple[Period, list[str]]:
-    """Return the report of a file, and the command that makes it again, but for the page."""
+    """Return the report of a file, and the command that reproduces it, without `-o`."""
     first, last = measure_span(path)
-    # the last decision is part of it, and an end is left out
+    # the end is exclusive, and the last decision is included
     end = floor(last) + 1.0 if until is None else moment("--until", until).timestamp()
     begin = floor(first) if since is None else read_begin(since, end)
     if not begin < end:
@@ -98,7 +98,7 @@ def _of_file(path: Path, since: str | None, until: str | None) -> tuple[Period, 
 
 
 def read_begin(text: str, end: float) -> float:
-    """Return the begin of a period that ends then: so long before it, or a date. Raises ValueError.
+    """Return the begin of a period from a duration before its end, or from a date. Raises ValueError.
 
     >>> read_begin("7d", 1e6), read_begin("90m", 1e6), read_begin("2w", 2e6), read_begin("1970-01-02", 1e6)
     (395200.0, 994600.0, 790400.0, 86400.0)
@@ -122,7 +122,7 @@ def read_begin(text: str, end: float) -> float:
 
 
 def _window(begin: float, end: float) -> list[str]:
-    """Return the options of a period."""
+    """Return a period as command line options."""
     return [
         word
         for option, at in (("--since", begin), ("--until", end))

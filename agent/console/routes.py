@@ -1,4 +1,4 @@
-"""Every page of the console; the login form, and scripts and styles, which need no key."""
+"""All routes of the console; the login form, scripts and styles need no key."""
 
 from functools import cache
 
@@ -41,7 +41,7 @@ async def form(request: Request, service: AppService) -> Response:
 
 @router.post("/login", dependencies=[ACTION])
 async def login(request: Request, service: AppService) -> Response:
-    """Keep a valid key in a cookie of this session of the browser."""
+    """Store a valid key in a session cookie of the browser."""
     fields = await read_form(request)
     after, key = fields.get("next", ""), fields.get("key", "").strip()
     try:
@@ -107,6 +107,6 @@ ROUTES = tuple(
     )
     for route in resource.routes
 )
-"""In the order in which they are matched."""
+"""Routes in the order of matching."""
 
 DIALECTS = (DIALECT,)

@@ -1,4 +1,4 @@
-"""Keys, the configuration that holds, and the health of this replica and of the log."""
+"""The page of keys, the active configuration, and the health of this replica and of the log."""
 
 import asyncio
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from armwise.feedback.training_log import lag
 router = pages()
 
 PATIENCE_S = 0.2
-"""How long the page waits for Ray Serve."""
+"""Seconds that the page waits for Ray Serve."""
 
 TEXTS, NUMBERS = (
     ("project", "source", "budget_duration", "expires"),
@@ -50,7 +50,7 @@ async def create(request: Request, point: RequestPoint, caller: RequestCaller) -
 
 @router.post("/system/keys/{public_id}", dependencies=[require("admin"), ACTION])
 async def disable(request: Request, service: AppService, public_id: PublicId) -> Response:
-    """Disable a key for good."""
+    """Disable a key permanently."""
     await keys.disable(service, public_id)
     return seen(request, "/system")
 
@@ -78,7 +78,7 @@ async def _shown(
 
 
 async def _deployed(state: Any, service: Service) -> Mapping[str, tuple[bool, str]]:
-    """Return how every deployment is; one question at a time, as Ray Serve may not answer."""
+    """Return the health of every deployment; only one request is sent at a time, as Ray Serve may hang."""
     task: asyncio.Task[Mapping[str, tuple[bool, str]]] | None = getattr(state, "deployed", None)
     if task is None or task.done():
         task = state.deployed = asyncio.create_task(asyncio.to_thread(service.deployments))
@@ -87,7 +87,7 @@ async def _deployed(state: Any, service: Service) -> Mapping[str, tuple[bool, st
 
 
 def _health(point: DecisionPoint) -> list[tuple[str, bool, str]]:
-    """Return what was checked, whether it is well, and what was found."""
+    """Return the checks: name, whether it passed, and a finding as text."""
     point.store.check_tables()
     learned = None if point.versions.version is None else point.versions.version.examples_seq
     behind = lag.measure_lag(point.store, point.config.reward.join, learned)

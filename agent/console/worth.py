@@ -20,7 +20,7 @@ from armwise.feedback.registry import runs
 from armwise.feedback.training_log import rollups
 
 NEWEST = 2000
-"""Newest rewarded decisions that kinds are compared on."""
+"""Number of newest rewarded decisions on which kinds are compared."""
 
 MOST = 12
 """Most kinds shown by name."""
@@ -28,26 +28,26 @@ MOST = 12
 OTHERS = "all others"
 
 RUNS = 20
-"""Newest warm starts that are searched for a portfolio."""
+"""Number of newest warm starts that are searched for a portfolio."""
 
 ROUNDING = 1e-9
-"""Difference up to which two estimates are tied, since it may come from the order of a sum."""
+"""Difference up to which two estimates are tied: the order of a sum may cause it."""
 
 Estimate = tuple[float, intervals.Interval] | None
 
 
 @dataclass(frozen=True)
 class QuestionKind:
-    """One kind of question.
+    """A kind of question.
 
     Attributes:
         name: Value of the feature that defines the kind.
         n: Rewarded decisions of the kind.
-        drawn: How often each arm was drawn for them.
-        worth: Estimated mean reward of each arm on all of them.
+        drawn: Number of draws of each arm on this kind.
+        worth: Estimated mean reward of each arm on this kind.
         best: The arm whose interval is above those of all other drawn arms, if there is one.
-        more: Further decisions of the kind needed at least to find the best arm, if the estimates are right;
-            None: it is found, or there is nothing to compare.
+        more: Least number of further decisions of the kind until the best arm is clear, if the estimates are
+            right; None: it is clear, or cannot be forecast.
     """
 
     name: str
@@ -59,7 +59,7 @@ class QuestionKind:
 
 
 def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, Any]:
-    """Read the kinds by one feature from the log, on the decisions that a caller may see.
+    """Read the kinds by a feature from the log, on the decisions that a caller may see.
 
     Raises:
         ApiError: No question has this feature.
@@ -119,10 +119,10 @@ def _kind(
 
 
 def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, int | None]:
-    """Return the arm that is significantly the best, or how many more decisions are needed at least.
+    """Return the arm that is significantly the best, or the least number of further decisions until one is.
 
-    The widths of intervals fall with the square root of the number of decisions; intervals that are cut to
-    the range of rewards are wider than they appear.
+    The widths of intervals fall with the square root of the number of decisions; intervals that are clipped
+    to the range of rewards are wider than they appear.
 
     Args:
         worth: Estimated reward of each arm.

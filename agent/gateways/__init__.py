@@ -1,1 +1,1 @@
-"""Doors to and from other systems: protocols, frameworks, buttons of a page, logs of others."""
+"""Interfaces to other systems: feedback in their formats, MCP, feedback buttons for web pages, log import."""

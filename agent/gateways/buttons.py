@@ -1,11 +1,10 @@
-"""`/feedback.js` and what its two buttons send: feedback on one answer, from a page that has no key.
+"""`/feedback.js` and its two buttons: feedback on one answer, from a web page without an API key.
 
-A backend that has a key asks for a token of one decision and writes it into its page. The token names the
-decision point, that key and the decision, ends with the key and when feedback on it would no longer count,
-and is signed with a key that is derived from the secret of the point's log: every replica knows it, and
-nobody else can make one. What it gives is of the key that it was made with. It allows the values of the
-metric `thumb` on this decision, changed a few times at most. Requests with a token may come from pages of any
-site, as nothing that a browser sends by itself, such as a cookie, gives them any right.
+A backend with a key requests a token for one decision and writes it into its page. The token names decision
+point, key and decision; it is signed with a key derived from the secret of the point's log, which only the
+replicas have. It is valid as long as the key is, and as feedback on the decision would count. It permits
+values of the metric `thumb` on this decision, changed at most a few times, and they are attributed to the
+key. Pages of any site may send requests with a token: only the token authorises them, never a cookie.
 """
 
 import base64
@@ -36,10 +35,10 @@ from armwise.feedback.reward import Metric
 router = APIRouter(tags=["feedback"])
 
 METRIC = "thumb"
-"""The metric that the buttons set."""
+"""Metric that the buttons set."""
 
 MOST_CHANGES = 10
-"""Presses of the buttons of one answer that are kept."""
+"""Most presses of the buttons of one answer."""
 
 SCRIPT = (Path(__file__).parent / "static" / "feedback.js").read_bytes()
 
@@ -122,14 +121,14 @@ async def press(service: AppService, request: HttpRequest, body: ButtonRequest) 
 
 
 def _presser(point: DecisionPoint, caller: Caller) -> Caller:
-    """Return who presses a button in a page of a caller: a user, in the name of its key."""
+    """Return the caller for a button press: a user, under the key of the page's owner."""
     return caller_at(point, Caller(caller.key, frozenset({"feedback"}), caller.project, source="user"))
 
 
 def _changes(decision_id: str, value: Value | None, change: int) -> list[tuple[Value | None, str]]:
-    """Return what is sent: that the value before does not count, then the value that does, with their ids.
+    """Return values with feedback ids: the retraction of the previous press, then the new value.
 
-    The ids are of one length, whatever that of the decision is.
+    The ids have a fixed length, whatever the length of the decision's id.
 
     >>> [(value, name.partition(":")[0]) for value, name in _changes("d", 1.0, 2)]
     [(None, 'button-1'), (1.0, 'button-2')]
@@ -140,7 +139,7 @@ def _changes(decision_id: str, value: Value | None, change: int) -> list[tuple[V
 
 
 def _value(metric: Metric, pressed: Literal["up", "down"]) -> Value:
-    """Return the best value of a metric, or its worst."""
+    """Return the best value of a metric for `up`, the worst for `down`."""
     number = metric.value_at(1.0 if pressed == "up" else 0.0)
     if metric.values is not None:
         return next(label for label, each in metric.values.items() if each == number)
@@ -148,13 +147,13 @@ def _value(metric: Metric, pressed: Literal["up", "down"]) -> Value:
 
 
 def make_token(point: DecisionPoint, key: str | None, decision_id: str, expires: int) -> str:
-    """Return a token of a decision.
+    """Return a token for a decision.
 
     Args:
         point: The decision point.
-        key: Names the key of the caller; None where it has none.
-        decision_id: Id of the decision as the caller names it at the point.
-        expires: Until when it is taken, seconds since the epoch.
+        key: Public id of the caller's key; None: a service without keys.
+        decision_id: Id of the decision, as the caller names it at the point.
+        expires: End of validity, in seconds since the epoch.
     """
     claims = orjson.dumps([point.name, key, decision_id, expires])
     return f"{_encoded(claims)}.{_encoded(_signature(point, claims))}"

@@ -1,4 +1,4 @@
-"""Feedback in the shapes of TensorZero, Langfuse and vLLM's Semantic Router, kept as that of our own."""
+"""Feedback in the formats of TensorZero, Langfuse and vLLM's Semantic Router, stored like native feedback."""
 
 import asyncio
 import json
@@ -50,10 +50,10 @@ Tags = Annotated[dict[Name, TagText], Field(max_length=31)]
 LANGFUSE = ApiDialect(
     "/api/public", lambda headers: bearer(headers.get(b"authorization", b"").decode("latin-1"))
 )
-"""How clients of Langfuse send their key: as a password."""
+"""Authentication of Langfuse's clients, which send the key as a password."""
 
 VERDICT, SCORE = "verdict", "score"
-"""The metrics of an outcome of the Semantic Router."""
+"""Metrics of an outcome of the Semantic Router."""
 
 
 class TensorZeroFeedback(Request):
@@ -229,7 +229,7 @@ async def of_langfuse(point: RequestPoint, caller: RequestCaller, body: Langfuse
 
 
 async def _score(point: DecisionPoint, caller: Caller, score: LangfuseScore) -> dict[str, Any]:
-    """Return the fields of the item of feedback that a score is."""
+    """Return the fields of a feedback item for a score."""
     note = {"TEXT": COMMENT, "CORRECTION": DEMONSTRATION}.get(score.data_type or "")
     return {
         "decision_id": score.trace_id and await _decision(point, caller, score.trace_id),
@@ -287,7 +287,7 @@ async def of_router(
 
 
 def _item(**fields: Any) -> FeedbackItem:
-    """Return an item of feedback. Raises RequestValidationError."""
+    """Return a feedback item. Raises RequestValidationError."""
     try:
         return FeedbackItem(**fields)
     except ValidationError as error:
@@ -295,7 +295,7 @@ def _item(**fields: Any) -> FeedbackItem:
 
 
 async def _decision(point: DecisionPoint, caller: Caller, name: str) -> str:
-    """Return the id of a decision that a client may have written as a UUID, with dashes."""
+    """Return the id of a decision; a client may have written it as a UUID with dashes."""
     try:
         plain = UUID(name).hex
     except ValueError:

@@ -32,19 +32,19 @@ from armwise.feedback.exchange import (
 from armwise.feedback.jsonl import ExchangeError, Header, appearing, write_export
 
 REPORT_EVERY = 1000
-"""Rows between two reports of progress."""
+"""Rows between two progress reports."""
 
 Format = Literal[
     "table", "litellm", "langfuse", "tensorzero", "otel", "routerbench", "wide", "battles", "dsjson", "obp"
 ]
 
 SHOWN = 3
-"""Rows that a dry run shows, as they would be read."""
+"""Rows that a dry run prints."""
 
 Reads = Callable[[Path, str, tuple[float, float], Faults], Iterator[Example]]
 
 FACTS: Mapping[str, Reads] = {"dsjson": read_dsjson, "obp": read_obp}
-"""Formats that have their propensities, and columns of their own."""
+"""Formats with recorded propensities and fixed columns."""
 
 
 def import_log(
@@ -200,7 +200,7 @@ def import_log(
 
 
 def _write_log(source: Path, request: ImportRequest, output: Path | None) -> None:
-    """Write a log, or show what it would be. Raises ExchangeError."""
+    """Write a log, or without an output only describe it. Raises ExchangeError."""
     rule, first = make_rule(request.metric, request.scale), list[Example]()
     with progress() as on_progress:
         log = ProductionLog(source, request, on_progress)
@@ -227,7 +227,7 @@ def _write_log(source: Path, request: ImportRequest, output: Path | None) -> Non
 
 
 def _write_outcomes(source: Path, request: ImportRequest, output: Path | None) -> None:
-    """Write the outcomes of every arm, or count them. Raises ExchangeError."""
+    """Write the outcomes of every arm, or without an output only count them. Raises ExchangeError."""
     with progress() as on_progress:
         log = ProductionLog(source, request, on_progress)
         if output is None:
@@ -248,7 +248,7 @@ def _write_outcomes(source: Path, request: ImportRequest, output: Path | None) -
 
 
 def say(text: str) -> None:
-    """Print a line as it is."""
+    """Print a line without markup."""
     console.print(text, **PLAIN)
 
 
@@ -294,7 +294,7 @@ def _shares(text: str) -> dict[str, float]:
 def _convert(
     source: Path, read: Reads, output: Path, metric: str, scale: tuple[float, float], faults: Faults
 ) -> None:
-    """Convert a log that has its propensities. Raises ExchangeError."""
+    """Convert a log with recorded propensities. Raises ExchangeError."""
     with progress() as on_progress, appearing(output) as file:
         rows = _Counted(read(source, metric, scale, faults), on_progress)
         write_export(rows, file, Header(written_at=time.time(), reward=make_rule(metric, scale)))
@@ -305,7 +305,7 @@ def _convert(
 
 
 class _Counted:
-    """Examples that are counted, with reports of progress.
+    """Counts examples while they are read, and reports progress.
 
     Attributes:
         count: Examples so far.

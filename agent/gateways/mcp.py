@@ -1,7 +1,7 @@
 """`/mcp`: search, fetch, ask and feedback as tools of the Model Context Protocol, over streamable HTTP.
 
-Nothing is kept between two requests, so that any replica answers any of them. A search and an answer are
-turns like those of `/v1/retrieve` and `/v1/chat/completions`, with a logged decision.
+Requests are stateless, so that any replica answers. A search and an answer are turns with a logged decision,
+like those of `/v1/retrieve` and `/v1/chat/completions`.
 """
 
 import logging
@@ -86,7 +86,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def _handlers_of_root_kept() -> Iterator[None]:
-    """Keep `MCPServer` from configuring the root logger, which it does where that has no handler."""
+    """Keep `MCPServer` from configuring the root logger, as it does with one that has no handler."""
     guard = logging.NullHandler()
     logging.root.addHandler(guard)
     try:
@@ -113,10 +113,10 @@ Question = Annotated[Text, Field(description="A question in natural language.")]
 
 @contextmanager
 def _calling(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[DecisionPoint, Caller]]:
-    """Yield the default decision point, and who calls a tool; a failure becomes one that the model reads.
+    """Yield the default decision point and the caller; a failure becomes an error that the model reads.
 
     Raises:
-        ToolError: The key has none of the scopes, or the service refuses.
+        ToolError: The key lacks all of the scopes, or the service refuses the call.
     """
     request = ctx.request_context.request
     assert isinstance(request, Request)
@@ -228,6 +228,6 @@ async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         stateless=True,
         max_request_body_size=service.config.limits.body_bytes,
     )
-    # of this request alone: it starts nothing that another one needs
+    # a manager per request: requests are stateless
     async with manager.run():
         await manager.handle_request(scope, receive, send)

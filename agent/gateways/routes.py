@@ -1,4 +1,4 @@
-"""The doors of other protocols: feedback in the shapes of other services, buttons, tools for models."""
+"""Routes of the gateways: feedback in other services' formats, feedback buttons, MCP tools."""
 
 import asyncio
 from importlib import import_module
@@ -10,7 +10,7 @@ from armwise.agent.gateways import buttons, feedback_shapes
 
 
 class _Mcp:
-    """The Model Context Protocol, which its first request loads: most services have none, and would wait."""
+    """The Model Context Protocol, loaded on its first request: most services never get one."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

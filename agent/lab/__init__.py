@@ -1,1 +1,1 @@
-"""What is done beside the service: portfolios, labels, trained routers, warm starts, simulated traffic."""
+"""Offline work: portfolios, labels, training of routers, warm starts, simulated traffic."""

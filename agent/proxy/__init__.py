@@ -1,4 +1,4 @@
-"""The HTTP proxy of one machine: HAProxy in front of the ingress replicas, which answer on Unix sockets."""
+"""The HTTP proxy of a machine: HAProxy in front of the ingress replicas, which listen on Unix sockets."""
 
 from .configuration import Listening, socket_path, write_configuration
 from .limits import (

@@ -1,34 +1,34 @@
-"""The configuration of HAProxy: what a client may hold, and where its request waits.
+"""The configuration of HAProxy: admission of connections, and queues of requests.
 
-Requests are sorted into lanes, each with its own share of a replica and its own queue, so that
-none waits behind another kind of work:
+Requests are sorted into lanes, each with its own limit per replica and its own queue, so that one kind of
+work cannot delay another:
 
-    probes      /health, /metrics: never behind work
-    ready       /ready, likewise
-    feedback    what is reported, which needs the log alone
+    probes      /health, /metrics
+    ready       /ready
+    feedback    feedback, which needs only the log
     chat        answers of the language model, which take seconds
-    large       bodies that do not fit a buffer: a slow upload holds one of a few places
+    large       bodies larger than half a buffer: slow uploads hold only these few places
     work        everything else
 
-Probes and feedback go to every replica that answers. The other lanes go to replicas that decide: one that
-is still loading would refuse what another can answer. While none decides, their requests take the lane
-`starting` to any replica that answers, which says what it waits for.
+Probes and feedback go to every healthy replica. The other lanes go to replicas that decide: a replica that is
+still loading would refuse what another can answer. While no replica decides, their requests take the lane
+`starting` to any healthy replica, whose reply says what it is waiting for.
 
-A request reaches a replica once its header and the first `BUFFER_BYTES` of its body are there. Where
-no replica runs, or a queue is full, the proxy itself refuses with the envelope of `armwise.agent.api.errors`.
-A request that no replica took is sent again; one that a replica may have begun, where that changes nothing.
+A request reaches a replica once its header and the first `BUFFER_BYTES` of its body have arrived. When no
+replica runs, or a queue is full, the proxy refuses with the envelope of `armwise.agent.api.errors`. A request
+that reached no replica is sent again; one that a replica may have begun, only if it is idempotent.
 
 Connections are admitted by address (IPv4: the address, IPv6: its /64), before a byte is read:
 
-    any address      `connections_per_address`, and at most as many as are free of `connections`
-    a stranger       a quarter of what is free of the part that is not reserved
-    a trusted proxy  as many as there are; its clients are known by PROXY protocol or X-Forwarded-For
+    any address      `connections_per_address`, at most the free part of `connections`
+    a stranger       a quarter of the free part of the unreserved connections
+    a trusted proxy  all of `connections`; its clients are known by PROXY protocol or X-Forwarded-For
 
-A replica marks what it answers to a caller with a valid key (`KNOWN_CALLER`): the connection is kept alive,
-and for `KNOWN_S` its address is not a stranger. Other connections end with their first response, and where
-it is crowded every connection does, so that an idle connection does not take the place of a request.
+A replica marks its response to a caller with a valid key (`KNOWN_CALLER`): the connection is kept alive, and
+its address is known, the opposite of a stranger, for `KNOWN_S`. Other connections end with their first
+response. When it is crowded all do, so that idle connections free their places.
 
-A limit that shrinks with what is free leaves room for the next address: n strangers hold 1 - (4 / 5) ** n.
+A limit that shrinks with the free part leaves room for the next address: n strangers hold 1 - (4 / 5) ** n.
 Source: A. K. Choudhury and E. L. Hahne, Dynamic queue length thresholds for shared-memory packet switches,
 IEEE/ACM Transactions on Networking 6(2), 1998.
 """
@@ -46,38 +46,38 @@ if TYPE_CHECKING:  # the process that waits for the service needs none of it, an
     from armwise.agent.config import AppConfig, Http
 
 BUFFER_BYTES = 64 * 1024
-"""Bytes of a request that wait in the proxy until they are complete."""
+"""Size of the buffer in which a request is collected."""
 
 RESERVED_BYTES = 4 * 1024
-"""Bytes of a buffer that are kept free for headers which the proxy adds."""
+"""Bytes of a buffer that are kept free for headers that the proxy adds."""
 
 MOST_HEADERS = BUFFER_BYTES // 8
-"""Header lines that are read at all: more than a buffer holds, which takes 8 bytes for each beside its text.
+"""Most header lines that are parsed: more than fit a buffer, which needs 8 bytes for each besides its text.
 
-A request that does not fit is refused before it is parsed, as is what is not HTTP. For these, and for a
-header that is not complete in time, HAProxy 2.8 has texts of its own, which `http-error` does not change.
+A request that exceeds the buffer is refused before it is parsed, as is one that is not HTTP. For these, and
+for a header that times out, HAProxy 2.8 sends fixed texts, which `http-error` cannot replace.
 """
 
 SIZES = {"probes": 16, "ready": 16, "large": 8}
-"""Requests at once in a replica, of the lanes whose size depends on no setting."""
+"""Concurrent requests of a replica in the lanes of fixed size."""
 
 CHECKED = {
     "/health/decides": ("work", "chat", "large", "ready"),
     "/health": ("feedback", "probes", "starting"),
 }
-"""Lanes by what is asked of a replica before it gets their requests; the first of each asks for all."""
+"""Lanes by the health check of their replicas; the first lane of each checks, the others follow it."""
 
 REFUSED_WITHOUT = "feedback"
-"""The lane without whose servers every request is refused: there is no replica."""
+"""Lane whose servers show whether a replica runs; with all of them down every request is refused."""
 
 ADMIN_SOCKET = "admin.sock"
-"""Where HAProxy takes commands, in the folder of the sockets."""
+"""Socket for commands to HAProxy, in the folder of the sockets."""
 
 REPEATABLE = "METH_GET or { req.hdr(idempotency-key) -m found }"
-"""Requests that are sent again where a replica that may have begun one ends its connection without a byte."""
+"""Condition for sending a request again when its replica closed the connection without a byte."""
 
 UNBOUNDED = ("probes", "ready")
-"""Lanes whose queue is not looked at."""
+"""Lanes with unlimited queues."""
 
 CONDITIONS = {
     "chat": "{ path /v1/chat/completions /v1/completions /v1/responses /console/playground/ask }",
@@ -87,50 +87,50 @@ CONDITIONS = {
     "probes": "{ path /health /health/decides /metrics }",
     "ready": "{ path /ready }",
 }
-"""Which requests take a lane other than `work`; of several, the last holds."""
+"""Conditions of the lanes other than `work`; the last that holds decides."""
 
 CHECK_MS = 1000
 """Milliseconds between two health checks of a replica."""
 
 DOWN_CHECK_MS = 50
-"""Milliseconds between two looks for a replica that does not answer."""
+"""Milliseconds between two health checks of a replica that is down."""
 
 SPARE_S = 10.0
-"""Seconds that a replica may be silent beyond what its slowest turn takes."""
+"""Seconds that a replica may be silent beyond the limit of a turn."""
 
 ADDRESSES = 100_000
-"""Addresses of which a table keeps something."""
+"""Most addresses of a table."""
 
 KNOWN_S = 3600.0
-"""Seconds for which an address stays known after a replica accepted a key that came from it."""
+"""Seconds for which an address is known after a replica accepted a key from it."""
 
 CROWDED = 0.75
-"""Share of the connections, of all or of an address, above which each response ends its connection."""
+"""Share of the connections, of all or of an address, above which every response ends its connection."""
 
 SHARE = 4
-"""One in so many of the free connections may be held by an address that is not known."""
+"""An unknown address may hold one in this many of the free connections."""
 
 HOPS = 4
-"""Trusted proxies in a row, behind which the address of a client is looked for."""
+"""Most trusted proxies in a row behind which a client's address is looked for."""
 
 COUNTED = "ipmask(32,64)"
-"""What counts as one address: of IPv6 a /64, which is what a subscriber gets."""
+"""Mask that makes one address of an IPv6 /64, the network of one subscriber."""
 
 
 def socket_path(folder: Path, slot: int) -> Path:
-    """Return the socket of the replica that holds a slot."""
+    """Return the socket of the replica in a slot."""
     return folder / f"ingress-{slot}.sock"
 
 
 @dataclass(frozen=True)
 class Listening:
-    """Where the proxy listens, and behind it the replicas.
+    """Where the proxy and its replicas listen.
 
     Attributes:
         host: Address that clients connect to.
-        port: Port.
+        port: Port that clients connect to.
         folder: Folder of the sockets, readable by this user alone.
-        replicas: Replicas of the ingress.
+        replicas: Number of replicas of the ingress.
     """
 
     host: str
@@ -140,14 +140,14 @@ class Listening:
 
     @property
     def slots(self) -> int:
-        """Replicas that may run at once: while they are replaced, the old and the new ones."""
+        """Most replicas at once: during a replacement, the old and the new ones."""
         return 2 * self.replicas
 
 
 def write_configuration(config: "AppConfig", listening: Listening) -> Path:
-    """Write the configuration file into the folder; return its path.
+    """Write the configuration file into the folder, and return its path.
 
-    No more connections are accepted than the process may hold.
+    `http.connections` is lowered to what the limit of open files permits.
     """
     if config.http.connections > (most := most_connections()):
         http = config.http.model_copy(update={"connections": int(most)})
@@ -230,7 +230,7 @@ def _frontend(config: "AppConfig", listening: Listening) -> Iterator[str]:
             yield _refuse(crowded, full)
     yield f"    http-request disable-l7-retry unless {REPEATABLE}"
     yield "    use_backend %[var(txn.lane)]"
-    # what the proxy says of a lost replica is a 503, unlike an arm's failure, which a replica reports
+    # the proxy reports a lost replica as a 503; a 502 or 504 of a replica is the failure of an arm
     yield "    http-response set-var(txn.answered) bool(true)"
     marked = f"{{ res.hdr({KNOWN_CALLER}) -m found }}"
     yield f"    http-response set-var(sess.known) bool(true) if {marked}"
@@ -240,7 +240,7 @@ def _frontend(config: "AppConfig", listening: Listening) -> Iterator[str]:
     yield f"    http-after-response set-header x-request-id %[var(txn.echo)] if {echoed}"
     yield "    http-after-response set-header x-content-type-options nosniff"
     yield "    http-after-response set-status 503 if { status 502 504 } !{ var(txn.answered) -m bool }"
-    # a 503 of the proxy keeps the connection: its key was not looked at, and the request may be repeated
+    # a 503 of the proxy keeps the connection: the key is still unchecked, and the request may be repeated
     ends = ["!known { var(txn.answered) -m bool }", "!known { status 400:499 }", "crowded"]
     yield f"    http-after-response set-header connection close if {' or '.join(ends)}"
     yield ""
@@ -260,7 +260,7 @@ def _tables() -> Iterator[str]:
 
 
 def _admission(http: "Http") -> Iterator[str]:
-    """Yield the rules by which a connection is accepted or closed, before anything of it is read."""
+    """Yield the rules by which a connection is accepted or closed before a byte is read."""
     per_address, strangers = http.connections_per_address, round(http.connections * (1 - http.reserved))
     yield "    acl trusted always_false"
     yield from (f"    acl trusted src {network}" for network in http.trusted_proxies)
@@ -282,7 +282,7 @@ def _admission(http: "Http") -> Iterator[str]:
 
 
 def _client(http: "Http") -> Iterator[str]:
-    """Yield the rules that find the address of a client, which is all that a replica is given of it."""
+    """Yield the rules that determine a client's address, and forward only this address to replicas."""
     yield "    http-request set-var(txn.client) src"
     if http.trusted_proxies:
         yield from _forwarded(http)
@@ -291,7 +291,7 @@ def _client(http: "Http") -> Iterator[str]:
 
 
 def _forwarded(http: "Http") -> Iterator[str]:
-    """Yield the rules that look through trusted proxies, and limit the requests of a client behind them."""
+    """Yield the rules that find a client behind trusted proxies, and limit its concurrent requests."""
     from armwise.agent.api import ApiError
 
     through = "trusted"
@@ -332,7 +332,7 @@ def _lanes(config: "AppConfig", listening: Listening) -> Iterator[str]:
 
 
 def _body(error: "ApiError") -> str:
-    """Return what HAProxy sends for an error: its envelope, with the id that the client gave the request."""
+    """Return HAProxy's arguments for the body of an error: its envelope, with the client's request id."""
     document = json.dumps(error.envelope("<id>").model_dump()).replace("'", "\\u0027").replace("%", "%%")
     document = document.replace('"<id>"', "%[var(txn.request_id)]")
     wait = f" hdr retry-after {error.retry_after_s}" if error.status == 503 else ""

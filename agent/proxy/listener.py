@@ -1,4 +1,4 @@
-"""How an ingress replica answers behind the proxy: its own HTTP server, on a Unix socket."""
+"""The HTTP server of an ingress replica behind the proxy, on a Unix socket."""
 
 import asyncio
 import contextlib
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 SLOTS = 64
-"""Most replicas of one machine."""
+"""Most replicas of a machine."""
 
 STOP_S = 10
-"""Seconds in which open requests may end when the replica stops."""
+"""Seconds that open requests get to finish when the replica stops."""
 
 logger = logging.getLogger(__name__)
 
 
 def listening(app: "FastAPI", folder: Path) -> "FastAPI":
-    """Have an application listen on a socket of a folder, from the end of its start until it stops."""
+    """Have an application listen on a socket in a folder while it is started."""
     inner_lifespan = app.router.lifespan_context
 
     @asynccontextmanager
@@ -67,7 +67,7 @@ async def _served(app: "FastAPI", folder: Path) -> AsyncIterator[None]:
 
 
 class _Server(uvicorn.Server):
-    """A server in the event loop of a replica, whose signals belong to Ray."""
+    """A server in the event loop of a replica; signals are left to Ray."""
 
     @override
     @contextmanager
@@ -77,7 +77,7 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def _slot(folder: Path) -> Iterator[Path]:
-    """Hold a free slot, which the kernel frees however this process ends; yield its socket's path."""
+    """Hold a free slot by a lock that the kernel releases with the process; yield its socket's path."""
     for number in range(SLOTS):
         with contextlib.ExitStack() as stack:
             path = socket_path(folder, number)

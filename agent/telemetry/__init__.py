@@ -1,4 +1,4 @@
-"""What a process reports of its work: traces by OpenTelemetry, and its log."""
+"""Telemetry of a process: traces by OpenTelemetry, and log lines."""
 
 from . import turns
 from .logs import JsonFormatter, TelemetrySpec, log_turn

@@ -1,4 +1,4 @@
-"""The settings of telemetry, and the log as a JSON object a line, with the decision and the trace of each."""
+"""The settings of telemetry, and the log as JSON lines with the ids of decision and trace."""
 
 import logging
 import os
@@ -17,13 +17,13 @@ from armwise.agent.reporting import visible
 from armwise.arms import tracing
 
 turns = logging.getLogger("agent.turns")
-"""Has a line for each turn."""
+"""Logger with a line for each turn."""
 
 SECRET = re.compile(r"(sk-aw-[A-Za-z0-9]{1,32})-[A-Za-z0-9_-]+")
 """A key of a caller: its public id, and its secret."""
 
 HIDDEN = 4
-"""Fewest characters of a question that is looked for in a line: a shorter one says nothing."""
+"""Fewest characters of a question that is removed from log lines; a shorter question reveals nothing."""
 
 
 class TelemetrySpec(BaseModel):
@@ -78,7 +78,7 @@ class JsonFormatter(logging.Formatter):
         return orjson.dumps(line, default=str).decode()
 
     def _shown(self, text: str, question: str) -> str:
-        """Return a text without secrets, and without the question unless it may be shown."""
+        """Return a text with secrets and, if content is off, the question replaced."""
         text = SECRET.sub(r"\1-...", visible(text))
         if self._content or len(question) < HIDDEN:
             return text
@@ -95,14 +95,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_turn(spec: TelemetrySpec, point: str, key: str | None, seconds: float, **facts: object) -> None:
-    """Write the line of a turn, where lines are in JSON.
+    """Write the line of a turn, if the log is in JSON.
 
     Args:
-        spec: Says how lines are written.
-        point: The decision point.
-        key: The public id of the key that asked; None without one.
-        seconds: From admission to the end.
-        facts: How it ended.
+        spec: Settings of the log.
+        point: Name of the decision point.
+        key: Public id of the caller's key.
+        seconds: Time from admission to the end.
+        facts: Further fields, such as the outcome.
     """
     if spec.logs != "json":
         return
@@ -113,7 +113,7 @@ def log_turn(spec: TelemetrySpec, point: str, key: str | None, seconds: float, *
 
 
 def log_json(*, content: bool) -> None:
-    """Write every log line of this process as JSON: ours, Ray Serve's and those of libraries.
+    """Write every log line of this process as JSON, including Ray Serve's and those of libraries.
 
     Args:
         content: Whether a line may hold the question of its turn.

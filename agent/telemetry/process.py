@@ -1,4 +1,4 @@
-"""What a process does at its start: log, and export traces where the environment says so."""
+"""Telemetry at the start of a process: its log, and the export of traces that the environment asks for."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ CAPTURES = {
 
 
 def begin(spec: TelemetrySpec) -> None:
-    """Have this process log, trace where the environment names an exporter, and write for its user alone."""
+    """Set up the log of this process, traces if the environment names an exporter, and a private umask."""
     os.umask(UMASK)
     log_plainly()
     if spec.logs == "json":
@@ -39,7 +39,7 @@ def begin(spec: TelemetrySpec) -> None:
 
 
 def traced(spec: TelemetrySpec, environment: Mapping[str, str]) -> tracing.Tracing | None:
-    """Return how to trace by OpenTelemetry's variables; None where these name no exporter that works."""
+    """Return tracing as OpenTelemetry's variables ask for; None: no exporter is named, or none works."""
     made = list(_made(exporters(environment)))
     if not made:
         return None
@@ -53,7 +53,7 @@ def traced(spec: TelemetrySpec, environment: Mapping[str, str]) -> tracing.Traci
         "service.version": version,
         "process.pid": os.getpid(),
     }
-    # the variables go before our own
+    # the variables take precedence over these attributes
     resource = Resource.create({**attributes}).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource)  # it reads the variables of the sampler
     for exporter in made:
@@ -84,7 +84,7 @@ def exporters(environment: Mapping[str, str]) -> list[str]:
 
 
 def _made(names: list[str]) -> Iterator["SpanExporter"]:
-    """Yield an exporter of each name; one that is not installed, or cannot be made, is warned of."""
+    """Yield an exporter of each name, or log a warning if it is missing or fails."""
     for name in names:
         try:
             (entry_point,) = metadata.entry_points(group="opentelemetry_traces_exporter", name=name)

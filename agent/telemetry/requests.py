@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 HEADERS = (b"traceparent", b"tracestate")
 
 UNTRACED = frozenset(("/health", "/health/decides", "/ready", "/metrics"))
-"""Paths that load balancers and monitoring ask many times a second."""
+"""Paths that load balancers and monitoring request many times a second."""
 
 
 class ServerSpans:
-    """Trace requests, where this process traces.
+    """Middleware that traces requests if tracing is on.
 
     Args:
-        app: The application behind it.
+        app: The wrapped application.
     """
 
     def __init__(self, app: "ASGIApp") -> None:

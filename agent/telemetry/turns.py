@@ -1,4 +1,4 @@
-"""Spans of what a turn decides and commits, and of the feedback on it."""
+"""Spans of the decision and the commits of a turn, and of feedback on it."""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from armwise.arms.tracing import Attribute, Span
 from armwise.feedback.events import Decision, Feedback
 
 COMMITS = {"Decision": "decisions", "Execution": "executions", "Feedback": "feedback"}
-"""Tables of the log, by fact."""
+"""Tables of the log, by the class of their facts."""
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def deciding() -> Iterator[Span | None]:
 
 
 def decided(span: Span | None, decision: Decision) -> None:
-    """Record what was decided."""
+    """Record a decision in its span."""
     if span is None:
         return
     span.set(
@@ -44,8 +44,8 @@ def decided(span: Span | None, decision: Decision) -> None:
 
 
 def committing(facts: tuple[object, ...], commit: "asyncio.Future[Any]") -> None:
-    """Trace a commit, from where it is queued until it is durable."""
-    if not tracing.is_on():  # for each commit
+    """Trace a commit, from the queue until it is durable."""
+    if not tracing.is_on():  # a fast path: there are many commits
         return
     tables = ", ".join(dict.fromkeys(COMMITS[type(fact).__name__] for fact in facts))
     attributes: dict[str, Attribute] = {
@@ -66,11 +66,11 @@ def committing(facts: tuple[object, ...], commit: "asyncio.Future[Any]") -> None
 
 
 def evaluated(fact: Feedback, turn: str) -> None:
-    """Record an item of feedback as the event of an evaluation, linked to the span of its turn.
+    """Record feedback as an evaluation event, linked to the span of its turn.
 
     Args:
         fact: The feedback.
-        turn: The traceparent of the turn; empty where it was not traced.
+        turn: The traceparent of the turn; empty: the turn was not traced.
     """
     span = tracing.start("armwise.feedback", {}, link=turn)
     if span is None:

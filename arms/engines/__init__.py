@@ -1,1 +1,1 @@
-"""Search engines beside the service: a collection of one is searched by an arm, and filled by `ingest`."""
+"""External search engines: an arm searches a collection of an engine, and `ingest` fills it."""

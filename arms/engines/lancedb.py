@@ -1,4 +1,4 @@
-"""LanceDB: vectors and full text search in files, of a folder or of an object store."""
+"""LanceDB: vectors and full text search in files, in a folder or an object store."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,13 +23,13 @@ from armwise.arms.retrievers.collection import (
 from armwise.arms.retrievers.conditions import TextDialect, build_condition
 
 STATE = "armwise"
-"""Suffix of the table of the state."""
+"""Suffix of the table with the state of the collection."""
 
 INDEXED = 10_000
-"""Rows from which on the vectors have an index; an exact search of fewer takes some ten milliseconds."""
+"""Rows from which vectors are indexed; below, an exact search takes some ten milliseconds."""
 
 REFINED = 2
-"""Times `k` rows whose exact distance is computed, as the index holds vectors of one byte a number."""
+"""Exact distances are computed for this times `k` rows: the index quantises numbers to one byte."""
 
 
 class LanceParams(EngineParams):
@@ -53,10 +53,10 @@ class LanceParams(EngineParams):
 
 
 class Predicates(TextDialect):
-    """Conditions as predicates; the facts that they hold are hexadecimal digits."""
+    """Conditions as SQL predicates; facts are hexadecimal digits and need no quoting."""
 
     def match_any(self, facts: Sequence[str]) -> str:
-        """Return: one of these is a fact of the passage."""
+        """Return the condition that a passage has one of these facts."""
         listed = ", ".join(f"'{fact}'" for fact in facts)
         return f"array_has_any(facts, [{listed}])" if facts else "FALSE"
 
@@ -74,7 +74,7 @@ class LanceTable:
         self._table: Any = None
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
-        """Return passages with at least one word, by BM25."""
+        """Return passages with at least one word of the query, by BM25."""
         match_query = self._module.query.MatchQuery(query.text, "search")
         search = (
             self._open()
@@ -86,7 +86,7 @@ class LanceTable:
         ]
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
-        """Return the nearest passages by the cosine."""
+        """Return the nearest passages by cosine."""
         search = self._open().search(vector, vector_column_name="vector").distance_type("cosine")
         search = search.minimum_nprobes(self._probes).maximum_nprobes(0).refine_factor(REFINED)
         search = search.where(build_condition(query, Predicates()), prefilter=True)
@@ -115,7 +115,7 @@ class LanceTable:
             return self._table
 
     def create(self, dim: int | None) -> None:
-        """Make the table, and its indexes of ids, facts and words."""
+        """Create the table with indexes of ids, facts and words."""
         if self._there(self._name):
             return
         pa: Any = client("pyarrow", "lancedb")
@@ -130,7 +130,7 @@ class LanceTable:
         table.create_index("search", config=self._module.index.FTS(remove_stop_words=False))
 
     def state(self) -> FillState | None:
-        """Return what was put there."""
+        """Return the state that was stored last."""
         name = f"{self._name}_{STATE}"
         if not self._there(name):
             return None
@@ -138,7 +138,7 @@ class LanceTable:
         return FillState.loaded(row["state"])
 
     def keep(self, state: FillState) -> None:
-        """Store a state in a table beside."""
+        """Store a state in a second table."""
         row = {"state": state.dumped()}
         self._connected().create_table(f"{self._name}_{STATE}", data=[row], mode="overwrite")
 
@@ -176,7 +176,7 @@ class LanceTable:
         self._open().delete(f"id IN ({', '.join(map(_literal, ids))})")
 
     def finish(self) -> None:
-        """Merge what was written in pieces, and index it; the vectors, too, where there are many."""
+        """Compact and index the written rows; from `INDEXED` rows on, also the vectors."""
         table = self._open()
         table.optimize()
         indexed = {column for index in table.list_indices() for column in index.columns}
@@ -185,7 +185,7 @@ class LanceTable:
 
 
 def _literal(text: str) -> str:
-    """Return a text as a literal of SQL, which has no escapes but the doubled quote."""
+    """Return a text as a SQL literal, with quotes doubled. Raises ArmError for a NUL."""
     if "\0" in text:
         raise ArmError(f"id {text!r} has a NUL")
     return "'" + text.replace("'", "''") + "'"

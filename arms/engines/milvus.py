@@ -1,4 +1,4 @@
-"""Milvus: vectors, and words whose BM25 the engine itself computes; a server, or Milvus Lite in a file."""
+"""Milvus: vectors, and words by BM25, which the engine computes; a server, or Milvus Lite in a file."""
 
 import hashlib
 import threading
@@ -23,14 +23,14 @@ from armwise.arms.retrievers.conditions import TextDialect, build_condition
 SHOWN = ["name", "title", "text", "metadata"]
 
 STATE = "_armwise"
-"""Suffix of the collection of the state."""
+"""Suffix of the collection with the state."""
 
 PAGE = 1000
 
 KEY_BYTES = 16
 
 LONGEST_TEXT, MOST_FACTS = 65_535, 4_096
-"""Bytes of a text, and values of an array: the most that Milvus takes."""
+"""Milvus's limits: bytes of a text, and values of an array."""
 
 
 class MilvusParams(NetworkParams):
@@ -48,10 +48,10 @@ class MilvusParams(NetworkParams):
 
 
 class Expressions(TextDialect):
-    """Conditions as expressions; the facts that they hold are hexadecimal digits."""
+    """Conditions as filter expressions; facts are hexadecimal digits and need no quoting."""
 
     def match_any(self, facts: Sequence[str]) -> str:
-        """Return: one of these is a fact of the passage."""
+        """Return the condition that a passage has one of these facts."""
         listed = ", ".join(f'"{fact}"' for fact in facts or ["none"])  # an empty list is refused
         return f"array_contains_any(facts, [{listed}])"
 
@@ -78,11 +78,11 @@ class MilvusCollection:
             return self._opened
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
-        """Return passages with at least one word, by BM25."""
+        """Return passages with at least one word of the query, by BM25."""
         return self._found(query.text, "words", query, k)
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
-        """Return the nearest passages by the cosine."""
+        """Return the nearest passages by cosine."""
         return self._found(vector.astype(float).tolist(), "vector", query, k)
 
     def _found(self, query_value: Any, field: str, query: Query, k: int) -> list[Passage]:
@@ -95,12 +95,12 @@ class MilvusCollection:
             output_fields=SHOWN,
             timeout=self._params.timeout_s,
         )
-        # BM25 is not negative: Milvus Lite returns it with the other sign than a server does
+        # Milvus Lite returns BM25 negated, unlike a server; the scores themselves are at least 0
         sign = abs if field == "words" else float
         return [read_passage(hit["entity"], sign(hit["distance"]), name="name") for hit in hits]
 
     def create(self, dim: int | None) -> None:
-        """Make the collection with its indexes."""
+        """Create the collection with its indexes."""
         milvus, api = self._module, self._client
         if api.has_collection(self._name):
             return
@@ -125,7 +125,7 @@ class MilvusCollection:
         api.create_collection(self._name, schema=schema, index_params=indexes, consistency_level="Strong")
 
     def state(self) -> FillState | None:
-        """Return what was put there."""
+        """Return the state that was stored last."""
         name = f"{self._name}{STATE}"
         if not self._client.has_collection(name):
             return None
@@ -133,7 +133,7 @@ class MilvusCollection:
         return FillState.loaded(rows[0]["state"]) if rows else None
 
     def keep(self, state: FillState) -> None:
-        """Store a state in a collection beside, whose vector means nothing."""
+        """Store a state in a second collection, whose vector, which Milvus requires, is a dummy."""
         name, api, kinds = f"{self._name}{STATE}", self._client, self._module.DataType
         if not api.has_collection(name):
             schema, indexes = api.create_schema(auto_id=False), api.prepare_index_params()
@@ -184,11 +184,11 @@ class MilvusCollection:
         self._client.delete(self._name, ids=_keys(ids))
 
     def finish(self) -> None:
-        """Do nothing: Milvus indexes by itself."""
+        """Do nothing: Milvus indexes automatically."""
 
 
 def _keys(names: Sequence[str]) -> list[str]:
-    """Return keys for ids of passages: the client puts keys into expressions, without quoting them."""
+    """Return keys for ids of passages: hashes, since the client puts keys into expressions unquoted."""
     return [hashlib.blake2b(name.encode(), digest_size=KEY_BYTES).hexdigest() for name in names]
 
 

@@ -1,4 +1,4 @@
-"""OpenSearch and Elasticsearch, over HTTP: words, vectors, and facts as keywords.
+"""OpenSearch and Elasticsearch over HTTP: words, vectors, and facts as keywords.
 
 Source: the reference of each REST API: Create index, Put mapping, Bulk, Multi-get, Search, k-NN.
 """
@@ -25,7 +25,7 @@ STATE = "armwise"
 PAGE = 1000
 
 NEIGHBORS = 100
-"""Candidates of each shard in a search by vectors, at least k."""
+"""Candidates of each shard in a vector search; a larger k replaces it."""
 
 
 class SearchServerParams(ServerParams):
@@ -39,7 +39,7 @@ class SearchServerParams(ServerParams):
 
     @property
     def http(self) -> HttpParams:
-        """How requests are sent."""
+        """Settings of the HTTP requests."""
         headers = {} if self.key_env is None else {"Authorization": self.key_env}
         limits = {"timeout_s": self.timeout_s, "total_s": self.timeout_s}
         return HttpParams.model_validate({"url": self.url, "header_env": headers, **limits})
@@ -52,7 +52,7 @@ class SearchServerParams(ServerParams):
 
 
 class Rest:
-    """The requests of a collection.
+    """Sends the requests for a collection.
 
     Args:
         params: Parameters of the arm.
@@ -65,7 +65,12 @@ class Rest:
         self._root = f"{params.url.rstrip('/')}/{root}"
 
     def call(self, method: str, path: str, body: Json | None = None, *, asked: bool = False) -> Json:
-        """Return the reply to a request; `asked` where a refusal is of a question. Raises ArmError."""
+        """Send a request, and return the reply.
+
+        Raises:
+            QuestionRefusedError: The engine refused a search, which `asked` says the request is.
+            ArmError: The request failed.
+        """
         return self.read(self.send(method, path, None if body is None else orjson.dumps(body)), asked=asked)
 
     def send(
@@ -75,13 +80,13 @@ class Rest:
         return self._http.connections.waiting.run(self._http.send(self._request(method, path, content, kind)))
 
     def read(self, reply: RemoteResponse, *, asked: bool = False) -> Json:
-        """Return the body of a response; empty without one. Raises ArmError."""
+        """Return the body of a response, {} if it has none. Raises ArmError."""
         content = self.checked(reply, asked=asked).content
         body: Json = orjson.loads(content) if content else {}
         return body
 
     def checked(self, reply: RemoteResponse, *, asked: bool = False) -> RemoteResponse:
-        """Return a response of success. Raises ArmError."""
+        """Return the response if its status is a success. Raises ArmError."""
         if not httpx.codes.is_success(reply.status):
             error = QuestionRefusedError if asked and reply.status in REFUSED else ArmError
             raise error(f"{self._http.label} returned {reply}")
@@ -99,19 +104,19 @@ class OpenSearchClauses(FactsDialect[Json]):
     """Conditions as clauses of the query language."""
 
     def match_any(self, facts: Sequence[str]) -> Json:
-        """Return: one of these is a fact of the passage."""
+        """Return the condition that a passage has one of these facts."""
         return {"terms": {"facts": list(facts)}}
 
     def every(self, parts: Sequence[Json]) -> Json:
-        """Return: all of these hold."""
+        """Return the conjunction of conditions."""
         return {"bool": {"filter": list(parts)}}
 
     def some(self, parts: Sequence[Json]) -> Json:
-        """Return: one of these holds."""
+        """Return the disjunction of conditions."""
         return {"bool": {"should": list(parts), "minimum_should_match": 1}}
 
     def negated(self, part: Json) -> Json:
-        """Return: this does not hold."""
+        """Return the negation of a condition."""
         return {"bool": {"must_not": [part]}}
 
 
@@ -126,7 +131,7 @@ class Index:
         self._rest = Rest(params, params.collection)
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
-        """Return passages with at least one word, by BM25."""
+        """Return passages with at least one word of the query, by BM25."""
         words = {
             "must": [{"match": {"search": query.text}}],
             "filter": [build_condition(query, OpenSearchClauses())],
@@ -134,7 +139,7 @@ class Index:
         return self._found({"query": {"bool": words}}, k)
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
-        """Return the nearest passages by the cosine."""
+        """Return the nearest passages by cosine."""
         near = self.nearest(vector.astype(float).tolist(), k, build_condition(query, OpenSearchClauses()))
         return self._found(near, k)
 
@@ -154,7 +159,7 @@ class Index:
         return [read_passage(hit["_source"], hit["_score"]) for hit in reply["hits"]["hits"]]
 
     def create(self, dim: int | None) -> None:
-        """Make the index."""
+        """Create the index."""
         if self._mapping() is not None:
             return
         unread = {"type": "keyword", "index": False, "doc_values": False}
@@ -175,7 +180,7 @@ class Index:
         )
 
     def _mapping(self) -> Json | None:
-        """Return the mapping; None where there is no index. An alias is resolved to its one index."""
+        """Return the mapping of the index, or of the only index of an alias; None: there is no index."""
         reply = self._rest.send("GET", "/_mapping")
         if reply.status == httpx.codes.NOT_FOUND:
             return None
@@ -184,12 +189,12 @@ class Index:
         return dict(mapping)
 
     def state(self) -> FillState | None:
-        """Return what was put there."""
+        """Return the state that was stored last."""
         kept = ((self._mapping() or {}).get("_meta") or {}).get(STATE)
         return None if kept is None else FillState(**kept)
 
     def keep(self, state: FillState) -> None:
-        """Store a state with the mapping."""
+        """Store a state in the metadata of the mapping."""
         self._rest.call("PUT", "/_mapping", {"_meta": {STATE: asdict(state)}})
 
     def count(self) -> int:
@@ -216,7 +221,7 @@ class Index:
             after = {"search_after": hits[-1]["sort"]}
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Index documents, in place of those with the same ids."""
+        """Insert or replace documents."""
         lines: list[Json] = []
         for row in rows:
             document = {**row.document, "facts": row.facts}
@@ -230,7 +235,7 @@ class Index:
         self._bulk([{"delete": {"_id": name}} for name in ids])
 
     def finish(self) -> None:
-        """Let searches see what was written."""
+        """Make the written documents visible to searches."""
         self._rest.call("POST", "/_refresh")
 
     def _bulk(self, lines: Sequence[Json]) -> None:

@@ -1,8 +1,8 @@
 """PostgreSQL: full text search, and vectors by the extension pgvector.
 
-`ts_rank` knows how often a word stands in a passage, and not in how many passages it stands: a question is
-ranked by its commonest words, and every passage that has one of them is looked at. So each word has the
-weight that BM25 gives it, and passages with the rarer words are looked at first.
+`ts_rank` counts a word within a passage and ignores its rarity, so that the commonest words of a question
+would dominate, and every passage with one of them would be read. Therefore each word is weighted by its
+inverse document frequency as in BM25, and passages with the rarer words are read first.
 
 Source: Robertson & Zaragoza, The Probabilistic Relevance Framework, 2009 (the weight); the documentation of
 PostgreSQL, `pg_stats`.
@@ -34,24 +34,24 @@ if TYPE_CHECKING:  # loading takes a tenth of a second
 Column = Annotated[str, StringConstraints(pattern=r'^[^"\x00]{1,63}$')]
 
 STATES = "armwise_ingests"
-"""Table of what was put into which table."""
+"""Table with the state of each collection."""
 
 INDEXED_DIMS = 2000
-"""Longest vectors that pgvector indexes; longer ones are compared one by one."""
+"""Longest vectors that pgvector indexes; longer vectors are scanned."""
 
 SEARCH_WIDTH, MAX_WIDTH = 128, 1000
-"""Candidates of a search by vectors, at least k, as of the kind `dense`; and the most that pgvector takes."""
+"""Candidates of a vector search, as of the kind `dense` (a larger k replaces it), and pgvector's limit."""
 
 PAGE = 10_000
 
 STATISTICS_S = 600.0
-"""Seconds for which the statistics of words are taken for the present ones."""
+"""Seconds for which the statistics of words are cached."""
 
 COUNTED_WORDS = 1_000
-"""A tenth of the most common words that PostgreSQL counts in a table that `ingest` fills."""
+"""Statistics target for words in a table that `ingest` fills: PostgreSQL counts ten times as many words."""
 
 LOOKED_AT = (1_000, 10_000)
-"""Rows that are expected to be looked at in the first search, and where that finds too few, in the next."""
+"""Rows that a first search may be expected to read, and a second one if the first gave too few passages."""
 
 
 class PostgresColumns(BaseModel):
@@ -96,7 +96,7 @@ class PostgresParams(ServerParams):
 
     @property
     def names_fields(self) -> bool:
-        """Whether it names columns."""
+        """Whether `fields` differs from the columns that `ingest` creates."""
         return self.fields != PostgresColumns()
 
     @model_validator(mode="after")
@@ -107,10 +107,10 @@ class PostgresParams(ServerParams):
 
 
 class Sql:
-    """Conditions in SQL: a text with names of parameters, whose values are in `values`.
+    """Conditions in SQL with named parameters, whose values are in `values`.
 
     Args:
-        metadata: The column, quoted; None without metadata.
+        metadata: The quoted column; None: passages have no metadata.
     """
 
     def __init__(self, metadata: str | None) -> None:
@@ -118,13 +118,13 @@ class Sql:
         self._metadata = "'{}'::jsonb" if metadata is None else f"COALESCE({metadata}, '{{}}')"
 
     def parameter(self, value: Any) -> str:
-        """Return the name of a new parameter with a value."""
+        """Add a parameter with a value, and return its placeholder."""
         name = f"p{len(self.values)}"
         self.values[name] = value
         return f"%({name})s"
 
     def match_one(self, key: str, values: Sequence[Scalar]) -> str:
-        """Return: the JSON value is, or as a list holds, one of these."""
+        """Return the condition that the JSON value equals, or as a list contains, one of these values."""
         if "\0" in key:
             return "FALSE"
         stored_value = f"({self._metadata} -> {self.parameter(key)}::text)"
@@ -137,7 +137,7 @@ class Sql:
         )
 
     def ordered(self, key: str, how: Order, number: float) -> str:
-        """Return: the JSON value is a number, and so compared."""
+        """Return the condition that the JSON value is a number in this order to `number`."""
         if "\0" in key or math.isnan(number):
             return "FALSE"
         sign = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}[how]
@@ -149,19 +149,19 @@ class Sql:
         )
 
     def lacks(self, key: str) -> str:
-        """Return: there is no such key, or it is null."""
+        """Return the condition that the key is missing or null."""
         return f"COALESCE(jsonb_typeof({self._metadata} -> {self.parameter(key)}::text), 'null') = 'null'"
 
     def every(self, parts: Sequence[str]) -> str:
-        """Return: all of these hold."""
+        """Return the conjunction of conditions."""
         return f"({' AND '.join(parts)})"
 
     def some(self, parts: Sequence[str]) -> str:
-        """Return: one of these holds."""
+        """Return the disjunction of conditions."""
         return f"({' OR '.join(parts)})" if parts else "FALSE"
 
     def negated(self, part: str) -> str:
-        """Return: this does not hold."""
+        """Return the negation of a condition."""
         return f"(NOT {part})"
 
 
@@ -172,12 +172,11 @@ def _can_be_stored(value: Scalar) -> bool:
 
 @dataclass(frozen=True)
 class WordStatistics:
-    """In how many rows the words of a table stand, as far as it is known.
+    """Document frequencies of the most common words of a table, as PostgreSQL estimates them.
 
     Attributes:
         rows: Rows of the table.
-        shares: Share of the rows with a word, in (0, 1], of the most common words; empty where nothing is
-            known.
+        shares: Share of the rows with a word, in (0, 1], by word; empty: there are no statistics.
     """
 
     rows: float = 0.0
@@ -185,16 +184,16 @@ class WordStatistics:
 
     @cached_property
     def _unknown(self) -> float:
-        """Share of any other word: half of that of the rarest known one."""
+        """Share assumed for any other word: half of the smallest in `shares`."""
         return min(self.shares.values()) / 2.0
 
     def expected_rows(self, word: str) -> float:
-        """Return in how many rows a word stands; half of the rarest known one for any other."""
+        """Return the expected number of rows with a word."""
         share = self.shares.get(word)
         return self.rows * (self._unknown if share is None else share)
 
     def weights(self, words: Sequence[str]) -> list[float]:
-        """Return the weight of each word; 1 where nothing is known.
+        """Return the inverse document frequency of each word; 1 without statistics.
 
         >>> known = WordStatistics(100, {"the": 1.0, "bridge": 0.1})
         >>> [round(weight, 1) for weight in known.weights(["the", "bridge", "unknown"])]
@@ -206,7 +205,7 @@ class WordStatistics:
         return [math.log(1.0 + max(0.0, self.rows - n + 0.5) / (n + 0.5)) for n in counts]
 
     def steps(self, words: Sequence[str]) -> Iterator[list[str]]:
-        """Yield the words that a row must have one of: the rarest first, at last all.
+        """Yield growing sets of words, the rarest first, at last all: a row must have a word of the set.
 
         >>> known = WordStatistics(1e6, {"the": 1.0, "river": 0.005, "bridge": 0.0005})
         >>> list(known.steps(["the", "river", "bridge"]))
@@ -225,7 +224,7 @@ class WordStatistics:
 
 
 def literal(word: str) -> str:
-    r"""Return a word as a query of PostgreSQL.
+    r"""Return a word as a quoted tsquery of PostgreSQL.
 
     >>> print(literal("o'neil\\"))
     'o''neil\\'
@@ -266,10 +265,9 @@ class PostgresTable:
         self._metadata = None if names.metadata is None else _column(names.metadata)
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
-        """Return passages with at least one word, by `ts_rank` and how rare each word is.
+        """Return passages with at least one word of the query, by `ts_rank` weighted by each word's rarity.
 
-        Shorter ones come first among equals. A word that many passages have is asked for only where the rarer
-        ones find fewer than `k`.
+        Shorter passages score higher. Common words are searched only if the rarer ones find fewer than `k`.
         """
         words = self._words(query.text)
         if not words:
@@ -283,7 +281,7 @@ class PostgresTable:
         return passages
 
     def _words(self, text: str) -> list[str]:
-        """Return the words of a text, as the language reduces them."""
+        """Return the lexemes of a text in the configured language."""
         with self._connected() as connection:
             return list(
                 connection.exec_driver_sql(
@@ -293,7 +291,7 @@ class PostgresTable:
             )
 
     def _word_statistics(self) -> WordStatistics:
-        """Return what is known of the words, at most `STATISTICS_S` seconds old."""
+        """Return the statistics of words, at most `STATISTICS_S` seconds old."""
         now = time.monotonic()
         asked_at, statistics = self._known_words
         if now - asked_at < STATISTICS_S:
@@ -309,7 +307,7 @@ class PostgresTable:
         statistics = WordStatistics()
         if (
             row is not None and row[1]
-        ):  # after the shares of the words come the least, the most and that of null
+        ):  # after the shares of the words come their minimum and maximum, and the share of null
             statistics = WordStatistics(float(row[0]), dict(zip(row[1], row[2], strict=False)))
         self._known_words = now, statistics
         return statistics
@@ -327,7 +325,7 @@ class PostgresTable:
         return self._found(sql, query, score, f"{self._search} @@ {some}::tsquery", k)
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
-        """Return the nearest passages by the cosine."""
+        """Return the nearest passages by cosine."""
         sql = Sql(self._metadata)
         near = sql.parameter(_vector_text(vector))
         distance = f"{self._vector} <=> {near}::vector"
@@ -349,7 +347,7 @@ class PostgresTable:
             if order is not None:
                 width = min(max(k, SEARCH_WIDTH), MAX_WIDTH)
                 connection.exec_driver_sql(f"SET LOCAL hnsw.ef_search = {width}")
-                # so that a filter does not leave fewer than k of what the index found
+                # the index continues its scan until k rows pass the filter
                 connection.exec_driver_sql("SET LOCAL hnsw.iterative_scan = strict_order")
             rows = connection.exec_driver_sql(statement, sql.values).all()
         return [
@@ -361,7 +359,7 @@ class PostgresTable:
         return _Connected(self._engine)
 
     def create(self, dim: int | None) -> None:
-        """Make the table with its index of words, and the table of states."""
+        """Create the table with its index of words, and the table of states."""
         words = f"to_tsvector('{self._params.language}', title || ' ' || text)"
         vector = "" if dim is None else f", embedding vector({dim})"
         with self._connected() as connection:
@@ -380,7 +378,7 @@ class PostgresTable:
         return _quoted(f"{self._params.collection.rpartition('.')[2]}_{what}")
 
     def state(self) -> FillState | None:
-        """Return what was put there."""
+        """Return the state that was stored last."""
         if not self._there(STATES):
             return None
         with self._connected() as connection:
@@ -461,7 +459,7 @@ class PostgresTable:
             )
 
     def finish(self) -> None:
-        """Index the vectors, and let the planner count the rows and their words."""
+        """Index the vectors, and have PostgreSQL update its statistics of rows and words."""
         with self._connected() as connection:
             run = connection.exec_driver_sql
             run("SET LOCAL statement_timeout = 0")  # an index of millions takes minutes
@@ -483,7 +481,7 @@ class PostgresTable:
 
 
 class _Connected:
-    """A transaction; what the driver raises says what is wrong without the statement."""
+    """A transaction; errors of the driver are raised as ArmError, without the SQL statement."""
 
     def __init__(self, engine: "sa.Engine") -> None:
         self._begun = engine.begin()
@@ -505,12 +503,12 @@ class _Connected:
 
 
 def _column(name: str) -> str:
-    """Return a column of the table that is searched."""
+    """Return a quoted column of the searched table."""
     return f"found.{_quoted(name)}"
 
 
 def _quoted(name: str) -> str:
-    """Return an identifier of SQL; the driver takes % for a parameter."""
+    """Return a quoted identifier of SQL, with % doubled for the driver."""
     return '"' + name.replace('"', '""').replace("%", "%%") + '"'
 
 

@@ -1,4 +1,4 @@
-"""Qdrant: vectors, and words as sparse vectors whose rarity the engine itself counts."""
+"""Qdrant: vectors, and words as sparse vectors, whose inverse document frequency the engine computes."""
 
 import atexit
 import hashlib
@@ -32,11 +32,11 @@ PAGE = 1000
 STATE = "armwise_ingest"
 
 EMPTY_LISTS = "empty_lists"
-"""Field with the names of metadata that are empty lists, which to Qdrant are as missing ones."""
+"""Field with the names of metadata that are empty lists, which Qdrant treats as missing."""
 
 K1, B, USUAL_WORDS = 1.2, 0.75, 80.0
-"""Parameters of BM25. The usual length of a passage is a constant, since a sparse vector is made before
-other passages are known."""
+"""Parameters of BM25. The mean length of a passage is a constant, since sparse vectors are computed one by
+one while a collection is filled."""
 
 
 class PayloadFields(BaseModel):
@@ -72,7 +72,7 @@ class QdrantParams(NetworkParams):
 
     @property
     def names_fields(self) -> bool:
-        """Whether it names fields."""
+        """Whether `fields` differs from the fields that `ingest` writes."""
         return self.fields != PayloadFields()
 
     @model_validator(mode="after")
@@ -97,7 +97,10 @@ class QdrantFilters:
         self._metadata = metadata
 
     def match_one(self, key: str, values: Sequence[Scalar]) -> Any:
-        """Return: the value is, or as a list holds, one of these; numbers by a range, as 1 is 1.0."""
+        """Return the condition that the value equals, or as a list contains, one of these values.
+
+        Numbers are compared by a range, so that 1 equals 1.0.
+        """
         models, path = self._models, self._path(key)
         matches = []
         for value in values:
@@ -109,32 +112,32 @@ class QdrantFilters:
         return self.some(matches)
 
     def ordered(self, key: str, how: Order, number: float) -> Any:
-        """Return: the value is a number, and so compared."""
+        """Return the condition that the value is a number in this order to `number`."""
         models = self._models
         return models.FieldCondition(key=self._path(key), range=models.Range(**{how: number}))
 
     def lacks(self, key: str) -> Any:
-        """Return: there is no such value, and no empty list."""
+        """Return the condition that the key is missing; an empty list is not missing."""
         models = self._models
         missing = models.IsEmptyCondition(is_empty=models.PayloadField(key=self._path(key)))
         empty = models.FieldCondition(key=EMPTY_LISTS, match=models.MatchValue(value=key))
         return models.Filter(must=[missing], must_not=[empty])
 
     def every(self, parts: Sequence[Any]) -> Any:
-        """Return: all of these hold."""
+        """Return the conjunction of conditions."""
         return self._models.Filter(must=list(parts))
 
     def some(self, parts: Sequence[Any]) -> Any:
-        """Return: one of these holds."""
+        """Return the disjunction of conditions."""
         models = self._models
         return models.Filter(should=list(parts)) if parts else models.HasIdCondition(has_id=[])
 
     def negated(self, part: Any) -> Any:
-        """Return: this does not hold."""
+        """Return the negation of a condition."""
         return self._models.Filter(must_not=[part])
 
     def _path(self, key: str) -> str:
-        """Return the path of a value. Raises QuestionRefusedError: Qdrant cannot quote a quotation mark."""
+        """Return the path of a value. Raises QuestionRefusedError for a name with a quotation mark."""
         if '"' in key:
             raise QuestionRefusedError(f"Qdrant knows no metadata whose name has a quotation mark: {key!r}")
         return f'{self._metadata}."{key}"'
@@ -161,7 +164,7 @@ class QdrantCollection:
         self._filters = QdrantFilters(self._models, params.fields.metadata)
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
-        """Return passages with at least one word, by BM25."""
+        """Return passages with at least one word of the query, by BM25."""
         weights = sparse(query.text, query=True)
         if not weights:
             return []
@@ -194,7 +197,7 @@ class QdrantCollection:
         ]
 
     def create(self, dim: int | None) -> None:
-        """Make the collection; metadata of groups are indexed, since every search asks for them."""
+        """Create the collection, with an index of the groups, by which every search filters."""
         models = self._models
         if self._connection.collection_exists(self._name):
             return
@@ -210,7 +213,7 @@ class QdrantCollection:
                 self._connection.create_payload_index(self._name, field, models.PayloadSchemaType.KEYWORD)
 
     def state(self) -> FillState | None:
-        """Return what was put there."""
+        """Return the state that was stored last."""
         if not self._connection.collection_exists(self._name):
             return None
         kept = self._connection.get_collection(self._name).config.metadata or {}
@@ -268,12 +271,12 @@ class QdrantCollection:
         self._connection.delete(self._name, [_point(passage_id) for passage_id in ids], wait=True)
 
     def finish(self) -> None:
-        """Do nothing: Qdrant indexes by itself."""
+        """Do nothing: Qdrant indexes automatically."""
 
 
 @cache
 def in_folder(path: str) -> Any:
-    """Return the one client that a process has of a folder."""
+    """Return this process's only client for a folder."""
     try:
         opened = client("qdrant_client", "qdrant").QdrantClient(path=path)
     except RuntimeError as error:  # another process has it
@@ -283,11 +286,11 @@ def in_folder(path: str) -> Any:
 
 
 def sparse(text: str, *, query: bool) -> Mapping[int, float]:
-    """Return the words of a text as a sparse vector: the part of BM25 that needs no other passage.
+    """Return the words of a text as a sparse vector: the term frequency part of BM25.
 
     Args:
         text: The text.
-        query: Whether it is a question, whose words count as often as they are there.
+        query: Whether it is a question, whose words have their plain counts.
 
     Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond.
     """
@@ -298,7 +301,7 @@ def sparse(text: str, *, query: bool) -> Mapping[int, float]:
 
 
 def _point(name: str) -> str:
-    """Return the id of a point, which Qdrant wants to be a UUID."""
+    """Return the UUID of the point of a passage."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
 
 

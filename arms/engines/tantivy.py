@@ -1,4 +1,4 @@
-"""Tantivy: full text search in a folder, as a library."""
+"""Tantivy: an embedded full text search engine, with its index in a folder."""
 
 import shutil
 import threading
@@ -33,10 +33,10 @@ ANALYZER = "armwise"
 LONGEST_WORD = 40
 
 SPLIT_WORD = r"[^\s_]+"
-"""A word of a text that was split: a stemmer knows the parts of `open_file`."""
+"""A word for the stemmer; `open_file` is two words."""
 
 HEAP_BYTES = 128 << 20
-"""Memory of the writer."""
+"""Memory of the writer of the index."""
 
 
 class TantivyParams(EngineParams):
@@ -60,30 +60,30 @@ class TantivyClauses(FactsDialect[Any]):
         self._query, self._occur, self._schema = module.Query, module.Occur, schema
 
     def match_any(self, facts: Sequence[str]) -> Any:
-        """Return: one of these is a fact of the passage."""
+        """Return the condition that a passage has one of these facts."""
         return self._query.term_set_query(self._schema, "facts", list(facts))
 
     def every(self, parts: Sequence[Any]) -> Any:
-        """Return: all of these hold."""
+        """Return the conjunction of conditions."""
         return self._query.boolean_query([(self._occur.Must, part) for part in parts])
 
     def some(self, parts: Sequence[Any]) -> Any:
-        """Return: one of these holds."""
+        """Return the disjunction of conditions."""
         return self._query.boolean_query([(self._occur.Should, part) for part in parts])
 
     def negated(self, part: Any) -> Any:
-        """Return: this does not hold."""
+        """Return the negation of a condition."""
         return self.without(self._query.all_query(), part)
 
     def without(self, part: Any, other: Any) -> Any:
-        """Return: the first holds, and the second does not."""
+        """Return the condition that `part` holds and `other` fails."""
         return self._query.boolean_query([(self._occur.Must, part), (self._occur.MustNot, other)])
 
     def allowed(self, wanted: Any, query: Query, searcher: Any) -> Any:
-        """Return: a passage is wanted, and its caller may see it.
+        """Return the condition that a passage is `wanted`, passes the filter, and is visible to its caller.
 
-        Passages for some groups are taken away from those that are wanted: a condition that most passages
-        fulfil would be looked at in all of them.
+        Hidden passages are excluded, since a condition for the visible ones would be evaluated on most of the
+        index.
         """
         if query.where is not None:
             condition = filtered(query.where, self)
@@ -119,7 +119,7 @@ class TantivyIndex:
         self._opened: Any = None
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
-        """Return passages with at least one word, by BM25."""
+        """Return passages with at least one word of the query, by BM25."""
         module, index = self._module, self._index()
         stems = list(dict.fromkeys(self._analyzer.analyze(_split(query.text))))
         if not stems:
@@ -133,12 +133,12 @@ class TantivyIndex:
         return [read_passage(_fields(searcher.doc(address)), score) for score, address in hits]
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
-        """Refuse: there are no vectors."""
+        """Raise ArmError: Tantivy has no vectors."""
         del vector, query, k
         raise ArmError("Tantivy has no vectors")
 
     def _index(self) -> Any:
-        """Return the index. Raises ArmError where there is none."""
+        """Return the index. Raises ArmError if it is missing or damaged."""
         with self._lock:
             if self._opened is None:
                 self._require_whole()
@@ -149,13 +149,13 @@ class TantivyIndex:
             return self._opened
 
     def create(self, dim: int | None) -> None:
-        """Make the index."""
+        """Create the index."""
         del dim
         self._folder.mkdir(parents=True, exist_ok=True)
         self._module.Index(self._schema, str(self._folder))
 
     def problems(self, *, contents: bool) -> list[str]:
-        """Return which files have changed since the index was filled; none of one that is not filled yet."""
+        """Return the files that changed since the index was filled; empty while it is being filled."""
         if not (self._folder / manifest.MANIFEST).exists():
             return []
         return manifest.problems(self._folder, contents=contents)
@@ -166,19 +166,19 @@ class TantivyIndex:
         shutil.rmtree(self._folder)
 
     def _require_whole(self) -> None:
-        """Refuse a damaged folder, by the sizes of its files. Raises ArmError."""
+        """Check the sizes of the files. Raises ArmError if the folder is damaged."""
         if problems := self.problems(contents=False):
             what = f"the index in {self._folder}: {', '.join(problems)}"
             raise ArmError(f"{what}; `armwise ingest --into` this arm fills it again")
 
     def state(self) -> FillState | None:
-        """Return what was put there. Raises ArmError where a file is damaged."""
+        """Return the state that was stored last. Raises ArmError if a file is damaged."""
         self._require_whole()
         path = self._folder / STATE
         return FillState.loaded(path.read_bytes()) if path.exists() else None
 
     def keep(self, state: FillState) -> None:
-        """Store a state beside the index; once it is complete, also the digests of the files."""
+        """Store a state in the folder of the index; if it is complete, also the digests of the files."""
         (self._folder / manifest.MANIFEST).unlink(missing_ok=True)
         unfinished = self._folder / f"{STATE}.part"
         unfinished.write_text(state.dumped(), encoding="utf-8")
@@ -210,12 +210,12 @@ class TantivyIndex:
 
     def ids(self) -> Iterator[str]:
         """Yield every id."""
-        # by a query, as the terms of deleted documents stay until their segment is merged
+        # by a query: the terms of deleted documents remain until their segment is merged
         present = self._module.Query.all_query()
         yield from (name for name, _ in self._searcher().terms_with_prefix("id", "", present))
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Add documents in place of those of the same ids, and commit."""
+        """Insert or replace documents, and commit."""
         documents = [{**row.document, "search": _split(row.search), "facts": row.facts} for row in rows]
         self._change([row.passage.id for row in rows], documents)
 
@@ -233,12 +233,12 @@ class TantivyIndex:
         writer.wait_merging_threads()
 
     def finish(self) -> None:
-        """Let this process see what was written."""
+        """Make the written documents visible to this process."""
         self._index().reload()
 
 
 def _split(text: str) -> str:
-    """Return the words of a text between blanks."""
+    """Return the words of a text, separated by blanks."""
     return " ".join(words(text))
 
 

@@ -1,1 +1,1 @@
-"""What portfolios and labels are made of: scores of arms, made questions, jobs that run for hours."""
+"""Build portfolios and labels: score arms on questions, generate questions, run resumable jobs."""

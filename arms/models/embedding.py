@@ -1,4 +1,4 @@
-"""Sentence encoders: text becomes unit vectors, once per backbone for a query.
+"""Sentence encoders: text to unit vectors.
 
 Backbone          the model and its prefixes, from the configuration
 build_embedder    Backbone -> Embedder
@@ -71,7 +71,7 @@ class Backbone(BaseModel):
     )
 
     def vectors_as(self, other: "Backbone") -> bool:
-        """Return whether another backbone has the same settings, wherever and by whatever it runs."""
+        """Return whether both give the same vectors: they are equal but for `host` and `runtime`."""
         return self.model_copy(update={"host": other.host, "runtime": other.runtime}) == other
 
 
@@ -136,7 +136,7 @@ class HashingEmbedder:
         return self.encode_passages(texts)
 
     def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return unit rows; a text whose words cancel out, or without words, is hashed whole."""
+        """Return unit rows; a text that is empty of words, or whose words cancel out, is hashed as a word."""
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in zip(vectors, texts, strict=True):
             for word in words(text):
@@ -164,11 +164,11 @@ class SentenceEmbedder:
         self.dim = self.encode_queries(["?"]).shape[1]
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed with the prefix of queries, on one thread: the service needs the others."""
+        """Embed with the prefix of queries, on one thread: the service needs the other cores."""
         return self._encode([self._backbone.query_prefix + text for text in texts], threads=1)
 
     def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed with the prefix of passages, on all threads that are allowed."""
+        """Embed with the prefix of passages, on `OMP_NUM_THREADS` threads or all cores, at most 8."""
         return self._encode([self._backbone.passage_prefix + text for text in texts], _threads())
 
     def _encode(self, texts: list[str], threads: int) -> NDArray[np.float32]:
@@ -180,7 +180,7 @@ class SentenceEmbedder:
 
 
 def _read_with(backbone: Backbone) -> Callable[[list[str], int], NDArray[np.float32]]:
-    """Return what reads texts on a number of threads: a graph, or a model where it cannot be one."""
+    """Return the function that encodes texts on a number of threads: an ONNX graph, or else torch."""
     precision = backbone.precision
     if precision == "bfloat16" or (precision == "float32" and (backbone.runtime == "torch" or has_gpu())):
         return _TorchModel(backbone).read
@@ -225,7 +225,7 @@ class _TorchModel:
 
 
 def _threads() -> int:
-    """Return the threads for many texts: those allowed, at most 8, as small models gain no more."""
+    """Return the threads for many texts: at most 8, beyond which small models gain nothing."""
     return min(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1), 8)
 
 

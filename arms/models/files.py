@@ -21,7 +21,7 @@ def locate(model: str) -> str | Path:
 
     Args:
         model: `package:NAME/PATH`, a file or folder of an installed package; a file or folder
-            on disk, `~` allowed; or a hub name, `owner/name`, which is not checked.
+            on disk, `~` allowed; or a hub name, `owner/name`, taken unchecked.
 
     Raises:
         ModelNotFoundError: The package or the path does not exist.
@@ -56,7 +56,7 @@ def is_below(model: str, folder: Path) -> bool:
 
 
 def _in_package(model: str) -> Path:
-    """Find a path in a package without importing it, as its dependencies may be missing."""
+    """Find a path in a package by its spec alone: its dependencies may be missing, so an import may fail."""
     package, _, inside = model.removeprefix(PACKAGE).partition("/")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
@@ -75,9 +75,9 @@ AGAIN = "install it again; `armwise models` does that for the default ones"
 
 
 def model_problems(model: str) -> list[str]:
-    """Return which files of a model differ from those that pip installed, by size and digest.
+    """Return a message for each file of a model that is missing or differs from pip's record.
 
-    Empty for a model outside of packages, and for a package without a record of its files. Raises
+    Sizes and digests are compared. Only models in packages with a record can be checked. Raises
     ModelNotFoundError.
     """
     if not model.startswith(PACKAGE):
@@ -97,9 +97,9 @@ def model_problems(model: str) -> list[str]:
 
 
 def _installed(distribution: str) -> Iterator[tuple[Path, str, str, str]]:
-    """Yield path, bytes, hash function and digest of each file that pip installed, texts empty if unknown.
+    """Yield path, size in bytes, hash function and digest of each file in pip's record; unrecorded: empty.
 
-    `importlib.metadata.files` leaves out files that are missing, from Python 3.12 on.
+    `importlib.metadata.files` omits missing files from Python 3.12 on, so the record is read directly.
     """
     installed = metadata.distribution(distribution)
     for file, digest, size in csv.reader((installed.read_text("RECORD") or "").splitlines()):
@@ -115,10 +115,10 @@ def _recorded(path: Path, mode: str) -> str:
 
 
 def require_whole(models: Iterable[str]) -> None:
-    """Refuse models of packages whose files differ from those that pip installed.
+    """Check the files of models in packages against pip's record.
 
     Raises:
-        ModelNotFoundError: One is damaged or missing; the message names the file.
+        ModelNotFoundError: A file is damaged or missing; the message names it.
     """
     for model in models:
         if faults := model_problems(model):
@@ -139,7 +139,7 @@ def digest_weights(place: str | Path) -> str:
 
 @lru_cache(maxsize=64)  # hundreds of arms may use one model, and must use one commit of it
 def hub_commit(name: str) -> str:
-    """Return the current commit of a hub name; without a network, the one in the cache. Raises OSError."""
+    """Return the current commit of a hub name; offline, the cached commit. Raises OSError."""
     from huggingface_hub import hf_hub_download
 
     return Path(hf_hub_download(name, "config.json")).parent.name

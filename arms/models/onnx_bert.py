@@ -1,6 +1,6 @@
-"""Encoders and cross-encoders that are BERT, as ONNX graphs written from their weights, without torch.
+"""Write BERT encoders and cross-encoders as ONNX graphs, from their weights and without torch.
 
-Most small encoders of sentence-transformers are: MiniLM, BGE, E5, GTE. Others are traced by `onnx_torch`.
+Most small encoders of sentence-transformers are BERT: MiniLM, BGE, E5, GTE. `onnx_torch` traces the others.
 
 Source: Devlin et al. 2019, BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding,
 arXiv:1810.04805; pooling by Reimers and Gurevych 2019, Sentence-BERT, arXiv:1908.10084.
@@ -24,7 +24,7 @@ OPSET, IR = 20, 10
 WEIGHTS = "model.safetensors"
 
 PREFIX = "bert."
-"""What the names of tensors begin with where BERT is a part of the model, as in a cross-encoder."""
+"""Prefix of tensor names in a model that contains a BERT, such as a cross-encoder."""
 
 MODULES = ("Transformer", "Pooling", "Normalize")
 
@@ -33,25 +33,25 @@ POOLINGS = {
     "pooling_mode_cls_token": "cls",  # nosec B105: no password
     "pooling_mode_max_tokens": "max",
 }
-"""Keys of the configuration of a pooling; since version 5 sentence-transformers writes the name itself."""
+"""Pooling by its key in the configuration; sentence-transformers 5 and later write the name itself."""
 
 
 class NoBertError(Exception):
-    """A model is no BERT that can be written as a graph; the message says what it is."""
+    """The model cannot be written as a BERT graph; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class BertLayout:
-    """What a model is made of.
+    """Architecture of a BERT model.
 
     Attributes:
-        head: What becomes of the vectors of the tokens: a pooling, or `score` for a cross-encoder's logit.
-        layers: Layers of the encoder.
-        heads: Heads of each attention.
-        epsilon: What layer normalisation adds to a variance.
-        limit: Tokens that are read at most.
-        pad: Token with which shorter texts of a batch are filled up.
-        unit: Whether rows have length 1.
+        head: Pooling of the token vectors, or `score` for a cross-encoder's logit.
+        layers: Number of encoder layers.
+        heads: Attention heads of a layer.
+        epsilon: Constant that layer normalisation adds to the variance.
+        limit: Most tokens of a text; longer texts are truncated.
+        pad: Padding token.
+        unit: Whether output rows are normalised to length 1.
     """
 
     head: Literal["mean", "cls", "max", "score"]
@@ -68,10 +68,10 @@ def read_layout(folder: Path, task: Literal["sentences", "pairs"]) -> BertLayout
 
     Args:
         folder: The files of the model, as sentence-transformers or transformers write them.
-        task: `sentences` for a vector a text, `pairs` for the logit of two.
+        task: `sentences` for a vector per text, `pairs` for a logit per pair of texts.
 
     Raises:
-        NoBertError: It is no BERT, or has parts that no graph is written of.
+        NoBertError: It is another architecture, or has parts that this module cannot write.
     """
     config = {"position_embedding_type": "absolute"} | _read(folder / "config.json")
     for key, expected in (
@@ -103,7 +103,7 @@ def _read(path: Path) -> Any:
 
 
 def _text(token: Any) -> str:
-    """Return a token that is written as a text, or as an object with its text."""
+    """Return the text of a token, which is stored as a string or as an object."""
     return str(token["content"] if isinstance(token, Mapping) else token)
 
 
@@ -152,7 +152,7 @@ class BertGraph:
         self._weights, self._epsilon = weights, epsilon
 
     def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """Add an operator with one result."""
+        """Add an operator with one output."""
         name = f"{operator}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, inputs, [name], name, **attributes))
         return name
@@ -171,12 +171,12 @@ class BertGraph:
         return self.tensor(name, self._value(name))
 
     def linear(self, x: str, name: str) -> str:
-        """Multiply by a matrix of the model, and add its bias."""
+        """Add a linear layer of the model: matrix and bias."""
         matrix = self.tensor(f"{name}.matrix", self._value(f"{name}.weight").T)
         return self.node("Add", self.node("MatMul", x, matrix), self.weight(f"{name}.bias"))
 
     def normalised(self, x: str, name: str) -> str:
-        """Normalise each row."""
+        """Add a layer normalisation of the model."""
         scale, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
         return self.node("LayerNormalization", x, scale, bias, axis=-1, epsilon=self._epsilon)
 
@@ -190,8 +190,8 @@ def build_graph(weights: Mapping[str, NDArray[Any]], layout: BertLayout) -> onnx
     """Return the graph: tokens of texts, shape (n_texts, n_tokens), to rows, shape (n_texts, size).
 
     Args:
-        weights: Tensors by name, without the prefix `bert.`.
-        layout: What the model is made of.
+        weights: Tensors by name; the prefix `bert.` is removed.
+        layout: Architecture of the model.
 
     Raises:
         NoBertError: A tensor is missing.
@@ -199,7 +199,7 @@ def build_graph(weights: Mapping[str, NDArray[Any]], layout: BertLayout) -> onnx
     graph = BertGraph(weights, layout.epsilon)
     ids, mask, types = INPUTS
     x = _embedded(graph, ids, types)
-    # what is masked gets no weight: the lowest number, as a factor of 0 would leave a share to it
+    # the lowest number is added to the scores of masked tokens: a factor of 0 would leave them a share
     unmasked = graph.node("Unsqueeze", graph.node("Cast", mask, to=TensorProto.FLOAT), graph.constant([1, 2]))
     hidden = graph.node("Sub", graph.constant(1, np.float32), unmasked)
     masked = graph.node("Mul", hidden, graph.constant(np.finfo(np.float32).min, np.float32))
@@ -221,7 +221,7 @@ def build_graph(weights: Mapping[str, NDArray[Any]], layout: BertLayout) -> onnx
 
 
 def _embedded(graph: BertGraph, ids: str, types: str) -> str:
-    """Return the sum of the vectors of each token, its position and its text, normalised."""
+    """Return the normalised sum of the embeddings of each token, its position and its token type."""
     words = graph.node("Gather", graph.weight("embeddings.word_embeddings.weight"), ids)
     n_tokens = graph.node("Shape", ids, start=1, end=2)
     positions = graph.weight("embeddings.position_embeddings.weight")
@@ -232,7 +232,7 @@ def _embedded(graph: BertGraph, ids: str, types: str) -> str:
 
 
 def _layer(graph: BertGraph, x: str, masked: str, name: str, heads: int, size: int) -> str:
-    """Return the tokens after a layer: attention, then two linear maps, each added to what went in."""
+    """Return the token vectors after a layer: attention, then two linear maps, with residual connections."""
     split = graph.constant([0, 0, heads, size])
 
     def part(of: str, order: list[int]) -> str:
@@ -255,7 +255,7 @@ def _layer(graph: BertGraph, x: str, masked: str, name: str, heads: int, size: i
 
 
 def _headed(graph: BertGraph, x: str, mask: str, head: str) -> str:
-    """Return one row a text."""
+    """Return one row per text."""
     first = graph.node("Gather", x, graph.constant(0), axis=1)
     if head == "cls":
         return first
@@ -277,13 +277,13 @@ def write(
 
     Args:
         folder: The files of the model.
-        task: `sentences` for a vector a text, `pairs` for the logit of two.
-        limit: Tokens that are read at most; None for the model's own limit.
-        model: Where the graph is written.
-        tokenizer: Where the tokenizer is written.
+        task: `sentences` for a vector per text, `pairs` for a logit per pair of texts.
+        limit: Most tokens of a text; None: the model's limit.
+        model: Output file of the graph.
+        tokenizer: Output file of the tokenizer.
 
     Raises:
-        NoBertError: It is no BERT that can be written, or has no fast tokenizer.
+        NoBertError: The model cannot be written as a BERT graph, or lacks a fast tokenizer.
     """
     from safetensors.numpy import load_file
     from tokenizers import Tokenizer

@@ -1,8 +1,8 @@
-"""The export of a model to ONNX: `python -m armwise.arms.models.onnx_export EXPORT FOLDER`.
+"""Export a model to ONNX: `python -m armwise.arms.models.onnx_export EXPORT FOLDER`.
 
-A process of its own: where torch is needed, it and transformers take seconds to load and hundreds of
-megabytes. Exit status: 0 where the graph in FOLDER gives what the model gives, 3 where it does not or cannot
-be made, with the reason in the last line of stderr.
+It runs as a separate process, since torch and transformers take seconds and hundreds of megabytes to load.
+Exit status: 0 if the graph in FOLDER agrees with the model; 3 if it differs or cannot be made, with the
+reason in the last line of stderr.
 """
 
 import json
@@ -33,20 +33,20 @@ SAMPLES = (
     "one word after another, " * 700,
     "The function returns a new list of its arguments, and raises ValueError where one is negative. " * 4,
 )
-"""Texts by which a graph is compared with its model: short, long, empty, beyond the limit, of any script."""
+"""Texts on which a graph is compared with its model: short, long, empty, too long, in several scripts."""
 
 LEAST_COSINE = {"float32": 0.9999, "int8": 0.9}
-"""What the rows of a graph have in common with those of the model, at least, by precision."""
+"""Least cosine between the rows of a graph and those of its model, by precision."""
 
 FILES = ("*.json", "*/config.json", "model.safetensors")
-"""What is fetched of a model of a hub."""
+"""Files that are fetched from a hub."""
 
 
 def main(export: OnnxExport, folder: Path) -> None:
     """Write graph and tokenizer: a BERT from its weights, any other model by torch.
 
     Raises:
-        NotExportableError: Neither can be done, or the graph gives something else than the model.
+        NotExportableError: Neither works, or the rows of the graph differ from those of the model.
     """
     texts = make_texts(export.task, SAMPLES)
     try:
@@ -68,14 +68,14 @@ def main(export: OnnxExport, folder: Path) -> None:
 
 
 def fetched(model: str, revision: str) -> Path:
-    """Return the folder with the files of a commit of a hub name."""
+    """Fetch the files of a commit of a hub name, and return their folder."""
     from huggingface_hub import snapshot_download
 
     return Path(snapshot_download(model, revision=revision, allow_patterns=list(FILES)))
 
 
 def compare(graph: OnnxGraph, texts: Sequence[Any], wanted: NDArray[np.float32], precision: str) -> None:
-    """Raise NotExportableError unless a graph gives what its model gives, alone and in a batch.
+    """Raise NotExportableError if the rows of a graph, alone or in a batch, differ from those of its model.
 
     Logits, which are single numbers, are compared as one row.
     """

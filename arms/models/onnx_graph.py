@@ -1,7 +1,7 @@
 """Models of sentence-transformers as ONNX graphs, which run without torch.
 
-open_graph  a model -> OnnxGraph; a process of its own exports it, once for all that run on this machine
-OnnxGraph   texts, or pairs of them -> a row of numbers each, by onnxruntime
+open_graph  a model -> OnnxGraph; a separate process exports it, once per machine
+OnnxGraph   texts, or pairs of texts -> a row of numbers each, by onnxruntime
 """
 
 import hashlib
@@ -32,16 +32,16 @@ logger = logging.getLogger(__name__)
 MODEL, TOKENIZER = "model.onnx", "tokenizer.json"
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-"""What a graph may read of a text, in this order."""
+"""Inputs that a graph may have, in this order."""
 
 REFUSED = 3
-"""Exit status of the exporting process where the model itself is the reason."""
+"""Exit status of the exporting process when the model itself cannot be exported."""
 
 SOURCES = ("onnx_export.py", "onnx_bert.py", "onnx_torch.py")
-"""Files of this package that shape what an export gives."""
+"""Files of this package whose code shapes the exported graph."""
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime")
-"""Distributions whose version may change what an export gives."""
+"""Distributions whose version may change the exported graph."""
 
 Text = str | tuple[str, str]
 
@@ -51,7 +51,7 @@ class NotExportableError(Exception):
 
 
 def fall_back_on_torch(model: str, precision: str, error: Exception) -> None:
-    """Log why a model runs on torch. Raises ModelNotFoundError where it cannot: in int8, or without torch."""
+    """Log why a model runs on torch. Raises ModelNotFoundError in int8, or if torch is missing."""
     if find_spec("sentence_transformers") is None:
         raise ModelNotFoundError(
             f"model {model!r} cannot be read: {error}; `pip install 'armwise[train]'` brings torch"
@@ -65,16 +65,16 @@ def fall_back_on_torch(model: str, precision: str, error: Exception) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OnnxExport:
-    """What is exported.
+    """A model, and how it is exported.
 
     Attributes:
-        model: A folder, or the name of a hub.
+        model: A folder, or a hub name.
         revision: The commit of a hub name; empty for a folder.
         digest: Hash of the weights.
-        task: `sentences` gives a vector for a text, `pairs` the logit of a cross-encoder for two.
-        precision: `int8` quantises weights by channel to seven bits, so that sums of 16 bits hold them on
+        task: `sentences` gives a vector for a text, `pairs` a cross-encoder's logit for a pair of texts.
+        precision: `int8` quantises weights by channel to seven bits, so that sums fit into 16 bits on
             processors without VNNI and all processors agree; activations are quantised when a text is read.
-        max_length: Tokens that are read; None is the model's own limit.
+        max_length: Most tokens of a text; None: the model's limit.
     """
 
     model: str
@@ -99,7 +99,7 @@ class OnnxExport:
 
     @property
     def key(self) -> str:
-        """A hash of everything that shapes the graph, wherever the model is."""
+        """Hash of everything that shapes the graph; the path of the model is left out."""
         by = [digest_file(Path(__file__).with_name(name)) for name in SOURCES]
         by += map(installed, LIBRARIES)
         shapes = {**asdict(self), "model": "", "by": by}
@@ -107,7 +107,7 @@ class OnnxExport:
 
 
 def make_texts(task: Literal["sentences", "pairs"], samples: Sequence[str]) -> list[Text]:
-    """Return what a model reads of some texts: each, or each with the next one.
+    """Return the inputs of a model: the texts, or for `pairs` each text with the next.
 
     >>> make_texts("pairs", ["red", "blue"])
     [('red', 'blue'), ('blue', 'red')]
@@ -118,7 +118,7 @@ def make_texts(task: Literal["sentences", "pairs"], samples: Sequence[str]) -> l
 
 
 def scorer_problem(model: "CrossEncoder") -> str:
-    """Return why a cross-encoder does not score pairs; empty where it does."""
+    """Return why a cross-encoder cannot score pairs; empty: it can."""
     saved: list[str] | None = getattr(model.config, "architectures", None)
     loaded = type(model.transformers_model).__name__
     if saved and loaded not in saved:  # sentence-transformers gives it a head of random weights
@@ -127,7 +127,7 @@ def scorer_problem(model: "CrossEncoder") -> str:
 
 
 def has_gpu() -> bool:
-    """Return whether this process may use a GPU, without loading torch; Ray hides those of others."""
+    """Return whether this process may use a GPU, without loading torch; Ray hides other processes' GPUs."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in {"", "-1", "NoDevFiles"}
     return not hidden and Path("/dev/nvidiactl").exists()
 
@@ -136,12 +136,12 @@ class OnnxGraph:
     """A graph and its tokenizer; thread-safe.
 
     Args:
-        folder: Where both are.
-        batch_size: Texts that it reads at once, by rows of equal length.
+        folder: Folder with both files.
+        batch_size: Texts per batch; a batch is padded to its longest text.
     """
 
     def __init__(self, folder: Path, batch_size: int) -> None:
-        # before it is imported: it would send events to its makers, and keep an id of this machine for it
+        # set before the import: onnxruntime would send telemetry, and store an id of this machine for it
         os.environ["ORT_DISABLE_TELEMETRY"] = "1"
         import onnxruntime
         from tokenizers import Tokenizer
@@ -182,20 +182,19 @@ class OnnxGraph:
 
 
 def graph_folder(export: OnnxExport) -> Path:
-    """Return the folder of an exported model, in the user's cache, whether it is there or not."""
+    """Return the path in the user's cache for an exported model; it may not exist yet."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return cache / "armwise" / "onnx" / export.key
 
 
 def open_graph(export: OnnxExport, batch_size: int) -> OnnxGraph:
-    """Return the graph of a model, which is exported unless it was before.
+    """Return the graph of a model, exported on first use.
 
-    Graphs are in the folder `armwise/onnx` of the user's cache, `$XDG_CACHE_HOME` or `~/.cache`; an export
-    takes some ten seconds, and others wait for it. A model that cannot be exported is not tried again with
-    the same versions of the libraries.
+    Graphs are in the folder `armwise/onnx` of the user's cache, `$XDG_CACHE_HOME` or `~/.cache`. An export
+    takes some ten seconds under a lock. A refused export is remembered for these versions of the libraries.
 
-    A graph that is quantised reads one text at a time, whatever `batch_size` says: its activations are
-    quantised together, so that the rows of a batch would depend on each other.
+    A quantised graph reads one text at a time, whatever `batch_size` says: the activations of a batch are
+    quantised together, so its rows would depend on each other.
 
     Raises:
         NotExportableError: The model cannot be exported, or the cache cannot be written.
@@ -219,7 +218,7 @@ def open_graph(export: OnnxExport, batch_size: int) -> OnnxGraph:
 
 
 def _export(export: OnnxExport, cache: Path, folder: Path, refusal: Path) -> None:
-    """Export in a process of its own: torch stays out of this one."""
+    """Export in a separate process, so that torch is never loaded into this one."""
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
         unfinished = Path(scratch) / "graph"
         unfinished.mkdir()

@@ -1,4 +1,4 @@
-"""Models of sentence-transformers as ONNX graphs, traced by torch: those that `onnx_bert` does not write."""
+"""Models of sentence-transformers as ONNX graphs, traced by torch: those that `onnx_bert` cannot write."""
 
 import warnings
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Traced(nn.Module):
 
     Args:
         model: A sentence encoder or a cross-encoder.
-        names: What its tokenizer calls the tensors.
+        names: Names of the input tensors, in order.
     """
 
     def __init__(self, model: SentenceTransformer | CrossEncoder, names: Sequence[str]) -> None:
@@ -60,11 +60,11 @@ def load(export: OnnxExport) -> SentenceTransformer | CrossEncoder:
 
 
 def trace(export: OnnxExport, folder: Path, samples: Sequence[str]) -> NDArray[np.float32]:
-    """Write graph and tokenizer, and return what the model itself gives to the samples, a row each.
+    """Write graph and tokenizer, and return the model's rows for the samples, shape (n_samples, size).
 
     Args:
-        export: What is exported.
-        folder: Where both are written.
+        export: The model and its settings.
+        folder: Output folder of both.
         samples: Texts; a cross-encoder reads each with the next one.
 
     Raises:
@@ -78,7 +78,7 @@ def trace(export: OnnxExport, folder: Path, samples: Sequence[str]) -> NDArray[n
     if tokenizer is None:
         raise NotExportableError(f"its {type(model.tokenizer).__name__} is no fast tokenizer of transformers")
     limit = export.max_length or model.max_seq_length or model.tokenizer.model_max_length
-    if limit < 1 << 20:  # what transformers says where there is no limit is far above
+    if limit < 1 << 20:  # transformers writes a far larger number for "no limit"
         tokenizer.enable_truncation(limit)
     tokenizer.enable_padding(
         direction=model.tokenizer.padding_side,
@@ -106,7 +106,7 @@ def trace(export: OnnxExport, folder: Path, samples: Sequence[str]) -> NDArray[n
                 opset_version=OPSET,
                 dynamo=False,
             )
-        except Exception as error:  # whatever an operator that ONNX does not have raises
+        except Exception as error:  # an operator that ONNX lacks may raise anything
             raise NotExportableError(f"torch cannot export it: {error}".splitlines()[0]) from error
         if isinstance(model, SentenceTransformer):
             return np.asarray(model.encode(texts, prompt="", show_progress_bar=False))

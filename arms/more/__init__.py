@@ -1,4 +1,4 @@
-"""Kinds of arms beyond a search: models that search by steps, tools of others, graphs of entities."""
+"""Further kinds of arms: language models that search in steps, external tools, entity graphs."""
 
 from .external.frameworks import RetrieverArm, RetrieverParams
 from .external.mcp import McpArm, McpParams

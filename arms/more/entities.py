@@ -4,7 +4,7 @@
     Recogniser   entities that a spaCy model marks, for corpora with uninformative titles
     Lister       entities that a language model lists; the most expensive
 
-An entity is identified by its name: the words of it without accents, punctuation and case. In running
+An entity is identified by its normalised name: words without accents, punctuation and case. In running
 text, capitals distinguish a name from common words. The title of a passage is one of its entities.
 """
 
@@ -43,10 +43,10 @@ from armwise.arms.models import ModelNotFoundError, digest_file, locate
 from armwise.arms.tokenizer import ENGLISH, PAIRED
 
 LONGEST = 12
-"""Most words of a name that is found in a text."""
+"""Most words of a name."""
 
 Known = Callable[[Sequence[str]], NDArray[np.bool_]]
-"""Normalised names -> which of them are known, shape (n_names,)."""
+"""Normalised names -> whether each is an entity of the graph, shape (n_names,)."""
 
 _ACCENT = regex.compile(r"(?<=[\p{Latin}\p{Greek}\p{Cyrillic}\p{Arabic}\p{Hebrew}])\p{M}+")
 
@@ -96,16 +96,16 @@ def bare(name: str) -> str:
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Return the distinct names that are not empty, in order."""
+    """Return the distinct non-empty names, in order."""
     return [name for name in dict.fromkeys(names) if name]
 
 
 class Dictionary:
     """Finds names in running text, from left to right, the longest first and without overlaps.
 
-    A name in small letters is often a common word. So a name counts only if its first content
-    word has a capital letter or no letter case; a name of function words only if it has
-    several, each with a capital; a number alone never, nor a character of a script without blanks.
+    A name in lower case is often a common word. So the first content word of a name must have a capital
+    or be in a script without case; a name of function words alone must have at least two, each with a
+    capital. A lone number, or a lone character of a script without blanks, is never a name.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -145,8 +145,8 @@ class Dictionary:
 def known_names(question: str, known: Known) -> list[str]:
     """Return the known names in a question, with and without their articles.
 
-    A question in small letters is searched for names of two content words and more: single
-    words are mostly common words.
+    In a question in lower case, only names of at least two content words count: single words are mostly
+    common words.
 
     >>> known_names("Who wrote The Tempest?", lambda names: np.array([name == "tempest" for name in names]))
     ['tempest']
@@ -166,7 +166,7 @@ def _spans(folded: Sequence[str]) -> Iterator[str]:
 
 
 def _stands_out(written: Sequence[str]) -> bool:
-    """Return whether the capitals of a run of words are those of a name."""
+    """Return whether a run of words is written like a name, see `Dictionary`."""
     content = _content(written)
     if not content:
         return len(written) > 1 and not any(word.islower() for word in written)
@@ -195,7 +195,7 @@ class Extractor(Protocol):
     step: int
 
     def of_passages(self, passages: Sequence[Passage]) -> list[list[str] | None]:
-        """Return the names in each passage, each once, title first; None if unreadable.
+        """Return the distinct names in each passage, title first; None: the extraction was unreadable.
 
         Raises:
             GeneratorError: The language model failed.
@@ -217,7 +217,7 @@ class Titles:
         self._corpus = corpus
 
     def of_passages(self, passages: Sequence[Passage]) -> list[list[str] | None]:
-        """Return the names of the passage's own title, then of other titles in its text."""
+        """Return the names of each passage's title, then of other titles in its text."""
         find = self._dictionary.find
         return [distinct([*title_names(p.title), *find(p.text)]) for p in passages]
 
@@ -231,7 +231,7 @@ class Titles:
 
 
 class Recogniser:
-    """The entities are the names that a spaCy model marks, without numbers, amounts and dates.
+    """The entities are the names that a spaCy model marks; numbers, amounts and dates are left out.
 
     In a question, they are the names that were marked in passages: a small model would miss
     many of them.
@@ -242,7 +242,7 @@ class Recogniser:
 
     step = 256
     unnamed = frozenset({"CARDINAL", "ORDINAL", "QUANTITY", "PERCENT", "MONEY", "DATE", "TIME"})
-    """Labels that are not names."""
+    """Labels of numbers, amounts and dates."""
 
     def __init__(self, model: str) -> None:
         place = locate(model)
@@ -256,10 +256,10 @@ class Recogniser:
         self._lock = threading.Lock()
 
     def of_passages(self, passages: Sequence[Passage]) -> list[list[str] | None]:
-        """Return the names of the passage's own title, then those marked in title and text.
+        """Return the names of each passage's title, then those marked in title and text.
 
         Raises:
-            ModelNotFoundError: spaCy is not installed, or the model marks no names.
+            ModelNotFoundError: spaCy is not installed, or the model lacks a component `ner`.
         """
         with self._lock:  # a pipeline is not thread-safe
             documents = list(self._pipeline.pipe(map(embedded_text, passages)))
@@ -294,17 +294,17 @@ class Recogniser:
 
 
 class Lister:
-    """The entities are the names that a language model lists and the text has.
+    """The entities are the names that a language model lists and the text contains.
 
-    An answer that cannot be read as a list is prompted for again, once. The model is not part of the
-    identity: names are kept when it changes.
+    After an unreadable list the model is prompted once more. The identity excludes the model, so that names
+    are kept when it changes.
     """
 
     step = 32
     at_once = 8
     """Concurrent prompts."""
     max_tokens = 512
-    """Room for a list: a truncated one cannot be read."""
+    """Most tokens of a list; a truncated list would be unreadable."""
 
     system = (
         "You list the names in a text: of people, places, organisations, works, events and all else that has "
@@ -315,7 +315,7 @@ class Lister:
     bound = Bound.of_call(system, max_tokens) * 2 + Bound(
         read=max_tokens + most_tokens(retry) + 2 * MESSAGE_TOKENS
     )
-    """Most that the names of a question have the model read and write."""
+    """Upper bound of the tokens that the names of a question cost."""
 
     def __init__(self, write: Write) -> None:
         prompts = hashlib.blake2b(f"{self.system}\0{self.retry}".encode(), digest_size=8)
@@ -323,12 +323,12 @@ class Lister:
         self._write = write
 
     def of_passages(self, passages: Sequence[Passage]) -> list[list[str] | None]:
-        """Return the names of the passage's own title, then those that the model lists."""
+        """Return the names of each passage's title, then those that the model lists."""
         with ThreadPoolExecutor(self.at_once) as pool:
             return list(pool.map(self._of_passage, passages))
 
     def of_question(self, text: str, known: Known) -> tuple[list[str], int]:
-        """Return the names that the model lists, then known ones, and the tokens of all attempts."""
+        """Return the names that the model lists, then known names, and the tokens of all attempts."""
         try:
             names, tokens = self._listed(text)
         except GeneratorError as error:
@@ -343,7 +343,10 @@ class Lister:
         return None if names is None else _named(passage, names)
 
     def _listed(self, text: str) -> tuple[list[str] | None, int]:
-        """Return the names in a text, None without a list, and the tokens. Raises GeneratorError."""
+        """Return the names in a text, and the tokens. Raises GeneratorError.
+
+        None instead of names: both lists were unreadable.
+        """
         messages: tuple[Message, ...] = (
             {"role": "system", "content": self.system},
             {"role": "user", "content": quotation.quoted(text)},
@@ -378,5 +381,5 @@ def listed_names(answer: str) -> list[str]:
 
 
 def _named(passage: Passage, names: Iterable[str]) -> list[str]:
-    """Return the names of a passage's own title, then the others."""
+    """Return the names of a passage's title, then the others."""
     return distinct([*title_names(passage.title), *map(bare, names)])

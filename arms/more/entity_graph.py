@@ -1,7 +1,7 @@
 """A graph of entities and passages, and the walk from the entities of a question.
 
 An entity is linked to every passage that names it. Odd hops go from entities to passages,
-even hops from passages to entities. The names are extracted into a file that a killed run
+even hops from passages to entities. The names are extracted into a file, from which a killed run
 resumes; then both directions of the links are stored as memory-mapped columns.
 """
 
@@ -24,22 +24,22 @@ from armwise.arms.manifest import Identity
 from armwise.arms.more.entities import Extractor, title_names
 
 FORMAT = 2
-"""Format of the files below; raised when their contents or the extraction change."""
+"""Version of the files and of the extraction."""
 
 NAMES = "entities.jsonl"
-"""The names in each passage, one line per passage; `null` if unreadable, which leaves its title."""
+"""The names in each passage, one line per passage; `null` if unreadable, in which case its title counts."""
 
 ROOM = 4
-"""Links that are followed at a time per missing passage: many lead to the same one."""
+"""Links that are followed at a time per missing passage, since many lead to the same passage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """From each source to its targets, in order.
+    """Links from each source to its targets, in order.
 
     Attributes:
-        starts: Start of the targets of each source, and the end of the last, shape (n_sources + 1,).
-        targets: Shape (n_links,).
+        starts: Start of each source's targets, and the end of the last, shape (n_sources + 1,).
+        targets: Targets of all sources, shape (n_links,).
     """
 
     starts: NDArray[np.int64]
@@ -64,7 +64,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The passages of a walk. A shorter walk from the same entities gives the first part of them.
+    """The passages of a walk; a shorter walk from the same entities gives a prefix of them.
 
     Attributes:
         passages: Positions in order of discovery, shape (n,).
@@ -92,12 +92,12 @@ class Graph:
     """
 
     def __init__(self, keys: NDArray[np.uint64], passages: Links, entities: Links) -> None:
-        """Take a graph as it is.
+        """Wrap the arrays of a graph.
 
         Args:
             keys: Hash of the name of each entity, ascending, shape (n_entities,).
-            passages: From an entity to the positions of its passages, ascending.
-            entities: From a passage to its entities, in order.
+            passages: Links from an entity to the positions of its passages, ascending.
+            entities: Links from a passage to its entities, in order.
         """
         self._keys = keys
         self._passages = passages
@@ -105,7 +105,7 @@ class Graph:
 
     @classmethod
     def build(cls, named: Iterable[Sequence[str]]) -> Self:
-        """Build the graph from the names in each passage, without repetitions."""
+        """Build the graph from the distinct names in each passage."""
         all_keys, counts = array("Q"), array("q")
         for names in named:
             all_keys.extend(map(_key, names))
@@ -139,7 +139,7 @@ class Graph:
         identity = _identity(corpus, extractor)
         target = folder(indexes, "graph", identity)
         check(target, identity)
-        # asarray: every access to a memmap itself costs microseconds
+        # asarray: an access to a memmap costs microseconds more than to an array
         keys, *links = (np.asarray(np.load(target / f"{name}.npy", mmap_mode="r")) for name in _ARRAYS)
         return cls(keys, Links(*links[:2]), Links(*links[2:]))
 
@@ -156,21 +156,21 @@ class Graph:
             np.save(target / f"{name}.npy", values)
 
     def counts(self, permitted: Permitted | None = None) -> NDArray[np.int64]:
-        """Return how many passages name each entity, of those that are permitted; shape (n_entities,)."""
+        """Return how many permitted passages name each entity, shape (n_entities,); None permits all."""
         if permitted is None:
             return np.diff(self._passages.starts)
         before = np.concatenate(([0], np.cumsum(permitted.mask[self._passages.targets])))
         return np.diff(before[self._passages.starts])
 
     def known(self, names: Sequence[str], counts: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
-        """Return which of the names are entities, shape (n_names,); with counts, of at least one passage."""
+        """Return whether each name is an entity, shape (n_names,); with `counts`, whose count is above 0."""
         places, is_entity = self._look_up(names)
         if counts is not None:
             is_entity[is_entity] = counts[places[is_entity]] > 0
         return is_entity
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.intp]:
-        """Return the entities of the names that are known, in order."""
+        """Return the numbers of those names that are entities, in order."""
         places, is_entity = self._look_up(names)
         return places[is_entity]
 
@@ -185,15 +185,15 @@ class Graph:
     ) -> Walk:
         """Gather passages hop by hop, in order of discovery: by entity, then by position.
 
-        Passages that are not permitted are neither gathered nor walked through, nor counted.
+        The graph is restricted to the permitted passages.
 
         Args:
-            entities: The start, without repetitions.
-            max_entity_df: An entity in more passages is not expanded.
-            max_hops: At least 1; an even last hop adds nothing.
+            entities: The start, distinct.
+            max_entity_df: Most passages of an entity that is expanded.
+            max_hops: At least 1; only odd hops add passages.
             max_candidates: Most passages.
-            permitted: The passages that may be found; None for all.
-            counts: Those of `permitted`; None to count them now.
+            permitted: The passages that may be found; None: all.
+            counts: The result of `counts(permitted)`; None: it is computed here.
 
         Source: Retriever Portfolios, 2026, arXiv:2605.31176 (GraphDense).
         """
@@ -220,7 +220,7 @@ class Graph:
     def _discovered(
         self, entities: NDArray[np.intp], visited: NDArray[np.bool_], most: int
     ) -> NDArray[np.intp]:
-        """Return unseen passages of these entities, at most `most`."""
+        """Return at most `most` new passages of these entities, and mark them as visited."""
         reached = np.cumsum(self._passages.counts(entities))
         parts, followed = [np.empty(0, dtype=np.intp)], 0
         while followed < len(entities) and most > 0:
@@ -232,7 +232,7 @@ class Graph:
         return np.concatenate(parts)
 
     def _look_up(self, names: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Return the insertion index of each name among the entities, and whether it is one."""
+        """Return the insertion index of each name among the entities, and whether it is an entity."""
         keys = np.fromiter(map(_key, names), np.uint64, len(names))
         places = np.searchsorted(self._keys, keys)
         is_entity = places < len(self._keys)
@@ -244,7 +244,7 @@ _ARRAYS = ("keys", "passage_starts", "passages", "entity_starts", "entities")
 
 
 def extract(corpus: Corpus, extractor: Extractor, path: Path, progress: Progress | None = None) -> None:
-    """Write the names in each passage into a file, resuming a killed run."""
+    """Write the names in each passage into a file, or resume a killed run."""
     done, unread = _whole_lines(path)
     total = len(corpus)
     with path.open("ab") as file:
@@ -262,7 +262,7 @@ def extract(corpus: Corpus, extractor: Extractor, path: Path, progress: Progress
 
 
 def _whole_lines(path: Path) -> tuple[int, int]:
-    """Truncate an incomplete last line, and return the number of lines, and of those that are null."""
+    """Truncate an incomplete last line; return the numbers of lines and of null lines."""
     if not path.exists():
         return 0, 0
     written = path.read_bytes()
@@ -280,7 +280,7 @@ def _named(corpus: Corpus, path: Path) -> Iterator[list[str]]:
 
 
 def _unseen(targets: NDArray[np.int32], visited: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the distinct targets that are not marked as visited, and mark them."""
+    """Return the distinct unvisited targets, and mark them as visited."""
     new = targets[~visited[targets]]
     _, first = np.unique(new, return_index=True)
     unseen = new[np.sort(first)].astype(np.intp)

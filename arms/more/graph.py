@@ -66,10 +66,10 @@ class Explorer:
         max_candidates: int,
         permitted: Permitted | None = None,
     ) -> tuple[entity_graph.Walk, int]:
-        """Return the walk from the entities of a question, and the tokens spent to find these.
+        """Return the walk from the entities of a question, and the tokens of their extraction.
 
         Raises:
-            ArmError: The entities cannot be found.
+            ArmError: The extraction failed.
         """
         return self._walks(question, max_entity_df, max_hops, max_candidates, permitted)
 
@@ -93,7 +93,7 @@ class Explorer:
 
 
 class GraphArm:
-    """Rank the passages of a walk by cosine; without any, those that the index finds.
+    """Ranks the passages of a walk by cosine; after an empty walk, searches the index.
 
     Source: Retriever Portfolios, 2026, arXiv:2605.31176 (GraphDense).
     """
@@ -124,9 +124,9 @@ class GraphArm:
         else:
             near = self._stage.candidates(query, max(k, params.max_candidates), arm=self.name)
             positions, relevance = near.positions, near.relevance
-        if not len(positions):  # none is permitted
+        if not len(positions):  # the caller may see no passage
             return Retrieval(tokens=tokens)
-        # with all that tie with the last one: ids break the tie
+        # including passages that tie with the last: ids break the tie
         kept = relevance >= relevance[best(relevance, k)[-1]]
         passages = zip(self._corpus.passages(positions[kept]), relevance[kept].tolist(), strict=True)
         ranked = sorted((p.scored(score) for p, score in passages), key=lambda p: (-p.score, p.id))
@@ -138,9 +138,9 @@ class GraphBatch:
 
     Args:
         group: Parameters by arm.
-        stage: Has the vectors, and finds candidates for an empty walk.
-        explorer: Walks.
-        reach: Hops and passages of the longest walk.
+        stage: Vectors, and search of the index after an empty walk.
+        explorer: Computes and caches the walks.
+        reach: Most hops and most passages of any configuration.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class GraphBatch:
         self.backbones = frozenset({stage.backbone})
         self._configurations = tuple(group.values())
         self._frequencies = sorted({params.max_entity_df for params in group.values()})
-        # the depth of arms of other kinds, which then share the search
+        # the depth of arms of other kinds, with which the search is shared
         self._depth = min(params.max_candidates for params in group.values())
         self._stage = stage
         self._explorer = explorer
@@ -230,7 +230,7 @@ def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[Batc
     alike: dict[tuple[FirstStage, Explorer], dict[str, GraphParams]] = {}
     for name, params in group.items():
         if params.entities == "llm":
-            continue  # one by one: a batch does not report the tokens of each arm
+            continue  # outside of batches, which cannot report the tokens of each arm
         alike.setdefault((first_stage(params, have), _explorer(params, have)), {})[name] = params
     return [GraphBatch(members, *shared, reach) for shared, members in alike.items()]
 

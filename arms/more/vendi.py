@@ -11,7 +11,7 @@ from armwise.arms.retrievers.diversity import Cosines, DiverseParams, Picks, div
 from armwise.number import Number
 
 ROUNDING = 1e-6
-"""Larger than rounding errors of a bound; candidates within it of the best are compared exactly."""
+"""Tolerance of bounds, above their rounding errors; candidates within it of the best are compared exactly."""
 
 
 class VendiParams(DiverseParams):
@@ -48,8 +48,7 @@ def vendi_score(kernels: NDArray[np.float64]) -> NDArray[np.float64]:
 def vendi_bound(purity: NDArray[np.float64], n: int) -> NDArray[np.float64]:
     """Return the highest Vendi score of `n` items whose squared eigenvalues of K / n sum to `purity`.
 
-    Of all spectra with that sum, the one of a large eigenvalue and n - 1 equal ones has
-    the highest entropy.
+    Of all spectra with that sum, one large eigenvalue and n - 1 equal small ones have the highest entropy.
 
     Args:
         purity: In [1 / n, 1], any shape.
@@ -88,7 +87,7 @@ def vendi_picks(
         n: At least 1, at most m.
 
     Returns:
-        Indices of candidates, and what each added, both of shape (c, n).
+        Indices of candidates, and their gains, both of shape (c, n).
 
     >>> relevance, vectors = np.array([0.9, 0.8, 0.5]), np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
     >>> vendi_picks(relevance, vectors, np.array([0.1, 0.9]), 2)[0].tolist()
@@ -115,11 +114,11 @@ def vendi_picks(
 
 
 class _Grown:
-    """Sets of candidates with any one candidate added.
+    """Sets of candidates, each extended by any single candidate.
 
     Args:
         sets: Indices of candidates, shape (u, t).
-        cosines: Between those and all candidates, shape (u, t, m).
+        cosines: Cosines of these with all candidates, shape (u, t, m).
     """
 
     def __init__(self, sets: NDArray[np.intp], cosines: NDArray[np.float64]) -> None:
@@ -148,7 +147,7 @@ def _values(
     relevances: NDArray[np.float64],
     picks: NDArray[np.intp],
 ) -> NDArray[np.float64]:
-    """Return each objective with each candidate added, shape (c, m); -inf if surely not the best."""
+    """Return each objective with each candidate added, shape (c, m); -inf: its bound rules it out as best."""
     most = grown.bounds()
     bounds = weights * most[set_indices] + relevances
     np.put_along_axis(bounds, picks, -np.inf, axis=1)

@@ -1,14 +1,14 @@
-"""How alike made questions are to real ones, and how much weight their labels deserve.
+"""Compare generated questions with real questions, and weight them by their similarity.
 
-A classifier that is trained to distinguish the two by words, form and length measures the difference:
-cross-validated, its AUC is .5 where they are alike and 1 where no made question could be a real one. Its odds
-estimate the ratio of the densities, by which made questions are weighted. Questions made by rules take their
-words from their passages, so arms that match words are overrated; `balance` weights the questions so that the
-lexical and the dense arms of a score matrix are on a par, as they are on average over public collections.
+A classifier that distinguishes the two by words, form and length measures the difference: its
+cross-validated AUC is .5 if they are alike and 1 if they never are. Its odds estimate the density ratio, by
+which generated questions are weighted. Questions made by rules take their words from their passages, which
+favours lexical arms; `balance` weights the questions so that the lexical and the dense arms of a score matrix
+score the same on average, as they do over public collections.
 
 Source: Sugiyama et al. 2012, Density Ratio Estimation in Machine Learning, chapter 4 (probabilistic
-classification); for what labels may be wrong, arXiv:2604.02527; for the par, Thakur et al. 2021,
-BEIR, arXiv:2104.08663.
+classification); for the tolerable share of wrong labels, arXiv:2604.02527; for equal means of lexical and
+dense arms, Thakur et al. 2021, BEIR, arXiv:2104.08663.
 """
 
 from collections.abc import Sequence
@@ -36,13 +36,13 @@ from armwise.feedback.training_log import read_examples
 Floats = NDArray[np.float64]
 
 FEWEST = 30
-"""Real questions below which nothing can be said."""
+"""Fewest questions of either set for a comparison."""
 
 LARGEST = 10.0
-"""Largest weight of a made question before the mean is made 1, so that few of them do not decide."""
+"""Upper limit of the weight of a generated question, before normalisation, so that none dominates."""
 
 HELPS, HURTS = 0.3, 0.5
-"""Share of wrong labels up to which a warm start helps, and from which it hurts."""
+"""Shares of wrong labels up to which a warm start helps, and from which it hurts."""
 
 FAMILIES = ("bm25", "dense")
 """Kinds of lexical and of dense arms."""
@@ -50,11 +50,11 @@ FAMILIES = ("bm25", "dense")
 FOLDS = 5
 
 SHOWN = 8
-"""Rows and words that are printed."""
+"""Most rows and words that are printed."""
 
 
 class Comparing(BaseModel):
-    """Which made questions are compared with what."""
+    """Settings of a comparison of generated questions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -86,14 +86,14 @@ class Comparing(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """How alike made and real questions are.
+    """Similarity of generated and real questions.
 
     Attributes:
-        auc: Area under the ROC curve of the classifier, cross-validated: .5 where they are alike.
-        unlike: Estimated share of the made questions that are unlike any real one: the total variation
-            between the two, which bounds the share of labels that mislead; at least 0.
-        weights: Weights of the made questions, mean 1, shape (n_made,).
-        words: Words and pairs of them that mark a question as made, and as real.
+        auc: Cross-validated area under the ROC curve of the classifier; .5: they are alike.
+        unlike: Estimated total variation distance of the two, at least 0: the share of the generated
+            questions that are unlike any real question, a bound on the share of misleading labels.
+        weights: Weights of the generated questions, mean 1, shape (n_made,).
+        words: Words and word pairs most typical of generated questions, and of real questions.
     """
 
     auc: float
@@ -103,7 +103,7 @@ class Alignment:
 
     @property
     def verdict(self) -> str:
-        """Whether the labels may be used, in plain words."""
+        """Recommendation whether to use the labels, as text."""
         if self.unlike <= HELPS:
             return "the labels may be used as they are"
         if effective_size(self.weights) < FEWEST:
@@ -117,8 +117,8 @@ def compare_questions(settings: Comparing, console: Console, on_progress: Progre
     """Compare, print the report, write the sample, and return the weights, mean 1, shape (n_made,).
 
     Raises:
-        ValueError: A file cannot be used, the scores are of other questions or lack a lexical or a dense arm,
-            or the output exists; a subclass of it says which.
+        ValueError: A file is unusable, the scores are of other questions or lack a lexical or a dense arm,
+            or the output exists; subclasses distinguish these.
         StoreError: The log cannot be read.
     """
     if settings.output is not None and settings.output.exists():
@@ -152,11 +152,11 @@ def compare_questions(settings: Comparing, console: Console, on_progress: Progre
 
 
 def align(made: Sequence[str], real: Sequence[str], seed: int = 0) -> Alignment:
-    """Estimate how alike two sets of questions are.
+    """Estimate the similarity of two sets of questions.
 
     Args:
-        made: At least `FOLDS` texts.
-        real: At least `FOLDS` texts.
+        made: Generated questions, at least `FOLDS`.
+        real: Real questions, at least `FOLDS`.
         seed: Seed that shuffles questions into folds.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -192,16 +192,15 @@ def align(made: Sequence[str], real: Sequence[str], seed: int = 0) -> Alignment:
 
 
 def balance(weights: Floats, lexical: Floats, dense: Floats) -> Floats:
-    """Return the weights nearest to the given ones under which two families score the same on average.
+    """Return the weights nearest to the given weights under which two families score the same on average.
 
-    It is the exponential tilting `w exp(-t d)` of the difference d, which of all weights with that mean has
-    the least Kullback-Leibler divergence from the given ones. Where one family is never better, the weights
-    stay.
+    Exponential tilting `w exp(-t d)` by the difference d has the least Kullback-Leibler divergence from w of
+    all weights with that property. If one family is never better, w is returned.
 
     Args:
-        weights: Not negative, shape (n,).
-        lexical: Scores of the one family in [0, 1], shape (n,).
-        dense: Scores of the other family in [0, 1], shape (n,).
+        weights: At least 0, shape (n,).
+        lexical: Scores of the lexical family in [0, 1], shape (n,).
+        dense: Scores of the dense family in [0, 1], shape (n,).
 
     >>> balance(np.ones(3), np.array([1.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.0])).round(3).tolist()
     [0.75, 0.75, 1.5]
@@ -221,16 +220,16 @@ def balance(weights: Floats, lexical: Floats, dense: Floats) -> Floats:
 
 
 def on_par(matrix: ScoreMatrix, seed: int = 0) -> NDArray[np.intp]:
-    """Return a sample of the questions of a matrix on which lexical and dense arms find alike much.
+    """Return a sample of a matrix's questions on which lexical and dense arms score the same on average.
 
-    All questions, where no corpus has arms of both families.
+    If no corpus has arms of both families, all questions are returned.
     """
     weights = np.ones(len(matrix.questions))
     if not (families := _families(matrix)):
         return np.arange(len(matrix.questions))
     for lexical, dense in families.values():
         weights = balance(weights, lexical, dense)
-    return sample(weights, int(weights.sum() / weights.max()), seed)  # no more, or the heaviest would lack
+    return sample(weights, int(weights.sum() / weights.max()), seed)  # a larger sample would cap weights
 
 
 def effective_size(weights: Floats) -> float:
@@ -243,9 +242,9 @@ def effective_size(weights: Floats) -> float:
 
 
 def sample(weights: Floats, n: int, seed: int) -> NDArray[np.intp]:
-    """Return at most `n` distinct rows drawn in proportion to their weights, in order (systematic sampling).
+    """Draw at most `n` distinct rows in proportion to their weights, by systematic sampling; in order.
 
-    A row whose weight is above the n-th part of the sum is drawn once.
+    A row whose weight exceeds 1 / n of the sum is drawn once.
 
     >>> sample(np.array([0.0, 1.0, 1.0, 0.0]), 2, 0).tolist()
     [1, 2]
@@ -255,7 +254,7 @@ def sample(weights: Floats, n: int, seed: int) -> NDArray[np.intp]:
 
 
 def _real(settings: Comparing, on_progress: Progress) -> list[str] | None:
-    """Return the distinct real questions, None without any."""
+    """Return the distinct real questions; None: the settings name none."""
     if settings.traffic is not None:
         return list(dict.fromkeys(question.question for question in load_questions(settings.traffic)))
     if not settings.from_log:
@@ -277,7 +276,7 @@ def _real(settings: Comparing, on_progress: Progress) -> list[str] | None:
 def _aligned(
     made: Sequence[SimulatedQuestion], real: Sequence[str], settings: Comparing, console: Console
 ) -> Floats:
-    """Print how alike the questions are, and return the weights of the made ones."""
+    """Print the comparison, and return the weights of the generated questions."""
     if min(len(real), len(made)) < FEWEST:
         console.print(
             f"{len(made):,} made and {len(real):,} real questions: {FEWEST} of each are needed to say how "
@@ -336,7 +335,7 @@ def _of_families(path: Path, made: Sequence[SimulatedQuestion]) -> dict[str | No
 def _families(matrix: ScoreMatrix) -> dict[str | None, tuple[Floats, Floats]]:
     """Return the mean scores of lexical and of dense arms, for each corpus that has both.
 
-    Arms of different corpora find different passages, so their difference says nothing of words and vectors.
+    Arms of different corpora would differ by their passages, and not by lexical or dense search alone.
     """
     rows: dict[str | None, dict[str, list[int]]] = {}
     for row, spec in enumerate(matrix.table.specs.values()):

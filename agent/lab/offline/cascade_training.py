@@ -1,4 +1,4 @@
-"""Train a cascade: it learns which stage answers well enough."""
+"""Train a cascade: it learns at which stage an answer is good enough."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +27,7 @@ from armwise.arms.lab.portfolio import Outcomes
 
 
 class CascadeTraining(TrainingData):
-    """What a cascade is trained on, and for which utility."""
+    """Training data of a cascade, and its utility."""
 
     spec: cascade.CascadeSpec = Field(description="Stages, routers and stopping rule of the cascade.")
     utility: Utility = Field(
@@ -47,12 +47,12 @@ def train_cascade(
     """Train a cascade, write it to `settings.output`, print its validation, and return it.
 
     Args:
-        settings: What to train.
+        settings: The cascade, its data and the output.
         console: Where the report goes.
         on_progress: Called with the progress.
 
     Raises:
-        ValueError: Outcomes, questions, stages, utility or output do not fit; a subclass of it says which.
+        ValueError: Outcomes, questions, stages, utility or output are invalid; subclasses distinguish these.
         CorpusError: The corpus cannot be read.
     """
     check_output(settings.output)
@@ -91,7 +91,7 @@ def cascade_outcomes(
     utility: Utility,
     console: Console,
 ) -> Outcomes:
-    """Return the outcomes of the arms of a cascade, in its order, on questions where all are known."""
+    """Return the outcomes of a cascade's arms, in its order, on the questions where all of them are known."""
     outcomes = of_arms(everything, dataset.positions(everything.arms, spec.arms))
     if spec.right not in outcomes.scores:
         raise RouterError(
@@ -113,7 +113,7 @@ def cascade_labels(
     console: Console,
     on_progress: Progress,
 ) -> tuple[cascade.CascadeDataset, str | None]:
-    """Return what a cascade is fitted to, and the digest of the corpus, if anything was found."""
+    """Return the data that a cascade is fitted to, and the digest of the corpus, if it has passages."""
     retrieved = Retrieved.of(outcomes, config.settled(), on_progress)
     print_foreign(retrieved.foreign, config, console)
     answers = [[answer or "" for answer in row] for row in outcomes.answers]

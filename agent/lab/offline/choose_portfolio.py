@@ -1,6 +1,6 @@
 """Choose a portfolio from a score matrix, and validate it on held-out questions.
 
-scores -> split -> choose on one part -> compare on both -> portfolio.yaml   arms for a service
+scores -> split -> choose on one part -> compare on both -> portfolio.yaml   arms of a service
                                                             portfolio.json   all figures
                                                             portfolio.png    value by size and by cost
 """
@@ -64,7 +64,7 @@ UNNAMED = "unnamed"
 
 
 class PortfolioSelection(BaseModel):
-    """Which arms to choose from, how many or within which budget, and how to validate the choice."""
+    """Settings of the choice of a portfolio, and of its validation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -99,7 +99,7 @@ class PortfolioSelection(BaseModel):
 
 @dataclass(slots=True)
 class Pool:
-    """The arms and questions with at least one known score; each split reorders the questions.
+    """The arms and questions with at least one known score. A split reorders the questions.
 
     Attributes:
         arms: Names of the arms, in the order of the rows.
@@ -127,7 +127,7 @@ class Pool:
 
     @property
     def whole(self) -> bool:
-        """Whether every score is known."""
+        """Whether all scores are known."""
         return self.share == 1.0
 
     @classmethod
@@ -139,7 +139,7 @@ class Pool:
             cost: Unit of budgets; None: seconds if measured, else the first measured cost.
 
         Raises:
-            ValueError: There is no such cost, or no score is known.
+            ValueError: The cost is unknown, or all scores are.
         """
         scores, chances = matrix.scores, matrix.chances
         if cost is None and matrix.table.costs:
@@ -187,9 +187,9 @@ class Pool:
         return int((~held).sum())
 
     def halves(self, cut: int) -> tuple[Scores, Scores]:
-        """Return the scores before and after the cut, with unknown ones replaced by expectations.
+        """Return the scores before and after the cut, with unknown scores imputed.
 
-        An arm without known scores in the first part scores 0 there, so that it is not chosen.
+        An arm without known scores in the first part scores 0 there, which keeps it from being chosen.
         """
         first, second = self.scores[:, :cut], self.scores[:, cut:]
         known = (None, None) if self.chances is None else (self.chances[:, :cut], self.chances[:, cut:])
@@ -198,7 +198,7 @@ class Pool:
             imputation.complete(second, self.groups[cut:], chances=known[1]),
         )
         unscored = [arm for arm, row in enumerate(first) if np.isnan(row).all()]
-        if unscored:  # then scores are missing, and what was completed is a copy
+        if unscored:  # then scores are missing, and `chosen` is a copy
             chosen[unscored] = 0.0
         return chosen, held_out
 
@@ -208,8 +208,8 @@ class PortfolioChoice:
     """The arms chosen on the first part of the questions.
 
     Attributes:
-        chosen: Scores on that part, with expectations for unknown ones, shape (n_arms, n_chosen).
-        held_out: Scores on the held-out questions, likewise, shape (n_arms, n_held_out).
+        chosen: Scores on that part, unknown scores imputed, shape (n_arms, n_chosen).
+        held_out: Scores on the held-out questions, unknown scores imputed, shape (n_arms, n_held_out).
         portfolio: The chosen portfolio.
         average: Arms with the largest means, within the same size or budget.
         single: The arm with the largest mean, at any cost.
@@ -226,11 +226,11 @@ def select_portfolio(settings: PortfolioSelection, console: Console) -> Portfoli
     """Choose, write the results to `settings.output`, print them, and return the figures.
 
     Args:
-        settings: What to choose from, and how.
+        settings: Settings of the choice.
         console: Where the tables go.
 
     Raises:
-        ValueError: The matrix cannot be read, or the settings do not fit it; the message says how.
+        ValueError: The matrix cannot be read, or contradicts the settings; the message says how.
     """
     table = score_matrix.read_arms(settings.scores)
     pool = Pool.of(read_matrix(settings.scores, _candidates(settings, table)), settings.cost)
@@ -344,7 +344,7 @@ def _bound(pool: Pool, settings: PortfolioSelection, choice: PortfolioChoice) ->
 
 
 def _known(pool: Pool, choice: PortfolioChoice) -> Known | None:
-    """Return how many scores are known; None: all."""
+    """Return figures on unknown scores; None: all scores are known."""
     if pool.whole and not pool.lost_arms and not pool.lost_questions:
         return None
     picks, cut = choice.portfolio.arms, choice.chosen.shape[1]
@@ -356,7 +356,7 @@ def _known(pool: Pool, choice: PortfolioChoice) -> Known | None:
 def _write(output: Path, results: Mapping[str, bytes]) -> None:
     """Write all files under temporary names, then rename them in order, so that files are always complete.
 
-    After a failure, empty folders that it made are removed.
+    After a failure, new folders that are still empty are removed.
     """
     made = [folder for folder in (output, *output.parents) if not folder.exists()]
     try:
@@ -420,7 +420,7 @@ def choose(
         chosen: Scores on that part, all known, shape (n_arms, n_chosen).
         held_out: Scores on the held-out questions, shape (n_arms, n_held_out).
         costs: Cost of each arm, shape (n_arms,).
-        size: Number of arms to choose, without a budget.
+        size: Number of arms to choose if there is no budget.
         budget: Most that the chosen arms may cost together.
         start: Arms that must be chosen.
 
@@ -458,7 +458,7 @@ def by_budget(
         pool: The arms.
         choice: The choice to compare with; the last budget is at least its cost.
         points: Number of budgets; duplicates are left out.
-        most: The last budget, unless it is too small.
+        most: The last budget; raised if it is too small.
         start: Arms that must be chosen.
     """
     if pool.costs is None or not points:

@@ -1,9 +1,9 @@
-"""The cost-quality curve of a router: what it costs to be as good as the best single arm, or nearly.
+"""The cost-quality curve of a router: the cost of reaching the quality of the best single arm, or nearly.
 
-A router's scores are swept over the weight of cost, which makes a family of choices between the best arm of
-each question and the cheapest of all; the cheapest and the best single arm belong to the family, since they
-need no router. Beside it stand mixtures of single arms, drawn by a coin (the zero router of RouterBench).
-Intervals are of a bootstrap over questions, as `intervals.shown`.
+A router's scores are swept over the weight of cost, from the best arm of each question to the cheapest arm
+for all; the best and the cheapest single arm complete the family, since they need no router. The baseline is
+random mixtures of single arms (the zero router of RouterBench). Intervals are from a bootstrap over
+questions, see `intervals.shown`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a share of the best single arm's quality takes; each value with its interval of 95 %.
+    """Calls and cost for a share of the best single arm's quality, with 95 % intervals.
 
     Attributes:
-        target: The share.
-        calls: Share of the questions for which the best single arm is asked.
-        cost: Cost as a share of that of the best single arm.
-        mixture: Cost of a mixture of single arms of this quality, as a share likewise.
+        target: The share of its quality.
+        calls: Share of the questions that go to the best single arm.
+        cost: Cost, relative to that of the best single arm.
+        mixture: Cost of a mixture of single arms of this quality, relative to that of the best single arm.
     """
 
     target: float
@@ -44,19 +44,19 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """What a family of choices costs and earns.
+    """Cost and quality of a family of choices.
 
     Attributes:
         unit: Unit of the cost.
-        single: The arm of the best mean quality.
-        cost: Mean of a question, at each weight of cost, the dearest choices first; shape (n_points,).
-        quality: Mean of a question, at the same weights; shape (n_points,).
-        calls: Share of the questions for which `single` is asked, likewise.
-        area: Mean quality over the costs from the cheapest to the dearest arm.
+        single: The arm with the best mean quality.
+        cost: Mean cost of a question at each weight of cost, the most expensive first, shape (n_points,).
+        quality: Mean quality of a question at the same weights, shape (n_points,).
+        calls: Share of the questions that go to `single`, shape (n_points,).
+        area: Mean quality over the costs from the cheapest to the most expensive arm.
         interval: 95 % interval of the area.
-        gain: The area less that of mixtures of single arms.
+        gain: The area minus that of mixtures of single arms.
         gain_interval: 95 % interval of the gain.
-        needs: For each of `TARGETS`.
+        needs: Calls and cost for each of `TARGETS`.
     """
 
     unit: str
@@ -81,7 +81,7 @@ class CostCurve:
         return table
 
     def conclusion(self) -> str:
-        """Return a summary, a line a target."""
+        """Return a summary, with one line per target."""
         lines = [
             f"area {self.area:.4f}, 95 % interval {self.interval[0]:.4f} to {self.interval[1]:.4f}; beside "
             f"mixtures of single arms {self.gain:+.4f}, "
@@ -112,21 +112,21 @@ def cost_curve(
         scores: Scores of the router, shape (n_questions, n_arms).
         quality: Quality of each arm on each question before costs, at least 0; shape (n_questions, n_arms).
         cost: Cost of each arm alone, shape (n_questions, n_arms).
-        charged: Cost of each arm if the router chooses it, with what the router had to see; the same shape.
+        charged: Cost of each arm if the router chooses it, including the router's inputs; the same shape.
         arms: Names of the arms.
         unit: Unit of the cost.
         resamples: Number of resamples of the bootstrap.
         rng: Random generator of the bootstrap.
 
     Returns:
-        None if no arm is cheaper than the best one, or that earns nothing: there is nothing to save.
+        None: the best arm is the cheapest, or its quality is 0, so that there is nothing to save.
     """
     prices = cost.mean(axis=0)
     strong, cheap = int(quality.mean(axis=0).argmax()), int(prices.argmin())
     if not prices[strong] > prices[cheap] or not quality[:, strong].mean() > 0.0:
         return None
     picks, at = cost_quality.sweep(scores, prices), np.arange(len(scores))[:, None]
-    # the first and the last choice are one arm alone, which is not charged for a router
+    # the first and the last choice are a single arm, without the charges of a router
     columns = {
         "cost": np.column_stack([cost[:, strong], charged[at, picks[:, :-1]], cost[:, cheap]]),
         "quality": np.column_stack([quality[:, strong], quality[at, picks]]),
@@ -178,7 +178,7 @@ def cost_curve(
 
 
 def _figures(means: Mapping[str, dataset.Floats], strong: int, cheap: int) -> dict[str, float]:
-    """Return the area and the needs of a family with these means."""
+    """Return the figures of a family with these means, by name."""
     cost, quality, calls = means["cost"], means["quality"], means["calls"]
     alone, earned = means["arm cost"], means["arm quality"]
     low, high = float(alone[cheap]), float(alone.max())
@@ -201,7 +201,7 @@ def _figures(means: Mapping[str, dataset.Floats], strong: int, cheap: int) -> di
 
 
 def _interval(values: Sequence[float]) -> Interval:
-    """Return the quantiles of 2.5 and 97.5 %."""
+    """Return the 2.5 % and 97.5 % quantiles."""
     low, high = np.quantile(values, [0.025, 0.975]).tolist()
     return low, high
 

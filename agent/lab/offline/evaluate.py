@@ -69,8 +69,8 @@ class RouterEvaluation:
         questions: Number of questions.
         known: Number of questions left out, since the router was trained on them.
         single: The arm with the highest mean utility on these questions.
-        rows: Known means of `COLUMNS`, for each arm, the router and the oracle; the cost is the one in the
-            utility, including what the router has to see.
+        rows: Known means of `COLUMNS`, for each arm, the router and the oracle; the cost is that of the
+            utility, including the router's inputs.
         gap: Share of the utility gap between best single arm and oracle that is closed; None: no gap.
         interval: 95 % interval of that share.
         p: p-value of the differences to the best single arm.
@@ -114,7 +114,7 @@ def evaluate_model(
     """Evaluate the model in a folder, print the results, and return them.
 
     Raises:
-        ValueError: The folder has no model, or outcomes or questions do not fit; a subclass says which.
+        ValueError: The folder has no model, or outcomes or questions are invalid; subclasses say which.
         CorpusError: The corpus cannot be read.
         ModelNotFoundError: The model of the backbone cannot be found.
     """
@@ -187,13 +187,13 @@ def evaluate_scores(
     Args:
         outcomes: Outcomes of its arms.
         scores: Scores of the router, shape (n_questions, n_arms).
-        utility: The utility, which is reported unscaled and without subtracting an arm's.
-        stage: Stage of the router, which is charged for its inputs.
+        utility: The utility; it is reported unscaled, and without subtracting that of another arm.
+        stage: Stage of the router, which determines the cost of its inputs.
         resamples: Number of resamples of the bootstrap.
         rng: Random generator of the bootstrap.
 
     Raises:
-        RouterError: The utility does not fit, or no question has the utility of every arm.
+        RouterError: The utility lacks a score or cost, or no question has the utility of every arm.
     """
     from scipy.stats import wilcoxon
 
@@ -261,7 +261,7 @@ def _gap(means: dataset.Floats) -> dataset.Floats:
 
 
 def _span(gap: float, shares: dataset.Floats, earned: dataset.Floats, least: dataset.Floats) -> Interval:
-    """Return the interval of a gap.
+    """Return the 95 % interval of a gap.
 
     Args:
         gap: The gap on all questions.

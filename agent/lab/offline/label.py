@@ -1,13 +1,13 @@
-"""Label questions: the answer that each arm's passages give, its scores, steps and tokens.
+"""Label questions: the answer from each arm's passages, with its scores, steps and tokens.
 
-em, f1, acc           the answer against the right ones, token by token
-recall                the passages against those that support the answer
-answer_correctness    the claims of the answer against those of the right ones, by the language model
-judge                 the passages from five sides, by the language model
-bem                   the answer against the right ones, by a classifier that is named
+em, f1, acc           the answer against the right answers, token by token
+recall                the passages against the supporting passages
+answer_correctness    the claims of the answer against those of the right answers, by the language model
+judge                 five scores of the passages, by the language model
+bem                   the answer against the right answers, by a classifier
 
-Seconds are not kept: they differ from run to run, and outcomes are the same bytes however often a run
-was interrupted. So a price of seconds cannot be learned from them.
+Seconds are left out, since outcomes must be the same bytes however often a run is interrupted. So a price of
+seconds cannot be learned from them.
 """
 
 from pathlib import Path
@@ -47,11 +47,11 @@ OF_ANSWERS = (*METRICS, CLAIMS, EQUIVALENCE)
 MEASURES = (*OF_ANSWERS, RECALL, JUDGE)
 
 SHOWN = 10
-"""Arms and measures with missing scores whose first reason is printed."""
+"""Most arms and measures with missing scores that are printed."""
 
 
 class Labelling(BaseModel):
-    """Which arms answer which questions, how, and by which measures."""
+    """Settings of a labelling job."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -107,14 +107,14 @@ def label_questions(settings: Labelling, console: Console, on_progress: Progress
     """Write the outcomes to `settings.output`, print the report, and return them.
 
     Args:
-        settings: What is asked.
+        settings: Settings of the job.
         console: Where the figures go.
         on_progress: Called with the progress.
 
     Raises:
-        ValueError: Questions, arms, pool, measures or output do not fit; a subclass of it says which.
+        ValueError: Questions, arms, pool, measures or output are invalid; subclasses distinguish these.
         CorpusError: The corpus cannot be read.
-        ModelNotFoundError: A model is not where its name says.
+        ModelNotFoundError: A model cannot be found.
     """
     config, answering = settings.config.settled(), settings.config.answering
     everything, backbones = read_arms(config, settings.pool)
@@ -154,13 +154,13 @@ def label_questions(settings: Labelling, console: Console, on_progress: Progress
 
 
 def _measured(settings: Labelling) -> tuple[str, ...]:
-    """Name the measures."""
+    """Return the names of the measures."""
     more = (EQUIVALENCE,) if settings.bem_model else ()
     return tuple(dict.fromkeys((*(settings.measures or (*METRICS, RECALL)), *more)))
 
 
 def _questions(settings: Labelling, measured: tuple[str, ...], console: Console) -> tuple[Question, ...]:
-    """Return the questions to ask, which can be measured. Raises ValueError."""
+    """Return the questions to ask: those that the measures apply to. Raises ValueError."""
     needed: Needed | None = None
     if of_answers := [name for name in measured if name in OF_ANSWERS]:
         needed = "answers"
@@ -222,7 +222,7 @@ def _print_report(report: LabelReport, job: LabelJob, settings: Labelling, conso
 
 
 def _figures(report: LabelReport, scores: list[str]) -> Table:
-    """Return the mean of each score and cost over what is known, arm by arm."""
+    """Return a table with the mean of each arm's known scores and costs."""
     outcomes, n = report.outcomes, len(report.outcomes.questions)
     spent = [outcomes.costs.get(name) for name in ("prompt_tokens", "completion_tokens")]
     columns = [
@@ -241,6 +241,6 @@ def _figures(report: LabelReport, scores: list[str]) -> Table:
 
 
 def _mean(values: NDArray[np.float64], digits: int) -> str:
-    """Return the mean of what is known, as a table shows it; nothing where nothing is."""
+    """Return the mean of the known values as text; empty if all are unknown."""
     present = values[~np.isnan(values)]
     return f"{present.mean():,.{digits}f}" if len(present) else ""

@@ -72,7 +72,7 @@ class Retrieved:
     """The passages of arms on questions.
 
     Attributes:
-        rankings: Passages of each arm on each question, without those of another corpus.
+        rankings: Passages of each arm on each question; passages of another corpus are left out.
         corpus: The corpus, if the outcomes have passages.
         foreign: Number of passages of another corpus.
     """
@@ -167,18 +167,18 @@ def write_scores(
     folder: Path,
     source: str,
 ) -> MatrixArms:
-    """Write a score of outcomes as a matrix, for the arms whose specs are known, and return its arms.
+    """Write a score of outcomes as a matrix, for the arms with a spec, and return its arms.
 
     Args:
         outcomes: Outcomes of arms on questions.
         measure: Name of a score in the outcomes.
         specs: Arms by name, and their members.
         backbones: Sentence encoders by name.
-        folder: Folder of the matrix, without another matrix.
+        folder: Folder of the matrix; must not hold another matrix.
         source: Origin of the outcomes.
 
     Raises:
-        RouterError: There is no such score, or no arm of the outcomes is known.
+        RouterError: The outcomes lack this score, or no arm of the outcomes has a spec.
         MatrixError: The folder holds another matrix.
     """
     if measure not in outcomes.scores:
@@ -201,7 +201,7 @@ def write_scores(
 
 
 def written(paths: Sequence[Path]) -> prompts.Writing | None:
-    """Return how the answers of these folders were written; None: a folder has no record of it.
+    """Return the settings with which the answers of these folders were written; None: unrecorded.
 
     Raises:
         RouterError: The folders differ, or a record is damaged.
@@ -268,7 +268,7 @@ def joined(outcomes: Sequence[Outcomes]) -> Outcomes:
 
 
 def of_arms(outcomes: Outcomes, at: Sequence[int]) -> Outcomes:
-    """Return the outcomes of some arms, by number."""
+    """Return the outcomes of the arms with these indices."""
     return Outcomes(
         outcomes.questions,
         tuple(outcomes.arms[arm] for arm in at),
@@ -281,7 +281,7 @@ def of_arms(outcomes: Outcomes, at: Sequence[int]) -> Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class _OutcomePart:
-    """Outcomes, their positions in the joined table, and the mask of those that are known."""
+    """Outcomes, their positions in the joined table, and the mask of the known ones."""
 
     outcomes: Outcomes
     at: tuple[NDArray[np.intp], ...]
@@ -319,7 +319,7 @@ def _things(parts: Sequence[tuple[_OutcomePart, Rows]], shape: tuple[int, int]) 
 
 
 def _known(outcomes: Outcomes) -> NDArray[np.bool_]:
-    """Return whether anything is known of each arm on each question, shape (n_questions, n_arms)."""
+    """Return whether each arm has any known value on each question, shape (n_questions, n_arms)."""
     is_known = np.array([[ids is not None for ids in row] for row in outcomes.passages])
     for values in (*outcomes.scores.values(), *outcomes.costs.values()):
         is_known |= ~np.isnan(values)

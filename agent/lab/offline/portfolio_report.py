@@ -1,8 +1,8 @@
-"""The value of a portfolio compared with alternatives: figures, tables and a picture.
+"""The value of a portfolio compared with alternatives: figures, tables and a plot.
 
-Everything is compared on the same questions: the portfolio as it grows, as many arms with the largest means,
-the best single arm, and the oracle that may ask every arm. Since the portfolio is fitted to the questions it
-was chosen on, everything is reported on held-out questions, too.
+On the same questions are compared: the portfolio at each size, as many arms with the largest means, the best
+single arm, and the oracle that picks the best arm for each question. Since the portfolio is fitted to the
+questions it was chosen on, held-out questions are reported separately.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,8 @@ class MeanScores:
         questions: Number of questions.
         portfolio: Value of the first pick, of the first two picks, and so on.
         average: Values of as many arms with the largest means on the questions used for choosing.
-        lead: 95 % interval of the portfolio minus these, for each number of arms; 0 to 0 for the same arms.
-            None: scores are imputed, and vary too little for an interval.
+        lead: 95 % interval of `portfolio` minus `average`, for each size; 0 to 0 for the same arms. None:
+            scores are imputed, and vary too little for an interval.
         single: Value of the arm with the largest mean on the questions used for choosing.
         oracle: Value of the best of all arms on each question.
     """
@@ -75,11 +75,11 @@ class ScoreBound:
     """A lower bound of the portfolio's mean score on future questions.
 
     Attributes:
-        factor: With probability 1 - delta, the score is at least this part of the optimum, minus `error`.
+        factor: With probability 1 - delta, the score is at least `factor` times the optimum minus `error`.
         error: Error due to the number of questions.
         delta: Probability that the bound fails.
         questions: Number of questions that the portfolio was chosen on.
-        tolerable: A small error.
+        tolerable: An error small enough in practice.
         needed: Number of questions for an error of `tolerable`.
     """
 
@@ -93,7 +93,7 @@ class ScoreBound:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """How many scores are known; `armwise.arms.lab.portfolio.imputation` estimates the others.
+    """The number of known scores; `armwise.arms.lab.portfolio.imputation` estimates the others.
 
     Attributes:
         share: Share of known scores, among arms and questions with any known score.
@@ -129,7 +129,7 @@ class PortfolioReport:
         spent: Cost of the portfolio, as the sum over its arms.
         budgets: Value against budget.
         bound: A lower bound of future scores; None: scores are imputed, so that there is no bound.
-        known: How many scores are known; None: all.
+        known: Figures on unknown scores; None: all scores are known.
         splits: The held-out comparison of each split of the questions, this one first.
         manifest: The inputs of the scores.
     """
@@ -153,7 +153,7 @@ class PortfolioReport:
 
 @dataclass(frozen=True, slots=True)
 class ComparedScores:
-    """The scores, question by question, of everything that is compared.
+    """The scores of all compared choices, question by question.
 
     Attributes:
         portfolio: Values of the first picks, shape (n_sizes, n_questions).
@@ -173,7 +173,7 @@ class ComparedScores:
     def of(
         cls, scores: Scores, picks: Sequence[int], average: Sequence[int], single: int
     ) -> "ComparedScores":
-        """Look up the scores; if one of the two has fewer arms, its last set stands for the larger ones."""
+        """Look up the scores; if one choice has fewer arms, its last set stands in for larger sizes."""
         sizes = np.arange(max(len(picks), len(average)))
         grown = (
             np.maximum.accumulate(scores[list(arms)], axis=0)[sizes.clip(max=len(arms) - 1)]
@@ -184,7 +184,7 @@ class ComparedScores:
         return cls(next(grown), next(grown), scores[single], oracle, same)
 
     def compare(self, rng: np.random.Generator | None, where: Indices | slice = slice(None)) -> MeanScores:
-        """Average over some questions; `rng` draws resamples for intervals, which None leaves out."""
+        """Average over some questions; `rng` draws the resamples of intervals (None: no intervals)."""
         portfolio, average = self.portfolio[:, where], self.average[:, where]
         leads = (portfolio - average).astype(np.float64)
         ones = np.ones(leads.shape[1])
@@ -215,7 +215,7 @@ def _means(scores: Scores) -> tuple[float, ...]:
 
 
 def tables(report: PortfolioReport) -> list[Table]:
-    """Lay the figures out: value against size, each data set, value against budget, each split."""
+    """Return the tables: value by size, by data set, by budget, and by split."""
     report_tables = [_by_size(report), _by_dataset(report)]
     if report.budgets:
         report_tables.append(_by_budget(report))

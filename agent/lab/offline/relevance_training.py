@@ -1,4 +1,4 @@
-"""Train a model of relevance: it learns which passages are gold."""
+"""Train a relevance model: it learns which passages are gold."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
@@ -38,7 +38,7 @@ from armwise.arms.retrievers import fuse
 from armwise.arms.suggestions import select_names
 
 ABOUT = "relevance.json"
-"""What a model of relevance was trained on, with digests of the questions, and figures on held-out ones."""
+"""File with settings, digests of the training questions, and figures on held-out questions."""
 
 LEARNED, RRF, BEST, EVERY = "learned fusion", "rrf of all", "best arm a question", "every passage found"
 
@@ -46,7 +46,7 @@ FUSION_CONSTANT = 60.0
 
 
 class RelevanceTraining(FoldedData):
-    """What a model of relevance is trained on."""
+    """Training data of a relevance model, and its settings."""
 
     fitting: Fitting = Field(default=Fitting(), description="How it is fitted.")
 
@@ -58,9 +58,9 @@ class RelevanceValidation:
     Attributes:
         questions: Number of questions.
         k: Passages of a ranking.
-        auc: Probability that a gold passage has a higher relevance than another one.
+        auc: Probability that a gold passage has a higher predicted relevance than another passage.
         recall: Mean share of the gold passages among the first k, by ranking.
-        complete: Share of questions with all gold passages among them, by ranking.
+        complete: Share of questions with all gold passages among the first k, by ranking.
     """
 
     questions: int
@@ -85,15 +85,15 @@ class RelevanceValidation:
 
 
 def train_relevance(settings: RelevanceTraining, console: Console, on_progress: Progress) -> RelevanceModel:
-    """Train a model of relevance, write it to `settings.output`, print its validation, and return it.
+    """Train a relevance model, write it to `settings.output`, print its validation, and return it.
 
     Args:
-        settings: What to train.
+        settings: The data, settings of the model, and the output.
         console: Where the report goes.
         on_progress: Called with the progress.
 
     Raises:
-        ValueError: Outcomes or questions do not fit; a subclass of it says which.
+        ValueError: Outcomes or questions are invalid; subclasses distinguish these.
         CorpusError: The corpus cannot be read.
     """
     check_output(settings.output)
@@ -131,7 +131,7 @@ def digest_of_text(text: str) -> str:
 
 
 def trained_on(folder: Path) -> frozenset[str]:
-    """Return the digests of a model's training questions; none for a model without a record of them.
+    """Return the digests of a model's training questions; empty: the model has no record of them.
 
     Raises:
         RouterError: The record is damaged.
@@ -160,18 +160,18 @@ def with_gold(labelled: LabelledQuestions, arms: Sequence[str]) -> Outcomes:
 
 
 def read_cases(outcomes: Outcomes, config: AppConfig, on_progress: Progress) -> tuple[list[Case], int]:
-    """Return the questions of outcomes with what each arm found.
+    """Return the questions of outcomes with the passages of each arm.
 
     Args:
-        outcomes: With passages.
-        config: Settled; names the corpus.
+        outcomes: Outcomes with passages.
+        config: Configuration with defaults resolved, which has the corpus.
         on_progress: Called with the progress.
 
     Returns:
-        The questions, and the number of passages that are not of the corpus, which count as not found.
+        The questions, and the number of passages of another corpus, which are left out.
 
     Raises:
-        RouterError: The outcomes have no passages, or only those of another corpus.
+        RouterError: The outcomes have no passages, or only passages of another corpus.
         CorpusError: The corpus cannot be read.
     """
     retrieved = Retrieved.of(outcomes, config, on_progress)
@@ -191,11 +191,11 @@ def validate_relevance(
 
     Args:
         cases: The questions.
-        relevance: Relevance of the passages of each question, by a model not fitted to it; None to omit it.
+        relevance: Out-of-fold relevance of each question's passages; None: the question is left out.
         k: Passages of a ranking.
 
     Returns:
-        None if all are left out.
+        None: all questions are left out.
     """
     pairs = [
         (case, predicted) for case, predicted in zip(cases, relevance, strict=True) if predicted is not None
@@ -224,7 +224,7 @@ def validate_relevance(
 
 
 def recall(ids: Collection[str], gold: Collection[str]) -> float:
-    """Return the share of the gold passages among some.
+    """Return the share of the gold passages that are in `ids`.
 
     >>> recall(["a", "b"], {"a", "c"})
     0.5
@@ -233,7 +233,7 @@ def recall(ids: Collection[str], gold: Collection[str]) -> float:
 
 
 def top(relevance: Mapping[str, float], k: int) -> list[str]:
-    """Return the ids of the k passages of the highest relevance, ties broken by id.
+    """Return the ids of the k passages with the highest relevance, ties broken by id.
 
     >>> top({"b": 0.5, "a": 0.5, "c": 0.7}, 2)
     ['c', 'a']
@@ -242,7 +242,7 @@ def top(relevance: Mapping[str, float], k: int) -> list[str]:
 
 
 def auc(values: dataset.Floats, positive: NDArray[np.bool_]) -> float:
-    """Return the area under the curve: how often a positive has a higher value than a negative.
+    """Return the area under the ROC curve: how often a positive has a higher value than a negative.
 
     >>> auc(np.array([0.1, 0.4, 0.4]), np.array([False, False, True]))
     0.75

@@ -21,13 +21,13 @@ from armwise.arms.relevance import Case, Examples, Fitting, RelevanceModel
 from armwise.arms.retrievers import Resources, prepare_profiles, read_profiles
 
 BLOCK = 256
-"""Questions between two steps of the progress."""
+"""Questions per progress report."""
 
 FOLDS = 5
 """Folds of the relevance models that score a router's training questions."""
 
 FITTING = Fitting(draws=1, rounds=150, depth=5, learning_rate=0.06)
-"""Settings of these models, and of the one that the router serves with."""
+"""Settings of these models, and of the relevance model that is served with the router."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ObservedFeatures:
 
     Attributes:
         features: Features of all questions, up to the router's stage.
-        k: Most passages of an arm; 0: the router does not read passages.
+        k: Most passages of an arm; 0: the router ignores passages.
         corpus: Digest of the corpus of the passages.
         foreign: Number of passages outside that corpus, which are disregarded.
         found: Passages of each arm on each question, within the corpus.
@@ -67,13 +67,13 @@ class ObservedFeatures:
 def relevance_of_others(
     examples: Examples, texts: Sequence[str], known: cross_validation.Rows, seed: int
 ) -> tuple[RelevanceModel, list[Mapping[str, float]]]:
-    """Return a model, and the relevance of all passages by models fitted without their question.
+    """Return a relevance model, and the out-of-fold relevance of all passages.
 
     Args:
         examples: All questions.
         texts: Texts of all questions.
-        known: Indices of questions whose gold passages may be used. Their relevance is predicted by models
-            fitted to the other folds of them, that of other questions by a model fitted to all of them.
+        known: Indices of the questions whose gold passages may be used. Their relevance is out-of-fold; for
+            all other questions it is from the returned model, which is fitted to the known questions.
         seed: Seed that shuffles questions into folds.
 
     Raises:
@@ -100,17 +100,17 @@ def observed_features(
     """Compute the features of a router's stage, the same as at serving time.
 
     Args:
-        outcomes: The questions, and what was found and answered.
-        config: Configuration with defaults resolved; missing vectors of its corpus are made.
+        outcomes: The questions, with passages and answers.
+        config: Configuration with defaults resolved; missing vectors of its corpus are computed.
         backbone: Name of the sentence encoder.
         stage: Stage of the router.
         on_progress: Called with the progress.
-        relevance: Relevance model of the router, if it has columns of it.
+        relevance: Relevance model of the router, if it reads relevance.
 
     Raises:
-        RouterError: The outcomes have no passages, or only those of another corpus.
+        RouterError: The outcomes have no passages, or only passages of another corpus.
         CorpusError: The corpus cannot be read.
-        ModelNotFoundError: The model of the backbone is not where its name says.
+        ModelNotFoundError: The model of the backbone cannot be found.
     """
     rankings = [[ids or () for ids in row] for row in outcomes.passages]
     if stage is not Stage.QUESTION and not any(ids for row in rankings for ids in row):
@@ -155,13 +155,13 @@ def sampled_profiles(
     """Return the profiles of all arms' sources, if the configuration uses similarities.
 
     Args:
-        config: Configuration with defaults resolved; missing samples of its sources are made.
+        config: Configuration with defaults resolved; missing samples of its sources are drawn.
         on_progress: Called with the progress.
         backbone: Return profiles only if they use this encoder; None: any encoder.
 
     Raises:
         CorpusError: A corpus cannot be read.
-        ModelNotFoundError: The model of the backbone is not where its name says.
+        ModelNotFoundError: The model of the backbone cannot be found.
     """
     spec = config.features.similarity
     if spec is None or backbone not in (None, spec.backbone):

@@ -38,7 +38,7 @@ from armwise.arms.suggestions import did_you_mean, select_names
 
 
 class Training(FoldedData):
-    """What a router is trained on, and for which utility."""
+    """Training data of a router, and its utility."""
 
     router: RouterSpec = Field(description="Kind and parameters of the router.")
     utility: Utility = Field(default=Utility(), description="Utility of an answer.")
@@ -74,12 +74,12 @@ def train_router(settings: Training, console: Console, on_progress: Progress) ->
     """Train a router, write it to `settings.output`, print its validation, and return it.
 
     Args:
-        settings: What to train.
+        settings: The router, its data and the output.
         console: Where the report goes.
         on_progress: Called with the progress.
 
     Raises:
-        ValueError: Outcomes, questions, router, utility or backbone do not fit; a subclass of it says which.
+        ValueError: Outcomes, questions, router, utility or backbone are invalid; subclasses say which.
         CorpusError: The corpus cannot be read.
         ModelNotFoundError: The model of the backbone cannot be found.
     """
@@ -179,7 +179,7 @@ def _with_relevance(
     """Return a function that adds out-of-fold relevance columns to the features.
 
     Raises:
-        RouterError: No question has gold passages, or the router does not read passages.
+        RouterError: No question has gold passages, or the router ignores passages.
     """
     gold = [question.gold_ids for question in outcomes.questions]
     labelled = np.array([bool(ids) for ids in gold])
@@ -227,7 +227,7 @@ def _out_of_fold_scores(
 def _validated(
     settings: Training, outcomes: Outcomes, scores: dataset.Floats, stage: Stage
 ) -> validation.RouterValidation | None:
-    """Validate a router by its out-of-fold scores; None: there are none."""
+    """Validate a router by its out-of-fold scores; None: all scores are unknown."""
     validated = ~np.isnan(scores).any(axis=1)
     if not validated.any():
         return None

@@ -1,11 +1,11 @@
 """Score arms on questions into a matrix: by known answers, by a judge, or by the log.
 
-R@4, nDCG@4, RR@4     the passages, against those that support the answer
+R@4, nDCG@4, RR@4     the passages, against the supporting passages
 em, f1, acc           the answer that the language model writes from the passages
 contains              whether the passages contain a right answer
 judge                 the passages, graded by the language model
 a metric, or reward   the feedback on the decisions in the log
-a score of labels     what `armwise label` measured
+a score of labels     a measure of `armwise label`
 """
 
 import hashlib
@@ -41,21 +41,21 @@ from armwise.feedback.registry import arm_sets
 from armwise.feedback.training_log import logged_labels, read_examples
 
 Needed = Literal["answers", "gold_ids"]
-"""What a measure needs of a question."""
+"""Field of a question that a measure needs."""
 
 JUDGE = "judge"
 
 CONTAINS = ContainsScorer.measure
 
 NOT_READ = ("block", "corpus", "k", "limit", "pool", "seed", "timed", "workers")
-"""Settings that do not apply to a log or to labels, which are read whole, with the arms that they name."""
+"""Settings for queries alone: a log and labels are read completely, with the arms that they name."""
 
 SHOWN = 10
-"""Arms with unknown scores that are named; the others are counted."""
+"""Most arms with unknown scores that are named; the others are counted."""
 
 
 class Scoring(BaseModel):
-    """What to score, on which questions, by which measure."""
+    """Settings of a scoring job."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -104,14 +104,14 @@ def score_arms(settings: Scoring, console: Console, on_progress: Progress) -> Sc
     """Write the matrix to `settings.output`, print the report, and return it.
 
     Args:
-        settings: What to score.
+        settings: Settings of the job.
         console: Where the report goes.
         on_progress: Called with the progress.
 
     Raises:
-        ValueError: Questions, pool, measure or output do not fit; a subclass of it says which.
+        ValueError: Questions, pool, measure or output are invalid; subclasses distinguish these.
         CorpusError: The corpus cannot be read.
-        ModelNotFoundError: The model of a backbone is not where its name says.
+        ModelNotFoundError: The model of a backbone cannot be found.
         StoreError: The log cannot be read.
     """
     if settings.queries is not None:
@@ -166,7 +166,7 @@ def open_corpus(config: AppConfig, name: str | None, on_progress: Progress) -> C
 
 
 def select_questions(queries: Path, needed: Needed | None, measure: str, console: Console) -> list[Question]:
-    """Return the questions that have what a measure needs; print how many have not. Raises ValueError."""
+    """Return the questions with the field `needed`; print how many lack it. Raises ValueError."""
     everything = read_questions(queries)
     questions = [question for question in everything if needed is None or getattr(question, needed)]
     if not questions:
@@ -177,7 +177,7 @@ def select_questions(queries: Path, needed: Needed | None, measure: str, console
 
 
 def sample_questions(questions: list[Question], limit: int | None, seed: int) -> tuple[Question, ...]:
-    """Return the first `limit` shuffled questions; all, in their order, without a limit."""
+    """Return the first `limit` shuffled questions; None: all questions in their order."""
     return tuple(questions if limit is None else shuffled(questions, seed)[:limit])
 
 
@@ -197,7 +197,7 @@ def choose_scorer(settings: Scoring) -> Callable[[Write], Scorer]:
         return lambda _: ContainsScorer(accuracy, k=k)
     if name == JUDGE:
         return lambda write: JudgeScorer(write, k=k, word_budget=answering.word_budget)
-    retrieval = RetrievalScorer(name, k)  # here: a wrong name is refused before anything is read
+    retrieval = RetrievalScorer(name, k)  # here, so that a wrong name is refused at once
     return lambda _: retrieval
 
 
@@ -208,7 +208,7 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
     try:
         total = store.counts()["examples"]
         on_progress("reading the log", 0, total)
-        # the arms that were live, whatever the configuration names now
+        # the arms of the log, which the configuration may no longer name
         logged = {n: ArmSpec.model_validate(spec) for n, spec in arm_sets.defined(store).items()}
         trusted_specs = {
             name: spec for name, spec in logged.items() if not catalog.brings_code(spec, config.trust)
@@ -253,7 +253,7 @@ def _from_labels(settings: Scoring, labels: Path) -> ScoreReport:
 
 
 def _id(question: str) -> str:
-    """Return an id of a question that has only its text."""
+    """Return an id for a question from its text."""
     return hashlib.blake2b(question.encode(), digest_size=8).hexdigest()
 
 
@@ -268,7 +268,7 @@ def _print_report(report: ScoreReport, settings: Scoring, console: Console) -> N
         highlight=False,
         soft_wrap=True,
     )
-    if not unknown or settings.queries is None:  # a log knows one arm of each decision, and no more is wrong
+    if not unknown or settings.queries is None:  # a log has one score per decision, so gaps are normal
         return
     if silent := [arm for arm, missing in unknown.items() if missing == n]:
         console.print(f"NO SCORE AT ALL: {', '.join(silent)}", style="bold red", markup=False, soft_wrap=True)

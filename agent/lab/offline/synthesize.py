@@ -1,7 +1,7 @@
-"""Make questions from the user's own corpus, each with the passages that answer it.
+"""Make questions from the user's corpus, each with the passages that answer it.
 
-Without a language model they are extracted by rules, in seconds. With one they are written from passages,
-answered again as a check, and cost what is printed before the first call.
+They are either extracted by rules, in seconds, or written by a language model, which then has to answer them
+as a check; an estimate of its cost is printed before the first call.
 """
 
 from collections import Counter
@@ -36,11 +36,11 @@ SHOWN = 3
 """Questions of each style that are printed."""
 
 WIDTH = 38
-"""Characters of one that are printed."""
+"""Characters of a printed question; longer questions are shortened."""
 
 
 class Synthesis(BaseModel):
-    """What questions to make, from which corpus."""
+    """Settings of the questions to make."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -92,15 +92,15 @@ def make_questions(settings: Synthesis, console: Console, on_progress: Progress)
     """Write questions to `settings.output`, print the report, and return them.
 
     Args:
-        settings: What to make.
+        settings: Settings of the questions.
         console: Where the report goes.
         on_progress: Called with the progress.
 
     Raises:
-        ValueError: The output exists, its blocks are of other settings, or no passage gave a question; a
-            subclass of it says which.
+        ValueError: The output exists, its blocks are from other settings, or the passages gave no question;
+            subclasses distinguish these.
         CorpusError: The corpus cannot be read.
-        GeneratorError: The language model failed; what it wrote is kept, and the next run goes on from there.
+        GeneratorError: The language model failed; the next run resumes from the finished blocks.
     """
     if settings.output.exists():
         raise ValueError(f"{settings.output} exists: choose another output, or delete it")

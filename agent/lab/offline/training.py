@@ -1,12 +1,12 @@
-"""What training a model of any sort has in common: its data, its output, and what is printed.
+"""The common parts of training any model: its data, its output, and its report.
 
 outcomes --> labels --fit--> model --> figures on held-out questions
                 '------fit-----------> the model that is kept, of all questions
 
-router_training     learns the utility of each arm; served by `router: {path: FOLDER}`, or by an ensemble of
-                    answers. Scores of held-out questions are saved beside it
+router_training     learns the utility of each arm; served by `router: {path: FOLDER}`, or by an arm of kind
+                    `ensemble`. Out-of-fold scores are saved with it
 relevance_training  learns which passages are gold; served by an arm of kind `learned_fusion`
-cascade_training    learns which stage answers well enough; served by an arm of kind `cascade`
+cascade_training    learns at which stage an answer is good enough; served by an arm of kind `cascade`
 """
 
 import math
@@ -31,7 +31,7 @@ S = TypeVar("S", bound=BaseModel)
 
 
 class TrainingData(LabelledQuestions):
-    """What any model is trained on, and where it is kept."""
+    """Training data of a model, and its output."""
 
     held_out: float = Field(
         default=0.2, ge=0, lt=1, description="Part of the questions to validate on; 0 for none."
@@ -41,7 +41,7 @@ class TrainingData(LabelledQuestions):
 
 
 class FoldedData(TrainingData):
-    """What a model is trained on that may be validated fold by fold."""
+    """Training data of a model that may be cross-validated."""
 
     arms: tuple[str, ...] = Field(
         default=("*",),
@@ -56,7 +56,7 @@ class FoldedData(TrainingData):
     )
 
     def parts(self, texts: Sequence[str]) -> list[tuple[cross_validation.Rows, cross_validation.Rows]]:
-        """Return the questions to fit to and to validate on, equal texts together. Raises RouterError."""
+        """Return (training, held-out) indices of questions; equal texts stay together. Raises RouterError."""
         if self.folds is not None:
             if self.folds > (n := len(set(texts))):
                 raise RouterError(f"{n} questions cannot be cut into {self.folds} folds: take {n} or fewer")
@@ -71,7 +71,7 @@ class FoldedData(TrainingData):
 
 
 def read_spec(spec: type[S], name: str, file: Path) -> S:
-    """Return what a YAML file describes; `name` is the noun for it. Raises RouterError."""
+    """Read a spec from a YAML file; messages call it `name`. Raises RouterError."""
     try:
         return spec.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
@@ -79,7 +79,7 @@ def read_spec(spec: type[S], name: str, file: Path) -> S:
 
 
 class Results(Protocol):
-    """Figures of a model on questions that it was not fitted to."""
+    """Figures of a model on held-out questions."""
 
     def table(self) -> Table:
         """Return the results as a table."""
@@ -98,7 +98,7 @@ def print_results(results: Results | None, console: Console, missing: str = "") 
 
 
 def check_output(folder: Path) -> None:
-    """Refuse an output that cannot become a folder, before anything is trained. Raises RouterError."""
+    """Check that an output can be a folder, before training starts. Raises RouterError."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         why = "is not a folder" if not there.is_dir() else "cannot be written to"

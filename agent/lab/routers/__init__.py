@@ -1,4 +1,4 @@
-"""The kinds of routers, one file a router, and how they are validated."""
+"""The kinds of routers, one file per router, and their validation."""
 
 from . import cascade, cost_quality, cross_validation, utilities, validation
 from .answer_selector import RouterSelector, TrainedDecider, open_selector

@@ -1,7 +1,7 @@
-"""A trained model in an arm: a router selects an answer of an ensemble, a cascade picks one or goes on.
+"""Trained models inside arms: a router selects an ensemble's answer; a decider stops a cascade or goes on.
 
-A router of stage answered has more features than others: which answers agree, and whether the passages
-contain them. The price is that all members answer, whichever answer is selected.
+A router of stage answered has further features: which answers agree, and whether the passages contain them.
+The price is that all members answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from armwise.arms.retrievers import CascadeStep, DeciderSpec, SelectorSpec
 class RouterSelector:
     """Selects answers by the scores of a router of stage answered.
 
-    A passage outside the corpus, such as one from a search API, has no vector: it is left out, as in
+    Passages outside the corpus, such as those of a search API, have no vectors and are left out, as in
     training.
 
     Args:
@@ -48,7 +48,7 @@ class RouterSelector:
         found: Sequence[Sequence[Passage]],
         vectors: Mapping[str, NDArray[np.float32]],
     ) -> int:
-        """Return the index of the answer with the highest score; of ties, the first. Raises ArmError."""
+        """Return the index of the answer with the highest score, of ties the first. Raises ArmError."""
         embedding = query.embeddings[self._trained.about.backbone]
         try:
             relevance = self._trained.relevance
@@ -72,7 +72,7 @@ class TrainedDecider:
     def decide(
         self, question: str, answers: Sequence[str | None], found: Sequence[Sequence[Passage]]
     ) -> CascadeStep:
-        """Return what to do after a stage; a failed arm has given an empty answer. Raises ArmError."""
+        """Return the step after a stage; a failed arm counts as an empty answer. Raises ArmError."""
         cascade = self._cascade
         stage = cascade.spec.counts.index(len(answers))
         arms = cascade.spec.arms[: len(answers)]
@@ -108,8 +108,8 @@ def open_selector(wanted: SelectorSpec | DeciderSpec, /) -> RouterSelector | Tra
     """Read a router that selects answers, or the decider of a cascade.
 
     Raises:
-        ArmBuildError: It cannot be read, compares no answers or those of other arms, or its features would
-            not be those of its training.
+        ArmBuildError: It cannot be read, is of another stage or for other arms, or its features would differ
+            from those of its training.
     """
     if isinstance(wanted, DeciderSpec):
         return _open_decider(wanted)
@@ -125,7 +125,7 @@ def open_selector(wanted: SelectorSpec | DeciderSpec, /) -> RouterSelector | Tra
 
 
 def _check(trained: Trained, spec: SelectorSpec) -> None:
-    """Refuse a router that does not fit. Raises RouterError."""
+    """Check that a router fits the members of an ensemble. Raises RouterError."""
     about = trained.about
     if trained.router.stage is not Stage.ANSWERED:
         raise RouterError(
@@ -143,8 +143,8 @@ def _check(trained: Trained, spec: SelectorSpec) -> None:
 
 
 def _check_writing(learned: prompts.Writing | None, here: prompts.Writing, whose: str) -> None:
-    """Refuse answers that are written in another way. Raises RouterError."""
-    if learned is None:  # the outcomes that it was trained on did not state it
+    """Check that answers are written as in training. Raises RouterError."""
+    if learned is None:  # unrecorded in the training outcomes
         return
     for fact, value in learned.facts.items():
         if (now := here.facts[fact]) != value:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Inputs = list[NDArray[np.float32]]
 
 EPSILON = 1e-5
-"""What a layer norm adds to the variance."""
+"""Constant that layer normalisation adds to the variance."""
 
 
 class ContrastiveParameters(DescentParameters):
@@ -158,12 +158,12 @@ def winners(utility: Floats) -> NDArray[np.bool_]:
 
 
 def any_losses(logits: "Tensor", right: Mask, known: Mask) -> "Tensor":
-    """Return minus the log-probability of the positive arms together on each question, shape (n,).
+    """Return minus the log of the positive arms' total probability on each question, shape (n,).
 
     Args:
-        logits: Shape (n, n_arms).
-        right: The positives, at least one a question, all of them known, shape (n, n_arms).
-        known: The arms in the softmax, shape (n, n_arms).
+        logits: Logits of the arms, shape (n, n_arms).
+        right: Positive arms, at least one per question, all known, shape (n, n_arms).
+        known: Arms in the softmax, shape (n, n_arms).
     """
     import torch
 

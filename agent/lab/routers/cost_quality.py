@@ -1,8 +1,8 @@
-"""Cost-quality curves: what a router earns and costs as the weight of cost grows.
+"""Cost-quality curves: quality and cost of a router as the weight of cost grows.
 
-A sweep over the weight turns the scores of one router into a family of choices, from the best arm of each
-question to the cheapest arm of all. Points of such a family can be mixed by a coin, so what counts is the
-least non-decreasing concave function above them. Its mean over a range of costs is the AIQ of RouterBench.
+A sweep over the weight turns the scores of a router into a family of choices, from the best arm of each
+question to the cheapest arm for all. Points of the family can be mixed at random, so their value is the least
+non-decreasing concave function above them. Its mean over a range of costs is the AIQ of RouterBench.
 
 Source: Hu et al. 2024, RouterBench, arXiv:2403.12031, section 3.
 """
@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from armwise.agent.routers.dataset import Floats, RouterError
 
 POINTS = 64
-"""Weights of a sweep."""
+"""Number of weights in a sweep."""
 
 ROUNDING = 1e-9
 """A relative difference below this is rounding error."""
 
 
 def sweep(scores: Floats, prices: Floats, points: int = POINTS) -> NDArray[np.intp]:
-    """Return the arms that maximize the score less a weight times the price, for weights from 0 up.
+    """Return the arms that maximize the score minus a weight times the price, for weights from 0 up.
 
-    The weights are quantiles of those at which two arms of a question are equal, so the choices do not change
-    if all scores are multiplied, or the scores of a question shifted, by the same number. Of arms that are
-    equal the cheaper one is chosen, of equal prices the first.
+    The weights are quantiles of those at which two arms of a question tie, so the choices are invariant when
+    all scores are scaled, or the scores of a question shifted, by a constant. Of tied arms the cheaper is
+    chosen; at equal prices, the first.
 
     Args:
         scores: Scores by a router, shape (n_questions, n_arms).
@@ -32,10 +32,10 @@ def sweep(scores: Floats, prices: Floats, points: int = POINTS) -> NDArray[np.in
         points: Largest number of finite weights above 0.
 
     Returns:
-        Columns of arms, shape (n_questions, n_weights), the dearest choices first.
+        Chosen arms, a column per weight, shape (n_questions, n_weights), the most expensive choices first.
 
     Raises:
-        RouterError: A score or a price is not finite, or their shapes do not fit.
+        RouterError: A score or a price is not finite, or their shapes differ.
 
     >>> sweep(np.array([[0.5, 0.9], [0.5, 0.6]]), np.array([1.0, 2.0])).tolist()
     [[1, 1, 0, 0], [1, 0, 0, 0]]
@@ -60,8 +60,8 @@ def frontier(cost: Floats, quality: Floats) -> NDArray[np.intp]:
     """Return the points of the least non-decreasing concave function above all points, the cheapest first.
 
     Args:
-        cost: Shape (n_points,).
-        quality: Shape (n_points,).
+        cost: Cost of each point, shape (n_points,).
+        quality: Quality of each point, shape (n_points,).
 
     >>> frontier(np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.2, 0.3, 0.8, 0.7])).tolist()
     [0, 2]
@@ -84,11 +84,11 @@ def area(cost: Floats, quality: Floats, low: float, high: float) -> float:
     Args:
         cost: Cost of each point, shape (n_points,).
         quality: Quality of each point, shape (n_points,).
-        low: The least cost of the range.
-        high: The largest one.
+        low: Smallest cost of the range.
+        high: Largest cost of the range.
 
     Raises:
-        RouterError: The range is empty, or no point costs as little as `low`.
+        RouterError: The range is empty, or every point costs more than `low`.
 
     >>> area(np.array([0.0, 1.0]), np.array([0.25, 0.75]), 0.0, 2.0)
     0.625
@@ -106,17 +106,17 @@ def area(cost: Floats, quality: Floats, low: float, high: float) -> float:
 
 
 def cheapest_mixture(cost: Floats, quality: Floats, target: float) -> Floats | None:
-    """Return the shares of the points in their cheapest mixture that has a quality.
+    """Return the shares of the points in their cheapest mixture of at least the target quality.
 
-    At most two points have a share: neighbours on the frontier.
+    At most two points, neighbours on the frontier, have a share.
 
     Args:
-        cost: Shape (n_points,).
-        quality: Shape (n_points,).
+        cost: Cost of each point, shape (n_points,).
+        quality: Quality of each point, shape (n_points,).
         target: Least mean quality of the mixture.
 
     Returns:
-        Shape (n_points,), summing to 1; None if no point is as good.
+        Shape (n_points,), summing to 1; None: every point is below the target.
 
     >>> cheapest_mixture(np.array([1.0, 3.0]), np.array([0.5, 0.9]), 0.8).round(2).tolist()
     [0.25, 0.75]

@@ -1,4 +1,4 @@
-"""Cross-validation: held-out questions, out-of-fold scores, and a parameter chosen by the utility on them."""
+"""Cross-validation: splits of questions, out-of-fold scores, and the choice of a candidate by utility."""
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -12,17 +12,17 @@ from armwise.agent.routers.dataset import Floats, RoutingDataset
 Rows = NDArray[np.intp]
 
 FitAndScore = Callable[[Rows, Rows], Iterable[Floats]]
-"""Fits each candidate to the training questions, and returns its scores of the held-out ones."""
+"""Fits each candidate to the training questions, and returns its scores on the held-out questions."""
 
 
 def folds(texts: Sequence[str], n: int, seed: int) -> list[tuple[Rows, Rows]]:
     """Split questions into `n` folds of about equal size.
 
-    Questions of the same text are in one fold. There are fewer folds if there are fewer texts, and none if
-    there is one.
+    Questions with the same text share a fold. There are at most as many folds as texts; a single text gives
+    an empty list.
 
     Returns:
-        Of each fold, the training questions and the held-out ones.
+        Indices of the training and the held-out questions of each fold.
 
     >>> texts = ["Who?", "When?", "Who?", "Why?"]
     >>> [(len(training), len(held_out)) for training, held_out in folds(texts, 3, 0)]
@@ -38,7 +38,7 @@ def folds(texts: Sequence[str], n: int, seed: int) -> list[tuple[Rows, Rows]]:
 
 
 def draw_part(texts: Sequence[str], share: float, seed: int) -> NDArray[np.bool_]:
-    """Return whether each question is in a random share of them; equal texts are together, shape (n,).
+    """Return whether each question is in a random share of all, shape (n,); equal texts stay together.
 
     >>> int(draw_part(["Who?", "When?", "Who?", "Why?"], 0.34, 0).sum()) in (1, 2)
     True
@@ -52,18 +52,18 @@ def draw_part(texts: Sequence[str], share: float, seed: int) -> NDArray[np.bool_
 def out_of_fold_scores(
     build: Callable[[], Router], labels: RoutingDataset, parts: Iterable[tuple[Rows, Rows]]
 ) -> Floats:
-    """Return the score of each question by a router that was not fitted to it.
+    """Return the scores of each question from a router fitted to other questions.
 
     Args:
         build: Builds a router.
         labels: The questions.
-        parts: Training questions and held-out ones.
+        parts: Indices of training and held-out questions, such as from `folds`.
 
     Returns:
-        NaN where a question was never held out, shape (n_questions, n_arms).
+        Shape (n_questions, n_arms), NaN for questions that are never held out.
 
     Raises:
-        RouterError: The training questions of a part cannot be fitted to.
+        RouterError: A router cannot be fitted to the training questions of a part.
     """
     scores = np.full(labels.utility.shape, np.nan)
     for training, held_out in parts:
@@ -72,15 +72,15 @@ def out_of_fold_scores(
 
 
 def kinds(table: Floats, n: int, seed: int) -> list[tuple[Rows, Rows]]:
-    """Split questions into `n` kinds that are alike in their features, by k-means.
+    """Split questions into at most `n` kinds with similar features, by k-means.
 
     Args:
         table: Features of the questions, shape (n_questions, n_names).
-        n: Number of kinds at most.
+        n: Most kinds.
         seed: Seed that draws the first centres.
 
     Returns:
-        Of each kind, the other questions and its own; none if all questions are alike.
+        For each kind, the indices of the other questions and of its questions; empty if all are alike.
 
     >>> table = np.array([[0.0, 1.0], [9.0, 1.0], [0.1, 1.0], [9.1, 1.0]])
     >>> sorted(held_out.tolist() for _, held_out in kinds(table, 2, 0))
@@ -102,9 +102,9 @@ def worth(scores: Floats, utility: Floats) -> float:
     """Return the sum of the utilities of the best-scored arms.
 
     Args:
-        scores: Shape (n, n_arms).
-        utility: NaN where unknown: such an arm is not chosen, and questions with fewer than two others do
-            not count. Shape (n, n_arms).
+        scores: Scores of the arms, shape (n, n_arms).
+        utility: Utility of the arms, NaN where unknown, shape (n, n_arms). Only known arms can be chosen, and
+            only questions with at least two known arms count.
 
     >>> worth(np.array([[0.1, 0.2], [0.3, 0.4]]), np.array([[0.0, 1.0], [np.nan, 5.0]]))
     1.0
@@ -120,8 +120,8 @@ def best_candidate(
 ) -> int:
     """Return the candidate with the highest utility on held-out questions; of ties, the first.
 
-    The utility is the purpose of a router. The squared error depends on arms that are never the best one, and
-    overfits where the best ones are alike.
+    Utility is the purpose of a router. The squared error would also depend on arms that are never the best,
+    and overfit when the best arms are alike.
 
     Args:
         n_candidates: Number of candidates.

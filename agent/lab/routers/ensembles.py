@@ -1,4 +1,4 @@
-"""Routers made of routers: the mean of several, and one whose scores are calibrated to utilities."""
+"""Routers made of routers: a weighted mean of routers, and a router calibrated to utilities."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -87,7 +87,7 @@ class Blend(Parametrised[BlendParameters]):
 
 
 def rank_shares(scores: Floats) -> Floats:
-    """Return the share of the arms of a question that each arm scores above; itself and ties count one half.
+    """Return the share of a question's arms that each arm beats; ties, and the arm itself, count one half.
 
     >>> rank_shares(np.array([[0.1, 7.0, 0.1]])).round(3).tolist()
     [[0.333, 0.833, 0.333]]
@@ -97,7 +97,7 @@ def rank_shares(scores: Floats) -> Floats:
 
 
 def _spread(scores: Floats) -> float:
-    """Return the spread between arms, or 1 where it is rounding error."""
+    """Return the spread of scores between arms, or 1 if it is rounding error."""
     spread = float((scores - scores.mean(axis=1, keepdims=True)).std())
     return spread if spread > ROUNDING * np.abs(scores).max() else 1.0
 
@@ -119,7 +119,7 @@ class CalibratedParameters(Parameters):
 
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Shares of the differences between questions that a router may keep; of equal ones, the least."""
+"""Candidate shares of the differences between questions that a router keeps; the smallest wins ties."""
 
 
 class Calibrated(Parametrised[CalibratedParameters]):
@@ -161,7 +161,7 @@ class Calibrated(Parametrised[CalibratedParameters]):
         self.offsets = np.nanmean(labels.utility, axis=0) - self.slope * np.nanmean(scores, axis=0)
 
     def _out_of_fold(self, labels: RoutingDataset) -> Floats:
-        """Return out-of-fold scores, NaN where a question was never held out, shape (n, n_arms)."""
+        """Return out-of-fold scores, shape (n, n_arms), NaN for questions that are never held out."""
         n, seed = self.chosen.folds, self.chosen.seed
         by_kind = self.chosen.held_out == "kinds"
         parts = kinds(labels.features.question, n, seed) if by_kind else []
@@ -199,11 +199,11 @@ def _best_share(differences: Floats, utility: Floats) -> float:
 
 
 def slope(scores: Floats, utility: Floats) -> float:
-    """Return the slope of utility over score by least squares, each arm with its own offset; at least 0.
+    """Return the least-squares slope of utility over score, with an offset per arm; at least 0.
 
     Args:
-        scores: NaN where unknown, shape (n, n_arms).
-        utility: NaN where unknown, of the same shape.
+        scores: Scores, NaN where unknown, shape (n, n_arms).
+        utility: Utilities, NaN where unknown, shape (n, n_arms).
 
     >>> slope(np.array([[1.0, 10.0], [2.0, 12.0]]), np.array([[5.0, 0.0], [7.0, 4.0]]))
     2.0

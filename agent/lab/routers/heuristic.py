@@ -33,7 +33,7 @@ class Similarity(Router, ABC):
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """No parameters."""
+        """Empty: there are no parameters."""
         return {}
 
     def _fit(self, labels: RoutingDataset) -> None:

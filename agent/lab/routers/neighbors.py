@@ -1,7 +1,7 @@
-"""How near a question is to those of training that each arm answers best.
+"""Features of a question: its similarity to the training questions that each arm answers best.
 
-A regression on the embedding is linear in it. Where arms search sources of their own, whose questions are
-many small groups apart from each other, the nearest questions say more than a direction does.
+A regression on the embedding is linear in it. If each arm searches its own source, whose questions form many
+small separate groups, the nearest questions predict better than a linear direction.
 """
 
 from collections.abc import Sequence
@@ -15,22 +15,22 @@ from armwise.agent.routers.base import State
 from armwise.agent.routers.dataset import Floats
 
 AT_ONCE = 1024
-"""Questions that are compared with all of training at a time."""
+"""Questions that are compared with all training questions at a time."""
 
 WEIGHT = 3.0
-"""Scale of the similarities beside an embedding of length 1, as one penalty is for both."""
+"""Scale of the similarities, relative to the embedding of length 1, since both share a penalty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbors:
-    """The training questions and which arms were the best on each, and passages of their sources.
+    """Training questions with the best arms of each, and sampled passages of the arms' sources.
 
     Attributes:
-        examples: Their unit vectors, shape (n, dim).
-        best: Whether an arm had the highest utility, where another one had a lower; shape (n, n_arms).
-        k: The nearest of an arm that count, at least 1.
-        passages: Unit vectors of sampled passages, shape (m, dim); m is 0 where sources have no profile.
-        sources: Whether a passage is of the source of an arm, shape (m, n_arms).
+        examples: Unit vectors of the training questions, shape (n, dim).
+        best: Whether an arm had the highest utility, on questions where arms differ; shape (n, n_arms).
+        k: Number of nearest neighbours per arm, at least 1.
+        passages: Unit vectors of sampled passages, shape (m, dim); m = 0: no source has a profile.
+        sources: Whether a passage is from the source of an arm, shape (m, n_arms).
     """
 
     examples: NDArray[np.float32]
@@ -47,14 +47,14 @@ class Neighbors:
         k: int,
         passages: Sequence[NDArray[np.float32] | None] = (),
     ) -> Self:
-        """Keep training questions and passages.
+        """Store training questions and passages.
 
         Args:
-            embedding: Unit vectors, shape (n, dim).
-            utility: Utility of each arm, NaN where it is not known, shape (n, n_arms).
-            k: The nearest of an arm that count.
-            passages: Those of the source of each arm, shape (m, dim), None where it has no profile; one array
-                for arms over the same source.
+            embedding: Unit vectors of the questions, shape (n, dim).
+            utility: Utility of each arm, NaN where unknown, shape (n, n_arms).
+            k: Number of nearest neighbours per arm.
+            passages: For each arm, unit vectors of passages of its source, shape (m, dim); None: no profile.
+                Arms over the same source share the array.
         """
         filled_utility = np.where(np.isnan(utility), -np.inf, utility)
         most = filled_utility.max(axis=1, keepdims=True)
@@ -70,22 +70,22 @@ class Neighbors:
         return cls(_halved(embedding), best, k, _halved(np.concatenate([empty, *sampled])), sources)
 
     def similarities(self, embedding: NDArray[np.floating], *, training: bool = False) -> Floats:
-        """Return the mean similarity of questions to the nearest of each arm, shape (n, n_arms).
+        """Return the mean similarity of questions to each arm's nearest neighbours, shape (n, n_arms).
 
         Args:
             embedding: Unit vectors of the questions, shape (n, dim).
-            training: Whether these are the training questions, each of which is no neighbor of its own.
+            training: Whether these are the training questions; each is then excluded as its own neighbour.
 
         Returns:
-            Cosines in [-1, 1]; 0 for an arm that was never the best alone.
+            Cosines in [-1, 1]; 0 for an arm without training questions in `best`.
         """
         return _nearest(embedding, self.examples, self.best, self.k, training=training)
 
     def inputs(self, embedding: NDArray[np.floating], *, training: bool = False) -> Floats:
-        """Return embedding and similarities, as a regression sees them.
+        """Return the inputs of a regression: embedding and scaled similarities.
 
         Returns:
-            Shape (n, dim + n_arms), or (n, dim + 2 n_arms) where there are passages.
+            Shape (n, dim + n_arms), or (n, dim + 2 n_arms) if there are passages.
         """
         near = [WEIGHT * self.similarities(embedding, training=training)]
         if len(self.passages):
@@ -103,14 +103,14 @@ class Neighbors:
 
     @classmethod
     def restore(cls, state: State, k: int) -> Self:
-        """Build it from arrays. Raises KeyError if one is missing."""
+        """Restore from the arrays of `state`. Raises KeyError if an array is missing."""
         examples, passages = (state[f"neighbors.{name}"] for name in ("examples", "passages"))
         of_arms = state["neighbors.best"], k
         return cls(examples.astype("f4"), *of_arms, passages.astype("f4"), state["neighbors.sources"])
 
 
 def _halved(vectors: NDArray[np.floating]) -> NDArray[np.float32]:
-    """Return vectors as they are after they were saved in half the size; cosines differ by .001."""
+    """Round vectors to float16, in which they are saved; cosines change by at most about .001."""
     return vectors.astype(np.float16).astype(np.float32)
 
 
@@ -126,10 +126,10 @@ def _nearest(
 
     Args:
         embedding: Unit vectors of the questions, shape (n, dim).
-        examples: Shape (m, dim).
-        of_arms: Which examples are those of an arm, shape (m, n_arms).
-        k: The nearest that count.
-        training: Whether the questions are the examples, each of which is no neighbor of its own.
+        examples: Unit vectors of the examples, shape (m, dim).
+        of_arms: Whether an example belongs to an arm, shape (m, n_arms).
+        k: Number of nearest examples.
+        training: Whether the questions are the examples; each is then excluded as its own neighbour.
     """
     similarity = np.zeros((len(embedding), of_arms.shape[1]))
     indices = [np.flatnonzero(column) for column in of_arms.T]
@@ -144,7 +144,7 @@ def _nearest(
 
 
 def _mean_of_highest(cosines: NDArray[np.float32], k: int) -> Floats:
-    """Return the mean of the k highest of each row, those of -inf left out, shape (n,)."""
+    """Return the mean of the k highest finite values of each row, shape (n,)."""
     if not cosines.shape[1]:
         return np.zeros(len(cosines))
     k = min(k, cosines.shape[1])

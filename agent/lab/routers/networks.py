@@ -1,4 +1,4 @@
-"""Fitted networks as arrays, which score arms in microseconds, without torch."""
+"""Fitted networks as numpy arrays, which score arms in microseconds without torch."""
 
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -20,8 +20,8 @@ TINY = 1e-12
 class Network:
     """A fitted network as arrays.
 
-    The first layer is a sum: the part of the question is the same for all arms, and the part of an arm the
-    same for all of its pairs.
+    The first layer is a sum of two parts: that of the question is shared by all arms, and that of an arm by
+    all of its pairs.
 
     Attributes:
         missing: Learned replacement of missing features of an arm, shape (n_columns,).
@@ -29,7 +29,7 @@ class Network:
         own: Weights of the features of an arm, shape (n_columns, width).
         names: Weights of the one-hot code of the arm, shape (n_arms, width).
         bias: Bias of the first layer, shape (width,).
-        layers: Weights and biases of the others, shapes (n_in, n_out) and (n_out,); the last has one output.
+        layers: Weights and biases of later layers, shapes (n_in, n_out) and (n_out,); one output at the end.
     """
 
     missing: Array
@@ -40,22 +40,22 @@ class Network:
     layers: tuple[tuple[Array, Array], ...]
 
     def of_question(self, question: Floats) -> Array:
-        """Return the part of the first layer from questions (n, d), shape (n, width)."""
+        """Return the questions' part of the first layer, shape (n, width), from features of shape (n, d)."""
         return np.asarray(question.astype(np.float32) @ self.question + self.bias)
 
     def of_arms(self, own: Floats, at: list[int]) -> Array:
-        """Return the part of the first layer from arms, shape (n, n_arms, width).
+        """Return the arms' part of the first layer, shape (n, n_arms, width).
 
         Args:
-            own: NaN where unknown, shape (n, n_arms, n_columns).
+            own: Features of the arms, NaN where unknown, shape (n, n_arms, n_columns).
             at: Indices of the arms.
         """
         filled = np.where(np.isnan(own), self.missing, own).astype(np.float32)
         return np.asarray(filled @ self.own + self.names[at])
 
     def rest(self, first: Array) -> Array:
-        """Return the output, shape (...), from the sum of the first layer, shape (..., width)."""
-        values = first.reshape(-1, first.shape[-1])  # one large product is faster than many small ones
+        """Return the output, shape (...), from the first layer's sum, shape (..., width)."""
+        values = first.reshape(-1, first.shape[-1])  # a large product is faster than many small ones
         for weight, bias in self.layers:
             values = np.maximum(values, 0.0) @ weight
             values += bias
@@ -70,7 +70,7 @@ class Network:
 
     @classmethod
     def restore(cls, state: State, n_layers: int) -> Self:
-        """Build it from arrays. Raises KeyError if one is missing."""
+        """Restore from the arrays of `state`. Raises KeyError if an array is missing."""
         missing, question, own, names, bias = (state[f"network.{field.name}"] for field in fields(cls)[:-1])
         layers = (
             (state[f"network.weight.{number}"], state[f"network.bias.{number}"]) for number in range(n_layers)
@@ -82,7 +82,7 @@ class Encoder(Protocol):
     """Encodes questions as unit vectors; thread-safe."""
 
     def encode(self, features: Features) -> Floats:
-        """Return one unit vector a question, shape (n_questions, width)."""
+        """Return a unit vector per question, shape (n_questions, width)."""
         ...
 
     def state(self) -> State:
@@ -92,16 +92,16 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class Head:
-    """The reduced encoder: an embedding through a hidden layer and a projection.
+    """The reduced encoder: a hidden layer and a projection of the embedding.
 
     Attributes:
-        weights: By name: `0` is the hidden layer, `2` the projection.
+        weights: Weights by name: `0` is the hidden layer, `2` the projection.
     """
 
     weights: State
 
     def encode(self, features: Features) -> Floats:
-        """Return one unit vector a question, shape (n_questions, width)."""
+        """Return a unit vector per question, shape (n_questions, width)."""
         weights = self.weights
         hidden = np.maximum(features.embedding @ weights["0.weight"].T + weights["0.bias"], 0.0)
         vectors = (hidden @ weights["2.weight"].T + weights["2.bias"]).astype(np.float64)
@@ -114,7 +114,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Fusion:
-    """Attention over two capabilities of each arm, precomputed as far as it does not depend on a question.
+    """Attention over two capabilities of each arm, with all parts precomputed that ignore the question.
 
     A question with quality vector r gives capability c of arm i, in head h, a share: the softmax over c
     of `ask[i, c, h] . r + offset[i, c, h]`. The fused vector is the sum of `give[i, c, h]` by them.
@@ -132,15 +132,15 @@ class Fusion:
     def scores(self, asks: Floats, needs: Floats) -> Floats:
         """Return the cosine of each question's needs and each arm's fused vector.
 
-        The sums of the shares are never formed: their products with `needs` and their lengths follow from
-        products of `give` alone.
+        The fused vectors are never formed: their products with `needs` and their lengths follow from products
+        of `give` alone.
 
         Args:
             asks: Quality vectors of the questions, shape (n, width).
-            needs: Their utility vectors, units, shape (n, width).
+            needs: Utility vectors of the questions, unit length, shape (n, width).
 
         Returns:
-            In [-1, 1], shape (n, n_arms).
+            Cosines in [-1, 1], shape (n, n_arms).
         """
         n_arms, _, _, width = self.ask.shape
         shape = (len(asks), *self.offset.shape)

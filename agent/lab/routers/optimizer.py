@@ -40,12 +40,12 @@ class Descent:
     """The settings of gradient descent.
 
     Attributes:
-        chosen: The epoch with the smallest held-out loss is kept, or the last one if the held-out share is
-            less than one question.
+        chosen: Parameters of the fit. The epoch with the smallest held-out loss is kept; the last epoch, if
+            the held-out share is less than a question.
         batch_size: Questions in a step.
         learning_rate: Learning rate of AdamW.
-        at_once: Questions whose gradient is computed together; a batch is split accordingly, which saves
-            memory and changes nothing else.
+        at_once: Questions whose gradient is computed together: batches are split to save memory, with the
+            same result.
     """
 
     chosen: DescentParameters
@@ -57,8 +57,8 @@ class Descent:
         """Fit the parameters of a network that require a gradient.
 
         Args:
-            network: It is in evaluation mode afterwards.
-            losses: From indices of questions to the loss of each, shape (n,).
+            network: The network, which is left in evaluation mode.
+            losses: Maps indices of questions to the loss of each, shape (n,).
             questions: Indices of the questions to fit to; at least one.
         """
         import torch
@@ -95,12 +95,12 @@ class Descent:
 def choice_losses(logits: "Tensor", right: Mask, known: Mask) -> "Tensor":
     """Return minus the mean log-probability of the positive arms on each question, shape (n,).
 
-    It is the InfoNCE loss with several positives, averaged over them, so that all questions have one weight.
+    It is the InfoNCE loss, averaged over the positives, so that all questions have the same weight.
 
     Args:
-        logits: Shape (n, n_arms).
-        right: The positives, at least one a question, all of them known, shape (n, n_arms).
-        known: The arms in the softmax, shape (n, n_arms).
+        logits: Logits of the arms, shape (n, n_arms).
+        right: Positive arms, at least one per question, all known, shape (n, n_arms).
+        known: Arms in the softmax, shape (n, n_arms).
 
     Source: van den Oord et al. 2018, Representation learning with contrastive predictive coding,
     arXiv:1807.03748; Khosla et al. 2020, Supervised contrastive learning, arXiv:2004.11362, for the mean
@@ -129,8 +129,8 @@ def seeded(seed: int) -> Iterator[None]:
 def on_threads(count: int) -> Iterator[None]:
     """Set torch's number of threads, and restore it afterwards.
 
-    Threads spin while they wait: on busy cores, two fit a small network twenty times slower than one. The
-    number also changes how sums are rounded.
+    Threads spin while they wait: on busy cores, two threads fit a small network twenty times slower than one.
+    The number also changes how sums are rounded.
     """
     import torch
 

@@ -16,11 +16,11 @@ class Preparation:
 
     Attributes:
         mean: Mean of each feature of a question, shape (n_names,).
-        spread: Standard deviation, 1 where it is constant, shape (n_names,).
+        spread: Standard deviation of each feature of a question, 1 for a constant, shape (n_names,).
         centre: Mean embedding, shape (dim,).
         directions: Principal directions of the embedding, shape (dim, dims).
         median: Median of each feature of an arm, 0 if no arm has it, shape (n_columns,).
-        arm_spread: Standard deviation of each feature of an arm, 1 where it is constant, shape (n_columns,).
+        arm_spread: Standard deviation of each feature of an arm, 1 for a constant, shape (n_columns,).
     """
 
     mean: Floats
@@ -36,7 +36,7 @@ class Preparation:
 
         Args:
             features: Features of at least two questions.
-            dims: Principal directions to keep, if there are as many.
+            dims: Most principal directions to keep.
         """
         embedding = features.embedding.astype(np.float64)
         centre = embedding.mean(axis=0)
@@ -66,7 +66,7 @@ class Preparation:
         return scaled
 
     def imputed(self, features: Features) -> Floats:
-        """Return the same with the training medians, which are 0 after scaling, in place of NaN."""
+        """Return `arms` with NaN replaced by the training medians, which are 0 after scaling."""
         return np.nan_to_num(self.arms(features), nan=0.0)
 
     def state(self) -> State:
@@ -75,7 +75,7 @@ class Preparation:
 
     @classmethod
     def restore(cls, state: State) -> Self:
-        """Build it from arrays. Raises KeyError if one is missing."""
+        """Restore from the arrays of `state`. Raises KeyError if an array is missing."""
         return cls(*(state[f"preparation.{name}"] for name in cls.__slots__))
 
 
@@ -90,6 +90,6 @@ def _positive(spread: Floats) -> Floats:
 
 
 def _signed(directions: NDArray[np.float64]) -> Floats:
-    """Flip directions so that the largest number of each is positive: the sign of an SVD is arbitrary."""
+    """Flip directions so that the largest component of each is positive: the sign of an SVD is arbitrary."""
     turned = -directions.min(axis=1, initial=0.0) > directions.max(axis=1, initial=0.0)
     return np.where(turned[:, None], -directions, directions)

@@ -3,7 +3,7 @@
     texts or embeddings --Encoder of quality--> r_q --.
                         --Encoder of utility-> g_q --Fusion--> cos(g_q, h_arm) = scores
 
-The fit is in `neural.r3ag_training`; scoring needs numpy alone if no text encoder is named.
+The fit is in `neural.r3ag_training`; scoring needs only numpy, unless a text encoder is configured.
 """
 
 from dataclasses import replace
@@ -172,12 +172,12 @@ class Capability(Parametrised[CapabilityParameters]):
 def positives(label: Floats, best: int) -> Mask:
     """Return whether each arm is among the best of each question, shape (n_questions, n_arms).
 
-    An arm is, if fewer than `best` are better and it is not among the worst: of tied arms, all are or none
-    is, and none is if all arms are tied.
+    A positive has fewer than `best` better arms and is above the worst arm. So tied arms are treated alike,
+    and a question on which all arms tie has no positives.
 
     Args:
-        label: NaN where unknown, shape (n_questions, n_arms).
-        best: Number of positives, without ties.
+        label: Labels, NaN where unknown, shape (n_questions, n_arms).
+        best: Number of positives if there are no ties.
 
     >>> positives(np.array([[0.9, 0.2, 0.5], [1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]), 2).tolist()
     [[True, False, True], [True, False, False], [False, False, False]]

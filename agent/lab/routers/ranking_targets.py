@@ -31,7 +31,7 @@ class CentreParameters(Parameters):
 
 
 def centred(utility: Floats) -> Floats:
-    """Return utilities less their mean on the question; NaN where fewer than two arms are known.
+    """Return utilities minus their mean on the question; NaN on questions with fewer than two known arms.
 
     >>> centred(np.array([[1.0, 0.0, np.nan], [1.0, np.nan, np.nan]])).tolist()
     [[0.5, -0.5, nan], [nan, nan, nan]]
@@ -72,7 +72,7 @@ class Points:
         return centred(labels.utility) if self.centre else labels.utility
 
     def questions(self, labels: RoutingDataset) -> Rows:
-        """Return those with a known utility."""
+        """Return the questions with a known target."""
         return np.flatnonzero(~np.isnan(self.utility(labels)).all(axis=1))
 
     def losses(self, network: "FeedForward", examples: "FitExamples") -> "Callable[[Rows], Tensor]":
@@ -83,7 +83,7 @@ class Points:
 
 
 class _Uncentred:
-    """Utilities of which only the differences between arms count."""
+    """Targets that depend only on differences of utilities between arms."""
 
     __slots__ = ()
 
@@ -92,7 +92,7 @@ class _Uncentred:
         return labels.utility
 
     def questions(self, labels: RoutingDataset) -> Rows:
-        """Return those on which arms differ."""
+        """Return the questions on which arms differ."""
         return np.flatnonzero(labels.telling)
 
 
@@ -120,7 +120,7 @@ class Pairs(_Uncentred):
     """Which arm of a pair is better, by cross-entropy.
 
     Attributes:
-        most: Largest number of pairs of a question that a training step draws.
+        most: Most pairs of a question that a training step draws.
         seed: Seed that draws the pairs.
     """
 

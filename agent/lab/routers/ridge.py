@@ -1,4 +1,4 @@
-"""Ridge regression on the question, one an arm, with a penalty chosen by cross-validation."""
+"""Ridge regression on the question, one per arm, with a penalty chosen by cross-validation."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -136,11 +136,11 @@ class RidgeRouter(Parametrised[RidgeParameters]):
 
 
 def fit_words(texts: Sequence[str], least: int) -> Any:
-    """Return a fitted vectorizer of words and pairs of words, or None where no word is frequent enough.
+    """Return a fitted vectorizer of words and word pairs; None: all words are too rare.
 
     Args:
         texts: The training questions.
-        least: Smallest number of questions with a word for it to count.
+        least: Fewest questions in which a word must occur.
     """
     try:
         return _vectorizer(min_df=least).fit(texts)
@@ -158,16 +158,16 @@ def solve(inputs: Any, utility: Floats, strength: float) -> tuple[Floats, Floats
     """Return the coefficients of each arm, shape (d, n_arms), and its intercept, shape (n_arms,).
 
     Args:
-        inputs: Shape (n, d), sparse or dense.
-        utility: NaN where unknown: left out. An arm without any gets the smallest one, at most 0.
-            Shape (n, n_arms).
+        inputs: Inputs of the regression, shape (n, d), sparse or dense.
+        utility: Utilities, NaN where unknown, shape (n, n_arms). An arm without any known utility gets the
+            smallest of all, at most 0, as its intercept.
         strength: Penalty on the squared coefficients; the intercept is free.
     """
     from sklearn.linear_model import Ridge
 
     is_known = ~np.isnan(utility)
     coefficients, intercept = np.zeros((inputs.shape[1], utility.shape[1])), np.zeros(utility.shape[1])
-    # one fit for all arms that are known on the same questions, which most often are all
+    # one fit for all arms that are known on the same questions; usually that is all arms
     patterns, pattern = np.unique(is_known, axis=1, return_inverse=True)
     for number, rows in enumerate(patterns.T):
         arms, targets = np.flatnonzero(pattern.ravel() == number), utility[rows]

@@ -76,7 +76,7 @@ class PointwiseSVM(Parametrised[PointwiseParameters]):
         return scores.reshape(len(features), -1)
 
     def _rows(self, features: Features, names: Floats) -> Floats:
-        """Return one row an arm, grouped by question, shape (n * n_arms, d)."""
+        """Return a row per arm, grouped by question, shape (n * n_arms, d)."""
         arm_features = self._preparation.imputed(features)
         shape = arm_features.shape[:2]
         question = self._preparation.question(features)[:, None]
@@ -109,7 +109,7 @@ class PairwiseParameters(StageParameters):
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A score linear in the features of the question, with weights of each arm, and in those of the arm.
+    """A score linear in the features of the question, with weights per arm, and in the arm's features.
 
     Attributes:
         question: Coefficients of the question, shape (d, n_arms).
@@ -122,7 +122,7 @@ class Linear:
     offset: Floats
 
     def scores(self, question: Floats, own: Floats) -> Floats:
-        """Return scores of shape (n, n_arms), of inputs (n, d) and (n, n_arms, n_columns)."""
+        """Return scores, shape (n, n_arms), from features of shapes (n, d) and (n, n_arms, n_columns)."""
         scores: Floats = question @ self.question + own @ self.own + self.offset
         return scores
 
@@ -150,7 +150,7 @@ class PairwiseSVM(Parametrised[PairwiseParameters]):
         self._preparation = Preparation.of(labels.features, self.chosen.dims)
         question = self._preparation.question(labels.features)
         arm_features = self._preparation.imputed(labels.features)
-        # from the strongest on, each starts at the solution of the one before
+        # from the strongest penalty down, each fit starts at the solution before
         strengths = sorted(self.chosen.strengths, reverse=True)
 
         def fit_and_score(training: Rows, held_out: Rows) -> Iterator[Floats]:
@@ -187,11 +187,11 @@ def rank(
     """Minimise the squared hinge loss of the pairs, plus `strength` times the squared coefficients.
 
     Args:
-        question: Shape (n, d).
-        own: Shape (n, n_arms, n_columns).
-        utility: NaN where unknown: in no pair. Shape (n, n_arms).
+        question: Features of the questions, shape (n, d).
+        own: Features of the arms, shape (n, n_arms, n_columns).
+        utility: Utilities, NaN where unknown, shape (n, n_arms); unknown arms are in no pair.
         strength: Strength of the regularisation; the offsets of the arms are free.
-        start: Initial coefficients; None is 0.
+        start: Initial coefficients; None: 0.
     """
     from scipy.optimize import minimize
 

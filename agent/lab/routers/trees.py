@@ -1,7 +1,7 @@
 """Routers of boosted trees, by xgboost.
 
-The columns of a row are the features of the question, the features of an arm and the one-hot code of the
-arm. The row of a pair of arms has the differences of the latter two.
+The columns of a row are the features of the question, the features of an arm, and the one-hot code of the
+arm. In the row of a pair of arms, the last two are differences between the arms.
 """
 
 import math
@@ -28,7 +28,7 @@ from armwise.arms import extras
 from armwise.number import Number
 
 THREADS = 1
-"""One, so that a fit is deterministic. On busy cores, two took five times as long."""
+"""A single thread, so that a fit is deterministic. On busy cores, two took five times as long."""
 
 MODEL = "xgboost.ubj"
 """Name of the array that holds the bytes of the trees."""
@@ -91,15 +91,15 @@ class BoostedTrees(Parametrised[B]):
 
     @abstractmethod
     def _rows(self, of_arms: Floats) -> Floats:
-        """Turn features of arms, shape (..., n_arms, c), into those of rows: (..., n_arms, [n_arms,] c)."""
+        """Turn features of arms, shape (..., n_arms, c), into rows, shape (..., n_arms, [n_arms,] c)."""
 
     @abstractmethod
     def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
-        """Return the target of each row and whether it is known, both (n, n_arms, [n_arms])."""
+        """Return the target of each row and whether it is known, both of shape (n, n_arms, [n_arms])."""
 
     @abstractmethod
     def _ranked(self, sums: Floats) -> Floats:
-        """Turn the sums of the trees, shape (n, n_arms, [n_arms]), into scores (n, n_arms)."""
+        """Turn the sums of the trees, shape (n, n_arms, [n_arms]), into scores, shape (n, n_arms)."""
 
     @extras.explained()
     def _fit(self, labels: RoutingDataset) -> None:

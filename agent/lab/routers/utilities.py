@@ -16,9 +16,9 @@ COST_COLUMNS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "kilotokens": (("prompt_tokens", "completion_tokens"), ("total_tokens",), ("tokens",)),
     "seconds": (("retrieval_s", "llm_s"), ("seconds",)),
 }
-"""Costs that sum to a component of `Prices`: the first group that is complete counts.
+"""Groups of costs that sum to a component of `Prices`; the first complete group counts.
 
-Dollars need no column: a missing cost in dollars counts as 0.
+Dollars are not listed: missing dollars count as 0.
 """
 
 
@@ -27,10 +27,10 @@ def utilities(outcomes: Outcomes, utility: Utility) -> Floats:
 
     Args:
         outcomes: Scores and costs.
-        utility: Their weights.
+        utility: Weights of scores and costs.
 
     Raises:
-        RouterError: A measure, a cost that has a price, or the arm to compare with is not in the outcomes.
+        RouterError: The outcomes lack a measure, a cost that has a price, or the arm to compare with.
     """
     worth = np.zeros((len(outcomes.questions), len(outcomes.arms)))
     for name, weight in utility.measures.items():
@@ -65,11 +65,11 @@ def priced(outcomes: Outcomes, prices: Prices) -> Floats:
 
 
 def needed(prices: Prices, known: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return the costs that must be known for each component that has a price.
+    """Return the costs that must be known for each component with a price.
 
     Args:
         prices: Prices of the components.
-        known: Names of the costs that are known.
+        known: Names of the known costs.
 
     >>> needed(Prices(steps=0, seconds=1), ["steps", "seconds"]), needed(Prices(), [])
     ({'seconds': ('seconds',)}, {'steps': ('steps',)})
@@ -78,7 +78,7 @@ def needed(prices: Prices, known: Collection[str]) -> dict[str, tuple[str, ...]]
 
 
 def choose_costs(component: str, known: Collection[str]) -> tuple[str, ...]:
-    """Return the costs that sum to a component: the first group that is known, or the first of all."""
+    """Return the costs that sum to a component: the first known group, or else the first group."""
     groups = COST_COLUMNS[component]
     return next((group for group in groups if all(cost in known for cost in group)), groups[0])
 
@@ -95,7 +95,7 @@ def remedy(component: str) -> str:
 
 
 def read_cost(outcomes: Outcomes, name: str) -> Floats:
-    """Return a cost, shape (n_questions, n_arms): NaN where unknown, but 0 for dollars."""
+    """Return a cost, shape (n_questions, n_arms); unknown costs are NaN, unknown dollars 0."""
     values = outcomes.costs[name]
     return np.nan_to_num(values) if name in ("usd", "search_usd") else values
 
@@ -107,7 +107,7 @@ def _score(outcomes: Outcomes, name: str) -> Floats:
 
 
 def of_matrix(matrix: ScoreMatrix, name: str) -> Outcomes:
-    """Return the scores of a matrix, or of the log, as outcomes; each question has the mean cost of an arm.
+    """Return a score matrix as outcomes; an arm has its mean cost on each question.
 
     Args:
         matrix: Scores in [0, 1], NaN where unknown.

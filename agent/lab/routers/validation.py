@@ -32,7 +32,7 @@ PAID: Mapping[Stage, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ValidationRow:
-    """The mean result of one way to choose arms.
+    """Mean results of a router, an arm or the oracle.
 
     Attributes:
         utility: Mean utility in the unit of the measures, net of cost.
@@ -95,14 +95,14 @@ def validate_router(
     Args:
         outcomes: Outcomes of the held-out questions.
         scores: Scores of the router, shape (n_questions, n_arms).
-        utility: Utility of an answer, which is reported unscaled and without subtracting an arm's.
+        utility: Utility of an answer; it is reported unscaled, and without subtracting that of another arm.
         stage: Stage of the router.
 
     Returns:
-        None if there is no question on which every arm is known.
+        None: no question has the utility of every arm.
 
     Raises:
-        RouterError: The utility does not fit the outcomes.
+        RouterError: The outcomes lack a score or cost of the utility.
     """
     plain = utility.model_copy(update={"scale": "none", "over": None})
     worth = utilities(outcomes, plain)
@@ -126,7 +126,7 @@ def validate_router(
 def charged(outcomes: Outcomes, stage: Stage) -> Outcomes:
     """Return the outcomes with the costs of a router of this stage: for each arm, the sum over all arms.
 
-    The sum is unknown if the cost of any arm is.
+    The sum is unknown if the cost of any arm is unknown.
     """
     costs = dict(outcomes.costs)
     for name in PAID[stage]:
@@ -137,7 +137,7 @@ def charged(outcomes: Outcomes, stage: Stage) -> Outcomes:
 
 
 def with_searches(charged: Outcomes, outcomes: Outcomes) -> Outcomes:
-    """Return outcomes whose dollars include those of further searches.
+    """Return outcomes whose dollars include those of the other arms' searches.
 
     Args:
         charged: Outcomes with `search_usd` of all searches, and the dollars of each arm's searches.
@@ -190,7 +190,7 @@ def _row(outcomes: Outcomes, worth: Floats, shares: Floats) -> ValidationRow:
 
 
 def _mean(values: Floats, shares: Floats) -> float:
-    """Return the mean of the known values that the shares select; NaN if none is known."""
+    """Return the mean of the known values that the shares select; NaN if all are unknown."""
     chosen = np.where(shares > 0.0, shares * values, 0.0).sum(axis=1)
     is_known = ~np.isnan(chosen)
     return float(chosen[is_known].mean()) if is_known.any() else float("nan")

@@ -1,4 +1,4 @@
-"""Ask a running service questions with known answers, and draw how it learns."""
+"""Ask a running service questions with known answers, and draw its learning curve."""
 
 from .questions import SimulatedQuestion, load_questions, shuffled
 from .simulation import Simulation, SimulationError, simulate

@@ -3,8 +3,8 @@
     turns + truth --summarise--> Summary --tables--> console
          `------------draw-----------------> curve.png
 
-A turn is one question answered by the policy. The truth, where it is known, is the reward of
-every arm on it: the policy is compared with each arm, a random arm and the best arm.
+A turn is a question answered by the policy. The truth, if known, is the reward of every arm on the question:
+the policy is compared with each arm, a random arm and the best arm.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,22 +27,22 @@ Truth = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class SimulatedTurn:
-    """One question, as the policy answered it.
+    """A question, as the policy answered it.
 
     Attributes:
-        position: Place in the order of asking, from 0.
-        id: The question's id.
-        group: The question's data set or type.
-        decision_id: The decision that the service recorded.
-        drawn: The arm that the draw fell on.
-        arm: The arm that served; another one only when the drawn arm failed.
+        position: Index in the order of asking.
+        id: Id of the question.
+        group: Data set or type of the question.
+        decision_id: Id of the decision in the log.
+        drawn: The drawn arm.
+        arm: The arm that served; it differs from `drawn` only if that failed.
         propensity: Probability with which `drawn` was drawn, in (0, 1].
-        pmf: The whole distribution, arm to probability.
+        pmf: Probability of each arm.
         metrics: Values that were posted as feedback, by metric.
         cost: The cost vector of the reply and its priced `total`.
-        reward: By the service's declared rule; None when no metric applied.
+        reward: Reward by the service's declared rule; None: no metric applied.
         version: Version of the policy that decided.
-        latency_s: Seconds from asking to the whole answer, waiting for a busy service included.
+        latency_s: Seconds from asking to the complete answer, including waits for a busy service.
     """
 
     position: int
@@ -62,13 +62,13 @@ class SimulatedTurn:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """How the run went, apart from what it earned.
+    """Figures of a run besides its rewards.
 
     Attributes:
         duration_s: Seconds from the first question to the last feedback, positive.
         failed: Questions that the service could not answer.
-        retries: Requests that were sent again, as the service was busy or out of reach.
-        learned: Whether all feedback had been learned when the run ended; None when not waited for.
+        retries: Repeated requests, since the service was busy or unreachable.
+        learned: Whether all feedback had been learned when the run ended; None: the run did not wait for it.
     """
 
     duration_s: float
@@ -79,7 +79,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A mean over the whole run and over its last third."""
+    """A mean over the run, and over its last third."""
 
     overall: float
     last_third: float
@@ -90,20 +90,20 @@ class RunSummary:
     """The figures of a run.
 
     Attributes:
-        turns: Questions that were answered.
-        compared: Turns that `reward` is a mean over: those with a reward and,
-            with baselines, with the reward of every arm.
-        reward: Mean reward of `policy` as it was served; with baselines also
-            `policy (expected)` under its own distributions, `uniform`, each
-            `arm/<name>`, and the `oracle` that takes the best arm each time.
-        shares: Arm to the part of the turns that it served, in the first and in the last third.
-        groups: Data set or type to `questions`, the mean of each metric,
+        turns: Number of answered questions.
+        compared: Number of turns in the means of `reward`: those with a reward and, with
+            baselines, with the reward of every arm.
+        reward: Mean reward of `policy` as it was served; with baselines also of
+            `policy (expected)` under its distributions, `uniform`, each `arm/<name>`, and
+            the `oracle` that takes the best arm each time.
+        shares: Share of the turns that each arm served, in the first and in the last third.
+        groups: For each data set or type, `questions`, the mean of each metric,
             `reward` and, with baselines, the mean reward of each `arm/<name>`.
-        requests_per_s: Answered questions a second.
+        requests_per_s: Answered questions per second.
         latency_p50_s: Median seconds to an answer.
         latency_p99_s: Seconds within which 99 % of the answers came.
         versions: Policy version of the first and of the last turn.
-        traffic: How the run went.
+        traffic: Figures besides rewards.
     """
 
     turns: int
@@ -119,16 +119,16 @@ class RunSummary:
 
 
 def rewards_by_choice(turns: Sequence[SimulatedTurn], arms: Sequence[str], truth: Truth) -> dict[str, Floats]:
-    """Return what each way of choosing earned on each turn.
+    """Return the rewards of the policy and of each baseline, turn by turn.
 
     Args:
-        turns: In the order of asking; those without a reward are left out.
-        arms: Every arm that could have been chosen.
-        truth: The reward of every arm; empty when it is not known.
+        turns: Turns in the order of asking; turns without a reward are left out.
+        arms: All arms that could have been chosen.
+        truth: The reward of every arm; empty: unknown, so that there are no baselines.
 
     Returns:
-        Way of choosing, named as in `Summary.reward`, to rewards, each of shape
-        (n_compared,). Turns whose truth lacks an arm are left out of all.
+        Rewards by the names of `RunSummary.reward`, each of shape (n_compared,). Turns whose
+        truth lacks an arm are left out of all.
     """
     scored = [turn for turn in turns if turn.reward is not None]
     if truth:
@@ -149,7 +149,7 @@ def rewards_by_choice(turns: Sequence[SimulatedTurn], arms: Sequence[str], truth
 def summarise(
     turns: Sequence[SimulatedTurn], arms: Sequence[str], truth: Truth, traffic: Traffic
 ) -> RunSummary:
-    """Reduce a run of at least one turn, in any order, to its figures; `truth` is empty when not known."""
+    """Return the figures of a run of at least one turn, in any order; an empty `truth` is unknown."""
     turns = sorted(turns, key=lambda turn: turn.position)
     third = max(1, len(turns) // 3)
     first, last = turns[:third], turns[-third:]
@@ -173,12 +173,12 @@ def draw(turns: Sequence[SimulatedTurn], arms: Sequence[str], truth: Truth, path
     """Draw the learning curve above the arms' shares, and write it as a PNG.
 
     Args:
-        turns: At least one, in any order.
-        arms: Every arm that could have been chosen, in the order of the colours.
-        truth: Empty when not known: then the policy is drawn alone.
-        path: Where the picture goes.
+        turns: At least one turn, in any order.
+        arms: All arms that could have been chosen, in the order of the colours.
+        truth: The reward of every arm; empty: unknown, so that the policy is drawn alone.
+        path: Output file.
     """
-    # Imported here as it takes a second, which no other command of the program should wait for.
+    # here: the import takes a second, for which other commands should not wait
     from matplotlib.figure import Figure
 
     turns = sorted(turns, key=lambda turn: turn.position)
@@ -227,7 +227,7 @@ def _draw_shares(axes: Any, pmf: Floats, window: int, colours: Mapping[str, str]
 
 
 def tables(summary: RunSummary) -> list[Table]:
-    """Lay the figures out: rewards and shares, then one row a group."""
+    """Return the tables: rewards, shares, and a row per group."""
     rewards = _table(f"Mean reward over {summary.compared} questions", "choice", "whole run", "last third")
     for name, level in sorted(summary.reward.items(), key=lambda item: -item[1].overall):
         style = "bold" if name == "policy" else ""

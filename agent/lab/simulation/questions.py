@@ -1,4 +1,4 @@
-"""Questions with known answers, one JSON object a line: what a simulation asks."""
+"""Questions with known answers, which a simulation asks: one JSON object per line."""
 
 import gzip
 import zlib
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class QuestionsError(ValueError):
-    """A file of questions cannot be used; the message names the file and the line."""
+    """A file of questions is unusable; the message names the file and the line."""
 
 
 class SimulatedQuestion(BaseModel):
-    """A question and what is known to be right. Fields of a line that are not named here are ignored."""
+    """A question with its right answers or supporting passages. Other fields of a line are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -37,10 +37,10 @@ class SimulatedQuestion(BaseModel):
 
 
 def load_questions(path: Path) -> list[SimulatedQuestion]:
-    """Read questions from JSON lines, plain or, when the name ends in .gz, compressed.
+    """Read questions from JSON lines, compressed if the name ends in .gz.
 
     Raises:
-        QuestionsError: The file cannot be read or is empty, a line is no
+        QuestionsError: The file is unreadable or empty, a line is not a
             question, or an id occurs twice; lines are named by number.
     """
     line_numbers: dict[str, int] = {}
@@ -64,7 +64,7 @@ def load_questions(path: Path) -> list[SimulatedQuestion]:
 
 
 def shuffled(questions: Sequence[T], seed: int) -> list[T]:
-    """Return the questions in the random order that the seed stands for."""
+    """Return the questions in random order, which the seed determines."""
     return [questions[i] for i in np.random.default_rng(seed).permutation(len(questions))]
 
 

@@ -1,11 +1,11 @@
 """Send questions with known answers to a live service, and post the scores as feedback.
 
-    questions -> ask (auto) -> score -> POST feedback -> turns.jsonl    the policy learns as it goes
-    questions -> ask (each arm, forced) -> score -> truth.csv           with baselines; nothing is learned
+    questions -> ask (auto) -> score -> POST feedback -> turns.jsonl    the policy learns meanwhile
+    questions -> ask (each arm, forced) -> score -> truth.csv           with baselines; not learned
     wait until learned -> summary.json, curve.png, tables
 
-A turn is written as soon as its feedback is acknowledged, so an interrupted run
-has lost nothing that the service has learned from.
+A turn is written as soon as its feedback is acknowledged, so the file of an interrupted run has all turns
+that the service learned from.
 """
 
 import asyncio
@@ -43,11 +43,11 @@ Item = TypeVar("Item")
 
 
 class SimulationError(Exception):
-    """The run cannot start or continue; the message says why and what would be right."""
+    """The run cannot start or continue; the message says why, and what to change."""
 
 
 class Simulation(BaseModel):
-    """What to ask, how fast, and what feedback to post."""
+    """Settings of a simulation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -85,11 +85,11 @@ async def simulate(
     Args:
         settings: Questions to ask and feedback to post.
         console: Where progress and tables go.
-        transport: How requests travel; the network when None.
+        transport: Transport of the requests; None: the network.
 
     Raises:
-        SimulationError: The questions cannot be read, the service is out of
-            reach or refuses a request, or a metric does not fit.
+        SimulationError: The questions cannot be read, the service is unreachable
+            or refuses a request, or a metric is incompatible with its score.
     """
     key = settings.api_key
     try:
@@ -137,7 +137,7 @@ async def _run(
 
 
 def _check(settings: Simulation, rule: RewardRule, questions: Sequence[SimulatedQuestion]) -> None:
-    """Refuse before the first question what could only fail after it."""
+    """Check metrics and questions before the first request. Raises SimulationError."""
     for name, score in settings.metrics.items():
         needed = "gold_ids" if score == "recall" else "answers"
         if rule.metric(name).type == "boolean" and score in ("f1", "recall"):
@@ -151,7 +151,7 @@ def _check(settings: Simulation, rule: RewardRule, questions: Sequence[Simulated
 
 
 class _Run:
-    """What has happened so far. One event loop, so plain attributes do."""
+    """The state of a run; only one event loop accesses it."""
 
     def __init__(self, settings: Simulation, client: AsyncClient, rule: RewardRule) -> None:
         self.turns: list[SimulatedTurn] = []
@@ -187,7 +187,7 @@ class _Run:
     async def ask_arms(
         self, questions: Sequence[SimulatedQuestion], arms: Sequence[str], console: Console
     ) -> None:
-        """Ask every arm every question that was answered; these decisions are forced, and not learned."""
+        """Ask every arm every answered question, as forced decisions, which are not learned."""
         answered = {turn.id for turn in self.turns}
         answered_questions = [question for question in questions if question.id in answered]
         with self._open("truth.csv") as file, _progress(console) as progress:
@@ -204,7 +204,7 @@ class _Run:
             await in_parallel(answered_questions, self._settings.concurrency, every_arm)
 
     async def wait_until_learned(self) -> bool:
-        """Return whether the policy has learned all feedback before the time is over."""
+        """Wait until the policy has learned all feedback; return False after the time limit."""
         deadline = time.monotonic() + self._settings.learned_timeout_s
         while (await self._client.policy()).applied_seq < self._log_seq:
             if time.monotonic() >= deadline:
@@ -213,7 +213,7 @@ class _Run:
         return True
 
     def _open(self, name: str) -> TextIO:
-        """Open a result whose lines are on disk as soon as they are written."""
+        """Open a result file with line buffering."""
         return (self._settings.output / name).open("w", buffering=1, encoding="utf-8", newline="")
 
     async def _ask(self, question: SimulatedQuestion, arm: str | None = None) -> Answer:
@@ -222,7 +222,7 @@ class _Run:
         return await self._client.ask(question.question, arm=arm)
 
     async def _forced(self, question: SimulatedQuestion, arm: str) -> float | None:
-        """Return what an arm earns on a question; None when it cannot answer it."""
+        """Return the reward of an arm on a question; None: it failed, or no metric applies."""
         try:
             answer = await self._ask(question, arm)
         except AnswerFailedError:
@@ -268,13 +268,13 @@ class _Run:
         return scores
 
     def _reward(self, scores: dict[str, float], answer: Answer) -> float | None:
-        """Return the declared reward; the reply's cost is priced already. None without a score."""
+        """Return the reward by the declared rule and the reply's priced cost; None: no metric applies."""
         quality = self._rule.quality(scores) if scores else None
         return None if quality is None else self._rule.net(quality, answer.cost.total)
 
 
 async def in_parallel(items: Iterable[Item], n: int, work: Callable[[Item], Awaitable[None]]) -> None:
-    """Work on the items in order, at most `n` at once; the first error ends all."""
+    """Work on the items in order, at most `n` at once; the first error cancels the rest."""
     waiting = iter(items)
 
     async def worker() -> None:

@@ -4,15 +4,15 @@
                                  | ^  `--(it is worse, or gains next to nothing)--> ended
                                  `-'  the share grows as the largest possible loss shrinks
 
-The exploration that the floor spends uniformly is spent on the candidate's draws instead: in a decision that
-it takes part in, a quarter of the floor is kept, and its share is the rest. The share s grows with the lower
-bound of its gain over the active policy, so that s times the largest possible loss never exceeds its initial
-value. What is served includes the canary, so its gain over what was served is (1 - s) times that over the
-active policy. All bounds hold at every time, so that one may look at any time. Several candidates take turns,
-decision by decision, and together explore as much as one.
+The candidate's draws replace most of the uniform exploration of the floor: in a decision in which it takes
+part, a quarter of the floor is kept, and its share is the rest. The share s grows with the lower bound of its
+gain over the active policy, so that s times the largest possible loss never exceeds its initial value. The
+served policy includes the canary, so its gain over the served policy is (1 - s) times that over the active
+policy. All bounds are anytime-valid, so that they may be checked repeatedly. If there is more than one
+candidate they take turns, decision by decision, and together explore as much as one.
 
-Every step is a row of the promotions, with the evaluation behind it. An operator who sets the share of a
-canary takes it over.
+Every step is a row of the promotions, with its evaluation. An operator who sets the share of a canary takes
+it over.
 """
 
 import logging
@@ -54,17 +54,17 @@ LONGEST_WAIT = 100_000
 """Examples of the log, with or without the canary, after which it is ended without a verdict."""
 
 LEAST_GROWTH = 1.25
-"""Smallest factor of a change of the share, so that looks rarely add rows to the promotions."""
+"""Smallest factor of a change of the share, so that few checks add a row to the promotions."""
 
 FIRST_LOOK, LOOK_FACTOR = 50, 1.2
-"""New examples before the first look at a canary, and the factor from one look to the next."""
+"""New examples before the first check of a canary, and the factor from one check to the next."""
 
 READ_S = 1.0
 """Seconds between two reads of the log."""
 
 
 def first_share(floor: float, n_arms: int) -> float:
-    """Return the share with which a canary begins: the part of the floor's exploration that is not kept.
+    """Return the share with which a canary begins: the part of the floor's exploration that it replaces.
 
     Args:
         floor: Least probability of an arm, in [0, 1 / n_arms].
@@ -77,12 +77,12 @@ def first_share(floor: float, n_arms: int) -> float:
 
 
 def grown_share(first: float, low: float, width: float) -> float:
-    """Return the share at which the largest possible loss of a decision is that of the beginning.
+    """Return the share at which the largest possible loss per decision equals the initial one.
 
     Args:
-        first: Share of the beginning, in (0, 0.5].
+        first: Initial share, in (0, 0.5].
         low: Lower bound of the gain over the active policy.
-        width: Width of the range of rewards: the largest loss at the beginning.
+        width: Width of the range of rewards, the largest possible loss at first.
 
     >>> grown_share(0.06, -1.0, 1.0), round(grown_share(0.06, -0.25, 1.0), 3), grown_share(0.06, 0.01, 1.0)
     (0.06, 0.24, 0.5)
@@ -93,7 +93,7 @@ def grown_share(first: float, low: float, width: float) -> float:
 
 
 class CanaryAction(StrEnum):
-    """What the evidence on a canary leads to."""
+    """Actions on a canary."""
 
     PROMOTE = "promote"
     END = "end"
@@ -103,12 +103,12 @@ class CanaryAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """The step that the evidence on a canary leads to.
+    """The next step of a canary.
 
     Attributes:
-        action: What to do.
+        action: The action.
         share: Share from then on, in [0, 0.5].
-        reason: Why, in a sentence.
+        reason: Reason, as a sentence.
     """
 
     action: CanaryAction
@@ -119,12 +119,12 @@ class NextStep:
 def next_step(
     verdict: Mapping[str, Any], share: float, first: float, width: float, waited: int = 0
 ) -> NextStep:
-    """Return what to do with a canary.
+    """Return the next step of a canary.
 
     Args:
         verdict: Verdict of the gate, as `armwise.feedback.ope.gate.Verdict.document`.
-        share: Share of the canary now, in (0, 0.5].
-        first: Share with which a canary begins.
+        share: Current share of the canary, in (0, 0.5].
+        first: Initial share of a canary.
         width: Width of the range of rewards.
         waited: Examples of the log since it began.
 
@@ -142,7 +142,7 @@ def next_step(
         return NextStep(CanaryAction.END, 0.0, f"no verdict after {waited:,} examples: {reasons}")
     if figures is None:
         return NextStep(CanaryAction.WAIT, share)
-    # bounds of the gain over what was served, and from them of that over the active policy
+    # bounds of the gain over the served policy, converted to the gain over the active policy
     beside = 1.0 - max(share, verdict.get("canary_share", 0.0))
     n = figures["n"]
     low, high = (max(-width, min(width, figures[name] / beside)) for name in ("low", "high"))
@@ -180,14 +180,13 @@ def next_step(
 
 
 class AutomaticCanaries:
-    """Looks at the canaries that warm starts began: grows, ends or promotes them. Implements `Task`.
+    """Checks the canaries of warm starts: grows, ends or promotes them. Implements `Task`.
 
-    Evaluations are run by the task beside it (`armwise.agent.evaluation.Evaluations`), in a process of their
-    own.
+    The task `armwise.agent.evaluation.Evaluations` runs its evaluations, in a separate process.
 
     Args:
         store: The log.
-        config: Settled; a warm start is configured.
+        config: Configuration with defaults resolved, with a warm start.
         clock: Seconds since the epoch.
     """
 
@@ -219,7 +218,7 @@ class AutomaticCanaries:
         return self._due is not None
 
     def run(self, stop: threading.Event) -> None:
-        """Have the gate judge the canary that is due, and do what follows from it."""
+        """Have the gate judge the due canary, and take the next step."""
         version, self._due = self._due, None
         active = active_policy(self._store, self._configured)
         canary = None if version is None else active.canary(version)
@@ -244,9 +243,9 @@ class AutomaticCanaries:
             return read_position(connection, self._config.reward.join).examples_seq
 
     def _judged(self, version: int, active: ActivePolicy, stop: threading.Event) -> Mapping[str, Any] | None:
-        """Return the verdict on a canary; None where the queue is full or the service stops.
+        """Return the verdict on a canary; None: the queue is full, or the service stops.
 
-        Where the evaluation fails, it stays undecided: there may be no judged decision of it yet.
+        A failed evaluation gives an undecided verdict: the canary may not have a judged decision yet.
         """
         name = judged_as(version, active)
         request = EvaluationRequest(candidates=(name,), gate=True, estimators=("snips",), name="canary")
@@ -274,7 +273,7 @@ class AutomaticCanaries:
     def _act(
         self, canary: promotions.Promotion, step: NextStep, active: ActivePolicy, evaluation: int | None
     ) -> None:
-        """Record a step, unless what is active was changed meanwhile: then the next look decides."""
+        """Record a step; if the active policy changed meanwhile, leave it to the next check."""
         if step.action is CanaryAction.WAIT or (
             step.action is CanaryAction.PROMOTE and self._spec.promote == "never"
         ):

@@ -1,11 +1,11 @@
 """Warm starts as a background task: each run in a child process with a low priority.
 
-    task.due    from the newest run, the open alarm and the schedule
-    task.run    takes the run, starts the child, and renews the lease while it lives
+    task.due    decides from the newest run, the open alarm and the schedule
+    task.run    claims the run, starts the child, and renews the lease while it lives
 
 So a run is in the log whatever happens to the child. Processes that the child starts, such as workers that
 run arms, have its priority, and all of them end with this process. An interrupted run is started again once
-its lease has ended.
+its lease has expired.
 """
 
 import logging
@@ -41,15 +41,15 @@ POLL_S = 0.2
 """Seconds between two polls of a child."""
 
 END_S = 5.0
-"""Seconds until a child that was terminated is killed."""
+"""Seconds from the termination of a child until it is killed."""
 
 
 class WarmStarts:
-    """Does the runs that are due. Implements `armwise.agent.jobs.Task`.
+    """Does the warm starts that are due. Implements `armwise.agent.jobs.Task`.
 
     Args:
         store: The log.
-        config: Settled; a warm start is configured.
+        config: Configuration with defaults resolved, with a warm start.
         since: Start of a cron schedule before the first run, seconds since the epoch.
         begin: Starts a child process for the configuration and the number of its run.
         clock: Seconds since the epoch.
@@ -84,7 +84,7 @@ class WarmStarts:
         return True
 
     def run(self, stop: threading.Event) -> None:
-        """Do a run; it ends early where the service stops, or where the run was abandoned."""
+        """Do a run; it ends early if the service stops, or if the run was abandoned."""
         try:
             mine = runs.claim(self._store, self._configured, self._trigger, this_process(), self._clock())
         except UnderWayError as error:
@@ -140,7 +140,7 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
 
 
 def run_child() -> None:
-    """Do the run that a line of input names; its failure is recorded in the log, not by the exit status.
+    """Do the run that a line of input names; a failure is recorded in the log, with exit status 0.
 
     The input stays open after the line while the parent lives.
     """

@@ -1,6 +1,6 @@
 """The journal of a run: each step is written to the log before the next one starts.
 
-While it is open, it renews the lease of the run; a worker that has lost the run stops before the next step.
+While it is open, it renews the lease of the run; a worker that lost the run stops before the next step.
 """
 
 import threading
@@ -22,13 +22,13 @@ HEARTBEAT_S = runs.LEASE_S / 6
 
 @dataclass(slots=True)
 class Step:
-    """One step, as the log keeps it.
+    """A step of a run, as it is stored in the log.
 
     Attributes:
         name: Name of the step.
-        at: Start, seconds since the epoch, UTC.
+        at: Start, in seconds since the epoch.
         seconds: Duration.
-        said: Result in a sentence or more.
+        said: Result as text.
         found: Result as JSON.
     """
 
@@ -44,13 +44,13 @@ class Journal:
 
     Args:
         store: The log.
-        run: The run, as it was taken.
-        on_step: Called with each step once it is done.
+        run: The claimed run.
+        on_step: Called with each finished step.
         clock: Seconds since the epoch.
-        heartbeat_s: Seconds between two renewals of the lease; None where another process renews it.
+        heartbeat_s: Seconds between two renewals of the lease; None: another process renews it.
 
     Attributes:
-        inputs: What the run depends on; written with the next step.
+        inputs: Inputs of the run; written with the next step.
         candidate: The version that it published.
         evaluation: Evaluation of the candidate.
         promoted: Whether the candidate was promoted, which ends the run.
@@ -99,7 +99,7 @@ class Journal:
             assert self._status is not None  # set by `ends` before a run ends without an error
             runs.finish(self._store, self._run, self._status, self._clock())
             return
-        with suppress(StoreError):  # the lease will end, and what was raised matters more
+        with suppress(StoreError):  # the lease will expire, and the first error matters more
             message = described(error) if isinstance(error, Exception) else type(error).__name__
             self.keep()
             runs.finish(
@@ -108,7 +108,7 @@ class Journal:
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
-        """Do a step; its results are written even where it fails.
+        """Do a step; its results are written even if it fails.
 
         Raises:
             SupersededError: The run was abandoned meanwhile; this worker must stop.
@@ -128,7 +128,7 @@ class Journal:
         self._on_step(step)
 
     def keep(self) -> None:
-        """Write the journal so far. Raises SupersededError where the run was abandoned meanwhile."""
+        """Write the journal so far. Raises SupersededError if the run was abandoned meanwhile."""
         if not self.promoted:
             runs.save_progress(self._store, self._run, self._clock(), **self._known())
 
@@ -138,11 +138,11 @@ class Journal:
         Args:
             configured: Digest of the configured recipe, under which the promotion holds.
             promotion: The promotion.
-            after: Number of the last promotion that the run has read; 0 for none.
+            after: Number of the last promotion that the run has read; 0: there was none.
 
         Raises:
             ChangedMeanwhileError: There is a newer promotion.
-            ConflictError: The version brings an arm whose name stood for another one.
+            ConflictError: The version brings an arm whose name was that of a different arm.
             SupersededError: The run was abandoned meanwhile.
         """
         self._steps[-1].seconds = round(promotion.at - self._steps[-1].at, 3)
@@ -161,7 +161,7 @@ class Journal:
         }
 
     def ends(self, status: runs.RunState) -> None:
-        """Set how the run ends, which is recorded when the journal is closed."""
+        """Set the final state of the run, which is recorded when the journal is closed."""
         self._status = status
 
     def _renew(self, heartbeat_s: float) -> None:

@@ -1,6 +1,6 @@
-"""Labels for a warm start: the lots of each source, whether they are new, and how they are fetched.
+"""Label sources of a warm start: the lots of each source, whether they are new, and fetching them.
 
-    sources --lots--> a digest of the inputs of each --fetch--> a path that `read_labelled` reads
+    sources --lots--> lots with digests of their inputs --fetch--> paths that `read_labelled` reads
                       new, unless a run that ended with a verdict took it before
 
 Arms are run by the jobs of `armwise label` and `armwise score`. Their folders are named by a digest of the
@@ -63,13 +63,13 @@ Sampled = warm_start.JudgeSource | warm_start.HindsightSource
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """Labels of one source for a run.
+    """Labels from a source for a run.
 
     Attributes:
         source: Name of the source in the configuration.
         kind: Kind of the source.
         digest: Digest of all inputs of the labels.
-        path: Where the labels are, or will be.
+        path: File or folder of the labels, which may still have to be fetched.
         metrics: Score that becomes the value of each declared metric; empty if labels are not inserted.
         new: Whether the labels are new to runs that ended with a verdict.
         questions: Texts of the questions of a sample.
@@ -86,7 +86,7 @@ class Lot:
     answers: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the lot as a run stores it."""
+        """Return the lot as JSON for the inputs of a run."""
         return {
             "source": self.source,
             "kind": self.kind,
@@ -101,7 +101,7 @@ class LabelSources:
 
     Args:
         config: The configuration with defaults resolved and the live arms.
-        spec: Has the sources.
+        spec: The configured warm start, with the sources.
         store: The log.
         before: Runs that ended with a verdict, in order.
         clock: Seconds since the epoch.
@@ -120,7 +120,7 @@ class LabelSources:
         self._taken = [lot for run in before for lot in run.inputs["lots"] if lot["new"]]
 
     def lots(self, on_progress: Progress) -> list[Lot]:
-        """Return the current lots of each source, without running arms or writing files.
+        """Return the current lots of each source; arms are not run, and files are not written.
 
         Args:
             on_progress: Called with the progress of ingesting the corpus, if that is needed.
@@ -154,12 +154,12 @@ class LabelSources:
         """Produce the labels of a lot at its path, if they are missing.
 
         Args:
-            lot: One of `lots`.
+            lot: A lot from `lots`.
             console: Prints the results.
             on_progress: Called with the progress.
 
         Raises:
-            ValueError: Questions or settings do not fit; a subclass of it says which.
+            ValueError: Questions or settings are invalid; subclasses say which.
             JobError: Arms cannot be run; finished work is kept.
         """
         if lot.path.exists():
@@ -246,14 +246,14 @@ class LabelSources:
         Args:
             name: Name of the source.
             source: The source.
-            setup: Digest of what answers depend on besides the question.
-            recent: Questions of the traffic, each with an answer, empty if unknown.
+            setup: Digest of the inputs of answers besides the question.
+            recent: Questions of the traffic, each with its answer, empty if unknown.
         """
         metrics = source.metrics if isinstance(source, warm_start.JudgeSource) else {}
         before = [
             Lot(name, source.kind, lot["digest"], path, metrics, new=False)
             for lot in self._taken
-            # by its name alone: the log leads to no other folder
+            # only the name is used, so that the log cannot lead to another folder
             if lot["source"] == name and (path := self._folder / name / Path(lot["path"]).name).exists()
         ]
         taken = [find_sample(lot.path) for lot in before]
@@ -308,7 +308,7 @@ class LabelSources:
     def _synthesize(
         self, lot: Lot, source: warm_start.SyntheticSource, console: Console, on_progress: Progress
     ) -> None:
-        """Make questions, score the arms on them, and keep those that favour neither words nor vectors."""
+        """Make questions, score the arms on them, and keep a sample that favours no family of arms."""
         made, scores = find_sample(lot.path), lot.path.with_name(lot.path.name + ".all")
         if not made.exists():
             given = source.model_dump(include={"questions", "with_model", "seed"})

@@ -5,11 +5,11 @@
 A label is a decision of the policy `labels`: one of the arms with a known outcome on the question was drawn
 uniformly. A learner handles it like any decision; evaluation excludes it.
 
-With n known arms its propensity is 1 / n. When all n are drawn, one decision each, they are a stratified
+With n known arms its propensity is 1 / n. If all n are drawn, one decision each, they are a stratified
 sample: each draw is uniform, and their mean weighted by the inverse propensity is exactly that of the
-question. But unlike the draws of a service they are dependent, since they exclude one another.
+question. Unlike the draws of a service they are dependent, since they exclude one another.
 
-A running service learns labels with its next step, another one when it starts. Labels also close an open
+A running service learns labels with its next step; a stopped one, when it starts. Labels also close an open
 drift alarm. Labels of a warm start are learned only by its candidate; see `armwise.agent.lab.warmstart.run`.
 
 Labels reach a policy in two ways; either is enough.
@@ -26,8 +26,8 @@ would have computed them, so that a policy learns how reliable that feature is.
     question that the router was trained on  -->  out-of-fold score      (armwise.agent.routers.out_of_fold)
     any other question                       -->  score of the router
 
-For a router that reads passages, every arm that it knows searches first. So a label is charged like a turn:
-the searches of all arms, whichever answered.
+For a router that reads passages, all arms that it knows search first. So a label is charged like a turn, with
+the searches of all arms.
 """
 
 import time
@@ -89,14 +89,14 @@ OF_RUN = "."
 
 
 BATCH = 64
-"""Labels in one commit, for which a service on the same log may have to wait."""
+"""Labels per commit; a service on the same log may have to wait for a commit."""
 
 EMBEDDING_BATCH = 256
 """Questions embedded in one batch."""
 
 
 class WarmStartError(ValueError):
-    """There are no usable labels or sources; the message lists what is left out, and why."""
+    """Labels or sources are missing or unusable; the message lists what is left out, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +142,13 @@ def choose_labels(
         outcomes: Outcomes of the arms.
         rule: Declares the metrics and the prices.
         metrics: Maps at least one declared metric to the score that is its value.
-        arms: The actions; those without labels, and labels of other arms, are skipped.
+        arms: The actions; actions without labels, and labels of other arms, are skipped.
         draws: Arms to draw on each question, without replacement; None: all.
         seed: Seed that shuffles the questions and, with the id of a question, draws its arms.
 
     Raises:
-        RewardError: A metric is not declared, or a value is out of its range.
-        WarmStartError: A score does not exist, or no cell is left.
+        RewardError: A metric is undeclared, or a value is out of its range.
+        WarmStartError: A score does not exist, or all cells are left out.
     """
     labelled = tuple(arm for arm in arms if arm in outcomes.arms)
     if not labelled:
@@ -231,13 +231,13 @@ def turns(
 ) -> Iterator[label_turns.LabelTurn]:
     """Yield the facts of each label.
 
-    The id of a decision is a digest of the outcome of the arm on the question, of `seen_as` and of the run,
-    so inserting the same label again, among any others and in any order, gives the same decision.
+    The id of a decision consists of a digest of the arm's outcome on the question and of `seen_as`, and the
+    run. So inserting a label again, in any order and company, gives the same decision.
 
     Args:
         labels: The labels.
         contexts: Context of each question, shape (n_questions,).
-        seen_as: How the contexts were made, as a text: a question with other features is another label.
+        seen_as: Inputs of the contexts, as a text: a question with other features is another label.
         run: The warm start that inserts them; None: every recipe learns them.
         clock: Seconds since the epoch.
     """
@@ -356,7 +356,7 @@ def score_labelled(outcomes: Outcomes, config: AppConfig, on_progress: Progress)
 
     Args:
         outcomes: Outcomes of arms on the questions.
-        config: Has the router, and the live arms, of which the router scores those that it knows.
+        config: Configuration with the router and the live arms; arms that the router knows are scored.
         on_progress: Called with the progress.
 
     Raises:
@@ -435,8 +435,8 @@ def charged(outcomes: Outcomes, arms: Sequence[str]) -> Outcomes:
     """Return outcomes with the costs of turns in which some arms search before the draw.
 
     Each of these arms costs the sum of their searches; any other arm costs its search in addition. Failed
-    searches are free. Prices of searches are charged; what searches spend on a language model is not, since
-    outcomes do not list it separately.
+    searches are free. Prices of searches are charged; the cost of language models within searches is left
+    out, since outcomes do not list it separately.
 
     Args:
         outcomes: Outcomes with the costs of turns without a router.
@@ -459,7 +459,7 @@ def _answering(outcomes: Outcomes, arms: Sequence[str]) -> NDArray[np.bool_]:
 
 
 class OtherLabels(BaseModel):
-    """Labels that are learned beside those that are inserted, and are not inserted again."""
+    """Labels that the same recipe learns already, which are therefore not inserted again."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -468,7 +468,7 @@ class OtherLabels(BaseModel):
 
 
 class InsertSettings(BaseModel):
-    """Which labels are inserted, and with which metrics."""
+    """Settings of an insertion of labels."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -505,7 +505,7 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
         on_progress: Called with the progress.
 
     Raises:
-        ValueError: Outcomes, questions, arms, metrics or router do not fit; a subclass of it says which.
+        ValueError: Outcomes, questions, arms, metrics or router are invalid; subclasses say which.
         CorpusError: The corpus of a router that reads passages cannot be read.
         ModelNotFoundError: The model of a backbone cannot be found.
         StoreError: The log cannot be read or written.
@@ -581,7 +581,7 @@ def seen_as(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) ->
         backbone = config.backbones[embedding.backbone]
         encoder = digest_backbone(backbone), backbone.query_prefix
     arms = {name: info.features for name, info in arm_infos(config).items()}
-    # without a key that most do not have: what was inserted before there was one is not inserted again
+    # `similarity` is left out if unused, so that digests of labels from before it existed stay the same
     features = config.features.model_dump(mode="json", exclude=set() if profiles else {"similarity"})
     sampled = {
         name: blake2b(profile.vectors.tobytes(), digest_size=8).hexdigest()
@@ -600,7 +600,7 @@ def make_contexts(
     """Return the contexts of questions, as a service with this configuration would make them.
 
     Args:
-        config: Has the features and the arms.
+        config: Configuration with the features and the arms.
         texts: The questions.
         on_progress: Called with the progress.
         scored: Scores of the configured router, if there is one.

@@ -1,4 +1,4 @@
-"""What a warm start makes of labels beside what the policy learns: a portfolio of arms, and a router.
+"""The proposals that a warm start makes from labels: a portfolio of arms, and a router.
 
 Both are written to folders, with their results. With `live` the candidate brings them, and its promotion puts
 them in service together with its policy; otherwise they are proposals for an operator to apply.
@@ -29,16 +29,16 @@ from armwise.arms.lab.portfolio import score_matrix
 from armwise.arms.suggestions import did_you_mean
 
 KEPT = 5
-"""Runs whose proposals are kept."""
+"""Number of runs whose proposals are kept."""
 
 
 def remove_older(folder: Path, run: int, configured: Path | None) -> None:
     """Remove the proposals of all but the last runs, except a configured one.
 
     Args:
-        folder: Has a folder for each run, named by its number.
-        run: The newest one.
-        configured: The configured router, which is kept; None for none.
+        folder: Folder with a subfolder per run, named by its number.
+        run: Number of the newest run.
+        configured: Folder of the configured router, which is kept.
     """
     runs = sorted(
         int(path.name) for path in folder.glob("*") if path.name.isdecimal() and int(path.name) <= run
@@ -60,19 +60,19 @@ def propose_portfolio(
     """Choose arms by the labels, and write the choice to a folder.
 
     Args:
-        plan: How many, and by which measure.
-        config: Names the live arms.
-        lots: Labels, all of them fetched.
+        plan: Size or budget, and the measure.
+        config: Configuration with the live arms.
+        lots: Fetched labels.
         folder: Folder of the run; its content is replaced.
-        step: Takes the result.
+        step: Receives the result.
         console: Prints the tables.
 
     Returns:
-        The configuration with the chosen arms, if they are to go live; None otherwise.
+        The configuration with the chosen arms; None: the choice is only a proposal.
 
     Raises:
-        ValueError: There is no such score, nothing can be chosen by it, or an arm cannot go live here; a
-            subclass of it says which.
+        ValueError: The labels lack the score, the choice fails, or an arm cannot go live here; subclasses say
+            which.
     """
     outcomes = read_labelled([lot.path for lot in lots])
     if plan.measure not in outcomes.scores:
@@ -121,19 +121,20 @@ def propose_router(
     """Train a router on the labels, validate it out of fold, and keep it.
 
     Args:
-        plan: Which router, and the utility of an answer.
-        config: Names the live arms and the backbones.
-        lots: Labels, all of them fetched.
-        folder: Where the router is kept; its content is replaced.
-        step: Takes the result.
+        plan: Kind of the router, and the utility of an answer.
+        config: Configuration with the live arms and the backbones.
+        lots: Fetched labels.
+        folder: Folder of the router; its content is replaced.
+        step: Receives the result.
         console: Prints the tables.
         on_progress: Called with the progress.
 
     Returns:
-        Name of the router as a candidate, where it is a proposal and the log can evaluate it; else None.
+        Name of the router as a candidate of an evaluation; None: the candidate brings it, or the log cannot
+        evaluate it.
 
     Raises:
-        ValueError: The labels do not fit the plan; a subclass of it says which.
+        ValueError: The labels lack what the plan needs; subclasses say which.
     """
     places = tuple(lot.path for lot in lots)
     arms = tuple(arm for arm in read_labelled(places).arms if arm in config.actions)

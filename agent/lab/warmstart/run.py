@@ -1,17 +1,17 @@
-"""A warm start, from labels to a verdict, as one run that the log stores with its inputs.
+"""A warm start, from labels to a verdict, as a run that the log stores with its inputs.
 
     labels since the last run --> portfolio, router
            |                          |
            '--> the log ---------> candidate --> evaluation --> the gate --> promoted | held
 
 The labels are decisions of the run: only recipes whose starting point names it learn them. So a run that
-fails at any step leaves what is served unchanged. The candidate has the active policy and reward, and learns
-the labels of all runs that ended with a verdict, held ones included. It brings the router, and the arms if
-they are to go live: one promotion puts all three in service. While a drift alarm is open, the labels and the
-traffic before it are left out.
+fails at any step leaves the served policy unchanged. The candidate has the active policy and reward, and
+learns the labels of all runs that ended with a verdict, including held ones. It brings the router, and the
+arms if they are to go live: one promotion puts all three in service. While a drift alarm is open, the labels
+and the traffic before it are left out.
 
-Before the first request there is no traffic to judge a candidate by. With `warm_start.first: promote`, a run
-on a log without traffic promotes its candidate, and a service that starts afterwards serves it at once:
+Before the first request, a candidate cannot be judged by traffic. With `warm_start.first: promote`, a run on
+a log without traffic promotes its candidate, and a service that starts afterwards serves it at once:
 
     warm_start(config, Trigger.COMMAND, console, on_progress)     or `armwise warm-start -c CONFIG`
 """
@@ -54,7 +54,7 @@ from armwise.feedback.training_log import StartingPoint, read_position, traffic
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """State of the log and the configuration as a run begins.
+    """State of the log and the configuration when a run begins.
 
     It determines the recipe of a candidate, and whether that would be new.
 
@@ -63,7 +63,7 @@ class RunSnapshot:
         spec: The configured warm start.
         live: The active recipe.
         active: The promotions that hold under the configuration.
-        alarm: The newest alarm, if no labels were inserted since.
+        alarm: The newest alarm, if it is still open: labels close it.
         log_seq: Newest position of the log.
         examples: Newest position of the training log.
         traffic: Number of decisions of the traffic in the training log.
@@ -131,7 +131,7 @@ class RunSnapshot:
 
     @property
     def router(self) -> str | None:
-        """Digest of a candidate's router if the run trains none: that of the last run, or the active one."""
+        """Digest of a candidate's router if the run trains none: the last run's, or else the active one."""
         plan = self.spec.router
         if plan is not None and plan.live and self.before and (last := self.before[-1].inputs.get("router")):
             return str(last)
@@ -209,7 +209,7 @@ def warm_start(
     """Do a run now, in this process, and return its row of the log.
 
     Args:
-        config: Has the log and the warm start.
+        config: Configuration with the log and the warm start.
         trigger: Why it runs.
         console: Prints each step.
         on_progress: Called with the progress of long steps.
@@ -218,7 +218,7 @@ def warm_start(
     Raises:
         ConfigError: No warm start is configured.
         UnderWayError: Another run is under way; this one was not started.
-        RunFailedError: The run has failed; what is served is unchanged.
+        RunFailedError: The run has failed; the served policy is unchanged.
         StoreError: The run could not be started.
     """
     warm_start_spec(config)
@@ -230,7 +230,7 @@ def warm_start(
 
 
 def warm_start_before_traffic(config: AppConfig, console: Console, on_progress: Progress) -> Run | None:
-    """Do a run if the log has neither traffic nor the verdict of a run; else return None.
+    """Do a run if the log has no traffic and no run with a verdict; else return None.
 
     Raises as `warm_start`.
     """
@@ -246,7 +246,7 @@ def warm_start_at_first(config: AppConfig, console: Console, on_progress: Progre
     """Do the run of a first start in the background, if no run has ended with a verdict; else return None.
 
     Its candidate is promoted without evaluation, as before the first request: there is too little traffic to
-    judge by, and it was answered by other arms, or by a policy that has hardly begun to learn.
+    judge by, and it was answered by other arms or by an almost untrained policy.
 
     Raises as `warm_start`.
     """
@@ -490,7 +490,7 @@ class _Steps:
         return first_share(self.now.config.floor, len(self.now.config.actions))
 
     def _begin_canary(self, version: Version, verdict: dict[str, Any] | None) -> bool:
-        """Make a candidate that is held only for lack of evidence a canary; return whether it is one."""
+        """Begin a canary if a candidate is held only for lack of evidence; return whether it began."""
         configured = Recipe.configured(self.now.config).digest
         active = active_policy(self.store, configured)
         if (
@@ -527,7 +527,7 @@ class _Steps:
     def _reasons(
         self, version: Version | None, verdict: dict[str, Any] | None, active: ActivePolicy
     ) -> list[str]:
-        """Return the reasons why a candidate is held, a sentence each; empty if it may be promoted."""
+        """Return the reasons why a candidate is held, as sentences; empty: it may be promoted."""
         if version is None:
             return ["There is no candidate."]
         unserved = self.is_first or not traffic.exists(self.store)

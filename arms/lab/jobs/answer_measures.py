@@ -36,11 +36,11 @@ class Measure(Generic[T]):
 
     Attributes:
         name: Name of the measure.
-        scores: Names of its scores, of `armwise.arms.lab.portfolio.outcomes.SCORES`.
+        scores: Names of its scores, from `armwise.arms.lab.portfolio.outcomes.SCORES`.
         make: Makes the grading function, once per worker; it must be thread-safe.
         needs: Field that a question must have to be graded.
-        backbone: Name of the sentence encoder that it uses; empty for none.
-        facts: Identity of the scores, beside the language model.
+        backbone: Name of the sentence encoder that it uses; empty: none.
+        facts: Part of the identity of the scores that this measure adds.
     """
 
     name: str

@@ -5,9 +5,9 @@
                   000001.block    ...
                   notes           other results
 
-Files are written under another name and renamed, so they are complete. A block and the notes begin with the
-digest of what follows: one that was damaged later is deleted when the folder is opened, and made again. A
-folder belongs to one identity and, while it is open, to one process.
+Files are written under another name and renamed, so they are complete. Blocks and notes begin with a digest
+of their content: a damaged file is deleted when the folder is opened, and computed again. A folder belongs
+to one identity and, while it is open, to one process.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from armwise.arms.manifest import DamagedFileError, Identity
 IDENTITY, NOTES, LOCK, SUFFIX = "identity.json", "notes", "lock", ".block"
 
 DIGEST_BYTES = 32
-"""Length of the SHA-256 before a content."""
+"""Length of the SHA-256 digest at the start of a file."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class JobError(ValueError):
 
 
 class BlockFolder:
-    """The finished blocks of one job, by number; their content is up to the job."""
+    """The finished blocks of a job by number, as bytes that the job packs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,26 +53,26 @@ class BlockFolder:
         self._replace(_name(number), _digest(content) + content)
 
     def read(self, number: int) -> bytes:
-        """Return a finished block. Raises JobError where it was damaged since the folder was opened."""
+        """Return a finished block. Raises JobError if it was damaged since the folder was opened."""
         return self._content(_name(number))
 
     def write_notes(self, notes: Mapping[str, Any]) -> None:
-        """Store other results."""
+        """Store the job's other results, such as timings."""
         content = orjson.dumps(dict(notes))
         self._replace(NOTES, _digest(content) + content)
 
     def read_notes(self) -> dict[str, Any] | None:
-        """Return the other results, None before they are written."""
+        """Return the job's other results, once they are written."""
         return orjson.loads(self._content(NOTES)) if (self._folder / NOTES).exists() else None
 
     def delete(self) -> None:
-        """Delete the folder, the identity last: a folder without one must hold no block."""
+        """Delete the folder, the blocks first: blocks must always have an identity."""
         for number in self.finished():
             (self._folder / _name(number)).unlink()
         shutil.rmtree(self._folder)
 
     def _replace(self, name: str, content: bytes) -> None:
-        """Write a file that is whole or absent, also after a power failure."""
+        """Write a file atomically: even after a power failure it is complete or absent."""
         written = self._folder / f"{name}.part"
         with written.open("wb") as file:
             file.write(content)
@@ -81,7 +81,11 @@ class BlockFolder:
         written.replace(self._folder / name)
 
     def claim(self, identity: Mapping[str, str]) -> None:
-        """Start or resume the job of this identity; delete what was damaged. Raises JobError for another."""
+        """Start or resume the job with this identity, and delete damaged files.
+
+        Raises:
+            JobError: The folder has finished blocks of another identity.
+        """
         self._delete_damaged()
         if self.finished():
             refuse_other(self._folder, self._identity(), identity)
@@ -99,7 +103,7 @@ class BlockFolder:
                     (self._folder / name).unlink()
 
     def _content(self, name: str) -> bytes:
-        """Return what follows the digest in a file. Raises JobError where it is not that of the digest."""
+        """Return the content of a file after its digest. Raises JobError if the digest differs."""
         path = self._folder / name
         saved = path.read_bytes()
         digest, content = saved[:DIGEST_BYTES], saved[DIGEST_BYTES:]
@@ -138,7 +142,7 @@ def open_blocks(output: Path, identity: Mapping[str, str]) -> Iterator[BlockFold
 
 
 def refuse_other_output(output: Path, identity: Identity) -> None:
-    """Compare an identity with that of a finished output. Raises JobError naming the first difference."""
+    """Refuse a finished output of another identity. Raises JobError naming the first difference."""
     if not (output / manifest.MANIFEST).exists():
         raise JobError(f"{output} exists and is not the output of such a job: choose another output")
     try:

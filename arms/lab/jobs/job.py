@@ -2,8 +2,8 @@
 
 PoolJob     questions, arms and corpus, and the identity of the results; picklable
 PoolWorker  the arms of a job, ready to search, in one process
-Sweep       searches with every arm of a pool for one question; arms whose kind has batches share work. The
-            result is the distinct rankings, and which arm returned which
+Sweep       searches with every arm of a pool for one question, in batches where the kind has them; returns
+            the distinct rankings, and which arm returned which
 """
 
 import contextlib
@@ -50,7 +50,7 @@ from armwise.arms.retrievers import (
 MakeBatches = Callable[[Mapping[str, Any], Resources], Sequence[BatchedArms]]
 
 FAILED = -1
-"""Number of the ranking of an arm that failed."""
+"""Index in place of a ranking for an arm that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class Rankings:
 
     Attributes:
         rankings: The distinct rankings.
-        which: Number of each arm's ranking, or `FAILED`, shape (n_arms,).
+        which: Index of each arm's ranking, or `FAILED`, shape (n_arms,).
         steps: Rounds of retrieval, 0 for an arm that failed, shape (n_arms,).
         tokens: Tokens of a language model, 0 for an arm that failed, shape (n_arms,).
         usd: Dollars of priced searches, 0 for an arm that failed, shape (n_arms,).
-        problems: Error of each arm that failed, by its column.
+        problems: Error of each failed arm, by column.
     """
 
     rankings: tuple[scorers.Ranking, ...]
@@ -142,7 +142,7 @@ class Sweep:
     def _search_batches(
         self, query: Query, k: int
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], dict[int, str]]:
-        """Return the columns that succeeded, their positions, shape (n, k), and the errors of the others."""
+        """Return the columns that succeeded, their positions, shape (n, k), and the errors by column."""
         columns, rows = [np.empty(0, dtype=np.intp)], [np.empty((0, k), dtype=np.intp)]
         problems: dict[int, str] = {}
         for batch, batch_columns, start in self._batches:
@@ -156,7 +156,7 @@ class Sweep:
         return np.concatenate(columns), np.concatenate(rows), problems
 
     def _read(self, rows: NDArray[np.intp]) -> tuple[list[scorers.Ranking], NDArray[np.intp]]:
-        """Return the passages of the distinct rows, and the number of each row's ranking."""
+        """Return the distinct rankings, and the index of each row's ranking."""
         distinct, which = np.unique(rows, axis=0, return_inverse=True)
         positions = np.unique(distinct[distinct >= 0])
         passages = dict(zip(positions.tolist(), self._corpus.passages(positions), strict=True))
@@ -167,11 +167,11 @@ class Stopwatch:
     """Times arms one by one, on the calling thread.
 
     Caches are cleared before each search, so that an arm pays for its first stage. The embedding of the
-    question is excluded: the service makes it once, whichever arm is drawn.
+    question is excluded: the service computes it once for all arms.
 
     Args:
         resources: Resources with prepared indexes.
-        queries: Queries with the embeddings that the arms need; used in turn.
+        queries: Queries with the embeddings that the arms need; used in rotation.
         k: Number of passages to find.
         timed: Number of searches per arm, at least 1.
     """
@@ -211,11 +211,11 @@ class PoolJob:
         indexes: The folder of the indexes.
         specs: The arms by name.
         backbones: Sentence encoders by name.
-        llm: The language model, loaded with the first prompt, if any.
+        llm: The language model; loaded for the first prompt.
         seed: Seed of the stochastic arms.
         block: Questions per block, at least 1.
         open_selector: Opens a model that was trained for an arm; picklable.
-        trust: Trusted arms, and what others may reach; None: all arms are trusted.
+        trust: The trusted arms, and the addresses that others may reach; None: all arms are trusted.
     """
 
     questions: tuple[Question, ...]
@@ -286,7 +286,7 @@ class PoolWorker:
 
     Args:
         job: The job.
-        names: The arms to run, in this order, the others being only their members; None: all.
+        names: The arms to run, in this order; other arms serve only as members of these. None: all.
 
     Attributes:
         write: Prompts the language model, from any thread.
@@ -353,7 +353,7 @@ def _models(specs: Mapping[str, ArmSpec]) -> set[str]:
 
 
 def language_model(spec: LlmSpec | None) -> str:
-    """Return a digest of the spec of a language model, and of weights that run in this process."""
+    """Return a digest of a language model's spec and of its weights, if it runs in this process."""
     if spec is None:
         return "none"
     weights = ""
@@ -364,6 +364,6 @@ def language_model(spec: LlmSpec | None) -> str:
 
 
 def digest_of_document(document: object) -> str:
-    """Return the digest of a JSON document, whatever the order of its keys."""
+    """Return the digest of a JSON document; the order of keys is immaterial."""
     canonical = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(canonical, digest_size=16).hexdigest()

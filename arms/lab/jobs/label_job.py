@@ -5,8 +5,8 @@ questions x arms -> worker pool -> <output>.blocks -> <output>/outcomes.jsonl
 
     questions --arms--> distinct rankings --language model--> distinct answers --measures--> outcomes
 
-Threads of a worker search, prompt and grade ahead over all questions of a block, so that a language
-model that batches has as many prompts as it may.
+Threads of a worker search, prompt and grade all questions of a block concurrently, so that a language model
+that batches gets full batches.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,16 +57,16 @@ class LabelJob(PoolJob):
     """Arms, questions, and the measures of the answers.
 
     Attributes:
-        arms: Names of the arms to run; the other specs are only their members.
+        arms: Names of the arms to run; other specs serve only as members of these.
         form: Form of an answer.
         of_answers: Measures of answers.
         of_passages: Measures of passages.
         k: Number of passages that an arm returns and the language model reads.
         word_budget: Largest number of words of passages.
         max_tokens: Largest number of tokens of an answer.
-        at_once: Searches that a worker has in flight, and as many prompts.
-        llms: Further language models by name, which arms name in `answering`.
-        templates: Prompts by name, which arms name in `answering`.
+        at_once: Concurrent searches of a worker, and concurrent prompts.
+        llms: Further language models by name, for arms with `answering.llm`.
+        templates: Prompts by name, for arms with `answering.prompt`.
     """
 
     arms: tuple[str, ...]
@@ -137,13 +137,13 @@ class LabelJob(PoolJob):
 
 @dataclass(frozen=True, slots=True)
 class LabelBlock:
-    """The outcomes of some questions: question by question, arm by arm."""
+    """The outcomes of a block: question by question, arm by arm."""
 
     outcomes: tuple[portfolio_outcomes.Outcome, ...]
 
     @property
     def problem(self) -> str:
-        """Why all answers are missing; empty when there is one."""
+        """Why all answers are missing; empty: at least one is there."""
         if any(outcome.answer is not None for outcome in self.outcomes):
             return ""
         first = self.outcomes[0]
@@ -160,7 +160,7 @@ class Missing:
 
     Attributes:
         count: Number of missing values.
-        first: The first question and the reason; empty if all values are there.
+        first: The first question and the reason; empty if the count is 0.
     """
 
     count: int = 0
@@ -196,9 +196,9 @@ class _Reply:
     Attributes:
         prompt: Name of the prompt.
         answer: The answer; None: the model failed.
-        tagged: Whether the answer was in the tag of the prompt; None: the prompt has no tag.
-        calls: The last chunk of each text.
-        problem: Why the answer is missing; empty otherwise.
+        tagged: Whether the answer was in the tag that the prompt asks for; None: the prompt has no tag.
+        calls: The last chunk of each call of the model, with its tokens and price.
+        problem: Why the answer is missing, if it is.
     """
 
     prompt: str
@@ -218,7 +218,7 @@ class _Graded:
 
 @dataclass(frozen=True, slots=True)
 class _AskedQuestion:
-    """A question in progress: the rankings, and the futures by arm, shared by equal work."""
+    """A question in progress: its rankings, and futures by arm; arms with equal work share a future."""
 
     question: Question
     found: Rankings
@@ -234,7 +234,7 @@ class LabelWorker(PoolWorker):
         self._job = job
         self._of_answers = [(measure, measure.make(self)) for measure in job.of_answers]
         self._of_passages = [(measure, measure.make(self)) for measure in job.of_passages]
-        # Two pools: a search that prompts the model must not wait for a prompt that waits for it.
+        # Two pools against a deadlock: a search may prompt the model, and a prompt waits for its search.
         self._searching = ThreadPoolExecutor(job.at_once, thread_name_prefix="search")
         self._asking = ThreadPoolExecutor(job.at_once, thread_name_prefix="ask")
         self._writers = {
@@ -245,7 +245,7 @@ class LabelWorker(PoolWorker):
         self._k = max(k for _, k, _ in self._writing.values())
 
     def block(self, number: int) -> LabelBlock:
-        """Search with every arm for each question of a block, answer, and measure."""
+        """Search with every arm for each question of a block, answer, and grade."""
         questions = self._job.list_questions(number)
         searches = [
             self._searching.submit(self.sweep.search, query, self._k) for query in self.queries(questions)
@@ -342,7 +342,7 @@ class LabelWorker(PoolWorker):
 
 
 def _costs(calls: Sequence[Chunk], tokens: float) -> dict[str, float]:
-    """Return the costs of an answer except dollars; tokens of an arm count as read, as in the service.
+    """Return the tokens and calls of an answer; an arm's tokens count as prompt tokens, as in the service.
 
     Seconds are left out: a block that is repeated after a kill must have the same bytes.
     """
@@ -372,25 +372,25 @@ def _grade(measures: Sequence[tuple[Measure[T], Grade[T]]], question: Question, 
 
 
 BLOCKS_AT_ONCE = 2
-"""Blocks per worker: the next one keeps the model busy while the last answers of a block are written."""
+"""Blocks per worker: the next block keeps the model busy while the last answers of a block are written."""
 
 
 def label(
     job: LabelJob, output: Path, *, workers: int | None = None, progress: Progress | None = None
 ) -> LabelReport:
-    """Label all questions with the outcomes of all arms, unless the output holds them already.
+    """Label all questions with the outcomes of all arms; a finished output is read instead.
 
     Args:
         job: The job.
-        output: The folder of the outcomes; `<output>.blocks` holds finished blocks until all are.
+        output: The folder of the outcomes; until all blocks are finished they are in `<output>.blocks`.
         workers: Processes, see `armwise.arms.lab.jobs.worker_pool.worker_pool`.
         progress: Progress callback.
 
     Raises:
-        ScoringError: The questions do not fit, or a measure leaves [0, 1].
+        ScoringError: A question lacks what the measures need, or a measure leaves [0, 1].
         JobError: The output holds other outcomes, no processor is free, many questions in a row
             failed, or workers failed; finished blocks are kept.
-        ArmSpecError: An arm is described wrongly.
+        ArmSpecError: The spec of an arm is invalid.
         ModelNotFoundError: A model cannot be found.
     """
     from armwise.arms.lab.jobs.worker_pool import unfinished, worker_pool  # loads Ray
@@ -419,7 +419,7 @@ def _write(job: LabelJob, blocks: BlockFolder, folder: Path) -> None:
 
 
 def _report(job: LabelJob, output: Path, resumed: int) -> LabelReport:
-    """Count what is missing, by arm and by measure."""
+    """Count missing answers by arm and missing scores by measure."""
     questions = {question.id: question for question in job.questions}
     due: list[tuple[Measure[Any], str]] = [
         *((measure, "answer") for measure in job.of_answers),

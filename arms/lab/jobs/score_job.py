@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # it loads Ray
     from armwise.arms.lab.jobs.worker_pool import WorkerPool
 
 TIMED_QUESTIONS = 32
-"""Questions that arms are timed on, in turn."""
+"""Number of questions on which arms are timed, in rotation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class ScoreJob(PoolJob):
 
     Attributes:
         scorer: Makes the scorer from a function that prompts the language model.
-        timed: Timed searches per arm; 0 for none, and no cost in seconds.
+        timed: Timed searches per arm; 0: costs are without seconds.
     """
 
     scorer: Callable[[Write], Scorer]
@@ -50,7 +50,7 @@ class ScoreJob(PoolJob):
 
 @dataclass(frozen=True, slots=True)
 class ScoreBlock:
-    """The scores and costs of all arms on some questions.
+    """The scores and costs of all arms on a block of questions.
 
     Attributes:
         scores: In [0, 1], NaN where unknown, shape (n_questions, n_arms), float32.
@@ -70,7 +70,7 @@ class ScoreBlock:
 
     @property
     def problem(self) -> str:
-        """Why no score is known; empty when one is."""
+        """Why all scores are unknown; empty: at least one is known."""
         return next(iter(self.problems.values())) if np.isnan(self.scores).all() else ""
 
     def pack(self) -> bytes:
@@ -105,9 +105,9 @@ class ScoreReport:
     Attributes:
         measure: Measure of the scores.
         n_questions: Number of questions.
-        resumed: How many of them were scored before this run.
+        resumed: Questions that were scored before this run.
         unknown: Questions without a score, by arm.
-        problems: The first reason of a missing score, by arm; empty for a matrix that existed.
+        problems: The first reason of a missing score, by arm; empty if the matrix existed before.
     """
 
     measure: str
@@ -162,20 +162,20 @@ TIMED_AT_ONCE = 10
 def score(
     job: ScoreJob, output: Path, *, workers: int | None = None, progress: Progress | None = None
 ) -> ScoreReport:
-    """Score all arms on all questions into a matrix, unless the output holds it already.
+    """Score all arms on all questions into a matrix; a finished output is read instead.
 
     Args:
         job: The job.
-        output: The folder of the matrix; `<output>.blocks` holds finished blocks until all are.
+        output: The folder of the matrix; until all blocks are finished they are in `<output>.blocks`.
         workers: Processes, see `armwise.arms.lab.jobs.worker_pool.worker_pool`.
         progress: Progress callback.
 
     Raises:
-        ScoringError: The questions do not fit.
+        ScoringError: A question lacks what the scorer needs.
         JobError: The output holds other scores, no processor is free, many questions in a row
             failed, or workers failed; finished blocks are kept.
-        ArmSpecError: An arm is described wrongly.
-        MatrixError: There is no arm, or one has a reserved name.
+        ArmSpecError: The spec of an arm is invalid.
+        MatrixError: There are no arms, or one has a reserved name.
         ModelNotFoundError: The model of a backbone cannot be found.
     """
     from armwise.arms.lab.jobs.worker_pool import unfinished, worker_pool  # loads Ray
@@ -249,7 +249,7 @@ def _summed(
 
 
 def _read_report(output: Path, identity: Mapping[str, str]) -> ScoreReport:
-    """Report on a matrix that exists. Raises JobError when its identity is another."""
+    """Report on a matrix that exists. Raises JobError if its identity differs."""
     refuse_other_output(output, identity)
     matrix = read_matrix(output)
     unknown = dict(zip(matrix.arms, np.isnan(matrix.scores).sum(axis=1).tolist(), strict=True))

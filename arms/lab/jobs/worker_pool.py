@@ -1,9 +1,9 @@
-"""Ray actors that do a job one block of questions at a time.
+"""Ray actors that work through the blocks of questions of a job.
 
     blocks of questions -> workers, one actor per processor -> <output>.blocks, one file per block
 
-Only the driver writes. It holds as many blocks as are in progress, and a block that is
-finished is not done again, whether the driver, a worker or the machine was killed.
+Only the driver writes, and holds only the blocks in progress. A finished block is kept when the driver, a
+worker or the machine is killed.
 """
 
 import contextlib
@@ -23,19 +23,19 @@ from armwise.arms.lab.jobs.checkpoint import BlockFolder, JobError
 from armwise.arms.questions import Question
 
 ATTEMPTS = 3
-"""How often a worker may die over one block before the job fails."""
+"""Attempts at a block, each ended by the death of a worker, before the job fails."""
 
 MAX_RESTARTS = 30
-"""Restarts of one worker; without a limit, a constructor that kills its process would restart for ever."""
+"""Most restarts of a worker: a constructor that kills its process would restart for ever."""
 
 MAX_FAILED_QUESTIONS = 96
-"""Questions in a row that may fail before the job stops: a service is probably down."""
+"""Failed questions in a row after which the job stops: a service is probably down."""
 
 FREE_WITHIN_S = 10.0
-"""How long to wait for a free processor: Ray reports one that was released with a delay."""
+"""Seconds to wait for a free processor: Ray reports a released processor with a delay."""
 
 OBJECT_STORE_BYTES = 128 * 2**20
-"""Object store of a Ray of our own: it holds the job, and one block per worker."""
+"""Size of the object store of a Ray that is started here: it holds the job, and one block per worker."""
 
 
 class BlockJob(Protocol):
@@ -56,7 +56,7 @@ class Block(Protocol):
 
     @property
     def problem(self) -> str:
-        """Why all of it failed; empty when any of it succeeded."""
+        """Why all questions failed; empty: at least one succeeded."""
         ...
 
     def pack(self) -> bytes:
@@ -65,26 +65,25 @@ class Block(Protocol):
 
 
 class Worker(Protocol):
-    """Does blocks; constructed from the job, once in each process."""
+    """Computes blocks; constructed from the job, once per process."""
 
     def __init__(self, job: Any) -> None: ...
 
     def block(self, number: int) -> Block:
-        """Do a block."""
+        """Compute a block."""
         ...
 
 
 class WorkerPool:
-    """Workers as Ray actors. Ray restarts one that dies, and begins its blocks again.
+    """Workers as Ray actors. Ray restarts a worker that dies, and repeats its blocks.
 
-    Ray gives an actor of one processor one thread (OMP_NUM_THREADS), so that workers do
-    not compete for processors.
+    Each worker has one processor and, by OMP_NUM_THREADS, one thread of numeric code.
 
     Args:
         make: The class of a worker.
         job: The argument of its constructor.
         size: Most workers.
-        at_once: Blocks that a worker has at the same time, each on a thread of its own.
+        at_once: Concurrent blocks of a worker, one thread each.
     """
 
     def __init__(self, make: type[Worker], job: BlockJob, size: int, at_once: int = 1) -> None:
@@ -101,7 +100,7 @@ class WorkerPool:
         self._workers: list[Any] = []
 
     def finish(self, folder: BlockFolder, on_progress: Progress, stage: str) -> None:
-        """Do the missing blocks, and write each as it is done. Raises JobError."""
+        """Compute the missing blocks, and write each as it is finished. Raises JobError."""
         missing = unfinished(self._job, folder)
         sizes = [len(self._job.list_questions(number)) for number in range(self._job.n_blocks)]
         total = sum(sizes)
@@ -114,7 +113,7 @@ class WorkerPool:
             on_progress(stage, done, total)
 
     def call(self, method: str, *args: Any) -> Any:
-        """Return what a method of one of the workers returns. Raises JobError."""
+        """Call a method of the first worker, and return its result. Raises JobError."""
         self._start(1)
         try:
             return ray.get(getattr(self._workers[0], method).remote(*args))
@@ -122,7 +121,7 @@ class WorkerPool:
             raise JobError(f"a worker fails: {_reason(error)}") from error
 
     def close(self) -> None:
-        """Kill all workers: left to garbage collection, they keep their processors for a while."""
+        """Kill all workers: garbage collection would release their processors only after a while."""
         for worker in self._workers:
             ray.kill(worker)
 
@@ -149,10 +148,10 @@ class WorkerPool:
     def _hold_back_failures(
         self, blocks: Iterable[tuple[int, Block]], limit: int
     ) -> Iterator[tuple[int, Block]]:
-        """Hold back failed blocks until one succeeds, or the last block.
+        """Hold back failed blocks until one succeeds, or until the last block.
 
-        Some questions are beyond every arm, and such blocks are kept. Many of them in a row mean
-        that a service is down: they are dropped, and done again by the next run.
+        All arms may fail on some questions, and such blocks are kept. Many in a row mean that a service is
+        down: they are dropped, and computed again by the next run.
 
         Raises:
             JobError: `limit` questions in a row failed.
@@ -188,9 +187,9 @@ def worker_pool(
     Args:
         make: The class of a worker.
         job: The argument of its constructor.
-        workers: Most workers; None for one per processor. Where `RAY_ADDRESS` names a cluster,
-            no more than it has free processors; it must see the same folders.
-        at_once: Blocks that a worker has at the same time, each on a thread of its own.
+        workers: Most workers; None: one per free processor. A cluster of `RAY_ADDRESS` must see the same
+            folders, and its free processors limit the workers.
+        at_once: Concurrent blocks of a worker, one thread each.
 
     Raises:
         JobError: No processor is free.
@@ -203,7 +202,7 @@ def worker_pool(
 
 
 def _reason(error: RayError) -> str:
-    """Return in one line what a worker raised, or how it died."""
+    """Return in one line the exception that a worker raised, or how it died."""
     if isinstance(error, RayTaskError):
         return f"{type(error.cause).__name__}: {error.cause}"
     return f"a worker died: {str(error).strip().splitlines()[-1]}"
@@ -214,13 +213,13 @@ def cluster(workers: int | None = None) -> Iterator[int]:
     """Join the Ray of this process or of `RAY_ADDRESS`, or start a Ray for the duration.
 
     Args:
-        workers: Processors of a Ray that is started; None for all of this machine.
+        workers: Processors of a Ray that is started; None: all of this machine.
 
     Yields:
         Number of free processors, at least 1.
 
     Raises:
-        JobError: None is free.
+        JobError: All processors are in use.
     """
     ours = not ray.is_initialized()
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}

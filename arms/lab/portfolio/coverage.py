@@ -1,8 +1,8 @@
-"""The coverage of sets of arms: the largest score of any arm in the set, by question.
+"""The coverage of a set of arms: by question, the largest score of any arm in it.
 
-    take_best   the largest score of any of some arms, by question
-    totals      the sum of that with each further arm
-    values      the mean of that as arms are added one by one
+    take_best   coverage by question
+    totals      summed coverage after adding each candidate arm
+    values      mean coverage as arms are added one by one
 
 Scores of shape (n_arms, n_questions) are read in place, with a row of extra memory, and summed in float64.
 """
@@ -18,10 +18,10 @@ Floats = NDArray[np.float64]
 
 
 def checked(scores: Scores) -> Scores:
-    """Return the scores as float32, without a copy if they are.
+    """Return the scores as float32; float32 input is returned as it is.
 
     Raises:
-        ValueError: They do not have two dimensions, or one is not in [0, 1].
+        ValueError: The array is empty or not two-dimensional, or a score is outside [0, 1].
     """
     scores = np.asarray(scores, dtype=np.float32)
     if scores.ndim != 2 or not scores.size:
@@ -41,7 +41,7 @@ def take_best(scores: Scores, arms: Iterable[int]) -> Scores:
 
 
 def values(scores: Scores, arms: Iterable[int]) -> tuple[float, ...]:
-    """Return F of the first arm, of the first two, and so on.
+    """Return the mean coverage of the first arm, of the first two, and so on.
 
     >>> values(np.array([[1.0, 0.0], [0.5, 0.5]], np.float32), arms=[0, 1])
     (0.5, 0.75)

@@ -1,18 +1,18 @@
 """Imputation of unknown scores by a two-way model.
 
-A log of served answers has one score per question, of the arm that served it. Counting the
-others as 0 would favour the arms that were served most. They are imputed by
+A log of served answers has one score per question: that of the arm that served it. Counting the
+other scores as 0 would favour the arms that were served most. They are imputed by
 
     score = mean + arm in this group of questions + question + noise
 
 where a group is, say, a data set. Effects of arms in groups are shrunk towards the arm's mean
-effect, all others towards 0. The model has no interaction of arms and questions within a
-group, so arms are chosen by their means in the groups and by the known scores.
+effect, all others towards 0. Arms and questions within a group are assumed not to interact, so
+arms are chosen by their means in the groups and by the known scores.
 
-A policy that has learned serves an arm on the questions that it is good for, so that those that it was not
-served on are others. Where the chance p of each known score is on record, effects of arms weigh it by
-(1 - p) / p: its odds to be one of the unknown scores, whose mean is then right. With the known scores
-themselves, each counts 1 / p times.
+A learned policy serves an arm on the questions that suit it, so an arm's unknown scores differ from its
+known ones. If the chance p of each known score is on record, effects of arms weigh it by (1 - p) / p, its
+odds to be unknown, which makes the mean of the unknown scores right. Together with the known score itself,
+that is a weight of 1 / p.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.integer]
 
 SETTLED = 1e-7
-"""Convergence: the largest change of an effect in a round."""
+"""Convergence: the largest change of an effect in the last round."""
 
 LEAST = 1e-6
 """Least chance of a known score, and its least odds to be unknown."""
@@ -37,23 +37,23 @@ ROUNDS = 1000
 def complete(
     scores: Scores, groups: Integers | None = None, ridge: float = 1.0, *, chances: Scores | None = None
 ) -> Scores:
-    """Return the scores with an expectation in place of each unknown one.
+    """Return the scores with each unknown score replaced by its expectation.
 
     An arm or a question without scores has an effect of 0. Needs some 50 bytes per known score
     beside the result. Complete scores are returned without a copy.
 
     Args:
         scores: In [0, 1], NaN where unknown, shape (n_arms, n_questions).
-        groups: Group of each question, codes from 0, shape (n_questions,); one group when None.
+        groups: Group of each question, codes from 0, shape (n_questions,); None: a single group.
         ridge: Strength of the shrinkage, in scores per effect, positive.
-        chances: Probability that each score would be known, in [0, 1], shape (n_arms, n_questions); None
-            where that did not depend on the question.
+        chances: Probability that each score would be known, in [0, 1], shape (n_arms, n_questions); None:
+            the same for all questions.
 
     Raises:
-        ValueError: No score is known.
+        ValueError: All scores are unknown.
 
     Source: weights by odds, Imai, King and Stuart 2008, Misunderstandings between experimentalists and
-    observationalists about causal inference (the effect on those that were not treated).
+    observationalists about causal inference (the effect on the untreated).
 
     >>> complete(np.array([[0.5, 0.75], [0.25, np.nan]], np.float32), ridge=1e-9).round(3).tolist()
     [[0.5, 0.75], [0.25, 0.5]]
@@ -82,7 +82,7 @@ def complete(
         by_question = np.bincount(questions, left, shape[2]) / (count + ridge)
     completed = np.empty(scores.shape, dtype=np.float32)
     for arm, expected in enumerate(mean + in_group):
-        if weight is not None:  # questions differ about the mean of the arm, and do not move it
+        if weight is not None:  # effects of questions are centred, so that they leave the arm's mean as it is
             rest = ~known[arm]
             total = np.bincount(groups[rest], by_question[rest], n_groups)
             expected = expected - total / np.maximum(np.bincount(groups[rest], minlength=n_groups), 1)
@@ -92,7 +92,7 @@ def complete(
 
 
 def _odds(chance: Floats, arms: Integers) -> Floats:
-    """Return the odds of known scores to be unknown, relative to the mean of their arm, shape (n_known,).
+    """Return each known score's odds to be unknown, over the mean odds of its arm, shape (n_known,).
 
     >>> _odds(np.array([0.5, 0.25, 1.0]), np.array([0, 0, 1])).tolist()
     [0.5, 1.5, 1.0]
@@ -105,14 +105,12 @@ def _odds(chance: Floats, arms: Integers) -> Floats:
 def _of_arms(
     left: Floats, weight: Floats, cells: Integers, shape: tuple[int, int, int], ridge: float
 ) -> Floats:
-    """Return the effects of arms in groups, as `_two_way` does without those of questions.
-
-    The shape is (n_arms, n_groups).
+    """Return the effects of arms in groups, shape (n_arms, n_groups): `_two_way` without question effects.
 
     Args:
         left: Centred scores, shape (n_known,).
-        weight: How much each counts, shape (n_known,).
-        cells: Arm * n_groups + group of each, shape (n_known,).
+        weight: Weight of each score, shape (n_known,).
+        cells: Arm * n_groups + group of each score, shape (n_known,).
         shape: (n_arms, n_groups, n_questions).
         ridge: Positive.
     """
@@ -166,7 +164,7 @@ def _two_way(
 
 
 def extremes(scores: Scores, arms: tuple[int, ...]) -> tuple[float, float]:
-    """Return F of some arms with unknown scores counted as 0, and as 1.
+    """Return the mean coverage of some arms with unknown scores counted as 0, and as 1.
 
     >>> extremes(np.array([[0.5, np.nan], [0.25, 0.5]], np.float32), (0, 1))
     (0.5, 0.75)

@@ -42,7 +42,7 @@ COSTS = (
 ABOUT = (
     "id", "question", "dataset", "arm", "passages", "answer", "prompt", "tagged", "follow_up", "error",
 )  # fmt: skip
-"""All other keys: question, arm, passages, answer and errors."""
+"""Keys for the question, the arm, its passages and answer, and errors."""
 
 KEYS = frozenset((*SCORES, *COSTS, *ABOUT))
 
@@ -58,13 +58,13 @@ class Outcome:
     Attributes:
         question: The question; a line has its id, text and data set.
         arm: Name of the arm.
-        passages: Ids of its passages, best first; None: it failed.
-        answer: Answer of the language model, if any.
+        passages: Ids of its passages, best first; None: the arm failed.
+        answer: Answer of the language model.
         scores: Known values of `SCORES`.
         costs: Known values of `COSTS`.
-        prompt: Name of the prompt; empty without one.
-        tagged: Whether the answer was in the tag of the prompt; None: the prompt has no tag.
-        error: Why the answer or a score is missing; empty otherwise.
+        prompt: Name of the prompt.
+        tagged: Whether the answer was in the tag that the prompt asks for; None: the prompt has no tag.
+        error: Why the answer or a score is missing.
     """
 
     question: Question
@@ -78,7 +78,7 @@ class Outcome:
     error: str = ""
 
     def line(self) -> bytes:
-        r"""Return the line with its newline, without unknown values.
+        r"""Return the line with its newline; unknown values are left out.
 
         >>> Outcome(Question("q1", "Who?"), "none", answer="She.", scores={"em": 1.0}).line()
         b'{"id":"q1","question":"Who?","arm":"none","answer":"She.","em":1.0}\n'
@@ -102,7 +102,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """The outcomes of all arms as arrays; NaN or None if missing or failed.
+    """The outcomes of all arms as arrays; NaN or None: missing or failed.
 
     Attributes:
         questions: The questions, in the order of the file.
@@ -153,8 +153,8 @@ def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
             be the same. Further questions are ignored.
 
     Raises:
-        OutcomesError: The file cannot be read or is empty, a line is not an outcome, an arm
-            occurs twice on a question, a number is out of range, or a question has no text.
+        OutcomesError: The file is unreadable or empty, a line is malformed, an arm occurs
+            twice on a question, a number is out of range, or a question lacks its text.
     """
     if (path / manifest.MANIFEST).is_file() and (problems := manifest.problems(path, contents=True)):
         raise OutcomesError(f"{path}: {', '.join(problems)}; delete it and label again (`armwise label`)")
@@ -206,7 +206,7 @@ def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
 
 
 def _read(file: Path) -> dict[int, dict[str, Any]]:
-    """Return the lines by number, with keys and types checked, except those of numbers."""
+    """Return the lines by number; their keys and the types of all but numbers are checked."""
     lines: dict[int, dict[str, Any]] = {}
     try:
         with gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb") as read:
@@ -258,7 +258,7 @@ def _question(line: Mapping[str, Any], given: Question | None, where: str) -> Qu
 
 
 def _numbers(name: str, top: float, lines: Mapping[int, Mapping[str, Any]], file: Path) -> Floats:
-    """Return the number in each line, NaN if missing. Raises OutcomesError outside of [0, top]."""
+    """Return the value of a key in each line, NaN if missing. Raises OutcomesError outside of [0, top]."""
     given = [line.get(name) for line in lines.values()]
     if not {type(value) for value in given} <= {float, int, NoneType}:
         wrong = [type(value) not in (float, int, NoneType) for value in given]

@@ -2,13 +2,13 @@
 
 The defaults are the 360 arms of the paper, over any two backbones:
 
-    dense       the plain nearest neighbours                       1 a backbone
-    discounted  14 gammas x 10 thresholds                        140 a backbone
-    vendi       21 diversities                                    21 a backbone
-    graph       3 numbers of hops x 3 frequencies x 2 sizes       18 a backbone
+    dense       plain nearest neighbours                           1 per backbone
+    discounted  14 gammas x 10 thresholds                        140 per backbone
+    vendi       21 diversities                                    21 per backbone
+    graph       3 numbers of hops x 3 frequencies x 2 sizes       18 per backbone
 
 A name contains the parameters: `ds-mpnet-g0.4-r0.6`, `vendi-mpnet-s0.25`,
-`graph-mpnet-h3-df100-c1000`, `dense-mpnet`; those that differ from the paper are appended,
+`graph-mpnet-h3-df100-c1000`, `dense-mpnet`; values that differ from the paper are appended,
 `-d500`, `-ner`, `-hnsw`. A name is the same arm in every run, so that matrices can be
 compared and a service can change its portfolio.
 """
@@ -28,16 +28,16 @@ from armwise.arms.retrievers import ArmSpec
 from armwise.arms.suggestions import did_you_mean, select_names
 
 DEFAULT_DEPTH = 1000
-"""Passages of a first stage; names leave it out."""
+"""Passages of a first stage by default; names omit this value."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
 DECIMALS = 6
-"""Numbers of a grid are rounded, so that 3 * 0.1 is 0.3 in names."""
+"""Decimals of a number in a grid, so that 3 * 0.1 is 0.3 in names."""
 
 
 class PoolError(ValueError):
-    """The description of a pool is wrong; the message says what would be right."""
+    """The description of a pool is invalid; the message says how to correct it."""
 
 
 def _distinct(values: tuple[float, ...]) -> tuple[float, ...]:
@@ -182,7 +182,7 @@ def expand(pool: PoolSpec) -> dict[str, ArmSpec]:
     """Return every arm of a pool by name, family by family, extra arms last.
 
     Raises:
-        PoolError: Two arms have one name, a pattern excludes nothing, or no arm is left.
+        PoolError: Two arms have the same name, a pattern matches no arm, or the pool is empty.
 
     >>> list(expand(PoolSpec(backbones=("a", "b"), discounted=None, vendi=None, graph=None)))
     ['dense-a', 'dense-b']
@@ -229,7 +229,7 @@ def _grids(pool: PoolSpec) -> Iterator[tuple[str, ArmSpec]]:
 
 
 def _depth(depth: int) -> str:
-    """Return the part of a name for the depth of a first stage, empty for the default."""
+    """Return the part of a name for the depth of a first stage; empty for the default."""
     return "" if depth == DEFAULT_DEPTH else f"-d{depth}"
 
 

@@ -2,12 +2,12 @@
 
     blocks of questions --write_matrix--> scores.parquet   a row per question, a column per arm
                                           arms.json        the arms, their costs, the measure
-                                          chances.npy      of a log: how likely it knew each score
+                                          chances.npy      of a log: probability that each score was known
                                           manifest.json    the identity of the scores, the files' digests
                         <--read_matrix---
 
-On disk a row is a question, so that a job can append; in memory a row is an arm, so that the
-choice among arms scans memory sequentially.
+On disk a row is a question, so that a job can append; in memory a row is an arm, so that selection reads
+memory sequentially.
 """
 
 import shutil
@@ -41,12 +41,12 @@ SCORES, ARMS, CHANCES = "scores.parquet", "arms.json", "chances.npy"
 ABOUT = ("query_id", "question", "dataset")
 
 FIELDS = ("id", "text", "dataset")
-"""Fields of a `Question` in the columns `ABOUT`, before those of the arms."""
+"""Fields of a `Question` that fill the columns `ABOUT`, which come before the arms."""
 
 AGAIN = "delete it and make the scores again (`armwise score`)"
 
 ROW_GROUP = 4096
-"""Questions per row group, which are held beside the matrix while it is written or read."""
+"""Questions per row group, the extra memory of writing or reading a matrix."""
 
 
 class MatrixError(ValueError):
@@ -69,7 +69,7 @@ class MatrixArms:
         manifest: Identity of the scores, such as digests of the corpus and of the models.
 
     Raises:
-        MatrixError: No arm, a reserved name, or costs that do not fit the arms.
+        MatrixError: There are no arms, a name is reserved, or a cost is invalid or of another arm.
     """
 
     specs: Mapping[str, ArmSpec]
@@ -111,11 +111,11 @@ class ScoreMatrix:
     """The scores of all arms on all questions.
 
     Attributes:
-        questions: Their ids, texts and data sets.
+        questions: Ids, texts and data sets of the questions.
         table: The arms.
         scores: In [0, 1], NaN where unknown, shape (n_arms, n_questions), C-contiguous.
-        chances: Probability that each score would be known, in [0, 1], of the same shape; None where that
-            was not left to chance.
+        chances: Probability that each score would be known, in [0, 1], of the same shape; None: it was
+            certain which scores would be known.
 
     Raises:
         MatrixError: A wrong shape, a duplicate id, or a score outside of [0, 1].
@@ -144,24 +144,25 @@ class ScoreMatrix:
         return tuple(self.table.specs)
 
     def costs(self, name: str) -> NDArray[np.float64]:
-        """Return a cost of every arm, shape (n_arms,). Raises MatrixError."""
+        """Return a kind of cost by arm, shape (n_arms,). Raises MatrixError."""
         if name not in self.table.costs:
             raise MatrixError(f"no cost {name!r} was measured{did_you_mean(name, self.table.costs)}")
         return np.array([self.table.costs[name][arm] for arm in self.arms])
 
 
 def write_matrix(folder: Path, arms: MatrixArms, blocks: Blocks, chances: Scores | None = None) -> None:
-    """Write a score matrix into a folder, whole or not at all.
+    """Write a score matrix into a new folder, atomically.
 
     Args:
         folder: Must not exist.
-        arms: In the order of the columns of the blocks.
+        arms: The arms, in the order of the columns of the blocks.
         blocks: Questions with their scores, each of shape (n_block, n_arms), NaN where unknown.
-        chances: Probability that each score would be known, shape (n_questions, n_arms); None where it was
-            not left to chance.
+        chances: Probability that each score would be known, shape (n_questions, n_arms); None: it was
+            certain which scores would be known.
 
     Raises:
-        MatrixError: The folder exists, there is no question, or a block does not fit.
+        MatrixError: The folder exists, there are no questions, or a block has a wrong shape, a duplicate id
+            or a score outside [0, 1].
     """
     if not build_once.publish(
         folder, arms.manifest, partial(_write, arms=arms, blocks=blocks, chances=chances)
@@ -185,7 +186,7 @@ def read_arms(folder: Path) -> MatrixArms:
 
 
 def read_matrix(folder: Path, arms: Collection[str] | None = None) -> ScoreMatrix:
-    """Read a matrix, or some of its arms, into one array; a row group is held beside it.
+    """Read a matrix, or some of its arms, into one array, with a row group of extra memory.
 
     Raises:
         MatrixError: A file is missing or damaged, the files do not match, or an arm is missing.
@@ -251,7 +252,7 @@ def _write(folder: Path, arms: MatrixArms, blocks: Blocks, chances: Scores | Non
 
 
 def _checked(blocks: Blocks, arms: MatrixArms) -> Blocks:
-    """Yield the blocks that are not empty, and refuse those that do not fit."""
+    """Check the blocks, and yield those with questions. Raises MatrixError."""
     ids: set[str] = set()
     for questions, given in blocks:
         scores = np.asarray(given, dtype=np.float32)
@@ -284,7 +285,7 @@ def _grouped(blocks: Blocks) -> Blocks:
 
 
 def _check_ids(questions: Sequence[Question], ids: set[str]) -> None:
-    """Refuse duplicate ids, and add those of the questions to `ids`."""
+    """Add the ids of questions to `ids`. Raises MatrixError for a duplicate."""
     for question in questions:
         if question.id in ids:
             raise MatrixError(f"question id {question.id!r} occurs twice")
@@ -292,7 +293,7 @@ def _check_ids(questions: Sequence[Question], ids: set[str]) -> None:
 
 
 def _check_range(scores: Scores, arm: str, questions: Sequence[Question]) -> None:
-    """Refuse scores of an arm, shape (n_questions,), that are neither in [0, 1] nor NaN."""
+    """Check that an arm's scores, shape (n_questions,), are NaN or in [0, 1]. Raises MatrixError."""
     if not len(scores) or not (np.fmin.reduce(scores) < 0.0 or np.fmax.reduce(scores) > 1.0):
         return
     at = int(np.flatnonzero((scores < 0.0) | (scores > 1.0))[0])

@@ -4,12 +4,12 @@
 
     greedy           at most k arms               at least 1 - 1/e of the best such set
     knapsack         arms within a budget         at least 0.6174 of the best such set
-    top_by_average   the k arms of largest means  no factor: they may all answer the same questions
+    top_by_average   the k arms of largest means  unbounded: all may answer the same questions
     sample_error     error bound of F on n questions; `sample_size` is its inverse
 
 The factors follow from F being monotone and submodular. Scores are of shape (n_arms,
 n_questions), in [0, 1] and complete (see `armwise.arms.lab.portfolio.imputation`), and are read in place.
-Decisions are made in float64; of arms that tie the first is picked.
+Decisions are made in float64; of tied arms the first is picked.
 
 Source: Retriever Portfolios, 2026, arXiv:2605.31176 (the objective, greedy, the sample size).
 """
@@ -40,7 +40,7 @@ class Portfolio:
 
     Attributes:
         arms: Rows of the scores, in the order of the picks.
-        values: F of the first, of the first two, and so on; never falling.
+        values: F of the first arm, of the first two, and so on; non-decreasing.
         guarantee: Lower bound of `values[-1]` as a share of the best possible value.
     """
 
@@ -55,18 +55,18 @@ class Portfolio:
 
 
 def greedy(scores: Scores, k: int, start: Sequence[int] = ()) -> Portfolio:
-    """Pick k arms, each the one with the largest gain.
+    """Pick k arms one by one, each time the arm with the largest gain.
 
     Args:
         scores: Shape (n_arms, n_questions).
-        k: Number of arms, those of `start` included.
+        k: Number of arms, including `start`.
         start: Arms that must be selected; the guarantee is relative to sets with them.
 
     Returns:
-        Fewer than k arms if no other arm has a gain.
+        Fewer than k arms if all others have a gain of 0.
 
     Raises:
-        ValueError: k is not in 1..n_arms, a score is not in [0, 1], or `start` does not fit.
+        ValueError: k is outside 1..n_arms, a score is outside [0, 1], or `start` is invalid.
 
     >>> greedy(np.array([[0.9, 0.0, 0.0], [0.8, 0.6, 0.0], [0.0, 0.4, 0.5]], np.float32), k=2).arms
     (1, 2)
@@ -91,20 +91,20 @@ def greedy(scores: Scores, k: int, start: Sequence[int] = ()) -> Portfolio:
 def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] = ()) -> Portfolio:
     """Pick arms whose costs are within a budget.
 
-    Every arm is tried as the first one, and the set is filled by the largest gain per cost.
-    After each pick, the set with the one affordable arm of the largest gain is a candidate, too,
-    with the cheapest of several. The best candidate wins. A trial stops when the fractional
-    relaxation of what is left of the budget cannot exceed the best, as gains only fall.
+    Every arm is tried as the first pick, and the set is filled by the largest gain per cost. After each pick,
+    the set plus the affordable arm of largest gain, the cheapest if tied, is a candidate. The best candidate
+    wins. Gains only fall, so a trial stops when the fractional relaxation of the remaining budget cannot
+    exceed the best.
 
     Args:
         scores: Shape (n_arms, n_questions).
-        costs: Not negative, shape (n_arms,); arms without cost are taken first if they have a gain.
-        budget: In the unit of the costs.
+        costs: At least 0, shape (n_arms,); arms that cost 0 are taken first if they have a gain.
+        budget: Most total cost, in the unit of `costs`.
         start: Arms that must be selected; the guarantee is relative to sets with them.
 
     Raises:
-        ValueError: A score is not in [0, 1], a cost is negative or not finite, the budget is
-            too small for `start` or for any arm with a score above 0, or `start` does not fit.
+        ValueError: A score is outside [0, 1], a cost is negative or infinite, the budget is too
+            small for `start` or for any arm with a score above 0, or `start` is invalid.
 
     Source: 1-Guess Greedy+ of Feldman, Nutov and Shoham, see `KNAPSACK`.
 
@@ -122,7 +122,7 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
     best = take_best(scores, arms)
     chosen, value = arms, total(best)
     alone = totals(scores, best, range(len(scores))) - value
-    alone[costs == 0.0] = -np.inf  # those with a gain are taken already
+    alone[costs == 0.0] = -np.inf  # free arms with a gain are taken already
     prices = np.where(costs > 0.0, costs, 1.0)
     # the empty guess first: it stops most of the others early
     for guess in ([], *([arm] for arm in np.flatnonzero(costs > 0.0).tolist() if arm not in arms)):
@@ -137,7 +137,7 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
                 sums = totals(scores, best, rivals)
                 bounds[rivals] = sums - now
                 if sums.max() > value:
-                    # of arms that are worth the same, the cheapest one
+                    # of tied arms, the cheapest
                     arm = int(rivals[np.lexsort((costs[rivals], -sums))[0]])
                     chosen, value = [*filled, arm], float(sums.max())
             more = _fractional(bounds, prices, left)
@@ -165,7 +165,7 @@ def top_by_average(scores: Scores, k: int) -> tuple[int, ...]:
 
 
 def affordable(costs: Floats, budget: float) -> int:
-    """Return how many of the cheapest arms a budget pays for.
+    """Return how many arms, cheapest first, a budget pays for.
 
     >>> affordable(np.array([0.3, 0.1, 0.2]), budget=0.3)
     2
@@ -174,18 +174,18 @@ def affordable(costs: Floats, budget: float) -> int:
 
 
 def sample_error(n: int, k: int, n_arms: int, delta: float, factor: float = GREEDY) -> float:
-    """Return the eps with F(S) >= factor * OPT - eps, for S chosen on n questions and OPT on new ones.
+    """Return the eps with F(S) >= factor * OPT - eps on new questions, for S chosen on n questions.
 
-    Hoeffding: F on n questions is wrong by e or more, in one direction, with probability
-    exp(-2 n e^2). A union bound over the at most n_arms^k sets that could be chosen, and over
-    the best one, gives 2 n_arms^k exp(-2 n e^2) = delta. Otherwise
+    Hoeffding: F on n questions is off by e or more, in one direction, with probability
+    exp(-2 n e^2). A union bound over the at most n_arms^k possible choices, and over the
+    best set, gives 2 n_arms^k exp(-2 n e^2) = delta. Otherwise
     F(S) >= F_n(S) - e >= factor * F_n(best) - e >= factor * OPT - (1 + factor) e.
 
     Args:
-        n: Questions that the portfolio was chosen on, from the distribution of new ones.
+        n: Questions that the portfolio was chosen on, from the distribution of new questions.
         k: Number of arms; under a budget, `affordable`.
         n_arms: Number of candidates.
-        delta: Probability that the bound does not hold, in (0, 1).
+        delta: Probability that the bound fails, in (0, 1).
         factor: Guarantee of the algorithm.
 
     >>> round(sample_error(sample_size(0.1, k=5, n_arms=360, delta=0.05), k=5, n_arms=360, delta=0.05), 4)
@@ -210,13 +210,13 @@ def _portfolio(scores: Scores, arms: Sequence[int], guarantee: float) -> Portfol
 
 
 def _densest(scores: Scores, best: Scores, bounds: Floats, prices: Floats) -> int:
-    """Return the arm with the largest gain per price, the first of those that tie.
+    """Return the arm with the largest gain per price; of tied arms the first.
 
     Args:
         scores: Shape (n_arms, n_questions).
-        best: Largest scores of the arms before it, shape (n_questions,).
-        bounds: Upper bounds of the gains, shape (n_arms,); minus infinity excludes an arm. Those of evaluated
-            arms become their gains, which only fall when `best` rises.
+        best: Coverage of the arms picked before, shape (n_questions,).
+        bounds: Upper bounds of the gains, shape (n_arms,); minus infinity excludes an arm. The bounds of
+            evaluated arms are replaced by their gains, which only fall when `best` rises.
         prices: Positive, shape (n_arms,).
     """
     densest, largest, now = -1, -np.inf, total(best)
@@ -230,7 +230,7 @@ def _densest(scores: Scores, best: Scores, bounds: Floats, prices: Floats) -> in
 
 
 def _fractional(bounds: Floats, costs: Floats, left: float) -> float:
-    """Return the gain of the fractional relaxation within what is left of the budget."""
+    """Return the gain of the fractional relaxation within the remaining budget."""
     gaining = np.flatnonzero(bounds > 0.0)
     order = gaining[np.argsort(-bounds[gaining] / costs[gaining], kind="stable")]
     before = np.cumsum(costs[order]) - costs[order]

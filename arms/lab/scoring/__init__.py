@@ -1,4 +1,4 @@
-"""What rankings and answers are worth."""
+"""Scores of rankings and answers, in [0, 1]."""
 
 from . import correctness, scorers
 from .correctness import AnswerCorrectness, Equivalence

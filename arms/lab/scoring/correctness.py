@@ -1,17 +1,17 @@
-"""Answer correctness: the claims that an answer shares with a right one, and the similarity of both.
+"""Answer correctness: the F1 of the claims of an answer and of a right answer, and their similarity.
 
     answer, reference --LLM--> their claims --LLM--> TP, FP, FN --> F1 of claims --.
                       --embed--> cosine -------------------------------------------+--> value in [0, 1]
 
-It needs a model that writes structured output. Text that cannot be read is prompted for
-again; after that, the score is unknown.
+It needs a model that writes structured output. After unreadable text the model is prompted again; when all
+attempts are unreadable, the score is unknown.
 
     ArmError
     `-- UnreadableError
-        `-- CorrectnessError  no attempt gave claims, or their classes
+        `-- CorrectnessError  all attempts to get claims, or their classes, were unreadable
 
-Answer equivalence (BEM) is a classifier that was trained on human judgements: exact match and F1 count
-words; a BERT classifies whether an answer is equivalent to the right one, given the question.
+Answer equivalence (BEM) is a BERT classifier that was trained on human judgements of whether an answer is
+equivalent to the right answer, given the question; exact match and F1 only count words.
 """
 
 import math
@@ -34,7 +34,7 @@ MODEL_TOKENS = 512
 """Most tokens of a case."""
 
 EQUIVALENT = 1
-"""Class of equivalent answers; 0 is the other."""
+"""Class of equivalent answers; class 0 is different answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ class AnswerCase:
 class Equivalence:
     """A transformers classifier with two classes; thread-safe.
 
-    It reads answer, reference and question in this order, with separators. If they are too
-    long, the longer of the answer and of the other two is truncated.
+    It reads answer, reference and question in this order, with separators. A case that is too long loses
+    tokens of the answer or of reference and question, whichever is longer.
 
     Args:
         model: A hub name, a folder, or `package:NAME/PATH`.
         batch_size: Cases that the model reads at once.
 
     Raises:
-        ModelNotFoundError: The model cannot be found, or does not have two classes.
+        ModelNotFoundError: The model cannot be found, or is not a classifier with two classes.
 
     Source: Bulian et al. 2022, Tomayto, Tomahto. Beyond Token-level Answer Equivalence for
     Question Answering Evaluation, arXiv:2202.07654.
@@ -92,11 +92,11 @@ class Equivalence:
         self._lock = threading.Lock()
 
     def __call__(self, question: str, answer: str, references: Sequence[str]) -> float:
-        """Return the highest probability that an answer is equivalent to a right one.
+        """Return the probability that an answer is equivalent to a reference, the largest over references.
 
         Raises:
             ArmError: A probability is not finite.
-            ValueError: There is no reference.
+            ValueError: `references` is empty.
         """
         if not references:
             raise ValueError(f"answer {answer!r} needs one or more references to be compared with")
@@ -127,7 +127,7 @@ class Equivalence:
         return probabilities
 
     def _pair(self, case: AnswerCase) -> tuple[str, str]:
-        """Return the answer, and reference and question with a separator between them."""
+        """Return the two texts of a case: the answer; reference and question with a separator."""
         answer, reference, question = (
             text.replace(self._separator, " ") for text in (case.answer, case.reference, case.question)
         )
@@ -156,10 +156,10 @@ EmbedTexts = Callable[[Sequence[str]], NDArray[np.float32]]
 """Texts -> one vector each, shape (n_texts, dim)."""
 
 MAX_TOKENS = 512
-"""Room for a list of claims or their classes: a truncated one cannot be read."""
+"""Most tokens of a list of claims or their classes; truncated text would be unreadable."""
 
 CACHED_REFERENCES = 4096
-"""References whose claims are cached, the most recently used ones."""
+"""References whose claims are cached, least recently used evicted first."""
 
 CLAIMS_SYSTEM = (
     "You break an answer into its claims. A claim is one short sentence that states one fact and can be "
@@ -181,7 +181,7 @@ CLASSES_FORM = 'Write only JSON with the names of the claims, such as {"TP": ["A
 
 
 class CorrectnessError(structured_output.UnreadableAnswerError):
-    """No attempt gave claims, or their classes."""
+    """All attempts to get claims, or their classes, were unreadable."""
 
     summary: ClassVar[str] = "the language model could not compare the answer with the right one"
 
@@ -205,10 +205,10 @@ class Correctness:
         claims_f1: F1 of the claims, in [0, 1].
         similarity: Cosine of the embedded texts, clipped to [0, 1].
         tp: Claims of the answer that the reference supports.
-        fp: Claims of the answer that it does not support.
-        fn: Claims of the reference that the answer does not have.
-        tokens: Tokens read and written, for all references and further attempts.
-        malformed: Texts that could not be read.
+        fp: Claims of the answer that the reference lacks.
+        fn: Claims of the reference that the answer lacks.
+        tokens: Tokens read and written, for all references and attempts.
+        malformed: Unreadable texts of the language model.
     """
 
     value: float
@@ -223,7 +223,7 @@ class Correctness:
 
 @dataclass(slots=True)
 class _Right:
-    """The claims of a reference; empty until they are known."""
+    """The claims of a reference, empty before the model has listed them."""
 
     claims: Claims = ()
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -236,7 +236,7 @@ class AnswerCorrectness:
         write: Prompts the language model.
         embed: Embeds the answer and the references.
         weights: Weights of claims and similarity; only their ratio counts.
-        retries: Further attempts after text that cannot be read.
+        retries: Further attempts after unreadable text.
 
     Raises:
         ValueError: The weights are negative, or both 0.
@@ -263,14 +263,14 @@ class AnswerCorrectness:
         self._lock = threading.Lock()
 
     def __call__(self, question: str, answer: str, references: Sequence[str]) -> Correctness:
-        """Compare an answer with each right one, and return the best comparison.
+        """Compare an answer with each reference, and return the best comparison.
 
-        An answer without claims has an F1 of 0, and a blank one a similarity of 0 too.
+        An answer without claims has an F1 of 0; a blank answer also has a similarity of 0.
 
         Raises:
-            CorrectnessError: No attempt gave claims, or their classes.
+            CorrectnessError: All attempts to get claims, or their classes, were unreadable.
             GeneratorError: The language model failed.
-            ValueError: There is no reference, or a blank one.
+            ValueError: `references` is empty, or contains a blank text.
         """
         if not references or not all(reference.strip() for reference in references):
             raise ValueError(f"references {list(references)} must be one or more texts, none of them blank")
@@ -294,7 +294,7 @@ class AnswerCorrectness:
         reference: str,
         similarity: float,
     ) -> Correctness:
-        """Compare an answer with one reference; the counts are cumulative."""
+        """Compare an answer with one reference; tokens and malformed texts are cumulative."""
         tp, fp, fn = _classes(caller, question, claims, self._right(caller, question, reference))
         f1 = claims_f1(tp, fp, fn)
         for_claims, for_similarity = self._weights
@@ -302,7 +302,7 @@ class AnswerCorrectness:
         return Correctness(value, f1, similarity, tp, fp, fn, caller.tokens, caller.malformed)
 
     def _right(self, caller: structured_output.StructuredCaller, question: str, reference: str) -> Claims:
-        """Return the claims of a reference, or the reference itself; other threads wait for the first."""
+        """Return the claims of a reference, or else the reference itself; one thread at a time asks."""
         key = question, reference
         with self._lock:
             right = self._known.setdefault(key, _Right())
@@ -316,7 +316,7 @@ class AnswerCorrectness:
 
 
 def claims_f1(tp: int, fp: int, fn: int) -> float:
-    """Return the F1 of claims, in [0, 1]; 0 without true positives.
+    """Return the F1 of claims, in [0, 1].
 
     >>> claims_f1(tp=2, fp=1, fn=1)
     0.6666666666666666
@@ -338,7 +338,7 @@ def cosines(vectors: NDArray[np.float32]) -> list[float]:
 
 
 def _claims(caller: structured_output.StructuredCaller, question: str, text: str) -> Claims:
-    """Return the claims of a text; none of a blank one."""
+    """Return the claims of a text; a blank text has none."""
     if not text.strip():
         return ()
     case = f"{quotation.tagged('question', question)}\n{quotation.tagged('answer', text)}"
@@ -352,7 +352,7 @@ def listed_claims(text: str) -> Claims:
     ('Vienna is a city.', 'Vienna is in Austria.')
 
     Raises:
-        ValueError: There is none.
+        ValueError: The text has no such list.
     """
     lists = list(structured_output.json_values(text, "["))
     if not any(
@@ -367,7 +367,7 @@ def listed_claims(text: str) -> Claims:
 def _classes(
     caller: structured_output.StructuredCaller, question: str, claims: Claims, right: Claims
 ) -> tuple[int, int, int]:
-    """Return the numbers of TP, FP and FN; without claims the model is not prompted."""
+    """Return the numbers of TP, FP and FN; an answer without claims needs no prompt."""
     if not claims:
         return 0, 0, len(right)
     ours = {f"A{number}": claim for number, claim in enumerate(claims, start=1)}

@@ -2,10 +2,10 @@
 
     RetrievalScorer  a measure of ir-measures against the supporting passages: `R@4`, `nDCG@4`, `RR@4`
     AnswerScorer     the language model answers, a metric compares with the right answers
-    ContainsScorer   whether the passages contain a right answer, without a language model
-    JudgeScorer      the language model grades the passages, without labels
+    ContainsScorer   whether the passages contain a right answer; needs no language model
+    JudgeScorer      the language model grades the passages; needs no labels
 
-A scorer runs once on the distinct rankings of a question, as few of hundreds of arms differ.
+A scorer runs once per question on its distinct rankings: of hundreds of arms most give the same.
 """
 
 import math
@@ -23,7 +23,7 @@ Ranking = tuple[Passage, ...]
 """Passages, best first."""
 
 Metric = Callable[[str, Sequence[str]], float]
-"""An answer and the right ones -> a number in [0, 1]."""
+"""An answer and the right answers -> a number in [0, 1]."""
 
 
 class ScoringError(ValueError):
@@ -36,7 +36,7 @@ class Score:
 
     Attributes:
         value: In [0, 1]; NaN if unknown.
-        problem: Why it is unknown; empty otherwise.
+        problem: Why it is unknown.
     """
 
     value: float
@@ -52,12 +52,12 @@ class Checks(Protocol):
 
 
 class Scorer(Checks, Protocol):
-    """Scores rankings; for one thread.
+    """Scores rankings; not thread-safe.
 
     Attributes:
         measure: Name of the measure, such as `R@4`.
-        k: Passages that are read.
-        identity: Further facts that the scores depend on.
+        k: Passages of a ranking that are scored.
+        identity: Further settings that the scores depend on.
     """
 
     measure: str
@@ -65,7 +65,7 @@ class Scorer(Checks, Protocol):
     identity: Mapping[str, str | int]
 
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
-        """Return a score for each of the distinct rankings."""
+        """Return the score of each ranking; the rankings are distinct."""
         ...
 
 
@@ -73,11 +73,11 @@ class RetrievalScorer(Scorer):
     """Scores by the ranks of the supporting passages.
 
     Args:
-        measure: In the notation of ir-measures.
-        k: Cutoff of a measure without one.
+        measure: The measure, in the notation of ir-measures.
+        k: Cutoff for a measure whose name has none.
 
     Raises:
-        ScoringError: There is no such measure, or it can leave [0, 1].
+        ScoringError: The measure is unknown, or can leave [0, 1].
 
     >>> fox, bee = Passage("fox", "", "Red."), Passage("bee", "", "Busy.")
     >>> RetrievalScorer("R@1").score(Question("q", "Who?", gold_ids=("bee",)), [(fox, bee), (bee,)])
@@ -121,7 +121,7 @@ class RetrievalScorer(Scorer):
         return [Score(value) for value in self._values(question.gold_ids, ids)]
 
     def _values(self, gold: Sequence[str], rankings: Sequence[Sequence[str]]) -> list[float]:
-        """Measure each ranking, as the run of a query of its own."""
+        """Measure each ranking, as a separate query of a run."""
         import ir_measures
 
         numbers = [str(number) for number in range(len(rankings))]
@@ -140,10 +140,10 @@ class AnswerScorer(Scorer):
 
     Args:
         name: Name of the metric.
-        metric: Compares the answer with the right ones.
+        metric: Compares the answer with the right answers.
         write: Prompts the language model.
-        k: Passages to read.
-        word_budget: Most words of them.
+        k: Passages that the language model reads.
+        word_budget: Most words of these passages.
         max_tokens: Most tokens of the answer.
         at_once: Rankings that are answered concurrently.
     """
@@ -174,7 +174,7 @@ class AnswerScorer(Scorer):
         _check_answers(questions, self.measure)
 
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
-        """Answer from each ranking, and compare; unknown if the language model fails."""
+        """Answer from each ranking, and compare; a score is unknown if the language model fails."""
 
         def score(ranking: Ranking) -> float:
             messages = prompts.answer_prompt(
@@ -187,11 +187,11 @@ class AnswerScorer(Scorer):
 
 
 class ContainsScorer(Scorer):
-    """Scores 1 where the passages contain a right answer, else 0: it needs no supporting passages.
+    """Scores 1 if the passages contain a right answer, else 0; supporting passages need not be known.
 
     Args:
         contains: Compares the text of the passages with the right answers.
-        k: Passages to read.
+        k: Passages of a ranking that are read.
     """
 
     measure = "contains"
@@ -217,8 +217,8 @@ class JudgeScorer(Scorer):
 
     Args:
         write: Prompts the language model.
-        k: Passages to read.
-        word_budget: Most words of them.
+        k: Passages that the judge reads.
+        word_budget: Most words of these passages.
         at_once: Rankings that are judged concurrently.
     """
 
@@ -234,7 +234,7 @@ class JudgeScorer(Scorer):
         """Accept any question."""
 
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
-        """Grade each ranking; unknown if the judge gives no grade."""
+        """Grade each ranking; a score is unknown if the judge gives no grade."""
 
         def score(ranking: Ranking) -> float:
             return judge.grade(
@@ -260,10 +260,11 @@ def check_gold(question: Question, corpus: Corpus) -> None:
 
 
 def check_questions(questions: Sequence[Question], scorer: Checks, corpus: Corpus) -> None:
-    """Check questions before any work is done.
+    """Check questions before a job starts.
 
     Raises:
-        ScoringError: No passage, no question, a duplicate id, or a question that the scorer refuses.
+        ScoringError: The corpus or the questions are empty, an id occurs twice, or the scorer refuses a
+            question.
     """
     if not len(corpus):
         raise ScoringError(f"corpus {corpus.name!r} has no passages")

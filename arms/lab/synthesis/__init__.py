@@ -1,4 +1,4 @@
-"""Questions that are made from a corpus, with the passages that answer them."""
+"""Generate questions from a corpus, with the passages that answer them."""
 
 from .extraction import Extraction
 from .job import PROMPTED, STYLES, Made, Maker, SynthesisError, synthesize

@@ -1,13 +1,13 @@
-"""Questions made from passages by rules, without a language model.
+"""Generate questions from passages by rules, without a language model.
 
-The corpus is read once for how rare its words are and which titles it has, at most a sample of it.
-A passage gives at most one question of each style; which of them are kept is up to the caller. Some are
-written as people type: in small letters, without a question mark.
+Word frequencies and titles are read once from the corpus, or from a sample of it. A passage gives at most
+one question of each style; the caller selects among them. Some are written as people type: in lower case,
+without a question mark.
 
-People do not know the words of the passage that answers them. Word for word, a question made from a
-passage is found by its words alone, and an arm that compares words looks better than it is. So some
-words are replaced by common synonyms, rare ones are left out, what is asked for is called by its kind,
-and a long question is cut.
+People do not know the words of the passage that answers them. A question in the passage's own words is easy
+to match, so that a lexical arm looks better than it is. Therefore some words are replaced by common
+synonyms, rare words are left out, question words are replaced by the kind of thing asked for, and long
+questions are cut.
 
 Source: Furnas et al. 1987, The vocabulary problem in human-system communication, Communications of the
 ACM 30(11): two people name the same thing by the same word in fewer than one case in five.
@@ -38,7 +38,7 @@ NAMED = (
     "{title} {phrase}",
     "What does {title} have to do with {phrase}?",
 )
-"""Forms of a question of a title and a phrase."""
+"""Templates of a question with a title and a phrase of the passage."""
 
 ASKED = (
     "what is the {attribute} of {title}",
@@ -46,7 +46,7 @@ ASKED = (
     "{title} {attribute}",
     "what is known about the {attribute} of {title}",
 )
-"""Forms of a question of what a passage is about, which it may name in other words or not at all."""
+"""Templates of a question about an attribute, which the passage may put in other words or leave out."""
 
 OF_THING = (
     *("meaning", "definition", "history", "origin", "purpose", "location", "size", "cost", "capital"),
@@ -54,20 +54,20 @@ OF_THING = (
     *("population", "theme", "headquarters", "opening date", "height", "cause", "effect", "example"),
     *("importance", "members", "leader"),
 )
-"""What people want to know of a thing."""
+"""Attributes of a thing that people ask for."""
 
 OF_PERSON = (
     *("occupation", "profession", "nationality", "birthplace", "date of birth", "age", "spouse", "parents"),
     *("career", "education", "religion", "cause of death", "hometown", "claim to fame", "role", "party"),
 )
-"""What people want to know of a person."""
+"""Attributes of a person that people ask for."""
 
 ALIKE = (
     "What is the difference between {one} and {other}?",
     "Are both {one} and {other} {kind}?",
     "Which {noun} is {what}, {one} or {other}?",
 )
-"""Forms of a question of two passages."""
+"""Templates of a question about two passages."""
 
 
 OTHERWISE = 0.7
@@ -77,10 +77,10 @@ FORGOTTEN = 0.5
 """Chance that a rare word is left out."""
 
 FILLED = 0.7
-"""Chance that a question word is replaced by the kind of what is asked for."""
+"""Chance that a question word is replaced by the kind of thing asked for."""
 
 SHORTEST, LONGEST = 7, 12
-"""A question is cut to a length between these, in words."""
+"""Range, in words, of the length to which a question is cut."""
 
 SYNONYMS = {
     word: other
@@ -149,7 +149,7 @@ SYNONYMS = {
     )
     for word, other in ((left, right), (right, left))
 }
-"""Common words for each other; a phrase is only put in, never replaced."""
+"""Synonyms by word; phrases of two words occur only as replacements."""
 
 KINDS = {
     "Who": ("Which person", "What is the name of the person who"),
@@ -166,7 +166,7 @@ _LAST = frozenset(
 def reworded(
     question: str, is_rare: Callable[[str], bool], rng: np.random.Generator, *, cut: bool = True
 ) -> str:
-    """Return a question in other words; names, which have capital letters, stay as they are.
+    """Return a question in other words; capitalised words, which are names, are kept.
 
     >>> reworded("When was Faust published?", lambda _: False, np.random.default_rng(1))
     'On what date was Faust released?'
@@ -188,7 +188,7 @@ def reworded(
 
 
 def _other(word: str, is_rare: Callable[[str], bool], rng: np.random.Generator) -> str:
-    """Return a word, a synonym of it, or nothing."""
+    """Return a word, a synonym of it, or an empty text."""
     bare = word.rstrip(",;:")
     if not bare.islower() or bare in ENGLISH or not bare.isalpha():
         return word
@@ -200,19 +200,19 @@ def _other(word: str, is_rare: Callable[[str], bool], rng: np.random.Generator) 
 _WORD = re.compile(r"\w+")
 
 VERSION = "1"
-"""Part of the identity of questions; raised when the rules change."""
+"""Version of the rules, part of the identity of questions."""
 
 SAMPLED = 100_000
-"""Most passages that are read for words and titles."""
+"""Most passages that are read for word frequencies and titles."""
 
 RARE = 0.002
 """Share of the passages below which a word is rare."""
 
 TYPED = 0.3
-"""Share of questions that are written as people type."""
+"""Share of questions that are written in lower case, without a question mark."""
 
 NAMED_FIRST = 0.7
-"""Share of the questions of a statement for which one that names the title is looked for first."""
+"""Chance that a question is taken from the statements that name the title, if there are any."""
 
 _PERSON = frozenset({"he", "she", "his", "her", "him", "born"})
 
@@ -222,8 +222,8 @@ class Extraction:
 
     Args:
         corpus: The passages.
-        styles: Styles, of `STYLES`.
-        seed: Seed that chooses among sentences, phrases and forms.
+        styles: Names from `STYLES`.
+        seed: Seed of the choices among sentences, phrases and templates.
         progress: Progress callback of reading the corpus.
     """
 
@@ -253,7 +253,7 @@ class Extraction:
             self._find_alike()
 
     def make(self, positions: Sequence[int]) -> list[list[Made]]:
-        """Return the questions that each passage gives, at most one of each style."""
+        """Return the questions of each passage, at most one of each style."""
         makers = {
             "keywords": self._keywords,
             "title": self._title,
@@ -272,7 +272,7 @@ class Extraction:
         return questions
 
     def linked(self, passage: Passage) -> Iterator[tuple[str, Passage]]:
-        """Yield the names in a passage that are titles of others, and the first passage of each."""
+        """Yield each name in a passage that is the title of another, and the first passage of that title."""
         passage_names = set(entities.title_names(_name(passage)))
         for name in dict.fromkeys(self._dictionary.find(passage.text)):
             title = self._names[name]
@@ -281,7 +281,7 @@ class Extraction:
                 yield name, self._corpus.passages([self._titles[title]])[0]
 
     def _keywords(self, passage: Passage, rng: np.random.Generator) -> Made | None:
-        """Return some of the rarest words of the passage, and sometimes of its title."""
+        """Return a search by some salient words of the passage, sometimes with its title."""
         weights = self._salience(passage.text)
         if len(weights) < 3:
             return None
@@ -293,7 +293,7 @@ class Extraction:
         return Made(" ".join([*title, *ordered]), (passage.id,), "keywords")
 
     def _title(self, passage: Passage, rng: np.random.Generator) -> Made | None:
-        """Return a question form around the title, with a salient phrase where others have the title."""
+        """Return a question about the title, with a salient phrase if other passages have the same title."""
         title = _name(passage)
         if not title:
             return None
@@ -307,7 +307,7 @@ class Extraction:
         return Made(text, (passage.id,), "title")
 
     def _cloze(self, passage: Passage, rng: np.random.Generator) -> Made | None:
-        """Return a sentence of the passage as a question for a name, date or number in it."""
+        """Return a question for a name, date or number in a sentence of the passage."""
         pair = self._asked(passage, _name(passage), rng)
         return (
             None
@@ -316,7 +316,7 @@ class Extraction:
         )
 
     def _asked(self, passage: Passage, name: str, rng: np.random.Generator) -> tuple[str, str] | None:
-        """Return a question of a passage with a name for its subject, and the answer."""
+        """Return a question about a passage that calls its subject by `name`, and the answer."""
         person = _is_person(passage.text)
         stated = english.sentences(passage.text)
         named = [about(statement, name) for statement in stated]
@@ -336,7 +336,7 @@ class Extraction:
         return None
 
     def _link(self, passage: Passage, rng: np.random.Generator) -> Made | None:
-        """Return a question that needs this passage and one whose title it mentions."""
+        """Return a question that needs this passage and another, whose title it mentions."""
         others = list(self.linked(passage))
         for at in rng.permutation(len(others)).tolist()[:4]:
             name, other = others[at]
@@ -351,7 +351,7 @@ class Extraction:
     def _described(
         self, passage: Passage, name: str, other: Passage, rng: np.random.Generator
     ) -> tuple[str, str] | None:
-        """Ask for something that the passage states of another, which is described in place of its name."""
+        """Ask for a fact of the passage about another passage, which is described instead of named."""
         what = english.definition(other.text)
         if what is None:
             return None
@@ -381,7 +381,7 @@ class Extraction:
     def _through(
         self, passage: Passage, name: str, other: Passage, rng: np.random.Generator
     ) -> tuple[str, str] | None:
-        """Ask for something that the other passage states, with the passage's title in place of its own."""
+        """Ask for a fact of the other passage, called by its kind and this passage's title."""
         what, title = english.definition(other.text), _name(passage)
         if what is None or not title:
             return None
@@ -395,7 +395,7 @@ class Extraction:
         return None
 
     def _compare(self, passage: Passage, rng: np.random.Generator) -> Made | None:
-        """Return a question of this passage and another about the same kind of thing."""
+        """Return a question that compares this passage with another about the same kind of thing."""
         what = english.definition(passage.text)
         if what is None or not passage.title:
             return None
@@ -425,7 +425,7 @@ class Extraction:
         return Made(text, gold, "compare", answers)
 
     def _find_alike(self) -> None:
-        """Sort a sample of the passages by the kind of thing that they are about."""
+        """Group a sample of the passages by the kind of thing that they are about."""
         firsts = list(self._titles.values())
         drawn = self._rng("alike").permutation(len(firsts))[:5000].tolist()
         for passage in self._corpus.passages(firsts[at] for at in drawn):
@@ -434,7 +434,7 @@ class Extraction:
                 self._alike[what.noun].append((passage, what))
 
     def _salience(self, text: str) -> dict[str, float]:
-        """Return the weight of each word of a text: how often it is there, and how rare in the corpus."""
+        """Return the weight of each word of a text: its count, at most 3, times its rarity in the corpus."""
         counted = Counter(word for word in words(text, "english") if len(word) > 2 and not word.isdecimal())
         return {
             word: min(n, 3) * float(np.log((1 + self._n) / (0.5 + self._counts.get(word, 0))))
@@ -442,7 +442,7 @@ class Extraction:
         }
 
     def _phrase(self, passage: Passage, rng: np.random.Generator) -> str | None:
-        """Return a salient word of a passage that its title lacks, or two that follow each other."""
+        """Return a salient word of a passage that its title lacks, or two consecutive ones."""
         title_words = set(words(passage.title))
         weights = {word: w for word, w in self._salience(passage.text).items() if word not in title_words}
         best = sorted(weights, key=lambda word: (-weights[word], word))[:6]
@@ -454,7 +454,7 @@ class Extraction:
         return f"{word} {after}" if after and rng.random() < 0.6 else word
 
     def _is_rare(self, word: str) -> bool:
-        """Return whether so few passages have a word that few people would think of it."""
+        """Return whether the share of passages with a word is below `RARE`."""
         return self._counts.get(word, 0) < RARE * self._n
 
     def _rng(self, name: str) -> np.random.Generator:
@@ -470,12 +470,12 @@ def _read(corpus: Corpus, positions: NDArray[np.intp]) -> Iterator[tuple[int, Pa
 
 
 def _name(passage: Passage) -> str:
-    """Return the title of a passage, as a question names it: that of the page, without that of a section."""
+    """Return the title of a passage's page: the part before ` - `, without the section."""
     return passage.title.partition(" - ")[0].strip(" -")
 
 
 def _ask_about(passage: Passage, name: str, rng: np.random.Generator) -> str:
-    """Return a question of what a passage is about, by a name for it."""
+    """Return a question for an attribute of a passage's subject, called by `name`."""
     attributes = OF_PERSON if _is_person(passage.text) else OF_THING
     attribute = attributes[int(rng.integers(len(attributes)))]
     form = "what is {title}" if rng.random() < 0.1 else ASKED[int(rng.integers(len(ASKED)))]
@@ -495,7 +495,7 @@ def _year(text: str) -> str | None:
 
 
 def _find_name(name: str, sentence: str) -> tuple[int, int] | None:
-    """Return where a normalised name begins and ends in a sentence; None where it is not.
+    """Return the start and end of a normalised name in a sentence, if it occurs.
 
     >>> _find_name("if castle", "He left the If-Castle.")
     (12, 21)
@@ -510,7 +510,7 @@ def _find_name(name: str, sentence: str) -> tuple[int, int] | None:
 
 
 def _without_subject(passage: Passage) -> str:
-    """Return the sentences of a passage that begin with its title, as `It`, or with a pronoun."""
+    """Return the sentences about the subject of a passage, with a pronoun in place of its title."""
     questions = []
     for sentence in english.sentences(passage.text):
         for name in entities.title_names(passage.title):
@@ -525,7 +525,7 @@ def _without_subject(passage: Passage) -> str:
 
 
 def _typed(made: Made, rng: np.random.Generator) -> Made:
-    """Return some questions in small letters and without their last mark, as people type."""
+    """Return a question as it is or, with the chance `TYPED`, in lower case without question mark."""
     if rng.random() >= TYPED:
         return made
     return replace(made, question=made.question.lower().rstrip("?"))

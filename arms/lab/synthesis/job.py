@@ -1,7 +1,7 @@
-"""Questions made from passages: what one is, which are kept, and the job that makes them.
+"""The job that makes questions from passages, and selects which to keep.
 
-The job takes a block of passages at a time, and resumes after an interruption. No two kept questions
-are alike, and each style has its share.
+It works block by block and resumes after an interruption. Near-duplicates are left out, and each style gets
+its share.
 
     passages in random order -> maker -> <output>.blocks -> selection
 """
@@ -51,8 +51,8 @@ class Made:
     Attributes:
         question: The text.
         gold_ids: Ids of the passages that it was made from.
-        style: How it was made.
-        answers: Right answers, where the passages give them.
+        style: Name from `STYLES` or `PROMPTED`.
+        answers: Right answers, if the passages give them.
     """
 
     question: str
@@ -77,12 +77,12 @@ class Made:
 
 
 class Maker(Protocol):
-    """Makes questions from passages; thread-safe and deterministic where its model is.
+    """Makes questions from passages; thread-safe, and deterministic if its model is.
 
     Attributes:
         identity: Identity of the questions.
-        styles: The styles that it makes.
-        step: Passages between two checkpoints.
+        styles: Styles of the questions.
+        step: Passages per block.
     """
 
     identity: Mapping[str, str]
@@ -90,7 +90,7 @@ class Maker(Protocol):
     step: int
 
     def make(self, positions: Sequence[int]) -> list[list[Made]]:
-        """Return the questions made from each of these passages of the corpus; may be none.
+        """Return the questions made from each of these passages of the corpus.
 
         Raises:
             GeneratorError: The language model failed.
@@ -99,19 +99,19 @@ class Maker(Protocol):
 
 
 ALIKE = 0.8
-"""Jaccard similarity of the content words from which two questions count as one."""
+"""Jaccard similarity of content words from which two questions are near-duplicates."""
 
 
 class KeptQuestions:
-    """The questions that are kept, at first one a passage.
+    """A selection of questions by style, at first one per passage.
 
     Args:
-        n: How many to keep.
+        n: Number of questions to keep.
         shares: Weight of each style, positive.
 
     Attributes:
-        kept: In the order in which they were added.
-        duplicates: Questions that were left out as alike to another.
+        kept: The kept questions, in the order in which they were added.
+        duplicates: Number of near-duplicates that were left out.
     """
 
     def __init__(self, n: int, shares: Mapping[str, float]) -> None:
@@ -127,11 +127,11 @@ class KeptQuestions:
 
     @property
     def complete(self) -> bool:
-        """Whether as many are kept as were asked for."""
+        """Whether `n` questions are kept."""
         return len(self.kept) >= self._n
 
     def add(self, candidates: Sequence[Made]) -> None:
-        """Keep the question of a passage whose style lacks most of its share; save the others."""
+        """Keep the question of a passage whose style is furthest below its share; save the others."""
         left = sorted(candidates, key=self._missing, reverse=True)
         while left and not self.complete:
             if self._missing(left[0]) <= 0.0 or self._keep(left.pop(0)):
@@ -139,7 +139,7 @@ class KeptQuestions:
         self._spare += left
 
     def fill(self) -> None:
-        """Keep saved questions until there are enough, of the style that lacks most first."""
+        """Keep saved questions until complete, each time of the style that is furthest below its share."""
         waiting: defaultdict[str, list[Made]] = defaultdict(list)
         for made in reversed(self._spare):
             waiting[made.style].append(made)
@@ -151,12 +151,12 @@ class KeptQuestions:
                 del waiting[style]
 
     def _missing(self, made: Made) -> float:
-        """Return the part of the share of a style that is still missing."""
+        """Return the fraction of the share of a question's style that is still missing."""
         due = self._due[made.style]
         return (due - self._counts[made.style]) / due
 
     def _keep(self, made: Made) -> bool:
-        """Keep a question unless one like it is kept."""
+        """Keep a question, or count it as a near-duplicate; return whether it is kept."""
         content = frozenset(words(made.question, "english"))
         if not content or self._alike(content):
             self.duplicates += 1
@@ -178,7 +178,7 @@ class KeptQuestions:
 
 
 PATIENCE = 4
-"""Passages for each question that is asked for, after which the shares of the styles no longer bind."""
+"""Passages per requested question, after which saved questions are kept whatever their style."""
 
 
 def synthesize(
@@ -190,22 +190,22 @@ def synthesize(
     seed: int,
     progress: Progress,
 ) -> KeptQuestions:
-    """Make questions from passages in random order until there are enough, and write them to a file.
+    """Make n questions from passages in random order, and write them to a file.
 
-    Several corpora are read in turn, whatever their sizes: which one will be asked about is not known.
+    Passages of different corpora alternate, whatever the sizes of the corpora: future traffic is unknown.
 
     Args:
         corpus: The passages.
         maker: Makes questions from passages.
-        output: The file of JSON lines; `<output>.blocks` holds finished blocks until it is written.
-        n: How many to make.
+        output: The file of JSON lines; until it is written, finished blocks are in `<output>.blocks`.
+        n: Number of questions.
         shares: Weight of each style.
         seed: Seed that shuffles the passages.
         progress: Progress callback.
 
     Raises:
-        SynthesisError: No passage gave a question.
-        JobError: The blocks are of other settings, or another process is working on them.
+        SynthesisError: The passages gave no question.
+        JobError: The blocks are from other settings, or another process is working on them.
         GeneratorError: The language model failed; finished blocks are kept.
     """
     order = shuffled(corpus, seed)
@@ -248,7 +248,7 @@ def synthesize(
 
 
 def shuffled(corpus: Corpus, seed: int) -> NDArray[np.intp]:
-    """Return all positions in random order, those of several corpora in turn, shape (n_passages,)."""
+    """Return all positions in random order, alternating between corpora, shape (n_passages,)."""
     rng = np.random.default_rng(seed)
     parts = [rng.permutation(len(part)) + corpus.start(prefix) for prefix, part in corpus.parts.items()]
     turns = np.concatenate([np.arange(len(part)) for part in parts])
@@ -256,6 +256,6 @@ def shuffled(corpus: Corpus, seed: int) -> NDArray[np.intp]:
 
 
 def _made(document: dict[str, Any]) -> Made:
-    """Return a question of a block."""
+    """Return the question that a document of a block describes."""
     gold, answers = tuple(document["gold_ids"]), tuple(document["answers"])
     return Made(document["question"], gold, document["type"], answers)

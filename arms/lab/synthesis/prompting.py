@@ -1,7 +1,7 @@
-"""Questions that a language model writes from passages, and answers again before they count.
+"""Questions that a language model writes from passages, kept if they pass a round trip.
 
-The round trip: the model answers the question from its passages, without its own first answer, and both
-answers must agree. A question that speaks of the passage, or whose answer stands in it, is left out.
+The round trip: the model answers its question from the passages, without seeing its first answer, and both
+answers must agree. A question that mentions "the passage", or contains its answer, is left out.
 """
 
 import hashlib
@@ -36,10 +36,10 @@ WORD_BUDGET = 300
 MAX_TOKENS = 160
 
 AGREES = 0.5
-"""Share of the words of the shorter answer that the other one must have."""
+"""Share of the words of the shorter answer that the other answer must contain."""
 
 TOKENS_PER_WORD = 1.4
-"""Characters per token in English text, for the estimate of the cost."""
+"""Tokens per word of English text, for the estimate of the cost."""
 
 _OF_PASSAGE = re.compile(
     r"\b(?:the|this|these|both|first|second|given)\s+(?:passages?|texts?|articles?|paragraphs?|excerpts?|snippets?)\b"
@@ -49,7 +49,7 @@ _OF_PASSAGE = re.compile(
 
 
 class WrittenQuestion(BaseModel):
-    """What the model writes."""
+    """A question and its answer, as the model writes them."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -58,15 +58,15 @@ class WrittenQuestion(BaseModel):
 
 
 class Prompting:
-    """Makes one question from a passage, its styles in turn.
+    """Makes one question per passage; styles rotate by position.
 
     Args:
         corpus: The passages.
         write: Prompts the language model.
-        styles: Styles, of `PROMPTED`.
+        styles: Names from `PROMPTED`.
         extraction: Finds the titles that a passage mentions.
         model: Digest of the language model's specification.
-        at_once: Prompts in flight.
+        at_once: Concurrent prompts.
     """
 
     step = 16
@@ -86,9 +86,9 @@ class Prompting:
         self._corpus, self._write, self._extraction, self._at_once = corpus, write, extraction, at_once
 
     def make(self, positions: Sequence[int]) -> list[list[Made]]:
-        """Return the question that the model writes from each passage, if it stands the round trip."""
+        """Return the question that the model writes from each passage, if it passes the round trip."""
         passages = self._corpus.passages(positions)
-        # by position: the same style in whichever block a passage is
+        # by position: a passage has the same style in any block
         styles = [self.styles[position % len(self.styles)] for position in positions]
         with ThreadPoolExecutor(self._at_once) as pool:
             return [[made] if made else [] for made in pool.map(self._of_passage, passages, styles)]
@@ -120,7 +120,7 @@ class Prompting:
         return Made(question, tuple(source.id for source in passages), style, answers)
 
     def _answered(self, question: str, answer: str, passages: Sequence[Passage], style: str) -> bool:
-        """Return whether the model answers the question with the same; a search has no answer."""
+        """Return whether the model's answer agrees with its first; keywords are exempt, having no answer."""
         if style == "keywords":
             return True
         prompt = prompts.Writing(prompts.Form.SHORT, WORD_BUDGET, 32).prompt(question, passages)
@@ -129,7 +129,7 @@ class Prompting:
 
 
 def usable(question: str, answer: str, passages: Sequence[Passage], style: str) -> bool:
-    """Return whether a question speaks of the subject, not of the passage, and does not hold its answer.
+    """Return whether a question shares words with each passage, and avoids "the passage" and its answer.
 
     >>> usable("What does the passage say?", "much", [Passage("1", "", "It says much.")], "natural")
     False
@@ -153,10 +153,10 @@ def agrees(one: str, other: str) -> bool:
 
 
 def estimated_tokens(corpus: Corpus, styles: Sequence[str], n: int) -> tuple[int, int, int]:
-    """Return the calls of the model, and the tokens that it reads and writes, for `n` questions.
+    """Estimate the calls of the model, and the tokens that it reads and writes, for `n` questions.
 
-    From the lengths of 200 passages; as if every question stood the round trip. Attempts that fail, of which
-    a small model has as many again, cost in proportion.
+    Extrapolated from the lengths of 200 passages, as if every question passed the round trip. Failed attempts
+    cost in proportion; with a small model about half of all fail.
     """
     at = np.linspace(0, len(corpus) - 1, min(len(corpus), 200)).round().astype(int).tolist()
     lengths = [count_words(passage.text) for passage in corpus.passages(at)]

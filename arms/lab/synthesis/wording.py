@@ -1,13 +1,11 @@
-"""Statements made into questions: what was stated is asked for.
+"""Turn statements into questions for a name, date or number in them.
 
-The rules are those of an English sentence with its subject before its verb: an auxiliary verb moves to
-the front, a past tense takes `did`. A sentence without a verb that is recognised gives no question.
+The rules are for English sentences with the subject before the verb: an auxiliary verb moves to the front, a
+past tense takes `did`. Regular expressions find sentences, names, dates, verbs and the definition in a first
+sentence; a sentence that matches none is skipped.
 
 Source: Heilman and Smith 2010, Good question! Statistical ranking for question generation, whose rules
 transform a parse; here patterns of words stand in for it.
-
-Sentences, the names and dates in them, and what a first sentence defines are found by patterns, too: a
-sentence that fits none of them is left out.
 """
 
 import re
@@ -55,8 +53,8 @@ class NamedSpan:
     """A name, date or number in a sentence.
 
     Attributes:
-        start: Where it begins.
-        end: Where it ends.
+        start: First character.
+        end: Character after the last.
         kind: `name`, `date` or `number`.
     """
 
@@ -67,10 +65,10 @@ class NamedSpan:
 
 @dataclass(frozen=True, slots=True)
 class SubjectDefinition:
-    """What a passage says its subject is.
+    """The definition of a passage's subject in its first sentence.
 
     Attributes:
-        what: The rest of the sentence, with its article: `an American film of 2006 about baseball`.
+        what: The predicate, with its article: `an American film of 2006 about baseball`.
         kind: The noun phrase at its start: `American film`.
     """
 
@@ -84,7 +82,7 @@ class SubjectDefinition:
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of a text, without what stands in brackets.
+    """Return the sentences of a text; text in brackets is removed.
 
     >>> sentences("Mr. Smith (a judge) left. He went to St. Ives.")
     ['Mr. Smith left.', 'He went to St. Ives.']
@@ -102,7 +100,7 @@ def sentences(text: str) -> list[str]:
 def spans(sentence: str) -> list[NamedSpan]:
     """Return the names, dates and numbers of a sentence, in order.
 
-    A capital letter at the start of the sentence makes no name of one word.
+    A single capitalised word at the start of the sentence is not taken for a name.
 
     >>> [(sentence[s.start : s.end], s.kind) for sentence in ["In May 1889 Eiffel built 2 towers in Paris."]
     ...  for s in spans(sentence)]
@@ -124,7 +122,7 @@ def spans(sentence: str) -> list[NamedSpan]:
 
 
 def definition(text: str) -> SubjectDefinition | None:
-    """Return what the first sentence of a passage says that its subject is; None where it does not.
+    """Return the definition of a passage's subject, if its first sentence is one.
 
     >>> definition("Faust (1808) is a tragic play in two parts by Goethe. It is long.")
     SubjectDefinition(what='a tragic play in two parts by Goethe', kind='tragic play')
@@ -159,7 +157,7 @@ _ARTICLES = frozenset({"a", "an", "the"})
 _PRONOUN = re.compile(r"^(?:(?P<own>His|Her|Its|Their)|He|She|It|They)\b ?")
 
 _UNCLEAR = frozenset({"this", "these", "those", "such", "there", "however"})
-"""Words at the start of a sentence that refer to another sentence, or to nothing."""
+"""First words of sentences that cannot be understood alone."""
 
 IRREGULAR = {
     past: base
@@ -185,17 +183,17 @@ IRREGULAR = {
 _NO_QUOTES = str.maketrans("", "", '"\u201c\u201d')
 
 _LOST_E = re.compile(r"(?:[aiu]t|[vczu]|[^s]s|[^n]g|[bdtp]l|[io]r|[aeiou]k|[iou]d|[ui]n)$")
-"""Ends of a stem whose verb ends in `e`."""
+"""Endings of stems whose verb ends in `e`: `releas`, `mov`."""
 
 _VOWELS = re.compile(r"(?:ee|oo|ea|ai|oi|ou|ie)[^csvz]$|(?:isit|imit)$")
-"""Exceptions, such as those with two vowels."""
+"""Exceptions to `_LOST_E`: stems with two vowels, `visit`, `limit`."""
 
 LONGEST = 24
-"""Most words of a clause that is asked for something in it."""
+"""Most words of a clause that is turned into a question."""
 
 
 def base_form(past: str) -> str | None:
-    """Return the base form of a verb in the past tense; None of another word.
+    """Return the base form of a verb in the past tense; None: the word is not such a verb.
 
     >>> [base_form(word) for word in ("released", "played", "carried", "stopped", "wrote", "red")]
     ['release', 'play', 'carry', 'stop', 'write', None]
@@ -217,7 +215,7 @@ def base_form(past: str) -> str | None:
 def about(sentence: str, name: str) -> str | None:
     """Return a sentence with the name of its subject in place of a pronoun at its start.
 
-    None where it begins with a word that refers to another sentence, or where there is no name.
+    None: it begins with a word of `_UNCLEAR`, or with a pronoun while `name` is empty.
 
     >>> about("Its author died.", "Faust"), about("These are many.", "Faust")
     ("Faust's author died.", None)
@@ -230,12 +228,12 @@ def about(sentence: str, name: str) -> str | None:
 
 
 def ask(sentence: str, span: NamedSpan, *, person: bool = False) -> str | None:
-    """Return the question for what a span of a sentence says; None where no rule applies.
+    """Return the question that a span of a sentence answers, if a rule applies.
 
     Args:
         sentence: The sentence.
         span: A name, date or number in it.
-        person: Whether the subjects of the passage are persons.
+        person: Whether the subject of the passage is a person.
 
     >>> ask("Faust was written by Goethe in 1808.", NamedSpan(21, 27, "name"))
     'Who was Faust written by in 1808?'
@@ -265,7 +263,7 @@ def ask(sentence: str, span: NamedSpan, *, person: bool = False) -> str | None:
 
 
 def _clause(sentence: str, span: NamedSpan) -> tuple[str, str]:
-    """Return what stands before and after a span in its clause; in the sentence if the clause is short."""
+    """Return the text before and after a span in its clause, or in the sentence if the clause is short."""
     cuts = [match.end() for match in _CLAUSE.finditer(sentence)]
     start = max((cut for cut in cuts if cut <= span.start), default=0)
     end = min((cut for cut in cuts if cut >= span.end), default=len(sentence))
@@ -275,7 +273,7 @@ def _clause(sentence: str, span: NamedSpan) -> tuple[str, str]:
 
 
 def _without(before: str, words: Collection[str]) -> str:
-    """Return a text without these words at its end."""
+    """Return a text with these words removed from its end."""
     left = before.split()
     while left and left[-1].lower() in words:
         left.pop()
@@ -283,7 +281,7 @@ def _without(before: str, words: Collection[str]) -> str:
 
 
 def _how_many(before: str, after: str) -> str | None:
-    """Return the question for a number before a noun in the plural."""
+    """Return the question for a number before a plural noun."""
     noun, _, rest = after.strip().partition(" ")
     if not (noun.isalpha() and noun.islower() and noun.endswith("s")):
         return None
@@ -291,7 +289,7 @@ def _how_many(before: str, after: str) -> str | None:
 
 
 def _fronted(word: str, statement: str) -> str | None:
-    """Return a statement behind a question word, with its verb moved before its subject."""
+    """Return a statement after a question word, with its verb moved before its subject."""
     statement = " ".join(statement.split())
     if match := _AUXILIARY.match(f"{statement} "):
         if word in ("What", "Who") and match["rest"].startswith(("a ", "an ", "the ")):
@@ -308,7 +306,7 @@ def _fronted(word: str, statement: str) -> str | None:
 
 
 def _lowered(subject: str) -> str:
-    """Return a subject without the capital that only its place in the sentence gave it."""
+    """Return a subject with its first word in lower case, if that is a common word."""
     first, _, rest = subject.partition(" ")
     return f"{first.lower()} {rest}" if first.lower() in ENGLISH else subject
 

@@ -1,1 +1,1 @@
-"""Arms that search with what speaks another protocol, or is of another framework."""
+"""Arms that search by MCP tools or by retrievers of other frameworks."""

@@ -1,7 +1,7 @@
-"""Calls of tools by the package `mcp`, through the connections of remote arms.
+"""Tool calls by the package `mcp`, over the connections of remote arms.
 
-Its requests are so within the same limits of time, of size and of what an arm may reach. The streams that
-a server opens by itself, and redirects, are not followed.
+So its requests obey the same limits of time, size and reachable addresses. Redirects and streams that a
+server opens on its own are ignored.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ PASSED = ("content-type", "mcp-session-id")
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool returned.
+    """The result of a tool call.
 
     Attributes:
-        structured: Result as JSON; None where it has only texts.
-        texts: Texts.
+        structured: Result as JSON; None: it consists of texts alone.
+        texts: Texts of the result.
     """
 
     structured: JsonValue
@@ -44,10 +44,10 @@ class ToolResult:
 
 
 class _Transport(httpx2.AsyncBaseTransport):
-    """Sends the requests of the protocol as an arm sends its own.
+    """Sends the requests of the protocol over an arm's connections.
 
     Attributes:
-        failure: Why the last request had no response; None where it had one.
+        failure: Why a request had no response.
     """
 
     def __init__(self, arm: HttpArm) -> None:
@@ -72,10 +72,11 @@ class _Transport(httpx2.AsyncBaseTransport):
 
 
 class Session:
-    """A connection with a server, for the time of one search.
+    """A connection with a server, open during one search.
 
     Attributes:
-        version: The revision of the protocol that the server speaks, where it needs no handshake; else None.
+        version: Revision of the protocol, by which the next connection skips its discovery; None: the server
+            needs a handshake.
     """
 
     def __init__(self, arm: HttpArm, client: Client) -> None:
@@ -84,7 +85,7 @@ class Session:
         self._arm, self._client = arm, client
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> ToolResult:
-        """Return what a tool returns. Raises ArmError."""
+        """Call a tool, and return its result. Raises ArmError."""
         # not by `call_tool`, which lists the tools first to check their schemas
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
         result = await self._client.session.send_request(request, CallToolResult)
@@ -100,12 +101,12 @@ async def connected(arm: HttpArm, total_s: float, version: str | None) -> AsyncI
 
     Args:
         arm: Sends the requests.
-        total_s: Seconds that all of them may take.
-        version: `Session.version` of an earlier connection; None to ask the server.
+        total_s: Most seconds of the whole session.
+        version: `Session.version` of an earlier connection; None: the server is asked.
 
     Raises:
-        ArmError: A request failed, or what was done with the session.
-        UnreadableError: What was done with it.
+        ArmError: A request failed, the time was up, or the body of the `async with` raised it.
+        UnreadableError: The body of the `async with` raised it.
     """
     transport = _Transport(arm)
     try:

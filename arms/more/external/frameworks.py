@@ -1,6 +1,6 @@
-"""Retrievers of LangChain, LlamaIndex and Haystack as arms, made by a function of the user's own.
+"""Retrievers of LangChain, LlamaIndex and Haystack as arms, made by a function of the user's.
 
-No framework is imported here: a retriever is what has the method of its framework.
+The frameworks stay unimported: a retriever is any object with the search method of its framework.
 """
 
 import hashlib
@@ -43,10 +43,10 @@ class ForeignDocument:
     """A document of any framework.
 
     Attributes:
-        id: Id; None where it has none.
+        id: Id, if the document has one.
         text: Text.
         metadata: Metadata.
-        score: The higher the better; None where it has none.
+        score: Score, if the document has one; higher is better.
     """
 
     id: str | None
@@ -57,12 +57,12 @@ class ForeignDocument:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """How the retrievers of a framework are called.
+    """How to call the retrievers of a framework.
 
     Attributes:
         title: Name of the framework.
-        method: The method that searches.
-        search: Calls it, with a question and k.
+        method: Name of the search method.
+        search: Calls that method of a retriever with a question and k.
         read: Reads one result.
     """
 
@@ -95,10 +95,10 @@ FRAMEWORKS = {
 
 
 class RetrieverArm:
-    """Return what a retriever of a framework finds, highest score first.
+    """Searches with a retriever of a framework; highest score first.
 
     Raises:
-        ArmBuildError: It cannot be imported or made.
+        ArmBuildError: The retriever cannot be imported or made.
     """
 
     backbones: frozenset[str] = frozenset()
@@ -136,11 +136,11 @@ class RetrieverArm:
 
 
 def check_reach(params: RetrieverParams, limits: NewArms) -> None:
-    """Refuse an arm that would import what is not named, or give it arguments. Raises ArmError.
+    """Check that a retriever is in `new_arms.retrievers` and has no arguments. Raises ArmError.
 
     Args:
         params: Parameters of the arm.
-        limits: What may be named.
+        limits: What arms may import.
     """
     if params.retriever not in limits.retrievers:
         raise ArmError(
@@ -155,7 +155,7 @@ def _made(name: str, params: RetrieverParams, method: str) -> Any:
     module, _, attribute = params.retriever.partition(":")
     try:
         retriever = getattr(importlib.import_module(module), attribute)(**params.arguments)
-    except Exception as error:  # what an import and a call can raise has no end
+    except Exception as error:  # an import and a call of user code may raise anything
         raise ArmBuildError(f"arm {name!r}: {params.retriever!r} cannot be made: {error!r}") from error
     if not callable(getattr(retriever, method, None)):
         kind = type(retriever).__name__

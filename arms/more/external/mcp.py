@@ -58,7 +58,7 @@ class McpParams(HttpParams):
 
 
 class McpArm(HttpArm):
-    """Return what a tool finds, highest score first."""
+    """Searches by calling a tool; highest score first."""
 
     def __init__(self, name: str, params: McpParams, limits: NewArms | None = None) -> None:
         super().__init__(name, params, limits)
@@ -66,7 +66,7 @@ class McpArm(HttpArm):
         self._version: str | None = None
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Call the tool, and read what it returns. Raises ArmError, within `total_s`."""
+        """Call the tool, and read its result, within `total_s`. Raises ArmError."""
         try:
             return Retrieval(best(self.connections.waiting.run(self._found(query.text, k)), k))
         except UnreadableResponseError as error:
@@ -95,14 +95,14 @@ class McpArm(HttpArm):
             return passages
 
     async def _whole(self, session: "Session", tool: str, result: JsonValue) -> JsonValue:
-        """Return a result with what another tool has of it."""
+        """Return a result completed by the tool `fetch`."""
         name = string_at(result, self._params.fields.id)
         rest = (await session.call(tool, {"id": name})).document
         return {**result, **rest} if isinstance(result, dict) and isinstance(rest, dict) else rest
 
 
 def _passage(text: str, place: int) -> Passage:
-    """Return a text without an id as a passage; its id is a hash of it."""
+    """Return a text as a passage, whose id is a hash of the text."""
     return Passage(hashlib.sha256(text.encode()).hexdigest()[:32], "", text, 1 / place)
 
 

@@ -1,1 +1,1 @@
-"""Kinds of arms that prompt a language model, one file a kind."""
+"""Kinds of arms that prompt a language model, one file per kind."""

@@ -40,16 +40,16 @@ class CascadeParams(BaseModel):
 
     @property
     def wanted(self) -> DeciderSpec:
-        """The decider that fits."""
+        """Spec of the decider that these stages need."""
         writing = prompts.Writing(self.form, self.word_budget, self.max_tokens)
         return DeciderSpec(Path(self.decider), self.stages, writing)
 
 
 class CascadeArm:
-    """Answer from the arms of one stage after the other, and return the passages of the best answer so far.
+    """Answers from the arms of one stage after the other; returns the passages of the best answer so far.
 
-    A member that fails is left out; where all have failed so far, the next stage runs. Steps and tokens are
-    those of the members that answered, of the stages that ran.
+    A failed member is left out; while all have failed, the next stage runs. Steps and tokens are summed over
+    the members that answered.
 
     Source: FrugalGPT, 2023, arXiv:2305.05176: a cascade with a learned scorer of answers.
     """

@@ -54,12 +54,12 @@ ASK = (
 AGAIN = "Write only a number from 1 to {count}."
 
 SELECT_TOKENS = 8
-"""Room for a number and a word before it."""
+"""Most tokens of a selection: a number, and perhaps a word before it."""
 
 SELECT_ATTEMPTS = 2
 
 NUMBER_TOKENS = 4
-"""Tokens of the number before an answer in the list that is selected from."""
+"""Tokens of the number before each listed answer."""
 
 
 class EnsembleParams(BaseModel):
@@ -112,8 +112,8 @@ class SelectorInputs:
 
     Attributes:
         selector: The selector.
-        backbone: Name of the backbone of the question.
-        vectors: Vectors of the passages by the same backbone.
+        backbone: Name of the sentence encoder for the question.
+        vectors: Vectors of the passages from the same encoder.
     """
 
     selector: AnswerSelector
@@ -123,7 +123,7 @@ class SelectorInputs:
 
 @dataclass(frozen=True, slots=True)
 class MemberAnswer:
-    """What a member found, the passages that the model read, the answer, and the tokens of both."""
+    """A member's retrieval, the passages that the model read, its answer, and the tokens of both."""
 
     found: Retrieval
     read: tuple[Passage, ...]
@@ -132,11 +132,11 @@ class MemberAnswer:
 
 
 class EnsembleArm:
-    """Run all members in parallel, answer from each one's passages, and return those of the best answer.
+    """Runs all members in parallel, answers from each one's passages, and returns those of the best answer.
 
-    A member that fails is left out. The vote decides when the language model fails or selects
-    no valid answer in two attempts, and when a router or any member fails, as a router
-    compares all of them. Steps and tokens are those of all members that answered.
+    A failed member is left out. The vote decides if the language model fails or writes no valid number in two
+    attempts; with a router also if any member fails, since a router compares all of them. Steps and tokens
+    are summed over the members that answered.
 
     Source: Retriever Portfolios, 2026, arXiv:2605.31176: members in parallel, then a selector.
     """
@@ -162,7 +162,7 @@ class EnsembleArm:
         if self._learned is not None:
             query.embedding(self._learned.backbone, arm=self.name)  # fail before any cost
             depth = max(k, self._learned.selector.k)
-        # a router was trained on answers from so many passages
+        # the number of passages of the answers on which the router was trained
         read = self._learned.selector.k if self._learned else None
         outcomes = run_members(self._members, query, depth, read, self._params.writing, self._write)
         answered = [outcome for outcome in outcomes if isinstance(outcome, MemberAnswer)]
@@ -190,7 +190,7 @@ class EnsembleArm:
         return vote(answers) if chosen is None else chosen, tokens
 
     def _ask_model(self, question: str, answers: Sequence[str]) -> tuple[int | None, int]:
-        """Return the index that the language model selects, None for none, and the tokens spent."""
+        """Return the index of the answer that the language model selects, if any, and the tokens spent."""
         first: dict[str, int] = {}
         for index, answer in enumerate(answers):
             first.setdefault(normalised(answer), index)
@@ -224,10 +224,10 @@ def run_members(
     """Run members in parallel, and return the passages and the answer of each, or its error.
 
     Args:
-        members: At least one.
+        members: At least one arm.
         query: The question.
         k: Passages to search for.
-        read: Passages that an answer is written from; None for all.
+        read: Passages that an answer is written from; None: all.
         writing: Settings of an answer.
         write: Prompts the language model.
     """
@@ -241,23 +241,23 @@ def run_members(
             return error
         return MemberAnswer(retrieval, passages, answer.text, retrieval.tokens + answer.tokens)
 
-    # threads of its own: a nested ensemble must not wait for a thread that waits for it
+    # a new pool: in a shared one, a nested ensemble could wait for a thread that waits for it
     with ThreadPoolExecutor(len(members), thread_name_prefix="answers") as pool:
-        # what members prompt and embed is of the same turn
+        # members prompt and embed in the context of this turn
         running = [pool.submit(copy_context().run, run, member) for member in members]
         return [future.result() for future in running]
 
 
 def all_failed(name: str, members: Sequence[Arm], outcomes: Sequence[MemberAnswer | Exception]) -> ArmError:
-    """Return the error of an arm of which every member failed."""
+    """Return the error of an arm whose members all failed."""
     errors = "; ".join(f"{member.name}: {outcome}" for member, outcome in zip(members, outcomes, strict=True))
     return ArmError(f"every member of arm {name!r} failed: {errors}")
 
 
 def vote(answers: Sequence[str]) -> int:
-    """Return the index of the most frequent answer, the first of several.
+    """Return the index of the most frequent answer; of tied answers the first.
 
-    Answers are compared after `normalised`; an empty one loses to any other.
+    Answers are compared after `normalised`; an empty answer loses to any other.
 
     >>> vote(["London", "Paris", "paris."])
     1
@@ -272,7 +272,7 @@ def _backbones(params: EnsembleParams) -> tuple[str, ...]:
 
 
 def _selector_spec(params: EnsembleParams, have: Resources) -> SelectorSpec | None:
-    """Return the spec of the selector, None without a router."""
+    """Return the spec of the selector, if there is a router."""
     if params.router is None or params.backbone is None:
         return None
     encoder = have.backbones[params.backbone]
@@ -298,7 +298,7 @@ def _build(name: str, params: EnsembleParams, have: Resources, member: Members) 
 
 
 def answers_bound(arms: Sequence[str], writing: prompts.Writing, member: BoundOf) -> Bound:
-    """Return the most that `run_members` these arms has the model read and write."""
+    """Return the bound of the tokens that the model reads and writes in `run_members` with these arms."""
     return sum(map(member, arms), UNPROMPTED) + answer_bound(writing) * len(arms)
 
 

@@ -1,7 +1,7 @@
-"""Multi-step retrieval: a language model writes a follow-up query from the passages found.
+"""Multi-step retrieval: a language model writes a follow-up query from the retrieved passages.
 
-A question that needs two facts seldom names the second. The first round finds one, the
-follow-up query asks for the other.
+A question that needs two facts seldom names the second. The first round retrieves one fact, the follow-up
+query asks for the other.
 """
 
 import math
@@ -51,12 +51,11 @@ class MultistepParams(BaseModel):
 
 
 class MultistepArm(WritesQueries[MultistepParams]):
-    """Retrieve, prompt a language model for a follow-up query, retrieve again, and so on.
+    """Retrieves, prompts a language model for a follow-up query, retrieves again, and so on.
 
-    Each step searches the base arm for k passages and keeps the first new ones. The search
-    ends after the last step, with k passages, when the model writes DONE, or when it repeats
-    a query. Empty places are filled with passages that were found and not kept, so a
-    search of one step returns the ranking of the base.
+    Each step searches the base arm for k passages and keeps the first new ones. The search ends after the
+    last step, at k passages, or when the model writes DONE or repeats a query. Empty places are filled with
+    the other retrieved passages, so a search of one step returns the ranking of the base.
 
     Passages are in the order in which they were kept, with a score of 1 / rank.
 
@@ -65,7 +64,7 @@ class MultistepArm(WritesQueries[MultistepParams]):
     """
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Return at most `k` passages; steps are those of the base, tokens include the model's."""
+        """Return at most `k` passages; steps are those of the base, tokens include the language model's."""
         kept: dict[str, Passage] = {}
         spare: dict[str, Passage] = {}
         earlier_queries = [[], words(query.text)]  # a query without words ends the search, too
@@ -94,7 +93,7 @@ class MultistepArm(WritesQueries[MultistepParams]):
         return min(places, self._params.per_step or math.ceil(places / (self._params.max_steps - step + 1)))
 
     def _follow_up(self, question: str, passages: Iterable[Passage]) -> tuple[str, int]:
-        """Return the next query, empty for DONE, and the tokens spent."""
+        """Return the next query, or an empty text for DONE, and the tokens spent."""
         shown = prompts.passage_block([*passages], self._params.word_budget) or "None."
         prompt = Prompt(
             (
@@ -108,7 +107,7 @@ class MultistepArm(WritesQueries[MultistepParams]):
 
 
 def follow_up(text: str) -> str:
-    """Return the query in a text of a model; empty for DONE.
+    """Return the query in a text of a model, or an empty text for DONE.
 
     >>> follow_up('Search query: "height of Tokyo Tower"')
     'height of Tokyo Tower'

@@ -1,8 +1,8 @@
-"""Query variants: a language model writes other queries for a question, and all of them are searched.
+"""Query variants: a language model writes further queries for a question, and all of them are searched.
 
-rewrite    the question in other words: synonyms, full names, the terms of a text that would answer it
-decompose  the questions that it is made of, each with one fact
-hyde       a passage that would answer it, true or not: passages resemble passages
+rewrite    the question in other words: synonyms, full names
+decompose  simpler questions that make up the question, one fact each
+hyde       a passage that would answer it, true or false: passages resemble passages
 """
 
 import re
@@ -27,7 +27,7 @@ QUESTION_WORDS = 200
 """Most words of the question that the model is shown."""
 
 VARIANT_WORDS = 200
-"""Most words of a variant that are searched."""
+"""Most words of a variant; the rest is cut off."""
 
 Way = Literal["rewrite", "decompose", "hyde"]
 
@@ -51,7 +51,7 @@ class WritesQueries(Generic[P]):
         base: The arm that is searched.
         params: Parameters of its kind.
         write: Prompts the model.
-        embed: Embeds what it wrote.
+        embed: Embeds the texts of the model.
     """
 
     def __init__(self, name: str, base: Arm, params: P, write: Write, embed: Embed) -> None:
@@ -63,7 +63,7 @@ class WritesQueries(Generic[P]):
         self._embed = embed
 
     def _prompted(self, prompt: Prompt, subject: str) -> tuple[str, int]:
-        """Return what the model writes, and the tokens spent. Raises ArmError, which says what was wanted."""
+        """Return the text of the model, and the tokens spent. Raises ArmError, naming `subject`."""
         try:
             text, last = self._write(prompt)
         except GeneratorError as error:
@@ -71,7 +71,7 @@ class WritesQueries(Generic[P]):
         return text, last.prompt_tokens + last.completion_tokens
 
     def _embedded(self, query: Query, text: str, seed: int) -> Query:
-        """Return a written text as a query for the passages that the question may find."""
+        """Return a query with this text and seed, restricted to the same passages as the question."""
         embeddings = self._embed(text, self.backbones) if self.backbones else {}
         return replace(query, text=text, embeddings=embeddings, seed=seed)
 
@@ -90,11 +90,11 @@ class QueryVariantsParams(BaseModel):
 
 
 class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
-    """Search the question and variants that a language model writes, and fuse the rankings.
+    """Searches the question and variants from a language model; fuses the rankings by reciprocal rank.
 
-    The rankings are fused by reciprocal rank. With `hyde` there is one search: for the question followed by
-    the passage that the model wrote, with the normalised mean of both embeddings. A text without words, or a
-    variant that repeats the question or another one, is left out; without any, the ranking is the base's.
+    With `hyde` there is a single search: for the question followed by the passage that the model wrote, with
+    the normalised mean of both embeddings. Texts without words, and variants that repeat the question or
+    another variant, are left out; if none remains, the ranking is the base's.
 
     Source: Gao et al. 2022, Precise Zero-Shot Dense Retrieval without Relevance Labels, arXiv:2212.10496, for
     `hyde`; Wang et al. 2023, Query2doc, arXiv:2303.07678, for its words; Ma et al. 2023, Query Rewriting for
@@ -125,7 +125,7 @@ class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
         )
 
     def _written(self, question: str) -> tuple[str, int]:
-        """Return what the model writes for a question, and the tokens spent. Raises ArmError."""
+        """Return the text of the model for a question, and the tokens spent. Raises ArmError."""
         system = f"{SYSTEM[self._params.way].format(n=self._params.most)} {quotation.ONLY_DATA}"
         prompt = Prompt(
             (
@@ -140,7 +140,7 @@ class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
         return self._prompted(prompt, f"{self._params.way} of the question")
 
     def _with_passage(self, query: Query, passage: str) -> Query:
-        """Return the question with a passage that may answer it. Raises MissingEmbeddingError."""
+        """Return the question followed by a written passage. Raises MissingEmbeddingError."""
         passage = prompts.cut(passage, VARIANT_WORDS)
         if not words(passage):
             return query
@@ -153,7 +153,7 @@ class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
 
 
 def variants(text: str, question: str, most: int) -> list[str]:
-    r"""Return the queries in a text of a model, one a line, without those that repeat an earlier one.
+    r"""Return the distinct queries in a text of a model, which has one per line.
 
     >>> variants("1. Who built it?\n- who built it\n2) When was it opened?", "Who built what?", most=3)
     ['Who built it?', 'When was it opened?']
@@ -168,7 +168,7 @@ def variants(text: str, question: str, most: int) -> list[str]:
 
 
 def mean_direction(vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Return the normalised mean of unit vectors, shape (dim,); the first where they cancel out."""
+    """Return the normalised mean of unit vectors, shape (dim,); if they cancel out, the first vector."""
     total = np.sum(vectors, axis=0)
     length = float(np.linalg.norm(total))
     return np.asarray(total / length, dtype=np.float32) if length > 0.0 else vectors[0]

@@ -1,7 +1,7 @@
 """Vendi-RAG: retrieve, answer, judge the answer, and retrieve again with another diversity.
 
-It searches the right diversity for each question, at two calls of the language model per
-round; a portfolio avoids this.
+It adapts the diversity to each question, at two calls of the language model per round; a portfolio of Vendi
+arms needs none.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Retrieve = Callable[[Query, int, float], Retrieval]
 
 
 class VendiRagParams(vendi.VendiParams):
-    """Parameters of Vendi-RAG's loop: those of its Vendi arm, and its own."""
+    """Parameters of Vendi-RAG: those of a Vendi arm, and those of the loop."""
 
     diversity: Number = Field(
         0.8, ge=0.0, le=1.0, description="Weight of the Vendi score in the first round."
@@ -33,12 +33,11 @@ class VendiRagParams(vendi.VendiParams):
 
 
 class VendiRagArm:
-    """Return the passages of the first round with the best grade.
+    """Returns the passages of the round with the best grade, of tied rounds the first.
 
-    The diversity of the next round is one minus the grade of this one. The search ends after
-    the last round, with a satisfying answer, or when a diversity or a list of passages
-    repeats. A judge without a grade ends it too, except in the first round, where it is
-    an error.
+    The diversity of the next round is one minus the grade of this round. The search ends after the last
+    round, with a satisfying answer, or when a diversity or a list of passages repeats. A missing grade also
+    ends it; in the first round it is an error.
 
     Source: Rezaei and Dieng 2025, Vendi-RAG: Adaptively Trading-Off Diversity And
     Quality Significantly Improves Retrieval Augmented Generation With LLMs,
@@ -124,13 +123,13 @@ def _build(name: str, params: VendiRagParams, have: Resources, member: Members) 
         tuned = vendi.VendiParams.model_validate({**vendi_params, "diversity": diversity})
         return vendi.KIND.build(name, tuned, have, member)
 
-    # they share their first stage
+    # these arms share their first stage
     arms = {diversity: arm(diversity) for diversity in _diversities(params)}
     return VendiRagArm(name, lambda query, k, diversity: arms[diversity].search(query, k), params, have.write)
 
 
 def _bound(params: VendiRagParams, _member: BoundOf) -> Bound:
-    """Return the bound of an answer and of its judge in each round: no diversity is tried twice."""
+    """Return the bound of an answer and of its judge in each round; a diversity is tried once."""
     writing = prompts.Writing(prompts.Form.DIRECT, params.word_budget, params.max_tokens)
     graded = judge.grade_bound(
         judge.ANSWER,

@@ -1,4 +1,4 @@
-"""Cascades: arms in stages, and a router that decides after each whether to go on."""
+"""Cascades: arms in stages, and a router that decides after each stage whether to go on."""
 
 from . import saved
 from .fitted import (

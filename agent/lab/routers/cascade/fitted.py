@@ -1,10 +1,10 @@
-"""A fitted cascade: of each stage, which answer is the best so far, and what going on would gain.
+"""A fitted cascade: at each stage, it picks the best answer so far, and predicts the gain of going on.
 
-    answers so far --router--> a score each --isotonic--> probability that the best one is right
+    answers so far --router--> a score each --isotonic--> probability that the best answer is right
                                          '--router of the gain--> go on if it is above the threshold
 
-What a stage gains is known on training questions from out-of-fold scores: the reward of going on, by the rule
-of the later stages, minus that of stopping, each net of the cost so far.
+The gain of a training question comes from out-of-fold scores: the reward of going on, by the rule of the
+later stages, minus that of stopping, both net of the cost so far.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from armwise.arms.relevance import Case, Examples, Fitting, RelevanceError, Rele
 from armwise.arms.retrievers import Stages
 
 GO_ON = "go on"
-"""The only arm of the router of the gain."""
+"""The only arm of the router that predicts the gain."""
 
 Integers = NDArray[np.intp]
 
@@ -57,10 +57,10 @@ GAIN = RouterSpec(
 )
 
 FITTING = Fitting(draws=1, rounds=150, learning_rate=0.06)
-"""Settings of the models of relevance."""
+"""Settings of the relevance models."""
 
 FOUND = (*signals.FOUND, *signals.WORDED)
-"""Features of the passages of each member: of words alone, so that no encoder is needed."""
+"""Features of each member's passages; they need only words, no encoder."""
 
 Found = Sequence[Sequence[Passage]]
 
@@ -99,18 +99,18 @@ class CascadeSpec(BaseModel):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many arms have answered at the end of each stage."""
+        """Number of arms that have answered at the end of each stage."""
         return tuple(np.cumsum([len(stage) for stage in self.stages]).tolist())
 
 
 @dataclass(frozen=True, slots=True)
 class StageObservations:
-    """What the arms of a cascade did on questions.
+    """Passages and answers of the arms of a cascade on questions.
 
     Attributes:
         found: Passages that each answer was written from, best first: `found[question][arm]`.
-        answers: `answers[question][arm]`.
-        gold: Ids of the passages that support the right answer of each question; empty where unknown.
+        answers: The answers: `answers[question][arm]`.
+        gold: Ids of the passages that support the right answer of each question; empty: unknown.
     """
 
     found: tuple[Found, ...]
@@ -118,7 +118,7 @@ class StageObservations:
     gold: tuple[frozenset[str], ...]
 
     def rows(self, at: NDArray[np.intp]) -> "StageObservations":
-        """Return some of the questions."""
+        """Return the questions with these indices."""
         return StageObservations(
             *(tuple(values[row] for row in at) for values in (self.found, self.answers, self.gold))
         )
@@ -126,14 +126,14 @@ class StageObservations:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CascadeDataset:
-    """What a cascade is fitted to.
+    """Questions that a cascade is fitted to.
 
     Attributes:
-        features: Features of the arms that have answered by each stage, without relevance.
-        right: Score that is predicted, in [0, 1], shape (n_questions, n_arms).
-        quality: Utility of each answer before costs, likewise.
-        cost: Priced cost of each answer, likewise.
-        seen: What was found and answered, for relevance; None without.
+        features: For each stage, features of the arms that have answered by then, without relevance.
+        right: Score to predict, in [0, 1], shape (n_questions, n_arms).
+        quality: Utility of each answer before costs, shape (n_questions, n_arms).
+        cost: Priced cost of each answer, shape (n_questions, n_arms).
+        seen: Passages and answers, for features of relevance.
 
     Raises:
         RouterError: A value is unknown.
@@ -156,7 +156,7 @@ class CascadeDataset:
         return len(self.right)
 
     def rows(self, at: NDArray[np.intp]) -> "CascadeDataset":
-        """Return some of the questions."""
+        """Return the questions with these indices."""
         features = tuple(of_stage.rows(at) for of_stage in self.features)
         observed = None if self.seen is None else self.seen.rows(at)
         return CascadeDataset(features, self.right[at], self.quality[at], self.cost[at], observed)
@@ -169,13 +169,13 @@ class CascadeDataset:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageModel:
-    """What a cascade knows of a stage.
+    """The models of a stage.
 
     Attributes:
-        answers: Scores the answers so far.
-        scores: Knots of the calibration: scores of best answers, rising, shape (n_knots,).
-        probabilities: That these are right, shape (n_knots,).
-        gain: Predicts what going on would gain; None at the last stage.
+        answers: Router that scores the answers so far.
+        scores: Knots of the calibration: scores of best answers, increasing, shape (n_knots,).
+        probabilities: Probability at each knot that the answer is right, shape (n_knots,).
+        gain: Router that predicts the gain of going on; None: it is the last stage.
     """
 
     answers: Router
@@ -184,18 +184,18 @@ class StageModel:
     gain: Router | None = None
 
     def probability(self, scores: Floats) -> Floats:
-        """Return the probability that the best answer, of these scores, is right, shape (n,)."""
+        """Return the probability that a best answer with this score is right, shape (n,)."""
         return np.interp(scores, self.scores, self.probabilities)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CascadeWalk:
-    """Where a cascade stopped on some questions.
+    """The stops of a cascade on some questions.
 
     Attributes:
-        stage: Number of the last stage that ran, from 0, shape (n,).
-        pick: Number of the arm whose answer was picked, shape (n,).
-        probability: Predicted, that it is right, shape (n,).
+        stage: Index of the last stage that ran, shape (n,).
+        pick: Index of the arm whose answer was picked, shape (n,).
+        probability: Predicted probability that this answer is right, shape (n,).
     """
 
     stage: Integers
@@ -208,10 +208,10 @@ class Cascade:
     """A fitted cascade.
 
     Attributes:
-        spec: What it asks.
+        spec: Stages of the cascade, and how it was fitted.
         models: Models of each stage.
-        thresholds: It goes on where the predicted gain is above, of each stage but the last.
-        relevance: Model of the relevance of passages; None without.
+        thresholds: Predicted gain above which it goes on, shape (n_stages - 1,).
+        relevance: Relevance model of passages, if it reads relevance.
     """
 
     spec: CascadeSpec
@@ -224,22 +224,22 @@ class Cascade:
         return tuple(_seen(features, labels.seen, self.relevance) for features in labels.features)
 
     def gains(self, stage: int, features: Features, scores: Floats) -> Floats:
-        """Return the predicted reward of going on, shape (n,); -inf at the last stage. Raises RouterError.
+        """Return the predicted gain of going on, shape (n,); -inf at the last stage. Raises RouterError.
 
         Args:
-            stage: Number, from 0.
+            stage: Index of the stage.
             features: Features of the arms that have answered by then, from `features`.
-            scores: Scores by the router of answers, shape (n, n_arms).
+            scores: Scores of the answers by the stage's router, shape (n, n_arms).
         """
         gain = self.models[stage].gain
         return np.full(len(features), -np.inf) if gain is None else gain.scores(_flat(features, scores))[:, 0]
 
     def walk(self, features: Sequence[Features], thresholds: Floats | None = None) -> CascadeWalk:
-        """Walk through the stages on questions whose every answer is known. Raises RouterError.
+        """Run the stages on questions whose answers are all known. Raises RouterError.
 
         Args:
-            features: Features of the arms that have answered by each stage, from `features`.
-            thresholds: In place of its own, shape (n_stages - 1,).
+            features: For each stage, features of the arms that have answered by then, from `features`.
+            thresholds: Thresholds to use, shape (n_stages - 1,); None: the fitted ones.
         """
         limits = np.append(self.thresholds if thresholds is None else thresholds, np.inf)
         n = len(features[0])
@@ -262,13 +262,13 @@ def stage_features(
     found: Sequence[Sequence[Sequence[Passage]]],
     answers: Sequence[Sequence[str]],
 ) -> Features:
-    """Return the features of the members that have answered so far, as if there were no other.
+    """Return the features of the members that have answered so far; later members have no influence.
 
     Args:
         texts: The questions.
         arms: Names of these members.
         found: Passages that each answer was written from, best first: `found[question][arm]`.
-        answers: `answers[question][arm]`, empty where a member failed.
+        answers: The answers, empty if a member failed: `answers[question][arm]`.
     """
     rows = [
         np.hstack(
@@ -291,10 +291,10 @@ def stage_features(
 
 
 def fit_cascade(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress) -> Cascade:
-    """Fit a cascade; for a bound, to a part of the questions, and the bound on the others.
+    """Fit a cascade; with a bound of the loss, fit to a part of the questions and certify on the rest.
 
     Raises:
-        RouterError: The labels cannot be fitted to.
+        RouterError: Too few questions, or a router cannot be fitted.
     """
     if spec.stop.alpha is None:
         cascade, gains = fit_stages(spec, labels, on_progress)
@@ -328,10 +328,10 @@ def fit_cascade(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress
 def fit_stages(
     spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress
 ) -> tuple[Cascade, list[Floats]]:
-    """Return a cascade that goes by the reward, and the out-of-fold gains of each stage but the last, (n,).
+    """Return a cascade with thresholds of 0, and out-of-fold gains of each stage but the last, shape (n,).
 
     Raises:
-        RouterError: The labels cannot be fitted to.
+        RouterError: A router cannot be fitted.
     """
     parts = folds(labels.features[0].texts, spec.folds, spec.seed)
     relevance = None
@@ -365,7 +365,7 @@ def fit_stages(
 def _with_relevance(
     labels: CascadeDataset, parts: Sequence[tuple[Integers, Integers]], on_progress: Progress
 ) -> tuple[RelevanceModel, CascadeDataset]:
-    """Return a model fitted to all questions, and the questions with out-of-fold relevance."""
+    """Return a relevance model fitted to all questions, and the data with out-of-fold relevance."""
     observed = labels.seen
     if observed is None or not any(observed.gold):
         raise RouterError("relevance is learned from gold_ids, and no question has any")
@@ -392,7 +392,7 @@ def _fitted(examples: Examples, chosen: NDArray[np.bool_]) -> RelevanceModel:
 
 
 def _seen(features: Features, observed: StageObservations | None, model: RelevanceModel | None) -> Features:
-    """Return the features of a stage with relevance, if there is a model of it."""
+    """Return the features of a stage, with relevance if there is a model. Raises RouterError."""
     if model is None:
         return features
     if observed is None:
@@ -403,13 +403,13 @@ def _seen(features: Features, observed: StageObservations | None, model: Relevan
 def _fit_out_of_fold(
     spec: RouterSpec, labels: RoutingDataset, parts: Sequence[tuple[Integers, Integers]]
 ) -> tuple[Router, Floats]:
-    """Return a router that is fitted to all labels, and out-of-fold scores, shape (n, n_arms)."""
+    """Return a router fitted to all labels, and out-of-fold scores, shape (n, n_arms)."""
     scores = out_of_fold_scores(lambda: build_router(spec), labels, parts)
     return build_router(spec).fit(labels), scores
 
 
 def _calibrated(scores: Floats, right: Floats) -> tuple[Floats, Floats]:
-    """Return the knots of the isotonic regression of a score on a predicted one, each of shape (n_knots,)."""
+    """Return the knots of the isotonic regression of `right` on `scores`, each of shape (n_knots,)."""
     from scipy.optimize import isotonic_regression  # here: replicas read what is fitted
 
     distinct, at, counts = np.unique(scores, return_inverse=True, return_counts=True)
@@ -419,7 +419,7 @@ def _calibrated(scores: Floats, right: Floats) -> tuple[Floats, Floats]:
 
 
 def _flat(features: Features, scores: Floats) -> Features:
-    """Return the features of all arms of a question, and their scores, as those of going on."""
+    """Return the features of the arm `GO_ON`: those of all arms of a question, and their scores."""
     tables = [table for table in (features.retrieved, features.answered) if table is not None]
     tables.append(ArmTable(("score",), scores[:, :, None]))
     names = [f"{name} of {arm}" for table in tables for arm in features.arms for name in table.names]
@@ -431,9 +431,9 @@ def _flat(features: Features, scores: Floats) -> Features:
 
 
 def make_examples(features: Sequence[Features], seen: StageObservations) -> tuple[Examples, NDArray[np.intp]]:
-    """Return what a model of relevance is fitted to, and the question of each of its cases.
+    """Return the examples of a relevance model, and the index of each example's question.
 
-    A question is a case at each stage at which something has been found. Raises RouterError.
+    A question gives an example for each stage with passages. Raises RouterError.
     """
     cases, owners = [], []
     for stage in features:
@@ -452,7 +452,7 @@ def _by_arm(arms: Sequence[str], row: Found) -> dict[str, Sequence[Passage]]:
 
 
 def with_relevance(features: Features, seen: StageObservations, model: RelevanceModel) -> Features:
-    """Add the predicted relevance of passages to the features of a stage, which has found and answered."""
+    """Add the predicted relevance of passages to the features of a stage."""
     n = len(features.arms)
     relevance = [
         model.relevance(text, _by_arm(features.arms, row))
@@ -463,7 +463,7 @@ def with_relevance(features: Features, seen: StageObservations, model: Relevance
 
 
 def stacked(parts: Sequence[Features]) -> Features:
-    """Return the questions of several features of the same arms and columns, one after the other."""
+    """Concatenate features of the same arms and columns along the questions."""
     first = parts[0]
     retrieved, answered = (
         None

@@ -124,7 +124,7 @@ def read_cascade(folder: Path) -> TrainedCascade:
     """Read a cascade.
 
     Raises:
-        RouterError: It is missing, damaged, of another version, or its files differ from their description.
+        RouterError: It is missing, damaged or of another version, or a digest differs.
     """
     folder = folder.expanduser()
     try:

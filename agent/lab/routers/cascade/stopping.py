@@ -1,16 +1,15 @@
-"""How far a cascade goes: thresholds on the predicted gain of going on.
+"""The stopping rules of a cascade: thresholds on the predicted gain of going on.
 
     reward  0: go on where the expected gain, net of the cost of what follows, is above 0
     share   a quantile: a declared share of the training questions goes on
     risk    the highest threshold whose loss against always going on is certified on held-out questions
 
-The guarantee of `risk` is one of Learn then Test. Let L of a question be the score of the answer that all
-stages give minus that of the cascade, in [-1, 1]. For each threshold, from the lowest to the highest, the
-hypothesis that the mean of L is above alpha is tested at level delta; the last one before the first that is
-not rejected is taken (fixed sequence testing). The lowest is -inf, which always goes on and loses nothing.
-So, with probability 1 - delta over the draw of the held-out questions, the mean of L is at most alpha on
-questions drawn as these were. It holds for any number of held-out questions and any predictor fitted to
-others.
+The guarantee of `risk` is that of Learn then Test. Let L of a question be the score of the answer after all
+stages minus that of the cascade, in [-1, 1]. For each threshold, in increasing order, the hypothesis that the
+mean of L is above alpha is tested at level delta, until one is accepted; the threshold before it is taken
+(fixed sequence testing). The lowest is -inf, which always goes on and loses nothing. So, with probability
+1 - delta over the draw of the held-out questions, the mean of L is at most alpha on questions of the same
+distribution. It holds for any number of held-out questions and any predictor fitted to other questions.
 
 Source: Angelopoulos, Bates, Candès, Jordan and Lei (2021), "Learn then Test", arXiv:2110.01052; for the test,
 Waudby-Smith and Ramdas (2024), "Estimating means of bounded random variables by betting".
@@ -25,10 +24,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from armwise.agent.routers.dataset import Floats
 
 BETS = 0.9 * 0.5 ** np.arange(6.0)
-"""Shares of the largest bet at which no capital can be lost."""
+"""Bets, as shares of the largest bet that cannot lose all capital."""
 
 CANDIDATES = 40
-"""Thresholds that are tested, at quantiles of the predicted gains."""
+"""Number of tested thresholds, at quantiles of the predicted gains."""
 
 
 class StopRule(BaseModel):
@@ -79,7 +78,7 @@ def share_thresholds(gains: Sequence[Floats], shares: Sequence[float]) -> Floats
 
     Args:
         gains: Predicted gains at each of these stages, each of shape (n,).
-        shares: Share of the questions at a stage that go on.
+        shares: Share of the questions that go on, at each of these stages.
 
     >>> share_thresholds([np.array([0.1, 0.2, 0.3, 0.4])], [0.25]).round(3).tolist()
     [0.325]
@@ -97,13 +96,13 @@ def share_thresholds(gains: Sequence[Floats], shares: Sequence[float]) -> Floats
 def p_value(losses: Floats, alpha: float) -> float:
     """Return the p-value of the hypothesis that the mean loss is above `alpha`; valid at any sample size.
 
-    For a bet b below 1 / (1 - alpha), the product of 1 + b (alpha - L) has a mean of at most 1 if the
-    hypothesis holds. So has the mean over some bets, and by Markov's inequality it exceeds 1 / p with
-    probability p at most.
+    For a bet b below 1 / (1 - alpha), the product of 1 + b (alpha - L) has a mean of at most 1 under the
+    hypothesis. So does the mean over all bets, and by Markov's inequality it exceeds 1 / p with
+    probability at most p.
 
     Args:
         losses: Losses of independent questions, in [-1, 1], shape (n,).
-        alpha: In (0, 1).
+        alpha: Mean loss of the hypothesis, in (0, 1).
 
     >>> p_value(np.zeros(200), 0.05) < 0.001, p_value(np.full(200, 0.06), 0.05)
     (True, 1.0)
@@ -121,9 +120,9 @@ def certified_threshold(
     """Return the highest certified threshold, and its p-value.
 
     Args:
-        gains: Predicted gains from which the candidates are taken; not of the held-out questions' outcomes.
-        losses_at: The losses of the held-out questions at a threshold, shape (n_held_out,).
-        alpha: Mean loss that is allowed.
+        gains: Predicted gains whose quantiles are the candidates; they must not depend on held-out outcomes.
+        losses_at: Returns the losses of the held-out questions at a threshold, shape (n_held_out,).
+        alpha: Allowed mean loss.
         delta: Probability that it is exceeded.
     """
     certified = -np.inf, 0.0

@@ -1,4 +1,4 @@
-"""The reward of a cascade on questions that it was not fitted to, beside its arms and the oracle."""
+"""The reward of a cascade on held-out questions, compared with its arms and the oracle."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ BINS = 10
 """Bins of the calibration error."""
 
 RESAMPLES = 2000
-"""Resamples of the questions for intervals, if not said."""
+"""Default number of resamples for intervals."""
 
 CASCADE, ORACLE = "cascade", "oracle"
 
 
 @dataclass(frozen=True, slots=True)
 class CascadeRow:
-    """The mean result of one way to answer.
+    """Mean results of an arm, a stage, the cascade or the oracle.
 
     Attributes:
-        right: The score that is predicted.
-        reward: Utility net of the cost of all that was asked.
-        scores: The other scores of the answer, EM and F1, where they are known.
-        costs: What was asked, by name, where it is known.
+        right: Mean of the predicted kind of score.
+        reward: Utility net of the cost of all arms that answered.
+        scores: EM and F1 of the answer, if known.
+        costs: Known costs of all arms that answered, by name.
     """
 
     right: float
@@ -48,19 +48,19 @@ class CascadeValidation:
     Attributes:
         questions: Number of questions.
         rows: Results of each arm alone, of each stage if all questions stop there, of the cascade, and of the
-            best arm of each question.
+            oracle, the best arm of each question.
         stops: Share of the questions that stop at each stage.
         single: The arm with the highest reward.
         gain: Interval of the reward gained over that arm.
-        gap: Share of the gap in the predicted score between the best arm and the oracle that the cascade
-            closes; None without a gap.
-        gap_interval: Interval of that share; None likewise.
-        gap_of_all: Share of the gap between the best arm and the oracle of all arms of the outcomes, those
-            that the cascade does not ask included; None where it asks all, or without a gap.
-        lost: Mean score that is lost against running all stages; below 0 where it is gained.
-        lost_interval: Interval of what is lost.
-        calibration: Mean distance of the predicted probability from the score, over bins of ten.
-        bias: Mean predicted probability less mean score; below 0 where too little is predicted.
+        gap: Share of the gap in `right` between the best arm and the oracle that the cascade closes; None:
+            no gap.
+        gap_interval: Interval of that share.
+        gap_of_all: The same share for the best arm and the oracle among all arms of the outcomes; None: the
+            cascade has all of these arms, or there is no gap.
+        lost: Mean `right` after all stages minus that of the cascade; negative: a gain.
+        lost_interval: Interval of `lost`.
+        calibration: Mean distance of the predicted probability from the score, over `BINS` bins.
+        bias: Mean predicted probability minus mean score.
         bias_interval: Interval of the bias.
     """
 
@@ -128,16 +128,16 @@ def validate_cascade(
     """Evaluate a cascade on held-out questions.
 
     Args:
-        cascade: Fitted to others.
+        cascade: Cascade fitted to other questions.
         labels: The questions.
-        outcomes: Outcomes of the same questions and of the arms in the cascade's order, for their costs.
-        right: The predicted score of all arms that there are, those that the cascade does not ask included,
-            shape (n, n_all); NaN where it is unknown. None where it asks all.
+        outcomes: Outcomes of the same questions, with the arms in the cascade's order, for their costs.
+        right: Score of all arms of the outcomes, shape (n, n_all), NaN where unknown; None: the cascade has
+            all arms.
         resamples: Number of resamples of the questions, for intervals.
         seed: Seed of the resamples.
 
     Raises:
-        RouterError: The features are not those of its training.
+        RouterError: The features differ from those of its training.
     """
     from armwise.feedback.ope import Terms, intervals
 
@@ -215,7 +215,7 @@ def validate_cascade(
 
 
 def _share_of_all(picked: Floats, right: Floats) -> float | None:
-    """Return the share of the way from the best arm to the oracle of all arms; None without a way."""
+    """Return the closed share of the gap between the best of all arms and their oracle; None: no gap."""
     whole = ~np.isnan(right).any(axis=1)
     if not whole.any():
         return None
@@ -225,7 +225,7 @@ def _share_of_all(picked: Floats, right: Floats) -> float | None:
 
 
 def known_costs(outcomes: Outcomes) -> dict[str, Floats]:
-    """Return steps, tokens and dollars of the outcomes, as far as they have them."""
+    """Return the steps, tokens and dollars that the outcomes have, by name."""
     costs = outcomes.costs
     amounts = {name: costs[name] for name in ("steps", "usd") if name in costs}
     if {"prompt_tokens", "completion_tokens"} <= costs.keys():

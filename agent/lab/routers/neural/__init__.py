@@ -1,1 +1,1 @@
-"""What fits networks and reads text with them. Each module loads torch; a router imports it where it fits."""
+"""Fits networks, and encodes text, with torch. Routers import these modules only when they need torch."""

@@ -30,7 +30,7 @@ class FitExamples:
     Attributes:
         question: Features of the questions, shape (n, d).
         own: Features of the arms, NaN where unknown, shape (n, n_arms, n_columns).
-        utility: NaN where unknown, shape (n, n_arms).
+        utility: Utilities, NaN where unknown, shape (n, n_arms).
     """
 
     question: Tensor
@@ -54,7 +54,7 @@ class FitExamples:
 
 @dataclass(frozen=True, slots=True)
 class Reading(FitExamples):
-    """Likewise while a text model is fitted: its vectors are computed at every step.
+    """The inputs and targets while a text model is fitted: its vectors are computed in every step.
 
     Attributes:
         reader: The text model.
@@ -78,7 +78,7 @@ class FeedForward(nn.Module):
         shape: Number of features of a question, of features of an arm, and of arms.
         hidden: Units of each hidden layer.
         dropout: Share of the units that are dropped in a step.
-        identity: Whether it has weights of the one-hot code of the arm.
+        identity: Whether it reads the one-hot code of the arm.
     """
 
     def __init__(
@@ -127,11 +127,11 @@ class FeedForward(nn.Module):
 
 
 def squared_losses(scores: Tensor, utility: Tensor) -> Tensor:
-    """Return the squared errors of each question, over the number of arms, shape (n,).
+    """Return each question's sum of squared errors over known arms, divided by all arms, shape (n,).
 
     Args:
-        scores: Shape (n, n_arms).
-        utility: NaN where unknown: no error. Shape (n, n_arms).
+        scores: Scores of the arms, shape (n, n_arms).
+        utility: Utilities, NaN where unknown, shape (n, n_arms).
     """
     return torch.where(utility.isnan(), 0.0, scores - utility.nan_to_num()).square().mean(dim=1)
 
@@ -140,8 +140,9 @@ def top_one_losses(scores: Tensor, utility: Tensor) -> Tensor:
     """Return ListNet's loss of each question, shape (n,): minus sum of softmax(u) * log softmax(s).
 
     Args:
-        scores: Shape (n, n_arms).
-        utility: NaN where unknown: left out of both. At least one of a question is known. Shape (n, n_arms).
+        scores: Scores of the arms, shape (n, n_arms).
+        utility: Utilities, NaN where unknown, shape (n, n_arms). Unknown arms are left out of both softmaxes;
+            each question needs a known arm.
 
     Source: Cao et al. 2007, Learning to rank: from pairwise approach to listwise approach, section 4.3.
     """
@@ -157,12 +158,11 @@ def pair_losses(
     """Return the mean cross-entropy of the pairs of each question, shape (n,).
 
     Args:
-        network: Gives the log-odds that the first of a pair is better than the second.
-        examples: Comparisons with NaN are false.
-        rows: Questions on which at least one arm is better than another.
-        most: Largest number of pairs of a question, each in both directions, in training mode; in evaluation
-            mode, all are used.
-        rng: Draws the pairs.
+        network: Predicts the log-odds that the first arm of a pair is better than the second.
+        examples: Inputs and utilities; arms with unknown utility are in no pair.
+        rows: Indices of questions on which at least one arm is better than another.
+        most: Most pairs of a question in training mode, each in both directions; evaluation mode uses all.
+        rng: Random generator that draws the pairs.
     """
     utility = examples.utility[rows].numpy()
     better = utility[:, :, None] > utility[:, None, :]

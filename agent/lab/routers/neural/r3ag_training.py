@@ -21,18 +21,18 @@ class Tower(Protocol):
 
     Attributes:
         width: Width of its vectors.
-        tokens: One input an arm, encoded as a question is.
+        tokens: An input per arm, encoded like a question.
     """
 
     width: int
     tokens: Any
 
     def inputs(self, features: Features) -> Any:
-        """Return one input a question, to be indexed by rows."""
+        """Return an input per question, to be indexed by rows."""
         ...
 
     def __call__(self, inputs: Any) -> Tensor:
-        """Return one unit vector an input, shape (n, width)."""
+        """Return a unit vector per input, shape (n, width)."""
         ...
 
     def fitted(self) -> Encoder:
@@ -64,7 +64,7 @@ class HeadTower(nn.Module):
         return normalize(self.head(inputs), dim=1)
 
     def fitted(self) -> Head:
-        """Return the head, without the tokens."""
+        """Return the head; the tokens are left out."""
         return Head({name: value.numpy() for name, value in self.head.state_dict().items()})
 
 
@@ -74,9 +74,9 @@ def fit_encoder(
     """Fit a tower so that the vector of a question is near those of its positive arms.
 
     Args:
-        tower: Not fitted yet.
+        tower: The tower to fit.
         features: Features of the questions.
-        right: Positives of a question; one without any is left out. Shape (n_questions, n_arms).
+        right: Positive arms, shape (n_questions, n_arms); questions without positives are left out.
         known: Arms with a label, shape (n_questions, n_arms).
         descent: Settings of the fit.
         temperature: Divisor of the cosines.
@@ -112,8 +112,8 @@ def fit_fusion(
         arms: Quality and utility of each arm, shape (n_arms, 2, width).
         asks: Quality vector of each question, shape (n_questions, width).
         needs: Utility vector of each question, shape (n_questions, width).
-        right: As in `fit_encoder`.
-        known: Likewise.
+        right: Positive arms, shape (n_questions, n_arms), as in `fit_encoder`.
+        known: Arms with a label, shape (n_questions, n_arms).
         descent: Settings of the fit.
         heads: Heads of the attention.
         regularization: Weight of the distance from an arm's utility.
@@ -139,7 +139,7 @@ def fuse(attention: nn.MultiheadAttention, asks: Tensor, pairs: Tensor) -> Tenso
 def fusion_losses(
     fused: Tensor, needs: Tensor, utilities: Tensor, right: Mask, known: Mask, regularization: float
 ) -> Tensor:
-    """Return the loss of each question, summed over the arms that are known, shape (n,).
+    """Return the loss of each question, summed over its known arms, shape (n,).
 
     Args:
         fused: Fused vectors of each arm on each question, shape (n, n_arms, width).
@@ -160,10 +160,10 @@ def fusion_losses(
 
 @torch.no_grad()
 def fold(attention: nn.MultiheadAttention, pairs: Tensor) -> Fusion:
-    """Precompute the attention over arms, whose vectors do not depend on the question.
+    """Precompute the attention over arms, whose vectors are the same for all questions.
 
-    With one head, `W_k c` as the key and `W_v c` as the value of a capability c, the weight of c follows
-    from r_q . (W_q^T W_k c), and c adds that much of W_o W_v c. Only the shares depend on the question.
+    With one head, and `W_k c` and `W_v c` as key and value of a capability c, the weight of c follows from
+    r_q . (W_q^T W_k c), and c contributes W_o W_v c by that weight. Only the weights depend on the question.
     """
     n_arms, _, width = pairs.shape
     heads, head = attention.num_heads, attention.head_dim

@@ -1,4 +1,4 @@
-"""Text models that encode questions, whose last layers can be fitted; one has a token for each arm."""
+"""Text models that encode questions and whose last layers can be fitted; R3AG's has a token per arm."""
 
 import threading
 from collections.abc import Sequence
@@ -21,22 +21,22 @@ from armwise.agent.routers.dataset import Features, Floats, RouterError
 from armwise.arms.models import ModelNotFoundError, compute_cores, locate
 
 READING = threading.Lock()
-"""One encodes at a time: a fast tokenizer refuses two threads, and torch's number of threads is global."""
+"""Lock of encoding: a fast tokenizer refuses concurrent use, and torch's number of threads is global."""
 
 
 FITTED_LAYERS = 2
-"""Last layers that R3AG fits, as in the paper, besides the word embeddings."""
+"""Number of last layers that R3AG fits, as in the paper, besides the word embeddings."""
 
 
 class TextReader(nn.Module):
-    """A model of sentence-transformers, with the pooling of its folder, or the mean without one.
+    """A model of sentence-transformers, with the pooling of its folder, by default the mean.
 
     It runs on CUDA if available. All its layers are frozen at first. Once fitted, it is thread-safe.
 
     Args:
         name: A hub name, a folder, or `package:NAME/PATH`.
         at_once: Texts that are encoded together.
-        max_length: Tokens of a text that are read; None is the model's own limit.
+        max_length: Most tokens of a text; None: the model's limit.
 
     Attributes:
         width: Length of its vectors.
@@ -81,25 +81,25 @@ class TextReader(nn.Module):
         layers[len(layers) - count :].requires_grad_(True)
 
     def forward(self, texts: Sequence[str]) -> Tensor:
-        """Return one vector a text, shape (n, width)."""
+        """Return a vector per text, shape (n, width)."""
         read = batch_to_device(self.model.preprocess(list(texts)), self.model.device)
         vectors: Tensor = self.model(read)["sentence_embedding"]
         return vectors
 
     def read(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return one vector a text in numpy, shape (n, width), without gradients."""
+        """Return a vector per text in numpy, shape (n, width), without gradients."""
         starts = range(0, len(texts), self.at_once)
         with READING, on_threads(len(compute_cores())), torch.inference_mode():
             parts = [self(texts[start : start + self.at_once]).cpu().numpy() for start in starts]
         return np.concatenate([np.empty((0, self.width), dtype=np.float32), *parts])
 
     def state(self) -> State:
-        """Return the fitted parameters; the others are the model's own."""
+        """Return the fitted parameters; all others are those of the model's files."""
         return {name: value.detach().cpu().numpy() for name, value in self._free()}
 
     @torch.no_grad()
     def restore(self, state: State) -> None:
-        """Take what `state` returned. Raises KeyError if an array is missing."""
+        """Set the parameters of `state`. Raises KeyError if an array is missing."""
         for name, value in self._free():
             value.copy_(torch.from_numpy(state[name]))
         self.eval()
@@ -157,7 +157,7 @@ class TextTower(TextReader):
         return self
 
     def encode(self, features: Features) -> Floats:
-        """Return one unit vector a question, shape (n_questions, width)."""
+        """Return a unit vector per question, shape (n_questions, width)."""
         return self.read(features.texts).astype(np.float64)
 
     def _extend(self) -> None:
