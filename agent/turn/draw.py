@@ -466,7 +466,9 @@ class Decider:
             )
         return np.array([named.get(arm, 0.0) for arm in names])
 
-    def observe(self, ask: Ask, observed: ObservedDecision, context: Context, serving: Serving) -> Decision:
+    def build_observed(
+        self, ask: Ask, observed: ObservedDecision, context: Context, serving: Serving
+    ) -> Decision:
         """Return a decision of another system, with the policy's distribution as its shadow.
 
         Args:

@@ -323,7 +323,7 @@ class TurnLoop:
         for execution in executions:
             yield Finished(execution, ("stop",))
 
-    async def observe(self, ask: Ask, observed: ObservedDecision) -> Decision:
+    async def build_observed(self, ask: Ask, observed: ObservedDecision) -> Decision:
         """Return a decision of another system as a fact, with the policy's distribution as its shadow.
 
         The caller commits it.
@@ -340,7 +340,7 @@ class TurnLoop:
         query, context = await self.describe(ask, arms, serving)
         search_first = partial(self._search_first, ask, query, arms, _depth(serving), Spending())
         scored = await self.decider.score(ask, observed.arms, query, context, search_first, serving)
-        return self.decider.observe(ask, observed, scored.context, serving)
+        return self.decider.build_observed(ask, observed, scored.context, serving)
 
     async def resume(
         self, ask: Ask, decision: Decision, on_commit: Callable[[Commit], object] = lambda _: None
