@@ -274,7 +274,7 @@ def planned(
         again = alarm.at if failed is None else failed.started_at + RETRY_S
         plans.append(Planned(max(alarm.at, again), runs.Trigger.ALARM))
     if spec.every is not None:
-        at = since if last is None else last.started_at + warm_start.read_seconds(spec.every)
+        at = since if last is None else last.started_at + warm_start.read_positive_seconds(spec.every)
         plans.append(Planned(at, runs.Trigger.SCHEDULE))
     if spec.cron is not None:
         at = warm_start.compute_next(spec.cron, since if last is None else last.started_at)

@@ -35,7 +35,7 @@ from armwise.agent.lab.warmstart.canary import (
 from armwise.feedback.arrays import Floats, Integers, take_drawn
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import GateSpec, judge
-from armwise.feedback.ope.gate import Waiting
+from armwise.feedback.ope.gate import WaitingEvidence
 from benchmarks.gate import LIFT, draws, greedy
 
 ARMS, FLOOR, MOVED = ("a", "b", "c", "d"), 0.02, 0.2
@@ -149,7 +149,7 @@ class Course:
             p_log=p_log[rows],
         )
         rest = ~here
-        waiting = Waiting(
+        waiting = WaitingEvidence(
             at[rest].astype(np.float64), drawn[rest], p_log[rest], p_target[rest], learned[rest]
         )
         return judge(

@@ -254,7 +254,9 @@ class Delayed:
         else:
             first = np.tile([1.0, 0.0], (int(rest.sum()), 1))
             p_log = np.full(first.shape, 0.5)
-            waiting = gate.Waiting(self.log.at[rest], self.log.drawn[rest], p_log, first, learned[rest])
+            waiting = gate.WaitingEvidence(
+                self.log.at[rest], self.log.drawn[rest], p_log, first, learned[rest]
+            )
         return judge(
             SPEC,
             log,

@@ -34,7 +34,7 @@ from rich.table import Table
 from benchmarks.crash_audit import Verdict
 from benchmarks.crash_children import free_port
 from benchmarks.crash_ledger import Ledger
-from benchmarks.nodes_cluster import ARMS, DEPLOYED, GATE, SECOND, Change, Cluster, clustered
+from benchmarks.nodes_cluster import ARMS, DEPLOYED, GATE, SECOND, Change, Cluster
 from benchmarks.nodes_machines import Network
 from benchmarks.nodes_upgrade import Learners, Single, Stopped, learners_of, served
 from tests.postgres import running
@@ -110,7 +110,7 @@ def scenario(seed: int = 7, clients: int = 3) -> Iterator[Scenario]:
     with running() as server, Network() as network:
         (network.folder / GATE).touch()
         second = f"http://127.0.0.1:{port}"
-        with clustered(server.fresh(), network, [second], clients=clients, seed=seed) as cluster:
+        with Cluster(server.fresh(), network, [second], clients=clients, seed=seed).running() as cluster:
             yield Scenario(cluster, network, port)
 
 

@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Self
 
 import httpx
 import yaml
@@ -75,7 +76,7 @@ class Change:
 
 
 class Cluster(Service):
-    """The service on three machines; made by `clustered`.
+    """The service on three machines, with clients over an empty log.
 
     Args:
         url: The log.
@@ -98,20 +99,20 @@ class Cluster(Service):
         self,
         url: str,
         network: Network,
-        successors: Sequence[str],
+        successors: Sequence[str] = (),
         *,
-        clients: int,
-        seed: int,
-        stored: Mapping[str, str],
-        changed: Mapping[str, Any],
-        kernels: Mapping[str, str],
+        clients: int = 3,
+        seed: int = 0,
+        stored: Mapping[str, str] = MappingProxyType({}),
+        changed: Mapping[str, Any] = MappingProxyType({}),
+        kernels: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._network = network
         self._stored, self._kernels = stored, kernels
         self.environment = environment(network)
         self._machines = {HEAD: network.machine(), SECOND: network.machine(), ARMS: network.machine()}
         urls = [f"http://{self._machines[name].address}:{PORT}" for name in (HEAD, SECOND)]
-        self.document = settings(url, network) | changed
+        self.document = {**settings(url, network), **changed}
         self.changes: list[Change] = []
         super().__init__(self.document, [*urls, *successors], clients, seed)
         head = self._machines[HEAD].address
@@ -124,6 +125,16 @@ class Cluster(Service):
         self.until(self._applications)
         self._boot(SECOND)
         self._boot(ARMS)
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Deploy the service and start its clients, until the end of the context."""
+        try:
+            self.deploy(DOOR)
+            self.begin()
+            yield self
+        finally:
+            self.close()
 
     def deploy(self, door: float, **settings: Any) -> None:
         """Deploy the configuration with other settings: `serve deploy`. Raises CrashError.
@@ -346,45 +357,3 @@ def ray_start(machine: Machine, home: Path) -> list[str]:
 def resources(named: dict[str, int]) -> list[str]:
     """Return the words of `ray start` that give a machine resources."""
     return ["--resources", json.dumps(named)]
-
-
-@contextmanager
-def clustered(
-    url: str,
-    network: Network,
-    successors: Sequence[str] = (),
-    *,
-    clients: int = 3,
-    seed: int = 0,
-    stored: Mapping[str, str] | None = None,
-    changed: Mapping[str, Any] | None = None,
-    kernels: Mapping[str, str] | None = None,
-) -> Iterator[Cluster]:
-    """Run the service on three machines with clients over an empty log.
-
-    Args:
-        url: The log.
-        network: Where the machines are.
-        successors: Where else clients ask, if these do not answer.
-        clients: How many ask at once.
-        seed: Draws what they ask.
-        stored: Variables that say where Ray's head keeps its state; in its memory without.
-        changed: Other settings, by their keys at the top level.
-        kernels: Kernels of OpenBLAS by machine; that of the processor for the others.
-    """
-    cluster = Cluster(
-        url,
-        network,
-        successors,
-        clients=clients,
-        seed=seed,
-        stored=stored or {},
-        changed=changed or {},
-        kernels=kernels or {},
-    )
-    try:
-        cluster.deploy(DOOR)
-        cluster.begin()
-        yield cluster
-    finally:
-        cluster.close()

@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.nodes import WIDTH, print_verdict, table_of
-from benchmarks.nodes_cluster import GATE, HEAD, clustered
+from benchmarks.nodes_cluster import GATE, HEAD, Cluster
 from benchmarks.nodes_machines import Network
 from tests.postgres import running
 
@@ -66,7 +66,7 @@ def main(
     console = Console(width=WIDTH)
     with running() as server, Network() as network, stored(storage, network) as variables:
         (network.folder / GATE).touch()
-        with clustered(server.fresh(), network, seed=seed, stored=variables) as cluster:
+        with Cluster(server.fresh(), network, seed=seed, stored=variables).running() as cluster:
             for _ in range(kills):
                 cluster.restart(HEAD)
             cluster.quiet()

@@ -33,28 +33,186 @@ router = APIRouter(tags=["feedback"], route_class=CompiledRoute)
 REFUSALS = ("unknown_metric", "idempotency_conflict", "too_much_feedback")
 """Errors of feedback."""
 
+_ITEM = TypeAdapter(FeedbackItem)
+
 
 @dataclass(frozen=True, slots=True)
-class CheckedFeedback:
-    """Checked feedback, with its decision point and its caller there."""
+class FeedbackSender:
+    """A sender of feedback.
+
+    Attributes:
+        point: The decision point of the request; an id may name another one.
+        caller: The caller there.
+    """
 
     point: DecisionPoint
     caller: Caller
+
+    async def keep_each(
+        self, items: Sequence[object], names: Sequence[str | None]
+    ) -> list[FeedbackReceipt | ApiError]:
+        """Store items independently, and return the reply to each, or its error.
+
+        Args:
+            items: The items as JSON, in the form of `FeedbackItem`, or the errors for which they are refused.
+            names: Default id of each item.
+
+        Raises:
+            ApiError: No item was stored.
+        """
+        checked = [self._item_or_error(*item) for item in zip(items, names, strict=True)]
+        outcomes = iter(await _accept([item for item in checked if isinstance(item, CheckedFeedback)]))
+        rows = list[FeedbackReceipt | ApiError]()
+        for item_or_error in checked:
+            if isinstance(item_or_error, CheckedFeedback):
+                outcome = next(outcomes)
+                if isinstance(outcome, Receipt):
+                    rows.append(item_or_error.kept(outcome))
+                    continue
+                item_or_error = outcome
+            rows.append(errors.translate(item_or_error).shown_to(self.caller))
+        return batches.some_kept(rows)
+
+    async def keep_all(self, *items: FeedbackItem, key: str | None = None) -> list[FeedbackReceipt]:
+        """Store items of one decision or episode together, and return the replies to them.
+
+        Args:
+            items: The items.
+            key: Default id of the first item, and prefix of the default ids of the others.
+
+        Raises:
+            RewardError, ApiError, ForeignIdError, StoreError: An item is refused. The others are stored only
+                if it was the log that refused it.
+        """
+        checked = self.check_all(*items, key=key)
+        receipts = []
+        for item, outcome in zip(checked, await _accept(checked), strict=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+            receipts.append(item.kept(outcome))
+        return receipts
+
+    def check_all(self, *items: FeedbackItem, key: str | None = None) -> list["CheckedFeedback"]:
+        """Check items of one decision or episode; see `keep_all`, which stores them."""
+        names = [key if key is None or not index else f"{key}:{index}" for index in range(len(items))]
+        return [self.check(*pair) for pair in zip(items, names, strict=True)]
+
+    def check(self, item: FeedbackItem, key: str | None = None) -> "CheckedFeedback":
+        """Check feedback, at the point that its id begins with, or else at that of the request.
+
+        Raises:
+            RewardError: The metric is not declared, or the value is out of its range.
+            ApiError: It retracts a value without its `feedback_id`.
+            ForeignIdError: An id names the project of another caller.
+        """
+        point = find_owner(self.point, item.decision_id or item.episode_id or "")
+        sender = FeedbackSender(point, caller_at(point, self.caller))
+        return CheckedFeedback(sender, sender.read_fact(item, key))
+
+    def read_fact(self, item: FeedbackItem, key: str | None) -> Feedback:
+        """Return an item on a decision or an episode of the point as a fact; raises as `check` does."""
+        caller, name = self.caller, item.feedback_id or key
+        value, content = self._read(item)
+        if item.value is None and name is None:
+            message = "a null value retracts an earlier one: its feedback_id was expected"
+            raise ApiError("invalid_value", message, "feedback_id")
+        return Feedback(
+            id=caller.stored(name, "feedback") if name else caller.new_id(),
+            decision_id=item.decision_id and caller.stored(item.decision_id),
+            episode_id=item.episode_id and caller.stored(item.episode_id, "episode"),
+            kind=FeedbackKind.RETRACTION if item.value is None else FeedbackKind.VALUE,
+            metric=item.metric_name,
+            value=value,
+            received_at=self.point.service.clock(),
+            event_time=None if item.event_time is None else item.event_time.timestamp(),
+            tags=item.tags,
+            source=caller.source,
+            key=caller.key,
+            content=content,
+            rater=self._rater,
+        )
+
+    @property
+    def _rater(self) -> str | None:
+        """The rater of the caller's feedback, whose influence is limited; see `Feedback.rater`."""
+        if self.caller.address is not None:
+            return self.point.store.draw_secret.rater_at(self.caller.address)
+        return self.caller.key if self.caller.source in (None, "user") else ""
+
+    def _read(self, item: FeedbackItem) -> tuple[float | None, dict[str, str]]:
+        """Return the number of an item, and its further fields.
+
+        Raises:
+            RewardError: The metric is not declared, or the value is out of its range.
+            ApiError: The value is not the expected text or pair.
+            ForeignIdError: The other decision belongs to another project.
+        """
+        name, value, rule = item.metric_name, item.value, self.point.config.reward
+        content = {} if item.comment is None else {COMMENT: item.comment}
+        declared = name in rule.metrics
+        if not declared and name == PREFERENCE and value is not None:
+            return None, content | self._read_pair(item)
+        if not declared and name in (COMMENT, DEMONSTRATION) and value is not None:
+            if not isinstance(value, str) or not value.strip():
+                raise ApiError("invalid_value", f"metric {name!r} takes a text", "value")
+            return None, content | {name: value}
+        if value is None and name in NOTES:
+            return None, {}
+        metric = rule.metric(name)
+        if value is None:
+            return None, {}
+        if isinstance(value, Preference):
+            raise ApiError("invalid_value", f"metric {name!r} takes no pair", "value")
+        return metric.parse(value, name), content | ({"label": value} if isinstance(value, str) else {})
+
+    def _read_pair(self, item: FeedbackItem) -> dict[str, str]:
+        """Return a preference with stored ids. Raises ApiError, ForeignIdError."""
+        pair = item.value
+        if not isinstance(pair, Preference) or item.decision_id is None:
+            forms = '{"over": "<decision>"} or {"better": "<arm>", "worse": "<arm>"}'
+            raise ApiError("invalid_value", f"a preference is on a decision: {forms}", "value")
+        if pair.over is not None:
+            if pair.over == item.decision_id:
+                raise ApiError(
+                    "invalid_value", f"decision {pair.over!r} is preferred to itself", "value.over"
+                )
+            return {"over": self.caller.stored(pair.over)}
+        arms = {"better": pair.better or "", "worse": pair.worse or ""}
+        for field, arm in arms.items():
+            asking.require_arm(self.point, arm, f"value.{field}")
+        return arms
+
+    def _item_or_error(self, item: object, name: str | None) -> "CheckedFeedback | Exception":
+        if isinstance(item, Exception):
+            return item
+        try:
+            return self.check(_ITEM.validate_python(item), name)
+        except ValidationError as error:
+            return RequestValidationError(error.errors())
+        except (RewardError, ApiError, asking.AskError, ForeignIdError) as error:
+            return error
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFeedback:
+    """Checked feedback, with its sender at the point of its decision or episode."""
+
+    sender: FeedbackSender
     fact: Feedback
 
     def kept(self, receipt: Receipt) -> FeedbackReceipt:
         """Count the item, and return the reply to its sender."""
-        self.point.telemetry.fed_back(self.fact, receipt)
+        point, caller, fact = self.sender.point, self.sender.caller, self.fact
+        point.telemetry.fed_back(fact, receipt)
         assert receipt.status is not None
-        fact, shown = self.fact, self.caller.shown_id
         return construct(
             FeedbackReceipt,
-            feedback_id=self.caller.shown(fact.id),
-            decision_id=fact.decision_id and shown(fact.decision_id),
-            episode_id=fact.episode_id and shown(fact.episode_id),
+            feedback_id=caller.shown(fact.id),
+            decision_id=fact.decision_id and caller.shown_id(fact.decision_id),
+            episode_id=fact.episode_id and caller.shown_id(fact.episode_id),
             status=receipt.status.value,
             log_seq=receipt.seq,
-            hint=_hint(self.point.config.reward, fact, receipt.status),
+            hint=_hint(point.config.reward, fact, receipt.status),
         )
 
 
@@ -78,38 +236,11 @@ async def feedback(
     idempotency key of the request as its id, in a batch with its index from 0: `<key>:<index>`.
     A batch of which no item was kept is refused as a whole; `reasons` then has the error of each item.
     """
+    sender = FeedbackSender(point, caller)
     if isinstance(body, FeedbackItem):
-        return await _keep_one(check_feedback(point, caller, body, key))
-    rows = await keep_each(point, caller, body.items, batches.name_items(body.items, key))
+        return await _keep_one(sender.check(body, key))
+    rows = await sender.keep_each(body.items, batches.name_items(body.items, key))
     return StdlibJson(construct(FeedbackReceipts, items=batches.replies(rows)), 202)
-
-
-async def keep_each(
-    point: DecisionPoint, caller: Caller, items: Sequence[object], names: Sequence[str | None]
-) -> list[FeedbackReceipt | ApiError]:
-    """Store items independently, and return the reply to each, or its error.
-
-    Args:
-        point: Has the log.
-        caller: The sender.
-        items: The items as JSON, in the form of `FeedbackItem`, or the error for which an item is refused.
-        names: Default id of each item.
-
-    Raises:
-        ApiError: No item was stored.
-    """
-    checked = [_item_or_error(point, caller, *item) for item in zip(items, names, strict=True)]
-    outcomes = iter(await _accept([item for item in checked if isinstance(item, CheckedFeedback)]))
-    rows = list[FeedbackReceipt | ApiError]()
-    for item_or_error in checked:
-        if isinstance(item_or_error, CheckedFeedback):
-            outcome = next(outcomes)
-            if isinstance(outcome, Receipt):
-                rows.append(item_or_error.kept(outcome))
-                continue
-            item_or_error = outcome
-        rows.append(errors.translate(item_or_error).shown_to(caller))
-    return batches.some_kept(rows)
 
 
 @router.post(
@@ -137,7 +268,7 @@ async def activate(point: RequestPoint, caller: RequestCaller, decision_id: Deci
         source=caller.source,
         key=caller.key,
     )
-    return await _keep_one(CheckedFeedback(point, caller, fact))
+    return await _keep_one(CheckedFeedback(FeedbackSender(point, caller), fact))
 
 
 async def _keep_one(item: CheckedFeedback) -> Response:
@@ -145,144 +276,6 @@ async def _keep_one(item: CheckedFeedback) -> Response:
     if isinstance(outcome, Exception):
         raise outcome
     return StdlibJson(item.kept(outcome), 202)
-
-
-async def keep_all(
-    point: DecisionPoint,
-    caller: Caller,
-    *items: FeedbackItem,
-    key: str | None = None,
-) -> list[FeedbackReceipt]:
-    """Store items of one decision or episode together, and return the replies to them.
-
-    Args:
-        point: Has the log.
-        caller: The sender.
-        items: The items.
-        key: Default id of the first item, and prefix of the default ids of the others.
-
-    Raises:
-        RewardError, ApiError, ForeignIdError, StoreError: An item is refused. The others are stored only if
-            it was the log that refused it.
-    """
-    checked = check_all(point, caller, *items, key=key)
-    receipts = []
-    for item, outcome in zip(checked, await _accept(checked), strict=True):
-        if isinstance(outcome, Exception):
-            raise outcome
-        receipts.append(item.kept(outcome))
-    return receipts
-
-
-def check_all(
-    point: DecisionPoint, caller: Caller, *items: FeedbackItem, key: str | None = None
-) -> list[CheckedFeedback]:
-    """Check items of one decision or episode; see `keep_all`, which stores them."""
-    names = [key if key is None or not index else f"{key}:{index}" for index in range(len(items))]
-    return [check_feedback(point, caller, *pair) for pair in zip(items, names, strict=True)]
-
-
-def check_feedback(
-    point: DecisionPoint, caller: Caller, item: FeedbackItem, key: str | None = None
-) -> CheckedFeedback:
-    """Check feedback, at the point that its id begins with, or else at the given one.
-
-    Raises:
-        RewardError: The metric is not declared, or the value is out of its range.
-        ApiError: It retracts a value without its `feedback_id`.
-        ForeignIdError: An id names the project of another caller.
-    """
-    point = find_owner(point, item.decision_id or item.episode_id or "")
-    caller = caller_at(point, caller)
-    name = item.feedback_id or key
-    value, content = _read(point, caller, item)
-    if item.value is None and name is None:
-        message = "a null value retracts an earlier one: its feedback_id was expected"
-        raise ApiError("invalid_value", message, "feedback_id")
-    fact = Feedback(
-        id=caller.stored(name, "feedback") if name else caller.new_id(),
-        decision_id=item.decision_id and caller.stored(item.decision_id),
-        episode_id=item.episode_id and caller.stored(item.episode_id, "episode"),
-        kind=FeedbackKind.RETRACTION if item.value is None else FeedbackKind.VALUE,
-        metric=item.metric_name,
-        value=value,
-        received_at=point.service.clock(),
-        event_time=None if item.event_time is None else item.event_time.timestamp(),
-        tags=item.tags,
-        source=caller.source,
-        key=caller.key,
-        content=content,
-        rater=_rater(point, caller),
-    )
-    return CheckedFeedback(point, caller, fact)
-
-
-def _rater(point: DecisionPoint, caller: Caller) -> str | None:
-    """Return the rater of a caller's feedback, whose influence is limited; see `Feedback.rater`."""
-    if caller.address is not None:
-        return point.store.draw_secret.rater_at(caller.address)
-    return caller.key if caller.source in (None, "user") else ""
-
-
-def _read(point: DecisionPoint, caller: Caller, item: FeedbackItem) -> tuple[float | None, dict[str, str]]:
-    """Return the number of an item, and its further fields.
-
-    Raises:
-        RewardError: The metric is not declared, or the value is out of its range.
-        ApiError: The value is not the expected text or pair.
-        ForeignIdError: The other decision belongs to another project.
-    """
-    name, value = item.metric_name, item.value
-    content = {} if item.comment is None else {COMMENT: item.comment}
-    declared = name in point.config.reward.metrics
-    if not declared and name == PREFERENCE and value is not None:
-        return None, content | _pair(point, caller, item)
-    if not declared and name in (COMMENT, DEMONSTRATION) and value is not None:
-        if not isinstance(value, str) or not value.strip():
-            raise ApiError("invalid_value", f"metric {name!r} takes a text", "value")
-        return None, content | {name: value}
-    if value is None and name in NOTES:
-        return None, {}
-    metric = point.config.reward.metric(name)
-    if value is None:
-        return None, {}
-    if isinstance(value, Preference):
-        raise ApiError("invalid_value", f"metric {name!r} takes no pair", "value")
-    return metric.parse(value, name), content | ({"label": value} if isinstance(value, str) else {})
-
-
-def _pair(point: DecisionPoint, caller: Caller, item: FeedbackItem) -> dict[str, str]:
-    """Return a preference with stored ids. Raises ApiError, ForeignIdError."""
-    pair = item.value
-    if not isinstance(pair, Preference) or item.decision_id is None:
-        message = (
-            'a preference is on a decision: {"over": "<decision>"} or {"better": "<arm>", "worse": "<arm>"}'
-        )
-        raise ApiError("invalid_value", message, "value")
-    if pair.over is not None:
-        if pair.over == item.decision_id:
-            raise ApiError("invalid_value", f"decision {pair.over!r} is preferred to itself", "value.over")
-        return {"over": caller.stored(pair.over)}
-    arms = {"better": pair.better or "", "worse": pair.worse or ""}
-    for field, arm in arms.items():
-        asking.require_arm(point, arm, f"value.{field}")
-    return arms
-
-
-_ITEM = TypeAdapter(FeedbackItem)
-
-
-def _item_or_error(
-    point: DecisionPoint, caller: Caller, item: object, name: str | None
-) -> CheckedFeedback | Exception:
-    if isinstance(item, Exception):
-        return item
-    try:
-        return check_feedback(point, caller, _ITEM.validate_python(item), name)
-    except ValidationError as error:
-        return RequestValidationError(error.errors())
-    except (RewardError, ApiError, asking.AskError, ForeignIdError) as error:
-        return error
 
 
 async def _accept(items: Sequence[CheckedFeedback]) -> list[Receipt | Exception]:
@@ -293,10 +286,10 @@ async def _accept(items: Sequence[CheckedFeedback]) -> list[Receipt | Exception]
     groups: dict[tuple[DecisionPoint, str | None, str | None], list[int]] = {}
     episodes: dict[DecisionPoint, set[str]] = {}
     for index, item in enumerate(items):
-        fact = item.fact
-        groups.setdefault((item.point, fact.decision_id, fact.episode_id), []).append(index)
+        point, fact = item.sender.point, item.fact
+        groups.setdefault((point, fact.decision_id, fact.episode_id), []).append(index)
         if fact.episode_id is not None:
-            episodes.setdefault(item.point, set()).add(fact.episode_id)
+            episodes.setdefault(point, set()).add(fact.episode_id)
     for point, names in episodes.items():
         if not point.log.trouble:
             with suppress(StoreError):  # the commit will say what is wrong

@@ -49,7 +49,7 @@ TOGETHER = 50
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedObservation:
+class CheckedDecision:
     """A checked item, with its decision point and its caller there.
 
     Attributes:
@@ -132,14 +132,14 @@ async def keep_each(
         ApiError: No item was stored.
     """
     checked = [_item_or_error(point, caller, *pair) for pair in zip(items, names, strict=True)]
-    stored_decisions = await _known([item for item in checked if isinstance(item, CheckedObservation)])
+    stored_decisions = await _known([item for item in checked if isinstance(item, CheckedDecision)])
     begun = list[ObservationReceipt | Exception | asyncio.Task[ObservationReceipt]]()
     for n, item_or_error in enumerate(checked, start=1):
         if n % TOGETHER == 0:
             await asyncio.sleep(0)
         begun.append(
             await _begun(item_or_error, stored_decisions)
-            if isinstance(item_or_error, CheckedObservation)
+            if isinstance(item_or_error, CheckedDecision)
             else item_or_error
         )
     if commits := [task for task in begun if isinstance(task, asyncio.Task)]:
@@ -168,7 +168,7 @@ Known = Mapping[tuple[str, str], tuple[Decision, int]]
 """Decisions that are in the log already, with their positions, by point and id."""
 
 
-async def _known(items: Sequence[CheckedObservation]) -> Known:
+async def _known(items: Sequence[CheckedDecision]) -> Known:
     """Return the decisions of items that are in the logs. Raises StoreError."""
     ids: dict[str, tuple[DecisionPoint, list[str]]] = {}
     for item in items:
@@ -181,13 +181,13 @@ async def _known(items: Sequence[CheckedObservation]) -> Known:
 
 
 async def _begun(
-    item: CheckedObservation, stored_decisions: Known
+    item: CheckedDecision, stored_decisions: Known
 ) -> "ObservationReceipt | Exception | asyncio.Task[ObservationReceipt]":
     """Queue the commit of an item, and return it; or its receipt or error, if it needs none."""
     try:
         if row := stored_decisions.get((item.point.name, item.ask.decision_id)):
             return await _again(item, *row)
-        decision = await item.point.turns.observe(item.ask, item.observed)
+        decision = await item.point.turns.build_observed(item.ask, item.observed)
         future = item.point.log.append(decision, item.execution, *item.metrics)
     except REFUSED as error:
         return error
@@ -195,7 +195,7 @@ async def _begun(
 
 
 async def _committed(
-    item: CheckedObservation, decision: Decision, commit: "asyncio.Future[Any]"
+    item: CheckedDecision, decision: Decision, commit: "asyncio.Future[Any]"
 ) -> ObservationReceipt:
     """Return the receipt of an item once it is durable; another request may have been faster."""
     try:
@@ -210,7 +210,7 @@ async def _committed(
     return item.receipt("accepted", receipts[-1].seq, evaluable=bool(decision.probabilities))
 
 
-async def _again(item: CheckedObservation, logged: Decision, seq: int) -> ObservationReceipt:
+async def _again(item: CheckedDecision, logged: Decision, seq: int) -> ObservationReceipt:
     """Return the receipt of an item whose id is in the log: a repeat, or the execution of a decision.
 
     Raises:
@@ -239,18 +239,18 @@ _ITEM = TypeAdapter(ObservationItem)
 
 def _item_or_error(
     point: DecisionPoint, caller: Caller, item: object, name: str | None
-) -> CheckedObservation | Exception:
+) -> CheckedDecision | Exception:
     try:
-        return check_observation(point, caller, _ITEM.validate_python(item), name)
+        return check_decision(point, caller, _ITEM.validate_python(item), name)
     except ValidationError as error:
         return RequestValidationError(error.errors())
     except REFUSED as error:
         return error
 
 
-def check_observation(
+def check_decision(
     point: DecisionPoint, caller: Caller, item: ObservationItem, key: str | None = None
-) -> CheckedObservation:
+) -> CheckedDecision:
     """Check an item, at the point that it names.
 
     Raises:
@@ -288,7 +288,7 @@ def check_observation(
         Cost(spent.steps, spent.prompt_tokens, spent.completion_tokens, 0.0, spent.seconds, spent.usd),
         finished_at=now,
     )
-    return CheckedObservation(
+    return CheckedDecision(
         point, caller, ask, observed, execution, _metrics(point, caller, item, decision_id, now)
     )
 

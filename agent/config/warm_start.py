@@ -1,16 +1,15 @@
 """Settings of the warm start: schedule, label sources, portfolio, router, promotion."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    TypeAdapter,
-    ValidationError,
     field_validator,
     model_validator,
 )
@@ -19,7 +18,7 @@ from armwise.agent.policies import PolicySpec
 from armwise.agent.routers import PRIOR_MEASURE, RouterSpec, Stage, Utility, build_router
 from armwise.arms.base import checked_name
 from armwise.arms.llm import prompts
-from armwise.feedback.reward import RewardRule
+from armwise.feedback.reward import RewardRule, read_seconds
 from armwise.feedback.training_log import logged_labels
 from armwise.number import Number
 
@@ -48,25 +47,26 @@ QUESTION_LINE = '{"id": "q1", "question": "...", "answers": ["..."], "gold_ids":
 MIN_INTERVAL_S = 60.0
 """Shortest interval between two runs."""
 
-_DURATION = TypeAdapter(timedelta)
 
+def read_positive_seconds(duration: str) -> float:
+    """Return the seconds of an ISO 8601 duration above 0. Raises ValueError.
 
-def read_seconds(duration: str) -> float:
-    """Return the seconds of an ISO 8601 duration.
-
-    Raises:
-        ValueError: The text is not a positive duration.
-
-    >>> read_seconds("PT6H"), read_seconds("P7D")
+    >>> read_positive_seconds("PT6H"), read_positive_seconds("P7D")
     (21600.0, 604800.0)
     """
-    try:
-        seconds = _DURATION.validate_python(duration).total_seconds()
-    except ValidationError:
-        raise ValueError(f"{duration!r} is not an ISO 8601 duration, such as PT6H") from None
+    seconds = read_seconds(duration, "duration", "PT6H")
     if seconds <= 0.0:
         raise ValueError(f"{duration!r} is not above 0: a duration such as PT6H was expected")
     return seconds
+
+
+def _check_age(within: str) -> str:
+    read_positive_seconds(within)
+    return within
+
+
+Age = Annotated[str, AfterValidator(_check_age)]
+"""Greatest age of what a source reads, as an ISO 8601 duration above 0."""
 
 
 class Schedule(BaseModel):
@@ -89,7 +89,7 @@ class Schedule(BaseModel):
     @field_validator("every")
     @classmethod
     def _check_interval(cls, every: str | None) -> str | None:
-        if every is not None and read_seconds(every) < MIN_INTERVAL_S:
+        if every is not None and read_positive_seconds(every) < MIN_INTERVAL_S:
             raise ValueError(f"every {every} is too often: PT1M or more was expected")
         return every
 
@@ -180,13 +180,7 @@ class JudgeSource(BaseModel):
     questions: int = Field(
         default=50, ge=1, le=10_000, description="Most questions of a run; no question is taken twice."
     )
-    within: str = Field(default="P7D", description="Greatest age of a question, as an ISO 8601 duration.")
-
-    @field_validator("within")
-    @classmethod
-    def _sound(cls, within: str) -> str:
-        read_seconds(within)
-        return within
+    within: Age = Field(default="P7D", description="Greatest age of a question, as an ISO 8601 duration.")
 
 
 class HindsightSource(BaseModel):
@@ -208,13 +202,7 @@ class HindsightSource(BaseModel):
     questions: int = Field(
         default=200, ge=1, le=10_000, description="Most questions of a run; no question is taken twice."
     )
-    within: str = Field(default="P7D", description="Greatest age of a question, as an ISO 8601 duration.")
-
-    @field_validator("within")
-    @classmethod
-    def _sound(cls, within: str) -> str:
-        read_seconds(within)
-        return within
+    within: Age = Field(default="P7D", description="Greatest age of a question, as an ISO 8601 duration.")
 
 
 class FeedbackSource(BaseModel):

@@ -9,9 +9,9 @@ from fastapi import Request, Response
 from pydantic import BaseModel, Field, StringConstraints
 
 from armwise.agent.api import decisions as api
-from armwise.agent.api import feedback as api_feedback
 from armwise.agent.api import ranking
 from armwise.agent.api.errors import ApiError
+from armwise.agent.api.feedback import FeedbackSender
 from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, DecisionQuery, FeedbackItem, PageBefore
@@ -201,5 +201,5 @@ async def label(
             **comment,
         },
     )
-    (kept,) = await api_feedback.keep_all(point, caller, item)
+    (kept,) = await FeedbackSender(point, caller).keep_all(item)
     return page(request, "labelled.html", kept=kept, item=item)

@@ -155,7 +155,7 @@ class Distributions(Mapping[str, dataset.Floats]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WaitingRows:
-    """Decisions that wait for feedback, with the columns of a log.
+    """Decisions that wait for feedback as rows, with the columns of a log.
 
     Attributes:
         decisions: The decisions, in the order in which they were made.
@@ -186,7 +186,9 @@ class WaitingRows:
         p[:, column] = np.where(self.p_log[:, column] > 0.0, 1.0, np.nan)
         return p
 
-    def for_gate(self, p_target: dataset.Floats, log: Log, known: Mapping[int, int]) -> gate.Waiting | None:
+    def for_gate(
+        self, p_target: dataset.Floats, log: Log, known: Mapping[int, int]
+    ) -> gate.WaitingEvidence | None:
         """Return the decisions that a candidate is evaluated on, if there are any, as input of the gate.
 
         Args:
@@ -198,7 +200,7 @@ class WaitingRows:
         some = [decision for decision, keeps in zip(self.decisions, kept.tolist(), strict=True) if keeps]
         if not some:
             return None
-        return gate.Waiting(
+        return gate.WaitingEvidence(
             at=np.array([decision.decided_at for decision in some]),
             drawn=np.array([log.column[decision.drawn] for decision in some]),
             p_log=self.p_log[kept],

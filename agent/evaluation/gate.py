@@ -45,7 +45,7 @@ def judged_as(version: int, active: ActivePolicy) -> str:
 
 async def verdict(
     store: Store,
-    configured: str,
+    config_digest: str,
     version: int,
     active: ActivePolicy,
     *,
@@ -62,7 +62,7 @@ async def verdict(
 
     Args:
         store: The log.
-        configured: Digest of the configuration.
+        config_digest: Digest of the configuration.
         version: A published version.
         active: Active policy.
         force: Whether to use an existing verdict only.
@@ -80,11 +80,11 @@ async def verdict(
         LogUnavailableError: Try again later.
     """
     name, request = judged_as(version, active), _request(version, active)
-    evaluation = await asyncio.to_thread(_fresh, store, configured, version, active, clock())
+    evaluation = await asyncio.to_thread(_fresh, store, config_digest, version, active, clock())
     if force and (evaluation is None or evaluation.status is not evaluations.EvaluationStatus.DONE):
         raise UndecidedError(f"there is no verdict on version {version}")
     if evaluation is None:
-        evaluation = await asyncio.to_thread(evaluations.submit, store, configured, request, clock())
+        evaluation = await asyncio.to_thread(evaluations.submit, store, config_digest, request, clock())
     give_up = time.monotonic() + wait_s
     while not evaluation.status.ended:
         if time.monotonic() >= give_up:
@@ -104,7 +104,7 @@ async def verdict(
 
 
 def newest_judgement(
-    store: Store, configured: str, version: int, active: ActivePolicy
+    store: Store, config_digest: str, version: int, active: ActivePolicy
 ) -> EvaluationRow | None:
     """Return the newest evaluation that judges a version against the active policy, if there is one.
 
@@ -113,7 +113,7 @@ def newest_judgement(
 
     Args:
         store: The log.
-        configured: Digest of the configuration.
+        config_digest: Digest of the configuration.
         version: A published version.
         active: Active policy.
 
@@ -121,7 +121,7 @@ def newest_judgement(
         LogUnavailableError: Try again later.
     """
     since = 0.0 if active.newest is None else active.newest.at
-    evaluation = evaluations.find_newest(store, configured, _request(version, active))
+    evaluation = evaluations.find_newest(store, config_digest, _request(version, active))
     return None if evaluation is None or evaluation.submitted_at < since else evaluation
 
 
@@ -131,10 +131,10 @@ def _request(version: int, active: ActivePolicy) -> dict[str, Any]:
 
 
 def _fresh(
-    store: Store, configured: str, version: int, active: ActivePolicy, now: float
+    store: Store, config_digest: str, version: int, active: ActivePolicy, now: float
 ) -> EvaluationRow | None:
     """Return an evaluation that is running or fresh, if there is one."""
-    evaluation = newest_judgement(store, configured, version, active)
+    evaluation = newest_judgement(store, config_digest, version, active)
     if evaluation is None or evaluation.status is evaluations.EvaluationStatus.FAILED:
         return None
     return evaluation if evaluation.finished_at is None or evaluation.finished_at >= now - FRESH_S else None
@@ -200,11 +200,11 @@ def run_evaluation(
 
         return evaluate_apart(config, stored_request, both)
 
-    configured, never = digest_configuration(config), threading.Event()
+    config_digest, never = digest_configuration(config), threading.Event()
     number = evaluations.submit(
-        store, configured, request, clock(), most=None
+        store, config_digest, request, clock(), most=None
     ).seq  # a run requests two, one after the other
-    work = Evaluations(store, configured, worker, evaluate, clock, only=number)
+    work = Evaluations(store, config_digest, worker, evaluate, clock, only=number)
     while True:
         evaluation = evaluations.find(store, number)
         assert evaluation is not None  # evaluations are never deleted

@@ -64,7 +64,7 @@ class Evaluations:
 
     Args:
         store: The log.
-        configured: Digest of the configuration; requests under another one are ignored.
+        config_digest: Digest of the configuration; requests under another one are ignored.
         worker: Unique name of this process.
         evaluate: Evaluates a request.
         clock: Seconds since the epoch.
@@ -78,7 +78,7 @@ class Evaluations:
     def __init__(
         self,
         store: Store,
-        configured: str,
+        config_digest: str,
         worker: str,
         evaluate: Evaluate,
         clock: Callable[[], float] = time.time,
@@ -87,7 +87,7 @@ class Evaluations:
         point: str | None = None,
         pauses_s: Sequence[float] = RETRIES_S,
     ) -> None:
-        self._store, self._configured, self._only = store, configured, only
+        self._store, self._config_digest, self._only = store, config_digest, only
         self._worker, self._evaluate = worker, evaluate
         self._clock, self._timer = clock, timer
         self._point, self._pauses_s = point, pauses_s
@@ -95,7 +95,7 @@ class Evaluations:
 
     def due(self, now: float) -> bool:
         """Claim the next request, if there is one."""
-        self._mine = evaluations.claim(self._store, self._configured, self._worker, now, self._only)
+        self._mine = evaluations.claim(self._store, self._config_digest, self._worker, now, self._only)
         return self._mine is not None
 
     def run(self, stop: threading.Event) -> None:

@@ -21,9 +21,10 @@ from fastapi import Request as HttpRequest
 from pydantic import AfterValidator, Field, StrictInt, StrictStr
 
 from armwise.agent.access import Caller, UnauthorizedError
-from armwise.agent.api import feedback, pages
+from armwise.agent.api import pages
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError, translate
+from armwise.agent.api.feedback import FeedbackSender
 from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, caller_at, read_address
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, FeedbackItem, Request, storable
@@ -109,7 +110,7 @@ async def press(service: AppService, request: HttpRequest, body: ButtonRequest) 
         for number, name in _changes(decision_id, value, body.change)
     ]
     try:
-        receipts = await feedback.keep_all(point, caller, *items) if items else []
+        receipts = await FeedbackSender(point, caller).keep_all(*items) if items else []
     except ConflictError:  # it names ids that the page does not know
         message = f"press {body.change} of this answer was kept with another value: count the next one up"
         raise ApiError("idempotency_conflict", message, "change") from None

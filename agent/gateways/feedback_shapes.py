@@ -23,7 +23,7 @@ from pydantic import (
 from armwise.agent.access import Caller, bearer
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.feedback import REFUSALS, check_all, keep_all, keep_each
+from armwise.agent.api.feedback import REFUSALS, FeedbackSender
 from armwise.agent.api.middleware import ApiDialect, RequestCaller, RequestPoint
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import (
@@ -180,11 +180,12 @@ async def of_tensorzero(
         value=value,
         tags=body.tags,
     )
+    sender = FeedbackSender(point, caller)
     if body.dryrun:
-        (checked,) = check_all(point, caller, item, key=key)
+        (checked,) = sender.check_all(item, key=key)
         name = caller.shown(checked.fact.id)
     else:
-        (kept,) = await keep_all(point, caller, item, key=key)
+        (kept,) = await sender.keep_all(item, key=key)
         name = kept.feedback_id
     return StdlibJson(construct(TensorZeroReceipt, feedback_id=name))
 
@@ -205,8 +206,9 @@ async def of_langfuse(point: RequestPoint, caller: RequestCaller, body: Langfuse
 
     A list is 202 where all of it was kept, 207 with the errors where some was, and refused where none was.
     """
+    sender = FeedbackSender(point, caller)
     if isinstance(body, LangfuseScore):
-        (kept,) = await keep_all(point, caller, _item(**await _score(point, caller, body)))
+        (kept,) = await sender.keep_all(_item(**await _score(point, caller, body)))
         return StdlibJson(construct(LangfuseReceipt, id=kept.feedback_id))
     items: list[object] = []
     for score in body:
@@ -214,7 +216,7 @@ async def of_langfuse(point: RequestPoint, caller: RequestCaller, body: Langfuse
             items.append(await _score(point, caller, LangfuseScore.model_validate(score)))
         except ValidationError as error:
             items.append(RequestValidationError(error.errors()))
-    rows = await keep_each(point, caller, items, [None] * len(items))
+    rows = await sender.keep_each(items, [None] * len(items))
     failed = [
         construct(LangfuseError, message=f"{row.code}: {row.message}")
         for row in rows
@@ -274,7 +276,7 @@ async def of_router(
         _item(decision_id=decision_id, metric_name=name, value=value, comment=reason, tags=tags)
         for (name, value), reason in zip(values.items(), (body.reason, None), strict=False)
     ]
-    kept = await keep_all(point, caller, *items, key=key)
+    kept = await FeedbackSender(point, caller).keep_all(*items, key=key)
     reply = construct(
         OutcomeReceipt,
         id=kept[0].feedback_id,

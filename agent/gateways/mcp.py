@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 from armwise.agent.access import Caller, require_scope
 from armwise.agent.api import errors
 from armwise.agent.api.decisions import permitted
-from armwise.agent.api.feedback import keep_all
+from armwise.agent.api.feedback import FeedbackSender
 from armwise.agent.api.middleware import identify_caller
 from armwise.agent.api.openai import chat, vector_stores
 from armwise.agent.api.openai.schemas import ChatMessage, ChatRequest
@@ -211,7 +211,7 @@ async def rate(
             with suppress(ValueError):  # some clients send every argument as a text
                 value = float(value)
         item = FeedbackItem(decision_id=decision_id, metric_name=metric_name, value=value, comment=comment)
-        (kept,) = await keep_all(point, caller, item)
+        (kept,) = await FeedbackSender(point, caller).keep_all(item)
         return Kept(feedback_id=kept.feedback_id, status=kept.status)
 
 

@@ -43,8 +43,10 @@ class JobsHost:
         return self._opened.enter_context(closing(store))
 
     def _evaluations(self, config: AppConfig, point: str) -> Task:
-        configured, evaluate = digest_configuration(config), partial(evaluate_apart, config)
-        return Evaluations(self._store(config), configured, self._worker, evaluate, self._clock, point=point)
+        config_digest, evaluate = digest_configuration(config), partial(evaluate_apart, config)
+        return Evaluations(
+            self._store(config), config_digest, self._worker, evaluate, self._clock, point=point
+        )
 
     def _warm_starts(self, config: AppConfig, since: float) -> Task:
         task: Task = load(WARM_STARTS)(self._store(config), config, since, clock=self._clock)

@@ -514,9 +514,7 @@ async def _opened(point: DecisionPoint, ask: Ask, key: str | None, commits: list
     if record is not None:
         return await Retry(point, ask, record).open(commits.append)
     require_eligible(point, ask)
-    turns = point.turns
-    turn = turns.rank if ask.actions else turns.hand_over if ask.external else turns.turn
-    return Opening(turn(ask, commits.append), turns.most(ask))
+    return Opening(point.turns.turn(ask, commits.append), point.turns.most(ask))
 
 
 def _shown(event: Event, caller: Caller) -> Event:

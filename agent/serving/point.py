@@ -101,7 +101,7 @@ class Gate(Protocol):
     async def __call__(
         self,
         store: Store,
-        configured: str,
+        config_digest: str,
         version: int,
         active: ActivePolicy,
         *,
@@ -112,7 +112,7 @@ class Gate(Protocol):
 
         Args:
             store: The log.
-            configured: Digest of the configured recipe.
+            config_digest: Digest of the configuration.
             version: A published version.
             active: The active policy.
             force: Whether to use only a verdict that exists already.
@@ -407,7 +407,7 @@ class DecisionPoint:
             state, logged, self.decider.price = await asyncio.to_thread(self._read)
             await self.versions.follow(state)
             newer = 0 if logged.newer is None else logged.newer.seq
-            arm_set, follows = self.versions.active.arm_set, self.versions.found.follows
+            arm_set, follows = self.versions.active.arm_set, self.versions.state.follows
             if self.arms.seq and newer <= arm_set and not follows:
                 logged = replace(logged, newer=None)  # the arms of a version that cannot be served here
             await self.arms.follow(logged)
@@ -418,13 +418,13 @@ class DecisionPoint:
         # The arms first, so that a promotion that brought them is read as well.
         logged, budget = self.arms.read(), self.config.budget
         price = None if budget is None else prices.latest(self.store, budget)
-        return self.versions.read(self.versions.found.served), logged, price
+        return self.versions.read(self.versions.state.served), logged, price
 
     def _switch(self) -> None:
         """Serve the version read last, unless its arms are still being built; atomic in the event loop."""
         versions = self.versions
-        served, canaries = versions.found.served, versions.found.canaries
-        building = versions.found.follows and versions.active.arm_set > self.arms.seq
+        served, canaries = versions.state.served, versions.state.canaries
+        building = versions.state.follows and versions.active.arm_set > self.arms.seq
         if served is None or (versions.served is not None and building):
             return
         versions.served = served

@@ -71,9 +71,9 @@ class Versions:
         recipe: The active recipe, as of the last read.
         empty: A policy of the active recipe before any learning.
         arms: Names of the live and the former arms, which a policy may name.
-        found: The state to serve, as of the last refresh.
+        state: The state to serve, as of the last refresh.
         active: The promotions that hold, as of the last refresh.
-        served: The version that decides, once there is one: the version of `found` as soon as its arms are
+        served: The version that decides, once there is one: the version of `state` as soon as its arms are
             built.
         history: Policies of earlier versions.
         alarms: Drift alarms, as of the last refresh.
@@ -86,7 +86,7 @@ class Versions:
         self.recipe = self.configured
         self.empty = self.recipe.build(self.arms)
         self.active = ActivePolicy(self.configured.digest)
-        self.found = ReplicaState(None, self.active)
+        self.state = ReplicaState(None, self.active)
         self.served: ServedVersion | None = None
         self.history = PolicyHistory(store, config.reward)
         self.alarms = Alarms()
@@ -113,9 +113,9 @@ class Versions:
         self.active = state.active
         scorers = state.served and state.served.scorer, *(canary.scorer for canary in state.canaries)
         if await self._scorers.warmed(scorer for scorer in scorers if isinstance(scorer, RouterScorer)):
-            self.found = state
+            self.state = state
         else:
-            self.found = replace(self.found, active=state.active)
+            self.state = replace(self.state, active=state.active)
 
     def read(self, served: ServedVersion | None) -> ReplicaState:
         """Return the state to serve from now on; it keeps `served` until another version can be loaded.

@@ -9,7 +9,7 @@
 
 from .ask import Ask, ObservedDecision
 from .draw import ArmScorer, Canary, Decider, Keeping, Serving, build_context
-from .eligibility import ArmInfo, NoEligibleArmError, OverloadedError, list_eligible
+from .eligibility import ArmInfo, NoEligibleArmError, OverloadedError, check_eligibility
 from .health import NO_MODELS, ArmHealth, llm_key
 from .loop import TurnLoop, paced
 from .places import Places
@@ -76,10 +76,10 @@ __all__ = [
     "TurnLoop",
     "TurnRecorder",
     "build_context",
+    "check_eligibility",
     "dearest",
     "decision_of_call",
     "is_text",
-    "list_eligible",
     "llm_key",
     "paced",
     "probe",

@@ -367,17 +367,23 @@ class Decider:
             candidate_scores: Scores of the canary's router, if it differs from the served one.
             masked: The live arms that are missing from `names`, each with the reason.
             models: Language model of each arm; empty to retrieve only.
-            draw: The draw whose arm, one of `names`, the conversation keeps.
+            draw: The draw whose arm, one of `names`, the conversation keeps, with probability 1.
 
         Raises:
             OverloadedError: No arm has room.
         """
         serving, unavailable = serving or self.serving, self.masked(names, probes, models)
         names = [name for name in names if name not in unavailable]
+        version, price, costs = serving.version, 0.0, tuple[float, ...]()
+        draw_id: str | None
         if draw is not None and draw.arm in names:
-            return self._continued(ask, names, context, draw, {**masked, **unavailable})
-        price, costs, penalty = self._priced(names if ask.forced is None else ())
-        lottery = self._distribute(ask, names, context, serving, candidate_scores, penalty)
+            certain = np.array([float(name == draw.arm) for name in names])
+            lottery = Lottery(certain, Mode.CONTINUED, draw.policy, 0.0)
+            version, draw_id = draw.version, draw.id
+        else:
+            price, costs, penalty = self._priced(names if ask.forced is None else ())
+            lottery = self._distribute(ask, names, context, serving, candidate_scores, penalty)
+            draw_id = ask.decision_id if lottery.mode is Mode.EXPLORE and self.keeps(ask) else None
         p, mode = lottery.p, lottery.mode
         if mode is Mode.EXPLORE:
             drawn = choose(p, sampling.uniform_from(ask.decision_id, self.salt, names))
@@ -391,7 +397,7 @@ class Decider:
             probabilities=tuple(p.tolist()),
             drawn=names[drawn],
             policy=lottery.policy,
-            version=serving.version,
+            version=version,
             mode=mode,
             decided_at=now,
             deadline=now + self.wait_s,
@@ -412,7 +418,7 @@ class Decider:
             incumbent=tuple(lottery.incumbent.tolist()),
             incumbent_share=lottery.incumbent_share,
             quoted_groups=ask.quoted_groups,
-            draw_id=ask.decision_id if mode is Mode.EXPLORE and self.keeps(ask) else None,
+            draw_id=draw_id,
         )
 
     def _distribute(
@@ -466,7 +472,9 @@ class Decider:
             )
         return np.array([named.get(arm, 0.0) for arm in names])
 
-    def observe(self, ask: Ask, observed: ObservedDecision, context: Context, serving: Serving) -> Decision:
+    def build_observed(
+        self, ask: Ask, observed: ObservedDecision, context: Context, serving: Serving
+    ) -> Decision:
         """Return a decision of another system, with the policy's distribution as its shadow.
 
         Args:
@@ -501,33 +509,6 @@ class Decider:
             costs=costs,
             cost_weight=ask.cost_weight,
             trace=tracing.traceparent(),
-        )
-
-    def _continued(
-        self, ask: Ask, names: Sequence[str], context: Context, draw: KeptDraw, masked: Mapping[str, Mask]
-    ) -> Decision:
-        """Return a decision that keeps the arm of an earlier draw, with probability 1."""
-        now = self.clock()
-        return Decision(
-            id=ask.decision_id,
-            context=context,
-            arms=tuple(names),
-            probabilities=tuple(float(name == draw.arm) for name in names),
-            drawn=draw.arm,
-            policy=draw.policy,
-            version=draw.version,
-            mode=Mode.CONTINUED,
-            decided_at=now,
-            deadline=now + self.wait_s,
-            episode_id=ask.episode_id,
-            request_digest=ask.request_digest,
-            user_digest=ask.user_digest,
-            deferred=ask.deferred,
-            cost_weight=ask.cost_weight,
-            masked=masked,
-            trace=tracing.traceparent(),
-            quoted_groups=ask.quoted_groups,
-            draw_id=draw.id,
         )
 
     def _drop(self, canary: Canary, why: str) -> None:

@@ -50,7 +50,9 @@ class ArmInfo:
     profile: Profile | None = None
 
 
-def list_eligible(ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = False) -> list[str]:
+def check_eligibility(
+    ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = False
+) -> tuple[list[str], dict[str, Mask]]:
     """Return the arms that are switched on, allowed by the request, and able to apply its filter.
 
     Args:
@@ -58,33 +60,36 @@ def list_eligible(ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = F
         arms: The live arms.
         restricted: Whether any passage of the corpus is restricted to groups.
 
+    Returns:
+        The eligible arms, and the others, each with the reason; none of these if the request forces an arm.
+
     Raises:
         NoEligibleArmError: No arm is left.
     """
+    filtered = must_filter(ask, restricted)
     if ask.forced is not None:
         if ask.forced not in arms:
             raise NoEligibleArmError(f"arm {ask.forced!r} is not live any more; there are: {', '.join(arms)}")
-        if must_filter(ask, restricted) and not arms[ask.forced].filters:
+        if filtered and not arms[ask.forced].filters:
             raise NoEligibleArmError(f"arm {ask.forced!r} {UNFILTERED}")
-        return [ask.forced]
-    masked = mask_ineligible(ask, arms, restricted=restricted)
+        return [ask.forced], {}
+    masked = _mask_ineligible(ask, arms, filtered=filtered)
     if len(masked) == len(arms):
         why = ", or cannot filter passages" if Mask.CANNOT_FILTER in masked.values() else ""
         raise NoEligibleArmError(f"no arm is left of {', '.join(arms)}: all are disabled or excluded{why}")
-    return [name for name in arms if name not in masked]
+    return [name for name in arms if name not in masked], masked
 
 
-def mask_ineligible(ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = False) -> dict[str, Mask]:
-    """Return the ineligible arms, each with the reason; empty if the request forces an arm."""
-    masked, options = {}, ask.options.keys() - base.HINTS
-    for name, info in arms.items() if ask.forced is None else ():
+def _mask_ineligible(ask: Ask, arms: Mapping[str, ArmInfo], *, filtered: bool) -> dict[str, Mask]:
+    masked, options = dict[str, Mask](), ask.options.keys() - base.HINTS
+    for name, info in arms.items():
         if not info.enabled:
             masked[name] = Mask.DISABLED
         elif name in ask.excluded:
             masked[name] = Mask.EXCLUDED
         elif ask.allowed is not None and name not in ask.allowed:
             masked[name] = Mask.NOT_ALLOWED
-        elif must_filter(ask, restricted) and not info.filters:
+        elif filtered and not info.filters:
             masked[name] = Mask.CANNOT_FILTER
         elif info.options is not None and options - info.options:
             masked[name] = Mask.UNSUPPORTED

@@ -5,12 +5,14 @@ append to the log, and a `Decider` with the policy that is served now. It runs i
 cluster. `TurnLoop.turn` is the whole of it:
 
     describe       ask -> query, context     embed the question where a policy or a router reads that
-    list_eligible  ask, arms -> names        what is switched on, allowed and able to filter
+    eligibility    ask, arms -> names        what is switched on, allowed and able to filter
     score          names -> probes, scores   arms search first if the router reads passages
     decide         context -> decision       mask, distribute, draw one arm
     retrieve       decision -> passages      search with it, or with the fallback; the commit is under way
     generate       passages -> answer        nothing leaves before the decision is durable
     record         answer -> execution       committed however the turn ends
+
+A decision that the caller carries out is committed and returned: nothing is retrieved.
 """
 
 import asyncio
@@ -34,7 +36,7 @@ from armwise.agent.policies import FeatureSpec, sampling
 from armwise.agent.telemetry import turns
 from armwise.agent.turn.ask import Ask, ObservedDecision
 from armwise.agent.turn.draw import Decider, Scored, Serving, build_context, list_scorers
-from armwise.agent.turn.eligibility import UNFILTERED, ArmInfo, list_eligible, mask_ineligible, must_filter
+from armwise.agent.turn.eligibility import UNFILTERED, ArmInfo, check_eligibility, must_filter
 from armwise.agent.turn.health import ReportOutcome, llm_key
 from armwise.agent.turn.price import FREE, LanguageModel, Most, PriceList
 from armwise.agent.turn.probes import Embed, Embeddings, Probes, Recall, Search, probe, recall_nothing
@@ -218,7 +220,7 @@ class TurnLoop:
         """Return the most that a new turn may cost. Raises NoEligibleArmError."""
         if ask.actions or ask.external:
             return FREE
-        names = list_eligible(ask, self.arms, restricted=self.restricted)
+        names, _ = check_eligibility(ask, self.arms, restricted=self.restricted)
         scorers = list_scorers(self.decider.serving) if ask.forced is None else ()
         probed = frozenset(name for scorer in scorers if scorer.k for name in scorer.arms)
         fallback = self.fallback if self.fallback in names else None
@@ -242,9 +244,12 @@ class TurnLoop:
     ) -> AsyncGenerator[Event, None]:
         """Answer one question: yield the decision, the answer as it is generated, and the end.
 
+        Of a decision among actions nothing is generated, and one for a caller who carries it out has no end.
+
         Args:
             ask: The request.
-            on_commit: Called with the commit of the decision as soon as it is queued.
+            on_commit: Called with the commit of the decision as soon as it is queued; of a decision among
+                actions, with that of both facts.
 
         Raises:
             NoEligibleArmError: No arm may answer; nothing was decided.
@@ -254,99 +259,71 @@ class TurnLoop:
             AnsweredElsewhereError: Another process has answered meanwhile.
         """
         # One set of arms, one policy and one router for the whole turn, whatever is replaced meanwhile.
-        arms, decider, serving = self.arms, self.decider, self.decider.serving
-        spending = Spending()
+        arms, serving, spending = self.arms, self.decider.serving, Spending()
+        if ask.actions:
+            arms = {name: replace(arms[name], features=features) for name, features in ask.actions.items()}
         try:
-            with turns.deciding() as span:
-                draw = await self.find_draw(ask.episode_id or "") if decider.keeps(ask) else None
-                query, context = await self.describe(ask, arms, serving)
-                live = list_eligible(ask, arms, restricted=self.restricted)
-                models = choose_llms(ask, arms)
-                masked = mask_ineligible(ask, arms, restricted=self.restricted)
-                masked |= decider.masked(live, models=models)
-                names = [name for name in live if name not in masked]
-                kept = draw if draw is not None and decider.is_kept(draw, names) else None
-                search_first = partial(self._search_first, ask, query, arms, _depth(serving), spending)
-                scored = Scored(context)  # for a kept arm, which is neither scored nor probed
-                if kept is None:
-                    scored = await decider.score(ask, names, query, context, search_first, serving)
-                probes = scored.probes
-                inputs = scored.context, probes, serving, scored.candidate_scores
-                decision = decider.decide(ask, names, *inputs, masked, models, kept)
-                query = replace(query, expected=decision.context.expected)
-                turns.decided(span, decision)
+            decision, query, probes = await self._decide(ask, arms, serving, spending)
         except BaseException:  # without a decision there is no execution to carry the cost of probes
             self.charge(ask.decision_id, spending.cost)
             raise
-        # No await between the draw and the start of the search, so that the arm's cap counts it.
-        # The decision is committed while the arm searches; the answer waits until it is durable.
-        commit = TurnCommit(self.log, decision, on_commit, wait_s=0.0 if ask.messages else TOGETHER_S)
-        recorder = TurnRecorder(decision, arms, _depth(serving), probes, spending)
-        async with aclosing(self._carry_out(ask, query, recorder, commit)) as events:
+        if ask.actions or ask.external:
+            events = self._hand_over(ask, decision, on_commit)
+        else:
+            # No await between the draw and the start of the search, so that the arm's cap counts it.
+            # The decision is committed while the arm searches; the answer waits until it is durable.
+            commit = TurnCommit(self.log, decision, on_commit, wait_s=0.0 if ask.messages else TOGETHER_S)
+            recorder = TurnRecorder(decision, arms, _depth(serving), probes, spending)
+            events = self._carry_out(ask, query, recorder, commit)
+        async with aclosing(events):
             async for event in events:
                 yield event
 
-    async def rank(
-        self, ask: Ask, on_commit: Callable[[Commit], object] = lambda _: None
-    ) -> AsyncGenerator[Event, None]:
-        """Choose among the actions of a request, and commit the decision with its execution at once.
-
-        The execution has no cost: the caller reports what an action cost as a metric.
-
-        Args:
-            ask: The request, with actions.
-            on_commit: Called with the commit of both facts as soon as it is queued.
-
-        Raises:
-            NoEligibleArmError: No action may be chosen; nothing was decided.
-        """
-        decider = self.decider
-        arms = {name: replace(self.arms[name], features=features) for name, features in ask.actions.items()}
+    async def _decide(
+        self, ask: Ask, arms: Mapping[str, ArmInfo], serving: Serving, spending: Spending
+    ) -> tuple[Decision, Query, Probes]:
+        """Return the decision on a request, and the query and the probes of its search; raises as `turn`."""
+        decider, models = self.decider, choose_llms(ask, arms)
+        restricted = self.restricted and not (ask.actions or ask.external)
         with turns.deciding() as span:
-            _, context = await self.describe(ask, arms)
-            names, masked = list_eligible(ask, arms), mask_ineligible(ask, arms)
-            decision = decider.decide(ask, names, context, serving=decider.serving, masked=masked)
-            turns.decided(span, decision)
-        execution = Execution(
-            decision.id,
-            decision.drawn,
-            Status.OK,
-            Cost(),
-            passages=(ask.ids[decision.drawn],),
-            finished_at=decision.decided_at,
-        )
-        self.charge(decision.id, execution.cost)
-        commit = self.log.append(decision, execution)
-        on_commit(commit)
-        await asyncio.shield(commit)
-        yield Decided(decision, Retrieval(steps=0), decision.drawn)
-        yield Finished(execution, ("stop",))
-
-    async def hand_over(
-        self, ask: Ask, on_commit: Callable[[Commit], object] = lambda _: None
-    ) -> AsyncGenerator[Event, None]:
-        """Decide for a caller who carries the decision out and reports its execution afterwards.
-
-        Args:
-            ask: The request, on arms of another system.
-            on_commit: Called with the commit of the decision as soon as it is queued.
-
-        Raises:
-            NoEligibleArmError, OverloadedError, ArmError: As in `turn`; nothing was decided.
-        """
-        arms, decider, serving = self.arms, self.decider, self.decider.serving
-        with turns.deciding() as span:
-            names, masked = list_eligible(ask, arms), mask_ineligible(ask, arms)
-            scored = await self._scored(ask, names, arms, serving)
+            may_keep = decider.keeps(ask) and not ask.external
+            draw = await self.find_draw(ask.episode_id or "") if may_keep else None
+            query, context = await self.describe(ask, arms, serving)
+            eligible, masked = check_eligibility(ask, arms, restricted=restricted)
+            masked |= decider.masked(eligible, models=models)
+            names = [name for name in eligible if name not in masked]
+            kept = draw if draw is not None and decider.is_kept(draw, names) else None
+            scored = Scored(context)  # for a kept arm, which is neither scored nor probed
+            if kept is None:
+                search_first = partial(self._search_first, ask, query, arms, _depth(serving), spending)
+                scored = await decider.score(ask, names, query, context, search_first, serving)
             inputs = scored.context, scored.probes, serving, scored.candidate_scores
-            decision = decider.decide(ask, names, *inputs, masked)
+            decision = decider.decide(ask, names, *inputs, masked, models, kept)
             turns.decided(span, decision)
-        commit = self.log.append(decision)
+        return decision, replace(query, expected=decision.context.expected), scored.probes
+
+    async def _hand_over(
+        self, ask: Ask, decision: Decision, on_commit: Callable[[Commit], object]
+    ) -> AsyncGenerator[Event, None]:
+        """Commit a decision that the caller carries out.
+
+        An action is committed with its execution, which has no cost: the caller reports that as a metric.
+        The execution of an arm of another system is reported afterwards.
+        """
+        executions = list[Execution]()
+        if ask.actions:
+            shown, at = (ask.ids[decision.drawn],), decision.decided_at
+            done = Execution(decision.id, decision.drawn, Status.OK, Cost(), passages=shown, finished_at=at)
+            self.charge(decision.id, done.cost)
+            executions.append(done)
+        commit = self.log.append(decision, *executions)
         on_commit(commit)
         await asyncio.shield(commit)
         yield Decided(decision, Retrieval(steps=0), decision.drawn)
+        for execution in executions:
+            yield Finished(execution, ("stop",))
 
-    async def observe(self, ask: Ask, observed: ObservedDecision) -> Decision:
+    async def build_observed(self, ask: Ask, observed: ObservedDecision) -> Decision:
         """Return a decision of another system as a fact, with the policy's distribution as its shadow.
 
         The caller commits it.
@@ -359,17 +336,11 @@ class TurnLoop:
             ArmError: An embedding, or an input of the router, is unavailable.
             PolicyError: The policy returned no distribution.
         """
-        serving = self.decider.serving
-        scored = await self._scored(ask, observed.arms, self.arms, serving)
-        return self.decider.observe(ask, observed, scored.context, serving)
-
-    async def _scored(
-        self, ask: Ask, names: Sequence[str], arms: Mapping[str, ArmInfo], serving: Serving
-    ) -> Scored:
-        """Return the scored context of a question that is answered elsewhere. Raises ArmError."""
+        arms, serving = self.arms, self.decider.serving
         query, context = await self.describe(ask, arms, serving)
-        search = partial(self._search_first, ask, query, arms, _depth(serving), Spending())
-        return await self.decider.score(ask, names, query, context, search, serving)
+        search_first = partial(self._search_first, ask, query, arms, _depth(serving), Spending())
+        scored = await self.decider.score(ask, observed.arms, query, context, search_first, serving)
+        return self.decider.build_observed(ask, observed, scored.context, serving)
 
     async def resume(
         self, ask: Ask, decision: Decision, on_commit: Callable[[Commit], object] = lambda _: None

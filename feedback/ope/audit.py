@@ -367,33 +367,27 @@ def _zeros(draws: Draws, sound: Flags) -> Iterator[Check]:
         zero = ((draws.p <= 0.0) & draws.possible)[sound]
         worst = int(zero.sum(axis=0).argmax())
         rows = int(zero.any(axis=1).sum())
-        advice = ""
-        if rows:
-            advice = (
-                f"{draws.arms[worst]} was eligible with a probability of 0 in "
-                f"{_share(int(zero[:, worst].sum()), n)} rows: nothing can be estimated of it there. A "
-                "floor of .01 for every arm would change that."
-            )
-        yield Check(
-            name, CheckStatus.WARN if rows else CheckStatus.PASS, expected, f"{_share(rows, n)}", None, advice
+        advice = (
+            f"{draws.arms[worst]} was eligible with a probability of 0 in "
+            f"{_share(int(zero[:, worst].sum()), n)} rows: nothing can be estimated of it there. A "
+            "floor of .01 for every arm would change that."
         )
+        yield _check_none(name, rows, CheckStatus.WARN, expected, _share(rows, n), advice)
     least = float(draws.propensity[sound].min()) if n else 1.0
     rare = int((draws.propensity[sound] < RARE).sum())
-    advice = ""
-    if rare:
-        advice = (
-            f"{rare:,} decisions were drawn with a probability below {RARE:g} and weigh up to "
-            f"{1 / least:,.0f}: intervals are wide; a floor bounds the weights."
-        )
-    expected = f"none below {RARE:g}"
-    yield Check(
-        "weights",
-        CheckStatus.WARN if rare else CheckStatus.PASS,
-        expected,
-        f"the least is {least:.4g}",
-        None,
-        advice,
+    advice = (
+        f"{rare:,} decisions were drawn with a probability below {RARE:g} and weigh up to "
+        f"{1 / least:,.0f}: intervals are wide; a floor bounds the weights."
     )
+    expected, found = f"none below {RARE:g}", f"the least is {least:.4g}"
+    yield _check_none("weights", rare, CheckStatus.WARN, expected, found, advice)
+
+
+def _check_none(name: str, n: int, status: CheckStatus, expected: str, found: str, advice: str) -> Check:
+    """Return a check that `n` is 0; if it is not, with the status and the advice."""
+    if not n:
+        return Check(name, CheckStatus.PASS, expected, found)
+    return Check(name, status, expected, found, advice=advice)
 
 
 def _stretches(draws: Draws, sound: Flags) -> Check:
@@ -459,20 +453,11 @@ def _repeated(draws: Draws) -> Iterator[Check]:
         yield Check(name, CheckStatus.SKIPPED, expected, "there are none")
     else:
         again = int(len(draws) - _firsts(draws).sum())
-        advice = ""
-        if again:
-            advice = (
-                f"{again:,} decisions stand again under the id of an earlier one: each counts twice, and "
-                "intervals are too narrow. Write each decision once; later rewards belong to it."
-            )
-        yield Check(
-            name,
-            CheckStatus.FAIL if again else CheckStatus.PASS,
-            expected,
-            _share(again, len(draws)),
-            None,
-            advice,
+        advice = (
+            f"{again:,} decisions stand again under the id of an earlier one: each counts twice, and "
+            "intervals are too narrow. Write each decision once; later rewards belong to it."
         )
+        yield _check_none(name, again, CheckStatus.FAIL, expected, _share(again, len(draws)), advice)
     if draws.reward is None:
         return
     name, expected = "rewards", "each given to one decision"
@@ -514,30 +499,23 @@ def _times(draws: Draws) -> Iterator[Check]:
     if draws.rewarded_at is None or draws.at is None:
         return
     rewarded = ~np.isnan(draws.rewarded_at)
+    n = int(rewarded.sum())
     early = int((rewarded & (draws.rewarded_at < draws.at)).sum())
-    advice = ""
-    if early:
-        advice = (
-            f"{early:,} rewards were known before their decisions: they are joined to the wrong decisions, "
-            "or clocks differ. A reward must follow from the drawn arm."
-        )
-    status = CheckStatus.FAIL if early else CheckStatus.PASS
-    yield Check(
-        "early rewards", status, "none before its decision", _share(early, int(rewarded.sum())), None, advice
+    expected, advice = (
+        "none before its decision",
+        f"{early:,} rewards were known before their decisions: they are joined to the wrong decisions, "
+        "or clocks differ. A reward must follow from the drawn arm.",
     )
+    yield _check_none("early rewards", early, CheckStatus.FAIL, expected, _share(early, n), advice)
     if draws.deadline is None:
         return
     late = int((rewarded & (draws.rewarded_at > draws.deadline)).sum())
-    advice = ""
-    if late:
-        advice = (
-            f"{late:,} rewards came after the deadline of their decisions: whether they count depends on "
-            "when the log was read. Leave them out, or set a longer wait."
-        )
-    status = CheckStatus.WARN if late else CheckStatus.PASS
-    yield Check(
-        "late rewards", status, "none after its deadline", _share(late, int(rewarded.sum())), None, advice
+    expected, advice = (
+        "none after its deadline",
+        f"{late:,} rewards came after the deadline of their decisions: whether they count depends on "
+        "when the log was read. Leave them out, or set a longer wait.",
     )
+    yield _check_none("late rewards", late, CheckStatus.WARN, expected, _share(late, n), advice)
 
 
 def _leaks(draws: Draws) -> Iterator[Check]:
@@ -556,15 +534,12 @@ def _leaks(draws: Draws) -> Iterator[Check]:
             correlation = abs(float(np.corrcoef(x, r)[0, 1]))
             if correlation > best:
                 best, feature = correlation, label
-    leaks = best >= LEAK
-    advice = ""
-    if leaks:
-        advice = (
-            f"The feature {feature} is the reward, or was made from it: a model that sees it predicts what "
-            "is not known when the arm is drawn. Log features as they were before the draw."
-        )
-    found_in_words = f"the largest is {best:.3f}" + (f", of {feature}" if feature else "")
-    yield Check(name, CheckStatus.FAIL if leaks else CheckStatus.PASS, expected, found_in_words, None, advice)
+    advice = (
+        f"The feature {feature} is the reward, or was made from it: a model that sees it predicts what "
+        "is not known when the arm is drawn. Log features as they were before the draw."
+    )
+    largest = f"the largest is {best:.3f}" + (f", of {feature}" if feature else "")
+    yield _check_none(name, int(best >= LEAK), CheckStatus.FAIL, expected, largest, advice)
 
 
 def _arms(draws: Draws, recorded: Flags) -> Iterator[ArmDraws]:

@@ -150,8 +150,8 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
-    """Decisions of the log that wait for feedback.
+class WaitingEvidence:
+    """Decisions that wait for feedback as the gate weighs them: they have no row in its log.
 
     Attributes:
         at: Times of the decisions, seconds since the epoch, UTC, shape (k,).
@@ -167,9 +167,9 @@ class Waiting:
     p_target: Floats
     known: Integers
 
-    def where(self, kept: Flags) -> "Waiting":
+    def where(self, kept: Flags) -> "WaitingEvidence":
         """Return the decisions selected by `kept`, shape (k,)."""
-        return Waiting(
+        return WaitingEvidence(
             self.at[kept], self.drawn[kept], self.p_log[kept], self.p_target[kept], self.known[kept]
         )
 
@@ -204,7 +204,7 @@ def judge(
     *,
     reward_range: tuple[float, float],
     settled: float = inf,
-    waiting: Waiting | None = None,
+    waiting: WaitingEvidence | None = None,
     known: Integers | None = None,
     checked: int = 0,
     mismatched: int = 0,
@@ -309,7 +309,7 @@ def _evidence(
     log: Log,
     sample: Sample,
     reward_range: tuple[float, float],
-    waiting: Waiting | None,
+    waiting: WaitingEvidence | None,
     known: Integers | None,
 ) -> tuple[Floats, sequences.Evidence, Integers]:
     """Return log and waiting decisions in the order in which they were made.

@@ -99,7 +99,7 @@ _IN_HAND = _e.status.in_([EvaluationStatus.QUEUED.value, EvaluationStatus.RUNNIN
 
 def submit(
     store: Store,
-    configured: str,
+    config_digest: str,
     request: Mapping[str, Any],
     now: float,
     most: int | None = MAX_PENDING,
@@ -109,7 +109,7 @@ def submit(
 
     Args:
         store: The log.
-        configured: Digest of the configuration that evaluates it.
+        config_digest: Digest of the configuration that evaluates it.
         request: The request, as a JSON document.
         now: Seconds since the epoch.
         most: Evaluations of the configuration that may be queued or running, including this one; None: any
@@ -121,14 +121,14 @@ def submit(
         QueueFullError: `most` are queued or running already, or the project has used its share.
     """
     row: dict[str, object] = {
-        "configured": configured,
+        "configured": config_digest,
         "request": dict(request),
         "status": EvaluationStatus.QUEUED.value,
         "submitted_at": now,
         "done": 0.0,
         "project": project,
     }
-    in_hand = sa.select(sa.func.count()).where(_IN_HAND, _e.configured == configured)
+    in_hand = sa.select(sa.func.count()).where(_IN_HAND, _e.configured == config_digest)
     with store.writing() as connection:
         if most is not None:
             waiting = connection.scalar(in_hand) or 0
@@ -158,7 +158,7 @@ def _refuse_more(waiting: int, of_project: int, most: int, project: str | None) 
 
 def claim(
     store: Store,
-    configured: str,
+    config_digest: str,
     worker: str,
     now: float,
     only: int | None = None,
@@ -173,7 +173,7 @@ def claim(
 
     Args:
         store: The log.
-        configured: Digest of the worker's configuration.
+        config_digest: Digest of the worker's configuration.
         worker: Name of the worker, unique among processes.
         now: Seconds since the epoch.
         only: Number of the only evaluation that may be claimed; None: any.
@@ -182,11 +182,11 @@ def claim(
     lost = (_e.status == EvaluationStatus.RUNNING.value) & (
         (_e.alive_at < now - lease_s) | (_e.worker == worker)
     )
-    waiting = ((_e.status == EvaluationStatus.QUEUED.value) | lost) & (_e.configured == configured)
+    waiting = ((_e.status == EvaluationStatus.QUEUED.value) | lost) & (_e.configured == config_digest)
     if only is not None:
         waiting &= _e.seq == only
     of_project = t.evaluations.alias().c
-    same = (of_project.configured == configured) & of_project.project.is_not_distinct_from(_e.project)
+    same = (of_project.configured == config_digest) & of_project.project.is_not_distinct_from(_e.project)
     last = sa.select(sa.func.coalesce(sa.func.max(of_project.started_at), 0.0)).where(same).scalar_subquery()
     oldest = sa.select(_e.seq).where(waiting).order_by(last, _e.seq).limit(1)
     with store.reading() as connection:  # usually there is nothing, and a reader blocks no writer
@@ -297,10 +297,12 @@ def page(
         return [_read_evaluation(row) for row in connection.execute(query)]
 
 
-def find_newest(store: Store, configured: str, request: Mapping[str, Any]) -> EvaluationRow | None:
+def find_newest(store: Store, config_digest: str, request: Mapping[str, Any]) -> EvaluationRow | None:
     """Return the newest evaluation of a configuration with exactly this request, if any."""
     same = sa.cast(_e.request, sa.Text) == dumps(dict(request))
-    query = sa.select(*_EVALUATION).where(same, _e.configured == configured).order_by(_e.seq.desc()).limit(1)
+    query = (
+        sa.select(*_EVALUATION).where(same, _e.configured == config_digest).order_by(_e.seq.desc()).limit(1)
+    )
     with store.reading() as connection:
         row = connection.execute(query).first()
         return None if row is None else _read_evaluation(row)

@@ -67,7 +67,7 @@ def settled_at(connection: sa.Connection, rule: RewardRule) -> Settled:
 
 @dataclass(frozen=True, slots=True)
 class WaitingDecisions:
-    """Decisions that wait for feedback.
+    """Decisions that wait for feedback, as read from a log.
 
     Attributes:
         decisions: The first that wait, in the order in which they were made.

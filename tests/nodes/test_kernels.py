@@ -16,7 +16,7 @@ from armwise.feedback.events import Mode
 from armwise.feedback.log import Store
 from armwise.feedback.registry import versions
 from armwise.feedback.training_log import read_examples
-from benchmarks.nodes_cluster import ARMS, HEAD, SECOND, clustered
+from benchmarks.nodes_cluster import ARMS, HEAD, SECOND, Cluster
 from benchmarks.nodes_machines import Network, NetworkError
 from tests.postgres import running
 
@@ -39,7 +39,8 @@ def test_what_machines_of_two_kernels_decide_and_learn_is_computed_again_here() 
     policy = {"policy": {"kind": "linucb"}}
     try:
         with running() as server, Network() as network:
-            with clustered(server.fresh(), network, clients=2, changed=policy, kernels=KERNELS) as cluster:
+            machines = Cluster(server.fresh(), network, clients=2, changed=policy, kernels=KERNELS)
+            with machines.running() as cluster:
                 cluster.until(lambda: True if len(cluster.ledger) >= ROWS else None)
                 cluster.quiet()
                 config = parse(cluster.document)

@@ -149,8 +149,8 @@ def _submit(point: DecisionPoint, caller: Caller, body: EvaluationRequest) -> Ev
         dumps(request)
     except TypeError as error:  # valid JSON that a log cannot hold: half a surrogate pair, a huge number
         raise ApiError("invalid_value", f"the request cannot be stored: {error}") from None
-    configured = digest_configuration(point.config)
-    return registry_evaluations.submit(point.store, configured, request, now, project=caller.project)
+    config_digest = digest_configuration(point.config)
+    return registry_evaluations.submit(point.store, config_digest, request, now, project=caller.project)
 
 
 def _within_project(caller: Caller, body: EvaluationRequest) -> EvaluationRequest:

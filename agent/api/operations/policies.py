@@ -536,8 +536,10 @@ async def _judged(
         QueueFullError: The queue of evaluations is full.
     """
     try:
-        configured, clock = digest_configuration(point.config), point.service.clock
-        verdict = await point.service.gate(point.store, configured, number, active, force=force, clock=clock)
+        config_digest, clock = digest_configuration(point.config), point.service.clock
+        verdict = await point.service.gate(
+            point.store, config_digest, number, active, force=force, clock=clock
+        )
     except (UndecidedError, QueueFullError):
         if not force:
             raise

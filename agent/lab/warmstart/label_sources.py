@@ -228,7 +228,7 @@ class LabelSources:
         return self._spec.portfolio is not None or self._spec.router is not None
 
     def _since(self, source: Sampled) -> float:
-        return self._clock() - warm_start.read_seconds(source.within)
+        return self._clock() - warm_start.read_positive_seconds(source.within)
 
     def _confirmed(self, source: warm_start.HindsightSource) -> dict[str, str]:
         """Return the answers that feedback confirmed, by question."""

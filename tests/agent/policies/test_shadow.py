@@ -18,7 +18,7 @@ from armwise.agent.policies.catalog import PolicySpec, build_policy
 from armwise.agent.policies.linear import LinUCB
 from armwise.agent.policies.sampling import served_distribution, shadow_distribution
 from armwise.agent.policies.shadow import Agreement, ShadowPolicy, agreement
-from armwise.agent.turn import Ask, TurnLoop, list_eligible
+from armwise.agent.turn import Ask, TurnLoop, check_eligibility
 from armwise.feedback.events import Context, Decision, Feedback
 from armwise.feedback.log import Store
 from armwise.feedback.registry import versions
@@ -142,7 +142,7 @@ def decided(policy: Policy, **wishes: Any) -> Decision:
     loop: TurnLoop = a_loop(MemoryLog(), policy=policy, floor=0.1)
     ask = Ask("d-1", "which river?", **wishes)
     return loop.decider.decide(
-        ask, list_eligible(ask, loop.arms), asyncio.run(loop.describe(ask, loop.arms))[1]
+        ask, check_eligibility(ask, loop.arms)[0], asyncio.run(loop.describe(ask, loop.arms))[1]
     )
 
 

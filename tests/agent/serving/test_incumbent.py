@@ -133,7 +133,7 @@ def test_a_decision_of_another_system_has_the_shadow_of_then(
     probabilities: tuple[float, ...], price: Price | None
 ) -> None:
     observed = ObservedDecision(("b", "a", "c"), probabilities, "b", 70.0)
-    found = decider(0.0, price=price).observe(
+    found = decider(0.0, price=price).build_observed(
         Ask("o-1", "?", request_digest="x"), observed, SEEN, Serving(POLICY, 7)
     )
     assert (found.policy, found.version, found.mode) == (OBSERVED, 7, Mode.EXPLORE)
@@ -153,7 +153,7 @@ def test_a_decision_of_another_system_has_the_shadow_of_then(
 
 def test_the_floor_of_a_shadow_over_many_arms_is_as_large_as_it_can_be() -> None:
     observed = ObservedDecision(ARMS, (), "a", 70.0)
-    found = decider(0.0, floor=0.9).observe(Ask("o-1", "?"), observed, SEEN, Serving(POLICY, 7))
+    found = decider(0.0, floor=0.9).build_observed(Ask("o-1", "?"), observed, SEEN, Serving(POLICY, 7))
     assert found.floor == pytest.approx(1 / 3)
     assert found.shadow == pytest.approx((1 / 3,) * 3)
 

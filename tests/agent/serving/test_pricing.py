@@ -372,7 +372,7 @@ async def test_an_answer_that_fails_is_charged_with_the_search_before_it() -> No
 async def test_a_choice_among_actions_is_charged_nothing_and_frees_what_was_reserved() -> None:
     charged: list[tuple[str, Cost]] = []
     ask = replace(LOOK_UP, actions={"bm25": {}}, ids={"bm25": "a"})
-    async for _ in loop_of(charged).rank(ask):
+    async for _ in loop_of(charged).turn(ask):
         pass
     assert charged == [("d-1", Cost())]
 

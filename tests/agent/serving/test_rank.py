@@ -49,7 +49,7 @@ def loop(log: MemoryLog, arms: FakeArms) -> TurnLoop:
 async def test_the_positions_that_the_request_fills_are_drawn_from_and_nothing_is_searched(
     loop: TurnLoop, log: MemoryLog, arms: FakeArms
 ) -> None:
-    async with aclosing(loop.rank(ASK)) as events:
+    async with aclosing(loop.turn(ASK)) as events:
         decided, finished = [event async for event in events]
     assert isinstance(decided, Decided)
     assert isinstance(finished, Finished)
@@ -67,7 +67,7 @@ async def test_the_positions_that_the_request_fills_are_drawn_from_and_nothing_i
 async def test_no_answer_leaves_before_both_facts_are_durable(loop: TurnLoop, log: MemoryLog) -> None:
     log.held = True
     commits = list[object]()
-    async with aclosing(loop.rank(ASK, commits.append)) as events:
+    async with aclosing(loop.turn(ASK, commits.append)) as events:
         first = asyncio.ensure_future(anext(events))
         while not commits:
             await asyncio.sleep(0)
@@ -79,7 +79,7 @@ async def test_no_answer_leaves_before_both_facts_are_durable(loop: TurnLoop, lo
 
 async def test_a_caller_who_leaves_does_not_take_the_commit_along(loop: TurnLoop, log: MemoryLog) -> None:
     log.held = True
-    async with aclosing(loop.rank(ASK)) as events:
+    async with aclosing(loop.turn(ASK)) as events:
         first = asyncio.ensure_future(anext(events))
         while not log.waiting:
             await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_a_caller_who_leaves_does_not_take_the_commit_along(loop: TurnLoop
 async def test_a_log_that_refuses_is_told(loop: TurnLoop, log: MemoryLog) -> None:
     log.refuse = Decision
     with pytest.raises(LogUnavailableError):
-        async with aclosing(loop.rank(ASK)) as events:
+        async with aclosing(loop.turn(ASK)) as events:
             await anext(events)
     assert log.committed == []
 
@@ -102,11 +102,11 @@ async def test_an_action_that_was_switched_off_or_excluded_is_not_drawn(
     loop: TurnLoop, log: MemoryLog
 ) -> None:
     loop.arms = {**loop.arms, "action-2": ArmInfo(enabled=False)}
-    async with aclosing(loop.rank(ASK)) as events:
+    async with aclosing(loop.turn(ASK)) as events:
         await anext(events)
     assert log.decision.arms == ("action-1",)
     log.committed.clear()
     loop.arms = {name: ArmInfo() for name in SLOTS}
-    async with aclosing(loop.rank(replace(ASK, excluded=frozenset({"action-1"})))) as events:
+    async with aclosing(loop.turn(replace(ASK, excluded=frozenset({"action-1"})))) as events:
         await anext(events)
     assert log.decision.arms == ("action-2",)

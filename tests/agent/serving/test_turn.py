@@ -31,7 +31,7 @@ from armwise.agent.turn import (
     Serving,
     TurnError,
     TurnLoop,
-    list_eligible,
+    check_eligibility,
     paced,
 )
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
@@ -551,7 +551,7 @@ async def test_a_time_out_reaches_the_reader_and_never_cancels_it() -> None:
 def drawn(loop: TurnLoop, **wishes: Any) -> Decision:
     ask = replace(CHAT, **wishes)
     _, context = asyncio.run(loop.describe(ask, loop.arms))
-    return loop.decider.decide(ask, list_eligible(ask, loop.arms), context)
+    return loop.decider.decide(ask, check_eligibility(ask, loop.arms)[0], context)
 
 
 def test_a_forced_arm_is_recorded_with_probability_one() -> None:
@@ -572,7 +572,7 @@ def test_a_forced_arm_that_is_not_live_is_refused_with_those_that_are() -> None:
     with pytest.raises(
         NoEligibleArmError, match="arm 'gone' is not live any more; there are: none, bm25, dense"
     ):
-        list_eligible(replace(CHAT, forced="gone"), ARMS)
+        check_eligibility(replace(CHAT, forced="gone"), ARMS)
 
 
 def test_without_exploring_the_most_probable_arm_is_taken_and_recorded_as_greedy() -> None:
@@ -708,7 +708,7 @@ async def test_a_language_model_that_fails_puts_no_arm_down() -> None:
 
 
 def drawn_now(loop: TurnLoop) -> Decision:
-    return loop.decider.decide(LOOK_UP, list_eligible(LOOK_UP, loop.arms), Context("?"))
+    return loop.decider.decide(LOOK_UP, check_eligibility(LOOK_UP, loop.arms)[0], Context("?"))
 
 
 async def test_a_client_that_leaves_puts_no_arm_down_and_frees_its_place() -> None:

@@ -13,7 +13,7 @@ from scipy import stats
 from armwise.feedback.arrays import Floats
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import confidence_sequences as sequences
-from armwise.feedback.ope.gate import GateSpec, Verdict, Waiting, judge
+from armwise.feedback.ope.gate import GateSpec, Verdict, WaitingEvidence, judge
 from benchmarks.gate import SITUATIONS, Delayed, Order
 
 SPEC = GateSpec()
@@ -172,11 +172,11 @@ def test_decisions_after_one_that_waits_are_counted_and_not_judged_by() -> None:
     assert judged.trail == alone.trail
 
 
-def waiting_of(log: Log, rows: Floats, p: Floats = CANDIDATE) -> Waiting:
+def waiting_of(log: Log, rows: Floats, p: Floats = CANDIDATE) -> WaitingEvidence:
     """Return rows of a log as decisions whose feedback did not come yet."""
     chosen = np.flatnonzero(rows)
     assert log.p_log is not None
-    return Waiting(
+    return WaitingEvidence(
         log.at[chosen],
         log.drawn[chosen],
         log.p_log[chosen],

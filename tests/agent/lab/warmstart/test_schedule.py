@@ -272,7 +272,7 @@ def test_the_schedule_never_goes_back_and_does_not_depend_on_who_looks(
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"every": "6h"}, "'6h' is not an ISO 8601 duration, such as PT6H"),
+        ({"every": "6h"}, "duration '6h' is not an ISO 8601 duration such as PT6H"),
         ({"every": "PT0S"}, "'PT0S' is not above 0"),
         ({"every": "-PT6H"}, "is not above 0"),
         ({"every": "PT59S"}, "every PT59S is too often: PT1M or more"),
@@ -291,4 +291,4 @@ def test_a_schedule_that_is_none_is_refused_and_the_error_names_it(given: dict[s
 
 
 def test_durations_are_those_of_iso_8601() -> None:
-    assert warm_start.read_seconds("P1DT30M") == 88200.0
+    assert warm_start.read_positive_seconds("P1DT30M") == 88200.0
