@@ -46,7 +46,7 @@ test-slow: $(VENV)/ready-dev  ## run the tests that take seconds each: real serv
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not nightly" --timeout 300 --durations=30 \
 		$$(grep -rl 'mark\.slow' tests --include='test_*.py' --exclude-dir=nodes --exclude-dir=clients --exclude-dir=anywhere)
 
-test-nightly: $(VENV)/ready-dev  ## run what is left out of `make test-slow`: tutorials from start to end, soaks; half an hour
+test-nightly: $(VENV)/ready-dev  ## run what is left out of `make test-slow`: tutorials, pages and recipes from start to end, each process killed, soaks; an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m nightly --durations=30 \
 		$$(grep -rl 'mark\.nightly' tests --include='test_*.py')
 

@@ -51,7 +51,7 @@ PAGES = (
     "docs/guide/keys.md",  # last: it closes the service
 )
 
-BY_NIGHT = {*PAGES} - {"README.md", "docs/guide/quickstart.md"}
+BY_NIGHT = {*PAGES} - {"README.md"}
 """Pages that are run once a night: all of them take twenty minutes."""
 
 ALONE = ("armwise serve",)

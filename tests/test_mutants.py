@@ -98,6 +98,7 @@ def test_what_runs_at_import_names_what_it_makes_and_what_runs_in_a_function_doe
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_run_lists_the_faults_that_no_test_notices_and_no_other(tmp_path: Path) -> None:
     files = {

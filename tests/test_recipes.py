@@ -17,6 +17,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.timeout(600),  # one process follows all recipes, for the first test
 ]
 

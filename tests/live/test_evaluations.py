@@ -10,7 +10,7 @@ import pytest
 from tests.live.conftest import Live, started, until
 from tests.neighbours import SUBJECTS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 TURNS = 60
 

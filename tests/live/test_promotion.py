@@ -14,7 +14,7 @@ from armwise.agent.policies import PolicySpec
 from armwise.feedback.log import Store
 from tests.live.conftest import Live, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 FOLLOWING_S = 10.0
 """How long replicas, and a machine that does other things beside them, may take to follow a word."""

@@ -19,7 +19,7 @@ from armwise.agent.cli.main import app
 from tests.live.conftest import ROOT, Live, configuration, free_port, has_model, started, until
 from tests.neighbours import write_corpus
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 PAGES = {"guides": ("feedback.md", "keys.md"), "reference": ("estimators.md", "glossary.md")}
 """What the two folders of pages are cut down to."""

@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.live.conftest import ROOT, Live, free_port, started, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 KEY = "a-key-of-an-operator-that-is-long-enough"
 QUESTION = "Which city stands beside the bridge of sighs?"

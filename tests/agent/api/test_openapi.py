@@ -45,6 +45,7 @@ def test_every_request_is_answered_as_documented_and_never_with_a_5xx(service: S
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(SECONDS + 90)
 def test_many_requests_are_answered_as_documented_and_never_with_a_5xx(service: Service) -> None:
     phases = ("examples", "coverage", "fuzzing", "stateful")
