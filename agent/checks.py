@@ -62,8 +62,8 @@ OPTIONAL = {
 
 PINNED = "install what is pinned: `make .venv/ready`, or `pip install --no-deps -r requirements/base.txt`"
 
-REQUIRED = "`pip install --upgrade 'armwise[serve]'`"
-"""Remedy without pins."""
+REQUIRED = "`pip install --upgrade 'armwise[{extra}]'`"
+"""Remedy without pins, for a package that an extra brings."""
 
 SHORTEST_KEY = 16
 """Fewest characters of a key that cannot be guessed."""
@@ -141,7 +141,7 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
         lock: Pins of all packages, `NAME==VERSION` a line; a missing file is skipped.
     """
     about = metadata.metadata("armwise")
-    remedy = PINNED if lock.is_file() else REQUIRED
+    pinned = lock.is_file()
     specifier = SpecifierSet(about["Requires-Python"])
     if python_version() in specifier:
         yield Finding(f"Armwise {about['Version']} on Python {python_version()}")
@@ -158,6 +158,7 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
         if not of or requirement.name == about["Name"]:
             continue
         release = installed(requirement.name)
+        remedy = PINNED if pinned else REQUIRED.format(extra=of[0] if of[0] in OPTIONAL else "serve")
         if not release and of[0] in OPTIONAL:
             absent.add(of[0])
         elif not release:
@@ -175,7 +176,7 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
     ]
     if differing:
         what = f"not as {lock.name} pins them: {', '.join(differing)}"
-        yield Finding(what, remedy, serious=False)
+        yield Finding(what, PINNED, serious=False)
 
 
 def _pins(lock: Path) -> list[tuple[str, str]]:

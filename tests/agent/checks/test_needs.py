@@ -97,8 +97,8 @@ def test_an_extra_is_missed_where_the_configuration_names_what_needs_it(
     monkeypatch.setattr(checks.metadata, "version", version)
     monkeypatch.setattr(extras, "is_installed", lambda module: module not in absent and find(module))
     found = lines(checks.version_findings(tmp_path / "none"))
-    assert [line.partition(";")[0] for line in found if line.startswith("problem")] == [
-        "problem: xllamacpp 0.1 is installed, not >=2026.10"
+    assert [line for line in found if line.startswith("problem")] == [
+        "problem: xllamacpp 0.1 is installed, not >=2026.10; `pip install --upgrade 'armwise[local]'`"
     ]
     assert [line for line in found if "without" in line] == [
         "fine: without armwise[local]: no encoder and no language model in this process",
