@@ -15,6 +15,7 @@ from uuid import uuid4
 from ray import serve
 from ray.serve import Application, Deployment
 
+from armwise.agent.checks import require_libraries
 from armwise.agent.config import AppConfig, configured
 from armwise.agent.hosts import arms as hosted
 from armwise.agent.hosts.ingress import Ingress
@@ -41,7 +42,12 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def assemble(config: AppConfig) -> Application:
-    """Build the application from a configuration with absolute paths; warn of arms its router lacks."""
+    """Build the application from a configuration with absolute paths; warn of arms its router lacks.
+
+    Raises:
+        ConfigError: A library that the configuration needs is not installed.
+    """
+    require_libraries(config)
     points = config.by_point.values()
     for point in points:
         if point.router is not None:

@@ -27,12 +27,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from armwise.agent.access import Keyring, is_loopback
-from armwise.agent.config import DEFAULT_POINT, AppConfig, warm_start
+from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError, warm_start
 from armwise.agent.proxy import OTHER_HANDLES, bind_problem, hard_limit_of_files, most_connections
+from armwise.agent.routers import build_router
 from armwise.arms import manifest
 from armwise.arms.base import ArmError
 from armwise.arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, located, open_source, problems
-from armwise.arms.extras import installed
+from armwise.arms.extras import find_missing, install_command, installed
 from armwise.arms.indexes import build_once
 from armwise.arms.llm import LlmSpec, catalog, writing
 from armwise.arms.local_ray import cluster_place, cluster_problem
@@ -52,10 +53,17 @@ LOCK = Path(__file__).resolve().parents[1] / "requirements" / "base.txt"
 EXTRAS = ("", "serve", "parquet", "plots")
 """Extras that the service needs completely; the empty one stands for the base requirements."""
 
+OPTIONAL = {
+    "local": "no encoder and no language model in this process",
+    "trees": "no routers of boosted trees, and no learned fusion",
+    "mcp": "no /mcp, and no arms of kind mcp",
+}
+"""Extras that a service needs where its configuration names them, and what there is not without each."""
+
 PINNED = "install what is pinned: `make .venv/ready`, or `pip install --no-deps -r requirements/base.txt`"
 
-REQUIRED = "`pip install --upgrade 'armwise[serve]'`"
-"""Remedy without pins."""
+REQUIRED = "`pip install --upgrade 'armwise[{extra}]'`"
+"""Remedy without pins, for a package that an extra brings."""
 
 SHORTEST_KEY = 16
 """Fewest characters of a key that cannot be guessed."""
@@ -133,28 +141,34 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
         lock: Pins of all packages, `NAME==VERSION` a line; a missing file is skipped.
     """
     about = metadata.metadata("armwise")
-    remedy = PINNED if lock.is_file() else REQUIRED
+    pinned = lock.is_file()
     specifier = SpecifierSet(about["Requires-Python"])
     if python_version() in specifier:
         yield Finding(f"Armwise {about['Version']} on Python {python_version()}")
     else:
         yield Finding(f"Python {python_version()} is not {specifier}", f"install Python {specifier}")
     unlike: dict[str, str] = {}
+    absent: set[str] = set()
     for requirement in map(Requirement, about.get_all("Requires-Dist") or ()):
-        needed = (
-            any(requirement.marker.evaluate({"extra": extra}) for extra in EXTRAS)
-            if requirement.marker
-            else True
-        )
-        if not needed or requirement.name == about["Name"]:
+        of = [
+            extra
+            for extra in (*EXTRAS, *OPTIONAL)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+        ]
+        if not of or requirement.name == about["Name"]:
             continue
         release = installed(requirement.name)
-        if not release:
+        remedy = PINNED if pinned else REQUIRED.format(extra=of[0] if of[0] in OPTIONAL else "serve")
+        if not release and of[0] in OPTIONAL:
+            absent.add(of[0])
+        elif not release:
             yield Finding(f"{requirement.name} is not installed", remedy)
         elif not requirement.specifier.contains(release.partition("+")[0], prereleases=True):
             yield Finding(f"{requirement.name} {release} is installed, not {requirement.specifier}", remedy)
             unlike[canonicalize_name(requirement.name)] = release
     yield Finding(", ".join(f"{name} {installed(name) or 'missing'}" for name in NAMED))
+    for extra in (extra for extra in OPTIONAL if extra in absent):
+        yield Finding(f"without armwise[{extra}]: {OPTIONAL[extra]}")
     differing = [
         f"{name} {release} (pinned {version})"
         for name, version in _pins(lock)
@@ -162,12 +176,45 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
     ]
     if differing:
         what = f"not as {lock.name} pins them: {', '.join(differing)}"
-        yield Finding(what, remedy, serious=False)
+        yield Finding(what, PINNED, serious=False)
 
 
 def _pins(lock: Path) -> list[tuple[str, str]]:
     text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
     return re.findall(r"^([\w.-]+)==([\w.+]+)", text, re.MULTILINE)
+
+
+def library_findings(config: AppConfig) -> Iterator[Finding]:
+    """Yield what is named in the configuration and needs an extra of `OPTIONAL` that is not installed."""
+    whats: dict[str, dict[str, None]] = {}
+    modules: dict[str, dict[str, None]] = {}
+    for what, libraries in _libraries(config):
+        for module in find_missing(libraries):
+            command = install_command([module])
+            whats.setdefault(command, {})[what] = None
+            modules.setdefault(command, {})[module] = None
+    for command, missing in modules.items():
+        yield Finding(f"not installed: {', '.join(missing)}, for {', '.join(whats[command])}", command)
+
+
+def require_libraries(config: AppConfig) -> None:
+    """Refuse a configuration that names what is not installed. Raises ConfigError."""
+    if missing := list(library_findings(config)):
+        raise ConfigError("\n".join(f"{finding.what}; {finding.remedy} brings it" for finding in missing))
+
+
+def _libraries(config: AppConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield what the configuration names, with the modules beyond `armwise[serve]` that it needs."""
+    for name, llm in config.models.items():
+        yield _name_model(name), llm.libraries
+    for point in config.by_point.values():
+        for name, backbone in point.backbones.items():
+            yield f"backbone {name!r}", backbone.libraries
+        graph = ArmGraph(point.arms)
+        for name, spec in point.arms.items():
+            yield f"arm {name!r} of kind {spec.kind!r}", graph.resolve(name)[0].libraries
+        if point.warm_start is not None and point.warm_start.router is not None:
+            yield "warm_start.router", build_router(point.warm_start.router).libraries
 
 
 # -- what is open by configuration ------------------------------------------------------------------
@@ -691,9 +738,11 @@ def model_findings(config: AppConfig) -> Iterator[Finding]:
     }.items():
         yield from _backbone(name, backbone)
     for name, llm in config.models.items():
-        yield from llm_findings(
-            llm, "the language model" if name == writing.DEFAULT else f"language model {name!r}"
-        )
+        yield from llm_findings(llm, _name_model(name))
+
+
+def _name_model(name: str) -> str:
+    return "the language model" if name == writing.DEFAULT else f"language model {name!r}"
 
 
 def _backbone(name: str, backbone: Backbone) -> Iterator[Finding]:

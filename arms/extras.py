@@ -1,9 +1,10 @@
 """Installed libraries, and the extras of the package that bring others."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from importlib.util import find_spec
 
 DISTRIBUTIONS = {
     "docx": "python-docx",
@@ -23,6 +24,18 @@ def installed(distribution: str) -> str:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return ""
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a top-level module can be imported, without importing it.
+
+    >>> is_installed("numpy"), is_installed("no_such_module")
+    (True, False)
+    """
+    try:
+        return find_spec(module) is not None
+    except (ModuleNotFoundError, ValueError):
+        return False
 
 
 def find_extra(module: str) -> str | None:
@@ -54,6 +67,40 @@ def advice(error: ModuleNotFoundError) -> str | None:
     if extra is None:
         return None
     return f"{error.name} is not installed: `pip install 'armwise[{extra}]'` brings it"
+
+
+def find_missing(modules: Iterable[str]) -> list[str]:
+    """Return which of some top-level modules are not installed.
+
+    >>> find_missing(["numpy", "no_such_module"])
+    ['no_such_module']
+    """
+    return [module for module in modules if not is_installed(module)]
+
+
+def install_command(modules: Iterable[str]) -> str:
+    """Return the command that installs some modules: by their extras, or by their names if none is known.
+
+    >>> install_command(["faiss", "pyarrow"]), install_command(["no_such_module"])
+    ("`pip install 'armwise[serve,parquet]'`", '`pip install no_such_module`')
+    """
+    names = list(modules)
+    extras = dict.fromkeys(extra for name in names if (extra := find_extra(name)) is not None)
+    what = f"'armwise[{','.join(extras)}]'" if extras else " ".join(DISTRIBUTIONS.get(n, n) for n in names)
+    return f"`pip install {what}`"
+
+
+def describe_missing(modules: Iterable[str]) -> str:
+    """Return that some of these modules are not installed, and what brings them; empty: all are.
+
+    >>> describe_missing(["numpy"]), describe_missing(["no_such_module"])
+    ('', 'no_such_module is not installed: `pip install no_such_module` brings it')
+    """
+    missing = find_missing(modules)
+    if not missing:
+        return ""
+    are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+    return f"{', '.join(missing)} {are} not installed: {install_command(missing)} brings {them}"
 
 
 @contextmanager

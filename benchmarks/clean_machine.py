@@ -4,8 +4,8 @@
     python benchmarks/clean_machine.py dist --python /usr/bin/python3.11 --python /usr/bin/python3.12
 
 For each Python it makes two environments. In the small one, `armwise`, it imports, audits, replays and
-reports a log. In the other, `armwise[serve]`, it serves in an empty folder without a configuration, asks,
-rates until the distribution for the question changes, and replays the log. No package may be compiled.
+reports a log. In the other, `armwise[serve,local]`, it serves in an empty folder without a configuration,
+asks, rates until the distribution for the question changes, and replays the log. No package may be compiled.
 Downloads come from the cache of pip where it has them: run it twice for the figures of a warm cache. It ends
 with 1 where a step fails, or the small environment has grown beyond its limits.
 """
@@ -33,6 +33,9 @@ from armwise.agent.client import Client, ClientError
 
 MOST_DISTRIBUTIONS, MOST_MB = 32, 150
 """Limits of the small environment: distributions with this one, and megabytes of downloads."""
+
+SERVED = "armwise[serve,local]"
+"""What is installed in the environment that serves."""
 
 QUESTION = "Which function merges sorted inputs lazily?"
 
@@ -150,7 +153,7 @@ def small(environment: Environment, wheel: Path) -> None:
 
 def served(environment: Environment, wheel: Path) -> None:
     """Install what serves, and live through the first minute."""
-    environment.install(f"armwise[serve] @ {wheel.as_uri()}")
+    environment.install(f"{SERVED} @ {wheel.as_uri()}")
     began = time.perf_counter()
     command = [str(environment.root / "env" / "bin" / "armwise"), "serve", "--port", str(environment.port)]
     log = environment.root / "serve.log"
@@ -223,7 +226,7 @@ def main(
     uv = str(Path(sys.executable).with_name("uv")) if by_uv else None
     runs = []
     for each in python or [sys.executable]:
-        for name, part in (("armwise", small), ("armwise[serve]", served)):
+        for name, part in (("armwise", small), (SERVED, served)):
             if part is served and only_small:
                 continue
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

@@ -25,6 +25,9 @@ PACKAGES = ("agent", "arms", "feedback")
 
 OPTIONAL = (
     "serve",
+    "local",
+    "trees",
+    "mcp",
     "train",
     "plots",
     "parquet",
@@ -127,6 +130,28 @@ def undeclared(
         and module != "armwise"
         and names.isdisjoint(map(canonicalize_name, providers.get(module, [module])))
     ]
+
+
+BESIDE = ("local", "trees", "mcp")
+"""The extras of what a service needs where its configuration names it."""
+
+
+def test_what_only_some_services_need_is_not_among_what_every_service_needs() -> None:
+    core = {requirement.name for requirement in declared(["serve"])}
+    for extra in BESIDE:
+        added = {
+            requirement.name for requirement in map(Requirement, PROJECT["optional-dependencies"][extra])
+        }
+        assert added
+        assert not added & core
+    assert {"river", "vowpalwabbit", "safetensors"} <= core
+
+
+@pytest.mark.parametrize("extra", ["train", "vllm", "vllm-cpu", "clients", "dev"])
+def test_an_extra_with_torch_has_all_that_a_service_can_need(extra: str) -> None:
+    everything = {requirement.name for requirement in declared(["serve", *BESIDE])}
+    assert {"mcp", "onnxruntime", "xgboost-cpu", "xllamacpp"} <= everything
+    assert everything <= {requirement.name for requirement in declared([extra])}
 
 
 def test_every_lock_is_written_by_the_one_script() -> None:

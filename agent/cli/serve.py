@@ -145,13 +145,19 @@ def _ask_once(question: str, key: str | None, remark: str, url: str) -> None:
 
 def _prepare(config: Path, *, cold: bool) -> None:
     from armwise.agent.access import is_loopback, require_closed
-    from armwise.agent.checks import configuration_findings, file_findings, is_open_to_all
+    from armwise.agent.checks import (
+        configuration_findings,
+        file_findings,
+        is_open_to_all,
+        require_libraries,
+    )
     from armwise.agent.cli import first_start
     from armwise.agent.cli.preparation import install_missing_models, prepare
     from armwise.agent.config import load
     from armwise.agent.proxy import Listening, hard_limit_of_files, most_connections, write_configuration
 
     settings, address = load(config), read_listening_address(config)
+    require_libraries(settings)
     open_to_all = is_open_to_all(settings, address[0])
     require_closed(address[0], is_open=bool(open_to_all), allowed=settings.open)
     findings = configuration_findings(settings, address[0], is_open=open_to_all)

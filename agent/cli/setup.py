@@ -30,6 +30,8 @@ SCHEMA = Path(__file__).parents[1] / "config" / "schema.json"
 
 _CORPUS = re.compile(r"^( +)corpus: .*\n", re.MULTILINE)
 
+_TREES = re.compile(r"^ +- \{kind: pointwise_xgboost.*\n", re.MULTILINE)
+
 _LLM = re.compile(r"(?:^ +# .*\n)+^( +)llm: .*\n +answering: .*\n", re.MULTILINE)
 
 _HOME = """
@@ -103,6 +105,7 @@ def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
     else:
         yield "configuration", Finding(f"{path} is sound")
     log = list(checks.log_findings(config))
+    yield from named("libraries", checks.library_findings(config))
     yield from named("log", iter(log))
     readable = not any(finding.level == "problem" for finding in log)
     open_to_all = False if config.keys else checks.is_open_to_all(config, address[0]) if readable else None
@@ -347,14 +350,19 @@ def render_config(
 ) -> str:
     """Return a Ray Serve configuration for a corpus, with a separate home, and so a separate log.
 
+    Without xgboost, its router has no boosted trees.
+
     Args:
         corpus: The corpus; paths are made absolute.
         llm: The language model; None: that of the template.
         log_url: URL of the log; None: a file in the home.
     """
     from armwise.arms.corpus import located
+    from armwise.arms.extras import is_installed
 
     text = resources.files("armwise.agent.config").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    if not is_installed("xgboost"):
+        text = _TREES.sub("", text)
     source = located(corpus.source)
 
     def section(match: re.Match[str]) -> str:

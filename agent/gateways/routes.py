@@ -6,14 +6,18 @@ from importlib import import_module
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from armwise.agent.api.errors import ApiError
 from armwise.agent.gateways import buttons, feedback_shapes
+from armwise.arms.extras import describe_missing
 
 
 class _Mcp:
     """The Model Context Protocol, loaded on its first request: most services never get one."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request. Raises ApiError where the library of the protocol is not installed."""
+        if missing := describe_missing(["mcp"]):
+            raise ApiError("not_found", f"/mcp is not offered; {missing}")
         mcp = await asyncio.to_thread(import_module, "armwise.agent.gateways.mcp")
         await mcp.serve(scope, receive, send)
 

@@ -144,6 +144,7 @@ class Router(ABC):
             of every kind.
         reads_question: Whether its scores depend on the question.
         stage: The stage of the features that it needs.
+        libraries: Modules beyond `armwise[serve]` that it needs, torch apart.
         schema: Schema of the features that it was fitted on, once it is fitted.
     """
 
@@ -151,6 +152,7 @@ class Router(ABC):
     example: ClassVar[Mapping[str, Any]] = {}
     reads_question: ClassVar[bool] = True
     stage: Stage = Stage.QUESTION
+    libraries: tuple[str, ...] = ()
     schema: Schema | None = None
 
     def fit(self, labels: RoutingDataset) -> Self:

@@ -233,7 +233,7 @@ def read_trained(folder: Path) -> Trained:
 
     Raises:
         RouterError: The router is missing, damaged, of another version, differs from `router.json`, or lacks
-            a model that it needs.
+            a model or a library that it needs.
     """
     about = read_about(folder)
     try:
@@ -260,7 +260,7 @@ def load_trained(
     check_digest(saved, about.digest, where)
     try:
         router = _LOADED.get(about.digest) or load_router(saved)
-    except (RouterError, ModelNotFoundError) as error:
+    except (RouterError, ModelNotFoundError, ModuleNotFoundError) as error:
         raise RouterError(f"{where}: {error}") from None
     _LOADED[about.digest] = router
     return Trained(router, about, relevance)
@@ -272,7 +272,7 @@ def _relevance(folder: Path, about: RouterFacts) -> RelevanceModel | None:
         return None
     try:
         model = read_model(folder)
-    except RelevanceError as error:
+    except (RelevanceError, ModuleNotFoundError) as error:
         raise RouterError(str(error)) from None
     if (digest := digest_router(model.save())) != about.relevance:
         raise RouterError(

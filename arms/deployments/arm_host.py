@@ -293,7 +293,14 @@ class ArmHost:
                 prepare(resources, [name])
                 arm = build_versioned(name, resources)
                 self._embedders.open(ArmGraph(specs).embeddings_of_texts(name))
-            except (ArmError, ArmSpecError, CorpusError, IndexMismatchError, ModelNotFoundError) as error:
+            except (
+                ArmError,
+                ArmSpecError,
+                CorpusError,
+                IndexMismatchError,
+                ModelNotFoundError,
+                ModuleNotFoundError,
+            ) as error:
                 raise ArmBuildError(f"arm {name!r} cannot be built: {error}") from error
             self._arms[key] = _Built(arm, ThreadPoolExecutor(THREADS, thread_name_prefix=name))
         return self._arms[key]

@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, HttpUrl, JsonValue
 from typing_extensions import override
 
 from armwise.arms.async_bridge import Blocking
+from armwise.arms.extras import describe_missing
 from armwise.arms.llm import base
 from armwise.arms.llm.base import (
     Chunk,
@@ -146,11 +147,15 @@ class _Spec(TokenPrices):
     options: ClassVar[frozenset[str]]
     """Names of the `Prompt.options` that the engine knows."""
 
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Modules beyond `armwise[serve]` that the engine needs; vLLM's says so itself."""
+
 
 class EmbeddedSpec(_Spec):
     """A GGUF file, run in this process by llama.cpp."""
 
     options = base.FORM | base.SAMPLING | base.LOGPROBS
+    libraries = ("xllamacpp",)
 
     engine: Literal["embedded"] = Field(default="embedded", description=_ENGINE)
     model: str = Field(
@@ -287,6 +292,8 @@ def build_generator(spec: LlmSpec) -> Generator:
         GeneratorError: The key is not set, the library is not installed, or the engine
             does not start.
     """
+    if missing := describe_missing(spec.libraries):
+        raise GeneratorError(missing)
     generator = _engine(spec)
     return PricedGenerator(generator, spec) if any(map(partial(getattr, spec), _PRICES)) else generator
 

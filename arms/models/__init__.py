@@ -4,6 +4,7 @@ from . import bundled
 from .embedding import Backbone, Embedder, build_embedder, compute_cores, digest_backbone
 from .files import AGAIN, ModelNotFoundError, digest_file, is_below, locate, model_problems, require_whole
 from .onnx_graph import (
+    GRAPH_LIBRARIES,
     NotExportableError,
     OnnxExport,
     fall_back_on_torch,
@@ -14,6 +15,7 @@ from .onnx_graph import (
 
 __all__ = [
     "AGAIN",
+    "GRAPH_LIBRARIES",
     "Backbone",
     "Embedder",
     "ModelNotFoundError",

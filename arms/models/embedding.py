@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.models.files import digest_weights, hub_commit, locate
 from armwise.arms.models.onnx_graph import (
+    GRAPH_LIBRARIES,
     NotExportableError,
     OnnxExport,
     fall_back_on_torch,
@@ -69,6 +70,12 @@ class Backbone(BaseModel):
         description="Where questions are embedded: in every replica of `Ingress`, or in a deployment "
         "`Embedder-<name>` of its own, which all of them share, such as one on a GPU.",
     )
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The modules beyond `armwise[serve]` that a graph of the model needs; empty where torch runs it."""
+        on_torch = self.runtime == "torch" or self.precision == "bfloat16"
+        return () if on_torch or self.model.startswith(HASHING) else GRAPH_LIBRARIES
 
     def vectors_as(self, other: "Backbone") -> bool:
         """Return whether both give the same vectors: they are equal but for `host` and `runtime`."""

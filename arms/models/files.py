@@ -9,6 +9,8 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
+from armwise.arms import extras
+
 PACKAGE = "package:"
 
 
@@ -138,6 +140,7 @@ def digest_weights(place: str | Path) -> str:
 
 
 @lru_cache(maxsize=64)  # hundreds of arms may use one model, and must use one commit of it
+@extras.explained()
 def hub_commit(name: str) -> str:
     """Return the current commit of a hub name; offline, the cached commit. Raises OSError."""
     from huggingface_hub import hf_hub_download

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.arms.extras import installed
+from armwise.arms.extras import describe_missing, installed
 from armwise.arms.models.files import ModelNotFoundError, digest_file, digest_weights, hub_commit, locate
 from armwise.arms.own_processes import importable, python
 
@@ -42,6 +42,9 @@ SOURCES = ("onnx_export.py", "onnx_bert.py", "onnx_torch.py")
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime")
 """Distributions whose version may change the exported graph."""
+
+GRAPH_LIBRARIES = ("onnx", "onnxruntime", "tokenizers")
+"""Modules that export and run a graph."""
 
 Text = str | tuple[str, str]
 
@@ -198,7 +201,10 @@ def open_graph(export: OnnxExport, batch_size: int) -> OnnxGraph:
 
     Raises:
         NotExportableError: The model cannot be exported, or the cache cannot be written.
+        ModelNotFoundError: A library that exports or runs graphs is not installed.
     """
+    if missing := describe_missing(GRAPH_LIBRARIES):
+        raise ModelNotFoundError(f"model {export.model!r} cannot be read: {missing}")
     from filelock import FileLock  # here: what only evaluates has no need of it
 
     # batches run side by side, so a thread pool in each tokenizer would only be in their way

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from armwise.arms import manifest
+from armwise.arms import extras, manifest
 from armwise.arms.base import Passage
 from armwise.arms.manifest import DamagedFileError
 from armwise.arms.relevance.features import NAMES, CandidatePassages, Floats, candidates
@@ -91,6 +91,7 @@ class RelevanceModel:
         return header.model_dump_json().encode() + b"\n" + trees
 
     @classmethod
+    @extras.explained()
     def load(cls, saved: bytes) -> "RelevanceModel":
         """Read a saved model.
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from armwise.arms import extras
 from armwise.arms.base import Passage, Progress
 from armwise.arms.relevance.features import FALLING, NAMES, RISING, CandidatePassages, candidates
 from armwise.arms.relevance.model import THREADS, RelevanceError, RelevanceHeader, RelevanceModel, make_rows
@@ -112,6 +113,7 @@ class Examples:
         k = max(len(ranking) for case in cases for ranking in case.found.values())
         return cls(fitting, arms, k, tuple(pools), tuple(rows), tuple(labels))
 
+    @extras.explained()
     def fit(self, questions: Sequence[int] | Indices | None = None) -> RelevanceModel:
         """Fit a model to some of the questions, by index; None for all of them.
 

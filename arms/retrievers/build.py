@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
-from armwise.arms.base import Arm, Progress
+from armwise.arms.base import Arm, ArmBuildError, Progress
+from armwise.arms.extras import describe_missing
 from armwise.arms.retrievers.arm_graph import ArmGraph
-from armwise.arms.retrievers.kind import ReadVersion, Resources
+from armwise.arms.retrievers.kind import Kind, ReadVersion, Resources
 from armwise.arms.retrievers.priced import PricedArm
 from armwise.arms.retrievers.versioned import VersionedArm
 
@@ -22,13 +24,21 @@ def prepare(
 
     Raises:
         ArmSpecError: An arm is unknown or misdescribed.
+        ArmBuildError: A library of its kind is not installed.
         ModelNotFoundError: The model of a backbone cannot be found.
     """
     graph = ArmGraph(resources.specs)
     graph.validate(resources.backbones, resources.corpus.names)
     for name, spec in graph.closure(*(graph.specs if names is None else names)).items():
         kind, params = graph.resolve(name)
+        _require_libraries(name, kind)
         kind.prepare(params, resources.of(spec), progress)
+
+
+def _require_libraries(name: str, kind: Kind[Any]) -> None:
+    """Raise ArmBuildError if a library of a kind is not installed."""
+    if missing := describe_missing(kind.libraries):
+        raise ArmBuildError(f"arm {name!r} of kind {kind.name!r}: {missing}")
 
 
 def build_arm(name: str, resources: Resources) -> Arm:
@@ -36,6 +46,7 @@ def build_arm(name: str, resources: Resources) -> Arm:
 
     Raises:
         ArmSpecError: The arm is unknown, or the user's class is not an arm.
+        ArmBuildError: A library of its kind, or of a member's, is not installed.
         IndexMismatchError: Its index is missing: call `prepare` first.
     """
     graph = ArmGraph(resources.specs)
@@ -43,6 +54,7 @@ def build_arm(name: str, resources: Resources) -> Arm:
     @cache  # shared members are built once
     def build(name: str) -> Arm:
         spec, (kind, params) = graph.spec(name), graph.resolve(name)
+        _require_libraries(name, kind)
         arm: Arm = kind.build(name, params, resources.of(spec), build)
         return PricedArm(arm, spec.usd) if spec.usd else arm
 

@@ -12,6 +12,7 @@ from pydantic import Field
 from armwise.arms.base import ArmError, Passage, Query
 from armwise.arms.indexes import vectors
 from armwise.arms.models import (
+    GRAPH_LIBRARIES,
     ModelNotFoundError,
     NotExportableError,
     OnnxExport,
@@ -119,6 +120,7 @@ KIND = Kind(
     _build,
     members=lambda params: (params.arm,),
     models=lambda params: (params.model,),
+    libraries=GRAPH_LIBRARIES,
     features=("depth",),
     filters=True,
     example={"arm": "rrf", "model": "cross-encoder/ms-marco-MiniLM-L6-v2"},

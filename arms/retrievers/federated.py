@@ -154,6 +154,7 @@ KIND = Kind(
     backbones=lambda params: (params.profile.backbone,),
     members=lambda params: params.arms,
     models=lambda params: (params.model,),
+    libraries=("xgboost",),
     steps=lambda params: float(min(params.most, len(params.arms))),
     searches=lambda params, _: min(params.most, len(params.arms)) / len(params.arms),
     light=True,

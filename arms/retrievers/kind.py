@@ -420,6 +420,7 @@ class Kind(Generic[P]):
         embeds: Returns the backbones that a query must be embedded with; None: all of them.
         members: Returns the arms that parameters refer to.
         models: Returns the models that it loads itself, for `armwise.arms.models.locate`.
+        libraries: Modules that such an arm needs beyond `armwise[serve]` and its backbones.
         check_reach: Checks that a new arm may reach what parameters name. Raises ArmError.
         features: Numeric parameters that a policy sees.
         steps: Returns the expected rounds of retrieval.
@@ -448,6 +449,7 @@ class Kind(Generic[P]):
     embeds: Callable[[P], tuple[str, ...]] | None = None
     members: Callable[[P], tuple[str, ...]] = _none
     models: Callable[[P], tuple[str, ...]] = _none
+    libraries: tuple[str, ...] = ()
     check_reach: Callable[[P, NewArms], None] = _nothing
     features: tuple[str, ...] = ()
     steps: Callable[[P], float] = lambda _: 1.0

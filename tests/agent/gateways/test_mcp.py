@@ -17,6 +17,7 @@ from mcp_types import CallToolResult, TextContent
 
 from armwise.agent.gateways import mcp
 from armwise.agent.turn import Decider
+from armwise.arms import extras
 from armwise.arms.base import Passage
 from tests.agent.asking import QUESTION, record, refused
 from tests.agent.fakes import Service, failing
@@ -49,6 +50,14 @@ def failure(result: CallToolResult) -> str:
     (content,) = result.content
     assert isinstance(content, TextContent)
     return content.text
+
+
+async def test_without_its_library_it_is_not_offered_and_says_what_brings_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "is_installed", lambda module: module != "mcp")
+    said = refused(await service.client.post("/mcp", json=LIST, headers=JSON), 404, "not_found")
+    assert said == "/mcp is not offered; mcp is not installed: `pip install 'armwise[mcp]'` brings it"
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])

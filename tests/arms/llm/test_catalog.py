@@ -14,6 +14,7 @@ import xllamacpp
 from pydantic import TypeAdapter, ValidationError
 
 from armwise.agent.turn import Choice, Choices
+from armwise.arms import extras
 from armwise.arms.base import Passage
 from armwise.arms.llm.base import (
     Generator,
@@ -435,6 +436,12 @@ def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"not a model")
     with pytest.raises(GeneratorError, match=r"broken\.gguf is not a GGUF model"):
         EmbeddedGenerator(str(tmp_path / "broken.gguf"))
+
+
+def test_without_llama_cpp_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "is_installed", lambda module: module != "xllamacpp")
+    with pytest.raises(GeneratorError, match=r"xllamacpp is not installed: .*'armwise\[local\]'"):
+        build_generator(EmbeddedSpec())
 
 
 # vLLM.

@@ -123,6 +123,16 @@ def test_a_model_is_exported_once_by_another_process_and_torch_stays_out_of_this
     )
 
 
+@pytest.mark.usefixtures("cache")
+def test_without_a_library_of_graphs_a_model_says_what_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(extras, "is_installed", lambda module: module != "tokenizers")
+    with pytest.raises(ModelNotFoundError, match=r"tokenizers is not installed: .*'armwise\[local\]'"):
+        build_embedder(Backbone(model=str(tmp_path), precision="int8"))
+
+
 def test_everything_that_shapes_a_graph_is_in_its_key() -> None:
     one = OnnxExport("/model", "", "digest", "sentences", "float32")
     other: list[OnnxExport] = [

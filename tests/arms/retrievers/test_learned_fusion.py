@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from armwise.arms import extras
 from armwise.arms.base import ArmBuildError, Query
 from armwise.arms.corpus import Corpus
 from armwise.arms.relevance import read_model, write_model
@@ -51,6 +52,24 @@ def test_members_are_asked_for_as_many_passages_as_the_model_knows(corpus: Corpu
     arm.search(Query("?"), 2)
     arm.search(Query("?"), 9)
     assert member.asked == [MODEL.header.k, 7, 9]
+
+
+def test_without_its_library_it_is_neither_prepared_nor_built(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = {
+        "words": ArmSpec(kind="bm25"),
+        "near": ArmSpec(kind="bm25"),
+        "all": ArmSpec(kind="learned_fusion", params={"arms": ["words", "near"]}),
+    }
+    have = Resources(corpus, tmp_path, {}, specs)
+    monkeypatch.setattr(extras, "is_installed", lambda module: module != "xgboost")
+    missing = r"arm 'all' of kind 'learned_fusion': xgboost is not installed: .*'armwise\[trees\]'"
+    with pytest.raises(ArmBuildError, match=missing):
+        prepare(have)
+    prepare(have, ["words", "near"])
+    with pytest.raises(ArmBuildError, match=missing):
+        build_arm("all", have)
 
 
 def test_costs_and_backbones_of_the_members_are_those_of_the_arm(corpus: Corpus) -> None:
