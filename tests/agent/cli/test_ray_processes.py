@@ -234,7 +234,7 @@ class Clock:
 def kill(starter: "subprocess.Popen[bytes]", role: Role) -> None:
     """Kill a process, and return once it has ended."""
     children = psutil.Process(starter.pid).children(recursive=True)
-    (victim,) = (child for child in children if child.cmdline()[0] == TITLES[role])
+    (victim,) = (child for child in children if child.cmdline()[:1] == [TITLES[role]])
     victim.kill()
     victim.wait(60)
 
