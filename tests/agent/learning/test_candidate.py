@@ -249,7 +249,7 @@ def test_a_rebuild_puts_a_follower_after_a_promoted_version_that_learned_somethi
 
 
 def test_a_learner_host_follows_a_promotion_and_the_way_back(
-    store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
+    store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
     configured, other = Recipe.configured(config), Recipe(LINEAR, RULE, StartingPoint(runs=(1,)))
@@ -258,6 +258,7 @@ def test_a_learner_host_follows_a_promotion_and_the_way_back(
     ours, candidate = versions.latest(store), publish_candidate(store, other, ARMS)
     assert ours is not None
     (host,) = LearnerHost(config)._learners  # noqa: SLF001
+    request.addfinalizer(host._store.close)  # noqa: SLF001
     first = host._learner()  # noqa: SLF001
     assert first.recipe == configured
     assert host._learner(first) is first  # noqa: SLF001
@@ -277,12 +278,17 @@ def test_a_learner_host_follows_a_promotion_and_the_way_back(
 
 
 def test_a_learner_host_goes_on_with_the_configured_recipe_where_a_promoted_one_cannot_be_built(
-    store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: Store,
+    config: AppConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
     fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "gone"}), RULE)
     promoted(store, config, publish_candidate(store, fixed, [*ARMS, "gone"]))
     (host,) = LearnerHost(config)._learners  # noqa: SLF001
+    request.addfinalizer(host._store.close)  # noqa: SLF001
     first = host._learner()  # noqa: SLF001
     assert first.recipe == Recipe.configured(config)
     assert first.step() is not None

@@ -555,6 +555,7 @@ def test_a_host_goes_on_under_its_epoch_and_never_takes_it_back(a_store: MakeSto
         one._learner().step()  # noqa: SLF001
     one._thread._thread.join(30)  # noqa: SLF001
     host.check_health()
+    one._store.close()  # noqa: SLF001
 
 
 def test_a_host_that_was_superseded_asks_to_be_replaced_once_nobody_learns(
@@ -572,6 +573,7 @@ def test_a_host_that_was_superseded_asks_to_be_replaced_once_nobody_learns(
     host.check_health()
     with pytest.raises(SupersededError, match="3 facts wait for epoch 2 of a trial that ended at once"):
         host.check_health()
+    one._store.close()  # noqa: SLF001
 
 
 def test_a_host_whose_wall_clock_jumped_asks_to_be_replaced(tmp_path: Path) -> None:
@@ -581,6 +583,7 @@ def test_a_host_whose_wall_clock_jumped_asks_to_be_replaced(tmp_path: Path) -> N
     with pytest.raises(ClockError, match=r"jumped by \+3600.0 s"):
         host.check_health()
     host._learners[0]._thread.stop()  # noqa: SLF001
+    host._learners[0]._store.close()  # noqa: SLF001
 
 
 def test_values_beyond_their_limits_are_kept_at_them_and_named_with_their_decision(

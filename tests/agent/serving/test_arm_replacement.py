@@ -441,6 +441,7 @@ async def test_watcher_learner_and_api_ask_of_a_recipe_that_it_fits_the_arms_tha
         await service.refresh()
         assert watcher.recipe == host._learner(learner).recipe == configured  # noqa: SLF001
         refused(await say(service, "rollback", version), 409, "promotion_refused", "version")
+        host._store.close()  # noqa: SLF001
 
 
 def complaint_of(response: httpx.Response) -> str:
