@@ -106,6 +106,16 @@ def test_what_cannot_be_read_is_refused_before_anything_is_deployed() -> None:
         build({**ARGS, "limits": {"in_flight": 0}})
 
 
+def test_what_a_point_alone_needs_and_is_not_installed_is_refused_before_anything_is_deployed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("armwise.arms.extras.is_installed", lambda module: module != "xgboost")
+    fused = {"kind": "learned_fusion", "params": {"arms": ["other", "more"]}}
+    arms = {"other": {"kind": "bm25"}, "more": {"kind": "bm25", "params": {"k1": 2.0}}, "all": fused}
+    with pytest.raises(ConfigError, match="not installed: xgboost, for arm 'all' of kind 'learned_fusion'"):
+        build({**PLAIN, "points": {"cheap": {"arms": arms}}})
+
+
 BEYOND = (
     *("httpx2", "huggingface_hub", "mcp", "onnx", "onnxruntime", "sentence_transformers", "tokenizers"),
     *("torch", "transformers", "vllm", "xgboost", "xllamacpp"),
