@@ -93,6 +93,7 @@ def test_what_our_processes_start_imports_nothing_of_the_folder_either(folder: P
 
 @pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
 @pytest.mark.parametrize("known", ["", "intranet.example", "127.0.0.1, intranet.example"])
+@pytest.mark.slow
 def test_no_proxy_is_asked_for_this_machine(known: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proxy is dead, and what listens here is reached; another host is still asked by way of it."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")

@@ -32,6 +32,7 @@ def test_no_character_has_other_words_where_it_is_decomposed() -> None:
     assert [c for c in CHARACTERS if words(unicodedata.normalize("NFD", c)) != words(c)] == []
 
 
+@pytest.mark.slow
 def test_no_character_has_other_words_beside_a_text_of_another_script() -> None:
     assert [c for c in CHARACTERS if words(f"\u4e2d {c}") != ["\u4e2d", *words(c)]] == []
 

@@ -60,11 +60,13 @@ def served(among: list[dict[str, Any]]) -> dict[str, Any]:
     return yaml.safe_load(of_kind("RayService", among)["spec"]["serveConfigV2"])
 
 
+@pytest.mark.slow
 def test_the_chart_renders_its_golden_files(case: str) -> None:
     golden = (GOLDEN / f"{case}.yaml").read_text(encoding="utf-8")
     assert rendered(values_of(case)) == golden, "refresh it: python -m tests.deploy.chart"
 
 
+@pytest.mark.slow
 def test_every_document_fits_the_schemas_of_kubernetes(golden: list[dict[str, Any]]) -> None:
     service = of_kind("RayService", golden)
     assert [error.message for error in Draft202012Validator(SCHEMA).iter_errors(service)] == []
@@ -214,12 +216,14 @@ def test_what_is_monitored_and_reached_from_outside_is_the_service_of_the_worker
     assert backend == {"name": serving["metadata"]["name"], "port": {"name": port["name"]}}
 
 
+@pytest.mark.slow
 def test_the_alerts_on_kubernetes_are_those_of_prometheus() -> None:
     alerts = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
     made = documents(rendered({**values_of("default"), "prometheusRule": {"enabled": True}}))
     assert of_kind("PrometheusRule", made)["spec"] == alerts
 
 
+@pytest.mark.slow
 def test_an_alert_leads_to_its_page_where_the_documentation_is_served() -> None:
     rules = {"enabled": True, "documentation": "https://docs.example.com/armwise/"}
     made = documents(rendered({**values_of("default"), "prometheusRule": rules}))
@@ -230,6 +234,7 @@ def test_an_alert_leads_to_its_page_where_the_documentation_is_served() -> None:
     assert all("runbook" not in rule["annotations"] for rule in alerts if "alert" in rule)
 
 
+@pytest.mark.slow
 def test_an_alert_names_its_page_and_no_address_where_the_documentation_is_not_served() -> None:
     made = documents(rendered({**values_of("default"), "prometheusRule": {"enabled": True}}))
     alerts = [rule for group in of_kind("PrometheusRule", made)["spec"]["groups"] for rule in group["rules"]]
@@ -238,6 +243,7 @@ def test_an_alert_names_its_page_and_no_address_where_the_documentation_is_not_s
     assert all("runbook_url" not in rule["annotations"] for rule in alerts if "alert" in rule)
 
 
+@pytest.mark.slow
 def test_an_image_is_pinned_by_its_digest_unless_a_group_has_another_image() -> None:
     digest = f"sha256:{'0' * 64}"
     pinned = {**values_of("full"), "image": {"repository": "r/armwise", "tag": "1", "digest": digest}}
@@ -253,6 +259,7 @@ def test_the_chart_knows_the_keys_of_the_configuration() -> None:
     assert known == sorted(AppConfig.model_fields)
 
 
+@pytest.mark.slow
 def test_a_long_name_is_cut_to_what_kuberay_takes() -> None:
     made = documents(rendered(values_of("default"), "r" + "a" * 52))
     assert len(of_kind("RayService", made)["metadata"]["name"]) <= 47

@@ -120,6 +120,7 @@ def test_the_configurations_in_containers_are_that_of_one_corpus_but_for_address
         assert made == rest
 
 
+@pytest.mark.slow
 def test_compose_fits_the_specification() -> None:
     schemas = importlib.resources.files("check_jsonschema.builtin_schemas")
     schema = json.loads((schemas / "vendor/compose-spec.json").read_text(encoding="utf-8"))

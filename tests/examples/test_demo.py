@@ -343,6 +343,7 @@ def as_hoped(tmp_path_factory: pytest.TempPathFactory) -> tuple[ToyService, Stor
     return toy, asyncio.run(lived(toy, tmp_path_factory.mktemp("demo")))
 
 
+@pytest.mark.slow
 def test_the_story_goes_from_one_rule_to_a_source_that_is_added(
     as_hoped: tuple[ToyService, Story],
 ) -> None:
@@ -392,6 +393,7 @@ def test_what_every_arm_earns_is_asked_with_the_arm_forced_and_not_fed_back(
     assert story.oracle("at the end", "guides") == pytest.approx(0.98)
 
 
+@pytest.mark.slow
 async def test_the_canary_of_a_candidate_that_is_never_decided_is_ended_and_told_of(tmp_path: Path) -> None:
     toy = ToyService(False)
     story = await lived(toy, tmp_path)
@@ -424,6 +426,7 @@ async def test_a_stale_source_that_is_not_left_is_told_as_such(tmp_path: Path) -
     assert story.chapters[-1].title == "One promotion, one rollback"
 
 
+@pytest.mark.slow
 async def test_a_refused_promotion_is_told_with_its_reasons(tmp_path: Path) -> None:
     toy = ToyService(False, True)
     toy.refuse = True
@@ -499,6 +502,7 @@ def test_the_page_needs_nothing_else_and_tells_all(as_hoped: tuple[ToyService, S
     assert "guides, at the end" in html
 
 
+@pytest.mark.slow
 def test_the_page_of_a_story_that_broke_off_is_made_of_what_there_is(
     as_hoped: tuple[ToyService, Story],
 ) -> None:
@@ -540,6 +544,7 @@ class Two:
         return Retrieval(tuple(Passage(f"{query.text}/{i}", "title", "text", 1.0) for i in range(k)))
 
 
+@pytest.mark.slow
 def test_the_search_of_the_other_team_finds_withdrawn_passages_once_it_is_stale() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -636,6 +641,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, code: str) -> tuple[str, list[Any]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_the_service_is_gone_once_the_story_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
@@ -655,6 +661,7 @@ def test_the_service_is_gone_once_the_story_is_interrupted(
     assert "serving" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 def test_a_service_that_does_not_start_is_told_with_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

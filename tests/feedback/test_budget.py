@@ -49,6 +49,7 @@ def mean_cost(how: str, ceiling: float, lag: int, seed: int, requests: int = 200
 @pytest.mark.parametrize("how", ["subtracts", "shifts the odds"])
 @pytest.mark.parametrize("ceiling", [1.0, 2.0, 4.0])
 @pytest.mark.parametrize("lag", [1, 10])
+@pytest.mark.slow
 def test_the_mean_cost_is_within_one_percent_of_the_ceiling_after_2000_requests(
     how: str, ceiling: float, lag: int
 ) -> None:

@@ -394,6 +394,7 @@ TURN = st.fixed_dictionaries(
     failed=st.sampled_from([None, 0.0]),
     turns=st.lists(TURN, min_size=2, max_size=8),
 )
+@pytest.mark.slow
 def test_when_a_decision_is_learned_does_not_depend_on_the_value_of_its_reward(
     complete: Complete | None, default: float | None, failed: float | None, turns: list[dict[str, Any]]
 ) -> None:

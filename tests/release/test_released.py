@@ -199,6 +199,7 @@ def released(
     return database_url, rows, configuration
 
 
+@pytest.mark.slow
 def test_the_log_of_a_release_has_what_services_write(released: tuple[str, Rows, dict[str, Any]]) -> None:
     _, rows, _ = released
     decided = rows["decisions"]

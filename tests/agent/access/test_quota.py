@@ -134,6 +134,7 @@ async def test_a_clock_that_jumps_back_keeps_what_was_used(store: Store, clock: 
     assert not await admitted(quota, who)
 
 
+@pytest.mark.slow
 async def test_a_replica_gets_what_an_idle_one_has_leased(store: Store, clock: Clock) -> None:
     (idle, busy), who = replicas(store, clock), caller(rpm_limit=80)
     assert await admitted(idle, who), "it holds an eighth of the limit now"
@@ -154,6 +155,7 @@ async def test_what_is_over_is_refused_without_the_log(store: Store, clock: Cloc
 
 
 @pytest.mark.parametrize("n", [1, 10, 40])
+@pytest.mark.slow
 async def test_a_budget_of_money_admits_what_it_pays_for(store: Store, clock: Clock, n: int) -> None:
     quotas, who = replicas(store, clock), caller(max_budget=0.1 * n, budget_duration="1d")
     poll = asyncio.create_task(polling(quotas))

@@ -181,6 +181,7 @@ async def test_whether_a_learner_reads_the_log_is_looked_at_every_few_seconds(
     assert len(looks) == 1
 
 
+@pytest.mark.slow
 async def test_a_scrape_shows_values_beyond_limits_without_reading_rows_for_them(
     warmed: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,6 +175,7 @@ async def test_feedback_beyond_its_limits_is_refused_and_not_stored(
         ("/v1/feedback", b'{"decision_id": "d-1", "metric_name": "thumb", "value": 1, "event_time": %s}'),
     ],
 )
+@pytest.mark.slow
 async def test_numbers_that_are_none_are_a_400(tmp_path: Any, path: str, body: bytes, literal: bytes) -> None:
     async with Service(tmp_path, limits={"body_bytes": 8192}).running() as service:
         response = await post(service, path, body % literal)

@@ -68,6 +68,7 @@ def test_an_operation_is_described_by_documented(path: str, method: str, operati
         fits(media["schema"]).validate(media["example"])
 
 
+@pytest.mark.slow
 async def test_every_example_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADMIN_KEY", "a-secret")
     changed: dict[str, Any] = {

@@ -65,6 +65,7 @@ async def test_a_user_is_erased_and_the_decision_still_verifies(service: Service
     assert any("2 decisions have no texts any more" in note for note in report.notes)
 
 
+@pytest.mark.slow
 async def test_a_user_is_erased_at_every_decision_point(tmp_path: Path) -> None:
     news = {"actions": "request", "reward": {"metrics": {"click": {}}, "cost_weight": 0.0}}
     async with Service(tmp_path, points={"news": news, "shop": news}).running() as service:
@@ -236,6 +237,7 @@ def test_a_pattern_of_linear_or_quadratic_time_is_accepted(pattern: str) -> None
     assert parse(CONFIG | {"privacy": {"redact": [MAIL | {"pattern": pattern}]}}).privacy.redact
 
 
+@pytest.mark.slow
 async def test_feedback_on_what_never_came_is_erased_by_its_id(service: Service) -> None:
     for about in ({"decision_id": "typo"}, {"episode_id": "gone"}):
         item = about | {"metric_name": "comment", "value": "Ada was here", "tags": {"at": "Ada"}}

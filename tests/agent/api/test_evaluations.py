@@ -279,6 +279,7 @@ async def test_a_caller_has_no_code_imported_or_called(
     assert (await judged.client.get(EVALUATIONS)).json() == {"evaluations": []}
 
 
+@pytest.mark.slow
 async def test_a_caller_sends_no_nested_objects_as_parameters_of_a_model(judged: Service) -> None:
     name = "policy:{kind: epsilon_greedy, params: {params: {optimizer: {lr: 0.1}}}}"
     message = refused(await submitted(judged, candidates=[name]), 400, "invalid_value", "candidates")
@@ -330,6 +331,7 @@ async def test_text_that_a_log_cannot_store_is_refused(judged: Service) -> None:
     assert answer.status_code == 400, answer.text
 
 
+@pytest.mark.slow
 async def test_a_project_with_its_share_of_the_queue_is_refused_while_another_may_submit(
     judged: Service,
 ) -> None:

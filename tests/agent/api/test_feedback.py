@@ -118,6 +118,7 @@ async def test_a_retraction_without_an_id_is_refused(service: Service) -> None:
     assert "cannot also be retraction on d-other" in refused(wrong, 409, "idempotency_conflict")
 
 
+@pytest.mark.slow
 async def test_a_deferred_decision_is_learned_once_it_was_shown(on_each: Service) -> None:
     name = await turn(on_each, defer_activation=True)
     found = await read_decision(on_each, name)
@@ -164,6 +165,7 @@ async def test_a_batch_that_is_sent_again_under_its_key_is_kept_once(on_each: Se
     assert (await rows(on_each))["feedback"] == 2
 
 
+@pytest.mark.slow
 async def test_the_other_items_of_a_batch_with_a_refused_item_are_learned_together(on_each: Service) -> None:
     first, second = await turn(on_each), await turn(on_each)
     await tell(on_each, first, 1.0, feedback_id="f-1")

@@ -69,6 +69,7 @@ async def test_two_replicas_answer_exactly_the_requests_of_a_minute(two: list[Se
     assert answers[0].headers["x-ratelimit-remaining-requests"] == "11"
 
 
+@pytest.mark.slow
 async def test_two_replicas_answer_at_once_what_a_minute_allows(two: list[Service]) -> None:
     key = await a_key(two, rpm_limit=9)
     body = {"query": "which river runs through Vienna?"}
@@ -154,6 +155,7 @@ async def test_what_cannot_be_reserved_while_the_log_is_away_is_a_503(
     assert (await ask(service, key)).status_code == 200
 
 
+@pytest.mark.slow
 async def test_one_key_leaves_room_for_another(two: list[Service]) -> None:
     greedy, other, service = await a_key(two), await a_key(two), two[0]
     service.arms.behaviour["bm25"] = hanging

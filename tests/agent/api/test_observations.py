@@ -229,6 +229,7 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
 ]
 
 
+@pytest.mark.slow
 async def test_what_is_out_of_bounds_is_named_and_the_rest_is_kept(
     tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
@@ -366,6 +367,7 @@ async def test_what_cannot_be_committed_is_to_be_sent_again(
 # -- learning ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_the_policy_learns_from_what_was_observed(on_each: Service) -> None:
     """Large is right for long questions, small for short ones; half of the draws have no propensity."""
     rng = np.random.default_rng(7)
@@ -400,6 +402,7 @@ async def test_feedback_by_id_comes_later_and_is_learned(service: Service) -> No
 # -- verification --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_the_shadow_is_recomputed_and_the_draw_was_made_elsewhere(on_each: Service) -> None:
     await kept(on_each, item("o-1", distribution=P), item("o-2", metrics={"right": True}))
     for name in ("o-1", "o-2"):
@@ -634,6 +637,7 @@ async def test_decisions_of_others_are_not_counted_as_served(on_each: Service) -
 
 
 @pytest.mark.parametrize("form", ["jsonl", "dsjson", "obp"])
+@pytest.mark.slow
 async def test_a_tapped_log_is_exported(on_each: Service, form: str) -> None:
     await filled(on_each)
     await on_each.settle()

@@ -93,6 +93,7 @@ async def test_a_stream_ends_with_the_reply_that_a_request_without_one_gets(call
         assert [one[name] for name in names] == [other[name] for name in names]
 
 
+@pytest.mark.slow
 async def test_the_streaming_helper_and_a_round_of_functions(calling: Service) -> None:
     client = client_of(calling)
     async with client.responses.stream(

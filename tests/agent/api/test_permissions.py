@@ -220,6 +220,7 @@ async def test_what_an_arm_returns_is_checked_against_the_corpus_and_not_its_own
         assert SECRET not in answered.text
 
 
+@pytest.mark.slow
 async def test_a_passage_that_is_not_in_the_corpus_is_checked_by_what_the_arm_says_of_it(
     tenants: Service,
 ) -> None:
@@ -268,6 +269,7 @@ async def test_no_route_shows_what_is_not_permitted(tenants: Service) -> None:
                 assert SECRET in str(fetched.structured_content)
 
 
+@pytest.mark.slow
 async def test_a_decision_of_another_group_is_read_without_its_answer_and_passages(tenants: Service) -> None:
     made = (await post(tenants, "zeta", "/v1/chat/completions", CHAT)).json()["agent"]["decision_id"]
     path = f"/v1/decisions/{made}"
@@ -362,6 +364,7 @@ NOTHING: dict[str, Any] = {"filters": {"type": "eq", "key": "year", "value": 99}
 """No passage fulfils it, so that the model reads the messages alone."""
 
 
+@pytest.mark.slow
 async def test_an_answer_to_a_conversation_is_read_by_the_groups_of_who_led_it(tenants: Service) -> None:
     """The messages quote a passage that the decision itself has not found."""
     body = said(SECRET) | {"agent": NOTHING}
@@ -382,6 +385,7 @@ async def test_an_answer_to_a_conversation_is_read_by_the_groups_of_who_led_it(t
         assert not record["withheld"], "it was asked for callers without groups"
 
 
+@pytest.mark.slow
 async def test_a_turn_that_keeps_the_arm_of_its_conversation_is_read_by_the_same_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

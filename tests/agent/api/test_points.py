@@ -79,6 +79,7 @@ async def read(service: Service, path: str, **query: Any) -> dict[str, Any]:
 # -- actions of the request --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_an_action_of_the_request_is_chosen_logged_and_verified(service: Service) -> None:
     context = {"user": {"tier": "free", "seen": [3, None]}}
     found = await ranked(service, "d-1", actions=actions("sport", "art", "law", age=2), context=context)
@@ -103,6 +104,7 @@ def test_a_ranking_begins_with_the_chosen_action_and_falls_from_there() -> None:
     assert order == [("c", 0.2), ("d", 0.4), ("b", 0.3), ("a", 0.1)]
 
 
+@pytest.mark.slow
 async def test_the_same_request_again_is_the_same_decision_and_another_is_a_conflict(
     service: Service,
 ) -> None:
@@ -113,6 +115,7 @@ async def test_the_same_request_again_is_the_same_decision_and_another_is_a_conf
     )
 
 
+@pytest.mark.slow
 async def test_an_excluded_action_is_never_drawn_and_the_most_probable_one_on_request(
     service: Service,
 ) -> None:
@@ -141,6 +144,7 @@ OUT_OF_BOUNDS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
+@pytest.mark.slow
 async def test_what_is_out_of_bounds_is_named(service: Service, subtests: pytest.Subtests) -> None:
     for body, param, message in OUT_OF_BOUNDS:
         with subtests.test(message):
@@ -309,6 +313,7 @@ async def test_a_model_names_a_point_and_an_arm_there(service: Service) -> None:
     assert not any("news" in one for one in models)
 
 
+@pytest.mark.slow
 async def test_every_route_that_asks_takes_a_point_by_its_model(service: Service) -> None:
     cheap, auto = "point/cheap/arm/bm25", "arm/bm25"
     for path, body in (

@@ -84,6 +84,7 @@ async def test_a_button_is_pressed_by_an_address_not_by_the_key_of_its_page(
         assert await raters(service) == [service.point.store.draw_secret.rater_at("192.0.2.7")]
 
 
+@pytest.mark.slow
 async def test_a_flood_of_one_sender_teaches_a_quarter_and_is_shown_to_whoever_sees_all(
     service: Service,
 ) -> None:

@@ -318,6 +318,7 @@ async def test_a_body_over_the_limit_is_a_413_declared_or_streamed(service: Serv
     assert await rows(service) == before, "the bytes before the limit are a valid body, and are not answered"
 
 
+@pytest.mark.slow
 async def test_unknown_decisions_arms_and_routes_are_refused(on_each: Service) -> None:
     refused(await on_each.client.get("/v1/decisions/nope"), 404, "decision_not_found", "decision_id")
     for path in ("/v1/decisions/%00%ff", "/v1/decisions/a%20b", "/v1/decisions/%00/verify"):

@@ -268,6 +268,7 @@ async def test_a_batch_has_a_status_for_each_item(service: Service) -> None:
     assert (await rows(service))["feedback"] == 3
 
 
+@pytest.mark.slow
 async def test_feedback_changes_what_is_drawn(service: Service) -> None:
     before = (await look_up(service)).json()["agent"]["pmf"]
     for number in range(60):

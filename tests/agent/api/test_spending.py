@@ -148,6 +148,7 @@ async def test_searches_at_once_that_prompt_a_model_spend_the_budget_and_one_tur
     assert 0.2 - 1e-9 <= await fleet.spent() <= 0.2 + COST + 1e-9
 
 
+@pytest.mark.slow
 async def test_repeats_of_a_search_that_prompts_a_model_return_what_the_log_has(fleet: Fleet) -> None:
     key = await fleet.key(max_budget=0.01, budget_duration="1d") | {"idempotency-key": "d-1"}
     first, *repeats = [await fleet.look_up(key, i) for i in range(22)]
@@ -160,6 +161,7 @@ async def test_repeats_of_a_search_that_prompts_a_model_return_what_the_log_has(
 
 
 @pytest.mark.parametrize("kept", [0, 3])
+@pytest.mark.slow
 async def test_repeats_whose_passages_are_not_all_in_the_corpus_search_again_and_are_charged(
     fleet: Fleet, kept: int
 ) -> None:
@@ -182,6 +184,7 @@ async def test_a_repeat_that_searches_again_is_refused_once_the_budget_is_spent(
     assert await fleet.spent() == pytest.approx(fleet.paid.begun * COST)
 
 
+@pytest.mark.slow
 async def test_a_repeat_that_reads_scores_searches_again_and_is_charged(fleet: Fleet) -> None:
     key = await fleet.key(max_budget=1.0, budget_duration="1d") | {"idempotency-key": "d-1"}
     body = {"query": QUESTION, "model": "arm/variants", "ranking_options": {"score_threshold": 0.2}}
@@ -193,6 +196,7 @@ async def test_a_repeat_that_reads_scores_searches_again_and_is_charged(fleet: F
     assert (fleet.paid.begun, await fleet.spent()) == (2, pytest.approx(2 * COST))
 
 
+@pytest.mark.slow
 async def test_a_repeat_shows_no_passage_that_its_caller_may_not_see_any_more(fleet: Fleet) -> None:
     key = await fleet.key() | {"idempotency-key": "d-1"}
     first = await fleet.look_up(key)
@@ -205,6 +209,7 @@ async def test_a_repeat_shows_no_passage_that_its_caller_may_not_see_any_more(fl
 
 
 @pytest.mark.parametrize("fleet", [2], indirect=True, ids=["two replicas"])
+@pytest.mark.slow
 async def test_one_key_at_once_on_two_replicas_is_charged_for_both_searches(fleet: Fleet) -> None:
     key = await fleet.key(max_budget=1.0, budget_duration="1d") | {"idempotency-key": "d-1"}
     fleet.paid.may_go_on.clear()
@@ -217,6 +222,7 @@ async def test_one_key_at_once_on_two_replicas_is_charged_for_both_searches(flee
     assert await fleet.spent() == pytest.approx(2 * COST)
 
 
+@pytest.mark.slow
 async def test_a_caller_who_leaves_while_an_arm_searches_is_charged_what_it_may_cost(fleet: Fleet) -> None:
     key = await fleet.key(max_budget=1.0, budget_duration="1d")
     fleet.paid.may_go_on.clear()
@@ -229,6 +235,7 @@ async def test_a_caller_who_leaves_while_an_arm_searches_is_charged_what_it_may_
     assert await fleet.used() == (pytest.approx(3 * MOST), 3 * (113 + 128))
 
 
+@pytest.mark.slow
 async def test_a_search_that_runs_out_of_time_is_charged_what_it_may_cost(fleet: Fleet) -> None:
     key = await fleet.key(max_budget=1.0, budget_duration="1d")
     fleet.paid.may_go_on.clear()
@@ -238,6 +245,7 @@ async def test_a_search_that_runs_out_of_time_is_charged_what_it_may_cost(fleet:
     assert await fleet.spent() == pytest.approx(MOST)
 
 
+@pytest.mark.slow
 async def test_a_search_that_fails_after_its_call_is_charged(fleet: Fleet) -> None:
     key = await fleet.key(max_budget=1.0, budget_duration="1d")
     fleet.paid.error = ArmError("no passage fits")
@@ -266,6 +274,7 @@ async def test_a_turn_that_finds_no_place_of_the_language_model_returns_what_it_
 
 
 @pytest.mark.parametrize("without", ["another is forced", "excluded", "not allowed", "switched off"])
+@pytest.mark.slow
 async def test_an_arm_that_cannot_be_drawn_reserves_nothing(fleet: Fleet, without: str) -> None:
     key = await fleet.key(max_budget=MOST / 2, budget_duration="1d")
     wish: dict[str, Any] = {"arm": "auto"}

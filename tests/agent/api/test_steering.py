@@ -106,6 +106,7 @@ async def test_an_arm_that_was_named_or_taken_greedily_uses_its_id(
     refused(await look_up(service, headers), 409, "idempotency_conflict", "Idempotency-Key")
 
 
+@pytest.mark.slow
 async def test_decisions_from_before_the_secret_are_verified_and_those_after_it_too(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         service.point.decider.salt = service.config.salt  # as an Armwise without the secret drew

@@ -256,6 +256,7 @@ async def test_a_disabled_key_is_refused_here_at_once_and_elsewhere_with_the_nex
     refused(missing, 404, "key_not_found", "public_id")
 
 
+@pytest.mark.slow
 async def test_an_expired_key_is_refused(closed: Service) -> None:
     now = closed.replica.service.clock()
     settings = KeySettings("short", ("decide",), expires=now + 0.001)

@@ -398,6 +398,7 @@ def doctored(tmp_path: Path, host: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.slow
 def test_the_verb_fails_on_a_problem_and_lists_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("armwise.agent.checks.socket_findings", lambda _: iter(()))
     monkeypatch.setattr("armwise.agent.checks.resource_findings", lambda _: iter(()))

@@ -97,6 +97,7 @@ def test_the_propensity_of_the_drawn_arm_alone_is_enough(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("policy", ["imported", "imported-estimated", "observed", "linucb"])
+@pytest.mark.slow
 def test_what_an_export_of_ours_lacks_is_said_of_no_other_log(tmp_path: Path, policy: str) -> None:
     ours = policy == "linucb"
     rows = [replace(one, decision=replace(one.decision, policy=policy)) for one in simulated(300)]
@@ -175,6 +176,7 @@ def test_the_own_log_is_audited_decision_by_decision(config: Path, store: Store)
     assert "there is no log yet" in run("-c", config, "--point", "cheap", code=2)
 
 
+@pytest.mark.slow
 def test_a_log_whose_turns_fail_by_arm_passes_although_its_training_log_would_not(
     config: Path, store: Store
 ) -> None:

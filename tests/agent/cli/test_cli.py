@@ -177,6 +177,7 @@ HEAVY = (
     ],
     ids=" ".join,
 )
+@pytest.mark.slow
 def test_verbs_of_a_running_service_load_no_heavy_library(words: list[str]) -> None:
     script = (
         f"import sys; sys.argv = ['armwise', *{words}]\n"
@@ -191,6 +192,7 @@ def test_verbs_of_a_running_service_load_no_heavy_library(words: list[str]) -> N
     assert printed.splitlines()[-1].split() == ["0"]
 
 
+@pytest.mark.slow
 def test_a_request_loads_the_http_client_alone() -> None:
     allowed = {"httpx", "numpy"}
     script = (
@@ -376,6 +378,7 @@ def test_serve_builds_what_is_missing_and_then_finds_it_there(config: Path, tmp_
     assert files(home) == built
 
 
+@pytest.mark.slow
 def test_serve_lists_at_each_start_what_of_a_folder_is_left_out(config: Path, tmp_path: Path) -> None:
     folder = tmp_path / "docs"
     folder.mkdir()
@@ -397,6 +400,7 @@ def test_serve_lists_at_each_start_what_of_a_folder_is_left_out(config: Path, tm
     assert "; 21 files or records left out" in checked
 
 
+@pytest.mark.slow
 def test_serve_prints_the_problems_that_doctor_finds(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_corpus_that_cannot_be_opened_names_what_reads_it_again(home: Home) ->
 
 
 @pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.slow
 def test_a_damaged_tantivy_folder_is_filled_again(
     home: Home, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -306,6 +307,7 @@ MODEL = "package:river_model/weights"
 
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("name", ["a.bin", "b.bin"])
+@pytest.mark.slow
 def test_a_damaged_model_of_a_package_is_named_with_what_installs_it(
     package: Path, how: str, name: str
 ) -> None:
@@ -315,6 +317,7 @@ def test_a_damaged_model_of_a_package_is_named_with_what_installs_it(
         models.require_whole(["hashing:8", MODEL])
 
 
+@pytest.mark.slow
 def test_a_file_elsewhere_in_the_package_is_not_of_the_model(package: Path) -> None:
     (package.parent / "__init__.py").write_text("changed = True")
     damage(package / "b.bin", "deleted")

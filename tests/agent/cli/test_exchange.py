@@ -315,6 +315,7 @@ async def test_it_needs_a_key_with_the_scope_admin(
         refused(await service.client.get("/v1/export", headers=headers), 403, "forbidden")
 
 
+@pytest.mark.slow
 async def test_one_export_at_a_time_is_under_way_and_the_service_answers_beside_it(
     settings: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +383,7 @@ def exported(config: Path, path: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_file_is_replayed_by_its_own_rewards_where_there_is_no_configuration(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

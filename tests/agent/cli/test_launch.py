@@ -367,6 +367,7 @@ class Quiet:
 
 
 @pytest.mark.parametrize("left", ["", "cold"])
+@pytest.mark.slow
 def test_what_a_first_start_has_left_is_built_once_the_service_is_ready_and_ends_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: Launched, starting: int, left: str
 ) -> None:
@@ -423,6 +424,7 @@ class Builder:
 
 
 @pytest.mark.parametrize(("end", "said"), [("kill -9 $$", "killed by SIGKILL"), ("exit 1", "exit code 1")])
+@pytest.mark.slow
 def test_a_builder_that_ends_in_the_middle_is_started_again_after_a_pause_twice_and_then_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, said: str
 ) -> None:
@@ -470,6 +472,7 @@ def test_a_builder_that_waits_to_be_started_again_is_stopped_like_any(
     assert [process.returncode for process in builders.begun] == [-signal.SIGKILL, -signal.SIGTERM]
 
 
+@pytest.mark.slow
 def test_a_start_that_takes_long_is_said_once_and_what_is_left_is_built_all_the_same(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

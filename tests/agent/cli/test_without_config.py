@@ -206,6 +206,7 @@ def chosen(llm: str | None, environment: Mapping[str, str]) -> tuple[dict[str, A
     return without_config.language_model(llm, environment)
 
 
+@pytest.mark.slow
 def test_an_endpoint_with_one_model_is_taken_and_said(endpoint: Endpoint) -> None:
     endpoint.has("qwen")
     found, said_ = chosen(None, {"OPENAI_BASE_URL": f"{endpoint.url}/"})
@@ -214,6 +215,7 @@ def test_an_endpoint_with_one_model_is_taken_and_said(endpoint: Endpoint) -> Non
     assert endpoint.asked == ["/v1/models"]
 
 
+@pytest.mark.slow
 def test_of_several_models_none_is_taken_before_it_is_named(endpoint: Endpoint) -> None:
     endpoint.has("small", "large")
     environment = {"OPENAI_BASE_URL": endpoint.url}
@@ -229,6 +231,7 @@ def test_of_several_models_none_is_taken_before_it_is_named(endpoint: Endpoint) 
         chosen("lage", environment)
 
 
+@pytest.mark.slow
 def test_the_key_is_sent_and_named_by_its_variable(endpoint: Endpoint) -> None:
     endpoint.has("m")
     endpoint.key = "secret"
@@ -241,6 +244,7 @@ def test_the_key_is_sent_and_named_by_its_variable(endpoint: Endpoint) -> None:
             chosen(None, {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": key})
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_names_no_models_is_believed(endpoint: Endpoint) -> None:
     environment = {"OPENAI_BASE_URL": endpoint.url}
     for reply in (b"{}", b"no JSON", b'{"data": [1]}'):
@@ -251,6 +255,7 @@ def test_an_endpoint_that_names_no_models_is_believed(endpoint: Endpoint) -> Non
         assert "it does not name its models" in chosen(None, environment)[1]
 
 
+@pytest.mark.slow
 def test_a_key_alone_is_for_the_endpoint_of_openai(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +298,7 @@ def test_a_file_is_a_model_of_this_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("with_documents", [True, False])
+@pytest.mark.slow
 def test_the_model_is_written_into_either_configuration(
     with_documents: bool, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ async def test_the_gate_is_asked_and_its_evidence_is_drawn_with_the_margin(judge
     assert (answer.status_code, "there is no version 99" in answer.text) == (404, True)
 
 
+@pytest.mark.slow
 async def test_a_promotion_is_forced_only_where_the_operator_ticks_it(judged: Service) -> None:
     without_waiting(judged)
     fields = {"action": "promote", "version": str(published(judged)), "reason": "better"}

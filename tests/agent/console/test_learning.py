@@ -53,6 +53,7 @@ async def rated(tmp_path: Path) -> AsyncIterator[Service]:
         yield service
 
 
+@pytest.mark.slow
 async def test_the_panel_counts_from_the_first_decision_and_leaves_forced_ones_out(rated: Service) -> None:
     """The window of the page does not matter: the line begins with the first decision."""
     for query in ("", "?window=1h"):
@@ -93,6 +94,7 @@ async def test_a_log_without_feedback_and_one_of_forced_requests_say_so(service:
     assert [sum(one["values"]) for one in shares["series"]] == [100.0]
 
 
+@pytest.mark.slow
 async def test_a_change_is_a_mark_with_its_sentence_which_only_a_reader_sees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +134,7 @@ async def test_a_change_is_a_mark_with_its_sentence_which_only_a_reader_sees(
     assert "of-MAIN" in again.text
 
 
+@pytest.mark.slow
 async def test_a_point_whose_actions_come_with_the_request_has_no_single_arm(tmp_path: Path) -> None:
     """Its actions are positions, which are in the shares."""
     async with Service(tmp_path, points=POINTS).running() as service:

@@ -80,6 +80,7 @@ def test_every_reason_why_an_arm_was_not_drawn_has_words() -> None:
 
 
 @pytest.mark.parametrize(("times", "readings"), [(1e9, 1), (0, 2)])
+@pytest.mark.slow
 async def test_a_slow_overview_is_sent_again_for_as_long_as_its_share_of_time_allows(
     linear: Service, monkeypatch: pytest.MonkeyPatch, times: float, readings: int
 ) -> None:
@@ -94,6 +95,7 @@ async def test_a_slow_overview_is_sent_again_for_as_long_as_its_share_of_time_al
     assert len(made) == readings
 
 
+@pytest.mark.slow
 async def test_the_overview_shows_the_figures_of_the_log(linear: Service) -> None:
     shown = plain(await seen(linear, "?window=1h"))
     store, rule = linear.point.store, linear.config.reward
@@ -472,6 +474,7 @@ async def test_each_page_of_decisions_leads_to_the_next_with_its_filters(
     assert [*chain(*kept)] == [f"{i} of three" for i in range(2, -1, -1)]
 
 
+@pytest.mark.slow
 async def test_each_field_of_the_form_finds_what_it_names(linear: Service) -> None:
     await look_up(linear, query="alone in its talk", agent={"episode_id": "talk-1"})
     for i, value in ((12, 1.0), (13, -1.0)):
@@ -507,6 +510,7 @@ async def test_a_key_of_a_project_is_led_to_the_decisions_of_an_episode(
         assert found["decision_id"] in (await service.client.get(link, headers=bearer)).text
 
 
+@pytest.mark.slow
 async def test_each_page_of_what_operators_do_leads_to_the_next(
     linear: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -529,6 +533,7 @@ async def test_each_page_of_what_operators_do_leads_to_the_next(
         assert await followed(linear, path, row) == expected, path
 
 
+@pytest.mark.slow
 async def test_an_operator_acts_with_a_reason_that_the_timeline_shows(linear: Service) -> None:
     client = linear.client
 
@@ -796,6 +801,7 @@ POISONS = {
 """Words of no enumeration, and documents in which something is no number."""
 
 
+@pytest.mark.slow
 async def test_every_page_and_reply_shows_rows_with_words_and_documents_that_nothing_knows(
     linear: Service,
 ) -> None:

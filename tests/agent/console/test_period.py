@@ -201,6 +201,7 @@ def test_alternatives_are_the_arms_that_were_live_at_the_end_of_the_period(store
     assert {arm.name for arm in found.arms} == {"large", "small", "free"}
 
 
+@pytest.mark.slow
 def test_without_dollars_the_dearest_arm_is_the_slowest_and_without_both_there_is_none(store: Store) -> None:
     """What was not recorded is not compared."""
     began(store)
@@ -241,6 +242,7 @@ def test_a_period_of_another_systems_decisions_says_so(store: Store, policy: str
         read_period(store, CONFIG, BEGIN - 10.0, BEGIN, nothing)
 
 
+@pytest.mark.slow
 def test_a_period_without_feedback_and_one_of_a_single_arm_are_reported(store: Store) -> None:
     """Nothing is compared where nothing can be."""
     began(store)
@@ -265,6 +267,7 @@ def test_actions_that_come_with_the_request_have_no_single_arm_and_no_dearest(st
 HARM = '<script>alert(1)</script><!channel> & "x" \u202egnp.exe\x1b[2J'
 
 
+@pytest.mark.slow
 def test_what_changed_and_what_was_held_in_the_period_stands_in_order(store: Store) -> None:
     """Changes of before and after are left out; texts of operators are escaped, in both forms."""
     began(store)
@@ -301,6 +304,7 @@ def test_what_changed_and_what_was_held_in_the_period_stands_in_order(store: Sto
     assert "2 changes and verdicts. The last: Promotion of version 7, because: &lt;script&gt;" in text
 
 
+@pytest.mark.slow
 def test_names_of_arms_and_kinds_are_escaped_on_the_page(store: Store) -> None:
     """Names come from configurations and from requests."""
     names = {HARM: 0.5, "b": 0.6}
@@ -326,6 +330,7 @@ class Resources(HTMLParser):
                 self.found.append(f"{name}={value}")
 
 
+@pytest.mark.slow
 def test_the_page_is_one_file_without_a_resource_of_another(store: Store) -> None:
     """It can be mailed: no script, no font, no picture of elsewhere; it has a picture of each kind."""
     began(store)
@@ -341,6 +346,7 @@ def test_the_page_is_one_file_without_a_resource_of_another(store: Store) -> Non
 
 
 @pytest.mark.parametrize("n", [1, 40, 900])
+@pytest.mark.slow
 def test_the_text_is_short_whatever_the_names(store: Store, n: int) -> None:
     """At most 900 characters, with the sentence first."""
     names = {f"{letter}{'<' * 120}": 0.1 + 0.1 * i for i, letter in enumerate("abcdef")}

@@ -142,6 +142,7 @@ def test_the_curve_holds_the_truth_and_a_better_cheaper_arm_is_found(written: Ca
         assert getattr(mix, name) == pytest.approx(weighted), "it was chosen after looking"
 
 
+@pytest.mark.slow
 def test_a_mix_of_arms_that_were_not_always_there_is_compared_on_the_turns_that_had_both(
     written: Callable[..., Path],
 ) -> None:
@@ -249,6 +250,7 @@ def test_rows_without_a_propensity_are_in_no_comparison(written: Callable[..., P
     assert "100 decisions have no propensity on record and are in no comparison." in write_text(period)
 
 
+@pytest.mark.slow
 def test_a_report_of_wrong_propensities_says_so_first(written: Callable[..., Path]) -> None:
     third = (1 / 3, 1 / 3, 1 / 3)
     rows = [

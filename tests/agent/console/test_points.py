@@ -23,6 +23,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 
 @pytest.mark.parametrize("point", POINTS)
+@pytest.mark.slow
 async def test_every_link_and_form_of_a_page_stays_at_its_point(service: Service, point: str) -> None:
     for path, title in PAGES:
         shown = await seen(service, f"{path}?point={point}")
@@ -73,6 +74,7 @@ async def test_a_page_shows_the_log_of_its_point_alone(service: Service) -> None
     ]
 
 
+@pytest.mark.slow
 async def test_actions_of_requests_are_shown_by_their_ids(service: Service) -> None:
     for n in range(6):
         found = await ranked(service, f"d{n}", actions=actions("sport", "<opera>", age=2))
@@ -96,6 +98,7 @@ async def test_actions_of_requests_are_shown_by_their_ids(service: Service) -> N
     assert "action-" not in plain(apart)
 
 
+@pytest.mark.slow
 async def test_the_playground_of_such_a_point_sends_a_request_with_actions(service: Service) -> None:
     async def decide(request: str) -> tuple[int, str]:
         answer = await service.client.post(
@@ -122,6 +125,7 @@ async def test_the_playground_of_such_a_point_sends_a_request_with_actions(servi
     assert 'value="point/cheap/arm/bm25"' in await seen(service, "/playground?point=cheap")
 
 
+@pytest.mark.slow
 async def test_an_arm_that_is_switched_off_cannot_be_asked_in_the_playground(service: Service) -> None:
     await service.points["cheap"].switch("bm25", enabled=False)
     assert 'value="point/cheap/arm/bm25"' not in await seen(service, "/playground?point=cheap")

@@ -118,6 +118,7 @@ def test_what_an_action_will_do_is_said_in_sentences(action: Act, now: Situation
     assert " ".join(consequences(action, now)) == said
 
 
+@pytest.mark.slow
 async def test_each_recipe_is_a_row_with_its_origin_and_its_state(service: Service) -> None:
     """The configured recipe serves, a candidate names its warm start, and a canary its share."""
     store = service.point.store
@@ -149,6 +150,7 @@ async def test_each_recipe_is_a_row_with_its_origin_and_its_state(service: Servi
             assert "candidate from" in row, "its canary has ended"
 
 
+@pytest.mark.slow
 async def test_no_number_of_a_version_is_typed(service: Service) -> None:
     """Versions are chosen by buttons and lists on every page, never written into a field."""
     candidate(service)
@@ -159,6 +161,7 @@ async def test_no_number_of_a_version_is_typed(service: Service) -> None:
         assert all('type="hidden"' in field for field in fields), path
 
 
+@pytest.mark.slow
 async def test_the_versions_of_a_recipe_are_reached_beyond_its_first_page(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +182,7 @@ async def test_the_versions_of_a_recipe_are_reached_beyond_its_first_page(
     assert (wrong.status_code, "no version is of recipe '<b>'" in plain(wrong.text)) == (400, True)
 
 
+@pytest.mark.slow
 async def test_recipes_and_the_timeline_go_on_with_their_next_pages(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +316,7 @@ async def test_what_cannot_be_done_is_refused_before_it_is_asked_for(service: Se
     assert (wrong.status_code, "greater than or equal to 0" in plain(wrong.text)) == (400, True)
 
 
+@pytest.mark.slow
 async def test_a_version_that_another_reward_taught_has_no_buttons(service: Service) -> None:
     """Its row says why it cannot be served, and its confirmation is refused."""
     recipe = Recipe(PolicySpec(kind="linucb"), service.config.reward.model_copy(update={"cost_weight": 0.7}))
@@ -323,6 +328,7 @@ async def test_a_version_that_another_reward_taught_has_no_buttons(service: Serv
     assert (refused.status_code, "another reward" in refused.text) == (409, True)
 
 
+@pytest.mark.slow
 async def test_the_first_start_is_not_called_forced_and_an_operator_who_forces_is(service: Service) -> None:
     """The warm start before any traffic promotes without a verdict, as there is nothing to compare with."""
     store, configured = service.point.store, service.point.versions.configured.digest
@@ -372,6 +378,7 @@ async def test_a_verdict_is_let_through_by_the_console_as_by_the_api(tmp_path: P
         assert (promotion.version, promotion.evaluation, promotion.forced) == (number, evaluation, False)
 
 
+@pytest.mark.slow
 async def test_several_canaries_and_those_that_the_service_began_are_told_apart(service: Service) -> None:
     """Each has its share and its end; one that the service began by itself says so, as the timeline does."""
     store, configured = service.point.store, service.point.versions.configured.digest

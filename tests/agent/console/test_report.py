@@ -82,6 +82,7 @@ def test_the_page_is_written_and_names_the_command_that_makes_it_again(filled: P
     assert "*Armwise" in run("-c", filled, *period, "-o", page, "--text")
 
 
+@pytest.mark.slow
 def test_it_reads_the_log_of_a_point_and_writes_nothing_to_a_log(filled: Path) -> None:
     """A point whose actions come with the request has a uniform choice as its only alternative."""
     for point in ("cheap", "news"):
@@ -98,6 +99,7 @@ def test_it_reads_the_log_of_a_point_and_writes_nothing_to_a_log(filled: Path) -
     assert log.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_text_alone_is_on_the_output_so_that_it_can_be_piped(filled: Path) -> None:
     """Progress is reported beside it."""
     result = CliRunner().invoke(app, ["report", "-c", str(filled), "--since", "2023-01-01"])
@@ -127,6 +129,7 @@ def test_the_text_alone_is_on_the_output_so_that_it_can_be_piped(filled: Path) -
         ),
     ],
 )
+@pytest.mark.slow
 def test_a_wrong_request_is_refused_in_one_line(filled: Path, words: list[str], message: str) -> None:
     """The line names the value and what would be right."""
     printed = run("-c", filled, *words, code=2)

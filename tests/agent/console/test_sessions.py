@@ -93,6 +93,7 @@ async def test_signing_in_leads_to_no_other_site(
         assert (await sign_in(service, "read", next=after)).headers["location"] == CONSOLE
 
 
+@pytest.mark.slow
 async def test_every_action_is_refused_from_another_origin_and_every_route_without_its_scope(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +168,7 @@ async def test_a_key_that_ceases_to_hold_leads_back_to_the_form_and_a_live_part_
         assert "<html" not in part.text
 
 
+@pytest.mark.slow
 async def test_below_a_prefix_every_address_of_a_page_begins_with_it(service: Service) -> None:
     transport = httpx.ASGITransport(service.app, root_path="/team/armwise")
     async with httpx.AsyncClient(transport=transport, base_url="http://service/team/armwise") as client:

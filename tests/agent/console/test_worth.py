@@ -38,6 +38,7 @@ async def asked(service: Service, tier: str, n: int, feature: str = "tier", **he
         assert answer.status_code == 202, answer.text
 
 
+@pytest.mark.slow
 async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_of_that_kind(
     service: Service,
 ) -> None:

@@ -324,6 +324,7 @@ def test_every_column_of_an_enumeration_has_its_words() -> None:
 
 
 @pytest.mark.parametrize("strange", STRANGE)
+@pytest.mark.slow
 def test_every_reader_goes_on_past_words_of_no_enumeration_and_they_are_named(
     filled: Path, config: AppConfig, strange: str
 ) -> None:
@@ -370,6 +371,7 @@ def test_a_server_too_holds_strange_words_and_documents_that_stop_no_reader(
         assert named(store) == set(map(name_of, WORDS))
 
 
+@pytest.mark.slow
 def test_every_reader_goes_on_past_bytes_that_are_no_text(filled: Path, config: AppConfig) -> None:
     """SQLite stores any bytes as text: half of a surrogate pair is one of them."""
     columns = [

@@ -108,6 +108,7 @@ def differences(one: CandidateResult) -> dict[str, Interval]:
     }
 
 
+@pytest.mark.slow
 def test_every_arm_gets_its_true_value_and_uniform_what_was_earned(filled: AppConfig, store: Store) -> None:
     report = evaluated(filled, store)
     assert [one.name for one in report.candidates] == [
@@ -186,6 +187,7 @@ def test_any_candidate_can_be_the_baseline(filled: AppConfig, store: Store) -> N
         assert gain.value == pytest.approx(NET["dense"] - NET["bm25"], abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_configured_policy_is_better_than_chance_and_worse_than_the_best_arm(
     filled: AppConfig, store: Store
 ) -> None:
@@ -240,6 +242,7 @@ def test_what_was_not_learned_is_counted_by_reason(filled: AppConfig, store: Sto
     assert "Left out: 5 forced, 1 arm failed, 1 greedy, 1 not judged." in report.footnotes()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_report(filled: AppConfig, store: Store) -> None:
     first, second = (evaluated(filled, store, interval="bootstrap", seed=3) for _ in range(2))
     assert first == second.model_copy(update={"made_at": first.made_at})
@@ -368,6 +371,7 @@ def test_a_fixed_arm_is_evaluated_where_it_could_have_been_drawn(config: AppConf
     )
 
 
+@pytest.mark.slow
 def test_a_candidate_that_no_row_is_left_for_says_why_and_is_held(filled: AppConfig, store: Store) -> None:
     shadow = of(evaluated(filled, store, "shadow", gate=True), "shadow")
     assert (shadow.rows, shadow.estimates) == (0, ())
@@ -541,6 +545,7 @@ def test_a_loss_that_the_margin_permits_is_cut_by_the_share_of_a_canary(
     assert found["figures"]["margin"] == 0.2
 
 
+@pytest.mark.slow
 def test_the_bounds_of_a_canary_use_the_rewards_known_when_it_decided(
     exploring: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -619,6 +624,7 @@ def test_the_gate_counts_a_decision_that_still_waits_as_the_worst_and_judges_by_
     assert report.html()
 
 
+@pytest.mark.slow
 def test_of_more_waiting_decisions_than_are_counted_the_first_ends_the_log(
     filled: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -659,6 +665,7 @@ def test_as_many_versions_are_computed_again_as_it_takes(
     assert verdict["figures"]["checked"] == 200
 
 
+@pytest.mark.slow
 def test_a_log_of_versions_that_are_not_there_is_not_recomputed(filled: AppConfig, store: Store) -> None:
     report = evaluated(filled, store, "fixed:dense", gate=True)
     verdict = of(report, "fixed:dense").verdict
@@ -713,6 +720,7 @@ def test_the_verb_prints_a_table_and_writes_reports(file: Path, tmp_path: Path) 
     assert f"armwise replay -c {file} --policy fixed:dense --price steps=0.0" in page
 
 
+@pytest.mark.slow
 def test_an_export_is_replayed_as_the_log_that_it_is_of(file: Path, tmp_path: Path) -> None:
     export = tmp_path / "log.jsonl"
     assert CliRunner().invoke(app, ["export", "-c", str(file), "-o", str(export)]).exit_code == 0
@@ -784,6 +792,7 @@ def test_what_may_still_get_feedback_is_in_no_estimate_whatever_it_has_earned(
     assert any("60 decisions since" in said and "(20% of all)" in said for said in after.assumptions)
 
 
+@pytest.mark.slow
 def test_where_nothing_is_settled_nothing_is_estimated_and_the_gate_still_judges(
     config: AppConfig, store: Store
 ) -> None:

@@ -37,6 +37,7 @@ def curve(store: Store, ranks: bool = False) -> LearningCurve:
 
 
 @pytest.mark.parametrize("n", [1, 100, 1000])
+@pytest.mark.slow
 def test_every_decision_stands_once_on_the_line_from_the_first_one_on(store: Store, n: int) -> None:
     """Stretches adjoin, none is empty, and shares leave forced decisions out."""
     arm_sets.started(store, SPECS)
@@ -124,6 +125,7 @@ def test_an_empty_log_and_one_without_feedback_and_one_arm_say_so(store: Store) 
     assert alone.whole.arms == ()
 
 
+@pytest.mark.slow
 def test_an_arm_that_vanished_is_in_the_shares_and_no_alternative(store: Store) -> None:
     """An arm that was added later is compared from then on, and where it vanished not at all."""
     arm_sets.started(store, {arm: SPECS[arm] for arm in "ab"})
@@ -148,6 +150,7 @@ def test_an_arm_that_vanished_is_in_the_shares_and_no_alternative(store: Store) 
     assert mark.what == "New set of arms: c can be drawn from now on; a can no longer be drawn."
 
 
+@pytest.mark.slow
 def test_actions_that_come_with_the_request_have_no_single_arm(store: Store) -> None:
     """A position among actions is no arm that could always be used, and a uniform choice is known."""
     fill(store, World({"action-1": 0.2, "action-2": 0.9, "action-3": 0.4}, masked=0.4), 800, seed=3)

@@ -290,6 +290,7 @@ def test_a_page_can_be_read_by_light_and_in_the_dark(told: str) -> None:
     assert {*re.findall(r"var\((--\w+)\)", told)} <= {*re.findall(r"(--\w+):", told)}
 
 
+@pytest.mark.slow
 def test_a_page_of_candidates_that_nothing_is_known_of_can_be_made() -> None:
     held = NEVER.model_copy(update={"rows": 0, "shares": {}, "verdict": UNHEARD})
     told = " ".join(Page(a_report(held).html()).text)

@@ -114,6 +114,7 @@ SAID: list[tuple[str, Any, Any]] = [
 """What a metric is said to be, and what else."""
 
 
+@pytest.mark.slow
 async def test_it_is_one_fact_however_often_it_is_sent_and_can_be_retracted(
     tmp_path: Path, log_url: str
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_table_is_imported_and_replayed_near_the_truth(table: Path, config: Pa
     assert any("Which arms were eligible is not on record" in line for line in report["assumptions"])
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_what_is_understood_and_writes_nothing(table: Path, tmp_path: Path) -> None:
     output = run(
         "import", table, *COLUMNS, "--propensity", "chance", "--dry-run", "-o", tmp_path / "log.jsonl"

@@ -210,6 +210,7 @@ def promoted(store: Store, config: AppConfig, version: Version) -> None:
 
 
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
+@pytest.mark.slow
 def test_a_rebuild_makes_a_candidate_again_and_what_followed_it(
     store: Store, config: AppConfig, spec: PolicySpec
 ) -> None:
@@ -231,6 +232,7 @@ def test_a_rebuild_makes_a_candidate_again_and_what_followed_it(
     assert note.endswith(f"of {ours.recipe[:12]}"), "the configured recipe is the other one now"
 
 
+@pytest.mark.slow
 def test_a_rebuild_puts_a_follower_after_a_promoted_version_that_learned_something_else(
     store: Store, config: AppConfig
 ) -> None:

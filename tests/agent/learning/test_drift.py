@@ -287,6 +287,7 @@ def test_a_policy_that_restarts_raises_an_alarm_in_one_step_or_many_and_whoever_
     assert alarms_of(in_steps) == found
 
 
+@pytest.mark.slow
 def test_a_restart_is_told_where_no_alarms_are_raised(
     make_store: Callable[[str], Store], caplog: pytest.LogCaptureFixture
 ) -> None:

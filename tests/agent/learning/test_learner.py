@@ -299,6 +299,7 @@ def test_of_two_learners_the_older_one_is_superseded_and_writes_nothing_more(a_s
     assert (version.epoch, version.examples_seq) == (2, 8)
 
 
+@pytest.mark.slow
 def test_a_changed_cost_weight_scores_all_of_history_again(a_store: MakeStore) -> None:
     dear = RULE.model_copy(update={"cost_weight": 0.9})
     changed = a_store("changed")
@@ -312,6 +313,7 @@ def test_a_changed_cost_weight_scores_all_of_history_again(a_store: MakeStore) -
     assert rescored.recipe == expected.recipe != cheap.recipe
 
 
+@pytest.mark.slow
 def test_a_recipe_that_comes_back_goes_on_where_it_was(a_store: MakeStore) -> None:
     store = a_store("log")
     first = live(store, range(14), a_learner(store))
@@ -382,6 +384,7 @@ def test_later_ones_are_published_every_few_seconds_while_there_is_more(
         assert list(applied) == [0, 26, 50, 74, 90], "up to the fact before the next that teaches"
 
 
+@pytest.mark.slow
 def test_a_replay_says_nothing_before_it_is_past_what_was_published(
     a_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

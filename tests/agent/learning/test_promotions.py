@@ -74,6 +74,7 @@ def prune(service: Service, version: int) -> None:
 # -- which version is served -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_after_a_rollback_exactly_that_version_decides_while_learning_goes_on(on_each: Service) -> None:
     chosen, newest = await learned(on_each, 2)
     before = await shown(on_each)
@@ -122,6 +123,7 @@ async def test_a_promotion_of_an_old_version_serves_the_newest_from_it_on(servic
     assert await deciding(service) == newest
 
 
+@pytest.mark.slow
 async def test_the_next_rollback_replaces_the_one_before_forwards_and_back(service: Service) -> None:
     first, second, _ = await learned(service, 3)
     for chosen in (second, first, second):
@@ -129,6 +131,7 @@ async def test_the_next_rollback_replaces_the_one_before_forwards_and_back(servi
         assert await deciding(service) == chosen
 
 
+@pytest.mark.slow
 async def test_other_replicas_follow_at_their_next_look(service: Service) -> None:
     chosen, newest = await learned(service, 2)
     async with Service(service.folder).running(ready=False) as other:
@@ -154,6 +157,7 @@ async def test_a_restart_keeps_what_was_said(tmp_path: Path) -> None:
         assert await deciding(again) == chosen
 
 
+@pytest.mark.slow
 async def test_of_two_operators_at_once_the_later_row_is_in_force_for_both(service: Service) -> None:
     first, second, _ = await learned(service, 3)
     answers = await asyncio.gather(
@@ -169,6 +173,7 @@ async def test_of_two_operators_at_once_the_later_row_is_in_force_for_both(servi
         assert told["reason"] == f"v{told['version']}", "one row was told, and not a mixture of two"
 
 
+@pytest.mark.slow
 async def test_a_configuration_of_another_reward_is_not_held_by_what_was_said_of_this_one(
     tmp_path: Path,
 ) -> None:
@@ -207,6 +212,7 @@ async def taught(service: Service) -> Version:
     return version
 
 
+@pytest.mark.slow
 async def test_a_promoted_recipe_is_served_and_learned_from_there_on(tmp_path: Path, log_url: str) -> None:
     async with Service(
         tmp_path, promotion_gate=FakeGate(True, evaluation=12), log_url=log_url
@@ -257,6 +263,7 @@ async def test_other_replicas_follow_a_promotion_and_answer_all_the_while(tmp_pa
         assert again.learner.recipe == Recipe(PolicySpec(kind="linucb"), again.config.reward)
 
 
+@pytest.mark.slow
 async def test_the_configured_recipe_comes_back_by_a_promotion_or_for_once_by_a_rollback(
     tmp_path: Path,
 ) -> None:
@@ -382,6 +389,7 @@ async def test_without_a_verdict_a_candidate_can_only_be_forced(
         assert (body["promotion"]["forced"], body["promotion"]["evaluation"]) == (True, None)
 
 
+@pytest.mark.slow
 async def test_the_recipe_that_is_followed_passes_no_gate(tmp_path: Path) -> None:
     gate = FakeGate(False, "never")
     async with Service(tmp_path, promotion_gate=gate).running() as service:
@@ -403,6 +411,7 @@ async def test_a_promoted_version_whose_bytes_were_pruned_is_put_back(tmp_path: 
         assert registry_versions.checkpoint(service.point.store, candidate) is not None
 
 
+@pytest.mark.slow
 async def test_of_a_promoted_recipe_the_newest_version_that_can_be_read_is_served(tmp_path: Path) -> None:
     async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         candidate = publish(service).version
@@ -510,6 +519,7 @@ async def test_the_bytes_of_a_version_that_holds_are_never_pruned(tmp_path: Path
         assert await deciding(again) == chosen
 
 
+@pytest.mark.slow
 async def test_a_version_whose_bytes_are_lost_is_learned_again_and_its_bytes_put_back(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         chosen, newest = await learned(service, 2)
@@ -535,6 +545,7 @@ async def test_a_version_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
         assert await deciding(service) == newest
 
 
+@pytest.mark.slow
 async def test_a_replica_that_cannot_have_the_chosen_version_serves_no_other_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -557,6 +568,7 @@ async def test_a_replica_that_cannot_have_the_chosen_version_serves_no_other_and
         assert await deciding(again) == newest
 
 
+@pytest.mark.slow
 async def test_a_version_whose_damaged_bytes_were_mended_is_served(on_each: Service) -> None:
     (before,) = await learned(on_each)
     await tell(on_each, (await look_up(on_each)).json()["agent"]["decision_id"])
@@ -571,6 +583,7 @@ async def test_a_version_whose_damaged_bytes_were_mended_is_served(on_each: Serv
     assert await deciding(on_each) == made.version, "its bytes were put back with the word"
 
 
+@pytest.mark.slow
 async def test_bytes_that_are_put_back_without_a_word_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -594,6 +607,7 @@ def unreadable(*_: object, **__: object) -> Policy:
     raise PolicyError("cannot be learned again")
 
 
+@pytest.mark.slow
 async def test_a_chosen_version_that_cannot_be_read_is_told_beside_the_one_that_decides(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def of(version: int) -> sa.ColumnElement[bool]:
 
 
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
+@pytest.mark.slow
 def test_what_a_learner_made_of_the_log_is_what_the_log_gives(any_store: Store, spec: PolicySpec) -> None:
     version = live(any_store, a_learner(any_store, spec))
     before = all_rows(any_store)
@@ -146,6 +147,7 @@ def test_how_far_it_is_is_told_to_the_end(store: Store) -> None:
     assert heard == sorted(heard)
 
 
+@pytest.mark.slow
 def test_versions_of_other_recipes_are_counted_and_looked_at_where_they_are_named(store: Store) -> None:
     live(store, a_learner(store, BAGGED))
     version = live(store, a_learner(store), range(TURNS, TURNS + 5))
@@ -250,6 +252,7 @@ def test_a_training_log_that_was_changed_is_found_named_and_made_anew(any_store:
     assert after.digest == learned_at_once(range(TURNS + 1))
 
 
+@pytest.mark.slow
 def test_damaged_sums_of_pages_are_added_up_again(store: Store) -> None:
     def sums() -> dict[tuple[Any, ...], list[float]]:
         with store.reading() as connection:
@@ -267,6 +270,7 @@ def test_damaged_sums_of_pages_are_added_up_again(store: Store) -> None:
     assert sums() == sound
 
 
+@pytest.mark.slow
 def test_a_join_that_was_set_back_is_cut_there_and_goes_on_by_itself(store: Store) -> None:
     version = live(store, a_learner(store))
     with store.writing() as connection:
@@ -283,6 +287,7 @@ def test_a_join_that_was_set_back_is_cut_there_and_goes_on_by_itself(store: Stor
     assert again.compared[-1].expected == learned_at_once(range(TURNS + 5))
 
 
+@pytest.mark.slow
 def test_what_is_joined_while_it_is_compared_is_mended_too(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,6 +329,7 @@ def test_a_log_with_a_gap_cannot_be_rebuilt_and_nothing_is_changed(store: Store,
 
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
 @pytest.mark.parametrize("state", [b"damaged", b"", None], ids=["changed", "cut short", "missing"])
+@pytest.mark.slow
 def test_bytes_that_are_lost_are_found_and_put_back(
     store: Store, spec: PolicySpec, state: bytes | None
 ) -> None:
@@ -462,6 +468,7 @@ def test_facts_are_committed_between_the_parts_of_a_repair(
     )
 
 
+@pytest.mark.slow
 def test_a_version_that_is_published_while_the_log_is_folded_is_compared_too(store: Store) -> None:
     learner = a_learner(store)
     live(store, learner)
@@ -490,6 +497,7 @@ def test_a_version_that_is_published_while_the_log_is_folded_is_compared_too(sto
     assert after.digest == learned_at_once(range(TURNS + 10))
 
 
+@pytest.mark.slow
 def test_a_version_of_more_examples_than_the_log_gives_is_not_gone_on_from(store: Store) -> None:
     learner = a_learner(store)
     live(store, learner)
@@ -529,6 +537,7 @@ def test_a_version_of_more_examples_than_the_log_gives_is_not_gone_on_from(store
     assert after.digest == learned_at_once(range(TURNS + 3))
 
 
+@pytest.mark.slow
 def test_the_thread_of_a_learner_that_ran_fails_so_that_another_one_is_started(store: Store) -> None:
     learner = a_learner(store)
     live(store, learner)
@@ -654,6 +663,7 @@ def said(file: Path, *options: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.slow
 def test_the_verb_says_what_differs_mends_it_and_exits_with_one_until_it_is(store: Store, file: Path) -> None:
     version = live(store, a_learner(store))
     code, text = said(file, "--verify")

@@ -225,6 +225,7 @@ def change(service: Service, decision_id: str, **columns: Any) -> None:
     ],
     ids=lambda policy: policy["kind"],
 )
+@pytest.mark.slow
 async def test_what_was_served_is_verified_to_the_bit_after_more_was_learned(
     tmp_path: Path, policy: dict[str, Any]
 ) -> None:
@@ -385,6 +386,7 @@ async def test_a_question_that_fails_makes_room_too(service: Service) -> None:
 
 
 @pytest.mark.parametrize("policy", ["vowpal", "linear_thompson"])
+@pytest.mark.slow
 async def test_a_policy_whose_bytes_are_lost_is_learned_again_and_verifies_the_same(
     tmp_path: Path, policy: str
 ) -> None:
@@ -420,6 +422,7 @@ async def test_a_policy_names_arms_that_are_gone_since(tmp_path: Path) -> None:
         past.close()
 
 
+@pytest.mark.slow
 async def test_of_earlier_policies_the_two_that_were_used_last_are_kept(service: Service) -> None:
     first, second, third = [await taught(service) for _ in range(3)]
     for one in (first, second, first, third):

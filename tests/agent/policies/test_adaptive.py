@@ -213,6 +213,7 @@ def test_a_calm_world_restarts_nothing(seed: int) -> None:
     assert played.share("bm25", 0, 3000) > 0.9
 
 
+@pytest.mark.slow
 def test_arms_that_always_earn_the_same_restart_nothing() -> None:
     policy, rng = Adaptive(dims=4), np.random.default_rng(4)
     for _ in range(1500):
@@ -280,6 +281,7 @@ def share_of_a_rise(mean: Array, width: Array, over: list[float]) -> Array:
     return found
 
 
+@pytest.mark.slow
 def test_half_of_the_draws_are_for_what_exceeds_the_noticed_evidence_of_a_rise() -> None:
     rng = np.random.default_rng(11)
     policy = Adaptive(dims=4, run_length=None, notice=1.0)
@@ -397,6 +399,7 @@ def test_a_state_with_other_arrays_is_refused_and_not_misread(monkeypatch: pytes
         Adaptive().load(state)
 
 
+@pytest.mark.slow
 def test_after_a_restart_arms_without_kept_rewards_decide_as_in_a_policy_that_is_loaded() -> None:
     rng, policy = np.random.default_rng(8), Adaptive(dims=4)
     for t in range(700):
@@ -455,6 +458,7 @@ def test_a_restart_leaves_the_router_a_member_that_is_trusted_again_where_it_is_
     assert model.weights[:2].sum() > 0.9
 
 
+@pytest.mark.slow
 def test_it_remembers_500_rewards() -> None:
     policy = Adaptive(dims=2)
     rng = np.random.default_rng(2)

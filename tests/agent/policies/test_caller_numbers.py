@@ -61,6 +61,7 @@ def numbers_of(part: object, depth: int = 0) -> Iterator[float]:
 @pytest.mark.parametrize("spec", SOME.values(), ids=SOME.keys())
 @settings(max_examples=15)
 @given(asked=st.lists(st.tuples(CONTEXTS, st.integers(0, len(ARMS) - 1), st.floats(-1.0, 1.0)), max_size=12))
+@pytest.mark.slow
 def test_any_accepted_context_gives_a_distribution_and_leaves_finite_numbers(
     spec: PolicySpec, asked: list[tuple[dict[str, Any], int, float]]
 ) -> None:

@@ -81,6 +81,7 @@ def test_exact_policy_resumes(spec: PolicySpec, check: Callable[[Build], None]) 
 
 @pytest.mark.parametrize("check", LEARNING_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("spec", LEARNING.values(), ids=LEARNING.keys())
+@pytest.mark.slow
 def test_learning_policy_learns(spec: PolicySpec, check: Callable[[Build], None]) -> None:
     check(builder(spec))
 

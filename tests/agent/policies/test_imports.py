@@ -26,6 +26,7 @@ def loaded_by(code: str) -> set[str]:
         "import armwise.agent.policies.catalog",
     ],
 )
+@pytest.mark.slow
 def test_importing_policies_loads_no_library_of_one(code: str) -> None:
     assert loaded_by(code) == set()
 

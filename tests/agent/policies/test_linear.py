@@ -45,6 +45,7 @@ def decision(drawn: str, seen: Context, arms: tuple[str, ...] = ARMS) -> Decisio
     return Decision("d", seen, arms, (1.0 / len(arms),) * len(arms), drawn, "linucb", 1)
 
 
+@pytest.mark.slow
 def test_after_thousands_of_rows_it_is_the_ridge_regression_of_all_of_them() -> None:
     """One regression on the shared columns and a copy of the own columns an arm, solved at once."""
     model = taught(rows(6000, seed=1))

@@ -186,6 +186,7 @@ def test_with_an_encoder_it_keeps_every_promise(encoder: Path, check: Callable[[
     check(lambda: NeuralGreedy(str(encoder), learning_rate=0.005))
 
 
+@pytest.mark.slow
 def test_the_encoder_is_trained_as_by_a_plain_loop(encoder: Path) -> None:
     policy = NeuralGreedy(str(encoder), learning_rate=1e-3)
     tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()

@@ -188,6 +188,7 @@ def addresses(count: int) -> list[str]:
 # -- idle connections ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_probes_leave_no_idle_connection_and_a_keyed_request_is_answered(start: Started) -> None:
     front = await start()
     for source in addresses(4):
@@ -219,6 +220,7 @@ async def test_without_an_accepted_key_a_connection_ends_with_its_first_response
     assert await front.count("known") == {}
 
 
+@pytest.mark.slow
 async def test_a_connection_with_an_accepted_key_stays_open_also_for_requests_without_one(
     start: Started,
 ) -> None:
@@ -231,6 +233,7 @@ async def test_a_connection_with_an_accepted_key_stays_open_also_for_requests_wi
     assert list(await front.count("known")) == ["::ffff:127.0.0.1"]
 
 
+@pytest.mark.slow
 async def test_a_client_cannot_send_the_mark_of_a_replica(start: Started) -> None:
     front = await start()
     answer = await front.ask(get("/health", f"{KNOWN_CALLER}: 1\r\n"))
@@ -239,6 +242,7 @@ async def test_a_client_cannot_send_the_mark_of_a_replica(start: Started) -> Non
     assert await front.count("known") == {}
 
 
+@pytest.mark.slow
 async def test_a_client_that_finds_no_room_keeps_its_connection(start: Started) -> None:
     front = await start(queue_s=0.2)
     front.behind.gate.clear()
@@ -256,6 +260,7 @@ async def test_a_client_that_finds_no_room_keeps_its_connection(start: Started) 
     [({"connections": 64}, 48), ({"connections_per_address": 8}, 6)],
     ids=["of all", "of an address"],
 )
+@pytest.mark.slow
 async def test_above_three_quarters_of_the_connections_known_callers_do_not_idle(
     start: Started, limits: dict[str, int], kept: int
 ) -> None:
@@ -275,6 +280,7 @@ async def test_above_three_quarters_of_the_connections_known_callers_do_not_idle
 # -- connections that are held -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_half_headers_of_four_addresses_leave_room_for_a_fifth_and_for_known_ones(
     start: Started,
 ) -> None:
@@ -288,6 +294,7 @@ async def test_half_headers_of_four_addresses_leave_room_for_a_fifth_and_for_kno
         assert answer.status == 200
 
 
+@pytest.mark.slow
 async def test_however_many_addresses_attack_the_reserve_is_for_known_ones(start: Started) -> None:
     front = await start()
     await front.ask(get("/v1/arms", KEYED), CLIENT)
@@ -299,11 +306,13 @@ async def test_however_many_addresses_attack_the_reserve_is_for_known_ones(start
     assert [(answer.status, answer.is_open) for answer in answers] == [(200, True)] * 20
 
 
+@pytest.mark.slow
 async def test_without_a_reserve_strangers_share_all_connections(start: Started) -> None:
     front = await start(reserved=0)
     assert await front.attack(addresses(1), 64) == 25  # a quarter of what is free: 25 * 5 <= 128
 
 
+@pytest.mark.slow
 async def test_a_known_address_holds_at_most_as_many_as_are_free(start: Started) -> None:
     front = await start()
     for source in (CLIENT, OTHER):
@@ -312,6 +321,7 @@ async def test_a_known_address_holds_at_most_as_many_as_are_free(start: Started)
     assert await front.attack([OTHER], 100) == 64 + 32
 
 
+@pytest.mark.slow
 async def test_an_address_whose_connections_end_may_open_others(start: Started) -> None:
     front = await start()
     assert await front.attack(addresses(1), 20) == 12
@@ -325,6 +335,7 @@ async def test_an_address_whose_connections_end_may_open_others(start: Started) 
 
 
 @pytest.mark.parametrize("first", [b"", HALF], ids=["nothing", "half a header"])
+@pytest.mark.slow
 async def test_a_connection_without_a_complete_header_is_closed(start: Started, first: bytes) -> None:
     front = await start(request_s=0.2)
     answer = await (await front.open(first=first)).ended()
@@ -332,6 +343,7 @@ async def test_a_connection_without_a_complete_header_is_closed(start: Started, 
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["the first", "a later one"])
+@pytest.mark.slow
 async def test_the_time_of_a_request_is_counted_from_its_first_byte(start: Started, keyed: bool) -> None:
     front = await start(request_s=0.3)
     client = await front.open()
@@ -345,6 +357,7 @@ async def test_the_time_of_a_request_is_counted_from_its_first_byte(start: Start
             await asyncio.wait([ended], timeout=0.05)
 
 
+@pytest.mark.slow
 async def test_an_idle_connection_is_closed_without_a_word(start: Started) -> None:
     front = await start(idle_s=0.2)
     client = await front.open()
@@ -355,6 +368,7 @@ async def test_an_idle_connection_is_closed_without_a_word(start: Started) -> No
 # -- behind a proxy ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_half_headers_through_a_trusted_proxy_do_not_lock_its_other_clients_out(start: Started) -> None:
     front = await start(connections=256, trusted_proxies=[PROXY])
     assert await front.attack([PROXY], 160) == 160
@@ -382,6 +396,7 @@ async def test_half_headers_through_a_trusted_proxy_do_not_lock_its_other_client
         ("192.0.2.1, 2001:db8::1", "2001:db8::1"),
     ],
 )
+@pytest.mark.slow
 async def test_the_client_of_a_trusted_proxy_is_the_last_address_that_is_not_trusted(
     start: Started, sent: str, client: str
 ) -> None:
@@ -394,6 +409,7 @@ async def test_the_client_of_a_trusted_proxy_is_the_last_address_that_is_not_tru
     assert answer.document["from"] == f"https://{client}"
 
 
+@pytest.mark.slow
 async def test_what_others_say_of_their_address_is_not_believed(start: Started) -> None:
     front = await start(trusted_proxies=[PROXY])
     headers = f"x-forwarded-for: 192.0.2.1, {PROXY}\r\nx-forwarded-proto: https\r\n"
@@ -409,6 +425,7 @@ async def test_what_others_say_of_their_address_is_not_believed(start: Started) 
     [({"connections_per_address": 3}, 3), ({"connections": 64, "connections_per_address": 60}, 12)],
     ids=["as an address", "a quarter of what is free"],
 )
+@pytest.mark.slow
 async def test_one_client_of_a_trusted_proxy_has_so_many_requests_under_way(
     start: Started, limits: dict[str, int], most: int
 ) -> None:
@@ -436,6 +453,7 @@ def header(client: str, *, version: int = 4) -> bytes:
     return f"PROXY TCP{version} {client} {here} 1000 8000\r\n".encode()
 
 
+@pytest.mark.slow
 async def test_with_the_proxy_protocol_connections_are_those_of_the_client(start: Started) -> None:
     front = await start(trusted_proxies=[PROXY], proxy_protocol=True, connections_per_address=5)
     attacker, honest = header("192.0.2.1"), header("192.0.2.2")
@@ -448,6 +466,7 @@ async def test_with_the_proxy_protocol_connections_are_those_of_the_client(start
     assert list(await front.count("known")) == ["::ffff:192.0.2.2"]
 
 
+@pytest.mark.slow
 async def test_addresses_of_ipv6_count_by_their_first_64_bits(start: Started) -> None:
     front = await start(trusted_proxies=[PROXY], proxy_protocol=True, connections_per_address=5)
     for number in range(20):
@@ -458,6 +477,7 @@ async def test_addresses_of_ipv6_count_by_their_first_64_bits(start: Started) ->
     assert await front.ask(get("/health"), PROXY, header("192.0.2.1")) is not None
 
 
+@pytest.mark.slow
 async def test_only_a_trusted_proxy_may_speak_the_proxy_protocol_and_it_must(start: Started) -> None:
     front = await start(trusted_proxies=[PROXY], proxy_protocol=True)
     refused = await front.ask(get("/health"), CLIENT, header("192.0.2.1"))
@@ -487,6 +507,7 @@ def test_a_setting_that_would_open_or_shut_the_door_is_refused(http: dict[str, A
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.slow
 async def test_a_service_on_ipv6_tells_clients_of_ipv4_apart(start: Started) -> None:
     front = await start("::", connections_per_address=5, trusted_proxies=[PROXY])
     assert await front.attack([CLIENT], 20) == 5

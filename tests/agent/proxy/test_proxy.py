@@ -46,6 +46,7 @@ async def test_without_a_replica_every_route_is_503_in_the_envelope(client: http
     assert error_of(await client.get("/ready"))["request_id"] is None
 
 
+@pytest.mark.slow
 async def test_requests_reach_a_replica_and_again_the_one_that_replaces_it(
     client: httpx.AsyncClient, folder: Path
 ) -> None:
@@ -144,6 +145,7 @@ async def test_what_cannot_be_parsed_is_refused_by_haproxy_itself_and_closed(
     writer.close()
 
 
+@pytest.mark.slow
 async def test_a_full_lane_refuses_at_once_and_the_others_go_on(
     client: httpx.AsyncClient, folder: Path
 ) -> None:
@@ -234,6 +236,7 @@ async def test_a_connection_on_which_an_exception_was_answered_answers_the_next_
         writer.close()
 
 
+@pytest.mark.slow
 async def test_a_proxy_that_drains_refuses_what_is_new_and_waits_for_what_is_under_way(
     client: httpx.AsyncClient, folder: Path, proxy: Proxy
 ) -> None:
@@ -262,6 +265,7 @@ async def test_a_proxy_that_has_ended_has_nothing_to_drain(proxy: Proxy, client:
     proxy.drain(60.0)
 
 
+@pytest.mark.slow
 async def test_a_request_that_does_not_end_delays_the_end_for_a_limited_time(
     client: httpx.AsyncClient, folder: Path, proxy: Proxy
 ) -> None:
@@ -278,6 +282,7 @@ async def test_a_request_that_does_not_end_delays_the_end_for_a_limited_time(
         assert (await asked).status_code == 200
 
 
+@pytest.mark.slow
 async def test_one_address_cannot_hold_every_connection(client: httpx.AsyncClient, free_port: int) -> None:
     del client  # holds one
 
@@ -303,6 +308,7 @@ async def test_one_address_cannot_hold_every_connection(client: httpx.AsyncClien
         assert not any(rest)
 
 
+@pytest.mark.slow
 async def test_a_proxy_that_was_killed_is_started_again(proxy: Proxy, client: httpx.AsyncClient) -> None:
     assert not proxy.watch()
     before = proxy.pid

@@ -147,6 +147,7 @@ async def test_arms_that_cannot_be_built_change_nothing(service: Service) -> Non
     assert names(await service.client.get("/v1/arms")) == list(CONFIG["arms"])
 
 
+@pytest.mark.slow
 async def test_a_replica_that_cannot_build_them_says_so_once_and_serves_the_arms_before(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -365,6 +366,7 @@ async def test_what_a_former_arm_answered_is_answered_again(service: Service) ->
     assert again.json()["agent"]["arm_served"] == first.json()["agent"]["arm_served"] == "dense"
 
 
+@pytest.mark.slow
 async def test_the_parts_of_arms_are_told_so_that_what_was_read_can_be_put_back(service: Service) -> None:
     await put(service, NEW)
     told = (await service.client.get("/v1/arms")).json()

@@ -161,6 +161,7 @@ def among(loop: TurnLoop, *canaries: Canary) -> TurnLoop:
     return loop
 
 
+@pytest.mark.slow
 def test_of_several_candidates_one_takes_part_in_each_decision_and_all_alike_often() -> None:
     live, first, second = Preferring(none=1.0, bm25=0.0, dense=0.0), Fixed("bm25"), Fixed("dense")
     loop = among(
@@ -258,6 +259,7 @@ async def made_by(service: Service, headers: dict[str, str] | None = None) -> di
     return found
 
 
+@pytest.mark.slow
 async def test_a_canary_takes_its_share_until_it_is_ended(on_each: Service) -> None:
     (live,) = await learned(on_each)
     candidate = publish(on_each).version
@@ -314,6 +316,7 @@ async def test_a_canary_that_is_promoted_decides_alone(tmp_path: Path) -> None:
         assert (body["serving"]["version"], body["canaries"], body["kind"]) == (candidate, [], "linucb")
 
 
+@pytest.mark.slow
 async def test_a_canary_stands_beside_a_version_that_is_held(service: Service) -> None:
     chosen, newest = await learned(service, 2)
     await say(service, "rollback", chosen)
@@ -324,6 +327,7 @@ async def test_a_canary_stands_beside_a_version_that_is_held(service: Service) -
     assert (await verified(service, record["decision_id"]))["verified"]
 
 
+@pytest.mark.slow
 async def test_other_replicas_follow_and_a_restart_keeps_it(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         candidate = publish(service).version
@@ -379,6 +383,7 @@ async def test_pruned_bytes_of_a_candidate_are_put_back_with_the_word(service: S
     assert (await canary(service, candidate, 0.25)).json()["canaries"][0]["deciding"]
 
 
+@pytest.mark.slow
 async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

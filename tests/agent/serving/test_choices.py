@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ def test_each_of_several_choices_ends_for_a_reason_of_its_own_in_the_log_too() -
 
 
 @given(CHUNKS, st.sampled_from([None, "stop", "length"]))
+@pytest.mark.slow
 def test_an_answer_comes_back_from_the_log_as_it_was(chunks: list[Chunk], reason: str | None) -> None:
     written = of([*chunks, Chunk(finish_reason=reason)] if reason else chunks)
     back = Choices.of(written.recorded, reason)

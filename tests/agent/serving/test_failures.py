@@ -341,6 +341,7 @@ async def test_a_client_that_leaves_a_stream_is_recorded_as_cancelled(tmp_path: 
     ids=["chat", "responses", "completions"],
 )
 @pytest.mark.parametrize(("key", "status"), [(b"", Status.CANCELLED), (b"d-1", Status.OK)])
+@pytest.mark.slow
 async def test_an_answer_that_nobody_can_get_any_more_is_cancelled(
     tmp_path: Path, key: bytes, status: Status, path: str, body: dict[str, Any]
 ) -> None:
@@ -465,6 +466,7 @@ async def test_a_repeated_answer_whose_passages_cannot_be_found_again_is_a_503(t
             refused(await look_up(service, key, model="arm/bm25"), 503, "not_ready")
 
 
+@pytest.mark.slow
 async def test_a_repeated_answer_of_an_arm_that_is_gone_is_a_conflict(tmp_path: Path) -> None:
     key = {"idempotency-key": "k-1"}
     async with Service(tmp_path).running() as service:

@@ -109,6 +109,7 @@ def assert_learned_once(store: Store, spec: PolicySpec = EXACT) -> None:
 
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
 @pytest.mark.parametrize("seam", SEAMS)
+@pytest.mark.slow
 def test_a_learner_that_ends_anywhere_is_followed_by_one_that_goes_on(
     store: Store, monkeypatch: pytest.MonkeyPatch, seam: str, spec: PolicySpec
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_learner_that_is_overtaken_there_writes_nothing_more(
     assert_learned_once(store)
 
 
+@pytest.mark.slow
 def test_of_learners_at_once_each_is_superseded_by_the_next_and_the_last_one_learns(store: Store) -> None:
     """Three learners, each of which takes over while the one before is at work under traffic."""
     ends: dict[int, BaseException | None] = {}

@@ -93,6 +93,7 @@ async def test_other_arms_answer_and_a_judge_compares_blindly_in_random_order(tm
         assert "arm" not in prompt.replace("warm", "")
 
 
+@pytest.mark.slow
 async def test_a_decision_shows_its_observations_to_those_who_may_read(tmp_path: Path) -> None:
     async with service_of(tmp_path, model(right)).running() as service:
         found = (await ask(service)).json()["agent"]
@@ -146,6 +147,7 @@ async def test_second_answers_are_learned_where_the_recipe_says_so(tmp_path: Pat
     assert means.argmax() == 1, "after six questions, by eighteen answers"
 
 
+@pytest.mark.slow
 async def test_the_policy_shows_how_well_grades_agree_with_feedback_and_why_none_is_learned(
     tmp_path: Path,
 ) -> None:

@@ -164,6 +164,7 @@ async def test_each_earlier_decision_has_the_scores_of_its_own_question_also_aft
         assert found == pytest.approx({arm: by_arm[arm] for arm in found}, rel=1e-6)
 
 
+@pytest.mark.slow
 async def test_a_rollback_within_one_recipe_keeps_its_router_and_its_arms(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         brought = bringing(service)
@@ -185,6 +186,7 @@ async def test_a_rollback_within_one_recipe_keeps_its_router_and_its_arms(tmp_pa
 
 
 @pytest.mark.parametrize("what", ["router", "arms"])
+@pytest.mark.slow
 async def test_a_version_whose_router_or_arms_cannot_be_loaded_is_passed_over_as_a_whole(
     tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -231,6 +233,7 @@ async def canary(service: Service, version: int) -> Any:
     return await service.client.post(f"/v1/policies/{version}/canary", json=body)
 
 
+@pytest.mark.slow
 async def test_a_canary_sees_the_scores_of_its_own_router_and_is_verified_with_them(on_each: Service) -> None:
     (before,) = await learned(on_each)
     brought = bringing(on_each, arms=None)
@@ -249,6 +252,7 @@ async def test_a_canary_sees_the_scores_of_its_own_router_and_is_verified_with_t
     assert last.id not in unscored
 
 
+@pytest.mark.slow
 async def test_a_canary_beside_a_promoted_router_decides_without_its_scores(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         (before,) = await learned(service)
@@ -262,6 +266,7 @@ async def test_a_canary_beside_a_promoted_router_decides_without_its_scores(tmp_
         assert await verified(service, last)
 
 
+@pytest.mark.slow
 async def test_a_canary_with_other_arms_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         brought = bringing(service)

@@ -24,6 +24,7 @@ from tests.agent.learning.test_promotions import deciding, learned, say
 from tests.agent.serving.test_canary import publish
 
 
+@pytest.mark.slow
 async def test_a_promoted_recipe_serves_its_newest_version_although_another_recipe_has_newer_ones(
     tmp_path: Path,
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_process_traces_from_its_start_where_an_exporter_is_named(
         assert tracing.is_on() is on
 
 
+@pytest.mark.slow
 def test_a_process_that_traces_nothing_imports_nothing_of_opentelemetry() -> None:
     assert run() == "[]\n"
 

@@ -243,6 +243,7 @@ corpus.ingest(sys.argv[1], Path(sys.argv[2]))
 
 
 @pytest.mark.usefixtures("small_batches")
+@pytest.mark.slow
 def test_an_ingest_killed_midway_is_refused_and_then_taken_up_at_its_last_commit(tmp_path: Path) -> None:
     source, target = write(tmp_path / "docs.jsonl", 40), tmp_path / "corpus"
     killed = subprocess.run([sys.executable, "-c", KILLED_MIDWAY, str(source), str(target)], check=False)
@@ -416,6 +417,7 @@ def test_many_threads_read_at_once(tmp_path: Path) -> None:
         assert all(pool.map(look, range(8)))
 
 
+@pytest.mark.slow
 def test_a_connection_is_closed_once_its_thread_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -472,6 +472,7 @@ def test_one_blank_line_is_between_paragraphs_and_no_hyphen_within_a_word(writte
     assert documents.cleaned(written) == text
 
 
+@pytest.mark.slow
 def test_a_folder_may_mix_formats_and_reading_goes_on_after_any_record(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# A\n\nOne.")
     (tmp_path / "b.pdf").write_bytes(pdf([["Two."]]))
@@ -629,6 +630,7 @@ def test_a_docx_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     assert "or 2,000,000 bytes unpacked" in problem_of(path, replace(LIMITS, unpacked_bytes=2_000_000))
 
 
+@pytest.mark.slow
 def test_a_docx_of_more_than_ten_thousand_files_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "many.docx"
     write_docx(path, paragraph("x"), extra={f"word/media/{n}": b"" for n in range(9_993)})
@@ -687,6 +689,7 @@ def test_deeply_nested_html_is_read_or_refused(tmp_path: Path) -> None:
     assert found[0].text.startswith("top")
 
 
+@pytest.mark.slow
 def test_memory_is_limited(tmp_path: Path) -> None:
     limits = replace(LIMITS, memory_bytes=150 << 20)
     assert [one.text for one in passages(html(tmp_path, "<p>Fine."), limits)] == ["Fine."]
@@ -764,6 +767,7 @@ def test_the_limits_of_a_document_are_those_that_are_documented() -> None:
     assert (LIMITS.pages, LIMITS.chars, LIMITS.memory_bytes) == (10_000, 20_000_000, 2 << 30)
 
 
+@pytest.mark.slow
 def test_what_parses_a_document_leaves_no_copy_of_it_where_it_crashes() -> None:
     script = (
         "import resource; from armwise.arms.corpus.documents import limit_memory; limit_memory(4 << 30);"
@@ -910,6 +914,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_each_of_some_hundred_damaged_documents_is_read_or_refused_with_a_reason(
     tmp_path: Path, sound: dict[str, bytes]
 ) -> None:

@@ -57,6 +57,7 @@ def kept(folder: Path, *lines: bytes, skip_bad: bool = True) -> Corpus:
 
 
 @given(METADATA, st.lists(st.tuples(FILTERS, GROUPS), min_size=1, max_size=4), st.sampled_from([0, 20_000]))
+@pytest.mark.slow
 def test_the_permitted_passages_are_those_of_the_definition(
     metadata: list[Metadata], queries: list[tuple[Any, frozenset[str]]], cached_bytes: int
 ) -> None:

@@ -163,6 +163,7 @@ def test_a_bad_row_is_named(tmp_path: Path, content: str, where: str, problem: s
     assert problem in bad.problem
 
 
+@pytest.mark.slow
 def test_the_longest_line_the_longest_cell_and_the_most_columns_are_read(tmp_path: Path) -> None:
     names = ["text", *(f"c{n}" for n in range(999))]
     assert [piece.text for piece in passages(tmp_path, f"{','.join(names)}\nBody{',' * 999}\n")] == ["Body"]

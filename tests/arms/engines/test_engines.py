@@ -87,6 +87,7 @@ class Truth(FactsDialect[bool]):
 
 @given(METADATA, WHERE, st.frozensets(GROUPS))
 @settings(max_examples=150)
+@pytest.mark.slow
 def test_facts_are_enough_to_tell_what_a_caller_may_see(metadata: Any, where: Any, groups: Any) -> None:
     asked = Query("", where=where, groups=groups)
     assert build_condition(asked, Truth(list_facts(metadata))) is permits(where, groups, metadata)
@@ -157,6 +158,7 @@ def test_a_search_by_vectors_has_the_same_filter(
     assert found
 
 
+@pytest.mark.slow
 def test_an_arm_keeps_the_contract(engine: Engine, filled: Collection, encyclopedia: InMemory) -> None:
     for mode in engine.modes:
         check_arm(engine.arm(filled, mode), encyclopedia)  # type: ignore[arg-type]  # which it iterates over

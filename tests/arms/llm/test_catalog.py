@@ -245,12 +245,14 @@ async def test_an_answer_streams_and_its_last_chunk_counts_the_tokens(engine: Ge
     assert all(chunk.completion_tokens == 0 for chunk in chunks[:-1])
 
 
+@pytest.mark.slow
 async def test_a_stop_text_ends_the_answer(engine: Generator) -> None:
     text, last = await complete(engine, asking(HOW_TALL, stop=("333",)))
     assert "333" not in text
     assert last.finish_reason == "stop"
 
 
+@pytest.mark.slow
 async def test_the_same_seed_draws_the_same_answer(engine: Generator) -> None:
     prompt = asking("Invent a name.", max_tokens=8, temperature=1.0, seed=7)
     first, second = [await complete(engine, prompt) for _ in range(2)]

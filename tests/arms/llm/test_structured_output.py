@@ -50,6 +50,7 @@ def whole(text: str) -> int:
     st.text("ab }]\n.`"),
     st.sampled_from([None, 2]),
 )
+@pytest.mark.slow
 def test_an_object_is_found_whatever_stands_around_it(
     value: dict[str, object], before: str, after: str, indent: int | None
 ) -> None:

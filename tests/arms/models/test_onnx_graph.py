@@ -76,6 +76,7 @@ def test_a_text_beyond_the_limit_is_cut_where_the_model_cuts_it(tiny_model: Path
     np.testing.assert_array_equal(graph.encode_queries(long), graph.encode_queries([long[0] + " red bird"]))
 
 
+@pytest.mark.slow
 def test_a_quantised_text_has_exactly_the_same_vector_alone_and_in_company(
     tiny_int8: embedding.Embedder,
 ) -> None:
@@ -242,6 +243,7 @@ def test_a_graph_that_gives_something_else_is_refused(tiny_model: Path) -> None:
         onnx_export.compare(graph, TEXTS, wanted, "float32")
 
 
+@pytest.mark.slow
 def test_an_export_is_told_by_json(tiny_model: Path, tmp_path: Path) -> None:
     told = json.dumps({"model": str(tiny_model), "revision": "", "digest": "d", "task": "sentences"})
     ended = subprocess.run(

@@ -191,6 +191,7 @@ def test_passages_come_in_order_of_discovery_and_the_walk_stops_when_there_are_e
 
 @settings(max_examples=200)
 @given(GRAPHS, STARTS, LIMITS)
+@pytest.mark.slow
 def test_a_walk_is_the_plain_walk(
     named: list[list[str]], start: list[str], limits: tuple[int, int, int]
 ) -> None:
@@ -319,6 +320,7 @@ def test_a_question_without_candidates_is_answered_by_the_dense_arm(corpus: Corp
 
 @settings(max_examples=15, deadline=None)
 @given(st.permutations(["a", "b", "c", "d", "e", "f"]), st.integers(1, 6), st.sampled_from(["Twin", "?"]))
+@pytest.mark.slow
 def test_equal_passages_are_ordered_by_id_wherever_they_lie(
     tmp_path_factory: pytest.TempPathFactory, names: list[str], k: int, question: str
 ) -> None:
@@ -329,6 +331,7 @@ def test_equal_passages_are_ordered_by_id_wherever_they_lie(
     assert [p.id for p in found] == ["a", "b", "c", "d", "e", "f"][:k]
 
 
+@pytest.mark.slow
 def test_every_row_of_a_batch_is_the_search_of_its_arm(tmp_path: Path) -> None:
     # in order of their ids: arms break ties by these, batches by position
     corpus = keep(tmp_path, tuple(sorted(ENCYCLOPEDIA, key=lambda passage: passage.id)))

@@ -38,6 +38,7 @@ def objectives(
     st.lists(st.floats(0, 1), min_size=1, max_size=4),
     st.data(),
 )
+@pytest.mark.slow
 def test_each_pick_is_a_best_one_and_adds_what_is_told(
     seed: int, m: int, dim: int, diversities: list[float], data: st.DataObject
 ) -> None:

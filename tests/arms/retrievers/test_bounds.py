@@ -140,6 +140,7 @@ def resources(corpus: Corpus, indexes: Path, specs: Mapping[str, ArmSpec], model
     separator=st.sampled_from([" ", "\n"]),
     fails_at=st.integers(0, 6),
 )
+@pytest.mark.slow
 def test_no_search_exceeds_its_bound_whatever_it_is_nested_in(
     letters: Corpus, indexes: Path, specs: dict[str, ArmSpec], n_words: int, separator: str, fails_at: int
 ) -> None:

@@ -220,6 +220,7 @@ def test_no_more_than_k_are_returned_the_best_first_and_ties_by_id(server: Serve
     [say(503, b"busy"), say(500), say(429, Retry_After="0"), hang_up, stay_silent, drip],
     ids=["503", "500", "429", "hang up", "silent", "drip"],
 )
+@pytest.mark.slow
 def test_a_trouble_that_passes_is_tried_again(server: Server, trouble: Reply) -> None:
     server.replies = [trouble, found(ONE)]
     assert ids(build(server, timeout_s=0.5, retries=1)) == ["a"]
@@ -235,6 +236,7 @@ def test_a_trouble_that_passes_is_tried_again(server: Server, trouble: Reply) ->
     ],
     ids=["503", "hang up", "silent"],
 )
+@pytest.mark.slow
 def test_a_trouble_that_stays_is_an_error_after_the_last_attempt(
     server: Server, trouble: Reply, told: str
 ) -> None:
@@ -246,6 +248,7 @@ def test_a_trouble_that_stays_is_an_error_after_the_last_attempt(
 
 
 @pytest.mark.parametrize("trouble", [stay_silent, drip], ids=["silent", "drip"])
+@pytest.mark.slow
 def test_all_attempts_together_end_in_time(server: Server, trouble: Reply) -> None:
     server.replies = [trouble]
     started = time.monotonic()
@@ -397,6 +400,7 @@ def test_many_threads_share_the_connections_and_get_their_own_answers(server: Se
     assert answers == [f"q{n}" for n in range(64)]
 
 
+@pytest.mark.slow
 def test_attempts_that_were_called_off_give_their_connections_back(server: Server) -> None:
     server.replies = [stay_silent]
     hasty = build(server, timeout_s=0.02, retries=0)

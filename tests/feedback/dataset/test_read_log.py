@@ -41,6 +41,7 @@ SELECTIONS = (
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(seed=st.integers(0, 2**32), n=st.integers(0, 40), selection=st.sampled_from(SELECTIONS))
+@pytest.mark.slow
 def test_columns_say_what_facts_say(store: Store, seed: int, n: int, selection: Selection) -> None:
     rng = np.random.default_rng(seed)
     rule = some_rule(rng)
@@ -53,6 +54,7 @@ def test_columns_say_what_facts_say(store: Store, seed: int, n: int, selection: 
 
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32))
+@pytest.mark.slow
 def test_rewards_of_columns_are_those_of_the_rule_to_the_last_digit(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rule, examples = some_rule(rng).model_copy(update={"token_prices": {}}), some_examples(rng, 8)

@@ -194,6 +194,7 @@ def test_a_fall_in_the_log_is_an_alarm(fallen: Store) -> None:
     assert found.newest.at == 110.0
 
 
+@pytest.mark.slow
 def test_an_alarm_is_reported_once(fallen: Store) -> None:
     watching = watch(fallen, take_epoch(fallen, "learner", 0.0))
     read(fallen, watching, 0, TURNS)
@@ -203,6 +204,7 @@ def test_an_alarm_is_reported_once(fallen: Store) -> None:
 
 
 @pytest.mark.parametrize("learned", [0, 150, 210, 300, TURNS])
+@pytest.mark.slow
 def test_a_learner_that_takes_up_the_log_finds_the_same_alarms(fallen: Store, learned: int) -> None:
     """Also what the one before it found and, having died, did not write."""
     epoch = take_epoch(fallen, "learner", 0.0)
@@ -218,6 +220,7 @@ def test_a_learner_that_takes_up_the_log_finds_the_same_alarms(fallen: Store, le
 
 
 @pytest.mark.parametrize("learned", [250, 350, TURNS])
+@pytest.mark.slow
 def test_a_recipe_that_is_promoted_raises_no_alarm_of_before_again(fallen: Store, learned: int) -> None:
     """Wherever it begins to learn: what is seen follows from the training log alone."""
     published(fallen, "recipe")
@@ -231,6 +234,7 @@ def test_a_recipe_that_is_promoted_raises_no_alarm_of_before_again(fallen: Store
     assert rows(fallen) == before
 
 
+@pytest.mark.slow
 def test_an_alarm_of_an_old_log_is_as_old_as_its_decision(fallen: Store) -> None:
     """So it raises no floor now: the change is over, or has been learned since."""
     read(fallen, watch(fallen, take_epoch(fallen, "learner", 0.0), now=1e6), 0, TURNS)

@@ -272,6 +272,7 @@ def test_what_is_kept_of_an_arm_does_not_grow_for_ever(monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("_short")
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=60, max_size=60))
+@pytest.mark.slow
 def test_a_feature_of_any_size_breaks_nothing(values: list[float]) -> None:
     contexts = [Context("? ?", {"size": value}) for value in values] * 2
     rewards = [0.0] * len(values) + [1.0] * len(values)

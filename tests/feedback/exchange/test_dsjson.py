@@ -104,6 +104,7 @@ def test_a_decision_comes_back_with_its_reward(tmp_path: Path) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(any_example(), st.floats(-1, 1))
+@pytest.mark.slow
 def test_whatever_was_drawn_comes_back(tmp_path: Path, found: Example, reward: float) -> None:
     decision = replace(found.decision, mode=Mode.EXPLORE, policy="uniform")
     marked = any(name.startswith("_") for name in decision.context.features)

@@ -34,6 +34,7 @@ def routerbench_rows(n: int = N, seed: int = 0) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("shares", [None, {"small": 0.6, "medium": 0.1, "large": 0.3}])
+@pytest.mark.slow
 def test_the_values_of_a_table_come_back_from_the_log_that_is_drawn(
     tmp_path: Path, shares: dict[str, float] | None
 ) -> None:

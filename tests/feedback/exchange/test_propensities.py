@@ -55,6 +55,7 @@ def test_frequencies_at_the_same_features_are_near_the_policy(tmp_path: Path) ->
     near_the_truth(examples)
 
 
+@pytest.mark.slow
 def test_without_features_the_question_is_the_context(tmp_path: Path) -> None:
     plain = {name: column for name, column in UNKNOWN.items() if name != "features"}
     examples, log = read(as_csv(tmp_path / "log.csv", unlogged(TURNS)), **plain, estimate=True, least_draws=1)

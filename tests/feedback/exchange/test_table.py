@@ -35,6 +35,7 @@ TURNS = traffic()
 
 
 @pytest.mark.parametrize("name", ["log.csv", "log.csv.gz", "log.jsonl", "log.parquet"])
+@pytest.mark.slow
 def test_the_value_of_every_arm_comes_back_from_a_log_with_propensities(tmp_path: Path, name: str) -> None:
     rows = table_rows(TURNS)
     path = tmp_path / name
@@ -445,6 +446,7 @@ JSON = st.recursive(
 
 @given(JSON)
 @settings(max_examples=200)
+@pytest.mark.slow
 def test_a_question_is_text_whatever_the_value_is_and_never_a_representation_of_python(value: Any) -> None:
     text = last_text(value)
     assert isinstance(text, str)

@@ -48,6 +48,7 @@ def test_what_the_newest_positions_have_left_behind_is_counted_no_longer(store: 
     assert counted(count, 21) == []
 
 
+@pytest.mark.slow
 def test_a_step_reads_a_hundred_positions_of_a_log_of_any_length(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

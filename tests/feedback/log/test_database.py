@@ -261,6 +261,7 @@ def test_connections_are_bounded(url: str) -> None:
 # -- a server that goes away ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_connections_that_a_server_ended_are_noticed_before_they_are_used(server: Server) -> None:
     with opened(server.fresh()) as store:
         with store.reading(), store.reading(), store.reading():
@@ -327,6 +328,7 @@ def test_what_was_acknowledged_before_a_kill_of_the_server_is_there_after_it(ser
         assert sorted(seqs) == list(range(1, 3 * len(found) + 1))
 
 
+@pytest.mark.slow
 async def test_a_kill_of_the_server_costs_the_commit_under_way_and_no_restart_of_ours(server: Server) -> None:
     with opened(server.fresh()) as store, closing(GroupCommit(store, clock=count().__next__)) as log:
         await log.append(decision("d0"))

@@ -165,6 +165,7 @@ def steps(store: Store, call: Callable[[], Any]) -> int:
 
 
 @pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.slow
 def test_a_commit_of_feedback_does_as_little_on_a_long_episode_as_on_a_short_one(
     tmp_path: Path, learned: bool
 ) -> None:

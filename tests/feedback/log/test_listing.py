@@ -142,6 +142,7 @@ def test_what_is_under_way_is_running(store: Store) -> None:
 MADE = [one for one in turns(np.random.default_rng(3)) if one[0].policy != LABELS]
 
 
+@pytest.mark.slow
 def test_each_page_is_filled_from_as_many_windows_as_it_takes(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

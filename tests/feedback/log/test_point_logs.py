@@ -13,6 +13,7 @@ from tests.feedback.conftest import decision
 from tests.postgres import Server
 
 
+@pytest.mark.slow
 def test_the_logs_of_points_share_nothing(database_url: str) -> None:
     urls = [database_url, point_url(database_url, "news"), point_url(database_url, "a-b")]
     with ExitStack() as opened:

@@ -235,6 +235,7 @@ def test_the_revisions_lead_to_the_schema_of_this_armwise() -> None:
     assert ScriptDirectory(str(MIGRATIONS)).get_current_head() == str(t.SCHEMA)
 
 
+@pytest.mark.slow
 def test_the_revisions_create_the_tables_that_are_created_at_once(
     engine: sa.Engine, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -294,6 +295,7 @@ def begin_with(number: int, engine: sa.Engine, folder: Path) -> None:
     assert migrate(url(engine), before) == (0, number)
 
 
+@pytest.mark.slow
 def test_decisions_of_before_keep_their_propensities_and_indexes(engine: sa.Engine, tmp_path: Path) -> None:
     """Schema 17 had no decision without a propensity."""
     begin_with(17, engine, tmp_path)

@@ -78,6 +78,7 @@ ids = count()
     weights=st.lists(st.floats(0.01, 1), min_size=1, max_size=5),
     masked=st.dictionaries(texts, st.sampled_from(Mask), max_size=2),
 )
+@pytest.mark.slow
 def test_any_decision_survives_the_database(
     store: Store,
     question: str,
@@ -99,6 +100,7 @@ def test_any_decision_survives_the_database(
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(number=finite, at=st.floats(0, 1e9))
+@pytest.mark.slow
 def test_any_value_is_kept_to_its_last_bit(store: Store, number: float, at: float) -> None:
     name = f"d{next(ids)}"
     fact = value(name, number=number, at=at)
@@ -400,6 +402,7 @@ def test_of_many_that_use_an_id_for_a_decision_at_once_one_wins(url: str, store:
         assert {f"{name} {digest}" for name, digest in kept} == set(won)
 
 
+@pytest.mark.slow
 def test_a_reader_never_sees_a_position_appear_below_one_that_it_has_seen(url: str, store: Store) -> None:
     done = threading.Event()
 

@@ -71,6 +71,7 @@ def test_bets_on_the_shape_of_distributions_are_fair() -> None:
 
 
 @pytest.mark.parametrize("floor", [None, np.full(9, 0.03)], ids=["no floor", "floor"])
+@pytest.mark.slow
 def test_bets_where_only_the_drawn_propensity_is_known_are_fair(floor: np.ndarray | None) -> None:
     p = distributions(9, 2, seed=5)
     logs = [(chance, replace(log, p=None)) for chance, log in every_log(p, floor=floor)]
@@ -81,6 +82,7 @@ def test_bets_where_only_the_drawn_propensity_is_known_are_fair(floor: np.ndarra
         assert sum(chance * one for chance, one in wealth) == pytest.approx(1.0, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_bets_on_how_many_draws_are_probable_never_gain_on_average() -> None:
     p = distributions(6, 3, seed=6)
     wealth = [(chance, np.exp(_Bettor(replace(log, p=None)).counts()[-1])) for chance, log in every_log(p)]

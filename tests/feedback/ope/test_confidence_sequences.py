@@ -172,6 +172,7 @@ def test_a_higher_level_has_wider_bounds(bounds_of, evidence: Evidence, levels: 
 
 
 @given(EVIDENCE, st.floats(-5.0, 5.0), st.floats(0.1, 10.0))
+@pytest.mark.slow
 def test_moving_and_stretching_rewards_and_their_range_does_so_to_the_bounds(
     evidence: Evidence, shift: float, scale: float
 ) -> None:
@@ -290,6 +291,7 @@ def test_bounds_hold_at_all_rows_at_once_while_everything_changes() -> None:
 
 @pytest.mark.parametrize(("chance", "quality"), [(0.5, 0.5), (0.02, 0.5), (0.02, 0.05), (0.02, 0.95)])
 @pytest.mark.parametrize("known", [True, False])
+@pytest.mark.slow
 def test_lower_bounds_of_no_difference_seldom_rise_above_zero(
     chance: float, quality: float, known: bool
 ) -> None:

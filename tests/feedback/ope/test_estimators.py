@@ -172,6 +172,7 @@ def test_a_constant_reward_of_1_is_worth_1_to_those_that_normalise_their_weights
 
 @law
 @given(samples())
+@pytest.mark.slow
 def test_a_constant_reward_of_1_is_worth_1_to_cressie_read_where_no_row_is_pushed_out(sample: Sample) -> None:
     ones = replace(sample, reward=np.ones(len(sample)))
     assume(ones.weight.mean() < 1.0)
@@ -193,6 +194,7 @@ def test_a_constant_reward_of_1_is_worth_1_to_ips_in_expectation(sample: Sample)
 
 @law
 @given(samples())
+@pytest.mark.slow
 def test_the_policy_that_logged_is_worth_the_mean_reward(sample: Sample) -> None:
     same = flat(on_policy(sample), 0.4)
     for name in set(ESTIMATORS) - {"dm"}:
@@ -240,6 +242,7 @@ def test_the_order_of_the_rows_does_not_matter(sample: Sample) -> None:
 
 @law
 @given(samples())
+@pytest.mark.slow
 def test_what_only_weighs_rewards_does_not_look_at_predictions(sample: Sample) -> None:
     blind = replace(sample, q_hat=None, q_mrdr=None)
     for name in WEIGHS_REWARDS_ALONE:
@@ -267,6 +270,7 @@ def test_doubly_robust_without_predictions_is_ips(sample: Sample) -> None:
 
 @law
 @given(samples())
+@pytest.mark.slow
 def test_the_limits_of_the_parameters_are_ips_dm_and_dr(sample: Sample) -> None:
     largest = float(sample.weight.max())
     for clip in (np.inf, largest):

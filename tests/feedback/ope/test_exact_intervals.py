@@ -64,6 +64,7 @@ def test_a_cap_narrows_what_a_row_can_be() -> None:
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.floats(0.5, 0.99))
+@pytest.mark.slow
 def test_clopper_pearson_equals_scipy(right: int, wrong: int, level: float) -> None:
     assume(right + wrong)
     reward = np.array([1.0] * right + [0.0] * wrong + [1.0, 0.0])
@@ -79,6 +80,7 @@ def test_clopper_pearson_of_two_other_values_is_moved_and_stretched() -> None:
     assert moved == pytest.approx((-0.1 + 0.6 * low, -0.1 + 0.6 * high))
 
 
+@pytest.mark.slow
 def test_both_hold_the_truth_at_least_as_often_as_they_say() -> None:
     held = np.zeros(3)
     runs = 400

@@ -145,6 +145,7 @@ def test_a_propensity_off_by_a_rounding_error_does_no_harm() -> None:
     assert verdict_of(rounded).promote
 
 
+@pytest.mark.slow
 def test_rows_whose_feedback_came_soon_do_not_decide_before_those_that_still_wait() -> None:
     looks, courses = (
         np.linspace(65.0, 200.0, 5),

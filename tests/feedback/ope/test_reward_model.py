@@ -37,6 +37,7 @@ def test_a_feature_that_no_row_has_changes_nothing() -> None:
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=10, deadline=None)
 @given(st.integers(2, 12), st.integers(0, 1000))
+@pytest.mark.slow
 def test_no_row_is_predicted_by_a_model_that_saw_its_question(
     model: Any, weighted: bool, n_questions: int, seed: int
 ) -> None:

@@ -73,6 +73,7 @@ def test_weights_that_are_at_most_1_are_left_alone(rule: Any, rows: Any) -> None
 
 @law
 @given(columns(low=1.0))
+@pytest.mark.slow
 def test_the_choice_does_not_depend_on_the_order_of_the_rows(rows: Any) -> None:
     weight, residual, expected = rows
     grid = candidates(weight.max(), weight.max())

@@ -186,6 +186,7 @@ def of_projects(store: Store) -> dict[str | None, int]:
     return dict(Counter(one.project for one in page(store, 100)))
 
 
+@pytest.mark.slow
 def test_each_project_may_hold_half_of_the_places_that_the_others_leave(store: Store) -> None:
     for name in ("greedy", "second", "third", "fourth", "fifth"):
         for _ in range(21):

@@ -77,6 +77,7 @@ def moved(store: Store) -> list[bool]:
         ]
 
 
+@pytest.mark.slow
 def test_everything_reads_on_from_the_archive(filled: Store, tmp_path: Path) -> None:
     before = everything(filled)
     segments = list(archive.archive(filled, str(tmp_path / "old"), filled.log_seq(), 20))
@@ -92,6 +93,7 @@ def test_everything_reads_on_from_the_archive(filled: Store, tmp_path: Path) -> 
     assert list(archive.archive(filled, str(tmp_path / "old"), filled.log_seq())) == []
 
 
+@pytest.mark.slow
 def test_only_what_is_old_is_moved_and_an_erasure_reaches_it(filled: Store, tmp_path: Path) -> None:
     upto = archive.position_before(filled, 107.0)
     list(archive.archive(filled, str(tmp_path), upto))
@@ -175,6 +177,7 @@ def test_a_crash_at_any_point_loses_nothing(
     store.close()
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_read_back_as_it_was_written_moves_nothing(
     filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +223,7 @@ def test_a_row_that_refers_elsewhere_is_refused(tmp_path: Path) -> None:
                 store.record("d0")
 
 
+@pytest.mark.slow
 def test_another_file_system_takes_the_archive(filled: Store) -> None:
     before = everything(filled)
     list(archive.archive(filled, "memory://old", filled.log_seq()))

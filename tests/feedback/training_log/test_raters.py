@@ -319,6 +319,7 @@ def test_the_newest_counts_name_who_rated_and_what_was_left_out() -> None:
 
 
 @pytest.mark.parametrize(("flooded", "named"), [(12, "guest"), (4, None)])
+@pytest.mark.slow
 def test_an_alarm_names_who_rated_more_than_its_share(flooded: int, named: str | None) -> None:
     with closing(Store("sqlite://")) as store:
         for number in range(62 + flooded):

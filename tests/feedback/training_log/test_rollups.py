@@ -96,6 +96,7 @@ def test_the_log_begins_with_its_first_minute_while_that_is_kept_and_with_its_fi
     assert rollups.first_start(store) == 2 * HOUR
 
 
+@pytest.mark.slow
 def test_the_sums_are_those_of_the_rows_and_snips_is_that_of_the_estimators(filled: Store) -> None:
     advance(filled, 37)
     first = rollups.first_start(filled)
@@ -144,6 +145,7 @@ def test_the_sums_are_those_of_the_rows_and_snips_is_that_of_the_estimators(fill
         assert np.allclose(estimate[1], np.clip(expected, *RULE.clip))
 
 
+@pytest.mark.slow
 def test_the_sums_by_position_are_those_of_the_decisions_that_stand_there(filled: Store) -> None:
     """Every decision counts once, in the stretch of its position, whatever the time; forced ones apart."""
     advance(filled, 37)
@@ -194,6 +196,7 @@ def test_they_do_not_depend_on_how_many_facts_are_read_at_a_time_nor_on_a_restar
     assert sums(filled).keys() == by_few.keys()
 
 
+@pytest.mark.slow
 def test_what_another_process_has_counted_meanwhile_is_not_counted_again(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

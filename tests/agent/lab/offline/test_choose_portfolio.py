@@ -89,6 +89,7 @@ def test_of_two_arms_that_find_the_same_the_cheaper_one_is_chosen_and_keeps_its_
     assert portfolio["arms"]["mini"]["usd"] == 0.001
 
 
+@pytest.mark.slow
 def test_arms_that_complement_each_other_are_chosen_and_judged_on_other_questions(tmp_path: Path) -> None:
     report, _ = choose(tmp_path, keep(tmp_path, world()))
     assert report.arms == ("words", "mini")
@@ -309,6 +310,7 @@ def test_several_splits_tell_how_much_the_figures_move_and_leave_the_choice_as_i
     assert f"{spread:.3f}" in said
 
 
+@pytest.mark.slow
 def test_a_budget_buys_what_is_worth_its_price(tmp_path: Path) -> None:
     report, said = choose(tmp_path, keep(tmp_path, world()), budget=0.3)
     assert report.algorithm == "knapsack"
@@ -330,6 +332,7 @@ def test_a_budget_buys_what_is_worth_its_price(tmp_path: Path) -> None:
     assert "by budget in seconds" in said
 
 
+@pytest.mark.slow
 def test_the_best_single_arm_is_that_of_all_whatever_it_costs(tmp_path: Path) -> None:
     scores = keep(tmp_path, halves((0.25, 0.5), (0.25, 0.25), (1.0, 0.75)))
     report, _ = choose(tmp_path, scores, budget=0.3)

@@ -114,6 +114,7 @@ def test_the_interval_of_a_gap_holds_95_in_100_resamples() -> None:
     assert result.interval == pytest.approx((0.5 - half, 0.5 + half), abs=0.012)
 
 
+@pytest.mark.slow
 def test_the_intervals_of_a_curve_hold_95_in_100_resamples() -> None:
     """The dearer arm is right on half of 100 questions, the cheaper one on none: the area is a line's."""
     known = table([[0.0, 1.0], [0.0, 0.0]] * 50, [1.0, 3.0])
@@ -257,6 +258,7 @@ def test_a_router_reads_no_more_passages_in_an_evaluation_than_in_training(
     assert figures[0] == figures[1]
 
 
+@pytest.mark.slow
 def test_a_router_with_columns_of_relevance_is_evaluated_with_its_own_model(
     config: AppConfig,  # noqa: F811
     tmp_path: Path,
@@ -281,6 +283,7 @@ def test_a_model_of_relevance_is_evaluated_by_its_recall(
 
 
 @pytest.mark.parametrize(("model", "kind"), [("router", "router"), ("relevance", "model")])
+@pytest.mark.slow
 def test_its_own_questions_alone_are_refused(
     config: AppConfig,  # noqa: F811
     tmp_path: Path,

@@ -124,6 +124,7 @@ def test_a_pool_is_scored_by_the_answers_of_the_model_on_some_of_the_questions(
     assert "it is away" in said
 
 
+@pytest.mark.slow
 def test_labels_become_a_matrix_from_which_a_portfolio_is_chosen_within_dollars(
     tmp_path: Path, config: AppConfig
 ) -> None:

@@ -119,6 +119,7 @@ def test_the_arm_that_it_prints_serves_the_model(config: AppConfig, tmp_path: Pa
     assert read_model(Path(folder)).save() == model.save()
 
 
+@pytest.mark.slow
 def test_the_same_outcomes_give_the_same_model_whatever_is_held_out(
     config: AppConfig, tmp_path: Path
 ) -> None:
@@ -211,6 +212,7 @@ def test_the_relevance_of_a_question_does_not_depend_on_its_own_gold_passages(
     assert [changed[row] for row in held_out] != [before[row] for row in held_out]
 
 
+@pytest.mark.slow
 def test_answers_are_compared_by_the_relevance_of_the_passages_that_contain_them(
     config: AppConfig, tmp_path: Path
 ) -> None:

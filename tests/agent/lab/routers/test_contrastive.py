@@ -91,6 +91,7 @@ def test_questions_that_tell_nothing_or_have_too_many_winners_are_left_out() -> 
         Contrastive(most_winners=1).fit(labels)
 
 
+@pytest.mark.slow
 def test_what_is_right_with_many_others_is_preferred_to_what_is_seldom_right_alone() -> None:
     labels = directions(300, seed=1)
     labels.utility[:] = np.where(np.arange(300)[:, None] % 10 == 0, [1, 0, 0, 0, 0], [0, 1, 1, 1, 1])
@@ -112,6 +113,7 @@ def test_the_loss_is_of_the_winners_together(n_right: int) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.slow
 def test_a_difference_of_scores_is_the_temperature_times_the_log_odds(temperature: float) -> None:
     n = 100
     features = Features(

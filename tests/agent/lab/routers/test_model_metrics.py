@@ -23,6 +23,7 @@ def test_one_gain_for_all_is_random_mixing_with_half_the_gap() -> None:
     assert calls_at(recovered, 0.8) == pytest.approx(0.8)
 
 
+@pytest.mark.slow
 def test_random_gains_recover_half_the_gap_in_expectation() -> None:
     rng = np.random.default_rng(0)
     found = [average_gap_recovered(gap_recovered(rng.random(6), WEAK, STRONG)) for _ in range(4000)]

@@ -218,6 +218,7 @@ def test_the_full_form_scores_each_question_alone_and_each_arm_as_any_other(full
     )
 
 
+@pytest.mark.slow
 def test_only_the_word_embeddings_and_the_last_two_layers_are_fitted(model: Path) -> None:
     labels = world(60, seed=1)
     right, known = positives(labels.utility, 2), np.ones_like(labels.utility, dtype=bool)

@@ -65,6 +65,7 @@ APART = {name: build for name, build in ALL.items() if name not in COMPARING}
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("build", ALL.values(), ids=ALL.keys())
+@pytest.mark.slow
 def test_router_keeps_its_promise(build: Build, check: Callable[[Build], None]) -> None:
     check(build)
 
@@ -83,6 +84,7 @@ def test_learning_router_learns(build: Build, check: Callable[[Build], None]) ->
 
 @pytest.mark.parametrize("check", RETRIEVED_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("build", LATE.values(), ids=LATE.keys())
+@pytest.mark.slow
 def test_router_of_a_later_stage_looks(build: Build, check: Callable[[Build], None]) -> None:
     check(build)
 

@@ -97,6 +97,7 @@ def test_only_the_layers_that_are_fitted_are_saved(model: str) -> None:
     assert sum(not torch.equal(after[name], value) for name, value in before.items()) > len(before) / 2
 
 
+@pytest.mark.slow
 def test_the_text_is_what_it_reads(model: str) -> None:
     """The words are all that tells the topics apart, once the numbers and the embedding say nothing."""
     labels = world(300, seed=1)

@@ -187,6 +187,7 @@ def test_the_tables_show_every_choice_arm_and_group() -> None:
 
 @pytest.mark.parametrize("n", [2, 60])
 @pytest.mark.parametrize("known", [True, False], ids=["with truth", "without"])
+@pytest.mark.slow
 def test_the_picture_has_both_panels_for_a_run_of_any_length(tmp_path: Path, n: int, known: bool) -> None:
     turns = [a_turn(i, ARMS[i % 2], float(i % 2)) for i in range(n)]
     truth = {turn.id: {"bm25": 0.0, "dense": 1.0} for turn in turns} if known else {}

@@ -175,6 +175,7 @@ def rows(settings: Simulation) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in (settings.output / "turns.jsonl").read_bytes().splitlines()]
 
 
+@pytest.mark.slow
 async def test_every_question_is_asked_once_scored_and_fed_back(
     service: ToyService, settings: Simulation
 ) -> None:
@@ -193,6 +194,7 @@ async def test_every_question_is_asked_once_scored_and_fed_back(
     assert summary.traffic.learned is True
 
 
+@pytest.mark.slow
 async def test_a_policy_that_learns_ends_above_where_it_began(
     service: ToyService, settings: Simulation
 ) -> None:
@@ -208,6 +210,7 @@ async def test_a_policy_that_learns_ends_above_where_it_began(
     assert "squad" in said
 
 
+@pytest.mark.slow
 async def test_baselines_ask_every_arm_and_teach_nothing(service: ToyService, settings: Simulation) -> None:
     await run(service, settings, baselines=True, limit=10)
     assert service.models == {"auto": 10, "arm/good": 10, "arm/half": 10, "arm/bad": 10}
@@ -219,6 +222,7 @@ async def test_baselines_ask_every_arm_and_teach_nothing(service: ToyService, se
         assert [float(row[arm]) for arm in ARMS] == pytest.approx([0.8, 0.4, 0.0])
 
 
+@pytest.mark.slow
 async def test_the_results_are_written_and_those_of_an_earlier_run_are_gone(
     service: ToyService, settings: Simulation
 ) -> None:
@@ -263,6 +267,7 @@ async def test_no_more_questions_are_in_flight_than_allowed(
     assert 1 <= service.most_in_flight <= 3
 
 
+@pytest.mark.slow
 async def test_a_busy_service_is_waited_for(service: ToyService, settings: Simulation) -> None:
     service.trouble = [429, 503, 503]
     summary, _ = await run(service, settings, limit=5)
@@ -270,6 +275,7 @@ async def test_a_busy_service_is_waited_for(service: ToyService, settings: Simul
     assert summary.traffic.retries == 3
 
 
+@pytest.mark.slow
 async def test_a_failed_answer_costs_one_question_and_an_empty_cell(
     service: ToyService, settings: Simulation
 ) -> None:
@@ -288,6 +294,7 @@ async def test_a_failed_answer_costs_one_question_and_an_empty_cell(
     assert f"\n{summary.turns} not compared: no metric applied, or an arm failed on them\n" in said
 
 
+@pytest.mark.slow
 async def test_a_turn_is_that_of_the_arm_that_answered_it(service: ToyService, settings: Simulation) -> None:
     service.fallen_back = dict.fromkeys(ARMS, "half")
     summary, _ = await run(service, settings, limit=9)
@@ -296,6 +303,7 @@ async def test_a_turn_is_that_of_the_arm_that_answered_it(service: ToyService, s
     assert summary.shares["half"] == (1.0, 1.0)
 
 
+@pytest.mark.slow
 async def test_the_report_gives_latencies_in_milliseconds_and_versions_of_both_ends(
     service: ToyService, settings: Simulation
 ) -> None:
@@ -349,6 +357,7 @@ async def test_feedback_that_is_not_learned_in_time_is_reported(
     assert "not all feedback" not in said
 
 
+@pytest.mark.slow
 async def test_a_question_that_no_metric_applies_to_is_asked_but_not_scored(
     service: ToyService, settings: Simulation
 ) -> None:

@@ -234,6 +234,7 @@ def beside(store: Store, config: AppConfig) -> Beside:
     return Beside(store, config)
 
 
+@pytest.mark.slow
 def test_a_canary_is_looked_at_every_fifty_examples_and_then_more_rarely(beside: Beside) -> None:
     version = beside.canary()
     beside.traffic(49)

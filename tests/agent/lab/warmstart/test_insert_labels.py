@@ -302,6 +302,7 @@ def earned(policy: Policy, seed: int) -> float:
 
 
 @pytest.mark.parametrize("kind", ["vowpal", "linucb"])
+@pytest.mark.slow
 def test_a_policy_that_was_warmed_up_by_a_hundred_questions_beats_a_cold_one(kind: str) -> None:
     free = RULE.model_copy(update={"cost_weight": 0.0})
     cold, warm = [], []
@@ -446,6 +447,7 @@ def test_labels_of_before_there_were_profiles_are_not_anew() -> None:
     assert '"similarity"' not in seen_as(parse(CONFIG))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -558,6 +560,7 @@ async def test_a_label_is_described_as_the_service_describes_its_question(
     assert last == record.decision.context, "in the third batch, too"
 
 
+@pytest.mark.slow
 def test_labels_are_no_traffic_and_teach_the_configured_policy_before_it(
     config: AppConfig, store: Store, tmp_path: Path
 ) -> None:

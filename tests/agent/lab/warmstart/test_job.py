@@ -311,6 +311,7 @@ def test_the_example_configuration_can_be_used() -> None:
     assert found.warm_start.every == "PT6H"
 
 
+@pytest.mark.slow
 def test_a_run_gives_way_with_its_whole_session() -> None:
     script = (
         "import os, pathlib\n"

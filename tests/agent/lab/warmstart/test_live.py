@@ -276,6 +276,7 @@ def test_a_recipe_is_evaluated_by_the_scores_of_its_router_on_a_log_without_them
 @pytest.mark.parametrize(
     ("brought", "held"), [({"none", "bm25"}, False), ({"bm25", "new"}, True), ({"new", "newer"}, True)]
 )
+@pytest.mark.slow
 def test_arms_that_no_decision_could_have_drawn_hold_a_candidate(
     world: World, brought: set[str], held: bool
 ) -> None:

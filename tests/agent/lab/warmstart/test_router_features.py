@@ -368,6 +368,7 @@ def test_outcomes_that_do_not_tell_of_every_arm_are_refused(config: AppConfig, t
 # -- into the log ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_labels_beside_a_router_are_others_than_without_and_beside_another(
     config: AppConfig, tmp_path: Path
 ) -> None:

@@ -220,6 +220,7 @@ def test_labels_become_a_candidate_that_the_gate_promotes(world: World) -> None:
     assert active_recipe(world.store, world.config).start == StartingPoint((run.seq,), 0)
 
 
+@pytest.mark.slow
 def test_a_learner_goes_on_with_what_was_promoted(world: World) -> None:
     world.gate = PROMOTE
     run = world.warmed()
@@ -276,6 +277,7 @@ def test_labels_of_every_source_are_entered(world: World) -> None:
     assert run.inputs["labels"] == 51
 
 
+@pytest.mark.slow
 def test_labels_of_no_run_are_known_to_a_candidate_that_learns_from_the_start_alone(world: World) -> None:
     exam = InsertSettings(config=world.config, outcomes=world.folder / "exam", metrics={"right": "em"})
     told: list[tuple[str, int, int | None]] = []
@@ -289,6 +291,7 @@ def test_labels_of_no_run_are_known_to_a_candidate_that_learns_from_the_start_al
     assert found_by(world.warmed(), "enter") == {"exam": 39}, "those before the alarm are new to it"
 
 
+@pytest.mark.slow
 def test_a_held_candidate_is_judged_again_by_more_traffic(world: World) -> None:
     held = world.warmed()
     world.ask(range(TRAFFIC, TRAFFIC + 10))
@@ -309,6 +312,7 @@ def test_a_held_candidate_is_judged_again_by_another_gate(world: World) -> None:
     assert (again.candidate, again.inputs["recipe"]) == (held.candidate, held.inputs["recipe"])
 
 
+@pytest.mark.slow
 def test_labels_of_several_runs_add_up_and_none_is_entered_twice(world: World) -> None:
     first = world.warmed()
     outcomes_file(world.folder / "exam", 20)  # twelve of them as before
@@ -423,6 +427,7 @@ def test_no_other_candidate_gets_one(world: World, verdict: dict[str, Any], cana
     assert "canary" not in found_by(run, "decide")
 
 
+@pytest.mark.slow
 def test_a_candidate_of_a_recipe_that_has_a_share_gets_no_second_one(world: World) -> None:
     world.gate = UNDECIDED
     first = by_itself(world)
@@ -432,6 +437,7 @@ def test_a_candidate_of_a_recipe_that_has_a_share_gets_no_second_one(world: Worl
     assert [one.version for one in active_policy(world.store, world.ours).canaries] == [first.candidate]
 
 
+@pytest.mark.slow
 def test_beside_as_many_canaries_as_there_may_be_none_begins(world: World) -> None:
     world.gate = UNDECIDED
     recipes = [Recipe(PolicySpec(kind="fixed", params={"arm": arm}), world.config.reward) for arm in ARMS]
@@ -461,6 +467,7 @@ def test_what_an_operator_does_meanwhile_leaves_a_candidate_without_a_share(worl
     assert [one.version for one in active_policy(world.store, world.ours).canaries] == [version.version]
 
 
+@pytest.mark.slow
 def test_a_canary_by_itself_does_not_hold_up_a_promotion(world: World) -> None:
     world.gate = UNDECIDED
     first = by_itself(world)
@@ -503,6 +510,7 @@ def test_what_was_said_while_a_candidate_was_judged_counts(world: World) -> None
     assert reasons_of(world.warmed()) == ["What is served was changed while it was judged."]
 
 
+@pytest.mark.slow
 def test_a_run_that_may_never_promote_says_who_may(world: World) -> None:
     world.gate = PROMOTE
     never = configured(world.folder, promote="never").warm_start
@@ -616,6 +624,7 @@ class BrokenError(Exception):
         ("decide", "armwise.feedback.registry.promotions.record"),
     ],
 )
+@pytest.mark.slow
 def test_a_run_that_fails_says_where_and_leaves_what_is_served(
     world: World, monkeypatch: pytest.MonkeyPatch, step: str, broken: str
 ) -> None:
@@ -750,6 +759,7 @@ def test_after_a_run_that_died_while_it_entered_labels_the_next_one_enters_them_
 # -- what went in -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_digests_change_with_what_goes_in_and_with_nothing_else(world: World) -> None:
     def inputs(**changes: Any) -> dict[str, Any]:
         return dict(world.warmed(**changes).inputs)
@@ -897,6 +907,7 @@ def file(world: World) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_command_does_a_run_and_says_how_it_ended(world: World, file: Path) -> None:
     dry = CliRunner().invoke(app, ["warm-start", "--dry-run", "-c", str(file)])
     assert dry.exit_code == 0, dry.output

@@ -83,6 +83,7 @@ def resources(corpus: Corpus, indexes: Path, specs: Mapping[str, ArmSpec]) -> Re
     return have
 
 
+@pytest.mark.slow
 def test_every_arm_returns_what_it_returns_alone(corpus: Corpus, indexes: Path) -> None:
     have = resources(corpus, indexes, SPECS)
     sweep = Sweep(have)

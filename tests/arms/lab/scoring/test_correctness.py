@@ -288,6 +288,7 @@ def test_a_right_claim_more_never_hurts_and_a_wrong_or_missing_one_never_helps(
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 4), st.floats(-1, 1))
+@pytest.mark.slow
 def test_whatever_the_classes_the_value_stays_in_range(
     data: st.DataObject, n_ours: int, n_theirs: int, cosine: float
 ) -> None:

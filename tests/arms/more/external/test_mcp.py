@@ -149,6 +149,7 @@ def test_an_arm_of_a_tool_keeps_the_contract(server: Server, corpus: Corpus) -> 
     check_arm(arm, corpus)
 
 
+@pytest.mark.slow
 def test_a_server_of_an_earlier_revision_is_asked_with_a_handshake(server: Server) -> None:
     server.legacy = True
     arm = build(server)

@@ -508,6 +508,7 @@ def test_members_work_at_once() -> None:
     assert winner(of(Model(), *members).search(WHICH, 4)) == "Paris"
 
 
+@pytest.mark.slow
 def test_ensembles_nest_and_are_searched_by_many_threads_without_waiting_for_themselves() -> None:
     model = Model()
     inner = [of(model, Says(city), Says(city), Says("Oslo")) for city in ("Rome", "Paris", "Paris")]

@@ -187,6 +187,7 @@ def arm(resources: Resources) -> Arm:
     return vendi_rag.KIND.build("loop", VendiRagParams(backbone="hashed"), resources, NoRetrieval)
 
 
+@pytest.mark.slow
 def test_the_loop_keeps_the_contract(arm: Arm, corpus: Corpus) -> None:
     assert arm.backbones == {"hashed"}
     check_arm(arm, corpus)

@@ -82,6 +82,7 @@ def made(world: World) -> cascade.Cascade:
     return cascade.fit_cascade(spec(), world.labels(), lambda *_: None)
 
 
+@pytest.mark.slow
 def test_a_cascade_goes_on_where_the_answers_so_far_are_wrong(made: cascade.Cascade) -> None:
     other = World(seed=1)
     walk = made.walk(other.features)
@@ -92,6 +93,7 @@ def test_a_cascade_goes_on_where_the_answers_so_far_are_wrong(made: cascade.Casc
     assert abs(walk.probability.mean() - picked.mean()) < 0.05
 
 
+@pytest.mark.slow
 def test_what_going_on_costs_is_weighed_against_what_it_gains(world: World) -> None:
     for price, shares in ((1.5, (0.0, 0.02)), (0.0, (0.3, 1.0))):
         made = cascade.fit_cascade(spec(), world.labels(price), lambda *_: None)
@@ -99,6 +101,7 @@ def test_what_going_on_costs_is_weighed_against_what_it_gains(world: World) -> N
         assert shares[0] <= asked <= shares[1], price
 
 
+@pytest.mark.slow
 def test_the_larger_the_declared_share_the_more_questions_go_on(world: World) -> None:
     other, asked = World(seed=1), []
     for share in (0.0, 0.4, 1.0):
@@ -109,6 +112,7 @@ def test_the_larger_the_declared_share_the_more_questions_go_on(world: World) ->
     assert asked == sorted(asked)
 
 
+@pytest.mark.slow
 def test_a_stage_may_have_one_arm_and_there_may_be_several() -> None:
     stages = (("none",), ("bm25",), ("dense",))
     several, told = World(stages=stages), list[tuple[int, int | None]]()
@@ -350,6 +354,7 @@ def answered(other: World) -> Outcomes:
     return Outcomes(questions, ("none", "bm25", "dense"), {"em": other.right}, {}, nothing, nothing)
 
 
+@pytest.mark.slow
 def test_the_intervals_of_a_validation_are_those_of_the_questions(made: cascade.Cascade) -> None:
     noisy, other, rng = World(seed=2), World(seed=3), np.random.default_rng(5)
     for one in (noisy, other):
