@@ -167,8 +167,9 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
             yield Finding(f"{requirement.name} {release} is installed, not {requirement.specifier}", remedy)
             unlike[canonicalize_name(requirement.name)] = release
     yield Finding(", ".join(f"{name} {installed(name) or 'missing'}" for name in NAMED))
-    for extra in (extra for extra in OPTIONAL if extra in absent):
-        yield Finding(f"without armwise[{extra}]: {OPTIONAL[extra]}")
+    for extra, lacking in OPTIONAL.items():
+        if extra in absent:
+            yield Finding(f"without armwise[{extra}]: {lacking}")
     differing = [
         f"{name} {release} (pinned {version})"
         for name, version in _pins(lock)
@@ -186,15 +187,13 @@ def _pins(lock: Path) -> list[tuple[str, str]]:
 
 def library_findings(config: AppConfig) -> Iterator[Finding]:
     """Yield what is named in the configuration and needs an extra of `OPTIONAL` that is not installed."""
-    whats: dict[str, dict[str, None]] = {}
-    modules: dict[str, dict[str, None]] = {}
+    needed: dict[str, list[tuple[str, str]]] = {}
     for what, libraries in _libraries(config):
         for module in find_missing(libraries):
-            command = install_command([module])
-            whats.setdefault(command, {})[what] = None
-            modules.setdefault(command, {})[module] = None
-    for command, missing in modules.items():
-        yield Finding(f"not installed: {', '.join(missing)}, for {', '.join(whats[command])}", command)
+            needed.setdefault(install_command([module]), []).append((module, what))
+    for command, pairs in needed.items():
+        modules, whats = (", ".join(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
+        yield Finding(f"not installed: {modules}, for {whats}", command)
 
 
 def require_libraries(config: AppConfig) -> None:

@@ -1,7 +1,7 @@
 """Installed libraries, and the extras of the package that bring others."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from importlib.util import find_spec
@@ -63,10 +63,8 @@ def find_extra(module: str) -> str | None:
 
 def advice(error: ModuleNotFoundError) -> str | None:
     """Return what to install for a missing module, if an extra brings it."""
-    extra = find_extra(error.name or "")
-    if extra is None:
-        return None
-    return f"{error.name} is not installed: `pip install 'armwise[{extra}]'` brings it"
+    name = error.name or ""
+    return None if find_extra(name) is None else _advise([name])
 
 
 def find_missing(modules: Iterable[str]) -> list[str]:
@@ -97,8 +95,10 @@ def describe_missing(modules: Iterable[str]) -> str:
     ('', 'no_such_module is not installed: `pip install no_such_module` brings it')
     """
     missing = find_missing(modules)
-    if not missing:
-        return ""
+    return _advise(missing) if missing else ""
+
+
+def _advise(missing: Sequence[str]) -> str:
     are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
     return f"{', '.join(missing)} {are} not installed: {install_command(missing)} brings {them}"
 
