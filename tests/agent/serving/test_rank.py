@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from armwise.agent.policies import FeatureSpec
-from armwise.agent.turn import ArmInfo, Ask, Decided, Decider, Finished, Serving, TurnLoop
+from armwise.agent.turn import ArmInfo, Ask, Decided, Decider, Finished, Keeping, Serving, TurnLoop
 from armwise.feedback.errors import LogUnavailableError
-from armwise.feedback.events import Cost, Decision, Status
+from armwise.feedback.events import Cost, Decision, KeptDraw, Mode, Status
 from tests.agent.fakes import FakeArms, FakeEmbedders, MemoryLog, Preferring
 
 SLOTS = ("action-1", "action-2", "action-3")
@@ -86,6 +86,7 @@ async def test_a_caller_who_leaves_does_not_take_the_commit_along(loop: TurnLoop
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
+    assert not any(commit.cancelled() for _, commit in log.waiting)
     log.release()
     assert log.execution.decision_id == log.decision.id == "d-1"
 
@@ -110,3 +111,17 @@ async def test_an_action_that_was_switched_off_or_excluded_is_not_drawn(
     async with aclosing(loop.turn(replace(ASK, excluded=frozenset({"action-1"})))) as events:
         await anext(events)
     assert log.decision.arms == ("action-2",)
+
+
+async def test_one_that_its_caller_carries_out_is_drawn_whatever_its_conversation_had(
+    loop: TurnLoop, log: MemoryLog
+) -> None:
+    async def find(_: str) -> KeptDraw:
+        raise AssertionError("no arm is kept, so no draw is looked for")
+
+    loop.find_draw, loop.decider.keeping = find, Keeping(9, 600.0)
+    async with aclosing(loop.turn(Ask("d-1", "why?", episode_id="e", external=True))) as events:
+        (decided,) = [event async for event in events]
+    assert isinstance(decided, Decided)
+    assert decided.decision == log.decision
+    assert log.decision.mode is Mode.EXPLORE
