@@ -29,7 +29,7 @@ Decay = float | Literal["log"] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Exploration:
+class EpsilonSchedule:
     """Epsilon as a function of the number of rewards so far.
 
     After `t` rewards it is the greater of `min_epsilon` and
@@ -46,7 +46,7 @@ class Exploration:
     Raises:
         PolicyError: A value is out of its range.
 
-    >>> Exploration(0.4, 10.0, 0.0).at(10), Exploration(1.0, "log", 0.0).at(0)
+    >>> EpsilonSchedule(0.4, 10.0, 0.0).at(10), EpsilonSchedule(1.0, "log", 0.0).at(0)
     (0.2, 1.0)
     """
 
@@ -75,7 +75,7 @@ class Exploration:
     def spread(self, scores: NDArray[np.float64], rewards: int) -> NDArray[np.float64]:
         """Return a distribution: epsilon shared by all arms, the rest by the best ones, shape (n_arms,).
 
-        >>> Exploration(0.3, None, 0.0).spread(np.array([0.0, 1.0, 0.0]), 0).round(3).tolist()
+        >>> EpsilonSchedule(0.3, None, 0.0).spread(np.array([0.0, 1.0, 0.0]), 0).round(3).tolist()
         [0.1, 0.8, 0.1]
         """
         epsilon = self.at(rewards)
@@ -84,6 +84,9 @@ class Exploration:
 
 LINEAR: Literal["linear"] = "linear"
 """The default model: linear regression with AdaGrad."""
+
+RATE = 0.02
+"""Learning rate of the default model."""
 
 Model = Literal[
     "linear",
@@ -110,8 +113,8 @@ MODELS: tuple[str, ...] = get_args(Model)
 PLAIN_TYPES = (bool, int, float, str, type(None))
 """Permitted types of a regressor's arguments, and of items of lists in them."""
 
-FORMAT = 3
-"""Format of a state. States of format 1 (pickles) and 2 (names of features) are relearned from the log."""
+FORMAT = 4
+"""Format of a state. States of formats 1 (pickles), 2 (names of features) and 3 (rate .1) are relearned."""
 
 RIVER_VERSION = extras.installed("river")
 """Part of every state, since another version may read the same state differently."""
@@ -145,7 +148,7 @@ class EpsilonGreedy:
     """The arm with the best predicted reward, or any arm with probability epsilon.
 
     Epsilon is shared by all arms, the best one included, and the rest of the mass by all
-    arms tied for the best. Its decay is that of `Exploration`.
+    arms tied for the best. Its decay is that of `EpsilonSchedule`.
 
     Args:
         model: Model of the rewards: `linear`, or the import path of a river regressor.
@@ -170,14 +173,14 @@ class EpsilonGreedy:
         model: Model = LINEAR,
         params: Mapping[str, Any] | None = None,
         *,
-        epsilon: float = 0.1,
+        epsilon: float = 0.05,
         decay: Decay = None,
         min_epsilon: float = 0.0,
         prior: float = 1.0,
     ) -> None:
         check_model(model, params)
         self.model, self.params, self.prior = model, dict(params or {}), prior
-        self._exploration = Exploration(epsilon, decay, min_epsilon)
+        self._exploration = EpsilonSchedule(epsilon, decay, min_epsilon)
         self._regressors: dict[str, Regressor] = {}
         self._rewards = 0
         self._regressor()
@@ -239,7 +242,7 @@ class EpsilonGreedy:
                 with extras.explained():
                     from river import linear_model, optim
 
-                return linear_model.LinearRegression(**{"optimizer": optim.AdaGrad(0.1)} | self.params)
+                return linear_model.LinearRegression(**{"optimizer": optim.AdaGrad(RATE)} | self.params)
             # Imported here: trees and forests take time to load, and most policies need none.
             with extras.explained():
                 build: type[Regressor] = getattr(importlib.import_module(module), name)

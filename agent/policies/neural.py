@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from armwise.agent.policies.base import PolicyError
 from armwise.agent.policies.encoding import check_context, check_reward, check_whole, question_columns
-from armwise.agent.policies.epsilon_greedy import Decay, Exploration
+from armwise.agent.policies.epsilon_greedy import Decay, EpsilonSchedule
 from armwise.agent.policies.serialization import pack, seal, unpack, unseal
 from armwise.arms import extras
 from armwise.arms.models import ModelNotFoundError, compute_cores, locate
@@ -123,7 +123,7 @@ class NeuralGreedy:
             raise PolicyError(f"prior {prior} is not finite")
         if learning_rate is not None and not 0.0 < learning_rate < np.inf:
             raise PolicyError(f"learning_rate {learning_rate} is not a positive number")
-        self._exploration = Exploration(epsilon, decay, min_epsilon)
+        self._exploration = EpsilonSchedule(epsilon, decay, min_epsilon)
         self.reads_question = encoder is not None
         self._rewards = 0
         self._lock = Lock()

@@ -16,7 +16,7 @@ Some algorithms keep state outside their model file, and learn differently after
 For these `resumes_exactly` is False, and the log is replayed.
 
     epsilon-greedy    --epsilon 0.05                                 resumes exactly
-    SquareCB          --squarecb --gamma_scale 20 --clip_p 1         resumes exactly
+    SquareCB          --squarecb --gamma_scale 100 --clip_p 1         resumes exactly
     RegCB             --regcb --cb_min_cost 0 --cb_max_cost 1        resumes exactly
     optimistic RegCB  --regcbopt --cb_min_cost 0 --cb_max_cost 1     resumes exactly
     softmax           --softmax --lambda 10                          resumes exactly
@@ -51,7 +51,7 @@ from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.events import Context, Decision
 from armwise.feedback.texts import by_pseudonym
 
-DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sa -q ea"
+DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 100 --clip_p 1 --learning_rate 0.2 -q sa -q ea"
 
 VW_VERSION = extras.installed("vowpalwabbit")
 """Part of every state: another version may read the same model differently."""

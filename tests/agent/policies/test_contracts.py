@@ -113,7 +113,7 @@ def test_every_learning_policy_but_a_shadow_is_held_to_learn() -> None:
             {
                 "model": "linear",
                 "params": None,
-                "epsilon": 0.1,
+                "epsilon": 0.05,
                 "decay": None,
                 "min_epsilon": 0.0,
                 "prior": 1.0,
@@ -142,7 +142,7 @@ def test_every_learning_policy_but_a_shadow_is_held_to_learn() -> None:
         (
             "vowpal",
             {
-                "args": "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 "
+                "args": "--cb_explore_adf --squarecb --gamma_scale 100 --clip_p 1 --learning_rate 0.2 "
                 "-q sa -q ea",
                 "baseline": 1.0,
             },

@@ -17,7 +17,14 @@ from river import base, linear_model, optim
 
 from armwise.agent.policies.base import Policy, PolicyError
 from armwise.agent.policies.catalog import PolicySpec, build_policy
-from armwise.agent.policies.epsilon_greedy import LINEAR, MODELS, STATES, EpsilonGreedy, Exploration, Model
+from armwise.agent.policies.epsilon_greedy import (
+    LINEAR,
+    MODELS,
+    STATES,
+    EpsilonGreedy,
+    EpsilonSchedule,
+    Model,
+)
 from armwise.agent.policies.serialization import seal
 from armwise.feedback.events import Context, Decision
 from tests.agent.attacks import CALLS, MODULE, Command, Trap, a_trap, in_apprentices
@@ -41,7 +48,7 @@ def test_three_rewards_leave_the_best_arm_all_but_epsilon() -> None:
 
 @pytest.mark.parametrize(("prior", "expected"), [(2.0, [0.05, 0.95]), (-1.0, [0.95, 0.05])])
 def test_the_prior_says_what_a_new_arm_is_worth(prior: float, expected: list[float]) -> None:
-    policy = EpsilonGreedy(prior=prior)
+    policy = EpsilonGreedy(epsilon=0.1, prior=prior)
     policy.learn(decision("bm25"), 0.5)
     assert policy.probabilities(Context("?"), ("bm25", "new")).tolist() == pytest.approx(expected)
 
@@ -55,19 +62,19 @@ def test_epsilon_has_halved_after_decay_rewards() -> None:
     assert epsilon_of(policy) == 0.05
 
 
-def test_by_default_a_tenth_explores_for_ever_and_an_untried_arm_is_worth_1() -> None:
+def test_by_default_a_twentieth_explores_for_ever_and_an_untried_arm_is_worth_1() -> None:
     policy = EpsilonGreedy()
     assert policy.prior == 1.0
-    assert epsilon_of(policy) == pytest.approx(0.1)
+    assert epsilon_of(policy) == pytest.approx(0.05)
     teach(policy, history(policy, 200, seed=38))
-    assert epsilon_of(policy) == pytest.approx(0.1)
+    assert epsilon_of(policy) == pytest.approx(0.05)
     vanishing = EpsilonGreedy(epsilon=0.1, decay=1e-9)
     teach(vanishing, history(vanishing, 3, seed=39))
     assert epsilon_of(vanishing) < 1e-8, "min_epsilon is 0 by default"
 
 
 def test_the_logarithmic_decay_divides_by_the_logarithm_of_one_more_than_the_rewards() -> None:
-    decay = Exploration(0.8, "log", 0.1)
+    decay = EpsilonSchedule(0.8, "log", 0.1)
     assert [decay.at(0), decay.at(1)] == [0.8, 0.8], "a logarithm below 1 does not count"
     assert decay.at(99) == pytest.approx(0.8 / math.log(100))
     assert decay.at(10**6) == 0.1
@@ -75,11 +82,11 @@ def test_the_logarithmic_decay_divides_by_the_logarithm_of_one_more_than_the_rew
 
 def test_the_ends_of_the_range_of_epsilon_are_allowed() -> None:
     for epsilon, least in ((0.0, 0.0), (1.0, 1.0), (1.0, 0.0)):
-        assert Exploration(epsilon, None, least).at(5) == epsilon
+        assert EpsilonSchedule(epsilon, None, least).at(5) == epsilon
     with pytest.raises(PolicyError, match="decay 'exp' is neither a number of rewards nor 'log'"):
-        Exploration(0.1, "exp", 0.0)  # type: ignore[arg-type]
+        EpsilonSchedule(0.1, "exp", 0.0)  # type: ignore[arg-type]
     with pytest.raises(PolicyError, match=r"does not hold for -0\.1 and 0\.1"):
-        Exploration(0.1, None, -0.1)
+        EpsilonSchedule(0.1, None, -0.1)
 
 
 @given(st.floats(0, 1), st.floats(0.1, 1e6), st.integers(0, 20))
@@ -95,7 +102,7 @@ def test_each_arm_is_the_river_model_of_its_own_rewards() -> None:
     rows = history(policy, 120, seed=32)
     teach(policy, rows)
     reference: dict[str, base.Regressor] = {
-        arm: linear_model.LinearRegression(optimizer=optim.AdaGrad(0.1)) for arm in ARMS
+        arm: linear_model.LinearRegression(optimizer=optim.AdaGrad(0.02)) for arm in ARMS
     }
 
     def features(seen: Context) -> dict[Any, float]:
@@ -224,7 +231,7 @@ def test_state_that_is_damaged_or_of_another_model_is_refused() -> None:
     state = policy.save()
     other = EpsilonGreedy("river.linear_model.BayesianLinearRegression").save()
     for wrong in (b"", state[:-1], state + b"?", other):
-        with pytest.raises(PolicyError, match=r'is damaged, or not of \{"format": 3, "model": "linear"'):
+        with pytest.raises(PolicyError, match=r'is damaged, or not of \{"format": 4, "model": "linear"'):
             policy.load(wrong)
 
 
@@ -234,7 +241,7 @@ def test_state_of_another_river_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         before.setattr("armwise.agent.policies.epsilon_greedy.RIVER_VERSION", "0.1.0")
         old = policy.save()
     with pytest.raises(
-        PolicyError, match=r'"river": "0\.1\.0".* is damaged, or not of \{"format": 3, "model": "linear"'
+        PolicyError, match=r'"river": "0\.1\.0".* is damaged, or not of \{"format": 4, "model": "linear"'
     ):
         policy.load(old)
 

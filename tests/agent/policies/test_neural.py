@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, BertTo
 
 from armwise.agent.policies.base import PolicyError
 from armwise.agent.policies.encoding import hashed
-from armwise.agent.policies.epsilon_greedy import EpsilonGreedy, Exploration
+from armwise.agent.policies.epsilon_greedy import EpsilonGreedy, EpsilonSchedule
 from armwise.agent.policies.neural import NeuralGreedy, pretrained
 from armwise.feedback.events import Context, Decision
 from tests.contracts import (
@@ -147,7 +147,7 @@ def test_the_papers_code_explores_with_one_over_the_logarithm(
     st.integers(0, 10**9),
 )
 def test_epsilon_falls_and_stays_in_its_range(epsilon: float, decay: Any, share: float, rewards: int) -> None:
-    exploration = Exploration(epsilon, decay, epsilon * share)
+    exploration = EpsilonSchedule(epsilon, decay, epsilon * share)
     assert epsilon * share <= exploration.at(rewards + 1) <= exploration.at(rewards) <= epsilon
 
 
