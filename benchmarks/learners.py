@@ -2,11 +2,16 @@
 
     python benchmarks/learners.py FOLDER [--rivals PATH] [--seeds 32] [--plot learners.png]
     python benchmarks/learners.py FOLDER --only adaptive --world price
+    python benchmarks/learners.py --outcomes FILE.csv [--turns 3000] [--seeds 8] [--json OUT]
 
 FOLDER holds `qa/`: what a language model answered through four arms on 4,218 real questions. A reward is F1
 less 0.02 a step. In each of the worlds of `learners_worlds.py` a policy answers 3,000 questions, in as many
 orders as there are seeds, the same for every policy; a router is fitted to 1,000 others. Ours are drawn from
-with the floor of the service, 0.01 an arm. `--rivals` is a folder of other packages (`learners_rivals.py`).
+with the exploration of the service, .03 over all arms. `--rivals` is a folder of other packages
+(`learners_rivals.py`).
+
+With `--outcomes` the policies play in calm on a table of one's own (`learners_outcomes.py`), beside ridge
+regressions and VW's own explorers; OUT has 1,000 times their lead over the best fixed arm, by policy.
 
 A figure is 1,000 times the reward of a question less that of the arm that is best at the time, so that the
 floor alone costs about 6. Questions to recover are those after the change until 200 follow that lose less
@@ -18,19 +23,20 @@ import signal
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import learners_rivals
 import numpy as np
 import orjson
 import typer
+from learners_outcomes import entries, read_outcomes, summarise
 from learners_worlds import FOUR, HALF, RECOVERED, World, worlds
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -46,8 +52,10 @@ from armwise.feedback.events import Context, Decision
 
 Floats = NDArray[np.float64]
 
-FLOOR = 0.01
-"""Least probability of an arm, as in the default service."""
+Found = TypeVar("Found")
+
+EXPLORATION = 0.03
+"""Share of the draws that all arms have alike, as in the default service."""
 
 ON_ROUTER = {"prior_feature": "router"}
 
@@ -78,6 +86,9 @@ SHARE = 100
 
 KILLED, CHECKPOINT = 2017, 100
 """The question at which a process is killed, and the rewards between two checkpoints."""
+
+FORM_COLUMNS = 32
+"""Columns of the form of a question on a table of outcomes, for the ridge regressions."""
 
 POINTS = 60
 """Points of a curve."""
@@ -123,12 +134,11 @@ class Figures:
     us: float
 
 
-def play(name: str, world: World, seed: Sequence[int]) -> Run:
+def play(player: "Ours | Theirs", world: World, seed: Sequence[int]) -> Run:
     """Let a policy answer the questions of a world; the same seed gives the same numbers to draw by."""
     n, index = len(world.reward), {arm: i for i, arm in enumerate(world.arms)}
     lead, share, surprise = np.empty(n), np.zeros(n), np.zeros((2, len(world.arms)))
     uniform = np.random.default_rng(seed).random(n)
-    player = Ours(OURS[name], world) if name in OURS else Theirs(name, world, seed[0])
     due: deque[tuple[int, Any, int]] = deque()
     best, learned = world.best, list[tuple[int, Any, int]]()
     begun = time.process_time()
@@ -155,15 +165,15 @@ def play(name: str, world: World, seed: Sequence[int]) -> Run:
 class Ours:
     """A policy of ours, drawn from as the service does."""
 
-    def __init__(self, spec: Mapping[str, Any], world: World) -> None:
-        self._spec = spec
+    def __init__(self, spec: Mapping[str, Any], world: World, exploration: float = EXPLORATION) -> None:
+        self._spec, self._exploration = spec, exploration
         self.policy: Policy = build_policy(PolicySpec.model_validate(spec), world.live(0))
         self._contexts = world.contexts
 
     def decide(self, turn: int, arms: tuple[str, ...], u: float) -> tuple[Floats, int, Decision]:
         """Return the distribution, the place of the arm drawn, and the decision."""
         context = self._contexts[turn]
-        p = served_distribution(self.policy, context, arms, FLOOR)
+        p = served_distribution(self.policy, context, arms, self._exploration / len(arms))
         drawn = choose(p, u)
         return p, drawn, Decision("d", context, arms, tuple(p.tolist()), arms[drawn], self.policy.kind, 1)
 
@@ -184,10 +194,10 @@ class Ours:
 class Theirs:
     """A rival, whose choice is all that is known of its distribution."""
 
-    def __init__(self, name: str, world: World, seed: int) -> None:
-        arms = world.live(0)
-        self.rival = learners_rivals.RIVALS[name](arms, 1 + DIMS, seed)
-        self._contexts = world.contexts
+    def __init__(
+        self, rival: learners_rivals.Rival, world: World, dims: int = DIMS, *, plain: bool = False
+    ) -> None:
+        self.rival, self._dims, self._plain, self._contexts = rival, dims, plain, world.contexts
         rewards = world.told[~np.isnan(world.told)]
         self._least, self._range = float(rewards.min()), float(np.ptp(rewards)) or 1.0
 
@@ -207,12 +217,37 @@ class Theirs:
         """Do nothing: it has no log."""
 
     def _x(self, turn: int) -> Floats:
-        return numbers(self._contexts[turn])
+        return numbers(self._contexts[turn], self._dims, plain=self._plain)
 
 
-def numbers(context: Context) -> Floats:
-    """Return what a rival sees of a question, shape (1 + DIMS,)."""
-    return np.array([1.0, *question_columns(context, DIMS, None)])
+def numbers(context: Context, dims: int = DIMS, *, plain: bool = False) -> Floats:
+    """Return what a rival sees of a question: 1, its form in so many columns, its embedding unless plain."""
+    seen = replace(context, embedding=()) if plain else context
+    return np.array([1.0, *question_columns(seen, dims, None)])
+
+
+def enter(name: str, world: World, seed: int) -> Ours | Theirs:
+    """Return a policy that has seen nothing of a world, by its name."""
+    if name in OURS:
+        return Ours(OURS[name], world)
+    return Theirs(learners_rivals.RIVALS[name](world.live(0), 1 + DIMS, seed), world)
+
+
+def play_outcomes(item: tuple[int, str], path: Path, turns: int, paths: Sequence[Path]) -> dict[str, float]:
+    """Let one policy answer the questions of a table in one order."""
+    learners_rivals.import_from(paths)
+    (seed, name), table, ours = item, read_outcomes(path), entries()
+    entry = ours.get(name)
+    world = table.world(seed, turns, plain=entry is not None and entry.plain)
+    player: Ours | Theirs
+    if entry is not None:
+        player = Ours(entry.spec, world, entry.exploration)
+    elif name in (ridges := learners_rivals.ridges(FORM_COLUMNS)):
+        d = 1 + FORM_COLUMNS + len(world.contexts[0].embedding)
+        player = Theirs(ridges[name](world.arms, d, seed), world, FORM_COLUMNS)
+    else:
+        player = Theirs(learners_rivals.RIVALS[name](world.arms, 1 + DIMS, seed), world, DIMS, plain=True)
+    return summarise(play(player, world, (seed, 0)).lead)
 
 
 def figures(run: Run, world: World) -> Figures:
@@ -246,7 +281,7 @@ def task(
     learners_rivals.import_from(paths)
     seed, name = item
     return {
-        title: figures(play(name, world, (seed, number)), world)
+        title: figures(play(enter(name, world, seed), world, (seed, number)), world)
         for number, (title, world) in enumerate(worlds(folder, seed).items())
         if title in among or not among
     }
@@ -290,7 +325,7 @@ def killed(name: str, world: World, seed: int) -> str:
 
 def _live_and_die(name: str, world: World, seed: int, folder: Path) -> None:
     """Answer questions, write each reward down, and be killed."""
-    player = Ours(OURS[name], world) if name in OURS else Theirs(name, world, seed)
+    player = enter(name, world, seed)
     uniform = np.random.default_rng([seed, 2]).random(KILLED)
     with (folder / "log").open("wb") as log:
         for turn in range(KILLED):
@@ -432,37 +467,42 @@ def _fit(every: Sequence[Figures]) -> str:
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="Holds qa/.")],
+    folder: Annotated[Path | None, typer.Argument(help="Holds qa/.")] = None,
     rivals: Annotated[list[Path] | None, typer.Option(help="Folder of other packages.")] = None,
     seeds: Annotated[int, typer.Option(help="Orders of the questions.", min=1)] = 32,
     only: Annotated[list[str] | None, typer.Option(help="Policies to run; all if not given.")] = None,
     world: Annotated[list[str] | None, typer.Option(help="Worlds to play; all if not given.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Where the plot goes, of all worlds.")] = None,
+    outcomes: Annotated[Path | None, typer.Option(help="A table: `question`, and a reward an arm.")] = None,
+    turns: Annotated[int, typer.Option(help="Questions of a run on that table.", min=3)] = 3000,
+    to: Annotated[Path | None, typer.Option("--json", help="Where the leads on that table go.")] = None,
 ) -> None:
-    """Play all worlds, and print tables."""
+    """Play all worlds, or on one table, and print tables."""
     console, paths = Console(width=200), rivals or []
     learners_rivals.import_from(paths)
     missing = learners_rivals.available()
     for name, why in missing.items():
         console.print(f"left out: {name} ({why})", style="yellow")
-    names = [name for name in (*OURS, *learners_rivals.RIVALS) if name not in missing]
-    if unknown := set(only or ()) - set(names):
-        raise typer.BadParameter(f"{', '.join(unknown)}: not among {', '.join(names)}")
-    names = [name for name in names if not only or name in only]
+    installed = [name for name in learners_rivals.RIVALS if name not in missing]
+    os.environ["OMP_NUM_THREADS"] = "1"  # for workers, one a core
+    if outcomes is not None:
+        names = _choose([*entries(), *learners_rivals.ridges(FORM_COLUMNS), *installed], only)
+        read_outcomes(outcomes)  # a table that is none is refused here
+        leads = _on_outcomes(
+            console, names, seeds, partial(play_outcomes, path=outcomes, turns=turns, paths=paths)
+        )
+        if to is not None:
+            to.write_bytes(orjson.dumps(leads, option=orjson.OPT_INDENT_2))
+        return
+    if folder is None:
+        raise typer.BadParameter("FOLDER, or --outcomes FILE.csv, is missing")
+    names = _choose([*OURS, *installed], only)
     if unknown := set(world or ()) - worlds(folder / "qa", 0).keys():
         raise typer.BadParameter(f"{', '.join(unknown)}: not among {', '.join(worlds(folder / 'qa', 0))}")
-    os.environ["OMP_NUM_THREADS"] = "1"  # for workers, one a core
-    results, items = Results({name: {} for name in names}), [*product(range(seeds), names)]
-    columns = (*Progress.get_default_columns()[:1], BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool,
-        Progress(*columns, TimeRemainingColumn(), console=console) as progress,
-    ):
-        bar = progress.add_task("policies and orders", total=len(items))
-        work = partial(task, folder=folder / "qa", paths=paths, among=world or ())
-        for (_, name), by_world in zip(items, pool.map(work, items), strict=True):
-            results.add(name, by_world)
-            progress.advance(bar)
+    results = Results({name: {} for name in names})
+    work = partial(task, folder=folder / "qa", paths=paths, among=world or ())
+    for (_, name), by_world in _in_parallel(console, [*product(range(seeds), names)], work):
+        results.add(name, by_world)
     for table in results.tables():
         console.print(table)
     if world:
@@ -471,6 +511,46 @@ def main(
     console.print(results.records({name: killed(name, swap, 0) for name in names}))
     if plot is not None:
         results.draw(plot)
+
+
+def _choose(names: Sequence[str], only: Sequence[str] | None) -> list[str]:
+    """Return the policies to run. Raises BadParameter for one that is not there."""
+    if unknown := set(only or ()) - {*names}:
+        raise typer.BadParameter(f"{', '.join(unknown)}: not among {', '.join(names)}")
+    return [name for name in names if not only or name in only]
+
+
+def _in_parallel(
+    console: Console, items: Sequence[tuple[int, str]], work: Callable[[tuple[int, str]], Found]
+) -> Iterator[tuple[tuple[int, str], Found]]:
+    """Yield what becomes of each item, in their order, with a progress bar."""
+    columns = (*Progress.get_default_columns()[:1], BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool,
+        Progress(*columns, TimeRemainingColumn(), console=console) as progress,
+    ):
+        bar = progress.add_task("policies and orders", total=len(items))
+        for item, found in zip(items, pool.map(work, items), strict=True):
+            yield item, found
+            progress.advance(bar)
+
+
+def _on_outcomes(
+    console: Console, names: Sequence[str], seeds: int, work: Callable[[tuple[int, str]], dict[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Play on a table, print the leads with their standard errors, and return their means by policy."""
+    leads: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for (_, name), found in _in_parallel(console, [*product(range(seeds), names)], work):
+        leads[name].append(found)
+    columns = [*leads[names[0]][0]]
+    table = _table("1,000 x lead over the best fixed arm", "policy", *columns)
+    for name, runs in sorted(leads.items(), key=lambda item: -np.mean([run["all"] for run in item[1]])):
+        table.add_row(name, *(_mean([run[column] / 1000.0 for run in runs]) for column in columns))
+    console.print(table)
+    return {
+        name: {column: float(np.mean([run[column] for run in runs])) for column in columns}
+        for name, runs in leads.items()
+    }
 
 
 if __name__ == "__main__":

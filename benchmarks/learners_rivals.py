@@ -5,6 +5,9 @@
     pareto      ParetoBandit: LinUCB that forgets, without its budget
     litellm     LiteLLM's adaptive router: Beta posteriors by kind of request
 
+Besides, for tables of outcomes, thirty lines: a ridge regression an arm, of what a reward is above the mean
+so far, and the arm with the highest upper confidence bound.
+
 None records with which chance it chose. What is not installed here is read from folders that are given by
 path, each filled by `pip install --target FOLDER mabwiser paretobandit litellm`.
 """
@@ -199,6 +202,64 @@ class LiteLLM:
         if key not in self._cells:
             self._cells[key] = self._bandit.initial_cell(self._preferences, kind)
         return key, self._cells[key]
+
+
+class RidgeBound:
+    """A ridge regression an arm with an upper bound at .2 standard deviations; the noise counts as 1.
+
+    Args:
+        penalties: On the square of each weight, shape (d,); those of columns to leave out are infinite.
+        n_arms: Arms that there are at most.
+    """
+
+    def __init__(self, penalties: Floats, n_arms: int) -> None:
+        self._inverse = np.repeat(np.diag(1.0 / penalties)[None], n_arms, axis=0)
+        self._reward, self._one = np.zeros((2, n_arms, len(penalties)))
+        self._seen = np.array([1.0, 0.5])  # rewards, and their sum
+        self._rows: dict[str, int] = {}
+
+    def choose(self, text: str, x: Floats, arms: Sequence[str]) -> str:
+        """Choose the highest bound."""
+        del text
+        rows = [self._rows.setdefault(arm, len(self._rows)) for arm in arms]
+        gain, level = self._inverse[rows] @ x, self._seen[1] / self._seen[0]
+        mean = (gain * (self._reward[rows] - level * self._one[rows])).sum(axis=1)
+        return arms[int((mean + 0.2 * np.sqrt(gain @ x)).argmax())]
+
+    def learn(self, text: str, x: Floats, arm: str, reward: float) -> None:
+        """Update the inverse by Sherman and Morrison's formula."""
+        del text
+        row = self._rows[arm]
+        gain = self._inverse[row] @ x
+        self._inverse[row] -= np.outer(gain, gain) / (1.0 + gain @ x)
+        self._reward[row] += reward * x
+        self._one[row] += x
+        self._seen += [1.0, reward]
+
+    def save(self) -> bytes:
+        """Pickle the arrays."""
+        return pickle.dumps(vars(self))
+
+
+def ridge(intercept: float, form: float, embedding: float, n_form: int) -> Callable[..., Rival]:
+    """Return what makes a ridge regression with these penalties, of `n_form` columns of the form."""
+
+    def make(arms: Sequence[str], d: int, seed: int) -> Rival:
+        del seed
+        return RidgeBound(np.repeat([intercept, form, embedding], [1, n_form, d - 1 - n_form]), len(arms))
+
+    return make
+
+
+def ridges(n_form: int) -> dict[str, Callable[..., Rival]]:
+    """Return the ridge regressions by name."""
+    nothing = np.inf
+    return {
+        **{f"ridge {one:.0f} on form": ridge(one, one, nothing, n_form) for one in (1.0, 10.0, 100.0)},
+        **{f"ridge {one:.0f} on both": ridge(one, one, one, n_form) for one in (1.0, 10.0, 100.0)},
+        "ridge 10, 300 on both": ridge(10.0, 300.0, 300.0, n_form),
+        "mean": ridge(10.0, nothing, nothing, n_form),
+    }
 
 
 RIVALS: dict[str, Callable[[Sequence[str], int, int], Rival]] = {
