@@ -29,7 +29,7 @@ from rich.progress import track
 from rich.table import Table
 from scipy.stats import t as student
 
-from armwise.agent.policies import Policy, PolicySpec, build_policy
+from armwise.agent.policies import Exploration, Policy, PolicySpec, build_policy
 from armwise.agent.turn import Ask, Decider, Keeping, Serving
 from armwise.feedback.events import Context, Cost, Decision, Example, KeptDraw, Mode
 from armwise.feedback.reward import Metric, Prices, RewardRule
@@ -157,7 +157,11 @@ def run(policy: Policy, most: int, seed: int, n: int, world: tuple[float, float]
     """Let a policy learn through conversations in which a draw has at most so many turns."""
     clock = count(1.0)
     decider = Decider(
-        Serving(policy, 1), floor=0.01, salt=f"benchmark-{seed}", wait_s=1e9, clock=lambda: next(clock)
+        Serving(policy, 1),
+        explores=Exploration(0.03),
+        salt=f"benchmark-{seed}",
+        wait_s=1e9,
+        clock=lambda: next(clock),
     )
     decider.keeping = Keeping(most, 1e9) if most else None
     outcome = Outcome()

@@ -73,8 +73,8 @@ def write(folder: Path, questions: int) -> Path:
                 context = describe(
                     f"{word} is number {number}?", config.features, arms={arm: {} for arm in arms}
                 )
-                p = served_distribution(policy, context, arms, config.floor)
-                shadow = sampling.shadow_distribution(policy, context, arms, config.floor)
+                p = served_distribution(policy, context, arms, config.explores.among(len(arms)))
+                shadow = sampling.shadow_distribution(policy, context, arms, config.explores.among(len(arms)))
                 name = f"d-{number}"
                 drawn = arms[choose(p, sampling.uniform_from(name, salt, arms))]
                 right = rng.random() < (CHANCE if drawn == RIGHT[word] else 1.0 - CHANCE)
@@ -88,7 +88,7 @@ def write(folder: Path, questions: int) -> Path:
                     version.version,
                     decided_at=at,
                     deadline=at + config.reward.wait_s,
-                    floor=config.floor,
+                    floor=config.explores.among(len(arms)),
                     shadow=tuple(shadow.tolist()),
                 )
                 cost = Cost(steps=STEPS[drawn])

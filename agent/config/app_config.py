@@ -13,8 +13,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from armwise.agent.config.points import DEFAULT_POINT, PointFields, PointSpec
 from armwise.agent.config.privacy import Privacy
 from armwise.agent.config.sections import CorpusSpec, Http, Key, Limits, RetrievalCacheSpec, SourceSpec
-from armwise.agent.config.warm_start import KEPT_FLOOR
-from armwise.agent.policies import build_policy, require_action_features
+from armwise.agent.policies import Exploration, build_policy, require_action_features
 from armwise.agent.spec import lines
 from armwise.agent.telemetry import TelemetrySpec
 from armwise.arms.base import checked_name
@@ -179,9 +178,10 @@ class AppConfig(PointFields):
             )
         if self.tap is not None:
             self.tap.check(names)
-        if self.floor * len(names) > 1:
+        if self.floor is not None and len(names) > 1 and self.floor * len(names) >= 1:
             raise ValueError(
-                f"floor {self.floor} is too large for {len(names)} arms: at most {1 / len(names):.4g}"
+                f"floor {self.floor} is too large for {len(names)} arms and leaves the policy nothing: below "
+                f"{1 / len(names):.4g}, or `exploration`, a share that all arms have together"
             )
         return self
 
@@ -330,9 +330,9 @@ class AppConfig(PointFields):
         return self.warm_start is not None and self.warm_start.canary == "auto"
 
     @property
-    def least_floor(self) -> float:
-        """Least probability of an eligible arm, reduced by automatic canaries if they are on."""
-        return self.floor * (KEPT_FLOOR if self.automatic_canaries else 1.0)
+    def explores(self) -> Exploration:
+        """What every eligible arm gets of the draws."""
+        return Exploration(self.exploration, self.floor)
 
     @property
     def judging_gate(self) -> GateSpec:

@@ -64,7 +64,20 @@ class PointFields(BaseModel):
         default=None,
         description="A trained router, whose score of an arm is a feature of that arm; null for none.",
     )
-    floor: Number = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible arm.")
+    exploration: Number = Field(
+        default=0.03,
+        gt=0,
+        lt=1,
+        description="Share of the draws that all eligible arms have alike, whatever the policy prefers: the "
+        "least that an estimate or a change can count on.",
+    )
+    floor: Number | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Least probability of every eligible arm, in the place of `exploration`; "
+        "null: `exploration` over the number of eligible arms.",
+    )
     reward: RewardRule = RewardRule()
     budget: Budget | None = Field(
         default=None,

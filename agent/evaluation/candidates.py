@@ -269,9 +269,9 @@ def note_label(taught: dict[str, float], label: Decision) -> None:
     taught[question] = max(label.decided_at, taught.get(question, -math.inf))
 
 
-def _choose_floor(decision: Decision, floor: float) -> float:
+def _choose_floor(decision: Decision, explores: sampling.Exploration, n_arms: int) -> float:
     """Return the floor of a candidate: at least the logged floor, which an alarm may have raised."""
-    return max(floor, decision.floor or 0.0)
+    return max(explores.among(n_arms), sampling.lowered(decision.floor or 0.0, n_arms))
 
 
 @dataclass(eq=False)
@@ -300,7 +300,7 @@ class LearnedTarget:
     about: str
     arms: frozenset[str]
     policy: Policy
-    floor: float
+    explores: sampling.Exploration
     after: int = 0
     reason: str = ""
     frozen: bool = False
@@ -338,7 +338,7 @@ class LearnedTarget:
             penalty = [logged[arm] for arm in arms if arm in logged]
         else:
             penalty = [self.pacer.price * cost for cost in self.pacer.costs(arms)]
-        floor = (decision.floor or 0.0) if self.canary else _choose_floor(decision, self.floor)
+        floor = (decision.floor or 0.0) if self.canary else _choose_floor(decision, self.explores, len(arms))
         if self.canary:
             self.largest_share = max(self.largest_share, decision.share)
         p = served_distribution(self.policy, decision.context, arms, floor, penalty)
@@ -445,7 +445,7 @@ class RouterTarget:
                 "policy:{kind: routed, params: {epsilon: 0}} goes by them"
             )
         self._stored, self._known = stored, trained.about.arms
-        self._floor = config.floor
+        self._explores = config.explores
         self._scores: dict[str, dataset.Floats] = {}
         self.arms = frozenset(arms) & frozenset(self._known)
         self.about = f"The best arm by the scores of the {trained.about.kind} router in {folder}."
@@ -464,9 +464,7 @@ class RouterTarget:
         scores = self._scores[decision.context.question][[self._known.index(arm) for arm in arms]]
         if np.isnan(scores).any():
             raise LeftOutError("the router was trained on the question")
-        return sampling.mix_floor(
-            sampling.greedy(scores), sampling.lowered(_choose_floor(decision, self._floor), len(arms))
-        )
+        return sampling.mix_floor(sampling.greedy(scores), _choose_floor(decision, self._explores, len(arms)))
 
     def learn(self, example: Example, reward: float | None) -> None:
         """Do nothing."""
@@ -578,7 +576,7 @@ def _progressive(what: str, recipe: Recipe, setting: CandidateService) -> Learne
             f"{what}, learned from the log as it is replayed: asked about each decision, then taught.",
             frozenset(setting.arms),
             policy,
-            setting.config.floor,
+            setting.config.explores,
             start.after,
             "before its training log begins" if start.after else "",
             taught=_taught(labels),
@@ -654,7 +652,7 @@ def _version(named: CandidateName, setting: CandidateService) -> LearnedTarget:
         + (", where it took part as a canary." if named.kind is CandidateKind.CANARY else "."),
         frozenset(setting.arms),
         policy,
-        setting.config.floor,
+        setting.config.explores,
         version.examples_seq,
         f"learned by version {version.version}",
         frozen=True,

@@ -892,7 +892,7 @@ def evaluate_log(
         made_at=time.time(),
         armwise=version("armwise"),
         reward=rule.model_dump(mode="json"),
-        floor=config.floor,
+        floor=config.explores.among(len(config.actions)),
         rows=int(final.sum()),
         questions=log.n_questions,
         first_at=float(log.at.min()),

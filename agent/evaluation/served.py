@@ -21,7 +21,7 @@ from math import ceil, inf, sqrt
 import numpy as np
 from typing_extensions import override
 
-from armwise.agent.config import AppConfig
+from armwise.agent.config import KEPT_FLOOR, AppConfig
 from armwise.agent.policies import FORM, select_kinds
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.drift import Alarm, newest_alarms
@@ -45,7 +45,9 @@ Estimate = tuple[float, Interval] | None
 
 def least_floor(store: Store, config: AppConfig) -> float:
     """Return the least probability of an eligible arm in the log of a configuration."""
-    return config.least_floor if promotions.had_automatic_canary(store) else config.floor
+    n_arms = max(1, len(config.actions), *(len(live.arms) for live in arm_sets.history(store)))
+    kept = KEPT_FLOOR if promotions.had_automatic_canary(store) else 1.0
+    return kept * config.explores.among(n_arms)
 
 
 @dataclass(frozen=True, slots=True)

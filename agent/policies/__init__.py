@@ -28,7 +28,7 @@ from .linear import LinearThompson, LinUCB
 from .neural import NeuralGreedy
 from .restarting import Restarting
 from .router import Routed, softmax
-from .sampling import choose, greedy, served_distribution
+from .sampling import Exploration, choose, greedy, served_distribution
 from .serialization import difference, pack, seal, unpack, unseal
 from .shadow import Agreement, ShadowPolicy, agreement
 from .vowpal import VowpalWabbit
@@ -40,6 +40,7 @@ __all__ = [
     "Agreement",
     "EmbeddingSpec",
     "EpsilonGreedy",
+    "Exploration",
     "FeatureError",
     "FeatureSpec",
     "Fixed",

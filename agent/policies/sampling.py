@@ -3,6 +3,7 @@
 import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
@@ -62,16 +63,22 @@ def mix_floor(probabilities: NDArray[np.float64], floor: float) -> NDArray[np.fl
     return (1.0 - floor * n) * probabilities + floor
 
 
-CELLS, SPAN = 256, 5.0
-"""Cells in which the largest of normal variables is looked for, and standard deviations that they reach."""
+SPAN = 5.0
+"""Standard deviations that normal variables reach."""
+
+GRID, OWN = np.linspace(0.0, 1.0, 97), np.array([-3.5, -2.2, -1.3, -0.6, 0.0, 0.6, 1.3, 2.2, 3.5])
+"""Nodes in the range of the largest variable, and those of a variable narrower than `NARROW` of them."""
+
+NARROW = 4.0
 
 
 def best_probabilities(mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return with which probability each of independent normal variables is the largest, shape (n,).
 
-    The integral of the density of one times the distribution functions of all others, as a sum over cells:
-    a function of its arguments alone, which changes as little as they do, where the largest mean jumps.
-    Where no variable varies, the largest ones share it.
+    A function of its arguments alone, which changes as little as they do, where the largest mean jumps. The
+    logarithms of the distribution functions are taken to be linear between nodes: each variable then has a
+    share in the increase of their product that is its share in the increase of their sum. The error is below
+    0.005, and mostly below 0.0005. Where no variable varies, the largest ones share it.
 
     Args:
         mean: Means, shape (n,).
@@ -80,22 +87,46 @@ def best_probabilities(mean: NDArray[np.float64], deviation: NDArray[np.float64]
     >>> best_probabilities(np.array([0.5, 0.5, 0.0]), np.array([0.1, 0.1, 0.1])).round(3).tolist()
     [0.5, 0.5, 0.0]
     >>> best_probabilities(np.array([0.6, 0.5]), np.array([0.1, 0.0])).round(2).tolist()
-    [0.85, 0.15]
+    [0.84, 0.16]
     """
     if not deviation.any():
         return greedy(mean)
-    from scipy.special import log_ndtr, ndtr  # a host that never decides does without
+    from scipy.special import ndtr  # a host that never decides does without
 
-    low, high = float((mean - SPAN * deviation).max()), float((mean + SPAN * deviation).max())
-    edges = np.linspace(low, high, CELLS + 1)
-    middles = (edges[1:] + edges[:-1]) / 2.0
-    scale = np.maximum(deviation, (high - low) * 1e-6)[:, None]
-    below = ndtr((edges - mean[:, None]) / scale)
-    mass = np.diff(below, axis=1, prepend=0.0)  # what is below the first cell is of none that is the largest
-    reached = log_ndtr((np.concatenate([[low], middles]) - mean[:, None]) / scale)
-    others = np.exp(reached.sum(axis=0) - reached)
-    p = (mass * others).sum(axis=1)
+    scale = np.maximum(deviation, TIE * max(1.0, float(np.abs(mean).max())))
+    low, high = float((mean - SPAN * scale).max()), float((mean + SPAN * scale).max())
+    nodes = low + (high - low) * GRID
+    narrow = (scale < NARROW * (nodes[1] - low)) & (mean + SPAN * scale > low)
+    if narrow.any():
+        own = (mean[narrow] + OWN[:, None] * scale[narrow]).ravel()
+        nodes = np.sort(np.concatenate([nodes, own[own > low]]))
+    below = np.log(np.maximum(ndtr((nodes - mean[:, None]) / scale[:, None]), 1e-300))
+    total = below.sum(axis=0)
+    product, increase = np.exp(total), np.diff(total)
+    flat = increase < TIE  # where nothing increases, the ratio is the product itself
+    slope = np.where(flat, product[1:], np.diff(product) / np.where(flat, 1.0, increase))
+    p = np.diff(below, axis=1) @ slope
     return np.asarray(p / p.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """What every eligible arm gets of the draws, whatever the policy prefers.
+
+    Attributes:
+        share: Share of the draws that all eligible arms have together, in (0, 1).
+        floor: Least probability of each instead, in (0, 1); None: the share over the number of arms.
+
+    >>> Exploration(0.03).among(3), Exploration(0.03, 0.02).among(3), Exploration(0.03, 0.02).among(100)
+    (0.01, 0.02, 0.01)
+    """
+
+    share: float
+    floor: float | None = None
+
+    def among(self, n_arms: int) -> float:
+        """Return the least probability of each of so many eligible arms, at most 1 / n_arms."""
+        return self.share / n_arms if self.floor is None else lowered(self.floor, n_arms)
 
 
 TEMPERATURE = 0.1

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from armwise.agent.access import Keyring, Quota
 from armwise.agent.config import DEFAULT_POINT, AppConfig
-from armwise.agent.policies import describe
+from armwise.agent.policies import Exploration, describe
 from armwise.agent.serving.arms import ArmRegistry, Arms, LoggedArms, arm_infos
 from armwise.agent.serving.observe import Observer
 from armwise.agent.serving.router_scores import Scorers
@@ -242,7 +242,7 @@ class DecisionPoint:
         self.versions = Versions(store, config, self._scorers)
         self.decider = Decider(
             serving=Serving(self.versions.empty, 0, scorer=self._scorers.configured),
-            floor=config.floor,
+            explores=config.explores,
             salt=store.draw_secret.salt(config.salt),
             wait_s=config.reward.wait_s,
             clock=service.clock,
@@ -412,7 +412,7 @@ class DecisionPoint:
                 logged = replace(logged, newer=None)  # the arms of a version that cannot be served here
             await self.arms.follow(logged)
             self._switch()
-            await self._set_floor()
+            await self._raise_exploration()
 
     def _read(self) -> tuple[ReplicaState, LoggedArms, Price | None]:
         # The arms first, so that a promotion that brought them is read as well.
@@ -430,16 +430,16 @@ class DecisionPoint:
         versions.served = served
         self.decider.serving = Serving(served.policy, served.version.version, canaries, served.scorer)
 
-    async def _set_floor(self) -> None:
-        """Raise the floor for a while after an alarm."""
-        floor, drift, join = self.config.floor, self.config.drift, self.config.reward.join
+    async def _raise_exploration(self) -> None:
+        """Raise exploration for a while after an alarm."""
+        raised, drift, join = None, self.config.drift, self.config.reward.join
         if drift is not None:
             alarms = await asyncio.to_thread(read_alarms, self.store, join, self.versions.active)
             self.versions.alarms, until = alarms, alarms.raised_until(drift)
             self.decider.alarm_at = None if alarms.newest is None else alarms.newest.at
             if until is not None and self.service.clock() < until:
-                floor = max(floor, drift.floor)
-        self.decider.floor = floor
+                raised = Exploration(drift.exploration, drift.floor)
+        self.decider.raised = raised
 
     async def replace_arms(self, arms: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the live arms here, and in every replica at its next refresh; see `ArmRegistry`."""

@@ -13,7 +13,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.agent.policies import FeatureSpec, Policy, choose, describe, sampling, served_distribution
+from armwise.agent.policies import (
+    Exploration,
+    FeatureSpec,
+    Policy,
+    choose,
+    describe,
+    sampling,
+    served_distribution,
+)
 from armwise.agent.turn.ask import Ask, ObservedDecision
 from armwise.agent.turn.eligibility import ArmInfo, NoEligibleArmError, OverloadedError
 from armwise.agent.turn.health import NO_MODELS, ArmHealth
@@ -198,7 +206,7 @@ class Decider:
     Attributes:
         serving: The policy that decides now, with its router; replaced when a version is published. A turn
             uses the value that it began with.
-        floor: Least probability of every eligible arm.
+        explores: What every eligible arm gets of the draws.
         salt: Secret that enters the hash of the draw.
         wait_s: Seconds after a decision in which feedback counts.
         clock: Seconds since the epoch.
@@ -208,10 +216,11 @@ class Decider:
         share: Weight of the policy beside the caller's own decider, in [0, 1].
         keeping: How long a conversation keeps its arm; None: every turn draws.
         alarm_at: When drift was last detected, seconds since the epoch; arms drawn before it are not kept.
+        raised: What every eligible arm gets for a while after an alarm; None: no more than otherwise.
     """
 
     serving: Serving
-    floor: float
+    explores: Exploration
     salt: str = field(repr=False)
     wait_s: float
     clock: Callable[[], float] = time.time
@@ -221,6 +230,12 @@ class Decider:
     share: float = 1.0
     keeping: Keeping | None = None
     alarm_at: float | None = None
+    raised: Exploration | None = None
+
+    def floor(self, n_arms: int) -> float:
+        """Return the least probability of each of so many eligible arms; an alarm raises it for a while."""
+        least = self.explores.among(n_arms)
+        return least if self.raised is None else max(least, self.raised.among(n_arms))
 
     def keeps(self, ask: Ask) -> bool:
         """Return whether a request may use the arm of its conversation, and keep a new draw for it.
@@ -434,7 +449,7 @@ class Decider:
         policy = serving.policy
         if ask.forced is not None:
             return Lottery(np.ones(1), Mode.FORCED, policy.kind, 0.0)
-        mode, floor = Mode.EXPLORE if ask.explore else Mode.GREEDY, sampling.lowered(self.floor, len(names))
+        mode, floor = Mode.EXPLORE if ask.explore else Mode.GREEDY, self.floor(len(names))
         if ask.incumbent is not None and self.share < 1.0:
             incumbent, rest = self._incumbent(ask.incumbent, names), 1.0 - self.share
             p = served_distribution(policy, context, names, floor, penalty)
@@ -487,7 +502,7 @@ class Decider:
             PolicyError: The policy returned no distribution.
         """
         arms = observed.arms
-        floor = sampling.lowered(self.floor, len(arms))
+        floor = self.floor(len(arms))
         price, costs, penalty = self._priced(arms)
         shadow = served_distribution(serving.policy, context, arms, floor, penalty)
         return Decision(

@@ -94,11 +94,20 @@ class DriftSpec(BaseModel):
     )
     adwin: Adwin = Adwin()
     page_hinkley: PageHinkley = PageHinkley()
-    floor: Number = Field(
-        default=0.05, gt=0, lt=1, description="Least probability of every eligible arm after an alarm."
+    exploration: Number = Field(
+        default=0.15,
+        gt=0,
+        lt=1,
+        description="Share of the draws that all eligible arms have alike after an alarm.",
+    )
+    floor: Number | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Least probability of every eligible arm after an alarm, in the place of `exploration`.",
     )
     raised_for: str = Field(
-        default="PT1H", description="ISO 8601 duration for which an alarm raises the floor."
+        default="PT1H", description="ISO 8601 duration for which an alarm raises exploration."
     )
 
     @model_validator(mode="after")
@@ -109,7 +118,7 @@ class DriftSpec(BaseModel):
 
     @property
     def raised_s(self) -> float:
-        """Seconds for which an alarm raises the floor."""
+        """Seconds for which an alarm raises exploration."""
         return read_seconds(self.raised_for, "raised_for", "PT1H")
 
     def build(self) -> "DriftDetector":

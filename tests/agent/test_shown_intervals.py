@@ -98,7 +98,7 @@ class Logged:
 
 def of_the_console(log: Logged) -> Iterator[Figure]:
     """The overview with its charts, and what arms are worth by kind of question."""
-    rule, floor = log.config.reward, log.config.floor
+    rule, floor = log.config.reward, log.config.explores.among(len(log.config.actions))
     while rollups.advance(log.store, rule).left:
         pass
     rows = rollups.read(log.store, 0, 3600, 60)

@@ -284,7 +284,10 @@ def test_every_draw_of_every_replica_can_be_recomputed_from_its_version(
         policy = build_policy(config.policy, list(config.arms)).load(state)
         for decision in decisions:
             if decision.version == version:
-                p = sampling.mix_floor(policy.probabilities(decision.context, decision.arms), config.floor)
+                p = sampling.mix_floor(
+                    policy.probabilities(decision.context, decision.arms),
+                    config.explores.among(len(decision.arms)),
+                )
                 assert np.array(decision.probabilities) == pytest.approx(p, abs=1e-9)
 
 

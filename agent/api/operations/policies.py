@@ -168,14 +168,14 @@ async def policy(point: RequestPoint, agreement: Agreement) -> StdlibJson[Policy
     compared, judged = await agreement.of(point), await asyncio.to_thread(_judge, point)
     feedback = await asyncio.to_thread(_feedback, point)
     beyond = await asyncio.to_thread(damage.newest, point.store)
-    config, floor = point.config, point.decider.floor
+    config, n_arms = point.config, len(point.config.actions)
     router_info = None if point.versions.scorer is None else point.versions.scorer.about
     configured = config.policy.model_dump(mode="json")
     pin, promotion = active.pin, active.promotion
     reply = construct(
         Policy,
         **{name: (version.policy if version else configured)[name] for name in ("kind", "params")},
-        floor=config.floor,
+        floor=config.explores.among(n_arms),
         **(_NO_VERSION if version is None else _summary(version)),
         applied_seq=lag.applied_seq,
         log_seq=lag.log_seq,
@@ -224,7 +224,12 @@ async def policy(point: RequestPoint, agreement: Agreement) -> StdlibJson[Policy
         feedback=feedback,
         drift=None
         if config.drift is None
-        else _drift(config.drift, point.versions.alarms, floor, raised=floor > config.floor),
+        else _drift(
+            config.drift,
+            point.versions.alarms,
+            point.decider.floor(n_arms),
+            raised=point.decider.raised is not None,
+        ),
         reward=config.reward,
         router=None
         if router_info is None

@@ -26,6 +26,7 @@ from typing import Any
 from armwise.agent.config import KEPT_FLOOR, AppConfig
 from armwise.agent.evaluation import EvaluationRequest, judged_as, verdict_on
 from armwise.agent.learning import Recipe, digest_configuration
+from armwise.agent.policies import Exploration
 from armwise.feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
 from armwise.feedback.log import Store
 from armwise.feedback.ope import Verdict
@@ -42,7 +43,7 @@ from armwise.feedback.training_log import read_position
 logger = logging.getLogger(__name__)
 
 LEAST_SHARE = 0.02
-"""Smallest initial share of a canary, for a floor that is low or 0."""
+"""Smallest initial share of a canary, where little is explored."""
 
 FUTILE_GAIN = 0.01
 """Gain, as a share of the range of rewards, below which a canary is ended once its upper bound shows it."""
@@ -63,17 +64,18 @@ READ_S = 1.0
 """Seconds between two reads of the log."""
 
 
-def first_share(floor: float, n_arms: int) -> float:
-    """Return the share with which a canary begins: the part of the floor's exploration that it replaces.
+def first_share(explores: Exploration, n_arms: int) -> float:
+    """Return the share with which a canary begins: the part of the exploration that it replaces.
 
     Args:
-        floor: Least probability of an arm, in [0, 1 / n_arms].
+        explores: What every eligible arm gets of the draws.
         n_arms: Number of live arms.
 
-    >>> round(first_share(0.02, 4), 3), first_share(0.0, 4)
+    >>> round(first_share(Exploration(0.08), 4), 3), first_share(Exploration(0.01), 4)
     (0.06, 0.02)
     """
-    return min(promotions.LARGEST_SHARE, max(LEAST_SHARE, (1.0 - KEPT_FLOOR) * floor * n_arms))
+    replaced = (1.0 - KEPT_FLOOR) * explores.among(n_arms) * n_arms
+    return min(promotions.LARGEST_SHARE, max(LEAST_SHARE, replaced))
 
 
 def grown_share(first: float, low: float, width: float) -> float:
@@ -232,7 +234,7 @@ class AutomaticCanaries:
         waited = examples - begun
         self._looks[canary.version] = begun, examples + max(FIRST_LOOK, round((LOOK_FACTOR - 1.0) * waited))
         arms = arm_sets.at_start(self._store, self._config.arm_documents)
-        first = first_share(self._config.floor, len(arm_sets.actions(arms)))
+        first = first_share(self._config.explores, len(arm_sets.actions(arms)))
         low, high = self._config.reward.reward_range
         step = next_step(verdict, canary.share, first, high - low, waited)
         self._act(canary, step, active, verdict["evaluation"])

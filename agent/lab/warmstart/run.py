@@ -487,7 +487,7 @@ class _Steps:
         return registry_runs.RunState.HELD
 
     def _first_share(self) -> float:
-        return first_share(self.now.config.floor, len(self.now.config.actions))
+        return first_share(self.now.config.explores, len(self.now.config.actions))
 
     def _begin_canary(self, version: Version, verdict: dict[str, Any] | None) -> bool:
         """Begin a canary if a candidate is held only for lack of evidence; return whether it began."""

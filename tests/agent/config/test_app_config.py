@@ -104,7 +104,12 @@ def test_a_key_like_no_other_lists_those_that_are_known() -> None:
         ("features/embedding", {"backbone": "tny"}, "features.embedding.backbone 'tny' is not declared"),
         ("features/similarity", {"backbone": "tny"}, "features.similarity.backbone 'tny' is not declared"),
         ("features/embedding", {}, "key 'features.embedding.backbone' is missing"),
-        ("floor", 0.5, "floor 0.5 is too large for 3 arms: at most 0.3333"),
+        (
+            "floor",
+            0.5,
+            "floor 0.5 is too large for 3 arms and leaves the policy nothing: below 0.3333, or "
+            "`exploration`, a share that all arms have together",
+        ),
         ("floor", 0, "floor: Input should be greater than 0, got 0"),
         ("floor", "x", "floor: Input should be a valid number, unable to parse string as a number, got 'x'"),
         ("limits", 3, "limits: Input should be a valid dictionary"),

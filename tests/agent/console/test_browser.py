@@ -18,7 +18,7 @@ from armwise.agent.console.page import CONSOLE, PAGES
 from armwise.agent.console.period import read_period
 from armwise.agent.console.period_report import write_page
 from armwise.agent.learning import Recipe, publish_candidate
-from armwise.agent.policies import PolicySpec
+from armwise.agent.policies import Exploration, PolicySpec
 from armwise.arms.llm import base
 from armwise.feedback.log import Store
 from armwise.feedback.registry import arm_sets
@@ -294,7 +294,7 @@ def test_the_page_of_a_period_has_no_errors_and_no_serious_barrier(
     )
     store = Store(f"sqlite:///{tmp_path / 'log.db'}")
     fill(store, world, 400, seed=1)
-    config: Any = SimpleNamespace(reward=RULE, floor=FLOOR, least_floor=FLOOR)
+    config: Any = SimpleNamespace(reward=RULE, explores=Exploration(0.1, FLOOR), actions=())
     made = read_period(store, config, BEGIN, BEGIN + 1e6, lambda *_: None)
     store.close()
     file = tmp_path / "week.html"

@@ -22,6 +22,7 @@ from fastapi.routing import APIRoute
 from armwise.agent.console import decisions, explanation, operating, overview, policies
 from armwise.agent.console.page import CONSOLE, PAGES, pages
 from armwise.agent.console.routes import ROUTES
+from armwise.agent.evaluation import least_floor
 from armwise.agent.learning.restore import restore_policy
 from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
 from armwise.arms.base import ArmError, Passage
@@ -429,16 +430,16 @@ async def test_drawing_at_random_and_each_arm_alone_are_the_estimates_of_the_eva
     rows = rollups.read(store, window.since, window.until, window.step)
     targets = {"random": np.full((len(reward), len(arms)), 1 / len(arms))}
     targets |= {arm: np.tile(np.eye(len(arms))[i], (len(reward), 1)) for i, arm in enumerate(arms)}
-    by_arm = overview.by_arm(rows, rule, linear.config.floor)
+    by_arm = overview.by_arm(rows, rule, least_floor(linear.point.store, linear.config))
     assert by_arm.keys() == {arms[i] for i in drawn}
     assert len(by_arm) > 1
     for name in ("random", *by_arm):
         target = targets[name]
         terms = ESTIMATORS["snips"](Sample(propensity, drawn, reward, target))
-        random = overview.at_random(rows, rule, linear.config.floor)
+        random = overview.at_random(rows, rule, least_floor(linear.point.store, linear.config))
         found = random if name == "random" else by_arm[name]["alone"]
         assert found is not None
-        reach = target.max() / linear.config.floor
+        reach = target.max() / least_floor(linear.point.store, linear.config)
         expected = np.clip(
             intervals.normal(intervals.hedged(terms, reach, *rule.reward_range)), *rule.reward_range
         )

@@ -28,6 +28,7 @@ from armwise.agent.console.period_report import (
 )
 from armwise.agent.evaluation import ServedComparison
 from armwise.agent.evaluation.served import Alternative
+from armwise.agent.policies import Exploration
 from armwise.feedback.events import (
     INCUMBENT,
     OBSERVED,
@@ -54,7 +55,7 @@ WORLD = World(
     masked=0.1,
 )
 
-CONFIG: Any = SimpleNamespace(reward=RULE, floor=FLOOR, least_floor=FLOOR / 4)
+CONFIG: Any = SimpleNamespace(reward=RULE, explores=Exploration(0.1, FLOOR), actions=())
 
 RUNS = 40
 

@@ -54,7 +54,7 @@ async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_o
     assert "paid<b> 9" in shown
     assert "<b>" not in (await seen(service, "/arms?by=tier")).replace("<body", "")
     arms = [*service.config.actions]
-    kinds = worth.grouped(rows, "tier", rule.reward_range, service.config.floor)
+    kinds = worth.grouped(rows, "tier", rule.reward_range, service.config.explores.among(3))
     assert len(kinds) == 2
     for kind in kinds:
         examples = [
@@ -70,7 +70,7 @@ async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_o
             target = np.tile(np.eye(len(arms))[arms.index(arm)], (9, 1))
             terms = ESTIMATORS["snips"](Sample(propensity, drawn, reward, target))
             assert found is not None
-            hedged = intervals.hedged(terms, 1 / service.config.floor, *rule.reward_range)
+            hedged = intervals.hedged(terms, 1 / service.config.explores.among(3), *rule.reward_range)
             expected = np.clip(intervals.normal(hedged), *rule.reward_range)
             assert np.allclose((found[0], *found[1]), (terms.value, *expected))
             assert kind.drawn[arm] == (drawn == arms.index(arm)).sum()

@@ -10,7 +10,7 @@ import pytest
 
 from armwise.agent.config import parse
 from armwise.agent.evaluation.candidates import LearnedTarget
-from armwise.agent.policies import build_policy, served_distribution
+from armwise.agent.policies import Exploration, build_policy, served_distribution
 from armwise.feedback.budget import Budget, Pacer
 from armwise.feedback.events import Decision, Example
 from armwise.feedback.log import Store
@@ -44,7 +44,9 @@ def test_by_default_a_candidate_has_the_price_that_the_decision_was_made_with() 
     policy, context = build_policy(parse(CONFIG).policy, ARMS), turn(0, "none")[0].context
     p, priced = (0.2, 0.3, 0.5), {"price": 0.1, "costs": (0.0, 1.0, 4.0), "floor": 0.01}
     made = Decision("d-1", context, ARMS, p, "none", "vowpal", 1, **priced)  # type: ignore[arg-type]
-    found = LearnedTarget("", frozenset(ARMS), policy, 0.01).probabilities(made, ["none", "dense"])
+    found = LearnedTarget("", frozenset(ARMS), policy, Exploration(0.1, 0.01)).probabilities(
+        made, ["none", "dense"]
+    )
     expected = served_distribution(policy, context, ["none", "dense"], 0.01, (0.0, 0.4))
     assert found.tolist() == expected.tolist()
     assert found[0] > 0.9
@@ -52,7 +54,9 @@ def test_by_default_a_candidate_has_the_price_that_the_decision_was_made_with() 
 
 def test_a_candidate_pays_what_its_own_distribution_would() -> None:
     pacer = Pacer(Budget(steps_per_request=1.0))
-    one = LearnedTarget("", frozenset(ARMS), build_policy(parse(CONFIG).policy, ARMS), 0.01, pacer=pacer)
+    one = LearnedTarget(
+        "", frozenset(ARMS), build_policy(parse(CONFIG).policy, ARMS), Exploration(0.03), pacer=pacer
+    )
     for number in range(300):
         decision, execution, _ = turn(number, ARMS[number % 3])
         one.probabilities(decision, ARMS)
@@ -65,7 +69,9 @@ def test_a_candidate_pays_what_its_own_distribution_would() -> None:
 def test_a_turn_of_a_conversation_is_a_request_of_its_budget() -> None:
     pacers = [Pacer(Budget(steps_per_request=1.0)) for _ in "ab"]
     for turns, pacer in zip((1, 3), pacers, strict=True):
-        one = LearnedTarget("", frozenset(ARMS), build_policy(parse(CONFIG).policy, ARMS), 0.01, pacer=pacer)
+        one = LearnedTarget(
+            "", frozenset(ARMS), build_policy(parse(CONFIG).policy, ARMS), Exploration(0.03), pacer=pacer
+        )
         for number in range(30):
             decision, execution, _ = turn(number, ARMS[number % 3])
             cost = replace(execution.cost, steps=turns * execution.cost.steps)

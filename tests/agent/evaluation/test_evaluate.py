@@ -405,14 +405,19 @@ def served_by(
         for number in range(first, first + turns // 4):
             decision, *_ = turn(number, "none")
             p, other = (
-                served_distribution(one, decision.context, ARMS, config.floor) for one in (policy, canary)
+                served_distribution(one, decision.context, ARMS, config.explores.among(len(ARMS)))
+                for one in (policy, canary)
             )
             p = sampling.mixed(p, other, share)
             drawn = ARMS[choose(p, sampling.uniform_from(decision.id, config.salt, ARMS))]
             if number in tampered:
                 p = 0.9 * p + 0.1 / 3
             mine, execution, said = turn(number, drawn)
-            told = {"probabilities": tuple(p.tolist()), "policy": policy.kind, "floor": config.floor}
+            told = {
+                "probabilities": tuple(p.tolist()),
+                "policy": policy.kind,
+                "floor": config.explores.among(len(ARMS)),
+            }
             told |= {"candidate": 1, "share": share} if share else {}
             facts += [replace(mine, version=version.version, **told), execution, said]
         store.append(facts)
@@ -454,7 +459,7 @@ def with_canaries(store: Store, config: AppConfig, turns: int) -> tuple[int, int
     facts = []
     for number in range(40, 40 + turns):
         candidate, preferred = ((first, 2), (second, 0), (0, 1))[number % 3]
-        floor = config.floor / 4 if candidate else config.floor
+        floor = config.explores.among(len(ARMS)) / (4 if candidate else 1)
         live = sampling.mix_floor(np.full(3, 1 / 3), floor)
         p = sampling.mixed(live, sampling.mix_floor(np.eye(3)[preferred], floor), 0.25 if candidate else 0.0)
         drawn = ARMS[choose(p, sampling.uniform_from(f"d-{number}", config.salt, ARMS))]

@@ -764,12 +764,12 @@ async def test_the_agreement_of_an_apprentice_is_told_of_the_newest_decisions(
         told = (await shown(service))["apprentice"]
         # bm25 has 1 - 2 floors, the others a floor each; uniform, a third for each, is best at `none` first
         assert told["decisions"] == 3, "the one that was named has no shadow"
-        assert told["agreement"] == pytest.approx(1 / 3 + 2 * service.config.floor)
+        assert told["agreement"] == pytest.approx(1 / 3 + 2 * service.config.explores.among(3))
         assert told["same_best"] == 0.0
         made = (await ask(service)).json()["agent"]["decision_id"]
         record = (await service.client.get(f"/v1/decisions/{made}")).json()
         assert record["shadow"] == pytest.approx(dict.fromkeys(CONFIG["arms"], 1 / 3))
-        assert record["pmf"]["bm25"] == pytest.approx(1 - 2 * service.config.floor)
+        assert record["pmf"]["bm25"] == pytest.approx(1 - 2 * service.config.explores.among(3))
 
 
 async def test_the_agreement_is_not_computed_again_for_a_while(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armwise.agent.learning.verify import verify
-from armwise.agent.policies import LinUCB, ShadowPolicy, choose, sampling, served_distribution
+from armwise.agent.policies import Exploration, LinUCB, ShadowPolicy, choose, sampling, served_distribution
 from armwise.agent.policies.base import Fixed, Policy
 from armwise.agent.turn import Ask, Canary, Decider, NoEligibleArmError, ObservedDecision, Serving
 from armwise.feedback.budget import Price
@@ -25,7 +25,9 @@ SEEN = Context("?", {"x": 1.0})
 
 
 def decider(share: float, floor: float = 0.05, **more: Any) -> Decider:
-    return Decider(Serving(POLICY, 7), floor, SALT, 60.0, clock=lambda: 100.0, share=share, **more)
+    return Decider(
+        Serving(POLICY, 7), Exploration(0.1, floor), SALT, 60.0, clock=lambda: 100.0, share=share, **more
+    )
 
 
 def decided(
@@ -161,7 +163,9 @@ def test_the_floor_of_a_shadow_over_many_arms_is_as_large_as_it_can_be() -> None
 @pytest.mark.parametrize("learning", [POLICY, LinUCB(dims=4)])
 def test_the_shadow_of_an_apprentice_keeps_to_the_budget(learning: Policy) -> None:
     apprentice = ShadowPolicy(Fixed("a"), learning)
-    turn = Decider(Serving(apprentice, 7), 0.05, SALT, 60.0, clock=lambda: 100.0, price=PRICE)
+    turn = Decider(
+        Serving(apprentice, 7), Exploration(0.1, 0.05), SALT, 60.0, clock=lambda: 100.0, price=PRICE
+    )
     found = turn.decide(Ask("d-1", "?"), ARMS, SEEN)
     penalty = (0.5, 1.0, 0.0)
     assert found.penalty == penalty

@@ -12,6 +12,7 @@ from unittest.mock import AsyncMock
 import numpy as np
 import pytest
 
+from armwise.agent.policies import Exploration
 from armwise.agent.serving.observe import _Finished
 from armwise.agent.turn import Places
 from armwise.arms.base import Passage, Query, Retrieval
@@ -178,7 +179,7 @@ async def test_a_turn_does_not_wait_for_what_is_observed_and_the_queue_is_bounde
         async with service.point._refreshing:  # noqa: SLF001 - the last one has ended
             pass
         service.point.decider.serving = replace(service.point.decider.serving, policy=_Always(drawn))
-        service.point.decider.floor = 1e-9
+        service.point.decider.explores = Exploration(0.1, 1e-9)
         for _ in range(5):
             assert (await ask(service)).status_code == 200
         metrics = (await service.client.get("/metrics")).text

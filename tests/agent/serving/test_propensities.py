@@ -153,7 +153,7 @@ class MaskedAfterTheDraw(Decider):
         if honest.mode is not Mode.EXPLORE:
             return honest
         everything = list(names)
-        p = served_distribution(self.serving.policy, context, everything, self.floor)
+        p = served_distribution(self.serving.policy, context, everything, self.floor(len(everything)))
         drawn = everything[choose(p, sampling.uniform_from(ask.decision_id, self.salt, everything))]
         return replace(honest, drawn=drawn if drawn in honest.arms else honest.arms[0])
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from armwise.agent.policies import FeatureSpec
+from armwise.agent.policies import Exploration, FeatureSpec
 from armwise.agent.turn import ArmInfo, Ask, Decided, Decider, Finished, Keeping, Serving, TurnLoop
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.events import Cost, Decision, KeptDraw, Mode, Status
@@ -37,7 +37,7 @@ def loop(log: MemoryLog, arms: FakeArms) -> TurnLoop:
     policy = Preferring(**{"action-1": 1.0, "action-2": 3.0, "action-3": 9.0})
     return TurnLoop(
         arms={name: ArmInfo() for name in SLOTS},
-        decider=Decider(Serving(policy, 7), floor=0.1, salt="salt", wait_s=60.0),
+        decider=Decider(Serving(policy, 7), explores=Exploration(0.1, 0.1), salt="salt", wait_s=60.0),
         embed=FakeEmbedders().embed,
         search=arms.search,
         models={},

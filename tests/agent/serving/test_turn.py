@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armwise.agent.policies import FeatureError, FeatureSpec, Policy, sampling, served_distribution
+from armwise.agent.policies import (
+    Exploration,
+    FeatureError,
+    FeatureSpec,
+    Policy,
+    sampling,
+    served_distribution,
+)
 from armwise.agent.policies import features as policy_features
 from armwise.agent.policies.linear import LinUCB
 from armwise.agent.policies.router import Routed
@@ -66,8 +73,13 @@ def a_loop(
         "embed": FakeEmbedders().embed,
         "features": FeatureSpec(),
     }
-    deciding: dict[str, Any] = {"floor": 0.01, "salt": "salt", "wait_s": 60.0, "clock": lambda: 1000.0}
-    for name in ("floor", "salt", "health"):
+    deciding: dict[str, Any] = {
+        "explores": Exploration(0.03, options.pop("floor", 0.01)),
+        "salt": "salt",
+        "wait_s": 60.0,
+        "clock": lambda: 1000.0,
+    }
+    for name in ("salt", "health"):
         if name in options:
             deciding[name] = options.pop(name)
     policy = policy or Preferring(none=0, bm25=1, dense=0)

@@ -16,7 +16,7 @@ from armwise.agent.config import AppConfig
 from armwise.agent.lab.warmstart import AutomaticCanaries
 from armwise.agent.lab.warmstart.canary import CanaryAction, NextStep, first_share, grown_share, next_step
 from armwise.agent.learning import Recipe, digest_configuration, publish_candidate
-from armwise.agent.policies import PolicySpec
+from armwise.agent.policies import Exploration, PolicySpec
 from armwise.feedback.errors import QueueFullError
 from armwise.feedback.log import Store
 from armwise.feedback.registry import active_policy, arm_sets, evaluations, promotions
@@ -53,7 +53,7 @@ def test_the_largest_possible_loss_never_exceeds_that_of_the_beginning(
 @given(st.floats(0.0, 0.25), st.integers(2, 40))
 def test_floor_and_share_together_explore_as_much_as_the_floor_alone(floor: float, n_arms: int) -> None:
     floor = min(floor, 1.0 / n_arms)
-    share = first_share(floor, n_arms)
+    share = first_share(Exploration(0.03, floor), n_arms)
     assert 0.02 <= share <= 0.5
     if 0.02 < share < 0.5:
         assert share + 0.25 * floor * n_arms == pytest.approx(floor * n_arms)
@@ -273,7 +273,7 @@ def test_a_share_grows_with_the_evidence_and_the_evaluation_is_on_record(beside:
     beside.traffic(50)
     beside.look(held(0.0225, low=-0.5))  # of rewards from -1 to 1
     low, high = beside.config.reward.reward_range
-    first = first_share(beside.config.floor, len(beside.config.actions))
+    first = first_share(beside.config.explores, len(beside.config.actions))
     assert beside.shares == {version: pytest.approx(first * (high - low) / 0.5)}
     assert (beside.last.evaluation, beside.last.automatic, beside.last.forced) == (1, True, False)
     assert beside.last.reason == "canary: it loses 0.5000 a decision at most (at 97.5 %), by 400 decisions"
@@ -373,8 +373,8 @@ def test_a_share_follows_from_the_arms_that_are_live_now(beside: Beside) -> None
     arm_sets.replace(beside.store, now, arms, operator.eq)
     beside.traffic(50)
     beside.look(held(0.3, low=-2.0))
-    floor, live = beside.config.floor, len(beside.config.actions) + 3
-    assert beside.shares == {version: pytest.approx(first_share(floor, live))}
+    explores, live = beside.config.explores, len(beside.config.actions) + 3
+    assert beside.shares == {version: pytest.approx(first_share(explores, live))}
 
 
 def test_a_queue_that_is_full_is_tried_again(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:

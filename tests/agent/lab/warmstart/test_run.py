@@ -401,7 +401,7 @@ def test_a_candidate_held_for_want_of_evidence_gets_a_share_by_itself(world: Wor
     assert run.status is runs.RunState.HELD
     assert run.candidate is not None
     (canary,) = active_policy(world.store, world.ours).canaries
-    share = first_share(world.config.floor, len(world.config.actions))
+    share = first_share(world.config.explores, len(world.config.actions))
     assert canary == promotions.Promotion(
         canary.seq,
         run.candidate,

@@ -10,6 +10,7 @@ import pytest
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.hosts.arms import open_here
 from armwise.agent.learning import keep_router, score_by_searching
+from armwise.agent.policies import Exploration
 from armwise.agent.policies.router import Routed
 from armwise.agent.routers import out_of_fold, read_trained
 from armwise.agent.serving.arms import arm_infos
@@ -54,7 +55,7 @@ async def decided(config: AppConfig, store: Store, questions: list[str]) -> list
     salt = store.draw_secret.salt(config.salt)
     loop = TurnLoop(
         arms=arm_infos(config),
-        decider=Decider(serving, floor=0.1, salt=salt, wait_s=60.0),
+        decider=Decider(serving, explores=Exploration(0.1, 0.1), salt=salt, wait_s=60.0),
         embed=embedders.embed,
         search=arms.search,
         models={},
