@@ -7,7 +7,7 @@
 FOLDER holds `qa/`: what a language model answered through four arms on 4,218 real questions. A reward is F1
 less 0.02 a step. In each of the worlds of `learners_worlds.py` a policy answers 3,000 questions, in as many
 orders as there are seeds, the same for every policy; a router is fitted to 1,000 others. Ours are drawn from
-with the exploration of the service, .03 over all arms. `--rivals` is a folder of other packages
+with the exploration of the service, .02 over all arms. `--rivals` is a folder of other packages
 (`learners_rivals.py`).
 
 With `--outcomes` the policies play in calm on a table of one's own (`learners_outcomes.py`), beside ridge
@@ -54,7 +54,7 @@ Floats = NDArray[np.float64]
 
 Found = TypeVar("Found")
 
-EXPLORATION = 0.03
+EXPLORATION = 0.02
 """Share of the draws that all arms have alike, as in the default service."""
 
 ON_ROUTER = {"prior_feature": "router"}

@@ -12,6 +12,13 @@
     recovery    the best arm earns nothing for 500 questions, and is then as good as before
     empty       an arm that earns nothing is added after 500 questions
     newcomer    an arm that is better by .1 than the best is added after 500 questions
+    drift       the best arm earns what the worst one does on ever more questions, and the other way round
+    season      the best and the worst arm change their rewards every 500 questions, and back
+    scarce      as swap; a reward comes on 2 % of the questions
+    rare        a reward is 1 on one question in a hundred, more often the better the answer, and else 0
+    good        a reward is 0 on one question in twenty, less often the better the answer, and else 1
+    equal       every arm earns .5 on every question
+    many        beside the four, 196 arms that answer as one of them does on half of the questions
     price       an arm that is better by .1 than the best costs .3, after half of the questions .03
 
 Arms that are not named stay as they are in `calm`.
@@ -47,6 +54,9 @@ ASKED = 3000
 
 HALF, ADDED, RECOVERED = 1500, 500, 1500
 """When the world changes, an arm is added, an arm is well again."""
+
+SEASON, MANY = 500, 200
+"""Questions of a season, and arms where there are many."""
 
 ILL = 1000
 """When an arm falls ill."""
@@ -138,6 +148,15 @@ def asked_in(folder: Path, seed: int) -> Asked:
     return Asked(tuple(texts[row] for row in ask), reward[ask], router.scores(features_of(ask)), about)
 
 
+def _many(contexts: tuple[Context, ...], reward: Floats, rng: np.random.Generator) -> World:
+    """Return a world of 200 arms, of which the first four are the real ones."""
+    like = rng.integers(reward.shape[1], size=MANY - reward.shape[1])
+    silent = rng.random((len(reward), len(like))) < 0.5
+    every = np.column_stack([reward, np.where(silent, reward.min(), reward[:, like])])
+    arms = (*FOUR, *(f"arm-{number}" for number in range(len(like))))
+    return World(contexts, arms, every, every, (0, len(reward)), {})
+
+
 @lru_cache(maxsize=1)
 def worlds(folder: Path, seed: int) -> dict[str, World]:
     """Return every world for one order of the questions."""
@@ -187,6 +206,26 @@ def worlds(folder: Path, seed: int) -> dict[str, World]:
         "poisoned": replace(swap, told=upside_down),
         "rise": replace(calm, reward=risen, told=risen, segments=halves, watched=FOUR[worst]),
         "recovery": replace(calm, reward=ill, told=ill, segments=(0, ILL, RECOVERED, n)),
+    }
+    moved = (np.arange(n) / n)[:, None]
+    drifting, seasons = reward.copy(), reward.copy()
+    drifting[:, [best, worst]] = np.where(
+        rng.random((n, 1)) < moved, reward[:, [worst, best]], reward[:, [best, worst]]
+    )
+    odd = np.arange(n) // SEASON % 2 == 1
+    seasons[np.ix_(odd, [best, worst])] = reward[np.ix_(odd, [worst, best])]
+    thirds, scarce = (0, n // 3, 2 * n // 3, n), np.where(rng.random(n)[:, None] < 0.02, swapped, np.nan)
+    chance, luck = reward - reward.min(), rng.random(reward.shape)
+    seldom = luck < 0.01 * chance / chance.mean()
+    good = luck < 0.9 + 0.1 * chance / chance.max()
+    world_by_name |= {
+        "drift": replace(calm, reward=drifting, told=drifting, segments=thirds),
+        "season": replace(calm, reward=seasons, told=seasons, segments=tuple(range(0, n + 1, SEASON))),
+        "scarce": replace(swap, told=scarce),
+        "rare": replace(calm, contexts=contexts(None), reward=seldom * 1.0, told=seldom * 1.0),
+        "good": replace(calm, contexts=contexts(None), reward=good * 1.0, told=good * 1.0),
+        "equal": replace(calm, contexts=contexts(None), reward=0.0 * reward + 0.5, told=0.0 * reward + 0.5),
+        "many": _many(contexts(None), reward, rng),
     }
     for name, value in (("empty", np.full(n, -0.02)), ("newcomer", reward[:, best] + BETTER)):
         more = np.column_stack([reward, value])

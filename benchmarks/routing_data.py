@@ -197,7 +197,7 @@ def qa(folder: Path, encode: Encoder, further: Path | None) -> DataSet:
 
 def mba(folder: Path, encode: Encoder) -> DataSet:
     """Read the three arms; on a question without text every arm was wrong, and there is nothing to route."""
-    every = list(_table(folder / "mba_outcomes" / "outcomes.csv.gz"))
+    every = list(csv_rows(folder / "mba_outcomes" / "outcomes.csv.gz"))
     rows = [row for row in every if row["question"]]
     fit = np.array([row["split"] == "train" for row in rows])
     arms = ("none", "single", "multi")
@@ -221,7 +221,7 @@ def mba(folder: Path, encode: Encoder) -> DataSet:
 
 def routers(folder: Path, name: str, encode: Encoder, limit: int) -> DataSet:
     """Read which language model answered which question, of at most `limit` questions."""
-    every = list(_table(folder / "router_outcomes" / f"{FILES[name]}.csv.gz"))
+    every = list(csv_rows(folder / "router_outcomes" / f"{FILES[name]}.csv.gz"))
     score = {key: key.partition("|")[2] for key in every[0] if key.startswith("score|")} or {
         key: key.removeprefix("correct_") for key in every[0] if key.startswith("correct_")
     }
@@ -267,7 +267,8 @@ def _texts(outcomes: Outcomes) -> list[str]:
     return [question.text for question in outcomes.questions]
 
 
-def _table(path: Path) -> Iterator[dict[str, str]]:
+def csv_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a compressed CSV file."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
 

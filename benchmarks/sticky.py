@@ -158,7 +158,7 @@ def run(policy: Policy, most: int, seed: int, n: int, world: tuple[float, float]
     clock = count(1.0)
     decider = Decider(
         Serving(policy, 1),
-        explores=Exploration(0.03),
+        explores=Exploration(0.02),
         salt=f"benchmark-{seed}",
         wait_s=1e9,
         clock=lambda: next(clock),

@@ -65,7 +65,7 @@ class PointFields(BaseModel):
         description="A trained router, whose score of an arm is a feature of that arm; null for none.",
     )
     exploration: Number = Field(
-        default=0.03,
+        default=0.02,
         gt=0,
         lt=1,
         description="Share of the draws that all eligible arms have alike, whatever the policy prefers: the "

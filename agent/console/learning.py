@@ -8,9 +8,19 @@ from armwise.agent.api import decisions
 from armwise.agent.api.schemas import DecisionQuery
 from armwise.agent.console.charts import band, draw_chart
 from armwise.agent.console.page import COLOURS, colours
-from armwise.agent.evaluation import LearningCurve, least_floor, read_curve, shares_by_kind, summarise_served
+from armwise.agent.evaluation import (
+    LearningCurve,
+    ServedComparison,
+    least_floor,
+    read_curve,
+    shares_by_kind,
+    summarise_served,
+)
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.training_log import raters, rollups
+
+DAY = 86_400
+"""Seconds."""
 
 NEWEST = 1000
 """Number of newest explored decisions whose kinds are counted."""
@@ -38,9 +48,14 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
     marks = curve.marks if reads else ()
     whole = curve.whole
     compared = max((arm.n for arm in whole.arms), default=0)
+    now = int(point.service.clock())
+    today = rollups.read(point.store, (now - DAY) // rollups.HOUR * rollups.HOUR, now + 1, rollups.HOUR)
     counts = raters.newest_counts(point.store, config.reward.join) if reads and caller.sees_all else ()
     return {
         "sentence": summarise_served(whole),
+        "exploration": explain_exploration(
+            whole, config.explores.among(n := max(1, len(config.actions))) * n, int(today.total()["explored"])
+        ),
         "whole": whole,
         "compared": compared if compared < whole.rewarded else None,
         "marks": marks,
@@ -54,6 +69,26 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
         "arms": _in_order({arm for kind in kinds for arm in kind.shares}, colour_numbers),
         "charts": charts(curve, [mark.decision for mark in marks], colour_numbers),
     }
+
+
+def explain_exploration(whole: ServedComparison, share: float, per_day: int) -> str | None:
+    """Return what drawing all arms alike costs, in a sentence; None where it is not known or there is one arm.
+
+    Args:
+        whole: What was served beside a uniform choice.
+        share: Share of the draws that all arms have alike, in (0, 1].
+        per_day: Explored decisions of the last 24 hours.
+
+    What is served earns v = (1 - share) p + share u with the policy's choice p and a uniform one u. So the
+    share costs share (p - u) = share (v - u) / (1 - share).
+    """
+    if whole.uniform is None or share >= 1.0:
+        return None
+    cost = share * whole.uniform.lead / (1.0 - share)
+    said = f"All arms alike have {100 * share:.3g} % of the draws, for estimates and changes: "
+    if cost <= 0.0:
+        return said + "what that costs cannot be told apart from nothing so far."
+    return said + f"that costs {cost:.2g} a decision, {cost * per_day:.2g} in the last 24 hours."
 
 
 def charts(curve: LearningCurve, marks: Sequence[int], known: Mapping[str, int]) -> dict[str, str]:

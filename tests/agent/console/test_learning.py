@@ -4,6 +4,7 @@ import html
 import json
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +183,20 @@ def test_a_chart_has_a_point_a_stretch_and_gaps_where_nothing_is_known() -> None
     assert (rewards["marks"], rewards["range"]) == ([12], [0, 20])
     assert shares["x"] == [3.0, 9.0]
     assert [(one["label"], one["values"]) for one in shares["series"]] == [("a", [100, 50]), ("b", [0, 50])]
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3])
+def test_the_cost_of_exploration_is_what_the_policy_alone_would_earn_more(share: float) -> None:
+    policy, uniform, per_day = 0.8, 0.5, 1000
+    served = (1.0 - share) * policy + share * uniform
+    beside = Alternative(None, 10, uniform, (0.0, 1.0), served - uniform, -1.0, 1.0, None)
+    whole = ServedComparison(10, 10, 10, (served, (0.0, 1.0)), beside, ())
+    cost = policy - served
+    sentence = learning.explain_exploration(whole, share, per_day)
+    assert sentence is not None
+    assert f"{100 * share:.3g} % of the draws" in sentence
+    assert f"costs {cost:.2g} a decision, {cost * per_day:.2g} in the last" in sentence
+    worse = replace(whole, uniform=replace(beside, lead=-0.1))
+    assert "cannot be told apart" in str(learning.explain_exploration(worse, share, per_day))
+    assert learning.explain_exploration(replace(whole, uniform=None), share, per_day) is None
+    assert learning.explain_exploration(whole, 1.0, per_day) is None, "all draws are alike"
