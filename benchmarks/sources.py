@@ -86,7 +86,6 @@ SEVERAL: Mapping[str, Mapping[str, Any]] = {
 
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "adaptive": {"kind": "adaptive"},
-    "adaptive, half_life 5,000": {"kind": "adaptive", "params": {"half_life": 5000.0}},
     "LinUCB": {"kind": "linucb", "params": {"alpha": 0.3, "ridge": 100.0, "prior_feature": "router"}},
     "Vowpal Wabbit": {"kind": "vowpal"},
 }

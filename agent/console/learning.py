@@ -72,7 +72,7 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
 
 
 def explain_exploration(whole: ServedComparison, share: float, per_day: int) -> str | None:
-    """Return what drawing all arms alike costs, in a sentence; None where it is not known or there is one arm.
+    """Return what drawing all arms alike costs, in a sentence; None where it is unknown or there is one arm.
 
     Args:
         whole: What was served beside a uniform choice.
@@ -85,7 +85,7 @@ def explain_exploration(whole: ServedComparison, share: float, per_day: int) -> 
     if whole.uniform is None or share >= 1.0:
         return None
     cost = share * whole.uniform.lead / (1.0 - share)
-    said = f"All arms alike have {100 * share:.3g} % of the draws, for estimates and changes: "
+    said = f"All arms alike have {100 * share:.3g} % of the draws: "
     if cost <= 0.0:
         return said + "what that costs cannot be told apart from nothing so far."
     return said + f"that costs {cost:.2g} a decision, {cost * per_day:.2g} in the last 24 hours."
