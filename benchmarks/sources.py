@@ -56,7 +56,7 @@ Floats = NDArray[np.float64]
 K = 4
 """Passages of a search."""
 
-FLOOR = 0.01
+EXPLORATION = 0.02
 
 FIRST = 300
 
@@ -254,7 +254,7 @@ def play(
     draws = np.random.default_rng([seed, 1]).random(len(contexts))
     expected = np.empty(len(contexts))
     for turn, row in enumerate(order):
-        p = served_distribution(policy, contexts[row], names, FLOOR)
+        p = served_distribution(policy, contexts[row], names, EXPLORATION / len(names))
         drawn = choose(p, float(draws[turn]))
         expected[turn] = p @ recall[row]
         decision = Decision("d", contexts[row], names, tuple(p.tolist()), names[drawn], policy.kind, 1)
