@@ -99,7 +99,7 @@ def best_probabilities(mean: NDArray[np.float64], deviation: NDArray[np.float64]
     narrow = (scale < NARROW * (nodes[1] - low)) & (mean + SPAN * scale > low)
     if narrow.any():
         own = (mean[narrow] + OWN[:, None] * scale[narrow]).ravel()
-        nodes = np.sort(np.concatenate([nodes, own[own > low]]))
+        nodes = np.sort(np.concatenate([nodes, own]))
     below = np.log(np.maximum(ndtr((nodes - mean[:, None]) / scale[:, None]), 1e-300))
     total = below.sum(axis=0)
     product, increase = np.exp(total), np.diff(total)

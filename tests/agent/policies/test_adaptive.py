@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from armwise.agent.policies import PolicyError, adaptive, arm_regressions, served_distribution
 from armwise.agent.policies.adaptive import Adaptive
+from armwise.agent.policies.change_detector import ChangeDetector
 from armwise.agent.policies.encoding import hashed
 from armwise.agent.policies.sampling import best_probabilities
 from armwise.feedback.events import Context, Decision
@@ -293,9 +294,10 @@ def test_half_of_the_draws_are_for_what_exceeds_the_noticed_evidence_of_a_rise()
     rng, policy = np.random.default_rng(11), Adaptive(dims=4, run_length=None, notice=1.0)
     evidence, noticed, fee = dict.fromkeys(ARMS, 0.0), 0, np.array([0.0, 0.05, 0.0])
     noise, worth = 0.2, 20.0
-    for i in range(150):
+    highest = 0.0
+    for i in range(400):
         seen = context(rng, {"bm25": 0.3, "dense": 0.3, "rrf": 0.3})
-        arm, reward = ARMS[rng.integers(3)], float(rng.random() < (0.3 if i % 50 < 25 else 0.8))
+        arm, reward = ARMS[rng.integers(3)], float(rng.random() < (0.2 if i % 200 < 100 else 0.95))
         over = [max(0.0, evidence[name] - 1.0) * math.sqrt(noise) for name in ARMS]
         mean, width = policy.posterior(seen, ARMS)
         if len({*(mean + width + over)}) == 3:  # arms of one bound would share the draws
@@ -307,10 +309,12 @@ def test_half_of_the_draws_are_for_what_exceeds_the_noticed_evidence_of_a_rise()
             noticed += any(over)
         error = (reward - float(mean[ARMS.index(arm)])) / math.sqrt(noise)
         evidence[arm] = min(max(0.0, evidence[arm] + min(error, 3.0) - 0.25), 16.0)
+        highest = max(highest, evidence[arm])
         worth = 0.999 * worth + 1.0
         noise += ((error * math.sqrt(noise)) ** 2 - noise) / worth
         policy.learn(decision(seen, arm), reward)
-    assert 15 < noticed < 150
+    assert 15 < noticed < 400
+    assert highest == 16.0, "the most that is remembered"
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.02])
@@ -471,45 +475,50 @@ def test_within_100_rewards_of_a_restart_there_is_no_other() -> None:
     assert np.diff(at).min() > 100
 
 
-def fallen(policy: Adaptive, rng: np.random.Generator) -> list[tuple[Context, str, float]]:
+def fallen(
+    policy: Adaptive, rng: np.random.Generator, scores: dict[str, float]
+) -> list[tuple[Context, str, float]]:
     """Let an arm that earned 1 earn 0 until that is detected, and return what was learned."""
     rows = []
     for arm, reward, n in (("dense", 0.0, 60), ("bm25", 1.0, 200), ("bm25", 0.0, 60)):
         for _ in range(n):
             if not policy.restarts:
-                rows.append((embedded(rng, {}), arm, reward))
+                rows.append((embedded(rng, scores), arm, reward))
                 policy.learn(decision(rows[-1][0], arm), reward)
     return rows
 
 
-def test_after_a_restart_it_knows_the_kept_rewards_and_those_before_the_change_count_a_quarter() -> None:
+@pytest.mark.parametrize("scores", [{}, {"bm25": 0.8, "dense": 0.3}])
+def test_after_a_restart_it_knows_the_kept_rewards_and_those_before_the_change_count_a_quarter(
+    scores: dict[str, float],
+) -> None:
     policy, rng = Adaptive(dims=8, notice=None, half_life=1e12), np.random.default_rng(6)
-    rows = fallen(policy, rng)
+    rows = fallen(policy, rng, scores)
     (restart,) = policy.restarts
     assert restart.kept == 100
     assert restart.after == pytest.approx(1.0 - (len(rows) - 260) / 100)
-    seen, arms = embedded(rng, {}), ("bm25", "dense", "new")
+    seen, arms = embedded(rng, scores), ("bm25", "dense", "new")
     found = np.array(policy.posterior(seen, arms))
-    apart = []
-    for since in range(1, 20):
-        reference = Reference()
-        for row in rows:
-            reference.learn(*row)
-        reference.restart(restart.kept, since)
-        apart.append(np.abs(found - reference.posterior(seen, arms)).max())
-    assert min(apart) < 1e-9
-    assert abs(int(np.argmin(apart)) + 1 - (len(rows) - 260)) <= 2, "it dates the change"
+    reference, detector, change = Reference(), ChangeDetector(), None
+    for one, arm, reward in rows:
+        reference.learn(one, arm, reward)
+        change = detector.see(arm, reward, reference.columns(one)[1:])
+    assert change is not None
+    assert abs(change.since - (len(rows) - 260)) <= 2, "it dates the change"
+    reference.restart(restart.kept, change.since)
+    np.testing.assert_allclose(found, reference.posterior(seen, arms), atol=1e-9)
 
 
 def test_after_a_restart_a_bad_arm_of_before_is_a_new_one() -> None:
     policy, rng = Adaptive(dims=8), np.random.default_rng(6)
-    fallen(policy, rng)
+    fallen(policy, rng, {})
     mean, deviation = policy.posterior(embedded(rng, {}), ("dense", "new"))
     assert (mean[0], deviation[0]) == (mean[1], deviation[1])
 
 
 def test_half_of_what_is_known_of_an_arm_that_fell_is_forgotten_in_a_half_life() -> None:
-    policies, seen = [Adaptive(dims=0, half_life=half_life) for half_life in (100.0, 1e12)], Context("?")
+    seen = Context("?")
+    policies = [Adaptive(dims=0, half_life=half_life, newcomer=0.0) for half_life in (100.0, 1e12)]
     for policy in policies:
         rng, at = np.random.default_rng(6), 0
         while not policy.restarts:
@@ -524,9 +533,29 @@ def test_half_of_what_is_known_of_an_arm_that_fell_is_forgotten_in_a_half_life()
         deviation = policy.posterior(seen, (arm, "new"))[1]
         return float((deviation[1] / deviation[0]) ** 2 - 1.0)
 
+    def learned(policy: Adaptive) -> float:
+        """Return the sum of what its rewards are above the level, in units of the penalty."""
+        mean = policy.posterior(seen, ("bm25", "new"))[0]
+        return float((mean[0] - mean[1]) * (1.0 + known(policy, "bm25")))
+
     fading, lasting = policies
     assert known(fading, "bm25") == pytest.approx(known(lasting, "bm25") / 2.0, rel=1e-6)
+    assert learned(fading) == pytest.approx(learned(lasting) / 2.0, rel=1e-6)
     assert known(fading, "rrf") == pytest.approx(known(lasting, "rrf"), rel=1e-9), "it did not fall"
+
+
+def test_what_is_known_of_every_arm_that_fell_fades() -> None:
+    policy, rng, seen = Adaptive(dims=0, half_life=20.0), np.random.default_rng(6), Context("?")
+    for arm in ("bm25", "dense"):
+        for at in range(400):
+            policy.learn(decision(seen, arm), float(at < 200))
+            if at > 200 and policy.restarts and policy.restarts[-1].arm == arm:
+                break
+    assert [(one.arm, one.rise) for one in policy.restarts] == [("bm25", False), ("dense", False)]
+    for _ in range(500):
+        policy.learn(decision(seen, "rrf"), float(rng.random()))
+    deviation = policy.posterior(seen, ("bm25", "dense", "new"))[1]
+    np.testing.assert_allclose(deviation[:2], deviation[2], rtol=1e-3)
 
 
 @pytest.mark.slow
