@@ -39,7 +39,7 @@ from tests.agent.trained_routers import TEXTS, kept
 
 ARMS = ("none", "bm25", "dense")
 THIRDS = (1 / 3, 1 / 3, 1 / 3)
-FLOOR = 0.01
+FLOOR = 0.02 / 3
 
 
 class Examples:
