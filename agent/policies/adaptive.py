@@ -47,8 +47,8 @@ from armwise.agent.policies.sampling import best_probabilities, greedy
 from armwise.agent.policies.serialization import pack, seal, unpack, unseal
 from armwise.feedback.events import ROUTER, Context, Decision
 
-EARLY, WIDE, WIDE_SCORED = 20.0, 1.0, 0.25
-"""At the start a variance counts by `WIDE`, or less where arms have scores; half way after 20 rewards."""
+EARLY, WIDE, WIDE_SCORED = 10.0, 1.0, 0.25
+"""At the start a variance counts by `WIDE`, or less where arms have scores; half way after 10 rewards."""
 
 KNOWN = 10.0
 """Rewards of an arm after which half of a newcomer's bonus is gone."""
@@ -73,11 +73,11 @@ class Adaptive:
     """Each arm with the probability that it is the best, in a world that may change.
 
     The largest of upper bounds would jump from arm to arm: here, one of the first rewards moves the
-    distribution of other questions by some .2, and later ones by less.
+    distribution of other questions by some .1.
 
     Args:
         alpha: Share of the standard deviation of a mean that counts: 1 draws as Thompson's sampling does, and
-            0 draws the largest mean. Arms without scores begin with 1, and come half way within 20 rewards.
+            0 draws the largest mean. Arms without scores begin with 1, and come half way within 10 rewards.
         dims: Columns that the named features of the question are hashed into; 0 leaves them out.
         prior: Expected reward of arms before any is known, where no arm has a score.
         prior_feature: The feature of an arm that is its expected reward, such as the score of a router; arms

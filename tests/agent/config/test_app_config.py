@@ -110,6 +110,7 @@ def test_a_key_like_no_other_lists_those_that_are_known() -> None:
             "floor 0.5 is too large for 3 arms and leaves the policy nothing: below 0.3333, or "
             "`exploration`, a share that all arms have together",
         ),
+        ("floor", 1 / 3, "is too large for 3 arms"),
         ("floor", 0, "floor: Input should be greater than 0, got 0"),
         ("floor", "x", "floor: Input should be a valid number, unable to parse string as a number, got 'x'"),
         ("limits", 3, "limits: Input should be a valid dictionary"),
