@@ -143,7 +143,8 @@ class ArmRegressions:
         """Return the expected reward of each arm, and the variance of that, shapes (n,)."""
         common, gain = np.linalg.solve(self.gram, self.moment), self._solve(rows, x, prior)
         own = (self.target[rows] @ gain[:, :, None])[:, :, 0] @ [1.0, *-common]
-        return prior.mean_score + prior.v @ common + prior.bonus + own, self.noise[0] * (gain @ x)
+        mean = np.asarray(prior.mean_score + prior.v @ common + prior.bonus + own, dtype=np.float64)
+        return mean, self.noise[0] * (gain @ x)
 
     def weights(self, rows: Rows, prior: Prior) -> tuple[Array, Array]:
         """Return the weights in common, shape (3,), and those of each arm, shape (n, d)."""
