@@ -143,12 +143,11 @@ class ArmRegressions:
         """Return the expected reward of each arm, and the variance of that, shapes (n,)."""
         common, gain = np.linalg.solve(self.gram, self.moment), self._solve(rows, x, prior)
         own = (self.target[rows] @ gain[:, :, None])[:, :, 0] @ [1.0, *-common]
-        mean = np.asarray(prior.mean_score + prior.v @ common + prior.bonus + own, dtype=np.float64)
-        return mean, self.noise[0] * (gain @ x)
+        return prior.mean_score + prior.v @ common + prior.bonus + own, self.noise[0] * (gain @ x)
 
     def weights(self, rows: Rows, prior: Prior) -> tuple[Array, Array]:
         """Return the weights in common, shape (3,), and those of each arm, shape (n, d)."""
-        common = np.linalg.solve(self.gram, self.moment)
+        common: Array = np.linalg.solve(self.gram, self.moment).astype(np.float64, copy=False)
         left = np.einsum("k,nkd->nd", [1.0, *-common], self.target[rows])
         return common, self._solve(rows, left, prior)
 
