@@ -36,7 +36,7 @@ import learners_rivals
 import numpy as np
 import orjson
 import typer
-from learners_outcomes import entries, read_outcomes, summarise
+from learners_outcomes import Outcomes, entries, read_outcomes, summarise
 from learners_worlds import FOUR, HALF, RECOVERED, World, worlds
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -233,10 +233,12 @@ def enter(name: str, world: World, seed: int) -> Ours | Theirs:
     return Theirs(learners_rivals.RIVALS[name](world.live(0), 1 + DIMS, seed), world)
 
 
-def play_outcomes(item: tuple[int, str], path: Path, turns: int, paths: Sequence[Path]) -> dict[str, float]:
+def play_outcomes(
+    item: tuple[int, str], table: Outcomes, turns: int, paths: Sequence[Path]
+) -> dict[str, float]:
     """Let one policy answer the questions of a table in one order."""
     learners_rivals.import_from(paths)
-    (seed, name), table, ours = item, read_outcomes(path), entries()
+    (seed, name), ours = item, entries()
     entry = ours.get(name)
     world = table.world(seed, turns, plain=entry is not None and entry.plain)
     player: Ours | Theirs
@@ -487,10 +489,8 @@ def main(
     os.environ["OMP_NUM_THREADS"] = "1"  # for workers, one a core
     if outcomes is not None:
         names = _choose([*entries(), *learners_rivals.ridges(FORM_COLUMNS), *installed], only)
-        read_outcomes(outcomes)  # a table that is none is refused here
-        leads = _on_outcomes(
-            console, names, seeds, partial(play_outcomes, path=outcomes, turns=turns, paths=paths)
-        )
+        work = partial(play_outcomes, table=read_outcomes(outcomes), turns=turns, paths=paths)
+        leads = _on_outcomes(console, names, seeds, work)
         if to is not None:
             to.write_bytes(orjson.dumps(leads, option=orjson.OPT_INDENT_2))
         return
@@ -500,8 +500,8 @@ def main(
     if unknown := set(world or ()) - worlds(folder / "qa", 0).keys():
         raise typer.BadParameter(f"{', '.join(unknown)}: not among {', '.join(worlds(folder / 'qa', 0))}")
     results = Results({name: {} for name in names})
-    work = partial(task, folder=folder / "qa", paths=paths, among=world or ())
-    for (_, name), by_world in _in_parallel(console, [*product(range(seeds), names)], work):
+    play_worlds = partial(task, folder=folder / "qa", paths=paths, among=world or ())
+    for (_, name), by_world in _in_parallel(console, [*product(range(seeds), names)], play_worlds):
         results.add(name, by_world)
     for table in results.tables():
         console.print(table)

@@ -9,7 +9,6 @@ import csv
 import gzip
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,6 @@ def read_settings(path: Path) -> Mapping[str, Any]:
     return found
 
 
-@lru_cache(maxsize=1)
 def read_outcomes(path: Path) -> Outcomes:
     """Read a table, and embed its questions.
 

@@ -14,16 +14,33 @@ LIBRARIES = ("numpy", "scipy", "vowpalwabbit", "river", "xgboost-cpu", "torch")
 """Libraries whose results enter states; those that are installed are named."""
 
 
+GENERATION = 2
+"""Number of the way in which policies learn, raised where one of them learns otherwise (`learns_since`)."""
+
+_TAG = "policies "
+
+
+def generation_of(arithmetic: str | None) -> int:
+    """Return the generation of the policies that computed a version; 1 where none is named.
+
+    >>> generation_of("openblas Zen; numpy 2.4.2"), generation_of("openblas Zen; policies 2; numpy 2.4.2")
+    (1, 2)
+    """
+    parts = [part for part in (arithmetic or "").split("; ") if part.startswith(_TAG)]
+    return int(parts[0].removeprefix(_TAG)) if parts else 1
+
+
 @cache
 def arithmetic() -> str:
-    """Describe the arithmetic, such as `openblas Zen; AVX2; numpy 2.4.2, scipy 1.18.0`."""
+    """Describe the arithmetic, such as `openblas Zen; AVX2; policies 2; numpy 2.4.2, scipy 1.18.0`."""
     blas = sorted(
         (library for library in threadpool_info() if library["user_api"] == "blas"),
         key=lambda library: ("numpy" not in library["filepath"], library["filepath"]),
     )
     kernel = f"{blas[0]['internal_api']} {blas[0].get('architecture', '')}".strip() if blas else "no BLAS"
     instructions = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])[-1:] or ["baseline"]
-    return f"{kernel}; {instructions[0]}; {', '.join(filter(None, map(_installed, LIBRARIES)))}"
+    libraries = ", ".join(filter(None, map(_installed, LIBRARIES)))
+    return f"{kernel}; {instructions[0]}; {_TAG}{GENERATION}; {libraries}"
 
 
 def _installed(name: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from armwise.agent.learning.arithmetic import arithmetic
+from armwise.agent.learning.arithmetic import arithmetic, generation_of
 from armwise.agent.learning.recipe import DIGEST_CHARS, Recipe, read_spec
 from armwise.agent.policies import Policy, PolicyError, build_policy
 from armwise.feedback.errors import LogGapError
@@ -23,6 +23,10 @@ from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import learned_examples
 
 logger = logging.getLogger(__name__)
+
+
+class RefusedStateError(PolicyError):
+    """The intact state of a version is not of this release's policy, which the log would teach otherwise."""
 
 
 def restore_policy(
@@ -45,6 +49,7 @@ def restore_policy(
         relearn: Whether to relearn the policy, which may take minutes; else a lost checkpoint is an error.
 
     Raises:
+        RefusedStateError: The checkpoint is of a release whose policy learned otherwise.
         PolicyError: The specification cannot be built; or the checkpoint is lost, and the log gives another
             state although the arithmetic is the same.
         LogUnavailableError: Try again later.
@@ -54,9 +59,11 @@ def restore_policy(
     try:
         return load_checkpoint(store, empty, version)
     except PolicyError as error:
-        if not relearn:
+        if not relearn or isinstance(error, RefusedStateError):
             raise
         lost = error
+    if generation_of(version.arithmetic) < getattr(empty, "learns_since", 1):
+        raise RefusedStateError(f"{lost}, and the policy {empty.kind!r} of its release learned otherwise")
     try:
         recipe = Recipe.of(version, rule)
     except PolicyError:
@@ -89,7 +96,8 @@ def load_checkpoint(store: Store, empty: Policy, version: Version) -> Policy:
         version: The version.
 
     Raises:
-        PolicyError: The checkpoint is missing or damaged, or the policy refuses it.
+        RefusedStateError: The policy refuses it.
+        PolicyError: The checkpoint is missing or damaged.
     """
     state = versions.checkpoint(store, version.version)
     if state is None or versions.digest_state(state) != version.digest:
@@ -97,7 +105,9 @@ def load_checkpoint(store: Store, empty: Policy, version: Version) -> Policy:
     try:
         return empty.load(state)
     except PolicyError as error:
-        raise PolicyError(f"checkpoint of version {version.version} cannot be loaded: {error}") from error
+        raise RefusedStateError(
+            f"checkpoint of version {version.version} cannot be loaded: {error}"
+        ) from error
 
 
 def earlier_checkpoint(

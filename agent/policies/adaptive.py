@@ -104,6 +104,7 @@ class Adaptive:
 
     kind = "adaptive"
     resumes_exactly = True
+    learns_since = 2
     removed: ClassVar = REMOVED
 
     def __init__(

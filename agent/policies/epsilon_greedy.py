@@ -167,6 +167,7 @@ class EpsilonGreedy:
 
     kind = "epsilon_greedy"
     resumes_exactly = True
+    learns_since = 2
 
     def __init__(
         self,

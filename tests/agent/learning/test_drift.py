@@ -133,7 +133,7 @@ async def test_without_drift_in_the_configuration_an_alarm_changes_nothing(tmp_p
     async with service.running():
         at(service, NOW)
         alarm(service, NOW)
-        assert await floor_of_a_turn(service) == 0.01
+        assert await floor_of_a_turn(service) == pytest.approx(0.02 / 3)
         assert await shown(service) is None
 
 

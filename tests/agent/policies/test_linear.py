@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy import integrate, linalg, stats
 
 from armwise.agent.policies.base import PolicyError
-from armwise.agent.policies.linear import LinearThompson, LinUCB, RidgePolicy
+from armwise.agent.policies.linear import LinearThompson, LinUCB, RidgePolicy, highest
 from armwise.agent.policies.ridge import ArmRidge
-from armwise.agent.policies.sampling import best_probabilities, served_distribution
+from armwise.agent.policies.sampling import served_distribution
 from armwise.feedback.events import Context, Decision
 from tests.contracts import ARMS, contexts, history, teach
 
@@ -299,13 +299,11 @@ def test_arms_that_learn_apart_do_not_look_at_what_they_have_in_common() -> None
 def test_who_is_highest_is_what_the_integral_says(arms: list[tuple[float, float]], shift: float) -> None:
     mean = np.array([m for m, _ in arms])
     deviation = np.array([10.0**e for _, e in arms])
-    p = best_probabilities(mean, deviation)
+    p = highest(mean, deviation)
     assert p.sum() == pytest.approx(1.0, abs=1e-12)
     assert p.min() >= 0.0
-    np.testing.assert_allclose(best_probabilities(mean + shift, deviation), p, atol=1e-6)
-    np.testing.assert_allclose(
-        best_probabilities(mean[::-1], deviation[::-1])[::-1], p, rtol=1e-9, atol=1e-12
-    )
+    np.testing.assert_allclose(highest(mean + shift, deviation), p, atol=1e-6)
+    np.testing.assert_allclose(highest(mean[::-1], deviation[::-1])[::-1], p, rtol=1e-9, atol=1e-12)
 
     at = np.unique((mean + np.linspace(-8, 8, 800)[:, None] * deviation).ravel())
     below = stats.norm.cdf(at[:, None], mean, deviation)
@@ -318,7 +316,7 @@ def test_who_is_highest_is_what_the_integral_says(arms: list[tuple[float, float]
 def test_the_better_of_two_is_known_in_closed_form() -> None:
     for gap, first, second in ((0.0, 1.0, 0.01), (0.3, 0.5, 0.5), (-1.0, 0.2, 2.0)):
         expected = stats.norm.cdf(gap / np.hypot(first, second))
-        assert best_probabilities(np.array([gap, 0.0]), np.array([first, second]))[0] == pytest.approx(
+        assert highest(np.array([gap, 0.0]), np.array([first, second]))[0] == pytest.approx(
             expected, abs=0.002
         )
 
