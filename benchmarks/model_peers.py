@@ -107,7 +107,7 @@ KNNS: Mapping[str, Peer] = {f"kNN, k = {k} (RouterBench)": nearest(k) for k in N
     f"kNN, k = {k}, by distance": nearest(k, "distance") for k in NEIGHBORS
 }
 
-MLPS: Mapping[str, Peer] = {f"MLP, {passes} passes": perceptron(passes) for passes in (5, 20)}
+MLPS: Mapping[str, Peer] = {f"MLP, {passes} passes": perceptron(passes) for passes in (2, 5, 10, 20)}
 
 PEERS: Mapping[str, Peer] = {**KNNS, **MLPS}
 

@@ -251,7 +251,7 @@ def chosen_by_inner_folds(
 
 
 def less_than(data: DataSet, ours: Floats, theirs: Floats) -> str:
-    """Return the difference of the dollars at 95 %, in points of GPT-4's, and its interval by paired resamples."""
+    """Return the difference of the dollars at 95 %, in points, with an interval by paired resamples."""
 
     def differ(rows: Rows) -> float:
         one, other = (curve_of(data, scores, rows, 1).needs[-1].cost for scores in (ours, theirs))
