@@ -66,7 +66,7 @@ FAMILIES: Mapping[str, Sequence[str]] = {
 }
 """Routers of which inner folds choose one, by the name of the row."""
 
-SHOWN = {*OURS, *NEAREST, "kNN, k = 10 (RouterBench)", KNN, "kNN, k = 100 (RouterBench)"}
+SHOWN = {*OURS, *NEAREST, *(f"kNN, k = {k} (RouterBench)" for k in (10, 40, 100, 150))}
 """Routers with a row of their own, whatever inner folds choose."""
 
 RIVALS = {"routerbench": tuple(PEERS), "routellm": (KNN, *PAIRWISE), "routerdc": (KNN,)}
