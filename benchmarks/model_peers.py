@@ -1,7 +1,8 @@
 """Published routers of language models, fitted on the same questions and the same embedding as ours.
 
     kNN, MLP           RouterBench (Hu et al. 2024, arXiv:2403.12031): the mean quality of the k nearest
-                       training questions by cosine; a network of 100 hidden units for each model
+                       training questions by cosine, or weighted by nearness; a network of 100 hidden units
+                       for each model, after some passes over the training questions
     similarity         RouteLLM (Ong et al. 2024, arXiv:2406.18665): Bradley-Terry of two models, each
                        comparison weighted by 10 * 10 ** (similarity / largest similarity)
     factorization      RouteLLM: a bilinear model of the question's embedding and a vector of each model,
@@ -12,6 +13,7 @@ RouteLLM's other two, of BERT and of an 8 B language model, need their weights.
 
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,32 +25,41 @@ Peer = Callable[[Vectors, Floats, Vectors], Floats]
 """From vectors (n, dim) and quality (n, n_models) of training questions, and vectors (m, dim), to scores."""
 
 
-def nearest(k: int) -> Peer:
-    """Return RouterBench's router by nearest neighbours."""
+def nearest(k: int, weights: Literal["uniform", "distance"] = "uniform") -> Peer:
+    """Return RouterBench's router by nearest neighbours.
+
+    Args:
+        k: Number of neighbours, at least 1; of more than there are, all are taken.
+        weights: Of a neighbour: equal, or the inverse of its cosine distance.
+    """
 
     def predict(known: Vectors, quality: Floats, asked: Vectors) -> Floats:
-        from sklearn.neighbors import NearestNeighbors
+        from sklearn.neighbors import KNeighborsRegressor
 
-        index = NearestNeighbors(n_neighbors=min(k, len(known)), metric="cosine").fit(known)
-        return np.asarray(quality[index.kneighbors(asked, return_distance=False)].mean(axis=1))
+        model = KNeighborsRegressor(min(k, len(known)), weights=weights, metric="cosine", algorithm="brute")
+        return np.asarray(model.fit(known, quality).predict(asked), dtype=np.float64)
 
     return predict
 
 
-def perceptron(known: Vectors, quality: Floats, asked: Vectors) -> Floats:
-    """Predict with RouterBench's network, one for each model."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.neural_network import MLPRegressor
+def perceptron(passes: int) -> Peer:
+    """Return RouterBench's networks, one for each model, after some passes over the training questions."""
 
-    scores = np.empty((len(asked), quality.shape[1]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # theirs ends after 200 passes, too
-        for model, column in enumerate(quality.T):
-            network = MLPRegressor(
-                hidden_layer_sizes=(100,), learning_rate_init=0.001, max_iter=200, random_state=1234
-            )
-            scores[:, model] = network.fit(known, column).predict(asked)
-    return scores
+    def predict(known: Vectors, quality: Floats, asked: Vectors) -> Floats:
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.neural_network import MLPRegressor
+
+        scores = np.empty((len(asked), quality.shape[1]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # theirs ends after 200 passes, too
+            for model, column in enumerate(quality.T):
+                network = MLPRegressor(
+                    hidden_layer_sizes=(100,), learning_rate_init=0.001, max_iter=passes, random_state=1234
+                )
+                scores[:, model] = network.fit(known, column).predict(asked)
+        return scores
+
+    return predict
 
 
 def similarity(known: Vectors, quality: Floats, asked: Vectors) -> Floats:
@@ -89,12 +100,16 @@ def factorization(known: Vectors, quality: Floats, asked: Vectors) -> Floats:
     return np.column_stack([1.0 - strong, strong])
 
 
-PEERS: Mapping[str, Peer] = {
-    "kNN, k = 5 (RouterBench)": nearest(5),
-    "kNN, k = 10 (RouterBench)": nearest(10),
-    "kNN, k = 40 (RouterBench)": nearest(40),
-    "MLP (RouterBench)": perceptron,
+NEIGHBORS = (10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300)
+"""Numbers of neighbours that are tried."""
+
+KNNS: Mapping[str, Peer] = {f"kNN, k = {k} (RouterBench)": nearest(k) for k in NEIGHBORS} | {
+    f"kNN, k = {k}, by distance": nearest(k, "distance") for k in NEIGHBORS
 }
+
+MLPS: Mapping[str, Peer] = {f"MLP, {passes} passes": perceptron(passes) for passes in (2, 5, 10, 20)}
+
+PEERS: Mapping[str, Peer] = {**KNNS, **MLPS}
 
 PAIRWISE: Mapping[str, Peer] = {
     "similarity ranking (RouteLLM)": similarity,

@@ -16,7 +16,8 @@ COLOURS = {
     "trees": RED,
     "network": GREEN,
     "kNN, k = 40 (RouterBench)": BLUE,
-    "MLP (RouterBench)": PURPLE,
+    "kNN (RouterBench), tuned": ORANGE,
+    "MLP (RouterBench), tuned": PURPLE,
     "similarity ranking (RouteLLM)": ORANGE,
     "matrix factorization (RouteLLM)": PURPLE,
 }

@@ -6,7 +6,8 @@
 DATA holds `router_outcomes/`. Nothing is retrieved: an arm is a language model. Peers are fitted on the same
 training questions and the same embedding, and scored on the same held-out ones:
 
-    routerbench   eleven models with prices; five folds; AIQ, and dollars at equal quality
+    routerbench   eleven models with prices; five folds; AIQ, and dollars at equal quality. What is tuned,
+                  and which of our routers, is chosen in the training part of a fold, by AIQ of inner folds
     routellm      two models; five folds, 1,500 labels, or labels of another task; APGR and CPT
     routerdc      seven models; the published split; accuracy of each task
     online        policies that learn from the one answer that they drew, net of its cost
@@ -26,7 +27,7 @@ from typing import Annotated
 import numpy as np
 import typer
 from model_metrics import average_gap_recovered, calibrated, calls_at, gap_recovered
-from model_peers import PAIRWISE, PEERS
+from model_peers import KNNS, MLPS, PAIRWISE, PEERS
 from model_plots import draw
 from numpy.typing import NDArray
 from rich.console import Console
@@ -51,15 +52,30 @@ OURS: Mapping[str, RouterSpec] = {
     "blend": RouterSpec(kind="blend", params={"members": BLENDED}),
 }
 
+NEAREST: Mapping[str, RouterSpec] = {"knn": RouterSpec(kind="knn")}
+"""Ours, of RouterBench alone."""
+
 KNN = "kNN, k = 40 (RouterBench)"
 
-RIVALS = {"routerbench": PEERS, "routellm": (KNN, *PAIRWISE), "routerdc": (KNN,)}
+CHOSEN = "ours, chosen by inner folds"
+
+FAMILIES: Mapping[str, Sequence[str]] = {
+    CHOSEN: (*OURS, *NEAREST),
+    "kNN (RouterBench), tuned": tuple(KNNS),
+    "MLP (RouterBench), tuned": tuple(MLPS),
+}
+"""Routers of which inner folds choose one, by the name of the row."""
+
+SHOWN = {*OURS, *NEAREST, *(f"kNN, k = {k} (RouterBench)" for k in (10, 40, 100, 150))}
+"""Routers with a row of their own, whatever inner folds choose."""
+
+RIVALS = {"routerbench": tuple(PEERS), "routellm": (KNN, *PAIRWISE), "routerdc": (KNN,)}
 """Peers by data set."""
 
 LISTED = {"mixtral": 0.24, "gpt4": 24.7}
 """Dollars a million tokens; of RouteLLM, arXiv:2406.18665."""
 
-FOLDS, RESAMPLES, LABELS, ORDERS, ASKED = 5, 300, 1500, 3, 3000
+FOLDS, INNER, RESAMPLES, LABELS, ORDERS, ASKED = 5, 3, 300, 1500, 3, 3000
 
 TASKS: Mapping[str, str] = {
     "MMLU": "mmlu_test",
@@ -135,8 +151,8 @@ def scores_of(job: Fit) -> Floats:
     """Return the scores of a router on held-out questions."""
     data = HERE[job.data]
     quality = data.outcomes.scores["em"]
-    if job.router in OURS:
-        router = build_router(OURS[job.router])
+    if spec := {**OURS, **NEAREST}.get(job.router):
+        router = build_router(spec)
         router.fit(RoutingDataset(data.asked.rows(job.fit), quality[job.fit]))
         return np.asarray(router.scores(data.asked.rows(job.score)))
     peer = (PEERS | PAIRWISE)[job.router]
@@ -179,10 +195,12 @@ def splits(data: DataSet) -> Iterator[tuple[str, Rows, Rows]]:
         drawn = [np.resize(np.flatnonzero(tasks == task), 1000) for task in TRAINING]
         yield "published", np.concatenate(drawn), np.flatnonzero(np.isin(tasks, list(TASKS.values())))
         return
-    for fit, score in cross_validation.folds(
-        [question.text for question in data.outcomes.questions], FOLDS, 0
-    ):
+    texts = np.array([question.text for question in data.outcomes.questions])
+    for number, (fit, score) in enumerate(cross_validation.folds(texts.tolist(), FOLDS, 0)):
         yield "folds", fit, score
+        if data.name == "routerbench":
+            for training, held_out in cross_validation.folds(texts[fit].tolist(), INNER, 1):
+                yield f"inner {number}", fit[training], fit[held_out]
     if data.name == "routellm":
         mmlu = rng.permutation(np.flatnonzero(tasks != "gsm8k_responses"))
         yield "labels", mmlu[:LABELS], np.sort(mmlu[LABELS:])
@@ -210,11 +228,55 @@ def curve_of(data: DataSet, scores: Floats, rows: Rows, resamples: int = RESAMPL
     return curve
 
 
+def chosen_by_inner_folds(
+    data: DataSet, scored: Mapping[tuple[str, str], Floats], among: Sequence[str]
+) -> tuple[Floats, list[str]]:
+    """Return the held-out scores of the router with the highest AIQ on inner folds, of each fold.
+
+    Args:
+        data: The questions.
+        scored: Scores of each question by split and router, NaN where a split does not hold it out.
+        among: Names of the routers.
+
+    Returns:
+        The scores, shape (n_questions, n_models), and the router of each fold.
+    """
+    scores, names = np.full(data.outcomes.scores["em"].shape, np.nan), []
+    outer = [split for split in splits(data) if split[0] == "folds"]
+    for number, (_, fit, held_out) in enumerate(outer):
+        areas = [curve_of(data, scored[f"inner {number}", router], fit, 1).area for router in among]
+        names.append(among[int(np.argmax(areas))])
+        scores[held_out] = scored["folds", names[-1]][held_out]
+    return scores, names
+
+
+def less_than(data: DataSet, ours: Floats, theirs: Floats) -> str:
+    """Return the difference of the dollars at 95 %, in points, with an interval by paired resamples."""
+
+    def differ(rows: Rows) -> float:
+        one, other = (curve_of(data, scores, rows, 1).needs[-1].cost for scores in (ours, theirs))
+        return 100.0 * (one - other)
+
+    rng, n = np.random.default_rng(0), len(data.vectors)
+    drawn = [differ(rng.integers(n, size=n)) for _ in range(RESAMPLES)]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return f"{differ(np.arange(n)):+.1f} points ({span(low, high, '+.1f')})"
+
+
 def routerbench(data: DataSet, scored: Mapping[tuple[str, str], Floats]) -> dict[str, CostCurve]:
     """Print AIQ and what equal quality costs; return the curves."""
     tasks, every = tasks_of(data), np.arange(len(data.vectors))
     quality, usd = data.outcomes.scores["em"], data.outcomes.costs["usd"]
-    curves = {router: curve_of(data, scores, every) for (_, router), scores in scored.items()}
+    held_out = {router: scores for (split, router), scores in scored.items() if split == "folds"}
+    held_out = {router: scores for router, scores in held_out.items() if router in SHOWN}
+    for family, among in FAMILIES.items():
+        held_out[family], names = chosen_by_inner_folds(data, scored, among)
+        print(f"\n{family}: {', '.join(names)}")
+    tuned = held_out["kNN (RouterBench), tuned"]
+    for router in (CHOSEN, "trees", "knn"):
+        difference = less_than(data, held_out[router], tuned)
+        print(f"\n{router} beside kNN, tuned: dollars at 95 % {difference}")
+    curves = {router: curve_of(data, scores, every) for router, scores in held_out.items()}
     curves["oracle"] = curve_of(data, quality, every, 2)
     parts = {task: np.flatnonzero(tasks == task) for task in np.unique(tasks)}
     single = next(iter(curves.values())).single
@@ -237,12 +299,11 @@ def routerbench(data: DataSet, scored: Mapping[tuple[str, str], Floats]) -> dict
     for router, curve in curves.items():
         predicts = router != "oracle"
         areas = [
-            curve_of(data, scored["folds", router] if predicts else quality, rows, 1).area
-            for rows in parts.values()
+            curve_of(data, held_out[router] if predicts else quality, rows, 1).area for rows in parts.values()
         ]
         table.append(
             [
-                f"**{router}**" if router in OURS else router,
+                f"**{router}**" if router in FAMILIES[CHOSEN] or router == CHOSEN else router,
                 f"{curve.area:.4f}",
                 span(*curve.interval) if predicts else "",
                 f"{curve.gain:+.4f} ({span(*curve.gain_interval, '+.4f')})"
@@ -413,7 +474,7 @@ def main(
             Fit(name, split, router, fit, score)
             for name, data in sets.items()
             for split, fit, score in splits(data)
-            for router in (*OURS, *RIVALS[name])
+            for router in (*OURS, *(NEAREST if name == "routerbench" else ()), *RIVALS[name])
         ]
         plays = [
             Play(name, policy, weight, order)

@@ -5,6 +5,7 @@ from .answer_selector import RouterSelector, TrainedDecider, open_selector
 from .contrastive import Contrastive
 from .ensembles import Blend, Calibrated
 from .heuristic import AvgSim, MaxSim, Moran, OverallSim, VarSim
+from .knn import NearestNeighbors
 from .ltrr import ListNet, PairwiseFFN, PointwiseFFN
 from .r3ag import Capability
 from .ridge import RidgeRouter
@@ -23,6 +24,7 @@ __all__ = [
     "LogisticXGBoost",
     "MaxSim",
     "Moran",
+    "NearestNeighbors",
     "OverallSim",
     "PairwiseFFN",
     "PairwiseSVM",

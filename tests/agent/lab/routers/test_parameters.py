@@ -53,6 +53,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"sees": "features"},
         {"sees": "words", "strengths": [3000.0], "folds": 2, "dims": 1, "seed": 1},
     ),
+    "knn": ({"neighbors": [3, 8, 15]}, {"neighbors": [60]}),
     "pointwise_svm": (
         {"landmarks": 40, "dims": 4},
         {**OF_ARMS, "landmarks": 20, "gamma": 1.0, "identity": 0.0, "cost": 0.01, "tube": 0.5, "seed": 1},
@@ -100,6 +101,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 ELSEWHERE = {
     "ridge": {"least", "neighbors"},  # of words, of neighbors: `test_ridge`, `test_neighbors`
+    "knn": {"by", "folds", "seed"},  # choose the number of neighbors: `test_knn`
     "pairwise_svm": {"folds", "seed"},  # choose among strengths: `test_ridge`
     "logistic_xgboost": {"centre"},  # has one value
     "contrastive": {"most_winners"},  # of ties: `test_contrastive`

@@ -153,6 +153,15 @@ NETWORK = {
             },
         ),
         (
+            "knn",
+            {
+                "neighbors": [10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300],
+                "by": "error",
+                "folds": 5,
+                "seed": 0,
+            },
+        ),
+        (
             "pointwise_svm",
             {
                 **OF_ARMS,
