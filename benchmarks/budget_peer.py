@@ -28,7 +28,7 @@ from typing import Annotated, Any, Protocol
 
 import numpy as np
 import typer
-from learners_outcomes import SHIPPED, read_settings
+from learners_outcomes import SHIPPED, describe_as_shipped, read_settings
 from learners_rivals import import_from
 from numpy.typing import NDArray
 from rich.console import Console
@@ -38,14 +38,11 @@ from routing_data import json_lines
 
 from armwise.agent.policies import (
     Exploration,
-    FeatureSpec,
     PolicySpec,
     build_policy,
     choose,
-    describe,
     served_distribution,
 )
-from armwise.arms.models import Backbone, build_embedder
 from armwise.feedback.budget import Budget, Pacer, mean_costs
 from armwise.feedback.events import Context, Decision
 
@@ -56,8 +53,8 @@ CEILINGS, WORLDS, MODES = 7, ("calm", "cut", "newcomer"), ("hard", "soft", "adap
 KEPT = 0.05
 """Part of a ceiling by which a mean may exceed it that is kept."""
 
-LAG, BATCH, CHEAPER = 5, 64, 0.1
-"""Questions between two prices of our budget, texts embedded at once, and what a cut leaves of a price."""
+LAG, CHEAPER = 5, 0.1
+"""Questions between two prices of our budget, and what a cut leaves of a price."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,20 +189,12 @@ def read_table(path: Path) -> Questions:
     """Read the table, and embed its questions as the shipped configuration says."""
     rows = [*json_lines(path)]
     arms = tuple(sorted(rows[0]["rewards"]))
-    settings = read_settings(SHIPPED)
-    spec = FeatureSpec.model_validate({**settings["features"], "similarity": None})
-    assert spec.embedding is not None
-    embedder = build_embedder(Backbone.model_validate(settings["backbones"][spec.embedding.backbone]))
-    texts = [row["question"] for row in rows]
-    vectors = np.concatenate(
-        [embedder.encode_queries(texts[at : at + BATCH]) for at in range(0, len(texts), BATCH)]
-    )
-    contexts = (describe(text, spec, embedding=one) for text, one in zip(texts, vectors, strict=True))
+    contexts = describe_as_shipped([row["question"] for row in rows])
     score, usd = (
         np.array([[row[key][arm] for arm in arms] for row in rows], dtype=np.float64)
         for key in ("rewards", "usd")
     )
-    return Questions(arms, tuple(contexts), score, usd)
+    return Questions(arms, contexts, score, usd)
 
 
 def play(item: tuple[str, str, int, int], questions: Questions, paths: Sequence[Path]) -> tuple[float, float]:

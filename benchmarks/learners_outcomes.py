@@ -7,7 +7,7 @@ itself; ours are drawn from with the exploration of `serve_config.yaml`.
 
 import csv
 import gzip
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,17 +79,21 @@ def read_outcomes(path: Path) -> Outcomes:
         reward = np.array([[float(row[arm]) for arm in arms] for row in rows])
     except (TypeError, ValueError) as error:
         raise SystemExit(f"{path}: a reward is no number: {error}") from error
+    texts = [row["question"] for row in rows]
+    plain = FeatureSpec.model_validate(read_settings(TEMPLATE)["features"])
+    return Outcomes(arms, reward, describe_as_shipped(texts), tuple(describe(text, plain) for text in texts))
+
+
+def describe_as_shipped(texts: Sequence[str]) -> tuple[Context, ...]:
+    """Return what the shipped policy sees of questions: their form and their embedding."""
     settings = read_settings(SHIPPED)
     spec = FeatureSpec.model_validate({**settings["features"], "similarity": None})
-    plain = FeatureSpec.model_validate(read_settings(TEMPLATE)["features"])
     assert spec.embedding is not None
     embedder = build_embedder(Backbone.model_validate(settings["backbones"][spec.embedding.backbone]))
-    texts = [row["question"] for row in rows]
     vectors = np.concatenate(
         [embedder.encode_queries(texts[at : at + BATCH]) for at in range(0, len(texts), BATCH)]
     )
-    seen = tuple(describe(text, spec, embedding=one) for text, one in zip(texts, vectors, strict=True))
-    return Outcomes(arms, reward, seen, tuple(describe(text, plain) for text in texts))
+    return tuple(describe(text, spec, embedding=one) for text, one in zip(texts, vectors, strict=True))
 
 
 @dataclass(frozen=True)
