@@ -87,7 +87,7 @@ def explain_exploration(whole: ServedComparison, share: float, per_day: int) -> 
     cost = share * whole.uniform.lead / (1.0 - share)
     said = f"All arms alike have {100 * share:.3g} % of the draws: "
     if cost <= 0.0:
-        return said + "what that costs cannot be told apart from nothing so far."
+        return said + "what that costs is not distinguished from nothing so far."
     return said + f"that costs {cost:.2g} a decision, {cost * per_day:.2g} in the last 24 hours."
 
 

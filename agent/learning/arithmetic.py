@@ -20,10 +20,10 @@ GENERATION = 2
 _TAG = "policies "
 
 
-def generation_of(arithmetic: str | None) -> int:
+def read_generation(arithmetic: str | None) -> int:
     """Return the generation of the policies that computed a version; 1 where none is named.
 
-    >>> generation_of("openblas Zen; numpy 2.4.2"), generation_of("openblas Zen; policies 2; numpy 2.4.2")
+    >>> read_generation("openblas Zen; numpy 2.4.2"), read_generation("openblas Zen; policies 2; numpy 2.4.2")
     (1, 2)
     """
     parts = [part for part in (arithmetic or "").split("; ") if part.startswith(_TAG)]

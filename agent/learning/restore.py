@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from armwise.agent.learning.arithmetic import arithmetic, generation_of
+from armwise.agent.learning.arithmetic import arithmetic, read_generation
 from armwise.agent.learning.recipe import DIGEST_CHARS, Recipe, read_spec
 from armwise.agent.policies import Policy, PolicyError, build_policy
 from armwise.feedback.errors import LogGapError
@@ -62,7 +62,7 @@ def restore_policy(
         if not relearn or isinstance(error, RefusedStateError):
             raise
         lost = error
-    if generation_of(version.arithmetic) < getattr(empty, "learns_since", 1):
+    if read_generation(version.arithmetic) < getattr(empty, "learns_since", 1):
         raise RefusedStateError(f"{lost}, and the policy {empty.kind!r} of its release learned otherwise")
     try:
         recipe = Recipe.of(version, rule)

@@ -197,6 +197,6 @@ def test_the_cost_of_exploration_is_what_the_policy_alone_would_earn_more(share:
     assert f"{100 * share:.3g} % of the draws" in sentence
     assert f"costs {cost:.2g} a decision, {cost * per_day:.2g} in the last" in sentence
     worse = replace(whole, uniform=replace(beside, lead=-0.1))
-    assert "cannot be told apart" in str(learning.explain_exploration(worse, share, per_day))
+    assert "not distinguished" in str(learning.explain_exploration(worse, share, per_day))
     assert learning.explain_exploration(replace(whole, uniform=None), share, per_day) is None
     assert learning.explain_exploration(whole, 1.0, per_day) is None, "all draws are alike"
