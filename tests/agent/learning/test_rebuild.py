@@ -16,8 +16,8 @@ from armwise.agent.config import AppConfig, parse
 from armwise.agent.learning.learner import Learner, LearnerThread
 from armwise.agent.learning.rebuild import RebuildError, RebuildReport, rebuild
 from armwise.agent.learning.recipe import Recipe
-from armwise.agent.learning.restore import restore_policy
-from armwise.agent.policies import PolicyError, PolicySpec
+from armwise.agent.learning.restore import RefusedStateError, restore_policy
+from armwise.agent.policies import POLICIES, Policy, PolicyError, PolicySpec
 from armwise.feedback.errors import LogGapError, RebuiltError, SupersededError
 from armwise.feedback.events import Example, Tick
 from armwise.feedback.log import Store
@@ -618,6 +618,34 @@ def test_a_policy_that_would_be_another_one_is_refused(store: Store) -> None:
         PolicyError, match="version 3 is missing or damaged, and the log gives another state now"
     ):
         again(store, 3)
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "epsilon_greedy", "vowpal", "linucb"])
+def test_a_version_of_a_release_whose_policy_learned_otherwise_is_refused_and_not_learned_again(
+    store: Store, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live(store, a_learner(store, PolicySpec(kind=kind)))
+    lose(store, 2)
+    now = again(store, 2)
+    with store.writing() as connection:
+        before = sa.func.replace(t.versions.c.arithmetic, "policies 2; ", "")
+        connection.execute(sa.update(t.versions).values(arithmetic=before))
+    if kind == "linucb":
+        assert again(store, 2) == now, "it learns as it did"
+        return
+    with pytest.raises(RefusedStateError, match=f"the policy '{kind}' of its release learned otherwise"):
+        again(store, 2)
+    again(store, 1)  # its bytes are kept
+    policy = POLICIES[kind]
+
+    def refuse(self: Policy, state: bytes) -> Policy:
+        raise PolicyError("of another layout")
+
+    monkeypatch.setattr(policy, "load", refuse)
+    with pytest.raises(
+        RefusedStateError, match="checkpoint of version 1 cannot be loaded: of another layout"
+    ):
+        again(store, 1)
 
 
 def test_a_policy_whose_training_log_has_a_gap_is_refused(store: Store) -> None:
