@@ -632,19 +632,16 @@ def test_a_version_of_a_release_whose_policy_learned_otherwise_is_refused_and_no
         connection.execute(sa.update(t.versions).values(arithmetic=before))
     if kind == "linucb":
         assert again(store, 2) == now, "it learns as it did"
-        return
-    with pytest.raises(RefusedStateError, match=f"the policy '{kind}' of its release learned otherwise"):
-        again(store, 2)
+    else:
+        with pytest.raises(RefusedStateError, match=f"the policy '{kind}' of its release learned otherwise"):
+            again(store, 2)
     again(store, 1)  # its bytes are kept
-    policy = POLICIES[kind]
 
-    def refuse(self: Policy, state: bytes) -> Policy:
+    def refuse(*_: object) -> Policy:
         raise PolicyError("of another layout")
 
-    monkeypatch.setattr(policy, "load", refuse)
-    with pytest.raises(
-        RefusedStateError, match="checkpoint of version 1 cannot be loaded: of another layout"
-    ):
+    monkeypatch.setattr(POLICIES[kind], "load", refuse)
+    with pytest.raises(RefusedStateError, match="of version 1 cannot be loaded: of another layout$"):
         again(store, 1)
 
 
