@@ -641,7 +641,7 @@ def test_a_version_of_a_release_whose_policy_learned_otherwise_is_refused_and_no
         raise PolicyError("of another layout")
 
     monkeypatch.setattr(POLICIES[kind], "load", refuse)
-    with pytest.raises(RefusedStateError, match="of version 1 cannot be loaded: of another layout$"):
+    with pytest.raises(RefusedStateError, match=r"of version 1 cannot be loaded: of another layout$"):
         again(store, 1)
 
 
