@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.agent.policies import FeatureSpec, Policy, sampling, served_distribution
+from armwise.agent.policies import Exploration, FeatureSpec, Policy, sampling, served_distribution
 from armwise.agent.policies.vowpal import VowpalWabbit
 from armwise.agent.turn import (
     ArmHealth,
@@ -223,7 +223,7 @@ class Traffic:
             arms=INFO,
             decider=self._watched()(
                 serving=Serving(self.policies[1], 1, scorer=self.scorer),
-                floor=0.02,
+                explores=Exploration(0.1, 0.02),
                 salt=f"traffic-{self.seed}",
                 wait_s=60.0,
                 clock=lambda: self.now,
