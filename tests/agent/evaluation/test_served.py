@@ -18,7 +18,7 @@ from armwise.agent.evaluation.served import (
 from armwise.agent.learning import Recipe, publish_candidate
 from armwise.feedback.log import Store
 from armwise.feedback.ope.intervals import Weighted
-from armwise.feedback.registry import promotions
+from armwise.feedback.registry import arm_sets, promotions
 from tests.agent.lab.warmstart.test_run import configured
 
 LOOKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
@@ -248,3 +248,16 @@ def test_the_least_floor_is_that_of_a_canary_once_one_was_automatic(tmp_path: Pa
         assert recorded(promotions.Action.PROMOTE, 0.0, automatic=True) == 0.02
         assert recorded(promotions.Action.CANARY, 0.1, automatic=True) == 0.005
         assert recorded(promotions.Action.CANARY, 0.0, automatic=True) == 0.005, "its decisions stay"
+
+
+def test_the_least_floor_is_that_of_the_most_arms_that_were_ever_live(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    with closing(Store(config.database_url)) as store:
+        n_arms = len(config.actions)
+        assert least_floor(store, config) == pytest.approx(0.02 / n_arms)
+        more = {f"arm-{number}": {"kind": "none"} for number in range(n_arms + 2)}
+        arm_sets.started(store, more)
+        arm_sets.started(store, {"one": {"kind": "none"}})
+        assert least_floor(store, config) == pytest.approx(0.02 / (n_arms + 2))
+        fixed = config.model_copy(update={"floor": 0.01})
+        assert least_floor(store, fixed) == 0.01, "whatever the number of arms"
