@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class RefusedStateError(PolicyError):
-    """The intact state of a version is not of this release's policy, which the log would teach otherwise."""
+    """The policy of a version's release learned otherwise: the log would teach today's another state."""
 
 
 def restore_policy(
@@ -49,7 +49,7 @@ def restore_policy(
         relearn: Whether to relearn the policy, which may take minutes; else a lost checkpoint is an error.
 
     Raises:
-        RefusedStateError: The checkpoint is of a release whose policy learned otherwise.
+        RefusedStateError: The checkpoint cannot be loaded, and its release's policy learned otherwise.
         PolicyError: The specification cannot be built; or the checkpoint is lost, and the log gives another
             state although the arithmetic is the same.
         LogUnavailableError: Try again later.
@@ -59,7 +59,7 @@ def restore_policy(
     try:
         return load_checkpoint(store, empty, version)
     except PolicyError as error:
-        if not relearn or isinstance(error, RefusedStateError):
+        if not relearn:
             raise
         lost = error
     if read_generation(version.arithmetic) < getattr(empty, "learns_since", 1):
@@ -96,8 +96,7 @@ def load_checkpoint(store: Store, empty: Policy, version: Version) -> Policy:
         version: The version.
 
     Raises:
-        RefusedStateError: The policy refuses it.
-        PolicyError: The checkpoint is missing or damaged.
+        PolicyError: The checkpoint is missing or damaged, or the policy refuses it.
     """
     state = versions.checkpoint(store, version.version)
     if state is None or versions.digest_state(state) != version.digest:
@@ -105,9 +104,7 @@ def load_checkpoint(store: Store, empty: Policy, version: Version) -> Policy:
     try:
         return empty.load(state)
     except PolicyError as error:
-        raise RefusedStateError(
-            f"checkpoint of version {version.version} cannot be loaded: {error}"
-        ) from error
+        raise PolicyError(f"checkpoint of version {version.version} cannot be loaded: {error}") from error
 
 
 def earlier_checkpoint(

@@ -635,14 +635,23 @@ def test_a_version_of_a_release_whose_policy_learned_otherwise_is_refused_and_no
     else:
         with pytest.raises(RefusedStateError, match=f"the policy '{kind}' of its release learned otherwise"):
             again(store, 2)
-    again(store, 1)  # its bytes are kept
+    kept = again(store, 1)
+    load, refused = POLICIES[kind].load, []
 
-    def refuse(*_: object) -> Policy:
-        raise PolicyError("of another layout")
+    def refuse(self: Policy, state: bytes) -> Policy:
+        if not refused:  # as where a library reads states of its earlier release no more
+            refused.append(state)
+            raise PolicyError("of another layout")
+        return load(self, state)
 
     monkeypatch.setattr(POLICIES[kind], "load", refuse)
-    with pytest.raises(RefusedStateError, match=r"of version 1 cannot be loaded: of another layout$"):
-        again(store, 1)
+    if kind == "linucb":
+        assert again(store, 1) == kept, "it is learned again"
+    else:
+        with pytest.raises(
+            RefusedStateError, match=r"of another layout, and the policy .* learned otherwise"
+        ):
+            again(store, 1)
 
 
 def test_a_policy_whose_training_log_has_a_gap_is_refused(store: Store) -> None:
