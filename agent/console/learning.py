@@ -48,13 +48,13 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
     marks = curve.marks if reads else ()
     whole = curve.whole
     compared = max((arm.n for arm in whole.arms), default=0)
-    now = int(point.service.clock())
+    now, n_arms = int(point.service.clock()), max(1, len(config.actions))
     today = rollups.read(point.store, (now - DAY) // rollups.HOUR * rollups.HOUR, now + 1, rollups.HOUR)
     counts = raters.newest_counts(point.store, config.reward.join) if reads and caller.sees_all else ()
     return {
         "sentence": summarise_served(whole),
         "exploration": explain_exploration(
-            whole, config.explores.among(n := max(1, len(config.actions))) * n, int(today.total()["explored"])
+            whole, config.explores.among(n_arms) * n_arms, int(today.total()["explored"])
         ),
         "whole": whole,
         "compared": compared if compared < whole.rewarded else None,

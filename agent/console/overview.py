@@ -17,6 +17,7 @@ from armwise.agent.api.operations import policies
 from armwise.agent.api.operations.policies import Agreement
 from armwise.agent.console import learning
 from armwise.agent.console.charts import band, draw_chart
+from armwise.agent.console.learning import DAY
 from armwise.agent.console.page import COLOURS, HEADERS, colours, page, pages
 from armwise.agent.evaluation import least_floor
 from armwise.agent.evaluation.served import weighted
@@ -26,8 +27,6 @@ from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import rollups
 
 router = pages()
-
-DAY = 24 * 3600
 
 WINDOWS: Mapping[str, int | None] = {"1h": 3600, "24h": DAY, "7d": 7 * DAY, "30d": 30 * DAY, "all": None}
 """Seconds of each window; None: the entire log."""
