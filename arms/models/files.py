@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from armwise.arms import extras
+from armwise.arms.catalog import FORMER
 
 PACKAGE = "package:"
 
@@ -59,7 +60,7 @@ def is_below(model: str, folder: Path) -> bool:
 
 def _in_package(model: str) -> Path:
     """Find a path in a package by its spec alone: its dependencies may be missing, so an import may fail."""
-    package, _, inside = model.removeprefix(PACKAGE).partition("/")
+    package, inside = _parts(model)
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise ModelNotFoundError(
@@ -70,6 +71,14 @@ def _in_package(model: str) -> Path:
     if not (folder / inside).exists():
         raise ModelNotFoundError(f"model {model!r}: the package {package!r} has no {inside!r} in {folder}")
     return folder / inside
+
+
+def _parts(model: str) -> tuple[str, str]:
+    """Return the package of a model, and its path there; a folder of ours may have its former name."""
+    package, _, inside = model.removeprefix(PACKAGE).partition("/")
+    if package in FORMER and inside and (Path(__file__).parents[2] / package / inside).exists():
+        return "armwise", f"{package}/{inside}"
+    return package, inside
 
 
 AGAIN = "install it again; `armwise models` does that for the default ones"
@@ -85,7 +94,7 @@ def model_problems(model: str) -> list[str]:
     if not model.startswith(PACKAGE):
         return []
     folder, problems = _in_package(model), []
-    names = metadata.packages_distributions().get(model.removeprefix(PACKAGE).partition("/")[0], ())
+    names = metadata.packages_distributions().get(_parts(model)[0], ())
     for path, size, mode, digest in (row for name in names for row in _installed(name)):
         if path != folder and folder not in path.parents:
             continue
