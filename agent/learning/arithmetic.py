@@ -4,6 +4,7 @@ With the same arithmetic, equal logs give bitwise equal states. Another processo
 that states and probabilities are equal up to rounding.
 """
 
+import re
 from functools import cache
 from importlib import metadata
 
@@ -21,13 +22,13 @@ _TAG = "policies "
 
 
 def read_generation(arithmetic: str | None) -> int:
-    """Return the generation of the policies that computed a version; 1 where none is named.
+    """Return the generation of the policies that computed a version; 1 where no number is named.
 
     >>> read_generation("openblas Zen; numpy 2.4.2"), read_generation("openblas Zen; policies 2; numpy 2.4.2")
     (1, 2)
     """
-    parts = [part for part in (arithmetic or "").split("; ") if part.startswith(_TAG)]
-    return int(parts[0].removeprefix(_TAG)) if parts else 1
+    named = re.search(rf"(?:^|; ){_TAG}(\d{{1,9}})(?:;|$)", arithmetic or "", re.ASCII)
+    return int(named[1]) if named else 1
 
 
 @cache

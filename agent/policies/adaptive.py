@@ -47,8 +47,11 @@ from armwise.agent.policies.sampling import best_probabilities, greedy
 from armwise.agent.policies.serialization import pack, seal, unpack, unseal
 from armwise.feedback.events import ROUTER, Context, Decision
 
-EARLY, WIDE, WIDE_SCORED = 10.0, 1.0, 0.25
-"""At the start a variance counts by `WIDE`, or less where arms have scores; half way after 10 rewards."""
+WIDE, WIDE_SCORED = 1.0, 0.25
+"""Factor on a variance before any reward, where no router scores the arms, and where one does."""
+
+EARLY, EARLY_OF_ARM = 10.0, 1.0
+"""Rewards, of all arms and of one, by which a factor is half way to `alpha` squared; the later counts."""
 
 KNOWN = 10.0
 """Rewards of an arm after which half of a newcomer's bonus is gone."""
@@ -77,7 +80,8 @@ class Adaptive:
 
     Args:
         alpha: Share of the standard deviation of a mean that counts: 1 draws as Thompson's sampling does, and
-            0 draws the largest mean. Arms without scores begin with 1, and come half way within 10 rewards.
+            0 draws the largest mean. Arms without scores begin with 1, and are half way there after 10
+            rewards of all arms and one of their own.
         dims: Columns that the named features of the question are hashed into; 0 leaves them out.
         prior: Expected reward of arms before any is known, where no arm has a score.
         prior_feature: The feature of an arm that is its expected reward, such as the score of a router; arms
@@ -187,8 +191,9 @@ class Adaptive:
             mean, variance = model.expect(rows, x, prior)
             wide = WIDE_SCORED if prior.v[0, OF_SCORED] and not self._restarts else WIDE
             since = self._restarts[-1].reward if self._restarts else 0
-            narrow = self._settings["alpha"] ** 2
-            narrow += max(wide - narrow, 0.0) * EARLY / (EARLY + self._rewards - since)
+            early, least = EARLY / (EARLY + self._rewards - since), self._settings["alpha"] ** 2
+            early_of_arm = EARLY_OF_ARM / (EARLY_OF_ARM + model.drawn[rows])
+            narrow = least + max(wide - least, 0.0) * np.maximum(early, early_of_arm)
             notice = self._settings["notice"]
             over = np.zeros(len(arms)) if notice is None else np.maximum(model.rise[rows] - notice, 0.0)
             return mean, np.sqrt(narrow * variance), model.deviation * over

@@ -114,7 +114,9 @@ class Reference:
             variance = self.noise * float(now @ np.linalg.solve(gram, now))
             found.append((mean_score + mine @ common + more + now @ theta, variance))
         wide = 0.25 if vs[0, 1] and not self.restarted else 1.0
-        width = self.alpha**2 + (wide - self.alpha**2) * 10.0 / (10.0 + self.since)
+        drawn = [row[0] for row in self.rows]
+        early = [max(10.0 / (10.0 + self.since), 1.0 / (1.0 + drawn.count(arm))) for arm in arms]
+        width = self.alpha**2 + (wide - self.alpha**2) * np.array(early)
         means, variances = np.array(found).T
         return means, np.sqrt(width * variances)
 
@@ -294,10 +296,12 @@ def test_half_of_the_draws_are_for_what_exceeds_the_noticed_evidence_of_a_rise()
     rng, policy = np.random.default_rng(11), Adaptive(dims=4, run_length=None, notice=1.0)
     evidence, noticed, fee = dict.fromkeys(ARMS, 0.0), 0, np.array([0.0, 0.05, 0.0])
     noise, worth = 0.2, 20.0
-    highest = 0.0
+    highest, outliers = 0.0, 0
     for i in range(400):
         seen = context(rng, {"bm25": 0.3, "dense": 0.3, "rrf": 0.3})
         arm, reward = ARMS[rng.integers(3)], float(rng.random() < (0.2 if i % 200 < 100 else 0.95))
+        if i % 40 == 39 and evidence[arm] > 4.0:
+            reward, outliers = -2.5, outliers + 1
         over = [max(0.0, evidence[name] - 1.0) * math.sqrt(noise) for name in ARMS]
         mean, width = policy.posterior(seen, ARMS)
         if len({*(mean + width + over)}) == 3:  # arms of one bound would share the draws
@@ -308,13 +312,14 @@ def test_half_of_the_draws_are_for_what_exceeds_the_noticed_evidence_of_a_rise()
                 np.testing.assert_allclose(found, share_of_a_rise(mean - less, width, over), atol=1e-9)
             noticed += any(over)
         error = (reward - float(mean[ARMS.index(arm)])) / math.sqrt(noise)
-        evidence[arm] = min(max(0.0, evidence[arm] + min(error, 3.0) - 0.25), 16.0)
+        evidence[arm] = min(max(0.0, evidence[arm] + max(-3.0, min(error, 3.0)) - 0.25), 16.0)
         highest = max(highest, evidence[arm])
         worth = 0.999 * worth + 1.0
         noise += ((error * math.sqrt(noise)) ** 2 - noise) / worth
         policy.learn(decision(seen, arm), reward)
     assert 15 < noticed < 400
     assert highest == 16.0, "the most that is remembered"
+    assert outliers, "a reward that is lower by more than three deviations"
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.02])
@@ -518,7 +523,8 @@ def test_after_a_restart_a_bad_arm_of_before_is_a_new_one() -> None:
 
 def test_half_of_what_is_known_of_an_arm_that_fell_is_forgotten_in_a_half_life() -> None:
     seen = Context("?")
-    policies = [Adaptive(dims=0, half_life=half_life, newcomer=0.0) for half_life in (100.0, 1e12)]
+    lives = (100.0, 1e12)
+    policies = [Adaptive(alpha=1.0, dims=0, half_life=half_life, newcomer=0.0) for half_life in lives]
     for policy in policies:
         rng, at = np.random.default_rng(6), 0
         while not policy.restarts:
@@ -545,7 +551,7 @@ def test_half_of_what_is_known_of_an_arm_that_fell_is_forgotten_in_a_half_life()
 
 
 def test_what_is_known_of_every_arm_that_fell_fades() -> None:
-    policy, rng, seen = Adaptive(dims=0, half_life=20.0), np.random.default_rng(6), Context("?")
+    policy, rng, seen = Adaptive(alpha=1.0, dims=0, half_life=20.0), np.random.default_rng(6), Context("?")
     for arm in ("bm25", "dense"):
         for at in range(400):
             policy.learn(decision(seen, arm), float(at < 200))
@@ -720,6 +726,20 @@ def test_where_rewards_are_always_as_expected_an_arm_without_rewards_is_still_un
     for _ in range(9000):
         policy.learn(decision(context(rng, {}), "bm25"), 0.0)
     deviation = policy.posterior(Context("?"), ARMS)[1]
-    width = math.sqrt(0.2**2 + (1.0 - 0.2**2) * 10.0 / 9010.0)
-    assert deviation[1] == pytest.approx(width * math.sqrt(0.2 / 10.0), rel=0.2), "the noise is low, not that"
-    assert deviation[0] < deviation[1] / 20.0
+    assert deviation[1] == pytest.approx(math.sqrt(0.2 / 10.0), rel=0.2), "the noise is low, not that"
+    assert deviation[0] < deviation[1] / 100.0
+
+
+def test_an_arm_is_drawn_by_its_whole_uncertainty_until_it_has_rewards_of_its_own() -> None:
+    seen, policy = Context("?"), Adaptive(dims=0)
+    whole = Adaptive(alpha=1.0, dims=0)
+    shares = []
+    for rewards in range(1, 301):
+        for one in (policy, whole):
+            one.learn(decision(seen, "bm25" if rewards <= 295 else "dense"), (0.4, 0.6)[rewards % 2])
+        deviation = policy.posterior(seen, ARMS)[1] / whole.posterior(seen, ARMS)[1]
+        shares.append(deviation**2)
+    early = 10.0 / 305.0
+    assert shares[294] == pytest.approx([0.04 + 0.96 * early, 1.0, 1.0])
+    assert shares[295] == pytest.approx([0.04 + 0.96 * 10.0 / 306.0, 0.04 + 0.96 / 2.0, 1.0])
+    assert shares[299][1] == pytest.approx(0.04 + 0.96 / 6.0)
