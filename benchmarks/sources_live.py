@@ -3,7 +3,7 @@
     python benchmarks/sources_live.py write DATA FOLDER      # the corpora, the questions and sources.yaml
     cd FOLDER
     armwise serve -c serve_config.yaml                       # made questions, indexes and a router first
-    armwise simulate questions.jsonl.gz --endpoint retrieve --metric recall=recall --concurrency 1 --limit 900
+    armwise simulate questions.jsonl.gz --endpoint retrieve --metric recall=recall --concurrency 1
     python benchmarks/sources_live.py read FOLDER
 
 DATA holds `qa/`. Each of six corpora is a source with an index of words; an arm searches one of them, once. A
@@ -54,18 +54,20 @@ def write(
 def read(
     folder: Annotated[Path, typer.Argument(help="In which `armwise simulate` ran.")],
 ) -> None:
-    """Print the mean recall and how often the right source was asked, of the first and the last questions."""
+    """Print the mean recall, and how often the right source was asked."""
     gold = {line["id"]: line["gold_ids"] for line in json_lines(folder / "questions.jsonl.gz")}
     turns = [orjson.loads(line) for line in (folder / "simulation/turns.jsonl").read_bytes().splitlines()]
     recall = np.array([turn["metrics"]["recall"] for turn in turns])
     right = np.array([any(name.startswith(f"{t['drawn']}/") for name in gold[t["id"]]) for t in turns])
-    table = Table("questions", "gold passages found", "right source", box=MARKDOWN)
+    table = Table("questions", "gold passages found", "95 % interval", "right source", box=MARKDOWN)
     for title, part in {
         f"first {PART}": slice(PART),
         f"last {PART}": slice(-PART, None),
         f"all {len(turns):,}": slice(None),
     }.items():
-        table.add_row(title, f"{recall[part].mean():.3f}", f"{right[part].mean():.3f}")
+        mean, error = recall[part].mean(), recall[part].std() / np.sqrt(len(recall[part]))
+        interval = f"{mean - 1.96 * error:.3f} to {mean + 1.96 * error:.3f}"
+        table.add_row(title, f"{mean:.3f}", interval, f"{right[part].mean():.3f}")
     Console().print(table)
 
 
