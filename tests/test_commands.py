@@ -91,7 +91,6 @@ QUESTIONS = ("examples/questions.jsonl", "examples/stdlib_questions.jsonl")
 LESS = (
     ("arms/corpus/stdlib.py", "sorted(sys.stdlib_module_names)", repr(MODULES)),
     ("serve_config.yaml", "questions: 1000", "questions: 200"),
-    ("serve_config.yaml", "max_tokens: 64", "max_tokens: 12"),
 )
 """Files of the copy, each with a text that says how much there is to do, and one that says less."""
 

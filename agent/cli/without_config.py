@@ -32,8 +32,8 @@ BASE_URL, API_KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
 OPENAI = "https://api.openai.com/v1"
 
 PLACEHOLDER = (
-    "the bundled model has 135 million parameters: a placeholder, which shows the way of an answer and not "
-    "its quality. Judge the passages"
+    "the bundled model is a placeholder: the best passage is quoted. OPENAI_BASE_URL, OPENAI_API_KEY "
+    "and --llm MODEL name another"
 )
 
 FILE = "serve_config.yaml"

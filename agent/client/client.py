@@ -192,6 +192,7 @@ class _Events:
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
         self.text = ""
+        self._finish_reason: str | None = None
         self._started, self._ended = time.perf_counter(), False
 
     @property
@@ -207,7 +208,7 @@ class _Events:
         if not self._ended:
             raise ClientError("the stream has not ended: read it to its end first")
         message = {"role": "assistant", "content": self.text}
-        choice = {"index": 0, "message": message, "finish_reason": None, "logprobs": None}
+        choice = {"index": 0, "message": message, "finish_reason": self._finish_reason, "logprobs": None}
         latency_s = time.perf_counter() - self._started
         fields = Agent.model_validate(self.fields)
         return Answer.model_validate({"agent": fields, "choices": [choice], "latency_s": latency_s})
@@ -231,6 +232,8 @@ class _Events:
         self.fields |= event.get("agent") or {}
         text = "".join(choice["delta"].get("content") or "" for choice in event["choices"])
         self.text += text
+        for choice in event["choices"]:
+            self._finish_reason = choice.get("finish_reason") or self._finish_reason
         return text
 
 

@@ -18,7 +18,7 @@ LIBRARIES = ("numpy", "scipy", "vowpalwabbit", "river", "xgboost-cpu", "torch")
 GENERATION = 2
 """Number of the way in which policies learn, raised where one of them learns otherwise (`learns_since`)."""
 
-_TAG = "policies "
+_GENERATION = re.compile(r"(?:^|; )policies ([0-9]{1,9})(?:;|$)")
 
 
 def read_generation(arithmetic: str | None) -> int:
@@ -27,7 +27,7 @@ def read_generation(arithmetic: str | None) -> int:
     >>> read_generation("openblas Zen; numpy 2.4.2"), read_generation("openblas Zen; policies 2; numpy 2.4.2")
     (1, 2)
     """
-    named = re.search(rf"(?:^|; ){_TAG}(\d{{1,9}})(?:;|$)", arithmetic or "", re.ASCII)
+    named = _GENERATION.search(arithmetic or "")
     return int(named[1]) if named else 1
 
 
@@ -41,7 +41,7 @@ def arithmetic() -> str:
     kernel = f"{blas[0]['internal_api']} {blas[0].get('architecture', '')}".strip() if blas else "no BLAS"
     instructions = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])[-1:] or ["baseline"]
     libraries = ", ".join(filter(None, map(_installed, LIBRARIES)))
-    return f"{kernel}; {instructions[0]}; {_TAG}{GENERATION}; {libraries}"
+    return f"{kernel}; {instructions[0]}; policies {GENERATION}; {libraries}"
 
 
 def _installed(name: str) -> str:

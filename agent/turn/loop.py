@@ -57,11 +57,13 @@ from armwise.agent.turn.record import (
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from armwise.arms.filters import permits
 from armwise.arms.llm import (
+    QUOTED_TOKENS,
     Chunk,
     GeneratorError,
     Prompt,
     base,
     prompts,
+    quote,
     writing,
 )
 from armwise.feedback.errors import described
@@ -629,6 +631,12 @@ class TurnLoop:
     ) -> AsyncGenerator[Chunk, None]:
         """Generate the answer from the passages, chunk by chunk; empty if the arm has no language model."""
         how = recorder.arms[recorder.served or recorder.decision.drawn].answering
+        free = not ask.options and not ask.stop and (ask.max_tokens or QUOTED_TOKENS) >= QUOTED_TOKENS
+        if how.quote and passages and free:
+            quoted = Chunk(quote(ask.question, passages[0]), "stop")
+            recorder.note(quoted)
+            yield quoted
+            return
         model = self.models.get(how.llm)
         if model is None:
             return

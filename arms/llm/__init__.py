@@ -5,10 +5,12 @@ from .base import Chunk, Generator, GeneratorError, Message, Prompt, Write
 from .catalog import LateWriter, LlmSpec, blocking_writer, build_generator
 from .pricing import MESSAGE_TOKENS, TOKENS_A_WORD, UNPROMPTED, Bound, TokenPrices, most_tokens
 from .prompts import answer_bound, answer_to
+from .quoting import QUOTED_TOKENS, quote
 from .writing import WritingSpec
 
 __all__ = [
     "MESSAGE_TOKENS",
+    "QUOTED_TOKENS",
     "TOKENS_A_WORD",
     "UNPROMPTED",
     "Bound",
@@ -32,6 +34,7 @@ __all__ = [
     "most_tokens",
     "prompts",
     "quotation",
+    "quote",
     "structured_output",
     "writing",
 ]

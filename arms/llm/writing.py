@@ -73,7 +73,7 @@ class Answering(BaseModel):
     passages: int = Field(default=4, ge=1, description="Number of passages, where a request names none.")
     word_budget: int = Field(default=400, ge=10, description="Most words of passages that the model reads.")
     max_tokens: int = Field(
-        default=128, ge=1, description="Most tokens of an answer, where a request names no limit."
+        default=512, ge=1, description="Most tokens of an answer, where a request names no limit."
     )
     temperature: Number = Field(
         default=0.0,
@@ -98,6 +98,12 @@ class Answering(BaseModel):
         description="Whether the model is instructed to write the numbers of the passages that it used, "
         "such as [1]; they become citations of the reply.",
     )
+    quote: bool = Field(
+        default=False,
+        description="Whether the best passage is quoted in place of an answer of the model, where that is a "
+        "placeholder. The model answers where nothing is found, and where a request has tools, a form or a "
+        "limit below 200 tokens.",
+    )
 
     @property
     def asked_temperature(self) -> float | None:
@@ -106,7 +112,9 @@ class Answering(BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """Return what answers depend on, for results that are kept: newer settings where they are set."""
-        newer = {name for name in ("llm", "prompt", "top_p", "reasoning") if name not in self._changed()}
+        newer = {
+            name for name in ("llm", "prompt", "top_p", "reasoning", "quote") if name not in self._changed()
+        }
         return self.model_dump(mode="json", exclude=newer)
 
     def _changed(self) -> set[str]:

@@ -616,6 +616,15 @@ def test_ask_prints_the_answer_its_passages_and_its_cost(service: Canned) -> Non
     assert (asked["model"], asked["messages"][0]["content"]) == ("arm/dense", "which river?")
 
 
+@pytest.mark.parametrize("finish_reason", ["length", "stop"])
+def test_ask_says_where_an_answer_is_cut(service: Canned, finish_reason: str) -> None:
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}]}
+    last = {"choices": [], "agent": agent()}
+    service.reply("POST /v1/chat/completions", stream(word("The Dan", agent=agent()), end, last))
+    output = said(run("ask", "?", "--url", service.url), 0)
+    assert ("answering.max_tokens" in output) == (finish_reason == "length")
+
+
 def test_ask_fails_where_the_answer_breaks_off_with_an_error(service: Canned) -> None:
     broken = {"error": {"code": "generator_failed", "message": "the model ran out of memory"}}
     service.reply("POST /v1/chat/completions", stream(word("The", agent=agent()), broken))

@@ -42,7 +42,7 @@ def complaint(document: object) -> str:
 def test_the_shipped_configuration_is_valid() -> None:
     config = load(SHIPPED)
     drawn = [name for name, arm in config.arms.items() if arm.action]
-    assert drawn == ["none", "library", "language", "guides"]
+    assert drawn == ["library", "language", "guides"]
     assert config.corpus_names == ("library", "language", "guides")
     assert config.llm.engine == "embedded"
     assert config.reward.metrics.keys() == {"answer_correct", "thumb", "recall"}

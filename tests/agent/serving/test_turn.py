@@ -42,7 +42,7 @@ from armwise.agent.turn import (
     paced,
 )
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
-from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt, base
+from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt, base, quote
 from armwise.arms.llm.writing import DEFAULT, Answering
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.events import Context, Cost, Decision, Execution, Mask, Mode, Status
@@ -131,6 +131,50 @@ async def test_retrieving_alone_asks_no_language_model() -> None:
     assert isinstance(last, Finished)
     assert last.execution.answer is None
     assert generator.last_prompt is None
+
+
+QUOTING = {"arms_known": {name: replace(arm, answering=Answering(quote=True)) for name, arm in ARMS.items()}}
+
+
+async def test_the_best_passage_is_quoted_in_place_of_an_answer_of_the_model() -> None:
+    log, generator = MemoryLog(), base.ScriptedGenerator({}, default=ANSWER)
+    events = await run(a_loop(log, generator=generator, **QUOTING), CHAT)
+    assert generator.last_prompt is None
+    assert isinstance(events[0], Decided)
+    passage = events[0].retrieval.passages[0]
+    assert text(events) == quote(QUESTION, passage)
+    assert text(events).startswith(passage.text)
+    (_, done) = log.committed
+    assert isinstance(done, Execution)
+    assert (done.status, done.answer, done.cost.completion_tokens) == (Status.OK, text(events), 0)
+    assert done.cost.usd == 0.0
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"options": {"response_format": {"type": "json_object"}}},
+        {"stop": ("x",)},
+        {"max_tokens": 199},
+    ],
+)
+async def test_a_request_for_a_form_or_a_short_answer_is_answered_by_the_model(asked: dict[str, Any]) -> None:
+    events = await run(a_loop(MemoryLog(), **QUOTING), replace(CHAT, **asked))
+    assert text(events) == ANSWER
+
+
+async def test_a_longer_limit_of_tokens_leaves_a_quotation_as_it_is() -> None:
+    events = await run(a_loop(MemoryLog(), **QUOTING), replace(CHAT, max_tokens=200))
+    assert "(Quoted from [1]" in text(events)
+
+
+async def test_where_nothing_is_found_the_model_answers_in_place_of_a_quotation() -> None:
+    async def find_nothing(query: Query, k: int) -> Retrieval:
+        del query, k
+        return Retrieval(())
+
+    events = await run(a_loop(MemoryLog(), FakeArms({"bm25": find_nothing}), **QUOTING), CHAT)
+    assert text(events) == ANSWER
 
 
 async def test_what_the_caller_wishes_reaches_the_language_model() -> None:

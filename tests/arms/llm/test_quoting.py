@@ -1,0 +1,37 @@
+"""What of a passage is quoted."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from armwise.arms.base import Passage
+from armwise.arms.llm.quoting import MOST_WORDS, quote
+
+RIVERS = Passage(
+    "p1", "Rivers", "The Rhine rises in Graub\u00fcnden. The Danube runs through Vienna. It ends in a delta."
+)
+
+
+def test_a_quotation_begins_with_the_sentence_that_has_most_words_of_the_question() -> None:
+    said = quote("Which river runs through Vienna?", RIVERS)
+    assert said == "The Danube runs through Vienna. It ends in a delta.\n\n(Quoted from [1] Rivers.)"
+
+
+def test_the_first_of_several_sentences_that_are_as_near_is_the_beginning() -> None:
+    assert quote("Unrelated?", RIVERS).startswith("The Rhine rises")
+
+
+def test_sentences_are_taken_whole_as_far_as_there_is_room() -> None:
+    assert quote("Danube Vienna", RIVERS, 8).startswith("The Danube runs through Vienna.\n")
+    assert quote("Danube Vienna", RIVERS, 10).startswith(
+        "The Danube runs through Vienna. It ends in a delta.\n"
+    )
+    assert quote("Danube Vienna", RIVERS, 4).startswith("The Danube runs through ...\n")
+
+
+@given(st.text(max_size=60), st.text(max_size=400), st.integers(1, MOST_WORDS))
+def test_no_more_words_than_allowed_are_quoted_of_any_text(question: str, text: str, most: int) -> None:
+    said, _, source = quote(question, Passage("p", "", text), most).rpartition("\n\n")
+    assert source == "(Quoted from [1].)"
+    quoted = said.removesuffix(" ...").split()
+    assert len(quoted) <= most
+    assert " ".join(quoted) in " ".join(text.split())
