@@ -1,12 +1,11 @@
 """Evaluate candidates on the log: estimates, reports, the promotion gate."""
 
-from .audit import AuditReport, NothingToAuditError, audit_file, audit_store
+from .audit import audit_file, audit_store
 from .candidates import (
     CANDIDATE_NAMES,
     CandidateError,
     CandidateKind,
     EvaluationError,
-    parse_name,
     spelled_out,
 )
 from .evaluate import evaluate_log
@@ -20,24 +19,19 @@ from .gate import (
     verdict_on,
 )
 from .job import Evaluations, evaluate_apart
-from .report import CandidateResult, Estimated, Interval, Report
+from .report import Report
 from .request import EvaluationRequest, Moment, read_moment, refuse_untrusted
 
 __all__ = [
     "CANDIDATE_NAMES",
     "FRESH_S",
-    "AuditReport",
     "CandidateError",
     "CandidateKind",
-    "CandidateResult",
-    "Estimated",
     "EvaluationError",
     "EvaluationFailedError",
     "EvaluationRequest",
     "Evaluations",
-    "Interval",
     "Moment",
-    "NothingToAuditError",
     "Report",
     "audit_file",
     "audit_store",
@@ -45,7 +39,6 @@ __all__ = [
     "evaluate_log",
     "judged_as",
     "newest_judgement",
-    "parse_name",
     "read_moment",
     "refuse_untrusted",
     "run_evaluation",
