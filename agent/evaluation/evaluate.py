@@ -1012,14 +1012,14 @@ def _provenance(log: Log) -> Iterator[str]:
 def read_selection(request: EvaluationRequest) -> Selection:
     """Return the selection of a request."""
     first, last = request.versions or (1, 0)
-    prefix, apart = ("", "") if request.project is None else keys.ids_within(request.project)
+    prefix, excluded = ("", "") if request.project is None else keys.ids_within(request.project)
     return Selection(
         since=None if request.since is None else request.since.timestamp(),
         until=None if request.until is None else request.until.timestamp(),
         versions=tuple(range(first, last + 1)),
         features=request.selected_features,
         prefix=prefix,
-        apart=apart,
+        excluded_id_part=excluded,
     )
 
 
