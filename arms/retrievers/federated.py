@@ -156,4 +156,4 @@ KIND = Kind(
     draws=True,
     example={"arms": ["bm25", "dense"], "profile": {"backbone": "minilm"}},
 )
-"""It finds something else where the router has changed, so it counts as one that draws."""
+"""It counts as one that draws: the scores of the router, which change, decide which sources are asked."""
