@@ -4,7 +4,7 @@ A reply that no client of ours reads is defined beside the route that sends it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, ParamSpec, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -278,20 +278,27 @@ class FeedbackReceipt(Reply):
     hint: str | None = Field(description="What to do about feedback that does not count, or not yet.")
 
 
-class FeedbackReceipts(Reply):
-    """The results of a batch, in the order of its items."""
+Receipt = TypeVar("Receipt", "FeedbackReceipt", "ObservationReceipt")
 
-    items: list[FeedbackReceipt | Envelope]
+
+class Receipts(Reply, Generic[Receipt]):
+    """The results of a batch."""
+
+    items: list[Receipt | Envelope]
 
     @property
-    def kept(self) -> list[FeedbackReceipt]:
+    def kept(self) -> list[Receipt]:
         """The items that are durable."""
-        return [item for item in self.items if isinstance(item, FeedbackReceipt)]
+        return [item for item in self.items if not isinstance(item, Envelope)]
 
     @property
     def log_seq(self) -> int:
         """The last position in the log: all is learned when `applied_seq` has reached it."""
         return max((item.log_seq for item in self.kept), default=0)
+
+
+class FeedbackReceipts(Receipts[FeedbackReceipt]):
+    """The results of a batch, in the order of its items."""
 
 
 class FeedbackToken(Reply):
@@ -321,20 +328,8 @@ class ObservationReceipt(Reply):
     log_seq: int = Field(description="Position in the log.")
 
 
-class ObservationReceipts(Reply):
+class ObservationReceipts(Receipts[ObservationReceipt]):
     """The results of a batch, in the order of its items."""
-
-    items: list[ObservationReceipt | Envelope]
-
-    @property
-    def kept(self) -> list[ObservationReceipt]:
-        """The items that are durable."""
-        return [item for item in self.items if isinstance(item, ObservationReceipt)]
-
-    @property
-    def log_seq(self) -> int:
-        """The last position in the log: all is learned when `applied_seq` has reached it."""
-        return max((item.log_seq for item in self.kept), default=0)
 
 
 class Summary(Reply):

@@ -46,13 +46,6 @@ def list_models(annotation: Any) -> list[type[BaseModel]]:
     ]
 
 
-def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Return the models inside an annotation, such as the values of a dict."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for inner in getattr(annotation, "__args__", ()) for model in models_in(inner)]
-
-
 def list_fields(annotation: Any) -> dict[str, FieldInfo]:
     """Return the keys that a value may have, with the fields that describe them; empty without keys.
 

@@ -30,9 +30,6 @@ WARM_START_AT_FIRST = "armwise.agent.lab.warmstart:warm_start_at_first"
 OPEN_SELECTOR = "armwise.agent.lab.routers:open_selector"
 """Opens the trained model of an arm of kind ensemble or cascade."""
 
-POOL = "armwise.arms.lab.portfolio:PoolSpec"
-"""The specification of a file of candidates for a portfolio."""
-
 
 def load(path: str) -> Any:
     """Return what a wing registers under an import path, `module` or `module:attribute`.

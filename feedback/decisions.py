@@ -35,7 +35,7 @@ class Selection:
         policies: Kinds of policy that drew it; empty: any.
         features: Values of named features of the context; a feature that it lacks counts as 0.
         prefix: Prefix of the id.
-        apart: Text whose presence in an id leaves the decision out; empty: none.
+        excluded_id_part: Text whose presence in an id leaves the decision out; empty: none.
         after: Position of the training log after which reading starts.
     """
 
@@ -45,7 +45,7 @@ class Selection:
     policies: tuple[str, ...] = ()
     features: Mapping[str, float] = field(default_factory=dict)
     prefix: str = ""
-    apart: str = ""
+    excluded_id_part: str = ""
     after: int = 0
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class Selection:
             *([f"policies {', '.join(self.policies)}"] if self.policies else []),
             *(f"{name} is {value:g}" for name, value in self.features.items()),
             *([f"ids with {self.prefix!r} first"] if self.prefix else []),
-            *([f"ids without {self.apart!r}"] if self.apart else []),
+            *([f"ids without {self.excluded_id_part!r}"] if self.excluded_id_part else []),
             *([f"after example {self.after:,}"] if self.after else []),
         ]
         return ", ".join(parts) or "all decisions"
@@ -73,11 +73,13 @@ class Selection:
     def has_id(self, name: str) -> bool:
         """Return whether the id of a decision is selected.
 
-        >>> acme, others = Selection(prefix="acme~"), Selection(apart="~")
+        >>> acme, others = Selection(prefix="acme~"), Selection(excluded_id_part="~")
         >>> [selection.has_id(name) for selection in (acme, others) for name in ("acme~d", "d")]
         [True, False, False, True]
         """
-        return name.startswith(self.prefix) and (not self.apart or self.apart not in name)
+        return name.startswith(self.prefix) and (
+            not self.excluded_id_part or self.excluded_id_part not in name
+        )
 
 
 EVERYTHING = Selection()

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from armwise.agent.api import errors, reference
 from armwise.agent.cli.main import VERBS
 from armwise.agent.config import Http, Limits
 from tests.agent.fakes import Service
+from tests.documents import errors, routes
 from tests.pages import commands_of
 from tests.test_commands import ELSEWHERE, PAGES, lines_of
 from tests.test_tutorials import TUTORIALS
@@ -67,10 +67,8 @@ def test_every_route_is_described_with_a_request(tmp_path: Path) -> None:
 
 
 def test_the_table_of_routes_is_that_of_the_document_and_the_pages() -> None:
-    assert text_of("reference/http.md") == reference.page(), (
-        "write it anew: python -m armwise.agent.api.reference"
-    )
-    rows = [row for row in reference.routes_table() if "/v1/evaluations" in row]
+    assert text_of("reference/http.md") == routes.page(), "write it anew: python -m tests.documents.routes"
+    rows = [row for row in routes.routes_table() if "/v1/evaluations" in row]
     assert len(rows) == 4
     place = "[`GET /v1/evaluations/{number}`](http/operating.md#get-v1evaluationsnumber)"
     assert any(row.startswith(f"| {place} | read | ") for row in rows)
@@ -78,7 +76,7 @@ def test_the_table_of_routes_is_that_of_the_document_and_the_pages() -> None:
 
 def test_the_page_of_errors_is_that_of_the_table() -> None:
     assert text_of("reference/errors.md") == "\n".join(errors.page()) + "\n", (
-        "write it anew: python -m armwise.agent.api.errors > docs/reference/errors.md"
+        "write it anew: python -m tests.documents.errors > docs/reference/errors.md"
     )
 
 

@@ -37,10 +37,10 @@ def printed(module):
         runpy.run_module(module, run_name="__main__")
     return text.getvalue()
 
-for module in ("armwise.agent.config.reference", "armwise.agent.api.reference"):
+for module in ("tests.documents.configuration", "tests.documents.routes"):
     printed(module)
 printed("tests.agent.cli.test_defaults")
-Path("agent/config/schema.json").write_text(printed("armwise.agent.config.schema"), encoding="utf-8")
+Path("agent/config/schema.json").write_text(printed("tests.documents.schema"), encoding="utf-8")
 
 import os
 from typer.testing import CliRunner

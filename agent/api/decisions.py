@@ -252,7 +252,7 @@ def build_filter(point: DecisionPoint, caller: Caller, query: DecisionQuery) -> 
         episode=query.episode and caller.stored(query.episode, "episode"),
         key=query.key,
         prefix=caller.prefix or None,
-        apart=None if caller.prefix or caller.sees_all else keys.SEPARATOR,
+        excluded_id_part=None if caller.prefix or caller.sees_all else keys.SEPARATOR,
     )
 
 

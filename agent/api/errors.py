@@ -1,11 +1,7 @@
-"""The errors of the HTTP interface: one table, from which statuses, handlers and the page are generated.
-
-`python -m armwise.agent.api.errors` prints the table as Markdown.
-"""
+"""The errors of the HTTP interface: one table, from which statuses, handlers and the page are generated."""
 
 import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fastapi.exceptions import RequestValidationError
@@ -458,21 +454,3 @@ def _invalid(error: RequestValidationError) -> ApiError:
             shown = shown if len(shown) <= 80 else shown[:77] + "..."
             message = problem["msg"].removeprefix("Value error, ")
             return ApiError("invalid_value", f"{param or 'body'}: {message}, got {shown}", param)
-
-
-def page() -> Iterator[str]:
-    """Yield the lines of a Markdown page of the table."""
-    yield "# Errors"
-    yield ""
-    yield 'The body of a response that is not a success is `{"error": {...}}`, with one of these codes.'
-    yield "A failure that is recorded under an idempotency key is never `retryable`, whatever its code."
-    yield "[Every 503](failures.md#every-503) has the messages behind a 503, their reasons and what to do."
-    yield ""
-    yield "| code | status | retryable | when |"
-    yield "| --- | --- | --- | --- |"
-    for kind in _KINDS:
-        yield f"| `{kind.code}` | {kind.status} | {'yes' if kind.retryable else 'no'} | {kind.when} |"
-
-
-if __name__ == "__main__":
-    sys.stdout.write("\n".join(page()) + "\n")

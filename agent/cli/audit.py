@@ -57,7 +57,7 @@ def audit(
                     report = audit_store(store, settings, on_progress, begin, end)
         console.print(report.table())
         for line in (report.summary, *report.footnotes()):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            console.print(line, highlight=False, soft_wrap=True)
         write_report(report, output)
     if report.found.status is CheckStatus.FAIL:
         raise typer.Exit(1)

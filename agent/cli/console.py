@@ -13,7 +13,7 @@ console = Terminal()
 
 errors = Terminal(stderr=True, highlight=False)
 
-PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
+PLAIN: Any = {"highlight": False, "soft_wrap": True}
 
 ProgressCallback = Callable[[str, int, int | None], None]
 
@@ -52,7 +52,7 @@ def explained() -> Iterator[None]:
         if not names.intersection((*WRONG_REQUEST, *FAILURE)):
             raise
         for line in _lines(error):
-            errors.print(line, style="red", markup=False, soft_wrap=True)
+            errors.print(line, style="red", soft_wrap=True)
         wrong = names.intersection(WRONG_REQUEST) and not names.intersection(UNAVAILABLE)
         raise typer.Exit(2 if wrong else 1) from None
 
@@ -118,6 +118,4 @@ class _ProgressLines:
         now = time.monotonic()
         if done == total or now >= self._next.get(what, 0.0):
             self._next[what] = now + self._every_s
-            self._to.print(
-                f"{what}: {done:,}" + (f" of {total:,}" if total else ""), markup=False, highlight=False
-            )
+            self._to.print(f"{what}: {done:,}" + (f" of {total:,}" if total else ""), highlight=False)

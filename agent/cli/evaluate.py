@@ -101,7 +101,7 @@ def replay(
         report = report.model_copy(update={"config": str(config)})
         console.print(report.table())
         for note in report.footnotes():
-            console.print(note, markup=False, style="dim")
+            console.print(note, style="dim")
         write_report(report, output)
 
 

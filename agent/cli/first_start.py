@@ -183,10 +183,7 @@ def _warm_start(config: AppConfig, on_progress: ProgressCallback) -> None:
         load(WARM_START_AT_FIRST)(config, console, on_progress)
     except (RunFailedError, UnderWayError) as error:
         errors.print(
-            f"{error}; the service tries again, see `armwise status`",
-            style="yellow",
-            markup=False,
-            soft_wrap=True,
+            f"{error}; the service tries again, see `armwise status`", style="yellow", soft_wrap=True
         )
 
 

@@ -56,7 +56,7 @@ def export(
         what = "items of feedback" if form == "feedback" else "decisions"
         _print_written(written, output, export.left_out, what)
         if lost:
-            console.print(f"lost {lost:,} named features, those that fewest decisions have", markup=False)
+            console.print(f"lost {lost:,} named features, those that fewest decisions have")
 
 
 def _write(export: Export, output: Path, form: Format, on_progress: Progress) -> int:
@@ -73,9 +73,9 @@ def _write(export: Export, output: Path, form: Format, on_progress: Progress) ->
 
 
 def _print_written(count: int, output: Path, left_out: Counter[str], what: str = "decisions") -> None:
-    console.print(f"{count:,} {what} written to {output}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{count:,} {what} written to {output}", highlight=False, soft_wrap=True)
     for reason, n in left_out.most_common():
-        console.print(f"left out {n:,}: {reason}", markup=False, highlight=False)
+        console.print(f"left out {n:,}: {reason}", highlight=False)
 
 
 def migrate(config: ConfigPath = CONFIG) -> None:
@@ -84,7 +84,7 @@ def migrate(config: ConfigPath = CONFIG) -> None:
         for point, settings in opened(config, without=["router"]).by_point.items():
             before, after = schema.migrate(settings.database_url)
             which = "" if point == DEFAULT_POINT else f" of point {point}"
-            console.print(f"the log{which} had schema {before}, it has schema {after}", markup=False)
+            console.print(f"the log{which} had schema {before}, it has schema {after}")
 
 
 def rebuild(
@@ -111,9 +111,9 @@ def rebuild(
             )
         console.print(report.table())
         for note in report.notes:
-            console.print(note, markup=False, soft_wrap=True)
+            console.print(note, soft_wrap=True)
         if not report.sound:
-            errors.print(report.remedy, style="red", markup=False, soft_wrap=True)
+            errors.print(report.remedy, style="red", soft_wrap=True)
             raise typer.Exit(1)
 
 
@@ -144,7 +144,6 @@ def archive(
         where = training_archive.folder_url(to)
         console.print(
             f"the features of {moved:,} decisions are in {len(files)} files of {where}, {size / 1e6:,.1f} MB",
-            markup=False,
             highlight=False,
             soft_wrap=True,
         )
@@ -163,7 +162,6 @@ def backup(
                 store.backup(copy)
                 console.print(
                     f"{copy}: {store.counts()['decisions']:,} decisions, {copy.stat().st_size / 1e6:,.1f} MB",
-                    markup=False,
                     highlight=False,
                     soft_wrap=True,
                 )
@@ -205,8 +203,7 @@ def erase(
             at = "" if name == DEFAULT_POINT else f" at point {name}"
             console.print(
                 f"erasure {done.number}{at}: the texts of {done.decisions:,} decisions and of "
-                f"{done.feedback:,} items of feedback are gone",
-                markup=False,
+                f"{done.feedback:,} items of feedback are gone"
             )
         console.print(
             "exports, backups and files of warm starts from before are copies out of reach: remove old ones",
@@ -245,7 +242,7 @@ def create(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
         with _log(config) as store:
             made, token = keys.create(store, settings, now)
         errors.print(f"key {made.public_id} of project {settings.project!r}; it is not shown again:")
-        console.print(token, markup=False, highlight=False, soft_wrap=True)
+        console.print(token, highlight=False, soft_wrap=True)
 
 
 @key.command("list")
@@ -279,7 +276,7 @@ def disable(
         with _log(config) as store:
             if keys.disable(store, public_id, time.time()) is None:
                 raise ValueError(f"there is no key {public_id!r}; `armwise key list` shows them")
-        console.print(f"key {public_id} is disabled", markup=False)
+        console.print(f"key {public_id} is disabled")
 
 
 def _tag(text: str) -> tuple[str, str]:

@@ -172,5 +172,5 @@ def main() -> None:
 
         if (text := advice(error)) is None:
             raise
-        errors.print(text, style="red", markup=False, soft_wrap=True)
+        errors.print(text, style="red", soft_wrap=True)
         sys.exit(2)

@@ -204,10 +204,7 @@ def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
         load(WARM_START_BEFORE_TRAFFIC)(settings, console, on_progress)
     except (RunFailedError, UnderWayError, LogUnavailableError) as error:
         errors.print(
-            f"{error}; the service starts without it and tries again",
-            style="yellow",
-            markup=False,
-            soft_wrap=True,
+            f"{error}; the service starts without it and tries again", style="yellow", soft_wrap=True
         )
 
 

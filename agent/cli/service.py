@@ -61,7 +61,7 @@ def print_answer(question: str, arm: str | None, url: str, key: str | None, poin
         stream = client.stream(question, arm=arm, point=None if point == POINT else point)
         try:
             for text in stream:
-                console.print(text, end="", markup=False, highlight=False)
+                console.print(text, end="", highlight=False)
         finally:  # a part of an answer can be rated too
             if decision_id := stream.fields.get("decision_id"):
                 _remember_decision(str(decision_id), url)
@@ -71,7 +71,7 @@ def print_answer(question: str, arm: str | None, url: str, key: str | None, poin
 
 def _print_decision(answer: "Answer") -> None:
     def line(text: str) -> None:
-        console.print(one_line(text), style="dim", markup=False, highlight=False)
+        console.print(one_line(text), style="dim", highlight=False)
 
     for rank, passage in enumerate(answer.passages, start=1):
         line(f"  [{rank}] {passage.id}  {passage.title}")
@@ -138,7 +138,7 @@ def feedback(
         decision_id = _last_decision(url) if decision_id == LAST else decision_id
         with Client(url, key, attempts=1) as client:
             for row in client.feedback(decision_id, metrics).kept:
-                console.print(f"{row.status}, log position {row.log_seq}", markup=False)
+                console.print(f"{row.status}, log position {row.log_seq}")
 
 
 def _value(text: str) -> tuple[str, float | bool]:
@@ -270,7 +270,7 @@ def apply(
                 kept = spec.model_copy(update={"action": part in (keep or ())})
                 document["arms"].setdefault(part, kept.model_dump(mode="json", exclude_defaults=True))
         now = request("PUT", url, "/v1/arms", key, document, BUILD_S, point)["arms"]
-        console.print(f"live now: {', '.join(arm['name'] for arm in now)}", markup=False, soft_wrap=True)
+        console.print(f"live now: {', '.join(arm['name'] for arm in now)}", soft_wrap=True)
 
 
 def promote(
@@ -313,9 +313,9 @@ def _promote(
     with explained():
         path = f"/v1/policies/{version}/{action}"
         policy = request("POST", url, path, key, body, BUILD_S, point)
-        console.print(describe_serving(policy), markup=False, soft_wrap=True)
+        console.print(describe_serving(policy), soft_wrap=True)
         for candidate in policy["canaries"]:
-            console.print(describe_canary(candidate, len(policy["canaries"])), markup=False, soft_wrap=True)
+            console.print(describe_canary(candidate, len(policy["canaries"])), soft_wrap=True)
 
 
 def _promoted(promotion: Mapping[str, Any]) -> str:
@@ -461,13 +461,11 @@ def verify(
             table.add_row(arm, *("" if p is None else repr(p) for p in (logged_p, recomputed_p)), difference)
         console.print(table)
         for sentence in verification["why"]:
-            errors.print(sentence, style="red", markup=False, soft_wrap=True)
+            errors.print(sentence, style="red", soft_wrap=True)
         if not verification["verified"]:
             raise typer.Exit(1)
         if verification.get("elsewhere"):
             arm = verification["draw"]["arm"]
-            console.print(
-                f"verified: another system drew {arm}, the shadow is as logged", markup=False, soft_wrap=True
-            )
+            console.print(f"verified: another system drew {arm}, the shadow is as logged", soft_wrap=True)
             return
-        console.print(f"verified: arm {verification['draw']['arm']}", markup=False)
+        console.print(f"verified: arm {verification['draw']['arm']}")

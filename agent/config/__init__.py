@@ -16,7 +16,6 @@ from .sections import (
     Project,
     RetrievalCacheSpec,
     Scope,
-    Tap,
 )
 from .warm_start import KEPT_FLOOR, WarmStartSpec
 
@@ -38,7 +37,6 @@ __all__ = [
     "Project",
     "RetrievalCacheSpec",
     "Scope",
-    "Tap",
     "WarmStartSpec",
     "configured",
     "load",

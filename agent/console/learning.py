@@ -8,7 +8,7 @@ from armwise.agent.api import decisions
 from armwise.agent.api.schemas import DecisionQuery
 from armwise.agent.console.charts import band, draw_chart
 from armwise.agent.console.page import COLOURS, colours
-from armwise.agent.evaluation import (
+from armwise.agent.console.served_comparison import (
     LearningCurve,
     ServedComparison,
     least_floor,

@@ -11,7 +11,8 @@ from armwise.agent.api.operations import arms, evaluations
 from armwise.agent.api.schemas import ArmSwitch, PageBefore, PathNumber
 from armwise.agent.console import overview, worth
 from armwise.agent.console.page import ACTION, colours, page, pages, read_form, seen, valid
-from armwise.agent.evaluation import EvaluationRequest, least_floor
+from armwise.agent.console.served_comparison import least_floor
+from armwise.agent.evaluation import EvaluationRequest
 from armwise.agent.lab import routes as warm_starts
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.ope import ESTIMATORS, INTERVALS

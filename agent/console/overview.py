@@ -19,8 +19,7 @@ from armwise.agent.console import learning
 from armwise.agent.console.charts import band, draw_chart
 from armwise.agent.console.learning import DAY
 from armwise.agent.console.page import COLOURS, HEADERS, colours, page, pages
-from armwise.agent.evaluation import least_floor
-from armwise.agent.evaluation.served import weighted
+from armwise.agent.console.served_comparison import least_floor, weighted
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.ope import intervals
 from armwise.feedback.reward import RewardRule

@@ -27,8 +27,7 @@ import numpy as np
 from typing_extensions import override
 
 from armwise.agent.config import AppConfig
-from armwise.agent.evaluation.audit import propensity_doubt
-from armwise.agent.evaluation.served import (
+from armwise.agent.console.served_comparison import (
     ERROR,
     MOST_MORE,
     Alternative,
@@ -42,6 +41,7 @@ from armwise.agent.evaluation.served import (
     rows_by_kind,
     shares_by_kind,
 )
+from armwise.agent.evaluation.audit import propensity_doubt
 from armwise.arms.base import Progress
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.clock import utc

@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from armwise.agent.console.period import AtEqualQuality, KindGain, Period, Saving
-from armwise.agent.evaluation.served import Alternative, rounded, summarise_served
+from armwise.agent.console.served_comparison import Alternative, rounded, summarise_served
 from armwise.agent.reporting import GREY, GRID, INK, LEGEND, PALETTE, draw_svg, filled, moment, visible
 
 if TYPE_CHECKING:

@@ -64,9 +64,9 @@ def report(
             period, command = _of_log(config, point, since, until)
         if output is not None:
             output.write_text(write_page(period, shlex.join([*command, "-o", output.name])), encoding="utf-8")
-            console.print(f"{output}: {period.whole.decisions:,} decisions", markup=False, soft_wrap=True)
+            console.print(f"{output}: {period.whole.decisions:,} decisions", soft_wrap=True)
         if text or output is None:
-            console.print(write_text(period), markup=False, highlight=False, soft_wrap=True)
+            console.print(write_text(period), highlight=False, soft_wrap=True)
 
 
 def _of_log(config: Path, point: str, since: str | None, until: str | None) -> tuple[Period, list[str]]:

@@ -12,7 +12,7 @@ from armwise.agent.api.errors import ApiError
 from armwise.agent.api.schemas import DecisionQuery
 from armwise.agent.console.charts import draw_chart
 from armwise.agent.console.overview import WEIGHTED
-from armwise.agent.evaluation import least_floor
+from armwise.agent.console.served_comparison import least_floor
 from armwise.agent.policies import select_kinds
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.ope import intervals

@@ -9,18 +9,20 @@ validation).
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from typing_extensions import override
 
 from armwise.agent.config import AppConfig
 from armwise.agent.learning import Recipe, StoredTrained, read_spec, restore_policy
@@ -212,7 +214,7 @@ class UnscoredError(LeftOutError):
     """The router of a candidate has no scores of a decision yet."""
 
 
-class Candidate(Protocol):
+class Candidate(ABC):
     """Returns its distribution for one decision after the other, in the order of the log.
 
     Attributes:
@@ -230,13 +232,14 @@ class Candidate(Protocol):
     brought: frozenset[str]
 
     def seen(self, block: Sequence[Example]) -> Sequence[Example]:
-        """Return rows with the contexts as this candidate would have seen them."""
-        ...
+        """Return rows with the contexts as this candidate would have seen them: by default as they are."""
+        return block
 
     def prepare(self, decisions: Sequence[Decision]) -> None:
-        """Prepare for the next decisions, in batch."""
-        ...
+        """Prepare for the next decisions, in batch; by default do nothing."""
+        del decisions
 
+    @abstractmethod
     def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return its distribution with the floor mixed in, shape (n_arms,).
 
@@ -247,20 +250,19 @@ class Candidate(Protocol):
         Raises:
             LeftOutError: It cannot be evaluated on this decision.
         """
-        ...
 
     def learn(self, example: Example, reward: float | None) -> None:
-        """Learn from a row of the training log, unless the candidate is frozen.
+        """Learn from a row of the training log; by default do nothing.
 
         Args:
             example: Each row in turn, including rows without a reward, which may have observations.
             reward: Reward of the decision; None: it is not learned from.
         """
-        ...
+        del example, reward
 
     def notes(self) -> Sequence[str]:
-        """Return remarks after the last row, a sentence each."""
-        ...
+        """Return remarks after the last row, a sentence each; by default none."""
+        return ()
 
 
 def note_label(taught: dict[str, float], label: Decision) -> None:
@@ -275,7 +277,7 @@ def _choose_floor(decision: Decision, explores: sampling.Exploration, n_arms: in
 
 
 @dataclass(eq=False)
-class LearnedTarget:
+class LearnedTarget(Candidate):
     """A policy with the configured floor, or the logged one if that is higher.
 
     A canary has the logged floor, so that it differs from what was served only in its choices.
@@ -316,13 +318,12 @@ class LearnedTarget:
     _paid: list[float] = field(default_factory=list)
     _graded: set[str] = field(default_factory=set)
 
+    @override
     def seen(self, block: Sequence[Example]) -> Sequence[Example]:
         """Return the rows with the scores of the candidate's router, if it has one."""
         return self.contexts(block)
 
-    def prepare(self, decisions: Sequence[Decision]) -> None:
-        """Do nothing."""
-
+    @override
     def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return the distribution of the policy."""
         if self.canary and decision.candidate != self.canary:
@@ -345,6 +346,7 @@ class LearnedTarget:
         self._last = decision.id, dict(zip(arms, p.tolist(), strict=True))
         return p
 
+    @override
     def learn(self, example: Example, reward: float | None) -> None:
         """Update the policy; a frozen one has learned the rows up to its position already."""
         learned = (example.seq <= self.after) if self.frozen else (example.seq > self.after)
@@ -369,6 +371,7 @@ class LearnedTarget:
             self._paid.append(paid)
         pacer.note(example.decision.drawn, spent, paid)
 
+    @override
     def notes(self) -> Sequence[str]:
         """Return its estimated spending under a budget."""
         if self.pacer is None or not self._paid:
@@ -381,7 +384,7 @@ class LearnedTarget:
 
 
 @dataclass(eq=False)
-class Recorded:
+class Recorded(Candidate):
     """The shadow policy of the policy that decided."""
 
     arms: frozenset[str]
@@ -390,13 +393,7 @@ class Recorded:
     reason: str = ""
     brought: frozenset[str] = frozenset()
 
-    def seen(self, block: Sequence[Example]) -> Sequence[Example]:
-        """Return the rows as they are."""
-        return block
-
-    def prepare(self, decisions: Sequence[Decision]) -> None:
-        """Do nothing."""
-
+    @override
     def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return the logged distribution over the eligible arms."""
         if not decision.shadow:
@@ -405,15 +402,8 @@ class Recorded:
             raise LeftOutError("an arm of the shadow is not live any more")
         return np.array(decision.shadow)
 
-    def learn(self, example: Example, reward: float | None) -> None:
-        """Do nothing."""
 
-    def notes(self) -> Sequence[str]:
-        """Return none."""
-        return ()
-
-
-class RouterTarget:
+class RouterTarget(Candidate):
     """The arm with the best score of a router that reads the question; ties are split evenly.
 
     Questions that the router was trained on get its out-of-fold scores; see
@@ -450,28 +440,19 @@ class RouterTarget:
         self.arms = frozenset(arms) & frozenset(self._known)
         self.about = f"The best arm by the scores of the {trained.about.kind} router in {folder}."
 
-    def seen(self, block: Sequence[Example]) -> Sequence[Example]:
-        """Return the rows as they are."""
-        return block
-
+    @override
     def prepare(self, decisions: Sequence[Decision]) -> None:
         """Score the questions in one batch."""
         texts = tuple(dict.fromkeys(decision.context.question for decision in decisions))
         self._scores = dict(zip(texts, self._stored.scores(texts, self._embedder), strict=True))
 
+    @override
     def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
         """Put all but the floor on the best arms."""
         scores = self._scores[decision.context.question][[self._known.index(arm) for arm in arms]]
         if np.isnan(scores).any():
             raise LeftOutError("the router was trained on the question")
         return sampling.mix_floor(sampling.greedy(scores), _choose_floor(decision, self._explores, len(arms)))
-
-    def learn(self, example: Example, reward: float | None) -> None:
-        """Do nothing."""
-
-    def notes(self) -> Sequence[str]:
-        """Return none."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True)

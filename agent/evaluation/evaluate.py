@@ -52,6 +52,7 @@ from armwise.agent.policies import Policy, PolicyError
 from armwise.agent.reporting import counted
 from armwise.agent.routers import dataset
 from armwise.arms.base import Progress
+from armwise.feedback.arrays import Flags
 from armwise.feedback.dataset import UNSETTLED, EmptyLogError, Log
 from armwise.feedback.decisions import Selection, shown
 from armwise.feedback.events import OBSERVED, Cost, Decision, Example
@@ -69,6 +70,7 @@ from armwise.feedback.ope import (
 )
 from armwise.feedback.registry import arm_sets, keys
 from armwise.feedback.registry import versions as registry_versions
+from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import TrainingLog
 from armwise.feedback.texts import find_value
 from armwise.feedback.training_log import Settled, read_examples
@@ -830,14 +832,10 @@ def evaluate_log(
     setting = CandidateService.of(config, rule, store, request.ceiling)
     selection = replace(read_selection(request), after=_first_position(request, setting))
     settled = source.settled
-    try:
-        judged = source.log(rule, selection, progress)
-        final = judged.at < settled.before  # estimates leave out what waits; the gate assumes the worst of it
-        log = judged.where(final) if final.any() and not final.all() else judged
-    except EmptyLogError as error:
-        raise EvaluationError(str(error)) from None
+    judged, log, final = _read(source, rule, selection, settled, progress)
     request = _possible(request, log)
     candidates = _candidates(request, log)
+    baseline = None if candidates[0].kind is CandidateKind.SERVED else request.baseline
     waiting, first_left_out, positions = None, math.inf, None
     if request.gate:
         waiting, first_left_out = _waiting_rows(source, selection, judged, _canaries_alone(request))
@@ -846,35 +844,14 @@ def evaluate_log(
             positions = registry_versions.positions(store, rule.join, numbers)
     judged_targets = targets(judged, candidates, setting, source, progress, waiting)
     target_policies = judged_targets if log is judged else [each.where(final, log) for each in judged_targets]
-    if candidates[0].kind is not CandidateKind.SERVED and not target_policies[0].kept.any():
+    if baseline is not None and not target_policies[0].kept.any():
         reasons = counted(target_policies[0].excluded)
-        raise EvaluationError(f"no decision can judge the baseline {request.baseline!r}: {reasons}")
+        raise EvaluationError(f"no decision can judge the baseline {baseline!r}: {reasons}")
     checked = None
     if request.gate:
         rng = np.random.default_rng(request.seed)
         checked = RecomputedCheck() if store is None else recompute(store, config, judged, rng, progress)
-    evaluations = (
-        evaluate(
-            log,
-            Distributions(target_policies),
-            np.random.default_rng(request.seed),
-            kept={target.name: target.kept for target in target_policies},
-            baseline=None if candidates[0].kind is CandidateKind.SERVED else request.baseline,
-            estimators=request.estimators,
-            interval=request.interval,
-            reward_range=rule.reward_range,
-            reward_model=request.reward_model,
-            cluster=None if request.cluster == "none" else request.cluster,
-            progress=progress,
-        )
-        if final.any()
-        else {}
-    )
-    excluded = Counter(log.excluded)
-    if left := int((~final).sum()):
-        excluded[UNSETTLED] += left
-    if store is not None and not request.selects:
-        excluded.update(store.unlearned())  # of the entire log, regardless of time
+    evaluations = _estimate(request, rule, log, target_policies, baseline, progress) if final.any() else {}
     inputs = GateInputs(
         judged,
         {target.name: target for target in judged_targets},
@@ -899,7 +876,7 @@ def evaluate_log(
         last_at=float(log.at.max()),
         positions=(int(log.seq[0]), int(log.seq[-1])),
         digest=_digest(log),
-        excluded=dict(excluded.most_common()),
+        excluded=_count_excluded(request, log, final, store),
         earned=float(log.reward.mean()) if final.any() else None,
         drawn=dict(
             zip(log.arms, (np.bincount(log.drawn, minlength=len(log.arms)) / len(log)).tolist(), strict=True)
@@ -917,6 +894,62 @@ def evaluate_log(
             *([BEST] if len(candidates) > 2 else []),
         ),
     )
+
+
+def _read(
+    source: TrainingLog, rule: RewardRule, selection: Selection, settled: Settled, progress: Progress
+) -> tuple[Log, Log, Flags]:
+    """Return the selected rows, those without what may still get feedback, and which of all these are.
+
+    Where every row may still get feedback, the second log has them all.
+
+    Raises:
+        EvaluationError: No usable decision is selected.
+        LogUnavailableError: Try again later.
+    """
+    try:
+        judged = source.log(rule, selection, progress)
+        # estimates leave out what waits; the gate assumes the worst of it
+        final = judged.at < settled.before
+        return judged, judged.where(final) if final.any() and not final.all() else judged, final
+    except EmptyLogError as error:
+        raise EvaluationError(str(error)) from None
+
+
+def _estimate(
+    request: EvaluationRequest,
+    rule: RewardRule,
+    log: Log,
+    target_policies: Sequence[CandidateTarget],
+    baseline: str | None,
+    progress: Progress,
+) -> Mapping[str, evaluation.Evaluation]:
+    """Return the estimates of each candidate by name, compared with a baseline; None: what was served."""
+    return evaluate(
+        log,
+        Distributions(target_policies),
+        np.random.default_rng(request.seed),
+        kept={target.name: target.kept for target in target_policies},
+        baseline=baseline,
+        estimators=request.estimators,
+        interval=request.interval,
+        reward_range=rule.reward_range,
+        reward_model=request.reward_model,
+        cluster=None if request.cluster == "none" else request.cluster,
+        progress=progress,
+    )
+
+
+def _count_excluded(
+    request: EvaluationRequest, log: Log, final: Flags, store: Store | None
+) -> dict[str, int]:
+    """Return how many decisions are left out, by reason, the most frequent first."""
+    excluded = Counter(log.excluded)
+    if left := int((~final).sum()):
+        excluded[UNSETTLED] += left
+    if store is not None and not request.selects:
+        excluded.update(store.unlearned())  # of the entire log, regardless of time
+    return dict(excluded.most_common())
 
 
 REFUSED = (
@@ -979,14 +1012,14 @@ def _provenance(log: Log) -> Iterator[str]:
 def read_selection(request: EvaluationRequest) -> Selection:
     """Return the selection of a request."""
     first, last = request.versions or (1, 0)
-    prefix, apart = ("", "") if request.project is None else keys.ids_within(request.project)
+    prefix, excluded = ("", "") if request.project is None else keys.ids_within(request.project)
     return Selection(
         since=None if request.since is None else request.since.timestamp(),
         until=None if request.until is None else request.until.timestamp(),
         versions=tuple(range(first, last + 1)),
         features=request.selected_features,
         prefix=prefix,
-        apart=apart,
+        excluded_id_part=excluded,
     )
 
 

@@ -175,15 +175,15 @@ def warm_start(
                 lots = preview_lots(settings, on_progress)
             for lot in lots:
                 line = f"{lot.source}: {lot.kind}, {'new' if lot.new else 'known'}, {lot.path}"
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
+                console.print(line, highlight=False, soft_wrap=True)
             return
         try:
             with progress() as on_progress:
                 run = run_warm_start(settings, runs.Trigger.COMMAND, console, on_progress)
         except RunFailedError as error:
-            errors.print(str(error), style="red", markup=False, soft_wrap=True)
+            errors.print(str(error), style="red", soft_wrap=True)
             raise typer.Exit(1) from None
-        console.print(f"run {run.seq}: {run.status.replace('_', ' ')}", markup=False, highlight=False)
+        console.print(f"run {run.seq}: {run.status.replace('_', ' ')}", highlight=False)
 
 
 @settings_options(

@@ -1,7 +1,7 @@
 """Learning from the log: recipes, the learner, restored and rebuilt policies, and verification."""
 
 from .learner import Learner, LearnerThread, publish_candidate
-from .rebuild import RebuildError, RebuildReport, rebuild
+from .rebuild import rebuild
 from .recipe import (
     DIGEST_CHARS,
     Recipe,
@@ -15,9 +15,7 @@ from .restore import (
     BusyError,
     PolicyHistory,
     earlier_checkpoint,
-    load_checkpoint,
     restore_policy,
-    resume_point,
     train_on,
 )
 from .router_scores import StoredTrained, keep_router, open_router, score_by_searching
@@ -29,8 +27,6 @@ __all__ = [
     "Learner",
     "LearnerThread",
     "PolicyHistory",
-    "RebuildError",
-    "RebuildReport",
     "Recipe",
     "StoredTrained",
     "Verification",
@@ -40,13 +36,11 @@ __all__ = [
     "keep_router",
     "known_arms",
     "live_arms",
-    "load_checkpoint",
     "open_router",
     "publish_candidate",
     "read_spec",
     "rebuild",
     "restore_policy",
-    "resume_point",
     "score_by_searching",
     "train_on",
     "verify",

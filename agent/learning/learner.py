@@ -20,7 +20,7 @@ from dataclasses import replace
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.learning.restore import load_checkpoint, resume_point, train_on
 from armwise.agent.learning.router_scores import MOST, score_unscored
-from armwise.agent.policies import PolicyError, list_restarts
+from armwise.agent.policies import Policy, PolicyError, list_restarts
 from armwise.arms.base import Progress
 from armwise.arms.models import Backbone
 from armwise.feedback.budget import Budget, Pacer, Price
@@ -244,11 +244,9 @@ class Learner:
         self._reported_at = self._timer()
 
     def _publish(self) -> Version:
-        state = self._policy.save()
-        with self._store.reading() as connection:
-            applied_seq = lag.applied_by(connection, self._rule.join, self.learned)
-        parent = None if self._version is None else self._version.version
-        draft = self.recipe.draft(state, self.learned, applied_seq, parent, self._epoch, self._clock())
+        draft, state = _draft(
+            self._store, self.recipe, self._policy, self.learned, self._version, self._epoch, self._clock
+        )
         return replace(draft, version=versions.publish(self._store, draft, state))
 
 
@@ -402,11 +400,24 @@ def publish_candidate(
         if done % REPORT_EVERY == 0:
             on_progress("learning a candidate", example.seq, joined)
     on_progress("learning a candidate", joined, joined)
-    state = policy.save()
-    with store.reading() as connection:
-        applied_seq = lag.applied_by(connection, recipe.reward.join, joined)
-    parent = None if newest is None else newest.version
-    draft = recipe.draft(state, joined, applied_seq, parent, epoch, clock())
+    draft, state = _draft(store, recipe, policy, joined, newest, epoch, clock)
     published = versions.find(store, versions.publish_beside(store, draft, state))
     assert published is not None
     return published
+
+
+def _draft(
+    store: Store,
+    recipe: Recipe,
+    policy: Policy,
+    learned: int,
+    newest: Version | None,
+    epoch: int,
+    clock: Callable[[], float],
+) -> tuple[Version, bytes]:
+    """Return the version to publish of a policy that has learned up to an example, and its state."""
+    state = policy.save()
+    with store.reading() as connection:
+        applied_seq = lag.applied_by(connection, recipe.reward.join, learned)
+    parent = None if newest is None else newest.version
+    return recipe.draft(state, learned, applied_seq, parent, epoch, clock()), state

@@ -163,26 +163,15 @@ def rebuild(
         LogUnavailableError: Try again later.
         SupersededError: A learner has started meanwhile; call again.
     """
-    recipe, arms = active_recipe(store, config), known_arms(store, config)
-    replay, newest = _Replay(store, recipe, arms), registry_versions.latest(store, recipe.digest)
-    replays, versions = [replay], registry_versions.list_kept(store, recipe.digest) if every else []
-    versions += [newest] if newest else []
-    if number is not None:
-        named = _named(store, config, number)
-        if named.recipe == recipe.digest:
-            versions.append(named)
-        else:
-            replays.append(_Replay(store, Recipe.of(named, config.reward), arms))
-            replays[1].expect([named])
-    replay.expect(versions)
-    refold = Refold(store, config.reward)
+    replays, newest = _replays(store, config, number, every=every)
+    replay, refold = replays[0], Refold(store, config.reward)
     _replay(refold, on_progress, replays)
     others = _others(store, {run.recipe.digest for run in replays})
     epoch = 0
     damaged = any(run.lost for run in replays) or (newest is not None and newest.version in replay.wrong)
     if mend and (damaged or not refold.sound):
         epoch = take_epoch(store, REBUILD, clock())  # reads everything that earlier learners wrote
-        newest, previous = registry_versions.latest(store, recipe.digest), newest
+        newest, previous = registry_versions.latest(store, replay.recipe.digest), newest
         if newest is not None and newest != previous:
             replay.expect([newest])
         _replay(refold, on_progress, replays)
@@ -196,23 +185,9 @@ def rebuild(
     compared += [comparison for run in replays for comparison in run.compared]
     if epoch:
         replaced = newest if newest and newest.version in replay.wrong else None
-        with store.writing() as connection:
-            confirm_epoch(connection, epoch)
-            refold.finish(connection)
-            for version, state in (pair for run in replays for pair in run.lost.items()):
-                registry_versions.store_checkpoint(connection, version, state)
-            if replaced is not None:
-                draft = replace(
-                    replaced,
-                    parent=replaced.version,
-                    examples_seq=replay.learned,
-                    applied_seq=lag.applied_by(connection, config.reward.join, replay.learned),
-                    digest=registry_versions.digest_state(replay.state),
-                    epoch=epoch,
-                    created_at=clock(),
-                )
-                follower = registry_versions.add(connection, draft, replay.state)
-                notes.append(f"version {follower} has learned what the log gives, and follows the others")
+        follower = _store_rebuilt(store, refold, replays, replaced, epoch, clock)
+        if follower is not None:
+            notes.append(f"version {follower} has learned what the log gives, and follows the others")
         left = {number for run in replays for number in run.wrong} - {replaced.version if replaced else 0}
         compared = [
             replace(
@@ -223,6 +198,73 @@ def rebuild(
         ]
         notes.append(f"mended under epoch {epoch}: a learner that ran stops, and its service starts another")
     return RebuildReport(tuple(compared), tuple(notes), _remedy(store, config, mend=mend))
+
+
+def _replays(
+    store: Store, config: AppConfig, number: int | None, *, every: bool
+) -> tuple[list["_Replay"], Version | None]:
+    """Return a replay of each recipe with its versions to compare, the active one first.
+
+    Returns:
+        The replays, and the newest version of the active recipe.
+
+    Raises:
+        RebuildError: There is no version of this number that can be built.
+    """
+    recipe, arms = active_recipe(store, config), known_arms(store, config)
+    replay, newest = _Replay(store, recipe, arms), registry_versions.latest(store, recipe.digest)
+    replays, versions = [replay], registry_versions.list_kept(store, recipe.digest) if every else []
+    versions += [newest] if newest else []
+    if number is not None:
+        named = _named(store, config, number)
+        if named.recipe == recipe.digest:
+            versions.append(named)
+        else:
+            replays.append(_Replay(store, Recipe.of(named, config.reward), arms))
+            replays[1].expect([named])
+    replay.expect(versions)
+    return replays, newest
+
+
+def _store_rebuilt(
+    store: Store,
+    refold: Refold,
+    replays: Sequence["_Replay"],
+    replaced: Version | None,
+    epoch: int,
+    clock: Callable[[], float],
+) -> int | None:
+    """Store the rebuilt state in the place of what differs.
+
+    Args:
+        store: The log.
+        refold: The training log, folded again.
+        replays: Their missing checkpoints are stored; the first is of the active recipe.
+        replaced: The newest version of the active recipe, if its state differs.
+        epoch: The epoch of the rebuild.
+        clock: Seconds since the epoch.
+
+    Returns:
+        The version that follows `replaced`; None without one.
+    """
+    replay = replays[0]
+    with store.writing() as connection:
+        confirm_epoch(connection, epoch)
+        refold.finish(connection)
+        for version, state in (pair for run in replays for pair in run.lost.items()):
+            registry_versions.store_checkpoint(connection, version, state)
+        if replaced is None:
+            return None
+        draft = replace(
+            replaced,
+            parent=replaced.version,
+            examples_seq=replay.learned,
+            applied_seq=lag.applied_by(connection, replay.recipe.reward.join, replay.learned),
+            digest=registry_versions.digest_state(replay.state),
+            epoch=epoch,
+            created_at=clock(),
+        )
+        return registry_versions.add(connection, draft, replay.state)
 
 
 def _remedy(store: Store, config: AppConfig, *, mend: bool) -> str:

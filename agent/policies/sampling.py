@@ -75,10 +75,10 @@ NARROW = 4.0
 def best_probabilities(mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return with which probability each of independent normal variables is the largest, shape (n,).
 
-    A function of its arguments alone, which changes as little as they do, where the largest mean jumps. The
-    logarithms of the distribution functions are taken to be linear between nodes: each variable then has a
-    share in the increase of their product that is its share in the increase of their sum. The error is below
-    0.005, and mostly below 0.0005. Where no variable varies, the largest ones share it.
+    Deterministic, and continuous in its arguments, which argmax is not. The logarithms of the distribution
+    functions are taken to be linear between nodes: each variable then has a share in the increase of their
+    product that is its share in the increase of their sum. The error is below 0.005, and mostly below 0.0005.
+    Where no variable varies, the largest ones share it.
 
     Args:
         mean: Means, shape (n,).
@@ -165,7 +165,10 @@ def served_distribution(
 
 
 def tilted(probabilities: NDArray[np.float64], penalty: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the distribution closest to another one among those with a mean penalty as small.
+    """Multiply each probability by exp(-penalty), and normalise.
+
+    Of all distributions with the mean penalty of the result, it is the nearest to `probabilities` in
+    Kullback-Leibler divergence.
 
     Args:
         probabilities: Shape (n_arms,), summing to 1.
@@ -279,10 +282,10 @@ def choose(probabilities: NDArray[np.float64], u: float) -> int:
 
 
 TIE = 1e-9
-"""Difference of two scores, beside a best one of at most 1 in size, that arithmetic alone may make.
+"""Two scores that differ by less than this, times the best score if that is above 1, count as equal.
 
-Sums in another order, and other kernels of BLAS, differ by some 1e-14. Scores that differ by so little are
-equal: else the order of the arms, or the processor, would decide between a half and nothing.
+Rounding differs between processors, and between orders of a sum, by some 1e-14: else it would decide between
+a half and nothing.
 """
 
 

@@ -1,4 +1,4 @@
-"""Rendering: colours, SVG, HTML templates, tables of pages, and texts of others in a terminal."""
+"""Rendering: colours, SVG, HTML templates, and texts of others in a terminal."""
 
 from .html import (
     GREY,
@@ -12,7 +12,6 @@ from .html import (
     moment,
     moving_average,
 )
-from .markdown import with_table
 from .plain_text import Terminal, log_plainly, one_line, visible
 
 __all__ = [
@@ -30,5 +29,4 @@ __all__ = [
     "moving_average",
     "one_line",
     "visible",
-    "with_table",
 ]

@@ -5,7 +5,6 @@ from .arms import arm_infos, same_document
 from .point import Backends, DecisionPoint, Gate, Service
 from .replica import Replica
 from .telemetry import PointState, Telemetry
-from .versions import Versions
 
 __all__ = [
     "Backends",
@@ -15,7 +14,6 @@ __all__ = [
     "Replica",
     "Service",
     "Telemetry",
-    "Versions",
     "arm_infos",
     "ask",
     "same_document",

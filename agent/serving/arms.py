@@ -1,71 +1,30 @@
-"""The live arms: the protocol that runs them, and the set that a replica serves."""
+"""The live arms: what a turn reads of each, and the set that a replica serves."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError
 from armwise.agent.routers import saved
-from armwise.agent.turn import ArmInfo, Embeddings, TurnLoop
-from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.agent.turn import ArmInfo, TurnLoop
+from armwise.arms.base import ArmError
 from armwise.arms.llm import catalog as llm_catalog
-from armwise.arms.profile import NO_PROFILES, Profile, ProfileSpec
+from armwise.arms.profile import NO_PROFILES, Profile
 from armwise.arms.retrievers import ArmGraph, ArmSpec, catalog
 from armwise.feedback.log import Store
 from armwise.feedback.registry import ArmSet, arm_sets
+
+if TYPE_CHECKING:
+    from armwise.arms.deployments import HostedArms
 
 logger = logging.getLogger(__name__)
 
 REBUILD_S = 30.0
 """Pause before a set of arms that could not be built is tried again."""
-
-
-class Arms(Protocol):
-    """Every arm, wherever it runs."""
-
-    async def search(self, arm: str, query: Query, k: int) -> Retrieval:
-        """Run one arm by name. Raises ArmError."""
-        ...
-
-    async def recall(self, arm: str, query: Query, k: int) -> Retrieval | None:
-        """Return the cached retrieval of the same search, if there is one."""
-        ...
-
-    async def vectors(self, backbone: str, ids: Sequence[str]) -> Embeddings:
-        """Return the unit vector, shape (dim,), of each of these passages that is in the corpus.
-
-        Raises:
-            ArmError: The vectors cannot be read.
-        """
-        ...
-
-    async def passages(self, ids: Sequence[str]) -> list[Passage]:
-        """Return the passages with these ids that are in the corpus. Raises ArmError."""
-        ...
-
-    async def restricted(self) -> bool:
-        """Return whether any passage of the corpus is restricted to groups. Raises ArmError."""
-        ...
-
-    async def profiles(self, specs: Mapping[str, ArmSpec], spec: ProfileSpec) -> Mapping[str, Profile]:
-        """Return the known profiles of the sources of arms, by arm. Raises ArmError."""
-        ...
-
-    def of(self, specs: Mapping[str, ArmSpec]) -> "Arms":
-        """Return a copy that runs other arms on the same hosts. Raises ArmBuildError."""
-        ...
-
-    async def load(self, specs: Mapping[str, ArmSpec]) -> None:
-        """Build these arms. Raises ArmError."""
-        ...
-
-    def know(self, specs: Mapping[str, ArmSpec]) -> None:
-        """Run these arms by name from now on, in addition to the earlier ones. Raises ArmError."""
-        ...
 
 
 def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) -> dict[str, ArmInfo]:
@@ -132,7 +91,7 @@ class ArmRegistry:
         self,
         config: AppConfig,
         store: Store,
-        arms: Arms,
+        arms: "HostedArms",
         turns: TurnLoop,
         router: saved.RouterFacts | None,
         on_serve: Callable[[], None] = lambda: None,

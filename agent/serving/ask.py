@@ -26,10 +26,10 @@ from armwise.agent.turn import (
     Ask,
     Choices,
     Commit,
+    CostBound,
     Decided,
     Event,
     Finished,
-    Most,
     OverloadedError,
     TurnError,
     decision_of_call,
@@ -431,7 +431,7 @@ class Opening:
     """
 
     events: AsyncGenerator[Event, None]
-    most: Most | None
+    most: CostBound | None
 
 
 async def stream_turn(

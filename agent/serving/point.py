@@ -9,12 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from armwise.agent.access import Keyring, Quota
 from armwise.agent.config import DEFAULT_POINT, AppConfig
 from armwise.agent.policies import Exploration, describe
-from armwise.agent.serving.arms import ArmRegistry, Arms, LoggedArms, arm_infos
+from armwise.agent.serving.arms import ArmRegistry, LoggedArms, arm_infos
 from armwise.agent.serving.observe import Observer
 from armwise.agent.serving.router_scores import Scorers
 from armwise.agent.serving.telemetry import CountedRecall, Telemetry
@@ -23,7 +23,6 @@ from armwise.agent.turn import (
     ArmHealth,
     CountedLog,
     Decider,
-    Embeddings,
     Keeping,
     LanguageModel,
     Places,
@@ -42,6 +41,9 @@ from armwise.feedback.log import GroupCommit, Store, conversations, damage
 from armwise.feedback.registry import ActivePolicy, arm_sets, prices
 from armwise.feedback.training_log import lag
 
+if TYPE_CHECKING:
+    from armwise.arms.deployments import Embedders, HostedArms
+
 logger = logging.getLogger(__name__)
 
 LEARNING_S = 5.0
@@ -51,23 +53,6 @@ STOP_S = 5.0
 """Seconds that `stop` waits for a refresh under way."""
 
 WARM_UP = "Warm-up question?"
-
-
-class QuestionEmbedders(Protocol):
-    """The encoders, in this process or on other hosts."""
-
-    @property
-    def loading(self) -> frozenset[str]:
-        """Encoders that are being loaded, for which arms wait."""
-        ...
-
-    async def load(self, names: frozenset[str]) -> None:
-        """Load encoders. Raises ArmError."""
-        ...
-
-    async def embed(self, question: str, backbones: frozenset[str]) -> Embeddings:
-        """Return a unit vector of shape (dim,) for each backbone. Raises ArmError."""
-        ...
 
 
 async def _reached() -> None:
@@ -85,8 +70,8 @@ class Backends:
         reach: Returns once all of these can be called.
     """
 
-    arms: Arms
-    embedders: QuestionEmbedders
+    arms: "HostedArms"
+    embedders: "Embedders"
     generators: Mapping[str, Generator]
     reach: Callable[[], Awaitable[None]] = _reached
 

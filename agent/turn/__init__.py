@@ -13,7 +13,7 @@ from .eligibility import ArmInfo, NoEligibleArmError, OverloadedError, check_eli
 from .health import NO_MODELS, ArmHealth, llm_key
 from .loop import TurnLoop, paced
 from .places import Places
-from .price import FREE, LanguageModel, Most, PriceList, dearest
+from .price import FREE, CostBound, LanguageModel, PriceList, dearest
 from .probes import UNPROBED, Embed, Embeddings, Probes, Recall, probe
 from .record import (
     NONE_SERVED,
@@ -52,6 +52,7 @@ __all__ = [
     "Choice",
     "Choices",
     "Commit",
+    "CostBound",
     "CountedLog",
     "Decided",
     "Decider",
@@ -62,7 +63,6 @@ __all__ = [
     "Finished",
     "Keeping",
     "LanguageModel",
-    "Most",
     "NoEligibleArmError",
     "ObservedDecision",
     "OverloadedError",

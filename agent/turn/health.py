@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Protocol
 
 from armwise.feedback.events import Mask
 
@@ -34,23 +33,8 @@ def llm_key(model: str) -> str:
     return f"llm/{model}"
 
 
-class ReportOutcome(Protocol):
-    """Records how searches ended. Cancelled searches are left out: they say nothing about the arm."""
-
-    def __call__(
-        self,
-        *,
-        worked: Collection[str] = (),
-        failed: Collection[str] = (),
-        refused: Collection[str] = (),
-        rest_s: float = 0.0,
-    ) -> None:
-        """Record the arms that answered, those that failed, and those that refused the question.
-
-        A refusal counts as a failure only until the arm has answered once: callers choose the questions. A
-        positive `rest_s` opens the breaker of the failed arms at once.
-        """
-        ...
+ReportOutcome = Callable[..., None]
+"""Reports how searches ended, with the arguments of `ArmHealth._report`; cancelled ones are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +156,11 @@ class ArmHealth:
         refused: Collection[str] = (),
         rest_s: float = 0.0,
     ) -> None:
+        """Record the arms that answered, those that failed, and those that refused the question.
+
+        A refusal counts as a failure only until the arm has answered once: callers choose the questions. A
+        positive `rest_s` opens the breaker of the failed arms at once.
+        """
         self._worked.update(worked)
         failed = [*failed, *(arm for arm in refused if arm not in self._worked)]
         for arm in worked:

@@ -38,7 +38,7 @@ from armwise.agent.turn.ask import Ask, ObservedDecision
 from armwise.agent.turn.draw import Decider, Scored, Serving, build_context, list_scorers
 from armwise.agent.turn.eligibility import UNFILTERED, ArmInfo, check_eligibility, must_filter
 from armwise.agent.turn.health import ReportOutcome, llm_key
-from armwise.agent.turn.price import FREE, LanguageModel, Most, PriceList
+from armwise.agent.turn.price import FREE, CostBound, LanguageModel, PriceList
 from armwise.agent.turn.probes import Embed, Embeddings, Probes, Recall, Search, probe, recall_nothing
 from armwise.agent.turn.record import (
     AnsweredElsewhereError,
@@ -218,7 +218,7 @@ class TurnLoop:
         """The live arms and the former ones."""
         return {**self.former, **self.arms}
 
-    def most(self, ask: Ask) -> Most:
+    def most(self, ask: Ask) -> CostBound:
         """Return the most that a new turn may cost. Raises NoEligibleArmError."""
         if ask.actions or ask.external:
             return FREE
@@ -228,13 +228,13 @@ class TurnLoop:
         fallback = self.fallback if self.fallback in names else None
         return self._price_list(self.arms).turn(ask, names, probed, fallback)
 
-    def most_to_resume(self, ask: Ask, decision: Decision) -> Most:
+    def most_to_resume(self, ask: Ask, decision: Decision) -> CostBound:
         """Return the most that it may cost to carry out a decision for a live or former arm."""
         arms = self.known
         fallback = self.fallback if self.fallback in decision.arms and self.fallback in arms else None
         return self._price_list(arms).turn(ask, [decision.drawn], (), fallback)
 
-    def most_again(self, ask: Ask, arm: str) -> Most:
+    def most_again(self, ask: Ask, arm: str) -> CostBound:
         """Return the most that another search of a live or former arm may cost."""
         return self._price_list(self.known).search(arm, ask.question)
 

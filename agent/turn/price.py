@@ -45,7 +45,7 @@ HEDGED = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Most:
+class CostBound:
     """The most that a turn may cost.
 
     Attributes:
@@ -56,22 +56,22 @@ class Most:
     tokens: int = 0
     usd: float = 0.0
 
-    def __add__(self, other: "Most") -> "Most":
+    def __add__(self, other: "CostBound") -> "CostBound":
         """Return the most that both together may cost."""
-        return Most(self.tokens + other.tokens, self.usd + other.usd)
+        return CostBound(self.tokens + other.tokens, self.usd + other.usd)
 
 
-FREE = Most()
+FREE = CostBound()
 
 
-def dearest(several: Iterable[Most]) -> Most:
+def dearest(several: Iterable[CostBound]) -> CostBound:
     """Return the largest tokens and the largest USD, which may come from two different bounds.
 
-    >>> dearest([Most(10, 0.5), Most(20, 0.1)])
-    Most(tokens=20, usd=0.5)
+    >>> dearest([CostBound(10, 0.5), CostBound(20, 0.1)])
+    CostBound(tokens=20, usd=0.5)
     """
     every = [FREE, *several]
-    return Most(max(bound.tokens for bound in every), max(bound.usd for bound in every))
+    return CostBound(max(bound.tokens for bound in every), max(bound.usd for bound in every))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ class PriceList:
         paid = Usage(usd=bound.search_usd, search_usd=bound.search_usd)
         return self._usage(writing.DEFAULT, *bound.tokens(question)) + paid
 
-    def search(self, arm: str, question: str) -> Most:
+    def search(self, arm: str, question: str) -> CostBound:
         """Return the most that a search of an arm may cost."""
         return _most(self.search_usage(arm, question))
 
-    def answer(self, arm: str, ask: Ask) -> Most:
+    def answer(self, arm: str, ask: Ask) -> CostBound:
         """Return the most that an answer from an arm's passages may cost; `FREE` to retrieve only."""
         if not ask.messages:
             return FREE
@@ -112,7 +112,9 @@ class PriceList:
         written = (ask.max_tokens or how.max_tokens) * ask.options.get("n", 1)
         return _most(self._usage(how.llm, read, written))
 
-    def turn(self, ask: Ask, names: Sequence[str], probed: Collection[str], fallback: str | None) -> Most:
+    def turn(
+        self, ask: Ask, names: Sequence[str], probed: Collection[str], fallback: str | None
+    ) -> CostBound:
         """Return the most that a turn may cost, whichever arm is drawn.
 
         Args:
@@ -127,12 +129,12 @@ class PriceList:
         before = sum((self.search(name, ask.question) for name in first.values()), FREE)
         return before + dearest(self._drawn(ask, name, probed, fallback) for name in names)
 
-    def _drawn(self, ask: Ask, arm: str, probed: Collection[str], fallback: str | None) -> Most:
+    def _drawn(self, ask: Ask, arm: str, probed: Collection[str], fallback: str | None) -> CostBound:
         """Return the most that a turn may cost once this arm is drawn."""
         run = [arm] if fallback in (None, arm) else [arm, fallback]
         searches = (self.search(name, ask.question) for name in run if name not in probed)
         # if the model of the arm wrote no answer, the fallback writes one with its model, if that differs
-        by_model: dict[str, list[Most]] = {}
+        by_model: dict[str, list[CostBound]] = {}
         for name in run:
             by_model.setdefault(self.arms[name].answering.llm, []).append(self.answer(name, ask))
         return sum((*searches, *map(dearest, by_model.values())), FREE)
@@ -145,5 +147,5 @@ class PriceList:
         return Usage(read, written, 0, llm.compute_usd(read, written))
 
 
-def _most(usage: Usage) -> Most:
-    return Most(usage.prompt_tokens + usage.completion_tokens, usage.usd)
+def _most(usage: Usage) -> CostBound:
+    return CostBound(usage.prompt_tokens + usage.completion_tokens, usage.usd)

@@ -7,9 +7,9 @@ the caller, and the rest in the deployment `Arms`, if there is one.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ ASK_S = 1.0
 """Longest time in seconds for a host to return the version of an index."""
 
 logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
 
 
 class SearchHost(Protocol):
@@ -77,17 +79,11 @@ class HostedArm:
 
     async def search(self, query: Query, k: int) -> Retrieval:
         """Search. Raises ArmError."""
-        try:
-            return await self.host.search(self.name, self.key, query, k)
-        except UnbuiltArmError:
-            return await self.host.search(self.name, self.key, query, k, self.specs)
+        return await self._ask(self.host.search, query, k)
 
     async def search_version(self, query: Query, k: int) -> Retrieval:
         """Search; the version of the result is certain, or shows that it changed. Raises ArmError."""
-        try:
-            return await self.host.search_version(self.name, self.key, query, k)
-        except UnbuiltArmError:
-            return await self.host.search_version(self.name, self.key, query, k, self.specs)
+        return await self._ask(self.host.search_version, query, k)
 
     async def version(self) -> str | None:
         """Return the version of its index, at most `VERSION_S` seconds old, if it is known."""
@@ -96,14 +92,18 @@ class HostedArm:
             return self._version[0][1]
         try:
             async with asyncio.timeout(ASK_S):
-                try:
-                    version = await self.host.version(self.name, self.key)
-                except UnbuiltArmError:
-                    version = await self.host.version(self.name, self.key, self.specs)
+                version = await self._ask(self.host.version)
         except (ArmError, TimeoutError):
             version = None
         self._version[:] = [(now, version)]
         return version
+
+    async def _ask(self, method: Callable[..., Awaitable[Found]], *query: Any) -> Found:
+        """Call a method of the host, again with the specifications if it has not built the arm."""
+        try:
+            return await method(self.name, self.key, *query)
+        except UnbuiltArmError:
+            return await method(self.name, self.key, *query, self.specs)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,9 @@ BEST_GRADE = 10
 TAGS = tagged("question", "") + tagged("answer", "")
 """Surround what is graded."""
 
+WORD_BUDGET = 600
+"""Most words of passages that a judge is shown."""
+
 LOW, HIGH = 1, 5
 """The worst and the best of the five scores."""
 
@@ -90,7 +93,7 @@ def grade(
     passages: Sequence[Passage],
     answer: str | None = None,
     *,
-    word_budget: int = 600,
+    word_budget: int = WORD_BUDGET,
     retries: int = 1,
 ) -> Grade[T]:
     """Grade passages, or an answer that was written from them.
@@ -134,9 +137,6 @@ def prefer(
     passages: Sequence[Passage],
     first: str,
     second: str,
-    *,
-    word_budget: int = 600,
-    retries: int = 1,
 ) -> Grade[float]:
     """Compare two answers; who wrote them is not shown. The order should be random: judges prefer a place.
 
@@ -146,8 +146,6 @@ def prefer(
         passages: Those that both were written from; may be empty.
         first: One answer.
         second: The other one.
-        word_budget: Most words of passages to show.
-        retries: Further attempts after text that names no answer.
 
     Returns:
         1 where the first one is better, -1 where the second one is, 0 where neither is.
@@ -156,10 +154,10 @@ def prefer(
         JudgeError: No attempt named an answer.
         GeneratorError: The language model failed.
     """
-    caller = StructuredCaller(write, JudgeError, retries=retries)
+    caller = StructuredCaller(write, JudgeError)
     case = "\n".join(
         [
-            _case(question, passages, word_budget),
+            _case(question, passages, WORD_BUDGET),
             *(f"Answer {n}:\n{tagged('answer', answer)}" for n, answer in ((1, first), (2, second))),
         ]
     )

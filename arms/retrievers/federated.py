@@ -17,7 +17,7 @@ from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
 from armwise.arms.profile import Profile, ProfileSpec, similarities
 from armwise.arms.relevance import RelevanceModel
 from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
-from armwise.arms.retrievers.learned_fusion import PRETRAINED, relevance_model
+from armwise.arms.retrievers.learned_fusion import PRETRAINED, ModelFolder, most_relevant, relevance_model
 from armwise.arms.retrievers.profiles import prepare_profiles, read_profiles
 from armwise.number import Number
 
@@ -45,11 +45,7 @@ class FederatedParams(BaseModel):
         "null always asks `most`.",
     )
     depth: int = Field(8, ge=1, description="Passages of each member that are ranked, at least k.")
-    model: str = Field(
-        PRETRAINED,
-        description="Folder that `armwise train --model relevance` wrote, or the model of this package; "
-        "train again into another folder, because the log identifies the arm by this one.",
-    )
+    model: ModelFolder = PRETRAINED
 
 
 class FederatedArm:
@@ -110,10 +106,8 @@ class FederatedArm:
                 f"every member of arm {self.name!r} failed: "
                 + "; ".join(f"{name}: {error}" for name, error in errors.items())
             )
-        passages = {passage.id: passage for ranking in rankings.values() for passage in ranking}
-        kept = sorted(relevance, key=lambda name: (-relevance[name], name))[:k]
         return Retrieval(
-            passages=tuple(passages[name].scored(relevance[name]) for name in kept),
+            passages=most_relevant(rankings, relevance, k),
             steps=sum(run.steps for run in runs),
             tokens=sum(run.tokens for run in runs),
             stages=tuple(runs),
@@ -162,4 +156,4 @@ KIND = Kind(
     draws=True,
     example={"arms": ["bm25", "dense"], "profile": {"backbone": "minilm"}},
 )
-"""It finds something else where the router has changed, so it counts as one that draws."""
+"""It counts as one that draws: the scores of the router, which change, decide which sources are asked."""

@@ -1,17 +1,27 @@
 """Fusion of several arms by the predicted relevance of their passages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from armwise.arms.base import Arm, ArmBuildError, Progress, Query, Retrieval
+from armwise.arms.base import Arm, ArmBuildError, Passage, Progress, Query, Retrieval
 from armwise.arms.models import ModelNotFoundError, locate
 from armwise.arms.relevance import RelevanceError, RelevanceModel, read_model
 from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
 
 PRETRAINED = "package:arms/relevance/pretrained"
 """The model of this package."""
+
+ModelFolder = Annotated[
+    str,
+    Field(
+        description="Folder that `armwise train --model relevance` wrote, or the model of this package; "
+        "train again into another folder, because the log identifies the arm by this one.",
+    ),
+]
+"""The model of relevance of an arm."""
 
 
 class LearnedFusionParams(BaseModel):
@@ -20,11 +30,7 @@ class LearnedFusionParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     arms: MemberNames = Field(description="Names of the arms whose passages are fused.")
-    model: str = Field(
-        PRETRAINED,
-        description="Folder that `armwise train --model relevance` wrote, or the model of this package; "
-        "train again into another folder, because the log identifies the arm by this one.",
-    )
+    model: ModelFolder = PRETRAINED
     depth: int | None = Field(
         None, ge=1, description="Passages of each member, at least k; null is as many as it was trained on."
     )
@@ -54,13 +60,20 @@ class LearnedFusionArm:
         retrievals = {name: arm.search(query, max(k, self._depth)) for name, arm in self._members.items()}
         rankings = {name: retrieval.passages for name, retrieval in retrievals.items()}
         relevance = self._model.relevance(query.text, rankings)
-        passages = {passage.id: passage for ranking in rankings.values() for passage in ranking}
-        best = sorted(relevance, key=lambda name: (-relevance[name], name))[:k]
         return Retrieval(
-            passages=tuple(passages[name].scored(relevance[name]) for name in best),
+            passages=most_relevant(rankings, relevance, k),
             steps=max(retrieval.steps for retrieval in retrievals.values()),
             tokens=sum(retrieval.tokens for retrieval in retrievals.values()),
         )
+
+
+def most_relevant(
+    rankings: Mapping[str, Sequence[Passage]], relevance: Mapping[str, float], k: int
+) -> tuple[Passage, ...]:
+    """Return the k most relevant of some passages, scored by their relevance."""
+    passages = {passage.id: passage for ranking in rankings.values() for passage in ranking}
+    best = sorted(relevance, key=lambda name: (-relevance[name], name))[:k]
+    return tuple(passages[name].scored(relevance[name]) for name in best)
 
 
 def relevance_model(location: str) -> RelevanceModel:

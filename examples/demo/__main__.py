@@ -27,16 +27,16 @@ def main(given: dict[str, Any]) -> None:
     with explained():
         settings = demonstrate.Demo.model_validate(given)
         host, port = read_listening_address(settings.config)
-        console.print(f"watch it live: http://{host}:{port}/console", markup=False)
+        console.print(f"watch it live: http://{host}:{port}/console")
         with progress() as on_progress:
             story = demonstrate.run(settings, on_progress, lambda url: show(f"{url}/console"))
         for chapter in story.chapters:
             outcome = "" if chapter.succeeded else "  did not come about"
-            console.print(f"{chapter.took_s:5.0f} s  {chapter.title}{outcome}", markup=False)
+            console.print(f"{chapter.took_s:5.0f} s  {chapter.title}{outcome}")
             for moved in chapter.moved:
-                console.print(f"         {moved}", markup=False, soft_wrap=True)
+                console.print(f"         {moved}", soft_wrap=True)
         page = (settings.output / demonstrate.PAGE).absolute()
-        console.print(f"the page: {page}", markup=False, soft_wrap=True)
+        console.print(f"the page: {page}", soft_wrap=True)
 
 
 def show(address: str) -> None:

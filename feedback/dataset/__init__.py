@@ -1,10 +1,9 @@
 """A training log as arrays."""
 
 from .features import arm_categories, described
-from .log import CLUSTERS, UNSETTLED, Describe, EmptyLogError, Log, ProgressCallback
+from .log import UNSETTLED, Describe, EmptyLogError, Log, ProgressCallback
 
 __all__ = [
-    "CLUSTERS",
     "UNSETTLED",
     "Describe",
     "EmptyLogError",

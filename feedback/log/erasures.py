@@ -4,8 +4,8 @@ Questions, answers, passages shown, stages, errors, comments, corrections and ta
 Names of features and ids of feedback become pseudonyms, by which they are still learned and looked up. Arms,
 probabilities, values of features, costs and values stay, so that a training log, its digests and the
 evaluations are the same afterwards. A later fact on an erased decision is stored without its texts, and so is
-a decision of an erased user or episode that was under way. `text_columns` lists what an erasure does to each
-column.
+a decision of an erased user or episode that was under way. `docs/reference/texts.md` lists what an erasure
+does to each column.
 """
 
 import hashlib

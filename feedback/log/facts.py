@@ -1,5 +1,7 @@
 """Write facts as rows of the tables."""
 
+from dataclasses import asdict
+
 from armwise.feedback.events import Decision, Execution, Feedback, Observation, Tick
 from armwise.feedback.log.backend import storable
 
@@ -55,12 +57,7 @@ def execution_row(e: Execution, seq: int) -> dict[str, object]:
         "decision_id": e.decision_id,
         "served": e.served,
         "status": e.status.value,
-        "steps": e.cost.steps,
-        "prompt_tokens": e.cost.prompt_tokens,
-        "completion_tokens": e.cost.completion_tokens,
-        "retrieval_s": e.cost.retrieval_s,
-        "llm_s": e.cost.llm_s,
-        "usd": e.cost.usd,
+        **asdict(e.cost),
         "passages": e.passages,
         "answer": None if e.answer is None else storable(e.answer),
         "error": storable(e.error),
@@ -83,12 +80,7 @@ def observation_row(o: Observation, seq: int) -> dict[str, object]:
         "share": o.share,
         "propensity": o.propensity,
         "value": o.value,
-        "steps": o.cost.steps,
-        "prompt_tokens": o.cost.prompt_tokens,
-        "completion_tokens": o.cost.completion_tokens,
-        "retrieval_s": o.cost.retrieval_s,
-        "llm_s": o.cost.llm_s,
-        "usd": o.cost.usd,
+        **asdict(o.cost),
         "judge": storable(o.judge),
         "judge_tokens": judged.prompt_tokens + judged.completion_tokens,
         "judge_s": judged.llm_s,

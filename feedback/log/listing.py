@@ -47,7 +47,7 @@ class DecisionFilter:
         least: Smallest reward; only learned decisions have a reward.
         most: Largest reward.
         prefix: Prefix of the ids.
-        apart: Text whose presence in an id leaves the decision out.
+        excluded_id_part: Text whose presence in an id leaves the decision out.
     """
 
     since: float | None = None
@@ -65,7 +65,7 @@ class DecisionFilter:
     least: float | None = None
     most: float | None = None
     prefix: str | None = None
-    apart: str | None = None
+    excluded_id_part: str | None = None
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
         """Return the conditions of a query over decisions and executions: all except those on rewards."""
@@ -86,7 +86,7 @@ class DecisionFilter:
             "key": lambda key: fed.where(f.key == key),
             "text": lambda text: sa.func.lower(d.question).contains(text.lower(), autoescape=True),
             "prefix": lambda prefix: d.id.startswith(prefix, autoescape=True),
-            "apart": lambda separator: ~d.id.contains(separator, autoescape=True),
+            "excluded_id_part": lambda separator: ~d.id.contains(separator, autoescape=True),
         }
         given = {name: getattr(self, name) for name in conditions}
         return [

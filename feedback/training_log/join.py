@@ -217,8 +217,8 @@ class Fold:
         rule: Declares when feedback is complete, and how values are aggregated.
         seq: The position; 0 before the first fact.
         at: The log's time there, seconds since the epoch.
-        idle_seq: The last position at which `TOGETHER` decisions or more were within their wait time, and
-            at most `STRAGGLERS` of them were open.
+        idle_seq: The last position at which nearly all decisions within their wait time were closed: there
+            were at least `TOGETHER`, and the share of open ones was at most `STRAGGLERS`.
         rated: Raters of the newest ready decisions, oldest first, each with whether it was learned.
 
     Attributes:

@@ -1,7 +1,7 @@
 """The lag of learning behind the log.
 
-A version has learned the first examples of a training log. Facts before the one that completed the next
-example count as applied.
+A version has learned the training log up to some example. The facts of the log before the one that completed
+the next example, which it has not learned, count as applied; without a next example, all that were joined.
 """
 
 import time

@@ -1,8 +1,8 @@
 """Observations that a recipe learns: second answers that a judge compared, and grades of a judge.
 
-An observation has a position in the training log, which is a function of the log: that of the first example
-joined at or after it, and at the earliest that of its decision. A recipe that opts in learns it after the
-example at that position, as a label; the training log, the rewards and the propensities stay as they are.
+A recipe that opts in learns an observation as a label. When it does follows from the log alone: right after
+the first example that was joined once the observation was written, or after the example of its own decision
+if that comes later. The training log, the rewards and the propensities stay as they are.
 
     second answer   the feedback on the user's answer, moved towards the best or the worst value by the
                     preference of the judge, so that a question that is hard for all arms favours none

@@ -410,24 +410,15 @@ def _decisions(connection: sa.Connection, after: int, upto: int) -> Iterator[Add
 def _executions(connection: sa.Connection, after: int, upto: int) -> Iterator[Addition]:
     d, e = t.decisions.c, t.executions.c
     query = (
-        sa.select(*_DRAW, e.status, e.answer.is_not(None), *log_rows.COST)
+        sa.select(e.status, e.answer.is_not(None), *log_rows.COST, *_DRAW)
         .join_from(t.executions, t.decisions, d.id == e.decision_id)
         .where(e.seq > after, e.seq <= upto, d.policy.not_in(NOT_SERVED))
     )
-    for (
-        *draw,
-        status,
-        answered,
-        steps,
-        prompt_tokens,
-        completion_tokens,
-        retrieval_s,
-        llm_s,
-        usd,
-    ) in connection.execute(query):
-        cost = Cost(steps, prompt_tokens, completion_tokens, retrieval_s, llm_s, usd)
+    costs = len(log_rows.COST)
+    for status, answered, *rest in connection.execute(query):
+        cost = Cost(*rest[:costs])
         yield (
-            tuple(draw),
+            tuple(rest[costs:]),
             {
                 "finished": 1,
                 "fell_back": status == Status.FELL_BACK,

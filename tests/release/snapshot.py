@@ -25,9 +25,9 @@ from fastapi import FastAPI
 from armwise.agent.api.documented import document
 from armwise.agent.api.errors import ERRORS
 from armwise.agent.api.routes import ROUTES, VERSION
-from armwise.agent.config.schema import config_schema
 from armwise.feedback.log.database import open_database
 from armwise.feedback.log.schema import MIGRATIONS, prepare
+from tests.documents.schema import config_schema
 from tests.postgres import running
 from tests.release import faces, history, log, openapi
 from tests.release.schemas import Schema, Use, bare, compare

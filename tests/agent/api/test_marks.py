@@ -21,11 +21,11 @@ from armwise.agent.gateways.feedback_shapes import LangfuseScore
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.feedback.log import Store, erasures
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.text_columns import COLUMNS, Fate
 from armwise.feedback.training_log import archive
 from tests.agent.api.fuzzing import VERDICT
 from tests.agent.api.test_points import POINTS
 from tests.agent.fakes import CONFIG, FakeArms, Service
+from tests.documents.texts import COLUMNS, Fate
 
 CALLERS = {"decide", "feedback"}
 """Scopes of keys that are given to callers; what operators write is theirs."""

@@ -10,9 +10,10 @@ from pydantic import BaseModel, ValidationError
 from armwise.agent.config import AppConfig
 from armwise.agent.policies import POLICIES
 from armwise.agent.routers import ROUTERS
-from armwise.agent.spec import choices_in, find_params, models_in
+from armwise.agent.spec import choices_in, find_params
 from armwise.arms.retrievers import catalog
 from tests.agent.config.test_app_config import changed, complaint
+from tests.documents.configuration import models_in
 
 ROOTS: list[type[BaseModel]] = [
     AppConfig,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from armwise.agent.config.reference import DOCUMENTS, pages
+from tests.documents.configuration import DOCUMENTS, pages
 
 PAGES = pages()
 
@@ -12,7 +12,7 @@ PAGES = pages()
 @pytest.mark.parametrize("page", PAGES)
 def test_the_page_is_what_the_settings_say(page: str) -> None:
     assert (DOCUMENTS / page).read_text(encoding="utf-8") == PAGES[page], (
-        "write it anew: python -m armwise.agent.config.reference"
+        "write it anew: python -m tests.documents.configuration"
     )
 
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.cli.setup import SCHEMA
-from armwise.agent.config.schema import config_schema, text
 from tests.agent.fakes import CONFIG
+from tests.documents.schema import config_schema, text
 
 ROOT = Path(__file__).parents[3]
 FILES = [
@@ -29,7 +29,7 @@ VALID = jsonschema_rs.validator_for(json.loads(SCHEMA.read_text(encoding="utf-8"
 def test_the_file_is_what_the_settings_say_and_the_verb_prints_it() -> None:
     shipped = SCHEMA.read_text(encoding="utf-8")
     assert shipped == text(config_schema()), (
-        "write it anew: python -m armwise.agent.config.schema > agent/config/schema.json"
+        "write it anew: python -m tests.documents.schema > agent/config/schema.json"
     )
     assert CliRunner().invoke(app, ["schema"]).output == shipped
 

@@ -12,7 +12,14 @@ import pytest
 
 from armwise.agent.console import learning
 from armwise.agent.console.page import CONSOLE
-from armwise.agent.evaluation import Alternative, CurveStretch, LearningCurve, Mark, Promise, ServedComparison
+from armwise.agent.console.served_comparison import (
+    Alternative,
+    CurveStretch,
+    LearningCurve,
+    Mark,
+    Promise,
+    ServedComparison,
+)
 from armwise.feedback.registry import arm_sets, promotions
 from tests.agent.api.test_points import POINTS, actions, click, fed, ranked
 from tests.agent.asking import look_up, tell

@@ -22,7 +22,7 @@ from fastapi.routing import APIRoute
 from armwise.agent.console import decisions, explanation, operating, overview, policies
 from armwise.agent.console.page import CONSOLE, PAGES, pages
 from armwise.agent.console.routes import ROUTES
-from armwise.agent.evaluation import least_floor
+from armwise.agent.console.served_comparison import least_floor
 from armwise.agent.learning.restore import restore_policy
 from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
 from armwise.arms.base import ArmError, Passage

@@ -26,8 +26,7 @@ from armwise.agent.console.period_report import (
     write_page,
     write_text,
 )
-from armwise.agent.evaluation import ServedComparison
-from armwise.agent.evaluation.served import Alternative
+from armwise.agent.console.served_comparison import Alternative, ServedComparison
 from armwise.agent.policies import Exploration
 from armwise.feedback.events import (
     INCUMBENT,

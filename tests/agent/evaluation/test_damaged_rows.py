@@ -24,7 +24,6 @@ from armwise.feedback.events import Feedback, Observation, ObservationSource
 from armwise.feedback.log import Store, damage, limits, listing
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.limits import Limited, Word
-from armwise.feedback.log.text_columns import COLUMNS, Fate
 from armwise.feedback.registry import usage
 from armwise.feedback.sources import LogSource, read_decisions
 from armwise.feedback.training_log import (
@@ -37,6 +36,7 @@ from armwise.feedback.training_log import (
     traffic,
 )
 from tests.agent.evaluation.logged import BEGIN, RULE, World, add_up, configured, fill
+from tests.documents.texts import COLUMNS, Fate
 from tests.postgres import Server
 
 WORLD = World({"none": 0.3, "bm25": 0.8, "dense": 0.5}, {"none": 0.1, "bm25": 0.2, "dense": 0.1}, rated=0.7)

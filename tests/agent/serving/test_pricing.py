@@ -11,9 +11,9 @@ from armwise.agent.turn import (
     AnsweredElsewhereError,
     ArmInfo,
     Ask,
+    CostBound,
     Embeddings,
     LanguageModel,
-    Most,
     NoEligibleArmError,
     PriceList,
     Spending,
@@ -60,15 +60,15 @@ FEW = price_list(free=searching(0, 0), cheap=searching(100, 10), dear=searching(
 
 
 def test_the_search_of_the_dearest_arm_that_may_be_drawn_is_reserved() -> None:
-    assert FEW.turn(LOOK_UP, NAMES, (), None) == Most(220, 0.4)
-    assert FEW.turn(LOOK_UP, NAMES[:2], (), None) == Most(110, 0.2)
+    assert FEW.turn(LOOK_UP, NAMES, (), None) == CostBound(220, 0.4)
+    assert FEW.turn(LOOK_UP, NAMES[:2], (), None) == CostBound(110, 0.2)
     assert FEW.turn(LOOK_UP, ["free"], (), None) == FREE
     assert FEW.turn(LOOK_UP, [], (), None) == FREE
 
 
 def test_tokens_and_money_are_each_those_of_the_dearest() -> None:
     several = price_list(long=searching(1000, 0), written=searching(0, 500))
-    assert several.turn(LOOK_UP, ["long", "written"], (), None) == Most(1000, 5.0)
+    assert several.turn(LOOK_UP, ["long", "written"], (), None) == CostBound(1000, 5.0)
     assert dearest([]) == FREE
 
 
@@ -77,16 +77,18 @@ def test_searches_before_the_draw_are_all_reserved_and_those_that_are_the_same_o
         a=searching(100, 0, searched="x"), b=searching(100, 0, searched="x"), c=searching(30, 0)
     )
     every = ["a", "b", "c"]
-    assert same.turn(LOOK_UP, every, every, None) == Most(130, 0.13)
-    assert same.turn(LOOK_UP, every, ["c"], None) == Most(130, 0.13), "c before, then a or b"
-    assert same.turn(LOOK_UP, ["c"], every, None) == Most(30, 0.03), "what cannot be drawn searches neither"
+    assert same.turn(LOOK_UP, every, every, None) == CostBound(130, 0.13)
+    assert same.turn(LOOK_UP, every, ["c"], None) == CostBound(130, 0.13), "c before, then a or b"
+    assert same.turn(LOOK_UP, ["c"], every, None) == CostBound(30, 0.03), (
+        "what cannot be drawn searches neither"
+    )
 
 
 def test_the_fallback_is_reserved_beside_the_arm_in_whose_place_it_answers() -> None:
     both = FEW.search("dear", "?") + FEW.search("cheap", "?")
     assert both.tokens == 330
     assert FEW.turn(LOOK_UP, NAMES, (), "cheap") == both
-    assert FEW.turn(LOOK_UP, ["cheap"], (), "cheap") == Most(110, 0.2)
+    assert FEW.turn(LOOK_UP, ["cheap"], (), "cheap") == CostBound(110, 0.2)
     assert FEW.turn(LOOK_UP, NAMES, NAMES, "cheap").tokens == 330, "each has searched before, once"
 
 
@@ -94,7 +96,7 @@ def test_an_answer_is_reserved_with_all_that_it_reads_and_writes() -> None:
     question = Ask("d-1", "q" * 30, messages=({"role": "user", "content": "q" * 30},))
     arms = price_list(plain=searching(0, 0), cheap=searching(100, 10))
     read = 10 + len("[{},[null]]") // 3 + 1 + CITE + 2 * 8 + 2 * 50
-    assert arms.answer("plain", question) == Most(read + 20, PRICES.compute_usd(read, 20))
+    assert arms.answer("plain", question) == CostBound(read + 20, PRICES.compute_usd(read, 20))
     assert arms.answer("plain", replace(question, messages=())) == FREE
     assert arms.answer("plain", replace(question, max_tokens=7)).tokens == read + 7
     longer = arms.answer("plain", replace(question, max_tokens=7, options={"n": 3}))
@@ -141,7 +143,7 @@ INFOS = {
     "bm25": ArmInfo(bound=Bound(0, 1000, 100), filters=True),
     "dense": ArmInfo(frozenset({"tiny"}), bound=Bound(0, 3000, 0)),
 }
-BM25, DENSE = Most(1100, 2.0), Most(3000, 3.0)
+BM25, DENSE = CostBound(1100, 2.0), CostBound(3000, 3.0)
 
 SPENT = Usage(30, 4, 0, 0.25)
 """What a search of bm25 spends, where it ends."""
@@ -178,7 +180,7 @@ def spent(charged: list[tuple[str, Cost]]) -> tuple[int, int, float]:
 @pytest.mark.parametrize(
     ("changes", "most"),
     [
-        ({}, Most(3000, 3.0)),
+        ({}, CostBound(3000, 3.0)),
         ({"excluded": frozenset({"dense"})}, BM25),
         ({"allowed": frozenset({"none", "bm25"})}, BM25),
         ({"forced": "none"}, FREE),
@@ -186,7 +188,7 @@ def spent(charged: list[tuple[str, Cost]]) -> tuple[int, int, float]:
         ({"actions": {"action-1": {}}}, FREE),
     ],
 )
-def test_only_arms_that_may_be_drawn_count(changes: dict[str, Any], most: Most) -> None:
+def test_only_arms_that_may_be_drawn_count(changes: dict[str, Any], most: CostBound) -> None:
     assert loop_of([]).most(replace(LOOK_UP, **changes)) == most
 
 

@@ -152,7 +152,7 @@ def test_where_only_the_drawn_arms_propensity_is_known_there_is_no_distribution(
         (Selection(features={"tier=free": 1.0}), [1], "other features"),
         (Selection(features={"tier=free": 0.0, "n": 2.0}), [3], "other features"),
         (Selection(prefix="acme~"), [3], "another project"),
-        (Selection(apart="~"), [1, 2], "another project"),
+        (Selection(excluded_id_part="~"), [1, 2], "another project"),
         (Selection(prefix="acme~", features={"tier=free": 0.0}), [3], "another project"),
     ],
 )

@@ -31,7 +31,7 @@ SELECTIONS = (
     Selection(features={FEATURES[0]: 0.0, FEATURES[1]: 0.5}),
     Selection(since=100.0),
     Selection(prefix="d1"),
-    Selection(apart="1", features={FEATURES[0]: 0.0}),
+    Selection(excluded_id_part="1", features={FEATURES[0]: 0.0}),
 )
 
 

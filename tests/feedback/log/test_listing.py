@@ -122,9 +122,9 @@ CONDITIONS: list[tuple[dict[str, Any], list[str]]] = [
     ({"episode": "e"}, ["acme~d2"]),
     ({"prefix": "acme~"}, ["acme~d2"]),
     ({"prefix": "d%"}, []),
-    ({"apart": "~"}, ["d3", "d1", "d0"]),
-    ({"apart": "%"}, ["d3", "acme~d2", "d1", "d0"]),
-    ({"apart": "_"}, ["d3", "acme~d2", "d1", "d0"]),
+    ({"excluded_id_part": "~"}, ["d3", "d1", "d0"]),
+    ({"excluded_id_part": "%"}, ["d3", "acme~d2", "d1", "d0"]),
+    ({"excluded_id_part": "_"}, ["d3", "acme~d2", "d1", "d0"]),
     ({"since": 110.0, "status": "ok"}, ["d3", "d1"]),
 ]
 

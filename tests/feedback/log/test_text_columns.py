@@ -18,10 +18,11 @@ from armwise.feedback.events import (
     ObservationSource,
     Status,
 )
-from armwise.feedback.log import Fact, FeedbackStatus, Store, erasures, text_columns
+from armwise.feedback.log import Fact, FeedbackStatus, Store, erasures
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.limits import Word
-from armwise.feedback.log.text_columns import COLUMNS, FILES, Fate
+from tests.documents import texts
+from tests.documents.texts import COLUMNS, FILES, Fate
 from tests.feedback.conftest import decision
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "texts.md"
@@ -47,8 +48,8 @@ def test_what_stays_has_a_reason(name: str) -> None:
 
 
 def test_the_page_is_that_of_the_table() -> None:
-    assert PAGE.read_text() == text_columns.page(), (
-        "write it anew: python -m armwise.feedback.log.text_columns > docs/reference/texts.md"
+    assert PAGE.read_text() == texts.page(), (
+        "write it anew: python -m tests.documents.texts > docs/reference/texts.md"
     )
 
 

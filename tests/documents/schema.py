@@ -1,6 +1,6 @@
 """The JSON Schema of a configuration file, by which editors complete and check it.
 
-`python -m armwise.agent.config.schema > agent/config/schema.json`; a test fails when the file is out of date.
+`python -m tests.documents.schema > agent/config/schema.json`; a test fails when the file is out of date.
 Conditions across keys, such as that the backbone of an arm exists, are checked by `armwise doctor`.
 """
 

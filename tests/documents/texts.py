@@ -1,6 +1,6 @@
 """The columns and files that can hold texts, and what an erasure does to each.
 
-    python -m armwise.feedback.log.text_columns > docs/reference/texts.md
+    python -m tests.documents.texts > docs/reference/texts.md
 
 A test compares `COLUMNS` with the tables: a new column of texts, JSON or bytes fails it until it has a row.
 """
@@ -268,7 +268,7 @@ def page() -> str:
     lines = [
         "# Texts, column by column",
         "",
-        "Written by `python -m armwise.feedback.log.text_columns`. What becomes of a text when a user, an",
+        "Written by `python -m tests.documents.texts`. What becomes of a text when a user, an",
         "episode or a decision is erased, or by its age; [the guide](../guide/data.md) says how to erase.",
         "",
         "| fate | means |",

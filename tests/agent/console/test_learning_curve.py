@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from armwise.agent.evaluation import LearningCurve, read_curve
-from armwise.agent.evaluation.served import PositionSums, list_changes, read_promise, summarise_served
+from armwise.agent.console.served_comparison import (
+    LearningCurve,
+    PositionSums,
+    list_changes,
+    read_curve,
+    read_promise,
+    summarise_served,
+)
 from armwise.feedback.drift import Alarm
 from armwise.feedback.events import Mode
 from armwise.feedback.log import Store

@@ -1,6 +1,6 @@
 """Kinds of questions: which feature is shown, and the shares of the arms by its values."""
 
-from armwise.agent.evaluation import shares_by_kind
+from armwise.agent.console.served_comparison import shares_by_kind
 
 
 def test_kinds_are_the_values_of_the_most_frequent_feature_and_the_rest_are_others() -> None:

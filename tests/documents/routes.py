@@ -1,4 +1,4 @@
-"""Writes the table of the routes in `docs/reference/http.md`: `python -m armwise.agent.api.reference`.
+"""Writes the table of the routes in `docs/reference/http.md`: `python -m tests.documents.routes`.
 
 A row is made of an operation of the OpenAPI document and of its section in a page of `docs/reference/http/`,
 whose heading is the method and the path.
@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from armwise.agent.api.documented import document
 from armwise.agent.api.routes import ROUTES
-from armwise.agent.reporting import with_table
+from tests.documents.tables import with_table
 
 DOCUMENTS = Path(__file__).resolve().parents[2] / "docs" / "reference"
 

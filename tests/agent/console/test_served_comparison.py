@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from armwise.agent.evaluation.served import (
+from armwise.agent.console.served_comparison import (
     Alternative,
     ServedComparison,
     compare,
