@@ -340,6 +340,8 @@ def file_findings(config: AppConfig) -> Iterator[Finding]:
         what = f"the home is {config.home_path}, as ARMWISE_HOME has it, not {other} of the configuration"
         remedy = "unset ARMWISE_HOME, or leave `home` out: services with one home share corpora and log"
         yield Finding(what, remedy, serious=False)
+    if config.home_path.exists() and not config.home_path.is_dir():
+        yield Finding(f"the home {config.home_path} is no folder", "name a folder: `home`, ARMWISE_HOME")
     logs = (point_config.log_path for point_config in config.by_point.values())
     for place in filter(None, (config.home_path, *logs)):
         mode = _mode(place)

@@ -329,7 +329,8 @@ class Keyring:
         # every key is compared, in constant time, so that the duration reveals nothing
         held = [caller for secret, caller in self._configured if hmac.compare_digest(secret, token.encode())]
         if not held:
-            raise UnauthorizedError("a key is needed: Authorization: Bearer <key>")
+            problem = "this key is not known" if token else "a key is needed"
+            raise UnauthorizedError(f"{problem}: Authorization: Bearer <key>")
         return replace(
             held[0],
             scopes=frozenset[Scope]().union(*(caller.scopes for caller in held)),

@@ -29,7 +29,8 @@ def audit(
     ] = None,
     export: Annotated[Path | None, typer.Option("--from", help="The same file, as for `replay`.")] = None,
     since: Annotated[
-        str | None, typer.Option("--since", help="Only decisions from then on, such as 2026-05-01T12:00.")
+        str | None,
+        typer.Option("--since", help="Only decisions from then on, such as 2026-05-01T12:00 or 7d."),
     ] = None,
     until: Annotated[str | None, typer.Option("--until", help="Only decisions before then.")] = None,
     output: Annotated[

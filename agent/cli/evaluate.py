@@ -49,7 +49,7 @@ REPLAY_FLAGS = {"candidates": "--policy", "features": "--feature", "versions": "
     help_texts={
         "candidates": f"{', '.join(CANDIDATE_NAMES)}; a policy is YAML or a file of it. "
         "Repeatable; else uniform, each logged arm, and configured.",
-        "since": "Only decisions from then on, such as 2026-05-01T12:00.",
+        "since": "Only decisions from then on, such as 2026-05-01T12:00 or 7d.",
         "versions": "Only decisions of these versions: FROM-TO, or one.",
         "features": "Only decisions with this feature, such as tier=free; repeatable.",
         "cost": "In place of a configured one, such as steps=0.02; repeatable.",

@@ -2,7 +2,9 @@
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import wraps
 from pathlib import Path
@@ -14,14 +16,16 @@ import typer
 from armwise.agent.cli.console import PLAIN, errors
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
     from armwise.agent.config import AppConfig
 
 CONFIG = Path("serve_config.yaml")
+
+_AGO = re.compile(r"([0-9]{1,5})([dh])")
+
+_UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1)}
 
 URL = "http://127.0.0.1:8000"
 
@@ -86,14 +90,20 @@ def with_log(config: Path, point: str) -> "tuple[AppConfig, AppConfig]":
     return whole, settings
 
 
-def moment(option: str, text: str) -> "datetime":
-    """Read a date and a time, UTC where no zone is given. Raises ValueError."""
+def moment(option: str, text: str) -> datetime:
+    """Read a date and a time, UTC where no zone is given, or how long ago it is. Raises ValueError.
+
+    >>> round((datetime.now(UTC) - moment("--since", "36h")).total_seconds() / 3600)
+    36
+    """
     from armwise.agent.evaluation import read_moment
 
+    if ago := _AGO.fullmatch(text):
+        return datetime.now(UTC) - int(ago[1]) * _UNITS[ago[2]]
     try:
         return read_moment(text)
     except ValueError as error:
-        raise ValueError(f"{option} {error}") from None
+        raise ValueError(f"{option} {error}, or 7d or 12h for as long ago") from None
 
 
 REPORTS = (".json", ".html")

@@ -79,7 +79,7 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; `armwise init` writes a configuration") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{path}: {describe_unreadable(error)}") from None
     applications = document.get("applications") if isinstance(document, dict) else None
     if not isinstance(applications, list) or len(applications) != 1 or not isinstance(applications[0], dict):
         raise ConfigError(f"{path}: exactly one application is expected under `applications`")
@@ -89,6 +89,21 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
         set_here = select_variables(os.environ)
         where = f"{path} with {', '.join(set_here)}" if set_here else path
         raise ConfigError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
+
+
+def describe_unreadable(error: Exception) -> str:
+    """Return on one line why a file of YAML cannot be read, and where in it.
+
+    >>> try:
+    ...     yaml.safe_load("arms: [bm25")
+    ... except yaml.YAMLError as error:
+    ...     describe_unreadable(error)
+    "line 1, column 12: expected ',' or ']', but got '<stream end>'"
+    """
+    mark = getattr(error, "problem_mark", None)
+    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
+        return str(error).partition("\n")[0]
+    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
 
 
 def configured(args: object, without: Collection[str] = ()) -> AppConfig:

@@ -27,6 +27,7 @@ from typing_extensions import override
 from armwise.agent.config import AppConfig
 from armwise.agent.learning import Recipe, StoredTrained, read_spec, restore_policy
 from armwise.agent.policies import Policy, PolicyError, PolicySpec, sampling, served_distribution
+from armwise.agent.policies.catalog import POLICIES
 from armwise.agent.routers import RouterError, Stage, dataset
 from armwise.agent.spec import lines
 from armwise.arms.models import ModelNotFoundError, build_embedder
@@ -127,7 +128,8 @@ fixed:<arm>, configured, shadow, version:<n>, canary:<n>, recipe:<n>, policy:<YA
     """
     prefix, _, argument = name.partition(":")
     if prefix not in list(CandidateKind) or (CandidateKind(prefix) in ARGUMENT) != bool(argument.strip()):
-        raise CandidateError(f"candidate {name!r} is not one of: {', '.join(CANDIDATE_NAMES)}")
+        hint = f"; did you mean 'policy:{{kind: {name}}}'?" if name in POLICIES else ""
+        raise CandidateError(f"candidate {name!r} is not one of: {', '.join(CANDIDATE_NAMES)}{hint}")
     kind = CandidateKind(prefix)
     if kind in (CandidateKind.VERSION, CandidateKind.CANARY, CandidateKind.RECIPE):
         if not argument.isdecimal() or int(argument) < 1:

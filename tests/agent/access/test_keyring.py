@@ -88,7 +88,8 @@ def test_the_scheme_is_read_in_any_case(configured: Keyring, scheme: str) -> Non
     "header", [None, "", "Bearer ", "Bearer wrong", "u-secret", "Basic u-secret", "Bearer ü"]
 )
 def test_no_key_or_a_wrong_one_is_unauthorized(configured: Keyring, header: str | None) -> None:
-    with pytest.raises(UnauthorizedError, match="a key is needed"):
+    said = "this key is not known" if header in ("Bearer wrong", "Bearer ü") else "a key is needed"
+    with pytest.raises(UnauthorizedError, match=said):
         configured.caller(header)
 
 

@@ -275,3 +275,16 @@ def test_a_corpus_is_sound_if_a_passage_of_it_can_be_read(
     else:
         with pytest.raises(CorpusError, match=problem):
             setup._sound_corpus(place)  # noqa: SLF001
+
+
+@pytest.mark.parametrize("verb", ["serve", "doctor"])
+def test_a_mistake_in_yaml_is_one_line_with_its_place(verb: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("applications:\n  - name: a\n    args: {arms: [1\n  y: 2\n")
+    result = CliRunner().invoke(app, [verb, "-c", str(path)])
+    said = " ".join(result.output.split())
+    assert f"{path}: line 4, column 4: expected ',' or ']', but got ':'".replace(" ", "") in said.replace(
+        " ", ""
+    )
+    assert "Traceback" not in said
+    assert result.exit_code in (1, 2)

@@ -756,6 +756,8 @@ def test_an_export_is_replayed_as_the_log_that_it_is_of(file: Path, tmp_path: Pa
     ("words", "said"),
     [
         (["--policy", "best"], "candidate 'best' is not one of: served, uniform"),
+        (["--policy", "linucb"], "did you mean 'policy:{kind: linucb}'?"),
+        (["--since", "7w"], "or 7d or 12h for as long ago"),
         (["--policy", "policy:nowhere.yaml"], "No such file"),
         (["--policy", "fixed:bm52"], "that arm was never eligible"),
         (["--since", "yesterday"], "--since 'yesterday' is not a date such as 2026-05-01"),
