@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from armwise.agent.config.loading import describe_unreadable
+from armwise.agent.config import describe_unreadable
 
 MOST_AUTOMATIC = 100
 """Replicas at most of a deployment with `num_replicas: auto`, by Ray Serve."""
@@ -48,10 +48,10 @@ def read_document(config: Path) -> dict[str, Any]:
     """Return what a Serve configuration says; empty where it is no mapping.
 
     Raises:
-        LaunchError: The file cannot be read.
+        LaunchError: The file is no YAML.
     """
     try:
         document = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise LaunchError(f"{config}: {describe_unreadable(error)}") from None
     return document if isinstance(document, dict) else {}

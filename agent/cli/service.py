@@ -75,7 +75,7 @@ def _print_decision(answer: "Answer") -> None:
 
     for rank, passage in enumerate(answer.passages, start=1):
         line(f"  [{rank}] {passage.id}  {passage.title}")
-    if answer.choices[0].finish_reason == "length":
+    if any(choice.finish_reason == "length" for choice in answer.choices):
         line("cut at its most tokens: `answering.max_tokens` of the configuration is the limit")
     cost = answer.cost
     line(

@@ -2,7 +2,7 @@
 
 from . import warm_start
 from .app_config import AppConfig, ConfigError
-from .loading import CONFIG, configured, load, make_home, parse, read_portfolio
+from .loading import CONFIG, configured, describe_unreadable, load, make_home, parse, read_portfolio
 from .points import ACTION_PREFIX, DEFAULT_POINT
 from .privacy import Privacy
 from .sections import (
@@ -39,6 +39,7 @@ __all__ = [
     "Scope",
     "WarmStartSpec",
     "configured",
+    "describe_unreadable",
     "load",
     "make_home",
     "parse",

@@ -132,6 +132,14 @@ class AppConfig(PointFields):
             raise ConfigError("\n".join(lines(error, cls))) from None
 
     @model_validator(mode="after")
+    def _limit_answers(self) -> "AppConfig":
+        """Keep to the limit of requests where no length of answers is named."""
+        most, answering = self.limits.completion_tokens, self.answering
+        if "max_tokens" not in answering.model_fields_set and answering.max_tokens > most:
+            object.__setattr__(self, "answering", answering.model_copy(update={"max_tokens": most}))
+        return self
+
+    @model_validator(mode="after")
     def _expand_pipelines(self) -> "AppConfig":
         """Add the arms of the grids to the others, once: what is stored and sent on has arms alone."""
         empty = {name for name, spec in self.arms.items() if spec.kind == "none"}

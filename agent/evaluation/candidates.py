@@ -26,8 +26,7 @@ from typing_extensions import override
 
 from armwise.agent.config import AppConfig
 from armwise.agent.learning import Recipe, StoredTrained, read_spec, restore_policy
-from armwise.agent.policies import Policy, PolicyError, PolicySpec, sampling, served_distribution
-from armwise.agent.policies.catalog import POLICIES
+from armwise.agent.policies import POLICIES, Policy, PolicyError, PolicySpec, sampling, served_distribution
 from armwise.agent.routers import RouterError, Stage, dataset
 from armwise.agent.spec import lines
 from armwise.arms.models import ModelNotFoundError, build_embedder

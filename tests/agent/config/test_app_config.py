@@ -262,7 +262,7 @@ def written(folder: Path, text: str) -> Path:
         ("applications: [{}, {}]", "exactly one application is expected"),
         ("applications: [3]", "exactly one application is expected"),
         ("applications: [{}]", "key 'arms' is missing"),
-        ("a: [", "while parsing"),
+        ("a: [", "line 1, column 5: expected the node content"),
     ],
 )
 def test_a_file_that_is_no_serve_configuration_is_refused_by_name(
@@ -515,13 +515,24 @@ def test_a_wrong_corpus_of_several_is_named(changes: dict[str, Any], said: str) 
     assert said in complaint(of_several(**changes))
 
 
+def test_answers_without_a_length_keep_to_the_limit_of_requests() -> None:
+    def longest(**sections: Any) -> int:
+        return parse({**CONFIG, **sections}).answering.max_tokens
+
+    assert longest(answering={}) == 512
+    assert longest(answering={}, limits={"completion_tokens": 511}) == 511
+    assert longest(answering={"max_tokens": 40}, limits={"completion_tokens": 300}) == 40
+    with pytest.raises(ConfigError, match=r"max_tokens 512 is above limits.completion_tokens 300"):
+        longest(answering={"max_tokens": 512}, limits={"completion_tokens": 300})
+
+
 def test_a_corpus_that_is_named_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "twice.yaml"
     document = yaml.safe_dump({"applications": [{"args": of_several()}]})
     path.write_text(document)
     assert load(path).corpus_names == ("docs", "tickets")
     path.write_text(document.replace("tickets:\n        source", "docs:\n        source"))
-    with pytest.raises(ConfigError, match=r"the key 'docs' is there twice\n.*line \d+") as raised:
+    with pytest.raises(ConfigError, match=r"line \d+, column 7: the key 'docs' is there twice") as raised:
         load(path)
     assert str(path) in str(raised.value)
 
