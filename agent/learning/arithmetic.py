@@ -26,6 +26,8 @@ def read_generation(arithmetic: str | None) -> int:
 
     >>> read_generation("openblas Zen; numpy 2.4.2"), read_generation("openblas Zen; policies 2; numpy 2.4.2")
     (1, 2)
+    >>> read_generation("policies 3a; numpy 2.4.2")
+    1
     """
     named = _GENERATION.search(arithmetic or "")
     return int(named[1]) if named else 1

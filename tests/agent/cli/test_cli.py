@@ -619,7 +619,7 @@ def test_ask_prints_the_answer_its_passages_and_its_cost(service: Canned) -> Non
 @pytest.mark.parametrize("finish_reason", ["length", "stop"])
 def test_ask_says_where_an_answer_is_cut(service: Canned, finish_reason: str) -> None:
     end = {"choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}]}
-    last = {"choices": [], "agent": agent()}
+    last = word("", agent=agent())
     service.reply("POST /v1/chat/completions", stream(word("The Dan", agent=agent()), end, last))
     output = said(run("ask", "?", "--url", service.url), 0)
     assert ("answering.max_tokens" in output) == (finish_reason == "length")

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from armwise.arms.base import Passage
 from armwise.arms.llm.quoting import MOST_WORDS, quote
+from armwise.arms.llm.writing import Answering
 
 RIVERS = Passage(
     "p1", "Rivers", "The Rhine rises in Graub\u00fcnden. The Danube runs through Vienna. It ends in a delta."
@@ -26,6 +27,11 @@ def test_sentences_are_taken_whole_as_far_as_there_is_room() -> None:
         "The Danube runs through Vienna. It ends in a delta.\n"
     )
     assert quote("Danube Vienna", RIVERS, 4).startswith("The Danube runs through ...\n")
+
+
+def test_results_that_are_kept_from_before_there_were_quotations_stay_valid() -> None:
+    assert "quote" not in Answering().identity()
+    assert Answering(quote=True).identity()["quote"] is True
 
 
 @given(st.text(max_size=60), st.text(max_size=400), st.integers(1, MOST_WORDS))
