@@ -235,6 +235,14 @@ def configuration_findings(config: AppConfig, host: str, *, is_open: bool | None
     }
     for name, url in sorted(remote):
         yield from _remote(name, url)
+    for point_config in config.by_point.values():
+        model = point_config.models.get(point_config.answering.llm)
+        placeholder = isinstance(model, catalog.EmbeddedSpec) and model.model == catalog.DEFAULT_MODEL
+        if point_config.answering.quote and model is not None and not placeholder:
+            what = (
+                f"answering.quote: passages are quoted, and the model {model.engine!r} is asked for the rest"
+            )
+            yield Finding(what, "remove answering.quote to have it answer", serious=False)
     for point, point_config in config.by_point.items():
         yield from _unpriced("" if point == DEFAULT_POINT else f"decision point {point!r}: ", point_config)
 

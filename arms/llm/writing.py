@@ -123,8 +123,11 @@ class Answering(BaseModel):
         }
 
     def over(self, own: WritingSpec) -> "Answering":
-        """Return how an arm writes that differs in what it names."""
-        return self.model_copy(update=own.model_dump(exclude_none=True)) if own.model_fields_set else self
+        """Return how an arm writes that differs in what it names; one with a model of its own asks it."""
+        if not own.model_fields_set:
+            return self
+        quote = self.quote and own.llm is None
+        return self.model_copy(update={**own.model_dump(exclude_none=True), "quote": quote})
 
 
 class PromptSpec(BaseModel):

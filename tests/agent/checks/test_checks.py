@@ -60,6 +60,19 @@ def test_where_the_log_cannot_be_read_it_is_not_said_that_there_is_no_key(host: 
     assert str(finding).startswith("note: whether there is a key is not known: the log cannot be read; ")
 
 
+PLACEHOLDER = {"engine": "embedded"}
+
+
+@pytest.mark.parametrize(
+    "llm", [{"engine": "scripted"}, {"engine": "embedded", "model": "mine.gguf"}, PLACEHOLDER]
+)
+def test_it_is_noted_where_passages_are_quoted_though_there_is_a_model(llm: dict[str, Any]) -> None:
+    for quote in (True, False):
+        lines = found(configured(llm=llm, answering={"quote": quote}))
+        noted = [line for line in lines if line.startswith("note: answering.quote: passages are quoted")]
+        assert len(noted) == (quote and llm != PLACEHOLDER)
+
+
 PAID = {"none": {"kind": "none"}, "web": {"kind": "bm25", "usd": 0.002}, "free": {"kind": "bm25"}}
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from armwise.arms.base import Passage
 from armwise.arms.llm.quoting import MOST_WORDS, quote
-from armwise.arms.llm.writing import Answering
+from armwise.arms.llm.writing import Answering, WritingSpec
 
 RIVERS = Passage(
     "p1", "Rivers", "The Rhine rises in Graub\u00fcnden. The Danube runs through Vienna. It ends in a delta."
@@ -32,6 +32,13 @@ def test_sentences_are_taken_whole_as_far_as_there_is_room() -> None:
 def test_results_that_are_kept_from_before_there_were_quotations_stay_valid() -> None:
     assert "quote" not in Answering().identity()
     assert Answering(quote=True).identity()["quote"] is True
+
+
+def test_an_arm_with_a_model_of_its_own_asks_it() -> None:
+    quoting = Answering(quote=True)
+    assert quoting.over(WritingSpec(passages=2)).quote
+    assert not quoting.over(WritingSpec(llm="large")).quote
+    assert not Answering().over(WritingSpec(passages=2)).quote
 
 
 @given(st.text(max_size=60), st.text(max_size=400), st.integers(1, MOST_WORDS))
