@@ -235,16 +235,10 @@ def configuration_findings(config: AppConfig, host: str, *, is_open: bool | None
     }
     for name, url in sorted(remote):
         yield from _remote(name, url)
-    for point_config in config.by_point.values():
-        model = point_config.models.get(point_config.answering.llm)
-        placeholder = isinstance(model, catalog.EmbeddedSpec) and model.model == catalog.DEFAULT_MODEL
-        if point_config.answering.quote and model is not None and not placeholder:
-            what = (
-                f"answering.quote: passages are quoted, and the model {model.engine!r} is asked for the rest"
-            )
-            yield Finding(what, "remove answering.quote to have it answer", serious=False)
     for point, point_config in config.by_point.items():
-        yield from _unpriced("" if point == DEFAULT_POINT else f"decision point {point!r}: ", point_config)
+        place = "" if point == DEFAULT_POINT else f"decision point {point!r}: "
+        yield from _quoting(place, point_config)
+        yield from _unpriced(place, point_config)
 
 
 def is_open_to_all(config: AppConfig, host: str) -> bool | None:
@@ -317,6 +311,16 @@ def _remote(name: str, url: str) -> Iterator[Finding]:
     if address.scheme == "http":
         what = f"arm {name!r} sends questions to {address.hostname} in plain text"
         yield Finding(what, "use https", serious=False)
+
+
+def _quoting(place: str, config: AppConfig) -> Iterator[Finding]:
+    """Yield that a model which is no placeholder is not asked where passages are quoted."""
+    model = config.models[config.answering.llm]
+    placeholder = isinstance(model, catalog.EmbeddedSpec) and model.model == catalog.DEFAULT_MODEL
+    if config.answering.quote and not placeholder:
+        rest = f"the model {model.engine!r} is asked for the rest"
+        what = f"{place}answering.quote: passages are quoted, and {rest}"
+        yield Finding(what, "remove answering.quote to have it answer", serious=False)
 
 
 def _unpriced(where: str, config: AppConfig) -> Iterator[Finding]:

@@ -122,6 +122,17 @@ class Asked:
         return Asked(texts, self.vectors[rows], gold, recall, similarity, fused, merged)
 
 
+def write_corpora(folder: Path, home: Path) -> tuple[str, ...]:
+    """Write the passages of each source to a file of JSON lines, and return the names of the sources."""
+    rows: defaultdict[str, list[bytes]] = defaultdict(list)
+    for line in json_lines(folder / "qa" / "corpus.jsonl.gz"):
+        name, _, ident = line["id"].partition("/")
+        rows[name].append(orjson.dumps({**line, "id": ident}))
+    for name, passages in rows.items():
+        (home / f"{name}.jsonl").write_bytes(b"\n".join(passages))
+    return tuple(rows)
+
+
 class Sources:
     """The six corpora, an index of words each, and one over all of them.
 
@@ -131,13 +142,8 @@ class Sources:
     """
 
     def __init__(self, folder: Path, home: Path) -> None:
-        rows: defaultdict[str, list[bytes]] = defaultdict(list)
-        for line in json_lines(folder / "qa" / "corpus.jsonl.gz"):
-            name, _, ident = line["id"].partition("/")
-            rows[name].append(orjson.dumps({**line, "id": ident}))
-        self.names, self.home = tuple(rows), home
-        for name, passages in rows.items():
-            (home / f"{name}.jsonl").write_bytes(b"\n".join(passages))
+        self.names, self.home = write_corpora(folder, home), home
+        rows = self.names
         corpora = [CorpusSource(str(home / f"{name}.jsonl"), home / "corpora" / name, name) for name in rows]
         corpus = ingest_all(corpora)
         whole = home / "whole.jsonl"
@@ -262,12 +268,12 @@ def play(
     return expected
 
 
-def parts(values: Floats) -> list[str]:
+def parts(values: Floats, first: int = FIRST) -> list[str]:
     """Return the means of the first questions, of all, and of the last third; those of no order are equal."""
     if values.ndim == 1:
         return [f"{values.mean():.3f}".removeprefix("0")] * 3
     third = values.shape[1] // 3
-    means = values[:, :FIRST].mean(), values.mean(), values[:, -third:].mean()
+    means = values[:, :first].mean(), values.mean(), values[:, -third:].mean()
     return [f"{mean:.3f}".removeprefix("0") for mean in means]
 
 

@@ -20,7 +20,7 @@ from rich.progress import track
 from rich.table import Table
 from routing_data import json_lines
 from routing_online import DENSE
-from sources import ENCODER, POLICIES, Floats, play
+from sources import ENCODER, POLICIES, parts, play
 from threadpoolctl import threadpool_limits
 
 from armwise.agent.policies import describe
@@ -49,13 +49,6 @@ DESCRIPTIONS: Mapping[str, str] = {
 FIRST = 100
 
 
-def parts(values: Floats) -> list[str]:
-    """Return the means of the first questions, of all, and of the last third."""
-    third = values.shape[1] // 3
-    means = values[:, :FIRST].mean(), values.mean(), values[:, -third:].mean()
-    return [f"{mean:.3f}".removeprefix("0") for mean in means]
-
-
 def main(
     data: Annotated[Path, typer.Argument(help="Holds `outside/`.")],
     orders: Annotated[int, typer.Option(min=1, help="Orders of the questions.")] = 20,
@@ -80,18 +73,20 @@ def main(
     table = Table("", f"first {FIRST}", "all", "last third", box=MARKDOWN)
     rng = np.random.default_rng(0)
     shuffled = np.stack([rng.permutation(len(lines)) for _ in range(orders)])
-    table.add_row("a source at random", *parts(reward.mean(axis=1)[shuffled]))
-    table.add_row("the best source in hindsight", *parts(reward[:, reward.mean(axis=0).argmax()][shuffled]))
+    table.add_row("a source at random", *parts(reward.mean(axis=1)[shuffled], FIRST))
+    table.add_row(
+        "the best source in hindsight", *parts(reward[:, reward.mean(axis=0).argmax()][shuffled], FIRST)
+    )
     chosen = reward[np.arange(len(lines)), similar.argmax(axis=1)]
-    table.add_row("the most similar description, which learns nothing", *parts(chosen[shuffled]))
+    table.add_row("the most similar description, which learns nothing", *parts(chosen[shuffled], FIRST))
     for start, contexts in {"nothing": plain, "descriptions": known}.items():
         for name, spec in POLICIES.items():
             seeds = track(range(orders), f"{name} from {start}")
             table.add_row(
                 f"{name} from {start}",
-                *parts(np.stack([play(spec, contexts, reward, names, s) for s in seeds])),
+                *parts(np.stack([play(spec, contexts, reward, names, s) for s in seeds]), FIRST),
             )
-    table.add_row("the right source", *parts(reward.max(axis=1)[shuffled]))
+    table.add_row("the right source", *parts(reward.max(axis=1)[shuffled], FIRST))
     Console(width=110).print(table)
 
 

@@ -12,7 +12,6 @@ reward is the share of the gold passages among four, posted as feedback after ea
 
 import gzip
 import shutil
-from collections import defaultdict
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +22,7 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 from routing_data import json_lines
+from sources import write_corpora
 
 SETTINGS = Path(__file__).with_name("sources.yaml")
 
@@ -39,12 +39,7 @@ def write(
 ) -> None:
     """Write what the service and the simulation read."""
     folder.mkdir(parents=True, exist_ok=True)
-    passages: defaultdict[str, list[bytes]] = defaultdict(list)
-    for line in json_lines(data / "qa" / "corpus.jsonl.gz"):
-        source, _, ident = line["id"].partition("/")
-        passages[source].append(orjson.dumps({**line, "id": ident}))
-    for source, lines in passages.items():
-        (folder / f"{source}.jsonl").write_bytes(b"\n".join(lines))
+    write_corpora(data, folder)
     questions = [line for line in json_lines(data / "qa" / "queries.jsonl.gz") if line["gold_ids"]]
     (folder / "questions.jsonl.gz").write_bytes(gzip.compress(b"\n".join(map(orjson.dumps, questions))))
     shutil.copy(SETTINGS, folder / "serve_config.yaml")

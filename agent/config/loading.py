@@ -166,7 +166,7 @@ def read_portfolio(path: Path) -> dict[str, dict[str, Any]]:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{path}: {describe_unreadable(error)}") from None
     if not isinstance(document, dict) or not document.get("arms"):
         raise ConfigError(f"{path}: no `arms` stand there; `armwise portfolio` writes such a file")
     for key, value in document.items():
