@@ -1,8 +1,6 @@
 """The table of errors is complete: every code that is raised is a row, and every row is raised."""
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from armwise.feedback.errors import (
     SchemaError,
     StoreError,
 )
+from tests.documents.errors import page as errors_page
 
 ROOM = Path(errors.__file__).parent
 OTHERS = [ROOM.parent / name for name in ("proxy", "console", "gateways", "lab")]
@@ -78,11 +77,8 @@ def test_no_code_and_no_exception_is_in_two_rows() -> None:
     assert len(raised) == len(set(raised))
 
 
-@pytest.mark.slow
 def test_the_page_has_a_row_for_each_code() -> None:
-    command = [sys.executable, "-m", "armwise.agent.api.errors"]
-    page = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOM.parents[1]).stdout
-    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    rows = [line.split(" | ") for line in errors_page() if line.startswith("| `")]
     assert [(row[0].strip("| `"), row[1], row[2]) for row in rows] == [
         (kind.code, str(kind.status), "yes" if kind.retryable else "no") for kind in ERRORS.values()
     ]
