@@ -9,6 +9,9 @@ from pathlib import Path
 
 from armwise.arms.own_processes import python
 
+BUILDER_NICE = 5
+"""Nice value of what builds behind a service: a third of the share that a value of 0 has."""
+
 
 def command_of_a_child(module: str, function: str, *arguments: str, writes: bool = False) -> list[str]:
     """Return the command of a child that lowers its priority before it imports anything heavy.
@@ -51,12 +54,12 @@ def lower_priority_of_a_writer() -> None:
 
 
 def lower_priority_of_a_builder() -> None:
-    """Take the highest nice value, and a tenth of a processor beside sessions of the usual priority.
+    """Take a quarter of a processor beside work of the usual priority, such as the service.
 
-    For work that somebody waits for. Workers of Ray have a nice value of 15.
+    For work that somebody waits for.
     """
-    os.nice(19)
-    _nice_of_the_session(10)
+    os.nice(BUILDER_NICE)
+    _nice_of_the_session(BUILDER_NICE)
 
 
 def _nice_of_the_session(value: int) -> None:

@@ -27,6 +27,9 @@ BEHIND = "build-behind"
 GO_ON = "prepared\n"
 """Line to the process that has started Ray: everything that Ray Serve needs is built."""
 
+QUESTION = "question.txt"
+"""File with a question that the corpus answers, to begin with."""
+
 PROGRESS = "building.json"
 
 WRITE_S = 0.5
@@ -51,8 +54,9 @@ class Building:
 
     def __str__(self) -> str:
         """Return a line for people."""
-        of = "" if self.total is None else f": {self.done:,} of {self.total:,}"
-        return f"{self.what}{of}" + ("" if self.left_s is None else f", about {self.left_s:,.0f} s left")
+        done = "" if self.total is None and not self.done else f": {self.done:,}"
+        of = "" if self.total is None else f" of {self.total:,}"
+        return f"{self.what}{done}{of}" + ("" if self.left_s is None else f", about {self.left_s:,.0f} s left")
 
     @classmethod
     def read(cls) -> Self | None:
@@ -65,6 +69,21 @@ class Building:
             return None
 
 
+class Pace:
+    """Expects how long the piece of work under way will take, from the time of its steps so far."""
+
+    def __init__(self) -> None:
+        self._what, self._began, self._first = "", 0.0, 0
+
+    def expect(self, what: str, done: int, total: int | None) -> float | None:
+        """Return the seconds that a piece of work has left; None while that is unknown."""
+        now = time.monotonic()
+        if what != self._what:  # steps of an earlier run took none of this run's time
+            self._what, self._began, self._first = what, now, done
+        steps = done - self._first
+        return None if total is None or not steps else (now - self._began) / steps * (total - done)
+
+
 class BuildingProgress:
     """Writes progress into the folder of the run, for the processes of the service.
 
@@ -73,18 +92,15 @@ class BuildingProgress:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / PROGRESS
-        self._what, self._began, self._first, self._next = "", 0.0, 0, 0.0
+        self._path, self._pace = folder / PROGRESS, Pace()
+        self._what, self._next = "", 0.0
 
     def __call__(self, what: str, done: int = 0, total: int | None = None) -> Building:
         """Write and return the progress of a piece of work."""
+        building = Building(what, done, total, self._pace.expect(what, done, total))
         now = time.monotonic()
-        if what != self._what:  # steps of an earlier run took none of this run's time
-            self._what, self._began, self._first, self._next = what, now, done, 0.0
-        worked, steps = now - self._began, done - self._first
-        left_s = None if total is None or not steps else worked / steps * (total - done)
-        building = Building(what, done, total, left_s)
-        if now >= self._next:
+        if now >= self._next or what != self._what:
+            self._what = what
             self._next = now + WRITE_S
             unfinished = self._path.with_suffix(".next")
             unfinished.write_bytes(orjson.dumps(asdict(building)))

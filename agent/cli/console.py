@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from armwise.agent.reporting import Terminal
+from armwise.agent.run_folder import Building, Pace
 
 console = Terminal()
 
@@ -69,10 +70,10 @@ def _lines(error: Exception) -> Iterator[str]:
 
 
 def print_left_out(skipped: Sequence[str]) -> None:
-    """Print what of a corpus could not be read."""
-    from armwise.arms.corpus import listed
+    """Print what of a corpus could not be read, a line for each reason."""
+    from armwise.arms.corpus import group_skipped
 
-    for line in listed(skipped):
+    for line in group_skipped(skipped):
         errors.print(f"left out: {line}", style="yellow", **PLAIN)
 
 
@@ -95,6 +96,7 @@ def progress(to: Terminal | None = None) -> Iterator[ProgressCallback]:
         bar.BarColumn(),
         bar.MofNCompleteColumn(),
         bar.TimeElapsedColumn(),
+        bar.TimeRemainingColumn(),
     )
     with bar.Progress(*columns, console=to) as bars:
         tasks: dict[str, bar.TaskID] = {}
@@ -111,11 +113,11 @@ class _ProgressLines:
     """Print the progress of each piece of work: at its start, at its end, and every few seconds."""
 
     def __init__(self, to: Terminal, every_s: float = 5.0) -> None:
-        self._to, self._every_s = to, every_s
+        self._to, self._every_s, self._pace = to, every_s, Pace()
         self._next: dict[str, float] = {}
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
-        now = time.monotonic()
+        now, left_s = time.monotonic(), self._pace.expect(what, done, total)
         if done == total or now >= self._next.get(what, 0.0):
             self._next[what] = now + self._every_s
-            self._to.print(f"{what}: {done:,}" + (f" of {total:,}" if total else ""), highlight=False)
+            self._to.print(str(Building(what, done, total or None, left_s or None)), highlight=False)

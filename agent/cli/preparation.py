@@ -1,16 +1,62 @@
 """What is built before a service answers: the log, the corpus, the indexes, the default models."""
 
-from armwise.agent.cli.console import PLAIN, ProgressCallback, console
+from collections.abc import Sequence
+
+from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors, print_left_out
 from armwise.agent.config import AppConfig
 from armwise.agent.routers import saved
 from armwise.agent.wings import OPEN_SELECTOR, load
-from armwise.arms.corpus import ingest_all
+from armwise.arms.corpus import Corpus, CorpusSource, ingest_all
 from armwise.arms.indexes import build_once, prepare_vectors
 from armwise.arms.llm import LateWriter, catalog
 from armwise.arms.models import bundled, require_whole
 from armwise.arms.retrievers import Resources, fill_damaged_collections, prepare_profiles
 from armwise.arms.retrievers import prepare as prepare_arms
 from armwise.feedback.log import open_log
+
+EXAMPLE_QUESTION = "Which function merges sorted inputs lazily?"
+"""A question that the documentation of the standard library answers."""
+
+SAMPLED = 50
+"""Passages among whose headings and titles one is looked for."""
+
+MAX_SUBJECT = 80
+"""Characters of a subject in a suggested question."""
+
+MANY_PASSAGES = 2_000
+"""Passages from which on it is worth knowing that most of them are of a single file."""
+
+
+def print_oddities(sources: Sequence[CorpusSource]) -> None:
+    """Print what of the corpora could not be read, and each file that makes up most of a large one."""
+    corpora = [source.open() for source in sources]
+    print_left_out([line for corpus in corpora for line in corpus.skipped()])
+    for corpus in corpora:
+        if (largest := corpus.find_dominant_file()) is not None and largest[1] >= MANY_PASSAGES:
+            errors.print(
+                f"large: {largest[0]} has {largest[1]:,} of the {len(corpus):,} passages, and so most of the "
+                "time that vectors take: move it elsewhere if nobody asks for it",
+                style="yellow",
+                **PLAIN,
+            )
+
+
+def suggest_question(sources: Sequence[CorpusSource]) -> str:
+    """Return a question that one of the corpora answers; without any corpus, a placeholder."""
+    if any(source.source == "stdlib" for source in sources):
+        return EXAMPLE_QUESTION
+    return _ask_about(sources[0].open()) if sources else "YOUR QUESTION"
+
+
+def _ask_about(corpus: Corpus) -> str:
+    """Return a question about a heading or a title, in words if there is one, or how a passage begins."""
+    every = max(1, len(corpus) // SAMPLED)
+    passages = corpus.passages(range(every // 2, len(corpus), every))
+    subjects = [str(passage.metadata.get("heading") or passage.title) for passage in passages]
+    phrases = [subject for subject in subjects if " " in subject and subject.replace(" ", "").isalpha()]
+    middle = passages[len(passages) // 2]
+    subject = phrases[len(phrases) // 2] if phrases else middle.title or " ".join(middle.text.split()[:6])
+    return f"What is said about {' '.join(subject.split())[:MAX_SUBJECT]}?"
 
 
 def install_missing_models(settings: AppConfig) -> None:

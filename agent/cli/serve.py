@@ -8,6 +8,7 @@ ingest` reads a corpus, or fills a search engine with one.
 
 import math
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -53,7 +54,7 @@ from armwise.agent.proxy import (
     haproxy_binary,
     raise_limit_of_files,
 )
-from armwise.agent.run_folder import BEHIND, GO_ON, PROGRESS, RUN_FOLDER, BuildingProgress
+from armwise.agent.run_folder import BEHIND, GO_ON, PROGRESS, QUESTION, RUN_FOLDER, BuildingProgress
 from armwise.arms.catalog import present_name
 from armwise.arms.local_ray import QUIET, cluster_problem, private_folder
 from armwise.arms.own_processes import python
@@ -72,6 +73,9 @@ START_S, LATE_LOOK_S = 600.0, 5.0
 
 LOOK_S = 0.1
 """Pause between two checks that the processes still run."""
+
+USUAL_PRIORITY = {"RAY_worker_niceness": "0"}
+"""Ray would start its workers at niceness 15, and so the service, which people wait for."""
 
 APPLICATION = "armwise.agent.app:build"
 """Import path of the application for Ray Serve."""
@@ -152,7 +156,12 @@ def _prepare(config: Path, *, cold: bool) -> None:
         require_libraries,
     )
     from armwise.agent.cli import first_start
-    from armwise.agent.cli.preparation import install_missing_models, prepare
+    from armwise.agent.cli.preparation import (
+        install_missing_models,
+        prepare,
+        print_oddities,
+        suggest_question,
+    )
     from armwise.agent.config import load
     from armwise.agent.proxy import Listening, hard_limit_of_files, most_connections, write_configuration
 
@@ -179,8 +188,9 @@ def _prepare(config: Path, *, cold: bool) -> None:
             if not cold:
                 _warm_start(settings, on_progress)
     sources = settings.settled().corpus_sources
-    print_left_out([line for source in sources for line in source.open().skipped()])
+    print_oddities(sources)
     if folder is not None:
+        (Path(folder) / QUESTION).write_text(suggest_question(sources), encoding="utf-8")
         if settings.http.connections > (most := most_connections()):
             errors.print(
                 f"{most:,} connections are served, not {settings.http.connections:,} as configured: "
@@ -311,7 +321,7 @@ def run_service(
                 _stop(process)
             return 0
         if ended is None:
-            _say_ready(base, console, remark)
+            _say_ready(base, folder, console, remark)
             ended = _serve_until_ended(config, folder, ray, proxy)
     except KeyboardInterrupt:
         console.print("shutting down", **PLAIN)
@@ -350,9 +360,10 @@ def _end_unprepared(process: subprocess.Popen[bytes]) -> None:
         _stop(process)
 
 
-def _say_ready(base: str, console: Console, remark: str) -> None:
+def _say_ready(base: str, folder: Path | None, console: Console, remark: str) -> None:
     console.rule(f"ready after {time.time() - psutil.Process().create_time():.0f} s")
-    console.print(f"ask:     armwise ask 'Which function merges sorted inputs lazily?' --url {base}", **PLAIN)
+    question = "YOUR QUESTION" if folder is None else (folder / QUESTION).read_text(encoding="utf-8")
+    console.print(f"ask:     armwise ask {shlex.quote(question)} --url {base}", **PLAIN)
     console.print(f"see:     {base}/console   {base}/docs   {base}/metrics", **PLAIN)
     if remark:
         console.print(f"note:    {remark}", **PLAIN)
@@ -360,7 +371,7 @@ def _say_ready(base: str, console: Console, remark: str) -> None:
 
 def _start_ray(config: Path, folder: Path | None) -> subprocess.Popen[bytes]:
     """Start Ray, with Ray Serve waiting for a line on its input before it runs the configuration."""
-    environment = {**QUIET, **os.environ}
+    environment = {**QUIET, **USUAL_PRIORITY, **os.environ}
     if logs_json(config):  # each line as its process has written it, and every one
         environment |= {"RAY_DISABLE_WORKER_LOG_PREFIX": "1", "RAY_DEDUP_LOGS": "0"}
     if folder is not None:

@@ -237,7 +237,7 @@ def _asked_engine() -> Engine:
 
 def _sound_corpus(source: str) -> None:
     """Read the first passage. Raises ValueError."""
-    from armwise.arms.corpus import BUILT_IN, CorpusError, listed, located, open_source
+    from armwise.arms.corpus import BUILT_IN, CorpusError, group_skipped, located, open_source
 
     if source not in BUILT_IN:
         unread = []
@@ -245,7 +245,7 @@ def _sound_corpus(source: str) -> None:
             if record.passages:
                 return
             unread += [f"{record.where}: {record.problem}"] if record.problem else []
-        raise CorpusError("; ".join([f"{source} holds no passages", *listed(unread)]))
+        raise CorpusError("; ".join([f"{source} holds no passages", *group_skipped(unread)]))
 
 
 def _language_model(

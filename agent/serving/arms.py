@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError
 from armwise.agent.routers import saved
+from armwise.agent.run_folder import Building
 from armwise.agent.turn import ArmInfo, TurnLoop
 from armwise.arms.base import ArmError
 from armwise.arms.llm import catalog as llm_catalog
@@ -102,7 +103,7 @@ class ArmRegistry:
         self._wanted = 0  # position of the newest set
         self._on_serve, self._point = on_serve, point
         self._store, self._arms, self._turns, self._router = store, arms, turns, router
-        self._configured = config.arm_documents
+        self._configured, self._configured_arms = config.arm_documents, config.arms
         self._started = False
         self._disabled: frozenset[str] = frozenset()
         self._unbuilt = 0  # the last set that could not be built, how often, and when to try again
@@ -154,6 +155,15 @@ class ArmRegistry:
         """Return the profiles of all sources, if the policy reads similarities. Raises ArmError."""
         spec = config.features.similarity
         return NO_PROFILES if spec is None else await self._arms.profiles(config.arms, spec)
+
+    def stand_ins(self) -> dict[str, str]:
+        """Return the live part that answers for each arm that a first start still builds."""
+        if Building.read() is None:
+            return {}
+        graph, live = ArmGraph(self._configured_arms), self.config.actions
+        waiting = [name for name, spec in graph.specs.items() if spec.action and name not in live]
+        parts = {name: [part for part in graph.closure(name) if part in live] for name in waiting}
+        return {name: found[0] for name, found in parts.items() if found}
 
     def stop(self) -> None:
         """Cancel a build that is under way."""

@@ -400,7 +400,10 @@ def digest_request(body: Asking | BaseModel, groups: frozenset[str] = frozenset(
 
 
 def forced_arm(point: DecisionPoint, model: str) -> str | None:
-    """Return the arm that a model names; None for `auto`, or for a bare point. Raises AskError."""
+    """Return the arm that answers for a model; None for `auto`, or for a bare point. Raises AskError.
+
+    It is the arm of that name, or while a first start still builds that one, the part of it that is live.
+    """
     if point.ranks:
         message = f"the actions of point {point.name!r} come with a request: POST /v1/decisions"
         raise InvalidAskError(message, "model")
@@ -418,7 +421,7 @@ def forced_arm(point: DecisionPoint, model: str) -> str | None:
     if prefix != "arm" or not arm:
         message = f"model {model!r}: 'auto' or 'arm/<name>' was expected, or 'point/<name>' before it"
         raise UnknownModelError(message, "model")
-    return arm
+    return arm if arm in point.turns.arms else point.arms.stand_ins().get(arm, arm)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Documents become passages."""
 
 from .corpora import Corpora, CorpusSource, ingest_all
-from .corpus import Corpus, ingest, listed, problems
+from .corpus import Corpus, group_skipped, ingest, problems
 from .permissions import Permitted
 from .readers import BUILT_IN, located, open_source
 from .records import CorpusError
@@ -13,9 +13,9 @@ __all__ = [
     "CorpusError",
     "CorpusSource",
     "Permitted",
+    "group_skipped",
     "ingest",
     "ingest_all",
-    "listed",
     "located",
     "open_source",
     "problems",

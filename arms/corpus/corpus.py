@@ -219,6 +219,13 @@ class Corpus:
         """Return the skipped records and the reasons, such as `corpus.jsonl:17: not JSON: ...`."""
         return [f"{self.prefix}{line}" for line in _skipped(self._database)]
 
+    def find_dominant_file(self) -> tuple[str, int] | None:
+        """Return the file with more than half of the passages, and their number; None: there is none."""
+        path = "json_extract(CAST(fields AS TEXT), '$.path')"  # a blob would be read as SQLite's own format
+        counted = f"SELECT {path} AS path, COUNT(*) FROM metadata GROUP BY path ORDER BY 2 DESC LIMIT 1"
+        name, n = self._database.execute(counted).fetchone() or (None, 0)
+        return None if name is None or 2 * n <= len(self) else (f"{self.prefix}{name}", n)
+
     @property
     def _select(self) -> str:
         """The query of passages; metadata are joined if the corpus has them."""
@@ -294,7 +301,7 @@ def ingest(
         with contextlib.closing(_continue_or_begin(target / UNFINISHED, reader, fingerprint)) as database:
             _fill(database, reader, skip_bad=skip_bad, progress=progress)
             if _manifest(database).count == 0:
-                reasons = listed(_skipped(database))
+                reasons = group_skipped(_skipped(database))
                 raise CorpusError("; ".join([f"{reader.place} holds no passages", *reasons]))
         if reader.fingerprint() != fingerprint:
             raise CorpusError(f"{reader.place} changed while it was read: run ingest again")
@@ -417,14 +424,26 @@ def _skipped(database: sqlite3.Connection) -> list[str]:
     return [f"{place}: {problem}" for place, problem in rows]
 
 
-def listed(skipped: Sequence[str], most: int = 20) -> list[str]:
-    """Return the first of the skipped records, and the number of the others.
+def group_skipped(skipped: Iterable[str], most: int = 20) -> list[str]:
+    """Return a line for each reason why records were skipped, with their number; the rest is counted.
 
-    >>> listed(["a.pdf: is empty", "b.pdf: is empty", "c.pdf: is empty"], most=1)
-    ['a.pdf: is empty', 'and 2 more']
+    >>> group_skipped(["a.png: is a picture", "b:2: has 3 cells", "c.png: is a picture", "d: is empty"], 2)
+    ['a.png and 1 more: is a picture', 'b:2: has 3 cells', 'and 1 more']
+
+    Args:
+        skipped: Records, each as a place, a colon and the reason.
+        most: Lines, at most.
     """
-    more = len(skipped) - most
-    return [*skipped[:most], *([f"and {more:,} more"] if more > 0 else [])]
+    places: dict[str, list[str]] = {}
+    for line in skipped:
+        place, _, reason = line.partition(": ")
+        places.setdefault(reason, []).append(place)
+    lines = [
+        f"{first}{f' and {len(others):,} more' if others else ''}: {reason}"
+        for reason, (first, *others) in places.items()
+    ]
+    left = sum(map(len, [*places.values()][most:]))
+    return [*lines[:most], *([f"and {left:,} more"] if left else [])]
 
 
 def _manifest(database: sqlite3.Connection) -> CorpusManifest:

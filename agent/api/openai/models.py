@@ -90,7 +90,7 @@ async def model(
 
 def _names(service: Service) -> list[str]:
     default, *others = service.points.values()
-    names = ["auto", *(f"arm/{name}" for name in default.turns.arms)]
+    names = ["auto", *(f"arm/{name}" for name in (*default.turns.arms, *default.arms.stand_ins()))]
     for other in others:
         if not other.ranks:
             point = f"{asking.POINT}{other.name}"

@@ -14,12 +14,14 @@ from typer.testing import CliRunner
 
 from armwise.agent import run_folder
 from armwise.agent.background import PAUSES_S, Work, WorkFailure, recorded
-from armwise.agent.cli import first_start
+from armwise.agent.cli import first_start, preparation
 from armwise.agent.cli.main import app
+from armwise.agent.cli.preparation import EXAMPLE_QUESTION, suggest_question
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.jobs import RunFailedError
-from armwise.agent.run_folder import BEHIND, RUN_FOLDER, Building, BuildingProgress
+from armwise.agent.run_folder import BEHIND, QUESTION, RUN_FOLDER, Building, BuildingProgress
 from armwise.agent.serving import same_document
+from armwise.arms.corpus import CorpusSource
 from armwise.arms.retrievers import ArmGraph, ArmSpec
 from armwise.feedback.errors import UnderWayError
 from armwise.feedback.log import Store
@@ -347,6 +349,66 @@ def test_the_process_that_prepares_leaves_a_note_of_what_is_to_be_built_behind_t
     assert (tmp_path / "run" / BEHIND).read_text() == "".join(words).removeprefix("--")
     assert str(Building.read()) == "waiting for the service"
     assert (tmp_path / "run" / "haproxy.cfg").exists()
+    assert (tmp_path / "run" / QUESTION).read_text() == "What is said about the large river 20 flows?"
+
+
+def test_a_file_that_takes_most_of_the_time_is_named_and_smaller_ones_are_not(
+    document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    (folder / "orders.csv").write_text("name\nEtsch\nInn\nDrau\n")
+    (folder / "plan.txt").write_text("The plan.")
+    arms = {"words": {"kind": "bm25"}, "near": {"kind": "dense", "params": {"backbone": "hashed"}}}
+    single = {key: value for key, value in document.items() if key != "corpora"}
+    single |= {"corpus": {"name": "documents", "source": str(folder)}, "arms": arms}
+    path = Path(written(single, tmp_path))
+    text = yaml.safe_load(path.read_text()) | {"http_options": {"port": free_port()}}
+    path.write_text(yaml.safe_dump(text))
+
+    def prepared() -> str:
+        done = CliRunner().invoke(app, ["serve", "--prepare-only", "-c", str(path)])
+        assert done.exit_code == 0, done.output
+        return " ".join(done.output.split())
+
+    monkeypatch.setattr(preparation, "MANY_PASSAGES", 4)
+    assert "large:" not in prepared()
+    monkeypatch.setattr(preparation, "MANY_PASSAGES", 3)
+    assert "large: orders.csv has 3 of the 4 passages" in prepared()
+
+
+@pytest.mark.parametrize(
+    ("lines", "question"),
+    [
+        (['{"id": "a", "title": "The Danube", "text": "It is long."}'], "What is said about The Danube?"),
+        (['{"id": "a", "text": "One two three four five six seven."}'], "What is said about One two three"),
+        (
+            [
+                '{"id": "a", "title": "v1.2", "text": "It is old."}',
+                '{"id": "b", "title": "Black Sea", "text": "It is deep."}',
+                '{"id": "c", "title": "v1.3", "text": "It is new."}',
+                '{"id": "d", "title": "v1.4", "text": "It is newer."}',
+            ],
+            "What is said about Black Sea?",
+        ),
+    ],
+    ids=["title", "text", "phrase"],
+)
+def test_the_first_question_is_of_the_documents(tmp_path: Path, lines: list[str], question: str) -> None:
+    (tmp_path / "docs.jsonl").write_text("\n".join(lines))
+    source = CorpusSource(str(tmp_path / "docs.jsonl"), tmp_path / "corpus")
+    source.ingest()
+    assert suggest_question([source]).startswith(question)
+
+
+def test_the_first_question_of_the_example_is_of_its_library_and_there_is_none_without_a_corpus(
+    tmp_path: Path,
+) -> None:
+    nowhere = tmp_path / "nowhere"
+    assert suggest_question([CorpusSource("language", nowhere), CorpusSource("stdlib", nowhere)]) == (
+        EXAMPLE_QUESTION
+    )
+    assert suggest_question([]) == "YOUR QUESTION"
 
 
 # -- its progress --------------------------------------------------------------------------------------------

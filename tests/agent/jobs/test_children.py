@@ -103,7 +103,7 @@ def test_a_writer_keeps_to_the_last_of_its_processors(monkeypatch: pytest.Monkey
     assert taken == [19, (0, {5})]
 
 
-def test_a_builder_may_use_every_processor_and_yields_to_the_workers_of_ray(
+def test_a_builder_may_use_every_processor_and_has_a_third_of_the_share_of_the_service(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     taken: list[object] = []
@@ -111,5 +111,5 @@ def test_a_builder_may_use_every_processor_and_yields_to_the_workers_of_ray(
     monkeypatch.setattr(low_priority, "os", alone)
     monkeypatch.setattr(low_priority, "Path", lambda _: tmp_path / "autogroup")
     low_priority.lower_priority_of_a_builder()
-    assert taken == [19]
-    assert (tmp_path / "autogroup").read_text() == "10"
+    assert taken == [5]
+    assert (tmp_path / "autogroup").read_text() == "5"

@@ -18,6 +18,7 @@ from armwise.agent.hosts.learner import LearnerHost
 from armwise.agent.lab.warmstart.run import RunSnapshot
 from armwise.agent.learning import publish_candidate
 from armwise.agent.policies import PolicySpec
+from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
 from armwise.agent.turn import Ask, NoEligibleArmError
 from armwise.arms.base import ArmBuildError, Query, Retrieval
 from armwise.arms.retrievers import ArmSpec
@@ -65,6 +66,34 @@ async def test_a_part_of_an_arm_is_no_action_and_cannot_be_forced(service: Servi
     refused = await service.client.post("/v1/retrieve", json={"query": "Who?", "model": "arm/bm25"})
     assert refused.status_code == 404
     assert "there are: auto, arm/none, arm/fused" in refused.json()["error"]["message"]
+
+
+async def test_while_a_first_start_builds_an_arm_its_live_part_answers_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = {"hybrid": NEW["fused"], "near": {**NEW["dense"], "action": True}, "none": {"kind": "none"}}
+    parts = {"bm25": NEW["bm25"], "dense": NEW["dense"]}
+    async with Service(tmp_path, arms={**whole, **parts}).running() as service:
+        await put(service, {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}})
+
+        async def asked(model: str) -> httpx.Response:
+            return await service.client.post("/v1/retrieve", json={"query": "Who?", "model": model})
+
+        async def listed() -> list[str]:
+            models = (await service.client.get("/v1/models")).json()["data"]
+            return [model["id"] for model in models if model["id"].startswith("arm/")]
+
+        assert (await asked("arm/hybrid")).status_code == 404, "it was replaced, and nothing builds it"
+        assert await listed() == ["arm/none", "arm/bm25"]
+        monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+        progress = BuildingProgress(tmp_path)
+        progress("embedding passages", 3, 9)
+        answered = await asked("arm/hybrid")
+        assert answered.json()["agent"]["arm_served"] == "bm25", answered.text
+        assert (await asked("arm/near")).status_code == 404, "no part of it is live"
+        assert await listed() == ["arm/none", "arm/bm25", "arm/hybrid"]
+        progress.end()
+        assert (await asked("arm/hybrid")).status_code == 404
 
 
 async def test_what_was_learned_of_an_arm_that_stays_is_kept(service: Service) -> None:

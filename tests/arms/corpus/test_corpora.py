@@ -136,7 +136,7 @@ def test_what_is_wrong_with_one_names_it(tmp_path: Path, sources: list[CorpusSou
 
 def test_a_corpus_without_a_record_that_can_be_read_names_the_first(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_bytes(b"text\n\xff\n\xfe\n")
-    with pytest.raises(CorpusError, match=r"bad.csv holds no passages; bad.csv:2: text has bytes"):
+    with pytest.raises(CorpusError, match=r"bad.csv holds no passages; bad.csv:2 and 1 more: text has"):
         ingest(tmp_path / "bad.csv", tmp_path / "out", skip_bad=True)
 
 
@@ -149,6 +149,23 @@ def test_skipped_records_name_their_corpus(tmp_path: Path, sources: list[CorpusS
     (line,) = corpus.skipped()
     assert line.startswith("texts/")
     assert "far.txt" in line
+
+
+def test_the_file_that_most_passages_are_of_is_named_with_its_corpus(
+    tmp_path: Path, sources: list[CorpusSource]
+) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "one.csv").write_text("name\na\nb\n")
+    (folder / "two.csv").write_text("name\nc\nd\n")
+    texts = CorpusSource(str(folder), tmp_path / "corpora" / "texts", "texts")
+    assert texts.ingest().find_dominant_file() is None, "half of them are not most"
+    (folder / "two.csv").write_text("name\nc\nd\ne\n")
+    assert texts.ingest().find_dominant_file() == ("texts/two.csv", 3)
+    assert ingest_all([sources[0], texts]).find_dominant_file() is None, "it has 3 of 7"
+    (folder / "two.csv").write_text("name\nc\nd\ne\nf\ng\n")
+    assert ingest_all([sources[0], texts]).find_dominant_file() == ("texts/two.csv", 5)
+    assert sources[0].open().find_dominant_file() is None, "JSON lines have no files"
 
 
 def files(folder: Path) -> dict[Path, tuple[int, int]]:
