@@ -1,12 +1,11 @@
 """The verbs before the first start: init writes a configuration, doctor checks it and this machine."""
 
 import json
-import re
+import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 import typer
 import yaml
 
+from armwise.agent.cli.configuration_text import SCHEMA, render_config
 from armwise.agent.cli.console import PLAIN, console, errors, explained, print_left_out, progress
 from armwise.agent.cli.options import CONFIG, SOURCES, ConfigPath, opened
 from armwise.agent.cli.serve_config import LaunchError, read_listening_address
@@ -21,34 +21,6 @@ from armwise.agent.cli.serve_config import LaunchError, read_listening_address
 if TYPE_CHECKING:
     from armwise.agent.checks import Finding
     from armwise.agent.config import AppConfig, CorpusSpec
-
-TEMPLATE = "template.yaml"
-"""The configuration of one corpus."""
-
-SCHEMA = Path(__file__).parents[1] / "config" / "schema.json"
-"""The JSON Schema of a configuration file, generated from the classes of the settings."""
-
-_CORPUS = re.compile(r"^( +)corpus: .*\n", re.MULTILINE)
-
-_TREES = re.compile(r"^ +- \{kind: pointwise_xgboost.*\n", re.MULTILINE)
-
-_LLM = re.compile(r"(?:^ +# .*\n)+^( +)llm: .*\n +answering: .*\n", re.MULTILINE)
-
-_HOME = """
-Corpus, indexes and, unless log_url names another place, the log: no other service may have this folder.
-"""
-
-_LOG = """
-Where decisions and feedback are kept. A password does not stand here: it is in PGPASSFILE, or the whole URL
-in the file that ARMWISE_LOG_URL_FILE names.
-"""
-
-_ENDPOINT = """
-api_key_env names the variable that holds the key. What a token costs is usd_per_kilotoken_in and ..._out.
-"""
-
-
-_IN_PROCESS = "Runs in the deployment Generator. How long answers may be: answering, limits."
 
 
 def doctor(
@@ -140,6 +112,14 @@ NEEDED: dict[Engine, dict[str, tuple[str, str]]] = {
 
 def init(
     source: Annotated[str | None, typer.Argument(help=f"{SOURCES} Asked for where it is left out.")] = None,
+    sources: Annotated[
+        list[str],
+        typer.Option(
+            "--source",
+            metavar="NAME=SOURCE",
+            help="A further corpus, such as tickets=tickets.jsonl; repeatable.",
+        ),
+    ] = [],  # noqa: B006 (typer copies it)
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the corpus; else by the source.")
     ] = None,
@@ -151,8 +131,21 @@ def init(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--llm-model", help="Name, file or folder of the model; optional for `embedded`."),
+        typer.Option(
+            "--llm-model",
+            metavar="MODEL[,IN,OUT]",
+            help="Name, file or folder of the model; optional for `embedded`. IN and OUT are dollars for a "
+            "million tokens that it reads and writes.",
+        ),
     ] = None,
+    models: Annotated[
+        list[str],
+        typer.Option(
+            "--model",
+            metavar="NAME=MODEL[,IN,OUT]",
+            help="A further model of the endpoint, such as large=gpt-4o,2.5,10; repeatable.",
+        ),
+    ] = [],  # noqa: B006
     llm_url: Annotated[
         str | None, typer.Option("--llm-url", help="Base URL of an endpoint of the OpenAI protocol.")
     ] = None,
@@ -178,26 +171,27 @@ def init(
     `armwise serve` then makes questions from the corpus, and starts from what they teach.
     """
     with explained():
-        from armwise.agent.config import CorpusSpec
         from armwise.arms.corpus import ingest_all
 
         if output.exists() and not replace:
             raise LaunchError(f"{output} is there already: --replace replaces it, -o names another file")
         asks = sys.stdin.isatty() and not yes
-        if source is None and not asks:
+        if source is None and not sources and not asks:
             raise ValueError(f"the corpus is missing: `armwise init SOURCE`. {SOURCES}")
-        source = source or _asked(f"Corpus. {SOURCES}", "stdlib", _sound_corpus)
+        if source is None and not sources:
+            source = _asked(f"Corpus. {SOURCES}", "stdlib", _sound_corpus)
         if engine is None:
             engine = (
                 Engine.OPENAI if llm_url else _asked_engine() if asks and model is None else Engine.EMBEDDED
             )
-        corpus = CorpusSpec.of(source, name)
-        flags = {"model": model, "base_url": llm_url, "api_key_env": key_env}
-        given = {key: value for key, value in flags.items() if value}
-        llm = _language_model(corpus, engine, given, asks=asks)
-        log_url = _log(corpus, log_url, asks=asks)
+        corpora = _corpora(source, name, sources)
+        flags = {"base_url": llm_url, "api_key_env": key_env}
+        given = {key: value for key, value in flags.items() if value} | _priced(model, f"--llm-model {model}")
+        llm = _language_model(corpora, engine, given, asks=asks)
+        llms = dict(_further_models(corpora, llm, models, asks=asks))
+        log_url = _log(corpora, log_url, asks=asks)
         unfinished = output.with_name(output.name + ".part")
-        unfinished.write_text(render_config(corpus, llm, log_url), encoding="utf-8")
+        unfinished.write_text(render_config(corpora, llm, log_url, llms), encoding="utf-8")
         try:
             settings = opened(unfinished).settled()
             with progress() as on_progress:
@@ -206,10 +200,77 @@ def init(
             unfinished.unlink()
             raise
         unfinished.replace(output)
-        console.print(f"{len(passages):,} passages in corpus {corpus.name!r}; written to {output}", **PLAIN)
+        names = ", ".join(repr(corpus.name) for corpus in corpora)
+        into = f"{'corpus' if len(corpora) == 1 else 'corpora'} {names}"
+        console.print(f"{len(passages):,} passages in {into}; written to {output}", **PLAIN)
         print_left_out(passages.skipped())
         console.print(f"check:   armwise doctor -c {output}", **PLAIN)
         console.print(f"next:    armwise serve -c {output}", **PLAIN)
+
+
+def _corpora(source: str | None, name: str | None, named: Sequence[str]) -> "list[CorpusSpec]":
+    """Return the corpora that the flags name. Raises ValueError."""
+    from armwise.agent.config import CorpusSpec
+
+    corpora = [] if source is None else [CorpusSpec.of(source, name)]
+    for text in named:
+        key, _, place = text.partition("=")
+        if not key or not place:
+            raise ValueError(f"--source {text}: NAME=SOURCE was expected, such as tickets=tickets.jsonl")
+        corpora.append(CorpusSpec.of(place, key))
+    names = [corpus.name.lower() for corpus in corpora]
+    if twice := sorted({key for key in names if names.count(key) > 1}):
+        raise ValueError(
+            f"two corpora are called {', '.join(twice)}: --source NAME=SOURCE or --name names one"
+        )
+    return corpora
+
+
+def _priced(text: str | None, flag: str) -> dict[str, Any]:
+    """Return the settings of `MODEL[,IN,OUT]`, whose prices are dollars for a million tokens.
+
+    Args:
+        text: Model and prices; empty for none.
+        flag: What was written, for messages.
+
+    Raises:
+        ValueError: There are not two prices, or one is not a number that is at least 0.
+    """
+    if not text:
+        return {}
+    model, *prices = text.split(",")
+    try:
+        usd = [float(price) for price in prices]
+    except ValueError:
+        usd = [math.nan]
+    if not model or len(usd) not in (0, 2) or not all(0 <= price < math.inf for price in usd):
+        raise ValueError(
+            f"{flag}: MODEL or MODEL,IN,OUT was expected, with dollars for a million tokens that it "
+            "reads and writes, such as gpt-4o-mini,0.15,0.6"
+        )
+    keys = ("usd_per_kilotoken_in", "usd_per_kilotoken_out")
+    return {"model": model, **{key: round(price / 1000, 12) for key, price in zip(keys, usd, strict=False)}}
+
+
+def _further_models(
+    corpora: "Sequence[CorpusSpec]", llm: dict[str, Any] | None, models: Sequence[str], *, asks: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name and settings of each further model of the endpoint of `llm`. Raises ValueError."""
+    from armwise.agent.checks import llm_findings
+
+    for text in models:
+        name, _, rest = text.partition("=")
+        if not name or not rest:
+            raise ValueError(f"--model {text}: NAME=MODEL was expected, such as large=gpt-4o,2.5,10")
+        if llm is None or "base_url" not in llm:
+            raise ValueError(
+                f"--model {text}: where is it? --llm-url names an endpoint, --llm-model its first model"
+            )
+        shared = {key: llm[key] for key in ("engine", "base_url", "api_key_env") if key in llm}
+        settings: dict[str, Any] = shared | _priced(rest, f"--model {text}")
+        if not _kept(llm_findings(_draft(corpora, settings).llm, f"the model {name}"), asks=asks):
+            raise ValueError(f"--model {text}: left out; run again with a model that the endpoint has")
+        yield name, settings
 
 
 def _asked(question: str, default: str | None, check: "Callable[[str], object]") -> str:
@@ -249,8 +310,8 @@ def _sound_corpus(source: str) -> None:
 
 
 def _language_model(
-    corpus: "CorpusSpec", engine: Engine, given: dict[str, str], *, asks: bool
-) -> dict[str, str] | None:
+    corpora: "Sequence[CorpusSpec]", engine: Engine, given: dict[str, Any], *, asks: bool
+) -> dict[str, Any] | None:
     """Return the settings of the language model; None: those of the template."""
     from armwise.agent.checks import llm_findings
 
@@ -266,12 +327,12 @@ def _language_model(
             settings |= {} if answer == "-" else {"api_key_env": answer}
         if settings == {"engine": Engine.EMBEDDED.value}:
             return None
-        if _kept(llm_findings(_draft(corpus, settings).llm), asks=asks):
+        if _kept(llm_findings(_draft(corpora, settings).llm), asks=asks):
             return settings
         given = {}
 
 
-def _log(corpus: "CorpusSpec", given: str | None, *, asks: bool) -> str | None:
+def _log(corpora: "Sequence[CorpusSpec]", given: str | None, *, asks: bool) -> str | None:
     """Return the URL of the log; None: a file in the home."""
     from armwise.agent.checks import log_findings
     from armwise.feedback.log import without_password
@@ -287,17 +348,17 @@ def _log(corpus: "CorpusSpec", given: str | None, *, asks: bool) -> str | None:
             if not asks:
                 raise ValueError(f"--log-url: {wrong}")
             errors.print(wrong, style="yellow", **PLAIN)
-        elif _kept(log_findings(_draft(corpus, log_url=url)), asks=asks):
+        elif _kept(log_findings(_draft(corpora, log_url=url)), asks=asks):
             return url
         given = None
 
 
 def _draft(
-    corpus: "CorpusSpec", llm: dict[str, str] | None = None, log_url: str | None = None
+    corpora: "Sequence[CorpusSpec]", llm: dict[str, Any] | None = None, log_url: str | None = None
 ) -> "AppConfig":
     from armwise.agent.config import parse
 
-    document = yaml.safe_load(render_config(corpus, llm, log_url))
+    document = yaml.safe_load(render_config(corpora, llm, log_url))
     return parse(document["applications"][0]["args"])
 
 
@@ -340,55 +401,3 @@ def models() -> None:
 def schema() -> None:
     """Print the JSON Schema of a configuration file, by which editors complete and check it."""
     typer.echo(SCHEMA.read_text(encoding="utf-8"), nl=False)
-
-
-# -- the configuration that is written ------------------------------------------------------------
-
-
-def render_config(
-    corpus: "CorpusSpec", llm: Mapping[str, Any] | None = None, log_url: str | None = None
-) -> str:
-    """Return a Ray Serve configuration for a corpus, with a separate home, and so a separate log.
-
-    Without xgboost, its router has no boosted trees.
-
-    Args:
-        corpus: The corpus; paths are made absolute.
-        llm: The language model; None: that of the template.
-        log_url: URL of the log; None: a file in the home.
-    """
-    from armwise.arms.corpus import located
-    from armwise.arms.extras import is_installed
-
-    text = resources.files("armwise.agent.config").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    if not is_installed("xgboost"):
-        text = _TREES.sub("", text)
-    source = located(corpus.source)
-
-    def section(match: re.Match[str]) -> str:
-        lines = [*_comment(_HOME), f"home: ~/.armwise/{corpus.name}"]
-        lines += [f"corpus: {_flow({'name': corpus.name, 'source': source})}"]
-        if log_url is not None:
-            lines += [*_comment(_LOG), f"log_url: {_flow(log_url)}"]
-        return "".join(f"{match[1]}{line}\n" for line in lines)
-
-    text = _CORPUS.sub(section, text.replace(f"agent/config/{SCHEMA.name}", str(SCHEMA), 1), count=1)
-    return text if llm is None else llm_written(text, llm)
-
-
-def llm_written(text: str, llm: Mapping[str, Any]) -> str:
-    """Return the text of a bundled configuration with another language model."""
-    lines = [*_comment(_ENDPOINT if llm["engine"] == "openai" else _IN_PROCESS), f"llm: {_flow(dict(llm))}"]
-    return _LLM.sub(lambda match: "".join(f"{match[1]}{line}\n" for line in lines), text, count=1)
-
-
-def _flow(value: object) -> str:
-    """Return a value as YAML in one line."""
-    written = yaml.safe_dump(
-        value, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True
-    )
-    return written.removesuffix("...\n").strip()
-
-
-def _comment(text: str) -> list[str]:
-    return [f"# {line}" for line in text.strip().splitlines()]

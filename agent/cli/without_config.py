@@ -7,21 +7,18 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import httpx
 import yaml
 
+from armwise.agent.cli.configuration_text import EXAMPLE, read_bundled, render_config, replace_llm
 from armwise.agent.cli.console import PLAIN, console
 from armwise.agent.cli.serve_config import LaunchError
-from armwise.agent.cli.setup import SCHEMA, llm_written, render_config, require_web_address
+from armwise.agent.cli.setup import require_web_address
 from armwise.agent.config import CorpusSpec
 from armwise.feedback.log import without_password
-
-EXAMPLE = "example.yaml"
-"""The configuration of the example, in `armwise.agent.config`."""
 
 EXAMPLE_NAME = "example"
 """Name of the home of the example."""
@@ -56,9 +53,9 @@ def write(documents: str | None, llm: str | None, port: int | None) -> tuple[Pat
     model, description = language_model(llm)
     corpus = None if documents is None else _corpus(documents)
     home = _home(corpus)
-    text = _example() if corpus is None else render_config(corpus, model)
+    text = _example() if corpus is None else render_config([corpus], model)
     if corpus is None and model is not None:
-        text = llm_written(text, model)
+        text = replace_llm(text, model)
     if port is not None:
         text = re.sub(r"^  port: \d+$", f"  port: {port}", text, count=1, flags=re.MULTILINE)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -96,8 +93,7 @@ def _home(corpus: CorpusSpec | None) -> Path:
 
 
 def _example() -> str:
-    text = resources.files("armwise.agent.config").joinpath(EXAMPLE).read_text(encoding="utf-8")
-    text = text.replace(f"agent/config/{SCHEMA.name}", str(SCHEMA), 1)
+    text = read_bundled(EXAMPLE)
     return text.replace("    args:\n", "    args:\n      home: ~/.armwise/example\n", 1)
 
 

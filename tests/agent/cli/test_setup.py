@@ -19,8 +19,8 @@ from typer.testing import CliRunner, Result
 
 from armwise.agent.checks import Finding
 from armwise.agent.cli import setup
+from armwise.agent.cli.configuration_text import SCHEMA, render_config
 from armwise.agent.cli.main import app
-from armwise.agent.cli.setup import SCHEMA
 from armwise.agent.config import CorpusSpec, load, parse
 from armwise.arms import extras
 from armwise.arms.corpus import CorpusError
@@ -43,7 +43,7 @@ def endpoint() -> Iterator[str]:
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(json.dumps({"data": [{"id": "big"}]}).encode())
+            self.wfile.write(json.dumps({"data": [{"id": "big"}, {"id": "huge"}]}).encode())
 
         def log_message(self, *_: object) -> None: ...
 
@@ -91,7 +91,7 @@ def test_in_a_terminal_each_answer_is_checked_and_asked_for_again(tmp_path: Path
         "no corpus at",
         "'opnai' is not one of embedded, openai, vllm",
         "'localhost' is not an address such as",
-        "has no model 'small'; there are: big",
+        "has no model 'small'; there are: big, huge",
         "fine: model 'big' is at",
         "leave the password out",
         "next: armwise serve -c armwise.yaml",
@@ -120,6 +120,53 @@ def test_flags_answer_without_a_terminal(tmp_path: Path, endpoint: str) -> None:
     assert text.startswith(f"# yaml-language-server: $schema={SCHEMA}\n")
 
 
+def test_several_sources_and_models_are_written_as_arms_of_each_source_by_each_model(
+    tmp_path: Path, endpoint: str
+) -> None:
+    (tmp_path / "tickets.jsonl").write_text('{"id": "t", "text": "The sea is away."}\n')
+    words = ("corpus.jsonl", "--source", "tickets=tickets.jsonl", "--llm-url", endpoint)
+    result = init(
+        *words, "--llm-model", "big,0.15,0.6", "--model", "large=huge,2.5,10", "--llm-key-env", "PATH"
+    )
+    assert result.exit_code == 0, result.output
+    assert "2 passages in corpora 'corpus', 'tickets'" in " ".join(result.output.split())
+    args = written(tmp_path / "armwise.yaml")
+    shared = {"engine": "openai", "base_url": endpoint, "api_key_env": "PATH"}
+    small = {**shared, "model": "big", "usd_per_kilotoken_in": 0.00015, "usd_per_kilotoken_out": 0.0006}
+    large = {**shared, "model": "huge", "usd_per_kilotoken_in": 0.0025, "usd_per_kilotoken_out": 0.01}
+    assert (args["llm"], args["llms"]) == (small, {"large": large})
+    assert args["corpora"] == {
+        "corpus": {"source": str(tmp_path / "corpus.jsonl")},
+        "tickets": {"source": str(tmp_path / "tickets.jsonl")},
+    }
+    assert args["home"] == "~/.armwise/corpus-tickets"
+    config = load(tmp_path / "armwise.yaml")
+    assert list(config.actions) == ["corpus-default", "corpus-large", "tickets-default", "tickets-large"]
+    assert {config.find_answering(name).llm for name in ("corpus-large", "tickets-large")} == {"large"}
+    typical_usd = 0.0025 + 0.3 * 0.01
+    assert args["reward"]["cost"]["usd"] * typical_usd == pytest.approx(
+        args["reward"]["cost"]["steps"], rel=0.02
+    )
+
+
+def test_without_prices_a_dollar_is_not_weighed_and_each_way_to_search_has_each_model(
+    tmp_path: Path, endpoint: str
+) -> None:
+    result = init("corpus.jsonl", "--llm-url", endpoint, "--llm-model", "big", "--model", "large=huge")
+    assert result.exit_code == 0, result.output
+    config = load(tmp_path / "armwise.yaml")
+    assert set(config.actions) == {
+        f"{way}-{llm}" for way in ("bm25", "dense", "rrf") for llm in ("default", "large")
+    }
+    assert written(tmp_path / "armwise.yaml")["reward"]["cost"] == {"steps": 1.0}
+
+
+def test_a_model_that_the_endpoint_lacks_is_named_as_the_flag_names_it(tmp_path: Path, endpoint: str) -> None:
+    result = init("corpus.jsonl", "--llm-url", endpoint, "--llm-model", "big", "--model", "large=hugh")
+    assert "has no model 'hugh'; did you mean 'huge'?" in " ".join(result.output.split())
+    assert written(tmp_path / "armwise.yaml")["llms"]["large"]["model"] == "hugh", "it may come later"
+
+
 def test_a_folder_is_read_without_its_bad_files_which_are_listed(tmp_path: Path) -> None:
     folder = tmp_path / "docs"
     folder.mkdir()
@@ -138,7 +185,7 @@ def test_a_folder_is_read_without_its_bad_files_which_are_listed(tmp_path: Path)
 
 def test_without_xgboost_the_router_that_is_written_has_no_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     def members() -> list[str]:
-        document = yaml.safe_load(setup.render_config(CorpusSpec.of("stdlib", "ours")))
+        document = yaml.safe_load(render_config([CorpusSpec.of("stdlib", "ours")]))
         router = parse(document["applications"][0]["args"]).warm_start.router  # type: ignore[union-attr]
         assert router is not None
         return [member["kind"] for member in router.params["router"]["params"]["members"]]
@@ -150,7 +197,7 @@ def test_without_xgboost_the_router_that_is_written_has_no_trees(monkeypatch: py
 
 def test_a_long_path_with_spaces_stands_in_one_line() -> None:
     source = "/" + "our manuals/" * 40 + "größe.jsonl"
-    text = setup.render_config(CorpusSpec.of(source, "ours"))
+    text = render_config([CorpusSpec.of(source, "ours")])
     assert f"corpus: {{name: ours, source: {source}}}\n" in text
 
 
@@ -163,6 +210,9 @@ def test_an_endpoint_that_does_not_answer_yet_is_reported_and_written(tmp_path: 
     assert written(tmp_path / "armwise.yaml")["llm"]["model"] == "big"
 
 
+ENDPOINT = ("corpus.jsonl", "--llm-url", "http://127.0.0.1:9/v1", "--llm-model", "small")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -171,6 +221,15 @@ def test_an_endpoint_that_does_not_answer_yet_is_reported_and_written(tmp_path: 
         (("corpus.jsonl", "--llm", "vllm"), "--llm vllm needs --llm-model"),
         (("corpus.jsonl", "--log-url", "postgresql://a:hidden@b/c"), "--log-url: leave the password out"),
         (("corpus.jsonl", "--llm-url", "nowhere", "--llm-model", "m"), "llm.base_url"),
+        (("--source", "corpus.jsonl"), "--source corpus.jsonl: NAME=SOURCE was expected"),
+        (("--source", "mine="), "--source mine=: NAME=SOURCE was expected"),
+        (("corpus.jsonl", "--source", "Corpus=corpus.jsonl"), "two corpora are called corpus"),
+        (("corpus.jsonl", "--model", "big=b"), "--model big=b: where is it? --llm-url names an endpoint"),
+        ((*ENDPOINT, "--model", "b"), "--model b: NAME=MODEL was expected"),
+        ((*ENDPOINT, "--model", "large=b,1"), "--model large=b,1: MODEL or MODEL,IN,OUT was expected"),
+        ((*ENDPOINT, "--model", "large=b,1,dear"), "MODEL or MODEL,IN,OUT was expected"),
+        ((*ENDPOINT, "--model", "large=b,1,-2"), "MODEL or MODEL,IN,OUT was expected"),
+        ((*ENDPOINT, "--model", "large=b,nan,2"), "MODEL or MODEL,IN,OUT was expected"),
     ],
 )
 def test_what_is_missing_or_wrong_without_a_terminal_is_an_error_and_writes_nothing(

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from armwise.agent.cli.configuration_text import SCHEMA
 from armwise.agent.cli.main import app
-from armwise.agent.cli.setup import SCHEMA
 from tests.agent.fakes import CONFIG
 from tests.documents.schema import config_schema, text
 
