@@ -56,7 +56,8 @@ class Building:
         """Return a line for people."""
         done = "" if self.total is None and not self.done else f": {self.done:,}"
         of = "" if self.total is None else f" of {self.total:,}"
-        return f"{self.what}{done}{of}" + ("" if self.left_s is None else f", about {self.left_s:,.0f} s left")
+        left = "" if self.left_s is None else f", about {self.left_s:,.0f} s left"
+        return f"{self.what}{done}{of}{left}"
 
     @classmethod
     def read(cls) -> Self | None:

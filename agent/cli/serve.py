@@ -37,6 +37,7 @@ from armwise.agent.cli.console import (
     progress,
 )
 from armwise.agent.cli.options import CONFIG, POINT, SOURCES, ConfigPath, Key, Point, open_home, opened
+from armwise.agent.cli.predecessor import HAND_OVER, Predecessor, find_predecessor
 from armwise.agent.cli.ray_processes import ProcessLostError, RayProcesses, how_it_ended, lost
 from armwise.agent.cli.serve_config import (
     LaunchError,
@@ -47,12 +48,14 @@ from armwise.agent.cli.serve_config import (
 )
 from armwise.agent.cli.service import print_answer
 from armwise.agent.proxy import (
+    CONFIGURATION,
     Proxy,
     ProxyError,
     bind_problem,
     ends_with_its_parent,
     haproxy_binary,
     raise_limit_of_files,
+    socket_path,
 )
 from armwise.agent.run_folder import BEHIND, GO_ON, PROGRESS, QUESTION, RUN_FOLDER, BuildingProgress
 from armwise.arms.catalog import present_name
@@ -108,6 +111,14 @@ def serve(
     port: Annotated[
         int | None, typer.Option("--port", min=1, max=65535, help="Without a configuration: else 8000.")
     ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Take the port over from the `armwise serve` that has it, once this one is ready: nobody is "
+            "refused, and its requests end there.",
+        ),
+    ] = False,
 ) -> None:
     """Build what is missing (corpus, indexes), then serve until interrupted or, with --ask, answered."""
     with explained():
@@ -127,7 +138,9 @@ def serve(
             _prepare(config, cold=cold)
             return
         address = read_listening_address(config)
-        require_free_port(*address)  # before anything is built
+        predecessor = find_predecessor(address[1]) if replace else None
+        if predecessor is None:
+            require_free_port(*address)  # before anything is built
         if cluster := os.environ.get("RAY_ADDRESS"):
             if problem := cluster_problem(cluster):
                 raise LaunchError(f"{problem}: unset RAY_ADDRESS to serve on this machine, or start it")
@@ -137,8 +150,11 @@ def serve(
         raise_limit_of_files()
         once = None if question is None else partial(_ask_once, question, key, remark)
         with run_folder() as folder:
+            if predecessor is not None and folder is None:
+                raise ValueError("--replace needs HAProxy on this machine: stop the other service first")
             prepare_first = partial(prepare_in_process, config, folder, cold=cold)
-            raise typer.Exit(run_service(config, folder, address, console, once, prepare_first, remark))
+            code = run_service(config, folder, address, console, once, prepare_first, remark, predecessor)
+            raise typer.Exit(code)
 
 
 def _ask_once(question: str, key: str | None, remark: str, url: str) -> None:
@@ -173,7 +189,8 @@ def _prepare(config: Path, *, cold: bool) -> None:
     for finding in chain(findings, file_findings(settings)):
         if finding.serious:
             errors.print(str(finding), style="yellow", soft_wrap=True)
-    require_free_port(*address)
+    if RUN_FOLDER not in os.environ:  # else the process that serves has looked, or takes the port over
+        require_free_port(*address)
     open_home(settings)
     install_missing_models(settings)
     if open_to_all and is_loopback(address[0]):
@@ -277,6 +294,7 @@ def run_service(
     once: Callable[[str], None] | None = None,
     prepare_first: Callable[[Callable[[], int | None]], int] = lambda _: 0,
     remark: str = "",
+    predecessor: Predecessor | None = None,
 ) -> int:
     """Run the proxy and Ray Serve until interrupted; print when it is ready.
 
@@ -292,6 +310,7 @@ def run_service(
         prepare_first: Builds what is missing, and returns an exit code; other than 0 ends the service. It
             calls its argument meanwhile, which returns the exit code of Ray, or raises if Ray is lost.
         remark: Printed with the address when the service is ready.
+        predecessor: A service that has the address until this one is ready; None: nobody has it.
 
     Returns:
         The exit code of Ray Serve, or of an earlier step that failed; 0 after `once`.
@@ -300,9 +319,7 @@ def run_service(
         ProcessLostError: A process has ended that is never restarted.
         ProxyError: HAProxy does not run.
     """
-    # also SIGINT: a background job inherits that it is ignored, and would pass that to its children
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+    _handle_signals()
     process = _start_ray(config, folder)
     ray = RayProcesses(process, folder)
     proxy: Proxy | None = None
@@ -311,22 +328,21 @@ def run_service(
         if code := prepare_first(ray.check):
             _end_unprepared(process)
             return code
-        proxy = None if folder is None else Proxy(folder / "haproxy.cfg")
         _send(process, GO_ON)
-        ended = _wait_until_ready(ray, proxy, base)
-        if ended is None and once is not None:
-            try:
-                once(base)
-            finally:
-                _stop(process)
-            return 0
+        ended = None if predecessor is None else _wait_until_ready(ray, None, base, folder)
         if ended is None:
+            proxy = _open(folder, predecessor)
+            ended = _wait_until_ready(ray, proxy, base)
+        if ended is None:
+            _retire(predecessor, base, console)
+            if once is not None:
+                return _answer_once(partial(once, base), process)
             _say_ready(base, folder, console, remark)
             ended = _serve_until_ended(config, folder, ray, proxy)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         console.print("shutting down", **PLAIN)
         _send(process, "")
-        _drain(proxy)
+        _drain(proxy, handed_over=isinstance(interrupt, HandedOver))
         return _stop(process)
     except (ProxyError, ProcessLostError) as error:
         _send(process, "")
@@ -340,6 +356,34 @@ def run_service(
     finally:
         if proxy is not None:
             proxy.stop()
+
+
+def _open(folder: Path | None, predecessor: Predecessor | None) -> Proxy | None:
+    """Start HAProxy, on the sockets of a service that it replaces; None where Ray Serve's proxy listens."""
+    taking = None if predecessor is None else predecessor.admin
+    return None if folder is None else Proxy(folder / CONFIGURATION, taking)
+
+
+def _handle_signals() -> None:
+    # also SIGINT: a background job inherits that it is ignored, and would pass that to its children
+    for number in (signal.SIGINT, signal.SIGTERM, HAND_OVER):
+        signal.signal(number, _interrupt)
+
+
+def _retire(predecessor: Predecessor | None, base: str, console: Console) -> None:
+    """Have the service end whose port was taken over, if there is one."""
+    if predecessor is not None:
+        console.print(f"took {base} over from process {predecessor.pid}, which ends", **PLAIN)
+        predecessor.retire()
+
+
+def _answer_once(once: Callable[[], None], process: subprocess.Popen[bytes]) -> int:
+    """Answer a question, and stop."""
+    try:
+        once()
+    finally:
+        _stop(process)
+    return 0
 
 
 def _serve_until_ended(config: Path, folder: Path | None, ray: RayProcesses, proxy: Proxy | None) -> int:
@@ -362,7 +406,8 @@ def _end_unprepared(process: subprocess.Popen[bytes]) -> None:
 
 def _say_ready(base: str, folder: Path | None, console: Console, remark: str) -> None:
     console.rule(f"ready after {time.time() - psutil.Process().create_time():.0f} s")
-    question = "YOUR QUESTION" if folder is None else (folder / QUESTION).read_text(encoding="utf-8")
+    file = None if folder is None else folder / QUESTION
+    question = file.read_text(encoding="utf-8") if file and file.exists() else "YOUR QUESTION"
     console.print(f"ask:     armwise ask {shlex.quote(question)} --url {base}", **PLAIN)
     console.print(f"see:     {base}/console   {base}/docs   {base}/metrics", **PLAIN)
     if remark:
@@ -386,11 +431,11 @@ def _start_ray(config: Path, folder: Path | None) -> subprocess.Popen[bytes]:
     )
 
 
-def _drain(proxy: Proxy | None) -> None:
+def _drain(proxy: Proxy | None, *, handed_over: bool) -> None:
     """Wait for requests under way; a second Ctrl-C ends them at once."""
     if proxy is not None:
         with suppress(KeyboardInterrupt):
-            proxy.drain(DRAIN_S)
+            (proxy.leave if handed_over else proxy.drain)(DRAIN_S)
 
 
 def _send(process: subprocess.Popen[bytes], line: str) -> None:
@@ -507,14 +552,27 @@ def _stop(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+class HandedOver(KeyboardInterrupt):
+    """Another service has taken the port over."""
 
 
-def _wait_until_ready(ray: RayProcesses, proxy: Proxy | None, base: str) -> int | None:
-    """Return None once the service is ready, or the exit code of Ray Serve's process if it ends before."""
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    raise HandedOver if number == HAND_OVER else KeyboardInterrupt
+
+
+def _wait_until_ready(
+    ray: RayProcesses, proxy: Proxy | None, base: str, folder: Path | None = None
+) -> int | None:
+    """Wait for the service at an address, or for its first replica on its socket in a folder.
+
+    Returns:
+        None once it is ready, or the exit code of Ray Serve's process if that ends before.
+    """
+    transport = None if folder is None else httpx.HTTPTransport(uds=str(socket_path(folder, 0)))
     late_at, pause_s, next_at = time.monotonic() + START_S, LOOK_S, 0.0
-    with httpx.Client(timeout=5, trust_env=False) as client:  # one: each reads the certificates of the system
+    with httpx.Client(
+        timeout=5, trust_env=False, transport=transport
+    ) as client:  # one: each reads the certificates of the system
         while (ended := _look(ray, proxy)) is None:
             if time.monotonic() >= next_at:
                 with suppress(httpx.HTTPError):

@@ -1,6 +1,6 @@
 """The HTTP proxy of a machine: HAProxy in front of the ingress replicas, which listen on Unix sockets."""
 
-from .configuration import Listening, socket_path, write_configuration
+from .configuration import ADMIN_SOCKET, CONFIGURATION, Listening, socket_path, write_configuration
 from .limits import (
     OTHER_HANDLES,
     bind_problem,
@@ -12,6 +12,8 @@ from .listener import listening
 from .process import Proxy, ProxyError, ends_with_its_parent, haproxy_binary
 
 __all__ = [
+    "ADMIN_SOCKET",
+    "CONFIGURATION",
     "OTHER_HANDLES",
     "Listening",
     "Proxy",

@@ -70,6 +70,9 @@ CHECKED = {
 REFUSED_WITHOUT = "feedback"
 """Lane whose servers show whether a replica runs; with all of them down every request is refused."""
 
+CONFIGURATION = "haproxy.cfg"
+"""Name of the configuration file in the folder of the sockets."""
+
 ADMIN_SOCKET = "admin.sock"
 """Socket for commands to HAProxy, in the folder of the sockets."""
 
@@ -153,7 +156,7 @@ def write_configuration(config: "AppConfig", listening: Listening) -> Path:
         http = config.http.model_copy(update={"connections": int(most)})
         config = config.model_copy(update={"http": http})
     lines = [*_globals(config, listening), *_frontend(config, listening), *_lanes(config, listening)]
-    path = listening.folder / "haproxy.cfg"
+    path = listening.folder / CONFIGURATION
     path.write_text("\n".join(lines) + "\n", encoding="ascii")
     return path
 
@@ -169,8 +172,8 @@ def _globals(config: "AppConfig", listening: Listening) -> Iterator[str]:
     yield f"    tune.bufsize {BUFFER_BYTES}"
     yield f"    tune.maxrewrite {RESERVED_BYTES}"
     yield f"    tune.http.maxhdr {MOST_HEADERS}"
-    yield f"    stats socket {listening.folder / ADMIN_SOCKET} mode 600 level admin"
-    yield "    hard-stop-after 10s"
+    yield f"    stats socket {listening.folder / ADMIN_SOCKET} mode 600 level admin expose-fd listeners"
+    yield f"    hard-stop-after {_ms(silent_s)}"
     yield ""
     yield "defaults"
     yield "    mode http"

