@@ -20,7 +20,7 @@ from armwise.agent.learning import (
 from armwise.agent.telemetry import begin
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.errors import described
-from armwise.feedback.log import Store, open_log
+from armwise.feedback.log import ChangeWatch, Store, open_log
 from armwise.feedback.registry import active_policy
 from armwise.feedback.training_log import lag, take_epoch
 
@@ -59,11 +59,17 @@ class LearnerOfPoint:
         self._on_record = False  # whether a failure of this process is in the log
         self._cleared = False  # whether the failure of an earlier process was removed
         self._promoted = "", 0  # the recipe of the promotion, and the arms that it was checked for
-        self._thread = LearnerThread(self._learner, config.learning.interval_s)
+        self._thread = LearnerThread(
+            self._learner, config.learning.interval_s, lambda: self._changes.is_due()
+        )
 
     @cached_property
     def _store(self) -> Store:
         return open_log(self._config.database_url, self._config.reward, self._clock)
+
+    @cached_property
+    def _changes(self) -> ChangeWatch:
+        return ChangeWatch(self._store)
 
     @cached_property
     def _epoch(self) -> int:

@@ -261,13 +261,19 @@ class LearnerThread:
             unavailable, and returns a new learner of the same epoch then.
         interval_s: Pause between two steps when all examples are learned; it grows while the log is
             unavailable.
+        is_due: Whether the log is worth a step after such a pause.
 
     Attributes:
         superseded: Whether it has ended because another learner took the epoch.
     """
 
-    def __init__(self, make: Callable[[Learner | None], Learner], interval_s: float) -> None:
-        self._make = make
+    def __init__(
+        self,
+        make: Callable[[Learner | None], Learner],
+        interval_s: float,
+        is_due: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._make, self._is_due = make, is_due
         self._interval_s = interval_s
         self._stop = threading.Event()
         self._failure: Exception | None = None
@@ -289,6 +295,8 @@ class LearnerThread:
         learner: Learner | None = None
         pause_s = 0.0
         while not self._stop.wait(pause_s):
+            if pause_s and learner is not None and not self._is_due():
+                continue
             try:
                 learner = self._make(learner)
                 learner.step()

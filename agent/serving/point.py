@@ -37,7 +37,7 @@ from armwise.feedback.clock import SteadyClock
 from armwise.feedback.drift import read_alarms
 from armwise.feedback.errors import LogUnavailableError, SupersededError
 from armwise.feedback.events import Cost, KeptDraw
-from armwise.feedback.log import GroupCommit, Store, conversations, damage
+from armwise.feedback.log import ChangeWatch, GroupCommit, Store, conversations, damage
 from armwise.feedback.registry import ActivePolicy, arm_sets, prices
 from armwise.feedback.training_log import lag
 
@@ -358,11 +358,13 @@ class DecisionPoint:
         self.decider.health.loading = frozenset()
 
     async def _poll(self) -> None:
+        changes = ChangeWatch(self.store)
         while True:
             try:
                 if self.log.trouble:
                     await asyncio.to_thread(self.log.check)
-                await self.refresh()
+                if await asyncio.to_thread(changes.is_due):
+                    await self.refresh()
                 await self._check_log()
             except LogUnavailableError as error:
                 logger.warning("still serving version %d: %s", self.decider.serving.version, error)

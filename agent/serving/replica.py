@@ -12,7 +12,7 @@ from armwise.agent.serving.telemetry import Telemetry
 from armwise.agent.turn import Places
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.errors import LogUnavailableError, StoreError
-from armwise.feedback.log import SERVING_S, open_log
+from armwise.feedback.log import SERVING_S, ChangeWatch, open_log
 from armwise.feedback.registry import usage
 
 
@@ -117,7 +117,9 @@ class Replica:
             await self.service.quota.report()
 
     async def _poll(self) -> None:
+        changes = ChangeWatch(self.service.store)
         while True:
             with suppress(LogUnavailableError):  # the default point warns of it
-                await self.refresh()
+                if await asyncio.to_thread(changes.is_due):
+                    await self.refresh()
             await asyncio.sleep(self.service.config.learning.poll_s)

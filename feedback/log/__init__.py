@@ -3,6 +3,7 @@
 from . import conversations, damage, erasures, listing, rows, schema, tables
 from .backend import dumps, loads, storable
 from .batch import FeedbackStatus, Receipt
+from .changes import ChangeWatch
 from .database import POINT, point_url, without_password
 from .facts import Fact
 from .group_commit import GroupCommit
@@ -14,6 +15,7 @@ __all__ = [
     "LARGEST",
     "POINT",
     "SERVING_S",
+    "ChangeWatch",
     "Fact",
     "FeedbackStatus",
     "GroupCommit",

@@ -86,6 +86,14 @@ class Database(Protocol):
         """
         ...
 
+    def version(self) -> int | None:
+        """Return a number that changes with every commit; None where asking costs as much as reading."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
     def is_away(self, error: Exception) -> bool:
         """Return whether a driver error means that the database is unreachable, locked or full."""
         ...

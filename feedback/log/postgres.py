@@ -123,6 +123,14 @@ class PostgreSQL:
         """Take an advisory lock named by the current schema, which holds one log."""
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(1, hashtext(current_schema()))")
 
+    def version(self) -> int | None:
+        """Return None: a round trip is most of what reading costs."""
+        return None
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
     def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         """Compare with the items of an array."""
         return column == sa.any_(sa.bindparam("ids", type_=ARRAY(sa.String)))

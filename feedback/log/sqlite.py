@@ -7,6 +7,7 @@ instead of failing half-way.
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -64,6 +65,8 @@ class SQLite:
             json_serializer=dumps,
             json_deserializer=parsed,
         )
+        self._watch: sqlite3.Connection | None = None
+        self._watching = threading.Lock()
         sa.event.listen(self.engine, "connect", _set_up)
         sa.event.listen(self.engine, "begin", _begin)
 
@@ -100,6 +103,26 @@ class SQLite:
             execute = driver.executemany if isinstance(values, list) else driver.execute
             results.append(execute(sql, values).fetchall())
         return results
+
+    def version(self) -> int | None:
+        """Read the counter of a connection that writes nothing: other connections' commits move it."""
+        try:
+            with self._watching:
+                if self._watch is None:
+                    place = f"{Path(str(self.engine.url.database)).absolute().as_uri()}?mode=ro"
+                    self._watch = sqlite3.connect(place, uri=True, check_same_thread=False)
+                (counted,) = self._watch.execute("PRAGMA data_version").fetchone()
+                return int(counted)
+        except sqlite3.Error:  # the next reading reports what is wrong with it
+            return None
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._watching:
+            if self._watch is not None:
+                self._watch.close()
+                self._watch = None
+        self.engine.dispose()
 
     def is_away(self, error: Exception) -> bool:
         """Decide by the primary result code."""

@@ -166,7 +166,11 @@ class Store:
 
     def close(self) -> None:
         """Close all connections."""
-        self.engine.dispose()
+        self._database.close()
+
+    def version(self) -> int | None:
+        """Return a number that changes with every commit of any process; None where it is unknown."""
+        return self._database.version()
 
     def check_clock(self) -> None:
         """Check this process's clock against the log and the database, before the first fact is written.

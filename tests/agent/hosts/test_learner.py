@@ -21,8 +21,8 @@ class Idle:
     superseded = False
     failed = False
 
-    def __init__(self, make: Callable[[], Learner], interval_s: float) -> None:
-        self.make, self.interval_s = make, interval_s
+    def __init__(self, make: Callable[[], Learner], interval_s: float, is_due: Callable[[], bool]) -> None:
+        self.make, self.interval_s, self.is_due = make, interval_s, is_due
 
     def check(self) -> None:
         if self.failed:
@@ -77,8 +77,10 @@ def test_every_point_has_a_learner_with_its_own_log_and_a_failed_one_is_reported
     started = list[Any]()
 
     class Started(Idle):
-        def __init__(self, make: Callable[[], Learner], interval_s: float) -> None:
-            super().__init__(make, interval_s)
+        def __init__(
+            self, make: Callable[[], Learner], interval_s: float, is_due: Callable[[], bool]
+        ) -> None:
+            super().__init__(make, interval_s, is_due)
             started.append(self)
 
     monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", Started)

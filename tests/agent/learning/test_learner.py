@@ -516,6 +516,24 @@ def test_the_pause_grows_while_the_log_is_away_and_no_longer_than_so_long(
     assert waited == [f"the learner waits {pause}" for pause in ("0.001", "0.002", "0.004", "0.004", "0.002")]
 
 
+def test_the_thread_makes_no_step_after_a_pause_while_nothing_is_due() -> None:
+    script = Scripted(None, None, None)
+    answers = iter([False, False, True, False])
+    looked = threading.Event()
+
+    def is_due() -> bool:
+        answer = next(answers, None)
+        if answer is None:
+            looked.set()
+        return bool(answer)
+
+    thread = LearnerThread(script.make, interval_s=0.001, is_due=is_due)
+    assert looked.wait(30)
+    thread.stop()
+    thread.check()
+    assert (script.made, script.steps) == (1, 2), "the first, and one when it was due"
+
+
 def test_the_thread_makes_no_pause_while_the_learner_is_behind() -> None:
     script = Scripted(None, None, None, None, behind=True)
     thread = LearnerThread(script.make, interval_s=3600.0)
