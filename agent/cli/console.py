@@ -1,5 +1,6 @@
 """The terminal: errors in one line, progress as bars, and as lines where there is no terminal."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from typing import Any
 
 import typer
 
+from armwise.agent.file_errors import describe_file_error
 from armwise.agent.reporting import Terminal
 
 console = Terminal()
@@ -59,8 +61,12 @@ def explained() -> Iterator[None]:
 
 def _lines(error: Exception) -> Iterator[str]:
     """Return the message of an error; of the options of a verb a line for each that is wrong."""
+    if isinstance(error, OSError) and error.filename is not None:
+        yield f"{os.fspath(error.filename)}: {describe_file_error(error)}"
+        return
     if type(error).__name__ != "ValidationError":
-        yield str(error)
+        remedy = getattr(error, "remedy", "")
+        yield f"{error}; {remedy}" if remedy else str(error)
         return
     problems: list[dict[str, Any]] = error.errors()  # type: ignore[attr-defined]  # of pydantic
     for problem in problems:

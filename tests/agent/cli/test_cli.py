@@ -245,6 +245,12 @@ def test_a_wrong_request_exits_with_2_and_a_failure_with_1(
     assert capsys.readouterr().err == "wrong\n"
 
 
+def test_what_an_operator_corrects_stands_beside_the_message(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), explained():
+        raise LogUnavailableError("the log is away", "start it")
+    assert capsys.readouterr().err == "the log is away; start it\n"
+
+
 def test_progress_without_a_terminal_is_a_line_at_the_start_the_end_and_every_five_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
