@@ -150,6 +150,7 @@ def _prepare(config: Path, *, cold: bool) -> None:
         file_findings,
         is_open_to_all,
         require_libraries,
+        require_models,
     )
     from armwise.agent.cli import first_start
     from armwise.agent.cli.preparation import install_missing_models, prepare
@@ -167,6 +168,7 @@ def _prepare(config: Path, *, cold: bool) -> None:
     require_free_port(*address)
     open_home(settings)
     install_missing_models(settings)
+    require_models(settings)
     if open_to_all and is_loopback(address[0]):
         console.print("open to every program of this machine: `armwise key create` closes it", **PLAIN)
     folder = os.environ.get(RUN_FOLDER)
