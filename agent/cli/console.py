@@ -1,9 +1,11 @@
 """The terminal: errors in one line, progress as bars, and as lines where there is no terminal."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,6 +16,12 @@ from armwise.agent.reporting import Terminal
 console = Terminal()
 
 errors = Terminal(stderr=True, highlight=False)
+
+STDERR = 2
+"""File descriptor of the standard error, which libraries write to past Python."""
+
+RAY_LOG = "ray.log"
+"""File in the home with what the Ray of a warm start reported."""
 
 PLAIN: Any = {"highlight": False, "soft_wrap": True}
 
@@ -72,6 +80,33 @@ def _lines(error: Exception) -> Iterator[str]:
     for problem in problems:
         where, message = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
         yield f"{where}: {message}, got {problem['input']!r}" if where else message
+
+
+@contextmanager
+def native_messages_in(file: Path) -> Iterator[None]:
+    """Write to a file what libraries of C++, such as the core of Ray, send to stderr; print where it is.
+
+    What Python writes to stderr stays on the terminal.
+
+    Args:
+        file: Replaced, and removed again where nothing was written.
+    """
+    try:
+        with open(file, "wb") as log, os.fdopen(os.dup(STDERR), "w", buffering=1) as terminal:
+            before = sys.stderr
+            if before is sys.__stderr__:  # else something has it write elsewhere already
+                sys.stderr = terminal
+            os.dup2(log.fileno(), STDERR)
+            try:
+                yield
+            finally:
+                os.dup2(terminal.fileno(), STDERR)
+                sys.stderr = before
+    finally:
+        if file.stat().st_size:
+            console.print(f"what Ray reported meanwhile is in {file}", style="dim", **PLAIN)
+        else:
+            file.unlink()
 
 
 def print_left_out(skipped: Sequence[str]) -> None:

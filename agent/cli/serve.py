@@ -28,10 +28,12 @@ from rich.console import Console
 from armwise.agent.background import PAUSES_S, Work, WorkFailure, record
 from armwise.agent.cli.console import (
     PLAIN,
+    RAY_LOG,
     ProgressCallback,
     console,
     errors,
     explained,
+    native_messages_in,
     print_left_out,
     progress,
 )
@@ -203,7 +205,8 @@ def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
     from armwise.feedback.errors import LogUnavailableError, UnderWayError
 
     try:
-        load(WARM_START_BEFORE_TRAFFIC)(settings, console, on_progress)
+        with native_messages_in(settings.home_path / RAY_LOG):
+            load(WARM_START_BEFORE_TRAFFIC)(settings, console, on_progress)
     except (RunFailedError, UnderWayError, LogUnavailableError) as error:
         errors.print(
             f"{error}; the service starts without it and tries again", style="yellow", soft_wrap=True

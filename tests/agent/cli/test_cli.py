@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 import socket
 import sqlite3
@@ -457,6 +458,55 @@ def test_serve_starts_cold_and_says_why_where_the_first_warm_start_cannot_be_don
     output = said(run("serve", "-c", config, "--prepare-only"), 0)
     assert f"{error}; the service starts without it and tries again" in output
     assert str(error) not in said(run("serve", "-c", config, "--prepare-only", "--cold"), 0)
+
+
+@pytest.mark.parametrize("error", [None, RunFailedError("run 1 failed")])
+def test_what_the_core_of_ray_reports_during_a_warm_start_is_in_a_file_that_the_terminal_names(
+    error: Exception | None,
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def report(*_: object) -> None:
+        os.write(2, b"[E] core_worker.cc: an actor\n")
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr("armwise.agent.lab.warmstart.warm_start_before_traffic", report)
+    file = tmp_path / "home" / "ray.log"
+    assert f"what Ray reported meanwhile is in {file}" in said(
+        run("serve", "-c", config, "--prepare-only"), 0
+    )
+    assert file.read_text() == "[E] core_worker.cc: an actor\n"
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "after\n"
+
+
+def test_a_warm_start_of_which_nothing_is_reported_leaves_no_file(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.agent.lab.warmstart.warm_start_before_traffic", lambda *_: None)
+    assert "reported" not in said(run("serve", "-c", config, "--prepare-only"), 0)
+    assert not (tmp_path / "home" / "ray.log").exists()
+
+
+def test_only_what_passes_python_by_is_kept_from_the_terminal(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from pathlib import Path
+from armwise.agent.cli.console import errors, native_messages_in
+with native_messages_in(Path(sys.argv[1])):
+    os.write(2, b"native\\n")
+    print("plain", file=sys.stderr)
+    errors.print("a failure")
+print("after", file=sys.stderr)
+"""
+    file = tmp_path / "native.log"
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["plain", "a failure", "after"]
+    assert file.read_text() == "native\n"
+    assert str(file) in done.stdout
 
 
 def test_serve_does_not_start_on_the_log_of_a_newer_armwise(config: Path, tmp_path: Path) -> None:
