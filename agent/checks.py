@@ -27,7 +27,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from armwise.agent.access import Keyring, is_loopback
+from armwise.agent.access import Keyring, is_loopback, local_url
 from armwise.agent.config import (
     DEFAULT_POINT,
     HOME_REMEDY,
@@ -584,9 +584,8 @@ def address_findings(host: str, port: int) -> Iterator[Finding]:
 
 def _is_ours(host: str, port: int) -> bool:
     """Return whether a service of this kind answers, ready or not."""
-    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # nothing is bound # nosec B104
     try:
-        url = f"http://{f'[{name}]' if ':' in name else name}:{port}/health/decides"
+        url = f"{local_url(host, port)}/health/decides"
         health = httpx.get(url, timeout=ANSWER_TIMEOUT_S, trust_env=False).json()
         return bool(health.get("status") == "decides" or health["error"]["code"] == "not_ready")
     except (httpx.HTTPError, ValueError, AttributeError, KeyError, TypeError):

@@ -615,14 +615,22 @@ def test_ingest_leaves_a_bad_line_out_and_lists_it_or_stops_there(config: Path, 
 
 
 def test_migrate_reports_the_schema_before_and_after(config: Path) -> None:
-    now = f"it has schema {tables.SCHEMA}"
-    assert said(run("migrate", "-c", config), 0).strip() == f"the log had schema 0, {now}"
-    assert said(run("migrate", "-c", config), 0).strip() == f"the log had schema {tables.SCHEMA}, {now}"
+    made = f"the log was empty, and has the tables of schema {tables.SCHEMA}"
+    assert said(run("migrate", "-c", config), 0).strip() == made
+    still = f"nothing to migrate: the log has schema {tables.SCHEMA}"
+    assert said(run("migrate", "-c", config), 0).strip() == still
     engine = open_database(load(config).database_url).engine
     with engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{tables.SCHEMA + 1}'")
     assert "it was written by a newer Armwise" in said(run("migrate", "-c", config), 2)
     engine.dispose()
+
+
+def test_migrate_names_both_schemas_where_it_has_migrated(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.feedback.log.schema.migrate", lambda _: (18, 21))
+    assert said(run("migrate", "-c", config), 0).strip() == "the log was migrated from schema 18 to 21"
 
 
 def test_migrate_fails_where_the_log_is_away(config: Path, tmp_path: Path) -> None:
@@ -939,6 +947,19 @@ def test_verify_shows_both_distributions_and_fails_where_they_differ(service: Ca
     output = said(result, 1)
     assert "a probability differs by 0.25" in output
     assert "verified" not in output
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_verify_asks_the_service_of_a_configuration(
+    service: Canned, config: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setenv("ARMWISE_URL", "http://127.0.0.1:9")
+    document = yaml.safe_load(config.read_text())
+    document["http_options"] = {"host": host, "port": int(service.url.rpartition(":")[2])}
+    config.write_text(yaml.safe_dump(document))
+    service.reply("GET /v1/decisions/d-1/verify", refusal("of that service", "not_drawn"), 409)
+    assert "not_drawn: of that service" in said(run("verify", "d-1", "-c", config), 1)
+    assert f"{config}x: No such file" in said(run("verify", "d-1", "-c", f"{config}x"), 1)
 
 
 def test_the_address_may_stand_in_the_environment(service: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
