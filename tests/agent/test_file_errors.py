@@ -9,6 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from armwise.agent.checks import home_findings
 from armwise.agent.cli.main import app
 from armwise.agent.config import ConfigError, load, make_home
 from armwise.agent.file_errors import describe_file_error
@@ -99,6 +100,19 @@ def test_a_file_in_the_place_of_a_folder_of_the_home_is_refused_and_found_by_the
     found = refusals("doctor", "-c", config)
     (finding,) = [line for line in found if f"the home {tmp_path / 'home'}: {place}" in line]
     assert finding.endswith("`home` of the configuration, or ARMWISE_HOME, names another")
+
+
+@pytest.mark.parametrize(("refused", "closed"), [(os.W_OK, True), (os.X_OK, True), (os.R_OK, False)])
+def test_a_home_that_this_user_may_not_write_is_found_by_the_doctor(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int, closed: bool
+) -> None:
+    monkeypatch.setattr("os.access", lambda place, mode: Path(place) != tmp_path or not mode & refused)
+    findings = [str(finding) for finding in home_findings(load(config))]
+    assert len(findings) == closed
+    for finding in findings:
+        assert finding.startswith(
+            f"problem: the home {tmp_path / 'home'}: the permissions of {tmp_path} keep"
+        )
 
 
 def test_a_log_below_a_file_is_found_by_the_doctor(config: Path, tmp_path: Path) -> None:

@@ -532,9 +532,25 @@ def test_serve_does_not_start_where_a_metric_means_something_else_now(config: Pa
     assert "float in [0, 5]" in output
 
 
-def test_serve_names_a_corpus_that_is_not_there(config: Path, tmp_path: Path) -> None:
+def test_serve_and_the_doctor_name_a_corpus_that_is_not_there(config: Path, tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").unlink()
-    assert "corpus.jsonl" in said(run("serve", "-c", config, "--prepare-only"), 2)
+    words = f"corpus 'small': no corpus at {tmp_path / 'corpus.jsonl'}"
+    assert words in said(run("serve", "-c", config, "--prepare-only"), 2)
+    assert words in said(run("doctor", "-c", config), 1)
+
+
+def test_serve_and_the_doctor_name_the_key_of_an_encoder_that_is_not_there(
+    config: Path, tmp_path: Path
+) -> None:
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"]["backbones"]["tiny"] = {"model": str(tmp_path / "gone")}
+    config.write_text(yaml.safe_dump(document))
+    words = f"model '{tmp_path / 'gone'}': there is no file or folder"
+    refusal = said(run("serve", "-c", config, "--prepare-only"), 2)
+    assert f"backbones.tiny.model: {words}" in refusal
+    found = said(run("doctor", "-c", config), 1)
+    assert words in found
+    assert "correct backbones.tiny.model" in found
 
 
 def test_ingest_reads_a_corpus_and_says_how_to_serve_it(config: Path, tmp_path: Path) -> None:
