@@ -10,9 +10,10 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,8 +27,16 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from armwise.agent.access import Keyring, is_loopback
-from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError, warm_start
+from armwise.agent.access import Keyring, is_loopback, local_url
+from armwise.agent.config import (
+    DEFAULT_POINT,
+    HOME_REMEDY,
+    AppConfig,
+    ConfigError,
+    find_home_problem,
+    warm_start,
+)
+from armwise.agent.file_errors import describe_file_for_folder, find_existing
 from armwise.agent.proxy import OTHER_HANDLES, bind_problem, hard_limit_of_files, most_connections
 from armwise.agent.routers import build_router
 from armwise.arms import manifest
@@ -37,7 +46,16 @@ from armwise.arms.extras import find_missing, install_command, installed
 from armwise.arms.indexes import build_once
 from armwise.arms.llm import LlmSpec, catalog, writing
 from armwise.arms.local_ray import cluster_place, cluster_problem
-from armwise.arms.models import AGAIN, Backbone, ModelNotFoundError, digest_file, locate, model_problems
+from armwise.arms.models import (
+    AGAIN,
+    Backbone,
+    ModelNotFoundError,
+    digest_backbone,
+    digest_file,
+    locate,
+    locate_here,
+    model_problems,
+)
 from armwise.arms.retrievers import ArmGraph, Resources, find_damage, read_ingested
 from armwise.arms.secrets import read_secret
 from armwise.arms.suggestions import did_you_mean
@@ -202,6 +220,32 @@ def require_libraries(config: AppConfig) -> None:
         raise ConfigError("\n".join(f"{finding.what}; {finding.remedy} brings it" for finding in missing))
 
 
+def require_models(config: AppConfig) -> None:
+    """Refuse a configuration that names an encoder or a file of weights which cannot be had.
+
+    A hub is asked for the encoders that are names of it, which takes half a minute where it does not answer.
+
+    Raises:
+        ConfigError: Each line has the key of the configuration and the model.
+    """
+    problems: list[str] = []
+    backbones = {name: each for point in config.by_point.values() for name, each in point.backbones.items()}
+    for name, backbone in backbones.items():
+        problems += _missing(f"backbones.{name}.model", partial(digest_backbone, backbone))
+    for name, llm in config.models.items():
+        if isinstance(llm, catalog.EmbeddedSpec):
+            problems += _missing(f"{_llm_key(name)}.model", partial(locate_here, llm.model))
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _missing(key: str, find: Callable[[], object]) -> Iterator[str]:
+    try:
+        find()
+    except ModelNotFoundError as error:
+        yield f"{key}: {error}"
+
+
 def _libraries(config: AppConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield what the configuration names, with the modules beyond `armwise[serve]` that it needs."""
     for name, llm in config.models.items():
@@ -352,8 +396,6 @@ def file_findings(config: AppConfig) -> Iterator[Finding]:
         what = f"the home is {config.home_path}, as ARMWISE_HOME has it, not {other} of the configuration"
         remedy = "unset ARMWISE_HOME, or leave `home` out: services with one home share corpora and log"
         yield Finding(what, remedy, serious=False)
-    if config.home_path.exists() and not config.home_path.is_dir():
-        yield Finding(f"the home {config.home_path} is no folder", "name a folder: `home`, ARMWISE_HOME")
     logs = (point_config.log_path for point_config in config.by_point.values())
     for place in filter(None, (config.home_path, *logs)):
         mode = _mode(place)
@@ -373,6 +415,12 @@ def file_findings(config: AppConfig) -> Iterator[Finding]:
         yield Finding(
             what, f"free {LEAST_FREE / 2**20:,.0f} MiB or more: a log that is full refuses requests"
         )
+
+
+def home_findings(config: AppConfig) -> Iterator[Finding]:
+    """Yield whether the home can be used or made, in the words in which a service refuses it."""
+    if problem := find_home_problem(config):
+        yield Finding(problem, HOME_REMEDY)
 
 
 def secret_files(environment: Mapping[str, str]) -> list[Path]:
@@ -536,9 +584,8 @@ def address_findings(host: str, port: int) -> Iterator[Finding]:
 
 def _is_ours(host: str, port: int) -> bool:
     """Return whether a service of this kind answers, ready or not."""
-    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # nothing is bound # nosec B104
     try:
-        url = f"http://{f'[{name}]' if ':' in name else name}:{port}/health/decides"
+        url = f"{local_url(host, port)}/health/decides"
         health = httpx.get(url, timeout=ANSWER_TIMEOUT_S, trust_env=False).json()
         return bool(health.get("status") == "decides" or health["error"]["code"] == "not_ready")
     except (httpx.HTTPError, ValueError, AttributeError, KeyError, TypeError):
@@ -574,12 +621,8 @@ def _log(config: AppConfig) -> Iterator[Finding]:
             yield Finding(
                 f"{where} is on {system}, where it can be damaged", "use a local disk, or PostgreSQL"
             )
-        there = next(each for each in (path, *path.absolute().parents) if each.exists())
-        if not os.access(there, os.W_OK):
-            yield Finding(f"{there} cannot be written", f"run as its owner, or chown {there}")
-            return
-        if there != path:
-            yield Finding(f"{where} is made at the first start")
+        yield from (findings := [*_file(path, where)])
+        if findings:
             return
     try:
         state = schema.inspect_database(url)
@@ -591,7 +634,7 @@ def _log(config: AppConfig) -> Iterator[Finding]:
                 store.probe()
             yield Finding(f"{where} has schema {state.schema}, and can be written")
     except LogUnavailableError as error:
-        yield Finding(f"{where}: {error}", "start the database, or correct log_url")
+        yield Finding(f"{where}: {error}", error.remedy or "start the database, or correct log_url")
     except ClockError as error:
         yield Finding(f"{where}: {error}", "synchronise the clocks (chrony, systemd-timesyncd)")
     except SchemaError as error:
@@ -600,6 +643,17 @@ def _log(config: AppConfig) -> Iterator[Finding]:
         )
     except StoreError as error:
         yield Finding(f"{where}: {error}", "correct log_url")
+
+
+def _file(path: Path, where: str) -> Iterator[Finding]:
+    """Yield that the file of a log cannot be written, or is not there yet."""
+    there = find_existing(path)
+    if there != path and not there.is_dir():
+        yield Finding(f"{where}: {describe_file_for_folder(there)}", "correct log_url")
+    elif not os.access(there, os.W_OK):
+        yield Finding(f"{there} cannot be written", f"run as its owner, or chown {there}")
+    elif there != path:
+        yield Finding(f"{where} is made at the first start")
 
 
 def _state(state: schema.DatabaseState, where: str) -> Iterator[Finding]:
@@ -751,23 +805,30 @@ def model_findings(config: AppConfig) -> Iterator[Finding]:
     }.items():
         yield from _backbone(name, backbone)
     for name, llm in config.models.items():
-        yield from llm_findings(llm, _name_model(name))
+        yield from llm_findings(llm, _name_model(name), _llm_key(name))
 
 
 def _name_model(name: str) -> str:
     return "the language model" if name == writing.DEFAULT else f"language model {name!r}"
 
 
+def _llm_key(name: str) -> str:
+    """Return the key of a language model in the configuration."""
+    return "llm" if name == writing.DEFAULT else f"llms.{name}"
+
+
 def _backbone(name: str, backbone: Backbone) -> Iterator[Finding]:
     if not backbone.model.startswith("hashing:"):
-        yield from _weights(f"encoder {name!r}", backbone.model)
+        yield from _weights(f"encoder {name!r}", backbone.model, f"backbones.{name}.model")
 
 
-def _weights(what: str, model: str) -> Iterator[Finding]:
+def _weights(
+    what: str, model: str, key: str, find: Callable[[str], str | Path] = locate
+) -> Iterator[Finding]:
     try:
-        place = locate(model)
+        place = find(model)
     except ModelNotFoundError as error:
-        yield Finding(f"{what}: {error}", "correct its name, or put it there")
+        yield Finding(f"{what}: {error}", f"correct {key}, or put the model there")
         return
     if damage := model_problems(model):
         yield Finding(f"{what} {model}: {', '.join(damage)}", AGAIN)
@@ -778,27 +839,28 @@ def _weights(what: str, model: str) -> Iterator[Finding]:
         yield Finding(f"{what} {model} is fetched from a hub where it is not cached", remedy, serious=False)
 
 
-def llm_findings(llm: LlmSpec, what: str = "the language model") -> Iterator[Finding]:
+def llm_findings(llm: LlmSpec, what: str = "the language model", key: str = "llm") -> Iterator[Finding]:
     """Yield whether a language model is available; an endpoint is asked for its models.
 
     Args:
         llm: The model.
         what: Name of the model in findings.
+        key: Key of the model in the configuration.
     """
     match llm:
         case catalog.EmbeddedSpec():
-            yield from _weights(what, llm.model)
+            yield from _weights(what, llm.model, f"{key}.model", locate_here)
         case catalog.VllmSpec():
             if find_spec("vllm") is None:
                 yield Finding("vLLM is not installed", "`pip install 'armwise[vllm]'`")
-            yield from _weights(what, llm.model)
+            yield from _weights(what, llm.model, f"{key}.model")
         case catalog.OpenAISpec():
-            yield from _endpoint(llm, what)
+            yield from _endpoint(llm, what, key)
         case catalog.ScriptedSpec():
-            yield Finding(f"{what} is scripted: fixed replies", "set llm for answers", serious=False)
+            yield Finding(f"{what} is scripted: fixed replies", f"set {key} for answers", serious=False)
 
 
-def _endpoint(llm: catalog.OpenAISpec, what: str) -> Iterator[Finding]:
+def _endpoint(llm: catalog.OpenAISpec, what: str, setting: str) -> Iterator[Finding]:
     key = "" if llm.api_key_env is None else read_secret(llm.api_key_env)
     if llm.api_key_env is not None and not key:
         yield Finding(f"no key of {what} in {llm.api_key_env}", f"set the variable {llm.api_key_env}")
@@ -810,21 +872,21 @@ def _endpoint(llm: catalog.OpenAISpec, what: str) -> Iterator[Finding]:
         reply = ask_for_models(address, key)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         what = f"no language model answers at {base} ({type(error).__name__})"
-        yield Finding(what, "start it, or correct llm.base_url")
+        yield Finding(what, f"start it, or correct {setting}.base_url")
         return
     if reply.status_code in (401, 403):
         of = f"the key in {llm.api_key_env}" if key else "a request without a key"
         yield Finding(
-            f"{base} refuses {of} ({reply.status_code})", "let llm.api_key_env name one that it takes"
+            f"{base} refuses {of} ({reply.status_code})", f"let {setting}.api_key_env name one that it takes"
         )
         return
     names = names_of_models(reply)
     if names is None:
         what = f"{base} does not name its models (status {reply.status_code})"
-        yield Finding(what, "check llm.base_url; it mostly ends in /v1", serious=False)
+        yield Finding(what, f"check {setting}.base_url; it mostly ends in /v1", serious=False)
     elif llm.model not in names:
         what = f"{base} has no model {llm.model!r}{did_you_mean(llm.model, names)}"
-        yield Finding(what, "correct llm.model")
+        yield Finding(what, f"correct {setting}.model")
     else:
         yield Finding(f"model {llm.model!r} is at {base}, which answered in {time.monotonic() - began:.2f} s")
 

@@ -28,7 +28,16 @@ class StoreError(Exception):
 
 
 class LogUnavailableError(StoreError):
-    """The database is unreachable, locked or full; nothing was acknowledged, a retry is safe."""
+    """The database is unreachable, locked or full; nothing was acknowledged, a retry is safe.
+
+    Attributes:
+        remedy: What an operator corrects, where the cause is known, else empty. Not in the message, which
+            clients of the service read, too.
+    """
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 class ConflictError(StoreError):

@@ -1,6 +1,6 @@
 """Access control: keys, projects, limits and budgets, and the host names of the service."""
 
-from .hosts import Hosts, UnknownHostError, is_loopback, require_closed
+from .hosts import Hosts, UnknownHostError, is_loopback, local_url, require_closed
 from .keyring import (
     OPEN,
     Caller,
@@ -31,6 +31,7 @@ __all__ = [
     "UnknownHostError",
     "bearer",
     "is_loopback",
+    "local_url",
     "require_closed",
     "require_scope",
 ]

@@ -9,6 +9,10 @@ _HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::\d*)?")
 """An IPv6 address or another host name, and an optional port."""
 
 
+_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # nothing is bound # nosec B104
+"""Addresses that stand for all of a machine, and one at which it reaches itself."""
+
+
 class OpenServiceError(ValueError):
     """A service without keys would listen on an address that others can reach."""
 
@@ -72,6 +76,16 @@ def _name(place: str) -> str:
     """Return the host of a `host:port`; other texts unchanged."""
     match = _HOST.fullmatch(place)
     return (match[1] or match[2]).lower().removesuffix(".") if match else place
+
+
+def local_url(host: str, port: int) -> str:
+    """Return the URL at which a program of this machine reaches a service that listens there.
+
+    >>> local_url("0.0.0.0", 8000), local_url("::", 8000)
+    ('http://127.0.0.1:8000', 'http://[::1]:8000')
+    """
+    name = _HERE.get(host, host)
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}"
 
 
 def require_closed(host: str, *, is_open: bool, allowed: bool) -> None:

@@ -1,18 +1,28 @@
 """The terminal: errors in one line, progress as bars, and as lines where there is no terminal."""
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
 
+from armwise.agent.file_errors import describe_file_error
 from armwise.agent.reporting import Terminal
 from armwise.agent.run_folder import Building, Pace
 
 console = Terminal()
 
 errors = Terminal(stderr=True, highlight=False)
+
+STDERR = 2
+"""File descriptor of the standard error, which libraries write to past Python."""
+
+RAY_LOG = "ray.log"
+"""File in the home with what the Ray of a warm start reported."""
 
 PLAIN: Any = {"highlight": False, "soft_wrap": True}
 
@@ -60,13 +70,44 @@ def explained() -> Iterator[None]:
 
 def _lines(error: Exception) -> Iterator[str]:
     """Return the message of an error; of the options of a verb a line for each that is wrong."""
+    if isinstance(error, OSError) and error.filename is not None:
+        yield f"{os.fspath(error.filename)}: {describe_file_error(error)}"
+        return
     if type(error).__name__ != "ValidationError":
-        yield str(error)
+        remedy = getattr(error, "remedy", "")
+        yield f"{error}; {remedy}" if remedy else str(error)
         return
     problems: list[dict[str, Any]] = error.errors()  # type: ignore[attr-defined]  # of pydantic
     for problem in problems:
         where, message = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
         yield f"{where}: {message}, got {problem['input']!r}" if where else message
+
+
+@contextmanager
+def native_messages_in(file: Path) -> Iterator[None]:
+    """Write to a file what libraries of C++, such as the core of Ray, send to stderr; print where it is.
+
+    What Python writes to stderr stays on the terminal.
+
+    Args:
+        file: Replaced, and removed again where nothing was written.
+    """
+    try:
+        with open(file, "wb") as log, os.fdopen(os.dup(STDERR), "w", buffering=1) as terminal:
+            before = sys.stderr
+            if before is sys.__stderr__:  # else something has it write elsewhere already
+                sys.stderr = terminal
+            os.dup2(log.fileno(), STDERR)
+            try:
+                yield
+            finally:
+                os.dup2(terminal.fileno(), STDERR)
+                sys.stderr = before
+    finally:
+        if file.stat().st_size:
+            console.print(f"what Ray reported meanwhile is in {file}", style="dim", **PLAIN)
+        else:
+            file.unlink()
 
 
 def print_left_out(skipped: Sequence[str]) -> None:

@@ -21,7 +21,16 @@ from typing import Any
 import typer
 
 from armwise.agent.background import Work, retried
-from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
+from armwise.agent.cli.console import (
+    PLAIN,
+    RAY_LOG,
+    ProgressCallback,
+    console,
+    errors,
+    explained,
+    native_messages_in,
+    progress,
+)
 from armwise.agent.cli.options import opened
 from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError
@@ -180,7 +189,8 @@ def follow(config: str, cold: str = "", *, wait: Callable[[float], object] = tim
 
 def _warm_start(config: AppConfig, on_progress: ProgressCallback) -> None:
     try:
-        load(WARM_START_AT_FIRST)(config, console, on_progress)
+        with native_messages_in(config.home_path / RAY_LOG):
+            load(WARM_START_AT_FIRST)(config, console, on_progress)
     except (RunFailedError, UnderWayError) as error:
         errors.print(
             f"{error}; the service tries again, see `armwise status`", style="yellow", soft_wrap=True

@@ -13,7 +13,7 @@ from rich.table import Column, Table
 
 from armwise.agent.access import NewKey
 from armwise.agent.api import Export, ExportWindow, Format
-from armwise.agent.cli.console import console, errors, explained, progress
+from armwise.agent.cli.console import PLAIN, console, errors, explained, progress
 from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Point, opened, settings_options, unique
 from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.learning import rebuild as learning_rebuild
@@ -84,7 +84,13 @@ def migrate(config: ConfigPath = CONFIG) -> None:
         for point, settings in opened(config, without=["router"]).by_point.items():
             before, after = schema.migrate(settings.database_url)
             which = "" if point == DEFAULT_POINT else f" of point {point}"
-            console.print(f"the log{which} had schema {before}, it has schema {after}")
+            if before == after:
+                line = f"nothing to migrate: the log{which} has schema {after}"
+            elif before:
+                line = f"the log{which} was migrated from schema {before} to {after}"
+            else:
+                line = f"the log{which} was empty, and has the tables of schema {after}"
+            console.print(line, **PLAIN)
 
 
 def rebuild(

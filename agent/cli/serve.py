@@ -29,10 +29,12 @@ from rich.console import Console
 from armwise.agent.background import PAUSES_S, Work, WorkFailure, record
 from armwise.agent.cli.console import (
     PLAIN,
+    RAY_LOG,
     ProgressCallback,
     console,
     errors,
     explained,
+    native_messages_in,
     print_left_out,
     progress,
 )
@@ -170,6 +172,7 @@ def _prepare(config: Path, *, cold: bool) -> None:
         file_findings,
         is_open_to_all,
         require_libraries,
+        require_models,
     )
     from armwise.agent.cli import first_start
     from armwise.agent.cli.preparation import (
@@ -193,6 +196,7 @@ def _prepare(config: Path, *, cold: bool) -> None:
         require_free_port(*address)
     open_home(settings)
     install_missing_models(settings)
+    require_models(settings)
     if open_to_all and is_loopback(address[0]):
         console.print("open to every program of this machine: `armwise key create` closes it", **PLAIN)
     folder = os.environ.get(RUN_FOLDER)
@@ -228,7 +232,8 @@ def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
     from armwise.feedback.errors import LogUnavailableError, UnderWayError
 
     try:
-        load(WARM_START_BEFORE_TRAFFIC)(settings, console, on_progress)
+        with native_messages_in(settings.home_path / RAY_LOG):
+            load(WARM_START_BEFORE_TRAFFIC)(settings, console, on_progress)
     except (RunFailedError, UnderWayError, LogUnavailableError) as error:
         errors.print(
             f"{error}; the service starts without it and tries again", style="yellow", soft_wrap=True

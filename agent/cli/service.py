@@ -440,11 +440,20 @@ def verify(
     decision_id: Annotated[str, typer.Argument(help="The decision that is recomputed.")],
     url: Url = URL,
     key: Key = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="In place of --url: the configuration of the running service."),
+    ] = None,
 ) -> None:
-    """Recompute a decision from the log; exit with 1 where it differs."""
+    """Have the service recompute a decision from the log; exit with 1 where it differs."""
     from rich.table import Table
 
     with explained():
+        if config is not None:
+            from armwise.agent.access import local_url
+            from armwise.agent.cli.serve_config import read_listening_address
+
+            url = local_url(*read_listening_address(config))
         path = f"/v1/decisions/{quote(decision_id, safe='')}/verify"
         verification = request("GET", url, path, key, timeout_s=BUILD_S)
         title = f"{verification['mode']} by version {verification['policy_version']}"

@@ -72,7 +72,7 @@ def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
     try:
         config = load(path)
     except ConfigError as error:  # the router is not trained yet, or is another's
-        remedy = "train it with `armwise train`, or leave `router` out"
+        remedy = "leave `router` out until then"
         yield from named("configuration", (Finding(line, remedy) for line in str(error).splitlines()))
     else:
         yield "configuration", Finding(f"{path} is sound")
@@ -82,6 +82,7 @@ def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
     readable = not any(finding.level == "problem" for finding in log)
     open_to_all = False if config.keys else checks.is_open_to_all(config, address[0]) if readable else None
     yield from named("access", checks.configuration_findings(config, address[0], is_open=open_to_all))
+    yield from named("files", checks.home_findings(config))
     yield from named("files", checks.file_findings(config))
     yield from named("corpus", checks.corpus_findings(config))
     yield from named("derived files", checks.derived_findings(config))

@@ -2,7 +2,17 @@
 
 from . import warm_start
 from .app_config import AppConfig, ConfigError
-from .loading import CONFIG, configured, describe_unreadable, load, make_home, parse, read_portfolio
+from .loading import (
+    CONFIG,
+    HOME_REMEDY,
+    configured,
+    describe_unreadable,
+    find_home_problem,
+    load,
+    make_home,
+    parse,
+    read_portfolio,
+)
 from .points import ACTION_PREFIX, DEFAULT_POINT
 from .privacy import Privacy
 from .sections import (
@@ -23,6 +33,7 @@ __all__ = [
     "ACTION_PREFIX",
     "CONFIG",
     "DEFAULT_POINT",
+    "HOME_REMEDY",
     "KEPT_FLOOR",
     "AppConfig",
     "ConfigError",
@@ -40,6 +51,7 @@ __all__ = [
     "WarmStartSpec",
     "configured",
     "describe_unreadable",
+    "find_home_problem",
     "load",
     "make_home",
     "parse",

@@ -15,6 +15,12 @@ import yaml
 from pydantic import BaseModel
 
 from armwise.agent.config.app_config import AppConfig, ConfigError
+from armwise.agent.file_errors import (
+    describe_closed,
+    describe_file_error,
+    describe_file_for_folder,
+    find_existing,
+)
 from armwise.agent.spec import choices_in, find_item_type, list_fields
 from armwise.arms.local_ray import UMASK
 from armwise.arms.models import Backbone
@@ -44,6 +50,9 @@ SERVICE_LINK = re.compile(
 
 OWN = ("corpora", "indexes", "routers", "warm_starts")
 """Folders of the home that the service makes; others in it are reached through the home alone."""
+
+HOME_REMEDY = "`home` of the configuration, or ARMWISE_HOME, names another"
+"""What corrects a home that cannot be used."""
 
 SQLITE_SUFFIXES = ("", "-wal", "-shm")
 """Suffixes of the files that SQLite creates beside a database."""
@@ -92,7 +101,7 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
 
 
 def describe_unreadable(error: Exception) -> str:
-    """Return on one line why a file of YAML cannot be read, and where in it.
+    """Return on one line why a file of YAML cannot be read: where in it, or what is at its place.
 
     >>> try:
     ...     yaml.safe_load("arms: [bm25")
@@ -100,6 +109,8 @@ def describe_unreadable(error: Exception) -> str:
     ...     describe_unreadable(error)
     "line 1, column 12: expected ',' or ']', but got '<stream end>'"
     """
+    if isinstance(error, OSError):
+        return describe_file_error(error)
     mark = getattr(error, "problem_mark", None)
     if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
         return str(error).partition("\n")[0]
@@ -330,17 +341,37 @@ def make_home(config: AppConfig) -> list[str]:
     Returns:
         Lines for the operator: the home in use, if the environment overrides the file; and how many
         permissions were repaired, with an example.
+
+    Raises:
+        ConfigError: The home cannot be made.
     """
     lines = []
     if other := config.overridden_home:
         lines = [f"the home is {config.home_path}, as ARMWISE_HOME has it, not {other} of the configuration"]
-    config.home_path.mkdir(mode=0o777 & ~UMASK, parents=True, exist_ok=True)
+    try:
+        config.home_path.mkdir(mode=0o777 & ~UMASK, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the home {config.home_path}: {describe_file_error(error)}; {HOME_REMEDY}"
+        ) from None
     repaired = [(place, mode) for place in _places(config) if (mode := _repair(place))]
     if not repaired:
         return lines
     (place, mode), more = repaired[0], len(repaired) - 1
     beside = f", and {more:,} more files and folders" if more else ""
     return [*lines, f"closed to other users of this machine: {place} (mode {mode:o}){beside}"]
+
+
+def find_home_problem(config: AppConfig) -> str:
+    """Return why the home, or a folder of the service in it, can neither be used nor made; empty: it can."""
+    home = config.home_path
+    for place in (home, *(home / name for name in OWN)):
+        there = find_existing(place)
+        if not there.is_dir():
+            return f"the home {home}: {describe_file_for_folder(there)}"
+        if not os.access(there, os.W_OK | os.X_OK):
+            return f"the home {home}: {describe_closed(there)}"
+    return ""
 
 
 def _places(config: AppConfig) -> Iterator[Path]:

@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from armwise.agent.file_errors import describe_file_error
 from armwise.agent.routers.base import Router
 from armwise.agent.routers.catalog import load_router
 from armwise.agent.routers.dataset import RouterError, Stage
@@ -208,7 +209,8 @@ def read_about(folder: Path) -> RouterFacts:
     try:
         return RouterFacts.model_validate_json(read_file(folder, ABOUT))
     except OSError as error:
-        raise RouterError(f"{folder} holds no trained router: {error}; `armwise train` writes one") from None
+        why = f"{ABOUT}: {describe_file_error(error)}"
+        raise RouterError(f"{folder} holds no trained router: {why}; `armwise train` writes one") from None
     except ValidationError as error:
         first = error.errors()[0]
         what = ": ".join([*map(str, first["loc"]), first["msg"]])
@@ -239,7 +241,8 @@ def read_trained(folder: Path) -> Trained:
     try:
         saved = read_file(folder, MODEL)
     except OSError as error:
-        raise RouterError(f"{folder} holds no trained router: {error}; {AGAIN}") from None
+        why = f"{MODEL}: {describe_file_error(error)}"
+        raise RouterError(f"{folder} holds no trained router: {why}; {AGAIN}") from None
     return load_trained(about, saved, str(folder / MODEL), _relevance(folder, about))
 
 

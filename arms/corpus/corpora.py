@@ -46,7 +46,7 @@ class CorpusSource:
         try:
             return ingest(self.source, self.folder, compare=compare, prefix=self.prefix, progress=progress)
         except CorpusError as error:
-            raise (CorpusError(f"corpus {self.name!r}: {error}") if self.name else error) from error
+            raise CorpusError(f"corpus {self.folder.name!r}: {error}") from error
 
     def open(self) -> Corpus:
         """Open it where it was read. Raises CorpusError."""

@@ -10,7 +10,6 @@ import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -26,7 +25,7 @@ from armwise.arms.llm.base import (
     PromptRefusedError,
     PromptTooLongError,
 )
-from armwise.arms.models import compute_cores, locate
+from armwise.arms.models import compute_cores, locate_here
 
 
 class EmbeddedGenerator(Generator):
@@ -46,7 +45,7 @@ class EmbeddedGenerator(Generator):
     def __init__(
         self, model: str, *, context_tokens: int = 4096, slots: int = 4, threads: int | None = None
     ) -> None:
-        path = Path(locate(model))
+        path = locate_here(model)
         params = xllamacpp.CommonParams()
         params.model.path = str(path)
         params.n_ctx = context_tokens * slots

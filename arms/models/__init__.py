@@ -2,7 +2,16 @@
 
 from . import bundled
 from .embedding import Backbone, Embedder, build_embedder, compute_cores, digest_backbone
-from .files import AGAIN, ModelNotFoundError, digest_file, is_below, locate, model_problems, require_whole
+from .files import (
+    AGAIN,
+    ModelNotFoundError,
+    digest_file,
+    is_below,
+    locate,
+    locate_here,
+    model_problems,
+    require_whole,
+)
 from .onnx_graph import (
     GRAPH_LIBRARIES,
     NotExportableError,
@@ -30,6 +39,7 @@ __all__ = [
     "has_gpu",
     "is_below",
     "locate",
+    "locate_here",
     "model_problems",
     "open_graph",
     "require_whole",

@@ -42,6 +42,13 @@ def locate(model: str) -> str | Path:
     return model
 
 
+def locate_here(model: str) -> Path:
+    """Return the path of a model that no hub gives, such as a GGUF file. Raises ModelNotFoundError."""
+    if isinstance(place := locate(model), Path):
+        return place
+    raise ModelNotFoundError(f"model {model!r}: there is no such file or folder")
+
+
 def is_below(model: str, folder: Path) -> bool:
     """Return whether a model is in a folder of this machine, where `locate` finds it.
 
@@ -151,10 +158,27 @@ def digest_weights(place: str | Path) -> str:
 @lru_cache(maxsize=64)  # hundreds of arms may use one model, and must use one commit of it
 @extras.explained()
 def hub_commit(name: str) -> str:
-    """Return the current commit of a hub name; offline, the cached commit. Raises OSError."""
-    from huggingface_hub import hf_hub_download
+    """Return the current commit of a hub name; offline, the cached commit.
 
-    return Path(hf_hub_download(name, "config.json")).parent.name
+    Raises:
+        ModelNotFoundError: The hub does not give the model, and it is not cached.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return Path(hf_hub_download(name, "config.json")).parent.name
+    except GatedRepoError:
+        problem = (
+            "the hub gives it to those alone who have accepted its terms: set HF_TOKEN to a token of theirs"
+        )
+    except RepositoryNotFoundError:
+        problem = "the hub has no such model, or a private one: correct the name, or set HF_TOKEN"
+    except LocalEntryNotFoundError:
+        problem = "it is not here, and the hub does not answer: let this machine reach it, or name a folder"
+    except (OSError, ValueError) as error:
+        problem = f"the hub does not give it: {str(error).partition(chr(10))[0]}"
+    raise ModelNotFoundError(f"model {name!r}: {problem}")
 
 
 @lru_cache(maxsize=64)  # hundreds of arms may use one model of some hundred megabytes

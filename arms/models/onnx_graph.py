@@ -95,7 +95,7 @@ class OnnxExport:
         precision: Literal["float32", "int8"],
         max_length: int | None = None,
     ) -> Self:
-        """Return the export of a model by its name. Raises ModelNotFoundError, and OSError for a hub name."""
+        """Return the export of a model by its name. Raises ModelNotFoundError."""
         place = locate(model)
         revision = "" if isinstance(place, Path) else hub_commit(place)
         return cls(str(place), revision, digest_weights(place), task, precision, max_length)

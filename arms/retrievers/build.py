@@ -6,6 +6,7 @@ from typing import Any
 
 from armwise.arms.base import Arm, ArmBuildError, Progress
 from armwise.arms.extras import describe_missing
+from armwise.arms.models import ModelNotFoundError
 from armwise.arms.retrievers.arm_graph import ArmGraph
 from armwise.arms.retrievers.kind import Kind, ReadVersion, Resources
 from armwise.arms.retrievers.priced import PricedArm
@@ -47,6 +48,7 @@ def build_arm(name: str, resources: Resources) -> Arm:
     Raises:
         ArmSpecError: The arm is unknown, or the user's class is not an arm.
         ArmBuildError: A library of its kind, or of a member's, is not installed.
+        ModelNotFoundError: A model that it loads cannot be found; the message has the key of the arm.
         IndexMismatchError: Its index is missing: call `prepare` first.
     """
     graph = ArmGraph(resources.specs)
@@ -55,7 +57,10 @@ def build_arm(name: str, resources: Resources) -> Arm:
     def build(name: str) -> Arm:
         spec, (kind, params) = graph.spec(name), graph.resolve(name)
         _require_libraries(name, kind)
-        arm: Arm = kind.build(name, params, resources.of(spec), build)
+        try:
+            arm: Arm = kind.build(name, params, resources.of(spec), build)
+        except ModelNotFoundError as error:
+            raise ModelNotFoundError(f"arms.{name}: {error}") from error
         return PricedArm(arm, spec.usd) if spec.usd else arm
 
     return build(name)

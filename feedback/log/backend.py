@@ -98,6 +98,10 @@ class Database(Protocol):
         """Return whether a driver error means that the database is unreachable, locked or full."""
         ...
 
+    def find_remedy(self, error: Exception) -> str:
+        """Return what an operator corrects where the database is away; empty: the cause is unknown."""
+        ...
+
     def is_damaged(self, error: Exception) -> bool:
         """Return whether a driver error means that the tables are missing or changed."""
         ...

@@ -114,7 +114,7 @@ def _driver_error(database: Database) -> type[Exception]:
 def _meaning(database: Database, error: Exception) -> StoreError:
     message, _, _ = str(error).partition("\n")  # further lines are hints, and parts of the rows
     if database.is_away(error):
-        return LogUnavailableError(f"the log cannot be used: {message}")
+        return LogUnavailableError(f"the log cannot be used: {message}", database.find_remedy(error))
     if database.is_damaged(error):
         return SchemaError(f"the tables of the log are missing or changed: {message}")
     return StoreError(f"the database refused a value: {message}")

@@ -5,6 +5,7 @@ A commit returns once it is on disk, whatever the user's settings.
 """
 
 import logging
+import re
 import select
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,6 +71,24 @@ conflicting transactions, resources, locks, operator intervention, system."""
 
 _DAMAGED = ("3F", "42", "XX")
 """Prefixes of SQLSTATE codes about schemas, tables, columns, privileges or files."""
+
+_REMEDIES = {
+    re.compile(r'FATAL:  database "[^"]*" does not exist'): (
+        "create this database (`createdb`), or correct its name in log_url"
+    ),
+    re.compile(r'authentication failed|no password supplied|FATAL:  role "[^"]*" does not exist'): (
+        "the server refuses this user or the password: correct the user in log_url, the password in "
+        "PGPASSFILE or in the file of ARMWISE_LOG_URL_FILE"
+    ),
+    re.compile(r"no pg_hba\.conf entry"): (
+        "let the server's pg_hba.conf admit this user from this machine, or use TLS if it asks for that"
+    ),
+    re.compile(r"failed to resolve host"): "no machine has this name: correct the host in log_url",
+    re.compile(
+        r"Connection refused|timeout expired|No route to host|is unreachable|No such file or directory"
+    ): "no server answers there: start it, or correct host and port in log_url",
+}
+"""What an operator corrects, by the words of libpq and of the server that name the cause."""
 
 
 class _Connection(psycopg.Connection):
@@ -166,6 +185,11 @@ class PostgreSQL:
         """Decide by the SQLSTATE; an operational error without one means that there is no connection."""
         code = getattr(error, "sqlstate", None)
         return code.startswith(_AWAY) if code else isinstance(error, self._driver.OperationalError)
+
+    def find_remedy(self, error: Exception) -> str:
+        """Decide by the words of the message: without a connection there is no SQLSTATE."""
+        text = str(error)
+        return next((remedy for cause, remedy in _REMEDIES.items() if cause.search(text)), "")
 
     def is_damaged(self, error: Exception) -> bool:
         """Decide by the SQLSTATE: our statements are valid for the tables that we created."""

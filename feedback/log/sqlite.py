@@ -128,6 +128,18 @@ class SQLite:
         """Decide by the primary result code."""
         return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in _AWAY
 
+    def find_remedy(self, error: Exception) -> str:
+        """Decide by the primary result code, and by what is at the place of the file."""
+        file = Path(self.engine.url.database or "")
+        match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
+            case sqlite3.SQLITE_CANTOPEN if file.is_dir():
+                return f"{file} is a folder: name a file in log_url, or move the folder away"
+            case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY:
+                return f"let this user write {file} and its folder, or name another file in log_url"
+            case sqlite3.SQLITE_FULL:
+                return f"free space on the disk of {file}"
+        return ""
+
     def is_damaged(self, error: Exception) -> bool:
         """Decide by the primary result code: our statements are valid for the tables that we created."""
         return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF in _DAMAGED

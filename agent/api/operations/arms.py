@@ -48,6 +48,9 @@ class ArmList(Reply):
 
     arms: list[Arm]
     parts: dict[str, ArmSpec]
+    specs: dict[str, ArmSpec] = Field(
+        description="Each of them as the configuration describes it: `arms` of `PUT /v1/arms`."
+    )
     arm_set: int = Field(description="Number of the set.")
 
 
@@ -56,8 +59,9 @@ async def arms(point: RequestPoint) -> StdlibJson[ArmList]:
     """The live arms, as configured and as switched, and the arms that are only parts of other arms."""
     live, specs = point.turns.arms, point.config.arms
     described = [_described(name, specs[name], info) for name, info in live.items()]
-    parts = {name: _masked(spec.model_dump(mode="json")) for name, spec in specs.items() if not spec.action}
-    return StdlibJson(construct(ArmList, arms=described, parts=parts, arm_set=point.arms.seq))
+    shown = {name: _masked(spec.model_dump(mode="json")) for name, spec in specs.items()}
+    parts = {name: spec for name, spec in shown.items() if not spec["action"]}
+    return StdlibJson(construct(ArmList, arms=described, parts=parts, specs=shown, arm_set=point.arms.seq))
 
 
 @router.put(

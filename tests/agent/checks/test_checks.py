@@ -209,12 +209,6 @@ def test_a_home_that_others_can_read_or_change_is_found(
     assert [line.partition(":")[0] for line in lines] == ([begins] if begins else [])
 
 
-def test_a_home_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
-    (tmp_path / "home").touch(mode=0o600)
-    (finding,) = file_findings(configured(home=str(tmp_path / "home")))
-    assert str(finding).startswith(f"problem: the home {tmp_path / 'home'} is no folder")
-
-
 def test_a_log_of_any_point_that_others_can_read_or_change_is_found(tmp_path: Path) -> None:
     logs = {"first": tmp_path / "log.db", "second": tmp_path / "log.own.db"}
     config = configured(home=str(tmp_path / "none"), log_url=f"sqlite:///{logs['first']}", points={"own": {}})

@@ -14,9 +14,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pytest
 import sqlalchemy as sa
 import yaml
+from huggingface_hub.errors import LocalEntryNotFoundError
 from typer.testing import CliRunner
 
 from armwise.agent import checks
@@ -423,7 +425,7 @@ def test_a_user_who_may_not_read_the_tables_or_make_them_is_told(tmp_path: Path,
 def test_a_database_that_does_not_answer_is_a_problem_and_its_password_is_not_shown(tmp_path: Path) -> None:
     (line,) = of_log(tmp_path, f"postgresql://ada:hidden@127.0.0.1:{free_port()}/log")
     assert line.startswith("problem: the log postgresql://ada:***@")
-    assert "start the database, or correct log_url" in line
+    assert "no server answers there: start it, or correct host and port in log_url" in line
     assert "hidden" not in line
 
 
@@ -647,6 +649,62 @@ def test_an_endpoint_without_its_key_or_an_answer_is_a_problem(tmp_path: Path) -
         assert line.startswith("problem")
         assert said in line
         assert "hidden" not in line
+
+
+@pytest.mark.parametrize(
+    ("reply", "key"),
+    [
+        ((200, {"data": [{"id": "small"}]}), "llms.dear.model"),
+        ((401, {}), "llms.dear.api_key_env"),
+        ((404, {}), "llms.dear.base_url"),
+    ],
+)
+def test_the_key_of_the_model_that_is_wrong_is_named(
+    tmp_path: Path, answering: tuple[type[Replies], int], reply: tuple[int, Any], key: str
+) -> None:
+    handler, port = answering
+    handler.reply = reply
+    llms = {"dear": {"engine": "openai", "base_url": f"http://127.0.0.1:{port}/v1", "model": "big"}}
+    _, line = lines(checks.model_findings(configured(tmp_path, llms=llms)))
+    assert key in line
+    assert "llm." not in line.replace("llms.dear", "")
+
+
+def test_the_key_of_weights_that_are_missing_is_named(tmp_path: Path) -> None:
+    gone = str(tmp_path / "gone.gguf")
+    config = configured(
+        tmp_path,
+        backbones={"tiny": {"model": "hashing:16"}, "near": {"model": str(tmp_path / "gone")}},
+        llm={"engine": "embedded", "model": gone},
+        llms={"own": {"engine": "embedded", "model": "no-file-of-this-name"}},
+    )
+    encoder, first, other = lines(checks.model_findings(config))
+    assert "correct backbones.near.model" in encoder
+    assert "correct llm.model" in first
+    assert "correct llms.own.model" in other
+    with pytest.raises(ConfigError) as refused:
+        checks.require_models(config)
+    said = str(refused.value).splitlines()
+    assert [line.partition(": ")[0] for line in said] == [
+        "backbones.near.model",
+        "llm.model",
+        "llms.own.model",
+    ]
+    for line, finding in zip(said, (encoder, first, other), strict=True):
+        assert line.partition(": ")[2] in finding, "the doctor says it in the same words"
+
+
+def test_an_encoder_that_the_hub_does_not_give_is_refused_with_its_key_and_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(*_: object, **__: object) -> str:
+        raise LocalEntryNotFoundError("we cannot find the requested files in the local cache")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    config = configured(tmp_path, backbones={"tiny": {"model": "hashing:16"}, "far": {"model": "no/such"}})
+    with pytest.raises(ConfigError) as refused:
+        checks.require_models(config)
+    assert str(refused.value).startswith("backbones.far.model: model 'no/such': ")
 
 
 # -- the verb ------------------------------------------------------------------------------------

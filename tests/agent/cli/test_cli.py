@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 import socket
 import sqlite3
@@ -246,6 +247,12 @@ def test_a_wrong_request_exits_with_2_and_a_failure_with_1(
     assert capsys.readouterr().err == "wrong\n"
 
 
+def test_what_an_operator_corrects_stands_beside_the_message(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), explained():
+        raise LogUnavailableError("the log is away", "start it")
+    assert capsys.readouterr().err == "the log is away; start it\n"
+
+
 def test_progress_without_a_terminal_is_a_line_at_the_start_the_end_and_every_five_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -457,6 +464,55 @@ def test_serve_starts_cold_and_says_why_where_the_first_warm_start_cannot_be_don
     assert str(error) not in said(run("serve", "-c", config, "--prepare-only", "--cold"), 0)
 
 
+@pytest.mark.parametrize("error", [None, RunFailedError("run 1 failed")])
+def test_what_the_core_of_ray_reports_during_a_warm_start_is_in_a_file_that_the_terminal_names(
+    error: Exception | None,
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def report(*_: object) -> None:
+        os.write(2, b"[E] core_worker.cc: an actor\n")
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr("armwise.agent.lab.warmstart.warm_start_before_traffic", report)
+    file = tmp_path / "home" / "ray.log"
+    assert f"what Ray reported meanwhile is in {file}" in said(
+        run("serve", "-c", config, "--prepare-only"), 0
+    )
+    assert file.read_text() == "[E] core_worker.cc: an actor\n"
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "after\n"
+
+
+def test_a_warm_start_of_which_nothing_is_reported_leaves_no_file(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.agent.lab.warmstart.warm_start_before_traffic", lambda *_: None)
+    assert "reported" not in said(run("serve", "-c", config, "--prepare-only"), 0)
+    assert not (tmp_path / "home" / "ray.log").exists()
+
+
+def test_only_what_passes_python_by_is_kept_from_the_terminal(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from pathlib import Path
+from armwise.agent.cli.console import errors, native_messages_in
+with native_messages_in(Path(sys.argv[1])):
+    os.write(2, b"native\\n")
+    print("plain", file=sys.stderr)
+    errors.print("a failure")
+print("after", file=sys.stderr)
+"""
+    file = tmp_path / "native.log"
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["plain", "a failure", "after"]
+    assert file.read_text() == "native\n"
+    assert str(file) in done.stdout
+
+
 def test_serve_does_not_start_on_the_log_of_a_newer_armwise(config: Path, tmp_path: Path) -> None:
     said(run("serve", "-c", config, "--prepare-only"), 0)
     with sqlite3.connect(tmp_path / "home" / "log.db") as log:
@@ -480,9 +536,25 @@ def test_serve_does_not_start_where_a_metric_means_something_else_now(config: Pa
     assert "float in [0, 5]" in output
 
 
-def test_serve_names_a_corpus_that_is_not_there(config: Path, tmp_path: Path) -> None:
+def test_serve_and_the_doctor_name_a_corpus_that_is_not_there(config: Path, tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").unlink()
-    assert "corpus.jsonl" in said(run("serve", "-c", config, "--prepare-only"), 2)
+    words = f"corpus 'small': no corpus at {tmp_path / 'corpus.jsonl'}"
+    assert words in said(run("serve", "-c", config, "--prepare-only"), 2)
+    assert words in said(run("doctor", "-c", config), 1)
+
+
+def test_serve_and_the_doctor_name_the_key_of_an_encoder_that_is_not_there(
+    config: Path, tmp_path: Path
+) -> None:
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"]["backbones"]["tiny"] = {"model": str(tmp_path / "gone")}
+    config.write_text(yaml.safe_dump(document))
+    words = f"model '{tmp_path / 'gone'}': there is no file or folder"
+    refusal = said(run("serve", "-c", config, "--prepare-only"), 2)
+    assert f"backbones.tiny.model: {words}" in refusal
+    found = said(run("doctor", "-c", config), 1)
+    assert words in found
+    assert "correct backbones.tiny.model" in found
 
 
 def test_ingest_reads_a_corpus_and_says_how_to_serve_it(config: Path, tmp_path: Path) -> None:
@@ -563,14 +635,22 @@ def test_ingest_leaves_a_bad_line_out_and_lists_it_or_stops_there(config: Path, 
 
 
 def test_migrate_reports_the_schema_before_and_after(config: Path) -> None:
-    now = f"it has schema {tables.SCHEMA}"
-    assert said(run("migrate", "-c", config), 0).strip() == f"the log had schema 0, {now}"
-    assert said(run("migrate", "-c", config), 0).strip() == f"the log had schema {tables.SCHEMA}, {now}"
+    made = f"the log was empty, and has the tables of schema {tables.SCHEMA}"
+    assert said(run("migrate", "-c", config), 0).strip() == made
+    still = f"nothing to migrate: the log has schema {tables.SCHEMA}"
+    assert said(run("migrate", "-c", config), 0).strip() == still
     engine = open_database(load(config).database_url).engine
     with engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{tables.SCHEMA + 1}'")
     assert "it was written by a newer Armwise" in said(run("migrate", "-c", config), 2)
     engine.dispose()
+
+
+def test_migrate_names_both_schemas_where_it_has_migrated(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.feedback.log.schema.migrate", lambda _: (18, 21))
+    assert said(run("migrate", "-c", config), 0).strip() == "the log was migrated from schema 18 to 21"
 
 
 def test_migrate_fails_where_the_log_is_away(config: Path, tmp_path: Path) -> None:
@@ -887,6 +967,19 @@ def test_verify_shows_both_distributions_and_fails_where_they_differ(service: Ca
     output = said(result, 1)
     assert "a probability differs by 0.25" in output
     assert "verified" not in output
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_verify_asks_the_service_of_a_configuration(
+    service: Canned, config: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setenv("ARMWISE_URL", "http://127.0.0.1:9")
+    document = yaml.safe_load(config.read_text())
+    document["http_options"] = {"host": host, "port": int(service.url.rpartition(":")[2])}
+    config.write_text(yaml.safe_dump(document))
+    service.reply("GET /v1/decisions/d-1/verify", refusal("of that service", "not_drawn"), 409)
+    assert "not_drawn: of that service" in said(run("verify", "d-1", "-c", config), 1)
+    assert f"{config}x: No such file" in said(run("verify", "d-1", "-c", f"{config}x"), 1)
 
 
 def test_the_address_may_stand_in_the_environment(service: Canned, monkeypatch: pytest.MonkeyPatch) -> None:

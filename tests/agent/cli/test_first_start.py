@@ -1,5 +1,6 @@
 """The first start: words answer first, and each arm enters when it is built, in the log."""
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -322,18 +323,22 @@ def test_a_run_that_failed_behind_the_service_is_left_to_the_service_which_reads
     config: AppConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
     error: Exception,
 ) -> None:
     monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
 
     def fail(*_: object) -> None:
+        os.write(2, b"[E] core_worker.cc: an actor\n")
         raise error
 
     monkeypatch.setattr("armwise.agent.lab.warmstart.warm_start_at_first", fail)
     begun(config)
     first_start.follow(written(document, tmp_path), wait=pytest.fail)
-    assert f"{error}; the service tries again" in capsys.readouterr().err
+    said = capfd.readouterr()
+    assert f"{error}; the service tries again" in said.err
+    assert "core_worker" not in said.err
+    assert f"what Ray reported meanwhile is in {config.home_path / 'ray.log'}" in said.out
     assert recorded("default") == []
 
 

@@ -395,18 +395,43 @@ async def test_what_a_former_arm_answered_is_answered_again(service: Service) ->
     assert again.json()["agent"]["arm_served"] == first.json()["agent"]["arm_served"] == "dense"
 
 
-@pytest.mark.slow
-async def test_the_parts_of_arms_are_told_so_that_what_was_read_can_be_put_back(service: Service) -> None:
-    await put(service, NEW)
-    told = (await service.client.get("/v1/arms")).json()
-    assert set(told["parts"]) == {"bm25", "dense"}
-    live = {
-        arm["name"]: {part: arm[part] for part in ("kind", "params", "host", "answering")}
-        for arm in told["arms"]
-    }
-    again = await put(service, {**live, **told["parts"]})
-    assert again.status_code == 200, again.text
-    assert again.json()["arm_set"] == told["arm_set"] + 1
+FAR = {
+    "kind": "remote",
+    "params": {"url": "http://me:s3cret@127.0.0.1:9/find?key=s3cret", "request": {"q": "{question}"}},
+    "usd": 0.5,
+}
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [
+        CONFIG["arms"],
+        NEW,
+        {
+            **NEW,
+            "far": {**FAR, "action": False},
+            "both": {"kind": "rrf", "params": {"arms": ["far", "fused"]}},
+        },
+        {**CONFIG["arms"], "far": {**FAR, "answering": {"word_budget": 40}}},
+    ],
+    ids=["actions alone", "parts", "a part of a part", "every setting"],
+)
+async def test_what_was_read_of_the_arms_can_be_put_back_and_changes_nothing(
+    tmp_path: Path, arms: dict[str, Any]
+) -> None:
+    async with Service(tmp_path, arms=arms).running() as service:
+        await service.client.patch("/v1/arms/none", json={"enabled": False})
+        shown = (await service.client.get("/v1/arms")).json()
+        assert shown["specs"].keys() == arms.keys()
+        assert shown["parts"] == {name: arm for name, arm in shown["specs"].items() if not arm["action"]}
+        configured = dict(service.point.config.arms)
+        again = await put(service, shown["specs"])
+        assert again.status_code == 200, again.text
+        assert again.json() == {**shown, "arm_set": shown["arm_set"] + 1}
+        assert (await service.client.get("/v1/arms")).json() == again.json()
+        assert service.point.config.arms == configured
+        added = await put(service, {**shown["specs"], "words": {"kind": "bm25"}})
+        assert names(added) == [*names(again), "words"]
 
 
 async def test_what_may_be_secret_in_an_address_is_never_shown_and_stays_where_it_is_put_back(
@@ -441,6 +466,7 @@ async def test_what_may_be_secret_in_an_address_is_never_shown_and_stays_where_i
         for answer in answers:
             assert answer.status_code == 200, answer.text
             assert "s3cret" not in answer.text
+        assert "s3cret" not in (await service.client.get("/v1/arms")).text
         live = service.point.config.arms
         assert live["far"].params["url"] == live["part"].params["url"] == url
         changed = {**far, "params": {**far["params"], "url": hidden.replace("page", "side")}}

@@ -5,10 +5,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import huggingface_hub
 import numpy as np
 import pytest
+from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -103,6 +106,34 @@ def test_a_model_of_a_hub_is_known_by_its_commit_which_is_looked_up_once(
     assert one == same != other
     assert digest_backbone(Backbone(model="own/1")) == one
     assert asked == ["own/1", "own/2", "another/1"]
+
+
+NO_RESPONSE: Any = SimpleNamespace(headers={}, request=None)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (LocalEntryNotFoundError("cannot find the requested files"), "the hub does not answer"),
+        (RepositoryNotFoundError("401", response=NO_RESPONSE), "no such model"),
+        (GatedRepoError("403", response=NO_RESPONSE), "accepted its terms"),
+        (OSError("503 Server Error\nmore"), "does not give it: 503 Server Error"),
+        (ValueError("Repo id must be"), "does not give it: Repo id must be"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_model_that_a_hub_does_not_give_is_named(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    def download(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    with pytest.raises(ModelNotFoundError) as refused:
+        digest_backbone(Backbone(model="own/missing"))
+    assert str(refused.value).startswith("model 'own/missing': ")
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 @given(st.text(), st.integers(1, 64))

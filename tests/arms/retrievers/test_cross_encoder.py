@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -15,8 +16,9 @@ from armwise.arms.base import Arm, ArmError, Passage, Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import vectors
 from armwise.arms.models import ModelNotFoundError, NotExportableError
+from armwise.arms.retrievers.build import build_arm, prepare
 from armwise.arms.retrievers.cross_encoder import KIND, CrossEncoderParams
-from armwise.arms.retrievers.kind import Resources
+from armwise.arms.retrievers.kind import ArmSpec, Resources
 from tests.arms.conftest import ENCYCLOPEDIA
 from tests.arms.contract import check_arm
 
@@ -223,15 +225,26 @@ def test_a_model_that_was_never_taught_to_score_is_refused(resources: Resources)
 
 @pytest.mark.slow
 def test_a_model_that_is_not_there_is_missed_when_the_arm_is_built(
-    resources: Resources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    resources: Resources, tmp_path: Path
 ) -> None:
     with pytest.raises(ModelNotFoundError, match="there is no file or folder /nowhere/model"):
         build(resources, "/nowhere/model")
     with pytest.raises(ModelNotFoundError, match=r"model '.*' cannot be loaded: Unrecognized model"):
         build(resources, tmp_path)
+
+
+def test_a_model_that_the_hub_does_not_give_is_named_with_the_key_of_its_arm(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelNotFoundError, match="model 'nobody/none-such' cannot be loaded"):
-        build(resources, "nobody/none-such")
+    arms = {
+        "words": ArmSpec(kind="bm25"),
+        "reread": ArmSpec(kind="cross_encoder", params={"arm": "words", "model": "nobody/none-such"}),
+    }
+    have = replace(resources, specs=arms)
+    prepare(have)
+    with pytest.raises(ModelNotFoundError, match=r"^arms\.reread: model 'nobody/none-such': it is not here"):
+        build_arm("reread", have)
 
 
 @pytest.mark.slow

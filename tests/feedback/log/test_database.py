@@ -73,6 +73,86 @@ def test_a_server_that_is_not_there_is_worth_a_retry_and_no_password_is_told(
     assert "secret" not in str(refused.value)
 
 
+PASSWORD, DATABASE, ADDRESS = "user or the password", "create this database", "no server answers there"
+
+
+def remedy(url: str) -> str:
+    with pytest.raises(LogUnavailableError) as refused:
+        Store(url)
+    assert refused.value.remedy not in str(refused.value), "clients of the service read the message"
+    return refused.value.remedy
+
+
+def test_what_an_operator_corrects_follows_from_why_a_server_cannot_be_used(server: Server) -> None:
+    url = server.fresh()
+    assert PASSWORD in remedy(url.replace("://log", "://stranger"))
+    assert DATABASE in remedy(url.replace("/postgres?", "/nothing?"))
+    assert ADDRESS in remedy(url.replace(f"host={server.folder}", "host=/nowhere"))
+    role = sa.make_url(url).username
+    server.run("cp data/pg_hba.conf data/pg_hba.before")
+    try:
+        server.run(
+            f"printf 'local all {role} scram-sha-256\\n' | cat - data/pg_hba.before > data/pg_hba.conf; "
+            f"""psql -c "ALTER ROLE {role} PASSWORD 'right'"; pg_ctl reload"""
+        )
+        with_password = url.replace(f"{role}@", f"{role}:{{}}@").format
+        Store(with_password("right")).close()
+        assert PASSWORD in remedy(with_password("wrong"))
+        assert PASSWORD in remedy(url), "none was given"
+    finally:
+        server.run("mv data/pg_hba.before data/pg_hba.conf; pg_ctl reload")
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ('connection to server at "127.0.0.1", port 1 failed: Connection refused', ADDRESS),
+        ("connection timeout expired", ADDRESS),
+        ('FATAL:  password authentication failed for user "database"', PASSWORD),
+        ("fe_sendauth: no password supplied", PASSWORD),
+        ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "ada", no encryption', "pg_hba.conf"),
+        ("failed to resolve host 'db.invalid': [Errno -2]", "correct the host in log_url"),
+    ],
+)
+def test_the_words_of_a_server_name_the_cause(message: str, said: str) -> None:
+    database = open_database("postgresql://ada@127.0.0.1/log")
+    assert said in database.find_remedy(psycopg.OperationalError(message))
+
+
+def test_of_an_unknown_cause_nothing_is_said() -> None:
+    database = open_database("postgresql://ada@127.0.0.1/log")
+    for message in (
+        'FATAL:  database "log" is not currently accepting connections',
+        "FATAL:  sorry, too many clients already",
+    ):
+        assert database.find_remedy(psycopg.OperationalError(message)) == ""
+
+
+def test_a_folder_in_the_place_of_the_file_of_a_log_is_named(tmp_path: Path) -> None:
+    (tmp_path / "log.db").mkdir()
+    assert f"{tmp_path / 'log.db'} is a folder" in remedy(f"sqlite:///{tmp_path / 'log.db'}")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (sqlite3.SQLITE_CANTOPEN, "let this user write"),
+        (sqlite3.SQLITE_READONLY_DIRECTORY, "let this user write"),
+        (sqlite3.SQLITE_FULL, "free space"),
+        (sqlite3.SQLITE_BUSY, ""),
+    ],
+)
+def test_what_an_operator_corrects_follows_from_the_code_of_sqlite(
+    tmp_path: Path, code: int, said: str
+) -> None:
+    error = sqlite3.OperationalError()
+    error.sqlite_errorcode = code
+    found = open_database(f"sqlite:///{tmp_path / 'log.db'}").find_remedy(error)
+    assert said in found
+    assert bool(found) == bool(said)
+    assert not found or str(tmp_path / "log.db") in found
+
+
 def test_a_url_is_shown_without_any_password() -> None:
     url = "postgresql://ada:p:w@rd@db/log?password=again&sslmode=require"
     assert without_password(url) == "postgresql://ada:***@db/log?password=***&sslmode=require"
