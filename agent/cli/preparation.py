@@ -14,7 +14,7 @@ from armwise.arms.retrievers import Resources, fill_damaged_collections, prepare
 from armwise.arms.retrievers import prepare as prepare_arms
 from armwise.feedback.log import open_log
 
-EXAMPLE_QUESTION = "Which function merges sorted inputs lazily?"
+EXAMPLE_QUESTION = "How do I compress data with gzip?"
 """A question that the documentation of the standard library answers."""
 
 SAMPLED = 50
