@@ -66,7 +66,7 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
         "compared": compared if compared < whole.rewarded else None,
         "marks": marks,
         "promise": curve.promise,
-        "beside": None if whole.compared is None else name_alternative(whole.compared),
+        "beside": name_alternative(whole.compared) if whole.compared else None,
         "kinds": kinds,
         "feature": feature,
         "raters": counts,

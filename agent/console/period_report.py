@@ -172,7 +172,7 @@ def money_in_words(period: Period) -> str:
     if (before := period.before) is not None:
         parts.append(f"beside {before.name}, it {_compared(period, before)}")
     elif parts:
-        parts.append("nothing that was served before is on record to compare with")
+        parts.append("there is nothing with feedback from before to compare with")
     return (
         f"{parts[0][0].upper()}{parts[0][1:]}{'; ' if parts[1:] else ''}{'; '.join(parts[1:])}."
         if parts

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -324,6 +325,27 @@ def test_the_line_of_learning_is_drawn_with_what_changed(served: tuple[Service, 
     page.keyboard.press("Enter")
     assert panel.get_by_role("rowheader", name="a uniform choice").is_visible()
     assert_no_barrier(page, "overview")
+
+
+def test_the_page_of_health_asks_again_until_ray_serve_has_answered(
+    served: tuple[Service, str], chrome: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not unwell after a fifth of a second, and what is typed into a form stays."""
+    service, address = served
+    answered = threading.Event()
+    found = {"Ingress": (True, "2 running")}
+    monkeypatch.setattr(service.replica.service, "deployments", lambda: found if answered.wait(60) else {})
+    page = chrome(1280, "light")
+    page.goto(f"{address}{CONSOLE}/system")
+    try:
+        deployments = page.locator("#deployments")
+        assert "is being asked" in deployments.inner_text()
+        page.get_by_text("Make a key").click()
+        page.get_by_label("Name").fill("for a while")
+    finally:
+        answered.set()
+    deployments.get_by_role("rowheader", name="Ingress").wait_for()
+    assert page.get_by_label("Name").input_value() == "for a while"
 
 
 def test_times_are_in_the_zone_of_the_reader(served: tuple[Service, str], chrome: Visit) -> None:

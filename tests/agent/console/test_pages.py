@@ -256,6 +256,12 @@ async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(
     shown = await seen(service, "/system")
     assert "Ingress well 2 running" in plain(shown), "the answer to the question of before"
     assert "hx-select" not in shown
+    answered.clear()
+    await seen(service, "/system")
+    answered.set()
+    service.replica.service.deployments = lambda: {"Ingress": (True, "3 running")}
+    now[0] += 61.0
+    assert "Ingress well 3 running" in plain(await seen(service, "/system")), "that answer was too old"
 
 
 async def test_a_decision_says_why_other_arms_could_not_be_drawn(service: Service) -> None:

@@ -1,7 +1,7 @@
 """The report of a period: its figures are those of the log, its intervals hold the truth, texts are safe."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -217,31 +217,36 @@ def test_what_decided_before_the_period_is_compared_by_its_means(store: Store) -
     assert f"beside {beside.name}, it cost" in money_in_words(found)
     first = read_period(store, CONFIG, BEGIN, BEGIN + 100.0, nothing)
     assert first.before is None
-    assert "nothing that was served before is on record" in money_in_words(first)
+    assert "there is nothing with feedback from before" in money_in_words(first)
+
+
+def publish(store: Store, recipes: Mapping[int, str]) -> None:
+    """Write versions, each of a recipe."""
+    with store.writing() as connection:
+        connection.exec_driver_sql("INSERT INTO epochs (epoch, holder, taken_at) VALUES (900, 'x', 0.0)")
+        for version, recipe in recipes.items():
+            connection.exec_driver_sql(
+                'INSERT INTO versions (version, recipe, "join", policy, examples_seq, applied_seq, digest, '
+                "epoch, created_at) "
+                f"VALUES ({version}, '{recipe}', 'j', '{{}}', 0, 0, 'd{version}', 900, 0.0)"
+            )
 
 
 def test_what_the_recipe_before_the_active_one_served_is_compared_with_what_came_after(store: Store) -> None:
     """A rollback to a version of the same recipe and a canary change no recipe; a promotion does."""
     began(store)
     fill(store, replace(WORLD, forced=0.0, rated=1.0, masked=0.0), 600, seed=3)
-    with store.writing() as connection:
-        connection.exec_driver_sql("INSERT INTO epochs (epoch, holder, taken_at) VALUES (900, 'x', 0.0)")
-        for version, recipe in ((7, "r"), (8, "s"), (9, "s")):
-            connection.exec_driver_sql(
-                'INSERT INTO versions (version, recipe, "join", policy, examples_seq, applied_seq, digest, '
-                "epoch, created_at) "
-                f"VALUES ({version}, '{recipe}', 'j', '{{}}', 0, 0, 'd{version}', 900, 0.0)"
-            )
+    publish(store, {7: "r", 8: "s", 9: "s"})
     acts = [(7, "promote", 20.0), (8, "promote", 150.0), (9, "rollback", 180.0), (7, "canary", 190.0)]
-    for seq, (version, action, at) in enumerate([*acts, (7, "promote", 290.0)], start=1):
+    for seq, (version, action, at) in enumerate([*acts, (7, "promote", 290.2)], start=1):
         share = 0.1 if action == "canary" else 0.0
         act = promotions.Promotion(0, version, promotions.Action(action), "why", 0.0, share=share)
         promotions.record(store, "recipe", act)
         with store.writing() as connection:
             connection.exec_driver_sql(f"UPDATE promotions SET at = {BEGIN + at} WHERE seq = {seq}")
     assert find_recipe_begin(store, BEGIN + 280.0) == BEGIN + 150.0
-    assert find_recipe_begin(store, BEGIN + 290.0) == BEGIN + 150.0, "the end is exclusive"
-    assert find_recipe_begin(store, BEGIN + 291.0) == BEGIN + 290.0
+    assert find_recipe_begin(store, BEGIN + 290.2) == BEGIN + 150.0, "the end is exclusive"
+    assert find_recipe_begin(store, BEGIN + 291.0) == BEGIN + 290.2
     assert find_recipe_begin(store, BEGIN + 10.0) is None
     found = read_period(store, CONFIG, BEGIN + 100.0, BEGIN + 200.0, nothing)
     now, before = (
@@ -250,6 +255,33 @@ def test_what_the_recipe_before_the_active_one_served_is_compared_with_what_came
     )
     assert found.before is not None
     assert found.before.lead == pytest.approx(now.reward.mean() - before.reward.mean())
+    just = read_period(store, CONFIG, BEGIN + 250.0, BEGIN + 290.4, nothing)
+    assert just.before is None, "the last promotion has decided nothing yet"
+
+
+def test_a_recipe_before_which_nothing_was_served_is_compared_with_what_came_before_the_period(
+    store: Store,
+) -> None:
+    """The first recipe of a service has nothing before it, and an earlier week of its own."""
+    began(store)
+    fill(store, replace(WORLD, forced=0.0, rated=1.0, masked=0.0), 600, seed=3)
+    publish(store, {7: "r"})
+    promotions.record(store, "recipe", promotions.Promotion(0, 7, promotions.Action.PROMOTE, "first", 0.0))
+    with store.writing() as connection:
+        connection.exec_driver_sql(f"UPDATE promotions SET at = {BEGIN - 1}")
+    found = read_period(store, CONFIG, BEGIN + 200.0, BEGIN + 300.0, nothing)
+    now, before = (read_served(store, RULE, BEGIN + at, BEGIN + at + 100.0) for at in (200.0, 100.0))
+    assert found.before is not None
+    assert found.before.lead == pytest.approx(now.reward.mean() - before.reward.mean())
+
+
+def test_a_line_of_one_point_is_not_drawn(store: Store) -> None:
+    began(store)
+    fill(store, replace(WORLD, masked=0.0), 400, seed=1)
+    found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing)
+    known = [stretch for stretch in found.stretches if stretch.lead is not None]
+    pages = [write_page(replace(found, stretches=tuple(known[-n:])), "armwise report") for n in (1, 2)]
+    assert ["Picture of the lead" in page for page in pages] == [False, True]
 
 
 def test_what_another_system_decided_before_is_compared_where_this_one_decided_nothing(store: Store) -> None:
@@ -333,12 +365,7 @@ def test_what_changed_and_what_was_held_in_the_period_stands_in_order(store: Sto
     """Changes of before and after are left out; texts of operators are escaped, in both forms."""
     began(store)
     fill(store, WORLD, 100, seed=1)
-    with store.writing() as connection:
-        connection.exec_driver_sql("INSERT INTO epochs (epoch, holder, taken_at) VALUES (900, 'x', 0.0)")
-        connection.exec_driver_sql(
-            'INSERT INTO versions (version, recipe, "join", policy, examples_seq, applied_seq, digest, '
-            "epoch, created_at) VALUES (7, 'r', 'j', '{}', 0, 0, 'd', 900, 0.0)"
-        )
+    publish(store, {7: "r"})
     for at, reason in ((BEGIN + 10.0, "before"), (BEGIN + 30.0, HARM), (BEGIN + 49.0, "after")):
         one = promotions.Promotion(0, 7, promotions.Action.PROMOTE, reason, at)
         promotions.record(store, "recipe", one)
