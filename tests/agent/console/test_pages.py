@@ -259,6 +259,7 @@ async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(
     answered.clear()
     await seen(service, "/system")
     answered.set()
+    await service.app.state.deployed[1]
     service.replica.service.deployments = lambda: {"Ingress": (True, "3 running")}
     now[0] += 61.0
     assert "Ingress well 3 running" in plain(await seen(service, "/system")), "that answer was too old"
