@@ -104,7 +104,7 @@ docs: $(DOCS)/ready  ## build the documentation into site/; a broken link, a bro
 		grep -q "\"$$page\"" zensical.toml || { echo "docs/$$page is not in the navigation of zensical.toml"; exit 1; }; done
 	$(DOCS)/bin/zensical build --clean --strict
 
-pictures: $(VENV)/ready-dev browser  ## take the pictures of the console in docs/img, of a service that has learned for a day; two minutes
+pictures: $(VENV)/ready-dev browser  ## take the pictures of the console in docs/img, of a service that has learned for a day; four minutes
 	$(BIN)/python -m benchmarks.console_pictures
 
 demo-picture: demo browser $(VENV)/ready-dev  ## run the demo, and take the picture of its page in docs/img; seven minutes

@@ -47,7 +47,7 @@ console = Console(width=100)
 
 DAY_S = 86_400.0
 
-EVENLY, LEARNING, TOGETHER = 900, 900, 300
+EVENLY, LEARNING, TOGETHER = 900, 3600, 500
 """Questions with even draws, with the promoted policy alone, and beside a canary."""
 
 LEARNED_EVERY = 60
@@ -199,6 +199,7 @@ def configuration() -> dict[str, Any]:
             "fused": {"kind": "rrf", "params": {"arms": ["bm25", "dense"]}},
         },
         "policy": {"kind": "uniform"},
+        "exploration": 0.1,
         "warm_start": {
             "policy": {"kind": "adaptive"},
             "sources": {"people": {"kind": "feedback", "measure": "reward"}},

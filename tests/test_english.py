@@ -43,14 +43,18 @@ PAGES = [
 
 
 def words_in(text: str) -> list[str]:
-    """Return the words of the list that a text contains, in identifiers too; `.tell()` of a file is not one.
+    """Return the words of the list that a text contains, in identifiers too.
+
+    `.tell()` of a file is not one, nor is what cannot be told apart.
 
     >>> words_in("def told(): return file.tell()")
     ['told']
+    >>> words_in("two arms cannot be told apart")
+    []
     >>> words_in("retell, the_told_words, storyteller")
     ['told']
     """
-    plain = text.replace(".tell()", "").replace("_", " ").lower()
+    plain = text.replace(".tell()", "").replace("_", " ").lower().replace("told apart", "")
     return [word for word in WORDS if re.search(rf"\b{word}\b", plain)]
 
 

@@ -16,7 +16,8 @@ from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, DecisionQuery, FeedbackItem, PageBefore
 from armwise.agent.console import explanation
-from armwise.agent.console.page import ACTION, colours, page, pages, read_form, valid
+from armwise.agent.console.page import ACTION, name_model, page, pages, read_form, valid
+from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.evaluation import Moment
 from armwise.agent.serving import DecisionPoint
 from armwise.arms.base import ArmError
@@ -83,7 +84,17 @@ async def found(
     return page(
         request,
         "decisions.html",
-        rows=[(api.show_row(row, point, caller), row.raw_cost, row.reward) for row in listed.decisions],
+        rows=[
+            {
+                "shown": api.show_row(row, point, caller),
+                "cost": row.raw_cost,
+                "reward": row.reward,
+                "models": [name_model(point.config, name) for name in row.models],
+                # where groups restrict passages, an answer may quote what a key must not see
+                "answer": "" if point.turns.restricted else row.answer,
+            }
+            for row in listed.decisions
+        ],
         fields=fields,
         following=listed.following and {**fields, "before": listed.following},
         looked_through=listed.looked_through,
@@ -91,7 +102,7 @@ async def found(
         ranks=point.ranks,
         metrics=list(rule.metrics),
         versions=await asyncio.to_thread(_versions, point, criteria.version),
-        colours=await asyncio.to_thread(colours, point),
+        colours=await asyncio.to_thread(number_colours, point.store),
     )
 
 
@@ -133,7 +144,8 @@ def _decision(request: Request, point: DecisionPoint, answer: StdlibJson[api.Dec
         recipe=None if version is None else version.recipe,
         quality=rule.quality(record.metrics) if record.metrics else None,
         rule=rule,
-        colours=colours(point),
+        colours=number_colours(point.store),
+        asked=", ".join(name_model(point.config, name) for name in record.tokens_by_model or ()),
     )
 
 
@@ -175,7 +187,7 @@ async def why(
     if point.ranks:
         names = dict(zip(record.decision.arms, ranking.by_ids(record.decision).arms, strict=True))
         explained = replace(explained, arm=names[explained.arm], runner_up=names[explained.runner_up])
-    arms = await asyncio.to_thread(colours, point)
+    arms = await asyncio.to_thread(number_colours, point.store)
     return page(request, "why.html", why=explained, colours=arms)
 
 

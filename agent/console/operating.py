@@ -10,8 +10,8 @@ from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.operations import arms, evaluations
 from armwise.agent.api.schemas import ArmSwitch, PageBefore, PathNumber
 from armwise.agent.console import overview, worth
-from armwise.agent.console.page import ACTION, colours, page, pages, read_form, seen, valid
-from armwise.agent.console.served_comparison import least_floor
+from armwise.agent.console.page import ACTION, page, pages, read_form, seen, valid
+from armwise.agent.console.served_comparison import least_floor, number_colours
 from armwise.agent.evaluation import EvaluationRequest
 from armwise.agent.lab import routes as warm_starts
 from armwise.agent.serving import DecisionPoint
@@ -79,7 +79,8 @@ async def live(
 def _last_day(point: DecisionPoint) -> tuple[dict[str, Any], dict[str, int]]:
     window = overview.choose_window("24h", point.service.clock(), None)
     rows = rollups.read(point.store, window.since, window.until, window.step)
-    return overview.by_arm(rows, point.config.reward, least_floor(point.store, point.config)), colours(point)
+    figures = overview.by_arm(rows, point.config.reward, least_floor(point.store, point.config))
+    return figures, number_colours(point.store)
 
 
 @router.post("/arms/{name}", dependencies=[OPERATE, ACTION])

@@ -18,8 +18,8 @@ from armwise.agent.api.operations.policies import Agreement
 from armwise.agent.console import learning
 from armwise.agent.console.charts import band, draw_chart
 from armwise.agent.console.learning import DAY
-from armwise.agent.console.page import COLOURS, HEADERS, colours, page, pages
-from armwise.agent.console.served_comparison import least_floor, weighted
+from armwise.agent.console.page import HEADERS, page, pages
+from armwise.agent.console.served_comparison import COLOURS, least_floor, number_colours, weighted
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.ope import intervals
 from armwise.feedback.reward import RewardRule
@@ -120,7 +120,7 @@ def _read(point: DecisionPoint, name: str) -> dict[str, Any]:
     floor = least_floor(point.store, point.config)
     window = choose_window(name, now, rollups.first_start(store))
     rows = rollups.read(store, window.since, window.until, window.step)
-    arms = colours(point)
+    arms = number_colours(point.store)
     return {
         "read": rollups.progress(store, rule),
         "since": window.since,
@@ -239,11 +239,11 @@ def charts(
         for arm, count in counts.items()
     ]
     stretches = rows.slot // COARSER
-    earned, random = {}, {}
-    for stretch in np.unique(stretches).tolist():
-        some = rows.where(stretches == stretch)
-        if mean := figures(some, 0, rule, floor)["reward_mean"]:
-            earned[stretch], random[stretch] = mean, at_random(some, rule, floor)
+    earned = {
+        stretch: mean
+        for stretch in np.unique(stretches).tolist()
+        if (mean := figures(rows.where(stretches == stretch), 0, rule, floor)["reward_mean"])
+    }
     middle = window.since + window.step * COARSER / 2
     whole = [window.since, window.until]
     return {
@@ -268,10 +268,7 @@ def charts(
         ),
         "rewards": draw_chart(
             [middle + window.step * COARSER * slot for slot in earned],
-            [
-                band("what was served", "--ink", earned.values()),
-                band("drawn at random", "--grey", random.values()),
-            ],
+            [band("what was served", "--ink", earned.values())],
             unit="reward",
             range=whole,
         ),

@@ -19,10 +19,10 @@ from typing_extensions import override
 from armwise.agent.api import errors
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import NOBODY, ApiDialect, RequestPoint
-from armwise.agent.config import DEFAULT_POINT
+from armwise.agent.config import DEFAULT_POINT, AppConfig
 from armwise.agent.reporting import filled
 from armwise.agent.serving import DecisionPoint
-from armwise.feedback.registry import arm_sets
+from armwise.arms.llm.catalog import EmbeddedSpec, OpenAISpec, ScriptedSpec, VllmSpec
 
 logger = logging.getLogger(__name__)
 
@@ -59,9 +59,6 @@ HEADERS = {
     "referrer-policy": "same-origin",
     "cache-control": "no-store",
 }
-
-COLOURS = 12
-"""Number of colours of arms; further arms repeat them."""
 
 PAGES = (
     ("", "Overview"),
@@ -108,6 +105,7 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
         below=_below(request),
         section=_section(request),
         here=f"{here}?{query}" if query else here,
+        models=name_models(request.state.decision_point) if hasattr(request.state, "decision_point") else {},
         link=None if request.method == "GET" else address(request, _section(request)),
         pages=PAGES,
         may=caller.scopes,
@@ -219,7 +217,7 @@ ACTION = Depends(same_origin)
 
 
 async def _know_point(request: Request, point: RequestPoint) -> None:
-    request.state.point = point.name
+    request.state.point, request.state.decision_point = point.name, point
 
 
 def pages() -> APIRouter:
@@ -259,6 +257,26 @@ def valid(model: Any, values: object) -> Any:
         raise errors.translate(RequestValidationError(error.errors())) from None
 
 
-def colours(point: DecisionPoint) -> dict[str, int]:
-    """Read the arms from the log, and return the number of each arm's colour, which all pages share."""
-    return {name: number % COLOURS for number, name in enumerate(arm_sets.defined(point.store))}
+def name_models(point: DecisionPoint) -> dict[str, str]:
+    """Return the language model that writes the answers of each live arm, its own or the default one."""
+    if point.ranks:
+        return {}
+    return {arm: name_model(point.config, info.answering.llm) for arm, info in point.turns.arms.items()}
+
+
+def name_model(config: AppConfig, name: str) -> str:
+    """Return what a language model is called: its file or what its endpoint calls it; its name if it is gone.
+
+    Args:
+        config: The configuration.
+        name: Name in the configuration.
+    """
+    match config.models.get(name):
+        case ScriptedSpec(engine=engine):
+            return engine
+        case OpenAISpec(model=model):
+            return model
+        case EmbeddedSpec(model=model) | VllmSpec(model=model):  # a path
+            return model.rpartition("/")[2].removesuffix(".gguf")
+        case _:
+            return name

@@ -1,9 +1,11 @@
 """The report of a period: decisions, rewards, savings, and changes; from a log or a file.
 
 Rewards are compared as on the overview of the console: with a uniform choice, and with each single arm on the
-decisions for which it was eligible. Dollars and seconds are compared in the same way with always using the
-most expensive arm. That arm is selected from the data, so its intervals have the joint level of all arms. The
-range of costs is their observed maximum.
+decisions for which it was eligible. Dollars, or seconds where none were charged, are compared in the same
+way. The range of costs is their observed maximum.
+
+What was served before is compared by its means: the decisions before the active recipe began to decide, or
+before the period. Other questions may have been asked then, which no interval knows.
 
 A policy without features can reach every point between two arms, by drawing one of them with a fixed
 probability. So the arms and the lines between them are possible without learning, and the mix with the same
@@ -18,7 +20,7 @@ promotions, alarms or verdicts. Its least propensity replaces the exploration fl
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, permutations
 from math import ceil, inf
 from pathlib import Path
@@ -28,6 +30,7 @@ from typing_extensions import override
 
 from armwise.agent.config import AppConfig
 from armwise.agent.console.served_comparison import (
+    COLOURS,
     ERROR,
     MOST_MORE,
     Alternative,
@@ -38,6 +41,7 @@ from armwise.agent.console.served_comparison import (
     alternative,
     least_floor,
     list_changes,
+    number_colours,
     rows_by_kind,
     shares_by_kind,
 )
@@ -51,7 +55,8 @@ from armwise.feedback.events import FOREIGN, LABELS, UNRECOVERED
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, listing
 from armwise.feedback.ope import Draws, Interval, Weighted, confidence_sequences, intervals
-from armwise.feedback.registry import arm_sets, evaluations, promotions, runs
+from armwise.feedback.registry import arm_sets, evaluations, promotions, runs, versions
+from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, any_elsewhere, read_decisions
 from armwise.feedback.training_log import rollups
 
@@ -76,28 +81,6 @@ FLOOR = 0.05
 
 class NothingServedError(ValueError):
     """No decision was made in the period; the message has the times of decisions in the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Saving:
-    """Savings compared with always using an arm.
-
-    Attributes:
-        n: Answers of the comparison: those for which the arm was eligible.
-        each: Savings per answer, negative if more was spent.
-        low: Lower end of the interval of `each`.
-        high: Upper end of the interval of `each`.
-    """
-
-    n: int
-    each: float
-    low: float
-    high: float
-
-    @property
-    def total(self) -> tuple[float, float, float]:
-        """Total savings, with the ends of the interval."""
-        return self.n * self.each, self.n * self.low, self.n * self.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +181,7 @@ class AtEqualQuality:
     """The served policy, compared with an alternative by cost and reward.
 
     Attributes:
-        shares: Arms of the alternative, each with its probability.
+        name: The alternative, in words.
         n: Rewarded decisions of the comparison.
         lead: Reward per decision of the served policy, minus that of the alternative.
         low: Lower end of the lead.
@@ -209,9 +192,10 @@ class AtEqualQuality:
         margin: Loss up to which two rewards count as equal.
         more: Least number of further decisions to decide whether the cheaper one is as good; None: it is
             decided, or takes more than can be forecast.
+        shares: Arms of the alternative, each with its probability; empty: it is no fixed mix of arms.
     """
 
-    shares: tuple[tuple[str, float], ...]
+    name: str
     n: int
     lead: float
     low: float
@@ -221,6 +205,7 @@ class AtEqualQuality:
     saved_high: float
     margin: float
     more: int | None
+    shares: tuple[tuple[str, float], ...] = ()
 
     @property
     def served_saves(self) -> bool:
@@ -231,13 +216,6 @@ class AtEqualQuality:
     def alternative_saves(self) -> bool:
         """Whether the alternative is shown to be cheaper and as good."""
         return self.saved_high < 0.0 and self.high <= self.margin
-
-    @property
-    def name(self) -> str:
-        """The alternative, in words."""
-        if len(self.shares) == 1:
-            return f"always {self.shares[0][0]}"
-        return " and ".join(f"{arm} for {share:.0%}" for arm, share in self.shares) + ", at random"
 
     @property
     def verdict(self) -> str:
@@ -265,11 +243,7 @@ class Period:
         arms: Figures of each arm, the most drawn first.
         feature: The feature whose values are the kinds; empty if there is none.
         kinds: Shares of the arms by kind of question.
-        gains: Comparison with the best single arm by kind of question, the largest lead first.
         stretches: The learning curve of the period.
-        dearest: The arm with the largest estimated cost, if costs can be compared.
-        usd: Dollars saved compared with that arm, if dollars were charged.
-        seconds: Seconds saved compared with that arm, if seconds were measured.
         spent_usd: Dollars charged.
         changes: Changes, each with its time, in order.
         held: Candidates that the gate held, each with its time and reasons, in order.
@@ -280,6 +254,9 @@ class Period:
         source: The file that was read; empty: the log of a service.
         notes: Remarks on the log; a sentence each.
         doubt: Why the recorded propensities cannot be trusted; empty: they pass the audit.
+        gains: Comparison with the best single arm by kind of question, the largest lead first.
+        before: Comparison with what was served before, if anything was; without costs, nothing is saved.
+        colours: Number of each arm's colour.
     """
 
     since: float
@@ -289,9 +266,6 @@ class Period:
     feature: str
     kinds: tuple[KindShares, ...]
     stretches: tuple[CurveStretch, ...]
-    dearest: str | None
-    usd: Saving | None
-    seconds: Saving | None
     spent_usd: float
     changes: tuple[tuple[float, str], ...]
     held: tuple[tuple[float, str], ...]
@@ -303,6 +277,17 @@ class Period:
     notes: tuple[str, ...] = ()
     doubt: str = ""
     gains: tuple[KindGain, ...] = ()
+    before: AtEqualQuality | None = None
+    colours: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def beside_best(self) -> AtEqualQuality | None:
+        """The comparison with the best single arm, if there are costs; its reward is that of `whole`."""
+        best = self.whole.best
+        if best is None:
+            return None
+        found = next((one for one in self.equal if one.shares == ((best.name, 1.0),)), None)
+        return found and replace(found, lead=best.lead, low=best.low, high=best.high)
 
     @property
     def rewarded(self) -> int:
@@ -333,12 +318,10 @@ def read_period(
         NothingServedError: No decision was made in the period.
         LogUnavailableError: Try again later.
     """
-    elsewhere = rollups.NOT_SERVED
-    parts = read_decisions(store, config.reward, since, until, without=elsewhere, on_progress=on_progress)
-    decisions = [part for part in parts if len(part)]
-    if not decisions:
+    decisions = _read_decisions(store, config, since, until, on_progress)
+    if decisions is None:
         raise NothingServedError(_nothing(store, since, until))
-    turns = Turns(concatenate(decisions))
+    turns = Turns(decisions)
     live = [arms for arms in arm_sets.history(store) if arms.at < until] or arm_sets.history(store)[:1]
     names = tuple(turns.names) if not live else tuple(sorted(live[-1].arms & set(turns.names)))
     if ranks:
@@ -358,9 +341,59 @@ def read_period(
         config.reward.reward_range,
         (since, until),
         Kinds.of(draws),
+        number_colours(store),
         changes=tuple(change for change in changes if since <= change[0] < until),
         held=tuple(sorted(_held(store, since, until))),
+        before=_read_before(store, config, since, until, decisions),
     )
+
+
+def _read_decisions(
+    store: Store,
+    config: AppConfig,
+    since: float,
+    until: float,
+    on_progress: Progress | None = None,
+    *,
+    elsewhere: bool = False,
+) -> Decisions | None:
+    """Return the decisions of a time, those of other systems if asked for; None: there are none."""
+    without = (LABELS,) if elsewhere else rollups.NOT_SERVED
+    parts = read_decisions(store, config.reward, since, until, without=without, on_progress=on_progress)
+    decisions = [part for part in parts if len(part)]
+    return concatenate(decisions) if decisions else None
+
+
+def _read_before(
+    store: Store, config: AppConfig, since: float, until: float, decisions: Decisions
+) -> AtEqualQuality | None:
+    """Compare what the last recipe of a period served with what was served as long before; None: nothing was.
+
+    If nothing was served before it began to decide, the period is compared with what came before the period.
+    Where this service decided nothing at all then, it is what other systems decided.
+    """
+    began = find_recipe_begin(store, until)
+    for elsewhere in (False, True):
+        for end in dict.fromkeys((since if began is None else began, since)):
+            window = max(0.0, end - (until - since)), end
+            before = _read_decisions(store, config, *window, elsewhere=elsewhere)
+            if before is not None:
+                now = Turns(decisions.where(decisions.at >= end))
+                return compare_before(now, Turns(before), end, config.reward.reward_range)
+    return None
+
+
+def find_recipe_begin(store: Store, until: float) -> float | None:
+    """Return when the recipe that is active at a time was promoted or rolled back to; None: it never was."""
+    acts = [
+        act
+        for act in promotions.newest(store, NEWEST)
+        if act.at < until and act.action is not promotions.Action.CANARY
+    ]
+    found = {version: versions.find(store, version) for version in {act.version for act in acts}}
+    recipes = [version and version.recipe for version in (found[act.version] for act in acts)]
+    changed = zip(acts, recipes, [*recipes, None][1:], strict=True)
+    return next((act.at for act, recipe, earlier in changed if recipe != earlier), None)
 
 
 def build_period(
@@ -370,11 +403,13 @@ def build_period(
     rewards: Interval,
     window: tuple[float, float],
     kinds: Kinds,
+    colours: Mapping[str, int],
     *,
     changes: tuple[tuple[float, str], ...] = (),
     held: tuple[tuple[float, str], ...] = (),
     source: str = "",
     notes: tuple[str, ...] = (),
+    before: AtEqualQuality | None = None,
 ) -> Period:
     """Return the report of some turns.
 
@@ -385,13 +420,14 @@ def build_period(
         rewards: Smallest and largest possible reward.
         window: Begin and end.
         kinds: Kinds of questions.
+        colours: Number of each arm's colour.
         changes: Changes, with their times.
         held: Candidates that the gate held, with times and reasons.
         source: The file that was read; empty: the log of a service.
         notes: Remarks on the log.
+        before: Comparison with what was served before, if anything was.
     """
     whole = turns.comparison(names, floor, rewards)
-    dearest, usd, seconds = turns.savings(names, floor)
     best = None if whole.best is None else whole.best.name
     curve = trace_curve(turns, names, floor, rewards)
     return Period(
@@ -400,10 +436,7 @@ def build_period(
         turns.figures(),
         kinds.feature,
         kinds.shares,
-        turns.stretches(best, len(names), floor, rewards),
-        dearest,
-        usd,
-        seconds,
+        turns.stretches(whole, len(names), floor, rewards),
         float(np.nansum(turns.usd)),
         changes,
         held,
@@ -415,6 +448,8 @@ def build_period(
         notes,
         propensity_doubt(turns.draws()) or "",
         () if best is None else turns.gains(kinds.positions, best, floor, rewards),
+        before,
+        colours,
     )
 
 
@@ -487,14 +522,9 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
         NothingServedError: No decision was made in the period.
     """
     rule = next(iter(read_headers(path))).reward
-    examples = (
-        example
-        for example in read_export(path)
-        if example.decision.policy != LABELS and since <= example.decision.decided_at < until
-    )
     parts = list[Decisions]()
     draws: deque[rollups.NewestDraw] = deque(maxlen=KINDS_OF)
-    for part in tabulate(examples, rule, settled=ExportSource(path).settled.before):
+    for part in _read_rows(path, rule, since, until):
         for row in np.flatnonzero(part.explored).tolist():
             drawn = part.draw.values[part.draw.codes[row]].drawn
             draws.append(rollups.NewestDraw(int(part.seq[row]), drawn, part.context[row].features))
@@ -517,6 +547,12 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
             "feedback."
         )
     names = tuple(turns.names) if turns.n > turns.without else ()
+    earlier = [
+        replace(part, context=()) for part in _read_rows(path, rule, max(0.0, 2 * since - until), since)
+    ]
+    before = None
+    if earlier:
+        before = compare_before(turns, Turns(concatenate(earlier)), since, rule.reward_range)
     return build_period(
         turns,
         names,
@@ -524,9 +560,21 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
         rule.reward_range,
         (since, until),
         Kinds.of(draws),
+        {name: number % COLOURS for number, name in enumerate(turns.names)},
         source=str(path),
         notes=tuple(notes),
+        before=before,
     )
+
+
+def _read_rows(path: Path, rule: RewardRule, since: float, until: float) -> Iterator[Decisions]:
+    """Yield the decisions of a time from a file, labels left out."""
+    examples = (
+        example
+        for example in read_export(path)
+        if example.decision.policy != LABELS and since <= example.decision.decided_at < until
+    )
+    return tabulate(examples, rule, settled=ExportSource(path).settled.before)
 
 
 def least_propensity(decisions: Decisions) -> float:
@@ -548,6 +596,7 @@ class Turns(Served):
         usd: Dollars of each answer, NaN for turns without an answer, shape (n,).
         seconds: Seconds of each answer, NaN for turns without an answer, shape (n,).
         reward: Reward of each explored and settled turn, NaN if it has none, shape (n,).
+        policies: Kinds of the policies that decided, in order.
     """
 
     def __init__(self, decisions: Decisions) -> None:
@@ -563,6 +612,7 @@ class Turns(Served):
             decisions.n_possible,
             decisions.explored.astype(np.int64),
         )
+        self.policies = sorted({key.policy for key in keys})
         self._could, self._seq, self._at = could, decisions.seq, decisions.at
         self._weight = 1.0 / decisions.propensity
         self._failed = decisions.draw.each(lambda key: key.status in UNRECOVERED)
@@ -616,32 +666,20 @@ class Turns(Served):
                 gains.append(KindGain(name, beside))
         return tuple(sorted(gains, key=lambda gain: (-gain.beside.lead, gain.name)))
 
-    def savings(self, names: Sequence[str], floor: float) -> tuple[str | None, Saving | None, Saving | None]:
-        """Return the most expensive arm, and the dollars and seconds saved compared with always using it.
+    def mean(self, values: Floats, possible: Interval) -> tuple[float, Interval] | None:
+        """Return the mean of values over the explored turns, if any has one, with an interval.
 
-        That arm has the largest estimate of dollars per answer, or of seconds if no dollars were charged.
+        Args:
+            values: A value of each turn, NaN where it has none, shape (n,).
+            possible: Smallest and largest possible value.
         """
-        if (values := self.costs) is None:
-            return None, None, None
-        sums = {arm: self.sums(self.having(arm), self.always(arm), values) for arm in names}
-        means = {arm: arm_sums.wr / arm_sums.w for arm, arm_sums in sums.items() if arm_sums.w > 0.0}
-        if len(means) < 2:
-            return None, None, None
-        dearest = max(means, key=lambda arm: (means[arm], arm))
-        usd, seconds = (
-            self._saving(dearest, paid, len(names), floor) if np.nansum(paid) > 0.0 else None
-            for paid in (self.usd, self.seconds)
-        )
-        return dearest, usd, seconds
-
-    def _saving(self, arm: str, values: Floats, arms: int, floor: float) -> Saving | None:
-        sums, top = self.sums(self.having(arm), self.always(arm), values), float(np.nanmax(values))
-        errors = confidence_sequences.asymptotic_errors(max(1, sums.n), 1.0 - ERROR / arms)
-        estimate = intervals.lead_from_sums(sums, reach=1.0 / floor, rewards=(0.0, top), errors=errors)
-        if estimate is None:
+        r = values[(self.explored > 0) & ~np.isnan(values)]
+        if not len(r):
             return None
-        lead, (low, high) = estimate
-        return Saving(sums.n, -lead, max(-top, -high), min(top, -low))
+        n, total, squares = len(r), float(r.sum()), float(r @ r)
+        sums = Weighted(n, total, squares, n, total, n, total, squares, squares)
+        errors = confidence_sequences.asymptotic_errors(n, 1.0 - ERROR / FIGURES)
+        return sums.estimate(reach=1.0, rewards=possible, errors=errors)
 
     def figures(self) -> tuple[ArmFigures, ...]:
         """Return the figures of each arm that was drawn, the most drawn first."""
@@ -811,11 +849,62 @@ def _beside(
     span = rewards[1] - rewards[0]
     low, high = max(-span, low), min(span, high)
     margin = EQUAL * span
-    comparison = AtEqualQuality(shares, n, lead, low, high, saved, saved_low, saved_high, margin, None)
-    if comparison.verdict != "not known":
-        return comparison
-    more = _more(lead if saved > 0.0 else -lead, (high - low) / 2.0, margin, n)
-    return AtEqualQuality(shares, n, lead, low, high, saved, saved_low, saved_high, margin, more)
+    found = AtEqualQuality(
+        name_shares(shares), n, lead, low, high, saved, saved_low, saved_high, margin, None, shares
+    )
+    if found.verdict != "not known":
+        return found
+    return replace(found, more=_more(lead if saved > 0.0 else -lead, (high - low) / 2.0, margin, n))
+
+
+def name_shares(shares: Sequence[tuple[str, float]]) -> str:
+    """Return arms that are drawn at random with fixed probabilities, in words.
+
+    >>> name_shares([("a", 1.0)]), name_shares([("a", 0.25), ("b", 0.75)])
+    ('always a', 'a for 25% and b for 75%, at random')
+    """
+    if len(shares) == 1:
+        return f"always {shares[0][0]}"
+    return " and ".join(f"{arm} for {share:.0%}" for arm, share in shares) + ", at random"
+
+
+def compare_before(now: Turns, before: Turns, end: float, rewards: Interval) -> AtEqualQuality | None:
+    """Compare the means of what is served with those of what was served before; None: one has no reward.
+
+    Args:
+        now: The turns since `end`.
+        before: The turns before it.
+        end: When the earlier ones ended, seconds since the epoch.
+        rewards: Smallest and largest possible reward.
+    """
+    priced_by_usd = max(float(np.nansum(turns.usd)) for turns in (now, before)) > 0.0
+    costs = [turns.usd if priced_by_usd else turns.seconds for turns in (now, before)]
+    top = max(float(np.nanmax(each, initial=0.0)) for each in costs)
+    ours, theirs = (turns.mean(turns.reward, rewards) for turns in (now, before))
+    if ours is None or theirs is None:
+        return None
+    lead, low, high = _subtract(ours, theirs)
+    paid = [
+        turns.mean(values, (0.0, top)) if top else None
+        for turns, values in zip((now, before), costs, strict=True)
+    ]
+    spent_now, spent_before = paid
+    saved = (0.0, 0.0, 0.0)
+    if spent_now is not None and spent_before is not None:
+        saved = _subtract(spent_before, spent_now)
+    name = f"what decided before {utc(end)} ({', '.join(before.policies)})"
+    n = int((~np.isnan(now.reward)).sum())
+    return AtEqualQuality(name, n, lead, low, high, *saved, EQUAL * (rewards[1] - rewards[0]), None)
+
+
+def _subtract(one: tuple[float, Interval], other: tuple[float, Interval]) -> tuple[float, float, float]:
+    """Return a difference with its ends, which hold where both intervals do.
+
+    >>> _subtract((3.0, (2.0, 5.0)), (1.0, (0.5, 1.5)))
+    (2.0, 0.5, 4.5)
+    """
+    (a, (a_low, a_high)), (b, (b_low, b_high)) = one, other
+    return a - b, a_low - b_high, a_high - b_low
 
 
 def _more(lead: float, half: float, margin: float, n: int) -> int | None:

@@ -4,14 +4,33 @@ Both are for people who do not know the product: the page explains its terms, an
 its interval.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from html import escape
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from armwise.agent.console.period import AtEqualQuality, KindGain, Period, Saving
-from armwise.agent.console.served_comparison import Alternative, rounded, summarise_served
-from armwise.agent.reporting import GREY, GRID, INK, LEGEND, PALETTE, draw_svg, filled, moment, visible
+from armwise.agent.console.period import AtEqualQuality, KindGain, Period
+from armwise.agent.console.served_comparison import (
+    Alternative,
+    lead_in_words,
+    name_alternative,
+    rounded,
+    say_when,
+    summarise_served,
+)
+from armwise.agent.reporting import (
+    GREY,
+    GRID,
+    INK,
+    LEGEND,
+    PALETTE,
+    draw_svg,
+    filled,
+    moment,
+    visible,
+    write_dollars,
+    write_number,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +49,9 @@ MOST_UNKNOWN = 5
 
 HOUR, MINUTE = 3600.0, 60.0
 
+MARGIN = 0.02
+"""Reward above and below a band."""
+
 SUBJECT = "What was served"
 
 DOUBTFUL = "The propensities on record fail the audit, so the estimates below are wrong."
@@ -47,8 +69,8 @@ def write_text(period: Period) -> str:
     others = f" and {len(period.arms) - SHOWN} more" if len(period.arms) > SHOWN else ""
     lines.append(f"{_counted(whole.decisions)}, {period.rewarded:,} with feedback. Drawn: {shares}{others}.")
     lines.append(_cut(summary_in_words(period), 330))
-    if saved := savings_in_words(period):
-        lines.append(_cut(saved, 230))
+    if money := money_in_words(period):
+        lines.append(_cut(money, 400))
     if equal := equal_in_words(period):
         lines.append(_cut(equal, 230))
     if period.changes or period.held:
@@ -71,8 +93,10 @@ def write_page(period: Period, command: str) -> str:
         command: The command that reproduces the page.
     """
     pictures = {}
-    if any(stretch.served for stretch in period.stretches):
-        pictures["rewards"] = draw_svg(period, _draw_rewards, "Reward a decision over the period")
+    if sum(stretch.lead is not None for stretch in period.stretches) > 1:
+        pictures["lead"] = draw_svg(
+            period, _draw_lead, "Reward a decision beyond the best single arm, so far"
+        )
     if len(period.curve) > 1:
         pictures["curve"] = draw_svg(
             period, _draw_curve, "Reward and cost of what was served and of each arm"
@@ -87,8 +111,9 @@ def write_page(period: Period, command: str) -> str:
         title=f"What was served and saved, {_from_to(period)}",
         summary=summary_in_words(period),
         equal_summary=equal_in_words(period),
-        costs=dollars if period.usd is not None or period.spent_usd > 0.0 else duration,
-        saved=savings_in_words(period),
+        costs=_writer(period)[0],
+        cost_unit=_writer(period)[1],
+        money=money_in_words(period),
         unknown=unknowns(period),
         gain=gain_in_words,
         kind_arms=sorted({arm for kind in period.kinds for arm in kind.shares}),
@@ -97,9 +122,6 @@ def write_page(period: Period, command: str) -> str:
             for alternative in (period.whole.uniform, *period.whole.arms)
             if alternative is not None
         ],
-        role=lambda alternative: _role(period, alternative),
-        dollars=dollars,
-        duration=duration,
         changes=sorted((*period.changes, *period.held)),
         command=command,
         armwise=metadata.version("armwise"),
@@ -127,25 +149,60 @@ def summary_in_words(period: Period) -> str:
 
 
 def equal_in_words(period: Period) -> str:
-    """Return the savings at equal quality as a sentence; empty: none are significant."""
-    written = dollars if period.spent_usd > 0.0 else duration
+    """Return what an alternative would save at equal quality as a sentence; empty: none is shown to."""
     better = [comparison for comparison in period.equal if comparison.alternative_saves]
-    if better:
-        most = min(better, key=lambda comparison: comparison.saved)
-        each = written(-most.saved, max(abs(most.saved_low), abs(most.saved_high)))
-        return (
-            f"At equal quality, {most.name} would save {each} an answer: it earns at most "
-            f"{max(0.0, most.high):.3f} less."
-        )
-    saved = [comparison for comparison in period.equal if comparison.served_saves]
-    if not saved:
+    if not better:
         return ""
-    most = max(saved, key=lambda comparison: comparison.saved)
-    each = written(most.saved, max(abs(most.saved_low), abs(most.saved_high)))
+    most = min(better, key=lambda comparison: comparison.saved)
+    write, unit = _writer(period)
+    each = write(-most.saved, max(abs(most.saved_low), abs(most.saved_high)))
+    earns = lead_in_words(-most.lead, -most.high, -most.low)
+    return f"At equal quality, {most.name} would save {each} {unit}: it would earn {earns} a decision."
+
+
+def money_in_words(period: Period) -> str:
+    """Return what was saved and earned beside the best single arm, and beside what was served before.
+
+    Returns:
+        A sentence; empty: there are neither costs nor anything that was served before.
+    """
+    parts = []
+    if (best := period.beside_best) is not None:
+        parts.append(f"beside {best.name}, the best single arm by its estimate, it {_compared(period, best)}")
+    if (before := period.before) is not None:
+        parts.append(f"beside {before.name}, it {_compared(period, before)}")
+    elif parts:
+        parts.append("there is nothing with feedback from before to compare with")
     return (
-        f"At equal quality, it saves {each} an answer beside {most.name}: it earns at most "
-        f"{max(0.0, -most.low):.3f} less."
+        f"{parts[0][0].upper()}{parts[0][1:]}{'; ' if parts[1:] else ''}{'; '.join(parts[1:])}."
+        if parts
+        else ""
     )
+
+
+def _compared(period: Period, one: AtEqualQuality) -> str:
+    """Return what was saved and earned beside an alternative, each with its interval."""
+    earned = f"earned {lead_in_words(one.lead, one.low, one.high)} a decision"
+    write, unit = _writer(period)
+    most = max(abs(one.saved_low), abs(one.saved_high))
+    if most == 0.0:
+        return earned
+    if one.saved_low <= 0.0 <= one.saved_high:
+        cost = (
+            f"cost between {write(-one.saved_low, most)} more and {write(one.saved_high, most)} less {unit}"
+        )
+    else:
+        ends = sorted((abs(one.saved_low), abs(one.saved_high)))
+        size = f"{write(abs(one.saved), most)} ({write(ends[0], most)} to {write(ends[1], most)})"
+        cost = f"cost {size} {'less' if one.saved > 0.0 else 'more'} {unit}"
+    return f"{cost} and {earned}"
+
+
+def _writer(period: Period) -> tuple[Callable[..., str], str]:
+    """Return how a cost of an answer is written, and the unit that follows it."""
+    if period.spent_usd > 0.0:
+        return lambda usd, beside=0.0: write_dollars(1000.0 * usd, 1000.0 * beside), "per 1,000 answers"
+    return duration, "an answer"
 
 
 def gain_in_words(one: KindGain) -> str:
@@ -164,30 +221,6 @@ def gain_in_words(one: KindGain) -> str:
     return f"not known yet: about {rounded(one.beside.more):,} more of the kind at least"
 
 
-def savings_in_words(period: Period) -> str:
-    """Return the savings compared with the most expensive arm as a sentence; empty: they are unknown."""
-    parts = []
-    for saving, written in ((period.usd, dollars), (period.seconds, duration)):
-        if saving is not None:
-            parts.append(_saved(saving, written))
-    if not parts or period.dearest is None:
-        return ""
-    n = max(saving.n for saving in (period.usd, period.seconds) if saving is not None)
-    return (
-        f"Beside always using {period.dearest}, {_rank(period)}, it {' and '.join(parts)}, on {n:,} answers."
-    )
-
-
-def _saved(saving: Saving, written: Any) -> str:
-    total, low, high = saving.total
-    most = max(abs(low), abs(high))
-    if low > 0.0:
-        return f"saved {written(total, most)} ({written(low, most)} to {written(high, most)})"
-    if high < 0.0:
-        return f"spent {written(-total, most)} ({written(-high, most)} to {written(-low, most)}) more"
-    return f"spent between {written(-low, most)} more and {written(high, most)} less"
-
-
 def unknowns(period: Period) -> list[str]:
     """Return the open questions as sentences, each with the least number of further decisions it takes."""
     whole = period.whole
@@ -204,60 +237,21 @@ def unknowns(period: Period) -> list[str]:
         _open(alternative)
         for alternative in sorted(open_ones, key=lambda alternative: alternative.more or float("inf"))
     ]
-    for saving, what in ((period.usd, "dollars"), (period.seconds, "seconds")):
-        if saving is not None and saving.low <= 0.0 <= saving.high:
-            questions.append(f"whether it saves {what} beside always using {period.dearest}.")
     questions += [_not_shown(comparison) for comparison in period.equal if comparison.verdict == "not known"]
     return questions[:MOST_UNKNOWN]
 
 
 def _not_shown(comparison: AtEqualQuality) -> str:
-    takes = "how many more decisions it takes cannot be foreseen"
-    if comparison.more:
-        takes = f"about {rounded(comparison.more):,} more decisions at least"
-    return f"whether the cheaper of what was served and {comparison.name} is as good: {takes}."
+    return f"whether the cheaper of what was served and {comparison.name} is as good{_when(comparison.more)}."
 
 
 def _open(alternative: Alternative) -> str:
     name = "a uniform choice" if alternative.name is None else f"always using {alternative.name}"
-    takes = "how many more decisions it takes cannot be foreseen"
-    if alternative.more:
-        takes = f"about {rounded(alternative.more):,} more decisions at least"
-    return f"whether it earns more or less than {name}: {takes}."
+    return f"whether it earns more or less than {name}{_when(alternative.more)}."
 
 
-def _rank(period: Period) -> str:
-    return "the slowest arm" if period.usd is None else "the dearest arm"
-
-
-def _role(period: Period, alternative: Alternative) -> str:
-    """Return the roles of an alternative, such as the best single arm, as text."""
-    best = period.whole.best
-    roles = [
-        role
-        for role, holds in (
-            ("the best single arm by its estimate", best is not None and alternative.name == best.name),
-            (_rank(period), alternative.name is not None and alternative.name == period.dearest),
-        )
-        if holds
-    ]
-    return ", ".join(roles)
-
-
-def dollars(amount: float, beside: float = 0.0) -> str:
-    """Return an amount in dollars; if it and `beside` are small, with two significant digits.
-
-    >>> dollars(1234.5), dollars(0.01234), dollars(0.0), dollars(-2.5)
-    ('$1,234.50', '$0.012', '$0', '-$2.50')
-    """
-    sign = "-" if amount < 0.0 else ""
-    size = max(abs(amount), abs(beside))
-    if size == 0.0:
-        return "$0"
-    if size >= 1.0:
-        return f"{sign}${abs(amount):,.2f}"
-    digits = next(places for places in range(2, 12) if size >= 10.0 ** (1 - places) or places == 11)
-    return f"{sign}${abs(amount):.{digits}f}"
+def _when(more: int | None) -> str:
+    return f", {say_when(more)}" if more else ""
 
 
 def duration(seconds: float, beside: float = 0.0) -> str:
@@ -271,7 +265,7 @@ def duration(seconds: float, beside: float = 0.0) -> str:
         return f"{seconds / HOUR:,.1f} h"
     if size >= MINUTE:
         return f"{seconds / MINUTE:.1f} min"
-    return f"{seconds:.2g} s"
+    return f"{write_number(seconds, 2)} s"
 
 
 def _from_to(period: Period) -> str:
@@ -300,30 +294,24 @@ def _cut(text: str, most: int) -> str:
 
 def _colours(period: Period) -> dict[str, str]:
     names = sorted({arm.name for arm in period.arms} | {arm.name or "" for arm in period.whole.arms})
-    return {name: PALETTE[number % len(PALETTE)] for number, name in enumerate(names)}
+    ranked = sorted(names, key=lambda name: period.colours.get(name, len(PALETTE)))
+    return {name: PALETTE[period.colours.get(name, len(PALETTE) - 1)] for name in ranked}
 
 
-def _draw_rewards(period: Period) -> "Figure":
-    """Draw the reward of the served policy with its band, and its alternatives as lines."""
+def _draw_lead(period: Period) -> "Figure":
+    """Draw what a decision has earned so far beyond the best single arm, with its band."""
     figure, axes = _figure()
-    rows = [stretch for stretch in period.stretches if stretch.served]
-    best = period.whole.best
-    x = [stretch.middle for stretch in rows]
-    lines: list[tuple[str, str, Sequence[Any], str]] = [
-        ("what was served", INK, [stretch.served for stretch in rows], "-"),
-    ]
-    if period.whole.uniform is not None:
-        lines.append(("a uniform choice", GREY, [stretch.uniform for stretch in rows], "--"))
-    if best is not None and best.name is not None:
-        colour = _colours(period)[best.name]
-        lines.append((f"always {_short(best.name)}", colour, [stretch.best for stretch in rows], ":"))
-    for label, colour, estimates, style in lines:
-        points = [
-            (at, estimate[0]) for at, estimate in zip(x, estimates, strict=True) if estimate is not None
-        ]
-        axes.plot(*zip(*points, strict=True), style, color=colour, marker="o", markersize=3, label=label)
-    low, high = zip(*(stretch.served[1] for stretch in rows if stretch.served), strict=True)
+    beside = period.whole.compared
+    assert beside is not None
+    points = [(stretch.end, stretch.lead) for stretch in period.stretches if stretch.lead is not None]
+    x, leads = [end for end, _ in points], [lead for _, (lead, _) in points]
+    low, high = ([interval[side] for _, (_, interval) in points] for side in (0, 1))
+    axes.plot(x, leads, color=INK, marker="o", markersize=3, label="what was served")
     axes.fill_between(x, low, high, color=INK, alpha=0.12, linewidth=0)
+    colour = GREY if beside.name is None else _colours(period)[beside.name]
+    axes.axhline(0.0, color=colour, linestyle="--", label=_short(name_alternative(beside)))
+    later = len(x) // 3
+    axes.set_ylim(min(0.0, *low[later:]) - MARGIN, max(0.0, *high[later:]) + MARGIN)
     axes.set_xlim(0, max(1, period.whole.decisions))
     axes.set_xlabel("decision of the period", fontsize=8, color=INK)
     axes.legend(**LEGEND, fontsize=8, labelcolor=INK)

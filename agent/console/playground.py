@@ -12,7 +12,8 @@ from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.openai import chat
 from armwise.agent.api.openai.schemas import ChatRequest
 from armwise.agent.api.schemas import DecisionId, RankRequest
-from armwise.agent.console.page import ACTION, CONSOLE, colours, page, pages, read_form, unless_refused, valid
+from armwise.agent.console.page import ACTION, CONSOLE, page, pages, read_form, unless_refused, valid
+from armwise.agent.console.served_comparison import number_colours
 
 router = pages()
 
@@ -59,5 +60,5 @@ async def asked(
 ) -> Response:
     """The decision behind an answer, and buttons to rate it."""
     record = (await api.decision(point, caller, decision_id)).reply
-    arms, metrics = await asyncio.to_thread(colours, point), point.config.reward.metrics
+    arms, metrics = await asyncio.to_thread(number_colours, point.store), point.config.reward.metrics
     return page(request, "asked.html", one=record, colours=arms, metrics=metrics)

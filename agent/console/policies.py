@@ -29,7 +29,8 @@ from armwise.agent.api.schemas import (
     VersionChoice,
 )
 from armwise.agent.console import evidence
-from armwise.agent.console.page import ACTION, colours, number, page, pages, read_form, seen, valid
+from armwise.agent.console.page import ACTION, number, page, pages, read_form, seen, valid
+from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.evaluation import FRESH_S, judged_as, newest_judgement
 from armwise.agent.jobs import UndecidedError
 from armwise.agent.learning import DIGEST_CHARS, Recipe, digest_configuration
@@ -488,7 +489,7 @@ async def differences(
             (distance, caller.shown_id(decision.id), _by_ids(point, decision), a, b)
             for distance, decision, a, b in comparisons[:DIFFERENT]
         ],
-        colours=await asyncio.to_thread(colours, point),
+        colours=await asyncio.to_thread(number_colours, point.store),
     )
 
 

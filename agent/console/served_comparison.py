@@ -14,7 +14,7 @@ A single arm is compared on the explored decisions for which it was eligible.
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, inf, sqrt
 
@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from armwise.agent.config import KEPT_FLOOR, AppConfig
 from armwise.agent.policies import FORM, select_kinds
+from armwise.agent.reporting import PALETTE
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.drift import Alarm, newest_alarms
 from armwise.feedback.log import Store, listing
@@ -40,7 +41,19 @@ MOST_MORE = 20
 MOST_STRETCHES = 40
 """Most points of a learning curve."""
 
+LEAST = 20
+"""Fewest rewarded decisions of a point: the intervals are valid from a few dozen on."""
+
 Estimate = tuple[float, Interval] | None
+
+
+COLOURS = len(PALETTE)
+"""Number of colours of arms; further arms repeat them."""
+
+
+def number_colours(store: Store) -> dict[str, int]:
+    """Read the arms from the log, and return the number of each arm's colour, on all pages and in reports."""
+    return {name: number % COLOURS for number, name in enumerate(arm_sets.defined(store))}
 
 
 def least_floor(store: Store, config: AppConfig) -> float:
@@ -85,6 +98,18 @@ class Alternative:
         """Whether it is shown to earn more than what was served."""
         return self.high < 0.0
 
+    @property
+    def amount(self) -> str:
+        """The lead with its interval, in words."""
+        return lead_in_words(self.lead, self.low, self.high)
+
+    @property
+    def doubt(self) -> str:
+        """That the two cannot be told apart, and when they may be, in words; empty: they can."""
+        if self.better or self.worse:
+            return ""
+        return "cannot be told apart" + (f", {say_when(self.more)}" if self.more else "")
+
 
 @dataclass(frozen=True, slots=True)
 class ServedComparison:
@@ -113,6 +138,11 @@ class ServedComparison:
         """The arm with the largest estimate, if any can be compared."""
         return self.arms[0] if self.arms else None
 
+    @property
+    def compared(self) -> Alternative | None:
+        """What the learning curve is drawn beside: the best arm; where there is none, a uniform choice."""
+        return self.best or self.uniform
+
 
 @dataclass(frozen=True, slots=True)
 class CurveStretch:
@@ -121,17 +151,15 @@ class CurveStretch:
     Attributes:
         begin: Number of decisions before the stretch.
         end: Number of decisions up to its end.
-        served: Mean reward of what was served, if there is one.
-        uniform: Estimated reward of a uniform choice, if it can be estimated.
-        best: Estimated reward of the arm that is best over the entire log.
+        lead: Reward per decision of what was served, minus that of the best single arm, over all decisions up
+            to the end of the stretch; None: too few have a reward to exclude anything that is possible, or
+            there is nothing to compare with.
         shares: Share of each arm in the explored decisions, in [0, 1].
     """
 
     begin: int
     end: int
-    served: Estimate
-    uniform: Estimate
-    best: Estimate
+    lead: Estimate
     shares: Mapping[str, float]
 
     @property
@@ -214,7 +242,6 @@ class Served(ABC):
             floor: Least probability of an eligible arm.
             rewards: Smallest and largest possible reward.
         """
-        several = self.n_arms[self.n_arms > 1]
         return compare(
             self.n,
             int(self.explored.sum()),
@@ -222,40 +249,45 @@ class Served(ABC):
             self.sums(self.everything, self.alike),
             {arm: self.sums(self.having(arm), self.always(arm)) for arm in names},
             n_open=self.n_open,
-            fewest_arms=int(several.min()) if len(several) else 2,
+            fewest_arms=self.fewest_arms,
             floor=floor,
             rewards=rewards,
         )
 
+    @property
+    def fewest_arms(self) -> int:
+        """Smallest number of eligible arms above 1; 2 if there is none."""
+        several = self.n_arms[self.n_arms > 1]
+        return int(several.min()) if len(several) else 2
+
     def stretches(
-        self, best: str | None, n_compared: int, floor: float, rewards: Interval
+        self, whole: ServedComparison, n_compared: int, floor: float, rewards: Interval
     ) -> tuple[CurveStretch, ...]:
         """Return the learning curve: stretches of about equal size, in order.
 
+        The lead of each is over all decisions so far, beside the arm that is the best in the end. Its
+        intervals are those of the comparison of all arms: they hold at every point, whichever arm is best.
+
         Args:
-            best: The best single arm of the comparison.
-            n_compared: Number of arms that it was the best of.
+            whole: The comparison on all decisions.
+            n_compared: Number of arms that were compared.
             floor: Least probability of an eligible arm.
             rewards: Smallest and largest possible reward.
         """
-        alike, level = self.alike, 1.0 - ERROR / max(1, n_compared)
+        beside = whole.compared
+        so_far, target, reach = self.everything & False, self.alike, 1.0 / (self.fewest_arms * floor)
+        could, most = self.everything, rewards[1] - rewards[0]
+        if beside is not None and beside.name is not None:
+            could, target, reach = self.having(beside.name), self.always(beside.name), 1.0 / floor
         stretches = []
         for begin, end, rows in self.cut(min(MOST_STRETCHES, max(1, round(sqrt(self.n) / 2.5)))):
-            uniform = self.sums(rows, alike)
-            single: Estimate = None
-            if best is not None:
-                sums = self.sums(rows & self.having(best), self.always(best))
-                single = sums.estimate(reach=1.0 / floor, rewards=rewards, level=level)
-            stretches.append(
-                CurveStretch(
-                    begin,
-                    end,
-                    uniform.unweighted.estimate(reach=1.0, rewards=rewards),
-                    uniform.estimate(reach=float(alike[rows].max(initial=0.0)) / floor, rewards=rewards),
-                    single,
-                    self.shares(rows),
-                )
-            )
+            so_far, lead = so_far | rows, None
+            if beside is not None:
+                sums = self.sums(so_far & could, target)
+                found = alternative(beside.name, sums, end, reach, rewards, divide_error(n_compared))
+                if found is not None and found.n >= LEAST and (found.low, found.high) != (-most, most):
+                    lead = found.lead, (found.low, found.high)
+            stretches.append(CurveStretch(begin, end, lead, self.shares(rows)))
         return tuple(stretches)
 
 
@@ -285,7 +317,7 @@ def compare(
         rewards: Smallest and largest possible reward.
     """
     several = most_arms > 1
-    error = ERROR / (1 + (1 + len(arms) if several else 0))
+    error = divide_error(len(arms)) if several else ERROR
     rewarded = uniform.n
     reach = 1.0 / (fewest_arms * floor)
     chance = alternative(None, uniform, decisions, reach, rewards, error) if several else None
@@ -299,6 +331,15 @@ def compare(
     if rewarded:
         earned = uniform.r / rewarded, _interval(uniform.unweighted, 1.0, rewards, error)
     return ServedComparison(decisions, explored, rewarded, earned, chance, ranked, n_open)
+
+
+def divide_error(n_arms: int) -> float:
+    """Return the error of each interval: of the reward, a uniform choice, and each of some arms (Bonferroni).
+
+    >>> divide_error(3)
+    0.01
+    """
+    return ERROR / (2 + n_arms)
 
 
 def alternative(
@@ -362,7 +403,7 @@ def summarise_served(found: ServedComparison, subject: str = "It") -> str:
         subject: Subject of the first sentence.
     """
     if not found.decisions:
-        return "Nothing was asked yet. The line begins with the first decision."
+        return "Nothing was asked yet."
     if not found.explored:
         reason = "callers named the arm, or asked for the most probable one"
         return f"The policy has not drawn yet: in all of {_counted(found.decisions)}, {reason}."
@@ -377,7 +418,7 @@ def summarise_served(found: ServedComparison, subject: str = "It") -> str:
 def _known(found: ServedComparison, subject: str) -> str:
     """Return the result on the settled decisions, in a sentence."""
     if found.earned is None:
-        return f"Too early to say: of {_counted(found.decisions)} none has a reward yet; feedback gives one."
+        return f"Of {_counted(found.decisions)} none has a reward yet: send feedback on some answers."
     earned = f"{found.earned[0]:.3f} a decision"
     if found.uniform is None:
         return (
@@ -386,27 +427,32 @@ def _known(found: ServedComparison, subject: str) -> str:
     better = [arm for arm in found.arms if arm.better]
     if better:
         worst = min(better, key=lambda arm: arm.lead)
-        return f"{subject} earns {earned}, {_beside(worst)} than always using {worst.name} would."
+        return f"{subject} earns {earned}, {worst.amount} than always using {worst.name} would."
     others = _arms(found.arms)
     uniform = found.uniform
     if uniform.better or uniform.worse:
-        return f"{subject} earns {earned}, {_beside(uniform)} than a uniform choice{others}."
+        return f"{subject} earns {earned}, {uniform.amount} than a uniform choice{others}."
     if any(arm.worse for arm in found.arms):
-        return f"{subject} earns {earned}, not distinguished from a uniform choice{others}."
-    so_far = f"So far it earns {earned}, {_so_far(uniform)} than a uniform choice."
-    return f"Too early to say: {awaited(found)}. {so_far}"
+        return f"{subject} earns {earned}, which cannot be told apart from a uniform choice{others}."
+    so_far = f"So far it earns {earned}, {uniform.amount} than a uniform choice"
+    return f"{so_far}: the two cannot be told apart{awaited(found)}."
 
 
 def awaited(found: ServedComparison) -> str:
-    """Return, in words, how many more decisions are needed to distinguish an alternative."""
-    counts = [
-        choice.more
-        for choice in (found.uniform, *found.arms)
-        if choice is not None and choice.more is not None
-    ]
-    if counts:
-        return f"about {_counted(rounded(min(counts)), 'more ')} at least"
-    return "how many more decisions it takes cannot be foreseen yet"
+    """Return when an alternative can be told apart, to end a sentence; empty: it cannot be foreseen."""
+    choices = [choice for choice in (found.uniform, *found.arms) if choice is not None]
+    counts = [choice.more for choice in choices if choice.more is not None]
+    return f", {say_when(min(counts))}" if counts else ""
+
+
+def say_when(more: int) -> str:
+    """Return after how many more decisions two choices can be told apart at the earliest, in words.
+
+    >>> say_when(43), say_when(1_234)
+    ('at the earliest after about 43 more decisions at this rate', \
+'at the earliest after about 1,300 more decisions at this rate')
+    """
+    return f"at the earliest after about {_counted(rounded(more), 'more ')} at this rate"
 
 
 def rounded(n: int) -> int:
@@ -423,23 +469,25 @@ def _counted(n: int, more: str = "") -> str:
     return f"{n:,} {more}decision{'' if n == 1 else 's'}"
 
 
-def _beside(choice: Alternative) -> str:
-    """Return a significant lead in words.
+def lead_in_words(lead: float, low: float, high: float) -> str:
+    """Return a lead with its interval in words: how much more or less, or that it may be either.
 
-    >>> _beside(Alternative("a", 9, 0.5, (0.4, 0.6), -0.05, -0.08, -0.02, None))
-    '0.050 (0.020 to 0.080) less'
+    >>> lead_in_words(-0.05, -0.08, -0.02), lead_in_words(0.05, -0.02, 0.12)
+    ('0.050 (0.020 to 0.080) less', 'between 0.020 less and 0.120 more')
     """
-    ends = sorted((abs(choice.low), abs(choice.high)))
-    return f"{abs(choice.lead):.3f} ({ends[0]:.3f} to {ends[1]:.3f}) {'more' if choice.lead > 0 else 'less'}"
+    if low <= 0.0 <= high:
+        return f"between {-low:.3f} less and {high:.3f} more"
+    ends = sorted((abs(low), abs(high)))
+    return f"{abs(lead):.3f} ({ends[0]:.3f} to {ends[1]:.3f}) {'more' if lead > 0 else 'less'}"
 
 
-def _so_far(choice: Alternative) -> str:
-    """Return a lead whose interval contains 0 in words.
+def name_alternative(beside: Alternative) -> str:
+    """Return an alternative in words.
 
-    >>> _so_far(Alternative(None, 9, 0.5, (0.4, 0.6), 0.05, -0.02, 0.12, 100))
-    'between 0.020 less and 0.120 more'
+    >>> name_alternative(Alternative("bm25", 9, 0.5, (0.4, 0.6), 0.1, 0.0, 0.2, None))
+    'always bm25'
     """
-    return f"between {-choice.low:.3f} less and {choice.high:.3f} more"
+    return "a uniform choice" if beside.name is None else f"always {beside.name}"
 
 
 def _arms(arms: Sequence[Alternative]) -> str:
@@ -449,7 +497,7 @@ def _arms(arms: Sequence[Alternative]) -> str:
     worse = [arm for arm in arms if arm.worse]
     if len(worse) == len(arms):
         nearest = min(worse, key=lambda arm: arm.lead)
-        return f"; it earns more than any single arm, {_beside(nearest)} than {nearest.name}"
+        return f"; it earns more than any single arm, {nearest.amount} than {nearest.name}"
     if not worse:
         return "; no single arm is shown to be better or worse"
     names = " or ".join(sorted(arm.name or "" for arm in worse)) if len(worse) <= NAMED else ""
@@ -472,15 +520,11 @@ class Promise:
         value: Estimate of its evaluation.
         low: Lower bound of the estimate.
         run: Number of the run.
-        at: When the run ended, seconds since the epoch.
-        decision: Number of decisions by then.
     """
 
     value: float
     low: float
     run: int
-    at: float
-    decision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,21 +582,17 @@ def read_curve(
     run = runs.newest(store, configured, [runs.RunState.PROMOTED])
     promise = None if run is None else read_promise(run)
     times = [*(arm_set.at for arm_set in live), *(at for at, _ in changes)]
-    later = [0.0 if promise is None else promise.at, inf]
-    *positions, promised, last = listing.positions_at(store, [*times, *later])
+    *positions, last = listing.positions_at(store, [*times, inf])
     since = [0, *positions[1 : len(live)]] if live else []
     arms = [arm_set.arms for arm_set in live]
     sums = PositionSums(rows, arms, since, last, settled.read(store, rule).n_open)
     names = sorted(arms[-1]) if arms else []
     whole = sums.comparison(names, floor, rule.reward_range)
-    best = None if whole.best is None else whole.best.name
     marks = tuple(
         Mark(at, sums.decisions_until(position), what)
         for (at, what), position in zip(changes, positions[len(live) :], strict=True)
     )
-    if promise is not None:
-        promise = replace(promise, decision=sums.decisions_until(promised))
-    return LearningCurve(whole, sums.stretches(best, len(names), floor, rule.reward_range), marks, promise)
+    return LearningCurve(whole, sums.stretches(whole, len(names), floor, rule.reward_range), marks, promise)
 
 
 def read_promise(run: Run) -> Promise | None:
@@ -563,9 +603,9 @@ def read_promise(run: Run) -> Promise | None:
     for step in run.steps:
         for name, result in (step["found"] if step["name"] == "evaluate" else {}).items():
             figures = result.get("figures")
-            if name == f"recipe:{run.candidate}" and figures and run.finished_at is not None:
+            if name == f"recipe:{run.candidate}" and figures:
                 expected = figures["served"] + figures["gain"], figures["served"] + figures["low"]
-                return Promise(*expected, run.seq, run.finished_at)
+                return Promise(*expected, run.seq)
     return None
 
 

@@ -1,6 +1,7 @@
 """The page of keys, the active configuration, and the health of this replica and of the log."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,13 @@ from armwise.feedback.training_log import lag
 router = pages()
 
 PATIENCE_S = 0.2
-"""Seconds that the page waits for Ray Serve."""
+"""Seconds that the page waits for Ray Serve; the page asks again until it has answered."""
+
+UNWELL_S = 5.0
+"""Seconds without an answer after which Ray Serve counts as not well."""
+
+FRESH_S = 60.0
+"""Seconds for which an answer is shown to who asks after it has come."""
 
 TEXTS, NUMBERS = (
     ("project", "source", "budget_duration", "expires"),
@@ -59,7 +66,7 @@ async def _shown(
     request: Request, point: DecisionPoint, scopes: frozenset[Any], made: keys.NewKeyState | None
 ) -> Response:
     health = await asyncio.to_thread(_health, point)
-    deployed = await _deployed(request.app.state, point.service)
+    deployed, waited_s = await ask_deployments(request.app.state, point.service)
     listed = (await keys.listed(point.service)).reply.keys if "admin" in scopes else None
     configuration = None
     if "operate" in scopes:
@@ -71,19 +78,37 @@ async def _shown(
         "system.html",
         health=health,
         deployed=deployed,
+        waited_s=waited_s,
+        unwell_s=UNWELL_S,
         keys=listed,
         configuration=configuration,
         made=made,
     )
 
 
-async def _deployed(state: Any, service: Service) -> Mapping[str, tuple[bool, str]]:
-    """Return the health of every deployment; only one request is sent at a time, as Ray Serve may hang."""
-    task: asyncio.Task[Mapping[str, tuple[bool, str]]] | None = getattr(state, "deployed", None)
-    if task is None or task.done():
-        task = state.deployed = asyncio.create_task(asyncio.to_thread(service.deployments))
+Deployed = Mapping[str, tuple[bool, str]]
+"""Whether each deployment is healthy, and the state of its replicas, by name."""
+
+
+async def ask_deployments(state: Any, service: Service) -> tuple[Deployed, float | None]:
+    """Return the health of every deployment; only one request is sent at a time, as Ray Serve may hang.
+
+    Args:
+        state: State of the application, which holds the request under way.
+        service: Asks Ray Serve.
+
+    Returns:
+        The health, and None; or nothing, and the seconds that Ray Serve has not answered for.
+    """
+    asked: tuple[float, asyncio.Task[Deployed]] | None = getattr(state, "deployed", None)
+    if asked is None or (asked[1].done() and time.monotonic() - asked[0] > FRESH_S):
+        asked = time.monotonic(), asyncio.create_task(asyncio.to_thread(service.deployments))
+    state.deployed, (since, task) = asked, asked
     done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
-    return task.result() if done else {"Ray Serve": (False, f"did not answer within {PATIENCE_S:g} s")}
+    if not done:
+        return {}, time.monotonic() - since
+    state.deployed = None
+    return task.result(), None
 
 
 def _health(point: DecisionPoint) -> list[tuple[str, bool, str]]:

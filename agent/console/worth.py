@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isclose
+from math import inf, isclose
 from typing import Any
 
 from armwise.agent.access import Caller
@@ -12,7 +12,7 @@ from armwise.agent.api.errors import ApiError
 from armwise.agent.api.schemas import DecisionQuery
 from armwise.agent.console.charts import draw_chart
 from armwise.agent.console.overview import WEIGHTED
-from armwise.agent.console.served_comparison import least_floor
+from armwise.agent.console.served_comparison import MOST_MORE, least_floor, say_when
 from armwise.agent.policies import select_kinds
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.ope import intervals
@@ -47,7 +47,7 @@ class QuestionKind:
         worth: Estimated mean reward of each arm on this kind.
         best: The arm whose interval is above those of all other drawn arms, if there is one.
         more: Least number of further decisions of the kind until the best arm is clear, if the estimates are
-            right; None: it is clear, or cannot be forecast.
+            right; None: it is clear, or takes more than can be forecast.
     """
 
     name: str
@@ -56,6 +56,13 @@ class QuestionKind:
     worth: Mapping[str, Estimate]
     best: str | None
     more: int | None
+
+    @property
+    def doubt(self) -> str:
+        """That its arms cannot be told apart, and when they may be, in words; empty: they can."""
+        if self.best is not None or len(self.worth) < 2:
+            return ""
+        return "cannot be told apart" + (f", {say_when(self.more)}" if self.more else "")
 
 
 def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, Any]:
@@ -149,7 +156,8 @@ def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, int | Non
         if not isclose(other, value, abs_tol=ROUNDING)
     ]
     tied = len(factors) < len(others)
-    return None, None if tied else max(1, round(n * (max(factors) - 1.0)))
+    more = inf if tied else max(1, round(n * (max(factors) - 1.0)))
+    return None, int(more) if more <= MOST_MORE * n else None
 
 
 def portfolio(point: DecisionPoint) -> dict[str, Any] | None:

@@ -11,6 +11,9 @@ from .html import (
     filled,
     moment,
     moving_average,
+    write_dollars,
+    write_number,
+    write_price,
 )
 from .plain_text import Terminal, log_plainly, one_line, visible
 
@@ -29,4 +32,7 @@ __all__ = [
     "moving_average",
     "one_line",
     "visible",
+    "write_dollars",
+    "write_number",
+    "write_price",
 ]

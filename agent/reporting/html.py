@@ -4,6 +4,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cache
 from html import escape
 from io import StringIO
@@ -86,7 +87,11 @@ def _environment(folder: Path) -> "Environment":
     )
     environment.filters["number"] = "{:,.0f}".format
     environment.filters["signed"] = "{:+.3f}".format
+    environment.filters["digits"] = write_number
+    environment.filters["dollars"] = write_dollars
+    environment.filters["price"] = write_price
     environment.filters["moment"] = moment
+    environment.filters["instant"] = write_instant
     environment.filters["counted"] = counted
     return environment
 
@@ -163,6 +168,53 @@ def moment(at: float) -> str:
         return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     except (ValueError, OverflowError, OSError):
         return f"{at:.15g} s after 1970"
+
+
+def write_instant(at: float) -> str:
+    """Return seconds since the epoch for the `datetime` of a `time` element; empty: no calendar has them.
+
+    >>> write_instant(0.5), write_instant(253402351199.0)
+    ('1970-01-01T00:00:00Z', '')
+    """
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def write_number(value: float, digits: int = 3) -> str:
+    """Return a number with at most so many significant digits, never with an exponent.
+
+    >>> write_number(0.0000098, 2), write_number(12345.678), write_number(0.5), write_number(-2)
+    ('0.0000098', '12,300', '0.5', '-2')
+    """
+    return format(Decimal(f"{value:.{digits}g}"), ",f")
+
+
+def write_dollars(amount: float, beside: float = 0.0) -> str:
+    """Return an amount in dollars; if it and `beside` are small, with two significant digits.
+
+    >>> write_dollars(1234.5), write_dollars(0.01234), write_dollars(0.0), write_dollars(-2.5)
+    ('$1,234.50', '$0.012', '$0', '-$2.50')
+    >>> write_dollars(0.098), write_dollars(0.3, 0.01), write_dollars(0.01, 20.0)
+    ('$0.10', '$0.30', '$0.01')
+    """
+    size = max(abs(amount), abs(beside))
+    if size == 0.0:
+        return "$0"
+    places = next((n for n in range(2, 12) if round(size, n) >= 10.0 ** (1 - n)), 12)
+    return f"{'-' if amount < 0.0 else ''}${abs(amount):,.{places}f}"
+
+
+def write_price(usd: float) -> str:
+    """Return the dollars that one answer costs; those of 1,000 answers if one costs less than a cent.
+
+    >>> write_price(0.000098), write_price(0.01), write_price(0.0), write_price(-0.002)
+    ('$0.10 per 1,000', '$0.010', '$0', '-$2.00 per 1,000')
+    """
+    if usd == 0.0 or abs(usd) >= 0.01:
+        return write_dollars(usd)
+    return f"{write_dollars(1000.0 * usd)} per 1,000"
 
 
 def counted(reasons: Mapping[str, int]) -> str:

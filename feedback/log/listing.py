@@ -17,6 +17,9 @@ from armwise.feedback.log.rows import COST, WITHOUT_FEATURES, compute_reward, re
 from armwise.feedback.log.store import Store
 from armwise.feedback.reward import RewardRule
 
+ANSWER_CHARS = 240
+"""Characters of an answer on a page of decisions."""
+
 WINDOW = 100_000
 """Positions of the log that a page scans: a rare match takes more pages, each of them fast."""
 
@@ -124,6 +127,8 @@ class ListedDecision:
         cost: The priced sum of its cost, once it has ended.
         reward: The reward, once it is learned.
         raw_cost: The cost vector before prices, once it has ended.
+        models: Language models that were asked, by the names of the configuration.
+        answer: The first `ANSWER_CHARS` characters of the answer; empty: none was written, or it was erased.
     """
 
     decision: Decision
@@ -133,6 +138,8 @@ class ListedDecision:
     cost: float | None
     reward: float | None
     raw_cost: Cost | None
+    models: tuple[str, ...]
+    answer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +192,22 @@ def decisions(
             cost, reward = _priced(row, raw_cost, rule)
             if criteria.rewards(reward):
                 status = row["status"] and Status(row["status"])
-                outcomes[row["seq"]] = (row["served"], status, cost, reward, raw_cost)
+                models = tuple(read_tokens(row["tokens_by_model"]))
+                outcomes[row["seq"]] = (row["served"], status, cost, reward, raw_cost, models)
             if len(outcomes) == limit:
                 break
         full = len(outcomes) == limit
         if full:
             low = min(outcomes)
         rows = connection.execute(
-            sa.select(*WITHOUT_FEATURES, d.seq).where(d.seq.in_(outcomes)).order_by(d.seq.desc())
+            sa.select(*WITHOUT_FEATURES, d.seq, sa.func.substr(t.executions.c.answer, 1, ANSWER_CHARS))
+            .outerjoin_from(t.decisions, t.executions, t.executions.c.decision_id == d.id)
+            .where(d.seq.in_(outcomes))
+            .order_by(d.seq.desc())
         )
         page = [
-            ListedDecision(read_decision(row[:-1]), row[-1], *outcomes[row[-1]]) for row in map(tuple, rows)
+            ListedDecision(read_decision(row), seq, *(*outcomes[seq], answer or ""))
+            for *row, seq, answer in map(tuple, rows)
         ]
     more = low > first
     return Page(page, low if more else None, end - low if more and not full else None)

@@ -12,7 +12,6 @@ import httpx
 import numpy as np
 import uvicorn
 
-from armwise.agent.console.page import CONSOLE
 from tests.agent.asking import CHAT
 from tests.agent.fakes import Service
 
@@ -102,4 +101,4 @@ def browsing() -> Iterator[Visit]:
         browser.close()
 
 
-__all__ = ["CONSOLE", "Visit", "browsing", "listening", "traffic"]
+__all__ = ["Visit", "browsing", "listening", "traffic"]

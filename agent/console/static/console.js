@@ -5,17 +5,32 @@
 
   const charts = new Map();
 
-  // All times of the pages are UTC, of 24 hours.
-  function utc(seconds) { return uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"); }
+  // Times are those of the reader's zone, of 24 hours; without scripts they are UTC.
+  function local(date) {
+    const two = (n) => String(n).padStart(2, "0");
+    const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+    return [day, [date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":")];
+  }
+
+  function localise() {
+    document.querySelectorAll("time[datetime]:not([title])").forEach((time) => {
+      const date = new Date(time.dateTime);
+      if (isNaN(date)) return;
+      const [day, clock] = local(date);
+      time.title = time.textContent;
+      time.textContent = `${day} ${clock.slice(0, 5)}`;
+    });
+  }
+
+  window.addEventListener("DOMContentLoaded", localise);
+  document.addEventListener("htmx:afterSettle", localise);
 
   function clock(_chart, ticks) {
-    const text = (tick) => new Date(tick * 1000).toISOString();
-    const [from, to] = [11, ticks.length > 1 && ticks[1] - ticks[0] < 60 ? 19 : 16];
+    const days = ticks.map((tick) => local(new Date(tick * 1000))[0]);
     return ticks.map((tick, i) => {
-      const [day, time] = [text(tick).slice(0, 10), text(tick).slice(from, to)];
-      const begins = i === 0 || text(ticks[i - 1]).slice(0, 10) !== day;
-      if (ticks.length > 1 && ticks[1] - ticks[0] >= 86400) return day;
-      return begins ? `${time}\n${day}` : time;
+      const time = local(new Date(tick * 1000))[1].slice(0, ticks.length > 1 && ticks[1] - ticks[0] < 60 ? 8 : 5);
+      if (ticks.length > 1 && ticks[1] - ticks[0] >= 86400) return days[i];
+      return i === 0 || days[i - 1] !== days[i] ? `${time}\n${days[i]}` : time;
     });
   }
 
@@ -67,7 +82,7 @@
       data.push(shown[i]);
       series.push({
         label: one.label, stroke: colour, width: spec.stacked ? 0.5 : 2, dash: one.dashed ? [6, 5] : undefined, fill: spec.stacked ? colour : undefined,
-        points: { show: spec.x.length < 2 || !spec.stacked && spec.x.length < 40 },
+        points: { show: !one.dashed && (spec.x.length < 2 || !spec.stacked && spec.x.length < 40) },
         value: (_u, _v, _s, at) => (at == null || one.values[at] == null ? "" : `${+one.values[at].toFixed(3)} ${spec.unit}`),
       });
       if (one.low) {
@@ -79,7 +94,6 @@
       }
     }
     charts.set(figure, new uPlot({
-      tzDate: utc,
       width: figure.clientWidth, height: 220, series, bands, legend: { live: true }, cursor: { drag: { x: false, y: false } },
       hooks: { draw: [(chart) => marked(chart, spec.marks || [])] },
       scales: { x: spec.counts ? { time: false, range: spec.range } : spec.range ? { range: spec.range } : {}, y: spec.stacked ? { range: [0, 100] } : spec.bounds ? { range: spec.bounds } : {} },

@@ -2,8 +2,10 @@
 
 import re
 import shutil
+import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -271,7 +273,7 @@ def test_a_person_signs_in_and_out_and_sees_when_the_key_ceases_to_hold(
         page.get_by_role("button", name="Sign in").click()
         page.clock.install()
         page.goto(f"{address}{CONSOLE}")
-        page.get_by_text("Nothing was asked in this window.").wait_for()
+        page.get_by_text("Nothing was asked yet.").wait_for()
         public = secret.split("-")[2]
         httpx.delete(
             f"{address}/v1/keys/{public}", headers={"authorization": "Bearer admin-secret"}
@@ -316,13 +318,63 @@ def test_the_line_of_learning_is_drawn_with_what_changed(served: tuple[Service, 
     page = chrome(390, "light")
     page.goto(f"{address}{CONSOLE}")
     panel = page.get_by_role("region", name="Is it learning?")
-    assert panel.locator("canvas").count() == 2
+    assert panel.locator("canvas").count() == 1, "32 rewards exclude nothing that is possible"
     assert "Switch: bm25" in panel.locator("ol.marks").inner_text()
     summary = panel.locator("summary").first
     summary.focus()
     page.keyboard.press("Enter")
     assert panel.get_by_role("rowheader", name="a uniform choice").is_visible()
     assert_no_barrier(page, "overview")
+
+
+def test_the_page_of_health_asks_again_until_ray_serve_has_answered(
+    served: tuple[Service, str], chrome: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not unwell after a fifth of a second, and what is typed into a form stays."""
+    service, address = served
+    answered = threading.Event()
+    found = {"Ingress": (True, "2 running")}
+    monkeypatch.setattr(service.replica.service, "deployments", lambda: found if answered.wait(60) else {})
+    page = chrome(1280, "light")
+    page.goto(f"{address}{CONSOLE}/system")
+    try:
+        deployments = page.locator("#deployments")
+        assert "is being asked" in deployments.inner_text()
+        page.get_by_text("Make a key").click()
+        page.get_by_label("Name").fill("for a while")
+    finally:
+        answered.set()
+    deployments.get_by_role("rowheader", name="Ingress").wait_for()
+    assert page.get_by_label("Name").input_value() == "for a while"
+
+
+def test_times_are_in_the_zone_of_the_reader(served: tuple[Service, str], chrome: Visit) -> None:
+    """UTC is in the title; what comes later is in the reader's zone, too."""
+    _, address = served
+    page = chrome(1280, "light")
+    session = page.context.new_cdp_session(page)
+    session.send("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Kolkata"})
+    page.goto(f"{address}{CONSOLE}/decisions")
+    time_of = page.locator("tbody time").first
+    utc, there = (
+        datetime.fromisoformat(text) for text in (time_of.get_attribute("datetime"), time_of.inner_text())
+    )
+    assert there == utc.replace(second=0, tzinfo=None) + timedelta(hours=5, minutes=30)
+    assert time_of.get_attribute("title") == f"{utc:%Y-%m-%d %H:%M} UTC"
+
+
+def test_a_telephone_shows_the_arm_the_question_and_the_answer(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    _, address = served
+    page = chrome(375, "light")
+    page.goto(f"{address}{CONSOLE}/decisions")
+    card = page.locator("tbody tr", has_text="about rivers").first
+    for part in (card.locator(".arm"), card.get_by_text("about rivers"), card.get_by_text("The Danube does")):
+        box = part.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 375
+    assert_no_barrier(page, "decisions")
 
 
 def test_what_is_open_is_in_the_address_which_a_button_copies(
@@ -396,11 +448,11 @@ def test_a_question_is_in_the_link_of_the_playground_and_never_sent_with_it(
 def test_a_table_that_is_wider_than_the_window_shows_a_shadow_where_it_goes_on(
     served: tuple[Service, str], chrome: Visit
 ) -> None:
-    """At 390 pixels the decisions scroll in a region, whose edge is darker than the page beside it."""
+    """At 390 pixels the arms scroll in a region, whose edge is darker than the page beside it."""
     _, address = served
     page = chrome(390, "light")
-    page.goto(f"{address}{CONSOLE}/decisions")
-    region = page.get_by_role("region", name="Decisions")
+    page.goto(f"{address}{CONSOLE}/arms")
+    region = page.get_by_role("region", name="Arms", exact=True)
     assert region.evaluate("one => one.scrollWidth > one.clientWidth")
     box = region.bounding_box()
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from armwise.agent.console import learning
@@ -21,6 +22,7 @@ from armwise.agent.console.served_comparison import (
     ServedComparison,
 )
 from armwise.feedback.registry import arm_sets, promotions
+from armwise.feedback.training_log import rollups
 from tests.agent.api.test_points import POINTS, actions, click, fed, ranked
 from tests.agent.asking import look_up, tell
 from tests.agent.console.test_worth import asked
@@ -68,23 +70,22 @@ async def test_the_panel_counts_from_the_first_decision_and_leaves_forced_ones_o
         panel = await panel_of(rated, query)
         text = plain(panel)
         assert "Of 41 decisions since the first one, 40 were explored and 32 of these have a reward" in text
-        rewards, shares = charts_of(panel)
-        assert [one["label"] for one in rewards["series"][:2]] == ["what was served", "a uniform choice"]
-        assert rewards["series"][2]["label"].startswith("always ")
-        assert rewards["range"] == shares["range"] == [0, 41]
-        assert (rewards["counts"], shares["stacked"]) == ("decision", True)
+        *_, shares = charts_of(panel)
+        assert shares["range"] == [0, 41]
+        assert (shares["counts"], shares["stacked"]) == ("decision", True)
         columns = zip(*(one["values"] for one in shares["series"]), strict=True)
         assert [sum(values) for values in columns] == [pytest.approx(100, abs=0.1)] * len(shares["x"])
-        assert rewards["x"] == sorted(rewards["x"])
-        assert 0 < rewards["x"][0] <= rewards["x"][-1] <= 41
-        assert "Too early to say: " in text
+        assert "cannot be told apart" in text
 
 
 async def test_the_panel_of_an_empty_log_has_a_sentence_and_no_chart(service: Service) -> None:
     """Nothing is drawn from nothing."""
     panel = await panel_of(service)
-    assert "Nothing was asked yet. The line begins with the first decision." in plain(panel)
+    assert "Nothing was asked yet." in plain(panel)
     assert charts_of(panel) == []
+    assert 'href="/console/playground"' in panel, "what to do next"
+    assert "/v1/feedback" in panel
+    assert "Of 0 decisions" not in plain(panel)
 
 
 async def test_a_log_without_feedback_and_one_of_forced_requests_say_so(service: Service) -> None:
@@ -97,7 +98,7 @@ async def test_a_log_without_feedback_and_one_of_forced_requests_say_so(service:
     await look_up(service, query="an explored one")
     await service.learn()
     unrated = await panel_of(service)
-    assert "of 2 decisions none has a reward yet" in plain(unrated)
+    assert "Of 2 decisions none has a reward yet" in plain(unrated)
     (shares,) = charts_of(unrated)
     assert [sum(one["values"]) for one in shares["series"]] == [100.0]
 
@@ -130,7 +131,7 @@ async def test_a_change_is_a_mark_with_its_sentence_which_only_a_reader_sees(
         escaped = HARM.replace("<", "&lt;").replace(">", "&gt;").replace('"', "&#34;")
         assert f"Rollback to version {version.version}, because: {escaped}" in shown[name]
         assert "Switch: bm25 can no longer be drawn." in shown[name]
-        assert [one["marks"] for one in charts_of(shown[name])] == [[12, 12]] * 2
+        assert [one["marks"] for one in charts_of(shown[name])] == [[12, 12]]
         other = {"ACME": "MAIN", "MAIN": "ACME"}[name]
         assert f"of-{name}" in shown[name]
         assert f"of-{other}" not in shown[name]
@@ -138,7 +139,7 @@ async def test_a_change_is_a_mark_with_its_sentence_which_only_a_reader_sees(
         assert "Is it learning?" in text
         for hidden in ("Rollback", "Switch:", "by kind of question", "of-MAIN"):
             assert hidden not in text
-    assert [one["marks"] for one in charts_of(shown["ASK"])] == [[]] * 2
+    assert [one["marks"] for one in charts_of(shown["ASK"])] == [[]]
     assert "of-MAIN" in again.text
 
 
@@ -150,8 +151,7 @@ async def test_a_point_whose_actions_come_with_the_request_has_no_single_arm(tmp
             one = await ranked(service, actions=actions("a", "b", "c")[: 2 + i % 2])
             await fed(service, click(one["decision_id"], float(i % 2)))
         await service.settle("news")
-        rewards, shares = charts_of(await panel_of(service, "?point=news"))
-    assert [one["label"] for one in rewards["series"]] == ["what was served", "a uniform choice"]
+        (shares,) = charts_of(await panel_of(service, "?point=news"))
     assert {one["label"] for one in shares["series"]} <= {"action-1", "action-2", "action-3"}
 
 
@@ -164,46 +164,77 @@ WHOLE = ServedComparison(
 CURVE = LearningCurve(
     WHOLE,
     (
-        CurveStretch(0, 5, None, None, None, {"a": 1.0}),
-        CurveStretch(5, 12, (0.25, (0.0, 0.5)), (0.5, (0.0, 1.0)), None, {"a": 0.5, "b": 0.5}),
-        CurveStretch(12, 20, (0.75, (0.5, 0.9)), (0.5, (-3.0, 1.0)), (0.6, (0.0, 5.0)), {}),
+        CurveStretch(0, 5, None, {"a": 1.0}),
+        CurveStretch(5, 12, (-0.25, (-0.9, 0.75)), {"a": 0.5, "b": 0.5}),
+        CurveStretch(12, 18, (0.2, (-0.1, 0.4)), {}),
+        CurveStretch(18, 20, (0.25, (0.1, 0.4)), {}),
     ),
     (Mark(1.0, 12, "Switch"),),
-    Promise(0.8, 0.7, 3, 1.0, decision=12),
+    Promise(0.8, 0.7, 3),
 )
 
 
-def test_a_chart_has_a_point_a_stretch_and_gaps_where_nothing_is_known() -> None:
-    """What a warm start expected begins where it was promoted; wide bands do not squeeze the picture."""
-    made = {name: json.loads(one) for name, one in learning.charts(CURVE, [12], {"a": 4, "b": 5}).items()}
-    rewards, shares = made["rewards"], made["shares"]
-    assert rewards["x"] == [9.0, 16.5]
-    assert [(one["label"], one["colour"], one["values"]) for one in rewards["series"]] == [
-        ("what was served", "--ink", [0.25, 0.75]),
-        ("a uniform choice", "--grey", [0.5, 0.5]),
-        ("always b", "--c5", [None, 0.6]),
-        ("expected by the warm start", "--good", [None, 0.8]),
-    ]
-    assert rewards["series"][0]["low"] == [0.0, 0.5]
-    assert rewards["series"][1]["high"] == [1.0, 1.0]
-    assert rewards["bounds"] == pytest.approx([-0.045, 0.945])
-    assert (rewards["marks"], rewards["range"]) == ([12], [0, 20])
+def test_the_first_chart_is_one_line_beside_the_best_arm_with_a_band_that_is_not_squeezed() -> None:
+    """A point stands where its decisions end, and the wide bands of the first third do not set the range."""
+    made = {
+        name: json.loads(one) for name, one in learning.charts(CURVE, [12], {"a": 4, "b": 5}).items() if one
+    }
+    lead, shares = made["lead"], made["shares"]
+    assert lead["x"] == [12, 18, 20]
+    served, beside = lead["series"]
+    assert (served["label"], served["colour"]) == ("what was served", "--ink")
+    assert (served["values"], served["low"]) == ([-0.25, 0.2, 0.25], [-0.9, -0.1, 0.1])
+    assert served["high"] == [0.75, 0.4, 0.4]
+    assert (beside["label"], beside["colour"], beside["values"]) == ("always b", "--c5", [0.0] * 3)
+    assert "low" not in beside, "one band"
+    assert lead["bounds"] == pytest.approx([-0.125, 0.425])
+    assert (lead["marks"], lead["range"], lead["counts"]) == ([12], [0, 20], "decision")
     assert shares["x"] == [3.0, 9.0]
     assert [(one["label"], one["values"]) for one in shares["series"]] == [("a", [100, 50]), ("b", [0, 50])]
+    by_chance = learning.charts(replace(CURVE, whole=replace(WHOLE, arms=())), [], {})
+    assert json.loads(by_chance["lead"])["series"][1]["label"] == "a uniform choice"
+    unknown = learning.charts(replace(CURVE, stretches=CURVE.stretches[:2]), [], {})
+    assert unknown["lead"] == "", "a point is no line"
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3])
 def test_the_cost_of_exploration_is_what_the_policy_alone_would_earn_more(share: float) -> None:
-    policy, uniform, per_day = 0.8, 0.5, 1000
+    policy, uniform, per_day = 0.8, 0.5, 200
     served = (1.0 - share) * policy + share * uniform
-    beside = Alternative(None, 10, uniform, (0.0, 1.0), served - uniform, -1.0, 1.0, None)
+    beside = Alternative(None, 10, uniform, (0.0, 1.0), served - uniform, 0.1, 1.0, None)
     whole = ServedComparison(10, 10, 10, (served, (0.0, 1.0)), beside, ())
     cost = policy - served
     sentence = learning.explain_exploration(whole, share, per_day)
     assert sentence is not None
-    assert f"{100 * share:.3g} % of the draws" in sentence
-    assert f"costs {cost:.2g} a decision, {cost * per_day:.2g} in the last" in sentence
-    worse = replace(whole, uniform=replace(beside, lead=-0.1))
-    assert "not distinguished" in str(learning.explain_exploration(worse, share, per_day))
+    rate = 1000 * share / (1 - share)
+    assert f"for {100 * share:.3g} % of the decisions" in sentence
+    assert f"gives up a reward of {1000 * cost:.3g} ({0.1 * rate:.3g} to {rate:.3g}) per 1,000" in sentence
+    assert f"{cost * per_day:.3g} in the last 24 hours" in sentence
+    assert "$" not in sentence
+    unsure = replace(whole, uniform=replace(beside, low=0.0))
+    said = str(learning.explain_exploration(unsure, share, per_day))
+    assert "cannot be told apart from nothing" in said
+    assert f"at most {rate:.3g} per 1,000" in said
+    worse = replace(whole, uniform=replace(beside, lead=-0.2, low=-0.3, high=-0.1))
+    assert "at most 0 per 1,000" in str(learning.explain_exploration(worse, share, per_day))
     assert learning.explain_exploration(replace(whole, uniform=None), share, per_day) is None
     assert learning.explain_exploration(whole, 1.0, per_day) is None, "all draws are alike"
+
+
+@pytest.mark.parametrize(("usd", "said"), [(0.009, "costs $1.00 per"), (-0.0009, "saves $0.10 per")])
+def test_exploration_that_costs_or_saves_dollars_says_how_many(usd: float, said: str) -> None:
+    """A tenth of the draws: a ninth of the difference between a uniform choice and what was served."""
+    beside = Alternative(None, 10, 0.5, (0.0, 1.0), 0.2, 0.1, 0.3, None)
+    whole = ServedComparison(10, 10, 10, (0.7, (0.0, 1.0)), beside, ())
+    sentence = learning.explain_exploration(whole, 0.1, 2000, usd)
+    assert sentence is not None
+    assert f"{said} 1,000 answers, ${abs(usd) / 9 * 2000:.2f} in the last 24 hours" in sentence
+
+
+def test_dollars_of_a_uniform_choice_are_the_mean_of_the_arms_less_what_was_paid() -> None:
+    """Three answers for nothing and one for 0.04: alike they would cost 0.02, and 0.01 was paid."""
+    columns = {"usd": np.array([0.0, 0.04, 0.0]), "finished": np.array([2.0, 1.0, 1.0])}
+    day = rollups.Sums(np.zeros(3, dtype=np.int64), np.array(["a", "b", "a"]), np.full(3, 2), columns)
+    assert learning.price_uniform(day, ["a", "b"]) == pytest.approx(0.01)
+    assert learning.price_uniform(day, ["a", "b", "c"]) is None, "c has not answered"
+    assert learning.price_uniform(day, ["a"]) is None, "nothing was charged"

@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 from fastapi.routing import APIRoute
 
-from armwise.agent.console import decisions, explanation, operating, overview, policies
+from armwise.agent.console import decisions, explanation, operating, overview, policies, system
 from armwise.agent.console.page import CONSOLE, PAGES, pages
 from armwise.agent.console.routes import ROUTES
 from armwise.agent.console.served_comparison import least_floor
@@ -113,7 +113,10 @@ async def test_the_overview_shows_the_figures_of_the_log(linear: Service) -> Non
 
 
 async def test_an_empty_log_says_what_to_do_next(service: Service) -> None:
-    assert "Nothing was asked in this window." in plain(await seen(service, ""))
+    overview = await seen(service, "")
+    assert "Nothing was asked yet." in plain(overview)
+    assert "Ask a question in the playground" in plain(overview)
+    assert "cost a request" not in plain(overview), "zeros are left out"
     assert "The log holds no decision yet." in plain(await seen(service, "/decisions"))
     assert "No decision matches" in plain(await seen(service, "/decisions?arm=bm25"))
     apart = await seen(service, "/policies/differences?one=1&other=1")
@@ -225,7 +228,10 @@ async def test_what_is_built_behind_a_first_start_is_shown_and_no_failure_of_rea
     assert (await service.client.get("/ready")).json()["building"] == "embedding passages: 3 of 9"
 
 
-async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(service: Service) -> None:
+async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray Serve is not well after five seconds without an answer, and not before."""
     shown = await seen(service, "/system")
     assert "without Ray Serve" in shown
     assert re.search(r"requests well \d+ in progress, \d+ at most", plain(shown))
@@ -234,13 +240,29 @@ async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(servic
     shown = plain(await seen(service, "/system"))
     assert "Ingress well 2 running" in shown
     assert "Learner not well 1 starting no room" in shown
-    answered = threading.Event()
-    service.replica.service.deployments = lambda: {} if answered.wait(60) else found
+    answered, now = threading.Event(), [100.0]
+    service.replica.service.deployments = lambda: found if answered.wait(60) else {}
+    monkeypatch.setattr(system, "time", SimpleNamespace(monotonic=lambda: now[0]))
     try:
-        shown = plain(await seen(service, "/system"))
-        assert "Ray Serve not well did not answer within" in shown
+        for waited_s, well in ((0.0, True), (4.9, True), (5.0, False)):
+            now[0] = 100.0 + waited_s
+            shown = await seen(service, "/system")
+            assert ("is being asked" in shown) == well
+            assert ("not well" in plain(shown).split("Deployments")[1]) == (not well)
+            assert "hx-select" in shown, "the page asks again"
     finally:
         answered.set()
+    now[0] = 159.0
+    shown = await seen(service, "/system")
+    assert "Ingress well 2 running" in plain(shown), "the answer to the question of before"
+    assert "hx-select" not in shown
+    answered.clear()
+    await seen(service, "/system")
+    answered.set()
+    await service.app.state.deployed[1]
+    service.replica.service.deployments = lambda: {"Ingress": (True, "3 running")}
+    now[0] += 61.0
+    assert "Ingress well 3 running" in plain(await seen(service, "/system")), "that answer was too old"
 
 
 async def test_a_decision_says_why_other_arms_could_not_be_drawn(service: Service) -> None:
@@ -730,14 +752,65 @@ async def test_costs_have_their_units(tmp_path: Path) -> None:
         with store.writing() as connection:
             connection.execute(sa.update(t.executions).values(**cost, llm_s=0.25))
         spent = "2 steps, 1,234 tokens, $0.25, 1.75 s"
-        assert spent in plain(await seen(service, "/decisions"))
+        assert 'cost">$0.25' in await seen(service, "/decisions")
         assert f"cost {spent} priced 2.000" in plain(await seen(service, f"/decisions/{found}"))
         assert f"Cost: {spent} , priced 2.000" in plain(await seen(service, f"/playground/{found}"))
         await service.learn()
         assert f"{spent} priced 2.000" in plain(await seen(service, "/arms"))
         with store.writing() as connection:
             connection.execute(sa.update(t.executions).values(steps=1, usd=0.0, retrieval_s=0.004, llm_s=0.0))
-        assert "1 step, 1,234 tokens, 4 ms" in plain(await seen(service, "/decisions"))
+        assert "1 step, 1,234 tokens, 4 ms" in plain(await seen(service, f"/decisions/{found}"))
+        with store.writing() as connection:
+            connection.execute(sa.update(t.executions).values(usd=0.000098))
+        for path in ("/decisions", f"/decisions/{found}", f"/playground/{found}"):
+            shown = await seen(service, path)
+            assert "$0.10 per 1,000" in shown
+            assert "e-05" not in shown
+
+
+async def test_the_model_of_an_arm_and_the_answer_are_beside_it(tmp_path: Path) -> None:
+    """Its own model, or the default one; of a decision the model that was asked then."""
+    openai = {"engine": "openai", "base_url": "http://localhost:1/v1"}
+    llms = {"strong": {**openai, "model": "vendor/large-1"}}
+    arms = {
+        "none": {"kind": "none"},
+        "bm25": {"kind": "bm25", "answering": {"llm": "strong"}},
+    }
+    async with Service(
+        tmp_path, llms=llms, llm={**openai, "model": "mini-2"}, arms=arms
+    ).running() as service:
+        for arm in arms:
+            await ask(service, model=f"arm/{arm}")
+        await service.settle()
+        shown = {path: plain(await seen(service, path)) for path in ("", "/arms", "/decisions")}
+        for text in shown.values():
+            assert "none mini-2" in text
+            assert "bm25 vendor/large-1" in text
+        assert "The Danube does." in shown["/decisions"]
+        found = (await ask(service, model="arm/bm25")).json()["agent"]["decision_id"]
+        assert "By bm25 vendor/large-1" in plain(await seen(service, f"/decisions/{found}"))
+        with service.point.store.writing() as connection:
+            connection.execute(sa.update(t.executions).values(tokens_by_model={"gone": [1, 1, 0]}))
+        assert "bm25 gone" in plain(await seen(service, "/decisions"))
+
+
+async def test_a_list_has_no_answers_where_groups_restrict_passages(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer may quote them; the decision's own page decides it for each key."""
+    await ask(service)
+    assert "The Danube does." in await seen(service, "/decisions")
+    monkeypatch.setattr(service.point.turns, "restricted", True)
+    assert "The Danube does." not in await seen(service, "/decisions")
+
+
+async def test_times_are_read_by_machines_and_are_in_utc_without_a_script(service: Service) -> None:
+    found = (await ask(service)).json()["agent"]["decision_id"]
+    with service.point.store.writing() as connection:
+        connection.execute(sa.update(t.decisions).values(decided_at=86399.5))
+    expected = '<time datetime="1970-01-01T23:59:59Z">1970-01-01 23:59 UTC</time>'
+    for path in ("/decisions", f"/decisions/{found}"):
+        assert expected in await seen(service, path)
 
 
 async def test_a_decision_begins_with_its_answer_and_ends_with_what_the_policy_saw(linear: Service) -> None:

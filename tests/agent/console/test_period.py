@@ -1,7 +1,7 @@
 """The report of a period: its figures are those of the log, its intervals hold the truth, texts are safe."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,21 +12,23 @@ import numpy as np
 import pytest
 
 from armwise.agent.console.period import (
+    AtEqualQuality,
     NothingServedError,
     Period,
-    Saving,
     Turns,
+    find_recipe_begin,
     read_file_period,
     read_period,
 )
 from armwise.agent.console.period_report import (
+    equal_in_words,
     gain_in_words,
-    savings_in_words,
+    money_in_words,
     unknowns,
     write_page,
     write_text,
 )
-from armwise.agent.console.served_comparison import Alternative, ServedComparison
+from armwise.agent.console.served_comparison import Alternative, ServedComparison, number_colours
 from armwise.agent.policies import Exploration
 from armwise.feedback.events import (
     INCUMBENT,
@@ -45,9 +47,11 @@ from armwise.feedback.registry import arm_sets, promotions, runs
 from armwise.feedback.training_log import read_examples
 from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, add_up, expected, fill, read_served
 
+USD = {"small": 0.001, "large": 0.02, "free": 0.0}
+
 WORLD = World(
     {"small": 0.5, "large": 0.7, "free": 0.3},
-    usd={"small": 0.001, "large": 0.02, "free": 0.0},
+    usd=USD,
     seconds={"small": 1.0, "large": 4.0, "free": 0.5},
     rated=0.8,
     forced=0.05,
@@ -81,7 +85,7 @@ def began(store: Store, world: World = WORLD) -> None:
 @pytest.mark.slow
 def test_intervals_of_rewards_and_of_what_was_saved_hold_the_truth(tmp_path: Path) -> None:
     """Of 40 seeded logs of known expectations, each family of intervals misses in at most 5."""
-    missed = {"reward": 0, "usd": 0, "seconds": 0}
+    missed = {"reward": 0, "usd": 0}
     for seed in range(RUNS):
         store = Store(f"sqlite:///{tmp_path / f'{seed}.db'}")
         began(store)
@@ -89,14 +93,12 @@ def test_intervals_of_rewards_and_of_what_was_saved_hold_the_truth(tmp_path: Pat
         found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing)
         store.close()
         explored = [one for one in made if one.mode is Mode.EXPLORE]
-        assert found.dearest is not None
-        for name, saving, means in (("usd", found.usd, WORLD.usd), ("seconds", found.seconds, WORLD.seconds)):
-            assert saving is not None
-            assert means is not None
-            could = [one for one in explored if found.dearest in one.arms]
-            assert saving.n == len(could)
-            truth = means[found.dearest] - expected(could, means)
-            missed[name] += not saving.low <= truth <= saving.high
+        best = found.beside_best
+        assert best is not None
+        assert found.whole.best is not None
+        could = [one for one in explored if found.whole.best.name in one.arms]
+        truth = USD[str(found.whole.best.name)] - expected(could, USD)
+        missed["usd"] += not best.saved_low <= truth <= best.saved_high
         holds = []
         for one in found.whole.arms:
             assert one.name is not None
@@ -134,42 +136,26 @@ def test_the_figures_of_a_period_are_those_of_its_turns(store: Store) -> None:
     assert [arm.decisions for arm in found.arms] == sorted((a.decisions for a in found.arms), reverse=True)
     assert found.feature == "ask"
     assert sum(kind.n for kind in found.kinds) == len(explored)
-    assert found.dearest == "large"
     assert found.stretches[0].begin == 0
     assert found.stretches[-1].end == 400
 
 
-def test_what_was_saved_is_the_weighted_cost_of_the_dearest_arm_less_what_was_paid(store: Store) -> None:
+def test_what_was_saved_is_the_weighted_cost_of_the_best_arm_less_what_was_paid(store: Store) -> None:
     """On the turns for which it could be drawn, by self-normalised weights."""
-    began(store, replace(WORLD, right={"large": 0.7, "small": 0.5, "free": 0.3}))
-    world = replace(WORLD, right={"free": 0.3, "small": 0.5, "large": 0.7}, masked=0.3)
-    fill(store, world, 400, seed=8)
+    began(store)
+    fill(store, replace(WORLD, right={"free": 0.3, "small": 0.5, "large": 0.7}, masked=0.3), 400, seed=8)
     found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing)
-    assert found.dearest == "large"
+    assert found.whole.best is not None
+    assert found.whole.best.name == "large"
     table = read_served(store, RULE, BEGIN, BEGIN + 1e6)
     rows = table.where(table.explored & table.possible("large") & ~np.isnan(table.usd))
     assert 0 < len(rows) < 350
     usd, weight = rows.usd, rows.draw.each(lambda key: key.drawn == "large") / rows.propensity
-    assert found.usd is not None
-    assert found.usd.each == pytest.approx(weight @ usd / weight.sum() - usd.mean())
-    assert found.usd.total == pytest.approx(
-        (len(rows) * found.usd.each, len(rows) * found.usd.low, len(rows) * found.usd.high)
-    )
-    assert found.usd.low < found.usd.each < found.usd.high <= usd.max()
-
-
-def test_the_dearest_of_more_arms_has_wider_intervals(store: Store) -> None:
-    """It is chosen after looking, so the error is divided among the arms."""
-    fill(store, WORLD, 200, seed=4)
-    turns = Turns(read_served(store, RULE, BEGIN, BEGIN + 1e6))
-    (one, of_two, _), (other, of_three, _) = (
-        turns.savings(names, FLOOR) for names in (("large", "small"), ("large", "small", "free"))
-    )
-    assert one == other == "large"
-    assert of_two is not None
-    assert of_three is not None
-    assert of_three.each == of_two.each
-    assert of_three.high - of_three.low > 1.02 * (of_two.high - of_two.low)
+    best = found.beside_best
+    assert best is not None
+    assert best.name == "always large"
+    assert best.saved == pytest.approx(weight @ usd / weight.sum() - usd.mean())
+    assert best.saved_low < best.saved < best.saved_high
 
 
 def test_turns_have_the_rewards_of_their_own_training_log(store: Store) -> None:
@@ -202,18 +188,125 @@ def test_alternatives_are_the_arms_that_were_live_at_the_end_of_the_period(store
 
 
 @pytest.mark.slow
-def test_without_dollars_the_dearest_arm_is_the_slowest_and_without_both_there_is_none(store: Store) -> None:
+def test_without_dollars_seconds_are_compared_and_without_both_nothing_is(store: Store) -> None:
     """What was not recorded is not compared."""
     began(store)
     fill(store, replace(WORLD, usd=None), 200, seed=1)
     found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing)
-    assert (found.dearest, found.usd) == ("large", None)
-    assert found.seconds is not None
-    assert "the slowest arm, it spent between" in savings_in_words(found)
+    assert found.beside_best is not None
+    assert "$" not in money_in_words(found)
+    assert " s less an answer and earned between" in money_in_words(found)
     fill(store, replace(WORLD, usd=None, seconds=None), 200, seed=1, first=10_000)
-    later = read_period(store, CONFIG, BEGIN + 5000.0, BEGIN + 1e6, nothing)
-    assert (later.dearest, later.usd, later.seconds, savings_in_words(later)) == (None, None, None, "")
-    assert "Costs cannot be compared" in write_page(later, "armwise report")
+    later = read_period(store, CONFIG, BEGIN + 5000.0, BEGIN + 5001.0, nothing)
+    assert (later.beside_best, later.curve, money_in_words(later)) == (None, (), "")
+
+
+def test_what_decided_before_the_period_is_compared_by_its_means(store: Store) -> None:
+    """As long a time before counts, up to the begin, which does not; rewards and dollars, each of its own."""
+    began(store)
+    fill(store, replace(WORLD, forced=0.0, rated=1.0, masked=0.0), 600, seed=3)
+    found = read_period(store, CONFIG, BEGIN + 200.0, BEGIN + 300.0, nothing)
+    now, before = (read_served(store, RULE, BEGIN + at, BEGIN + at + 100.0) for at in (200.0, 100.0))
+    beside = found.before
+    assert beside is not None
+    assert beside.lead == pytest.approx(now.reward.mean() - before.reward.mean())
+    assert beside.saved == pytest.approx(before.usd.mean() - now.usd.mean())
+    assert beside.low < beside.lead < beside.high
+    assert beside.saved_low < beside.saved < beside.saved_high
+    assert "linucb" in beside.name
+    assert f"beside {beside.name}, it cost" in money_in_words(found)
+    first = read_period(store, CONFIG, BEGIN, BEGIN + 100.0, nothing)
+    assert first.before is None
+    assert "there is nothing with feedback from before" in money_in_words(first)
+
+
+def publish(store: Store, recipes: Mapping[int, str]) -> None:
+    """Write versions, each of a recipe."""
+    with store.writing() as connection:
+        connection.exec_driver_sql("INSERT INTO epochs (epoch, holder, taken_at) VALUES (900, 'x', 0.0)")
+        for version, recipe in recipes.items():
+            connection.exec_driver_sql(
+                'INSERT INTO versions (version, recipe, "join", policy, examples_seq, applied_seq, digest, '
+                "epoch, created_at) "
+                f"VALUES ({version}, '{recipe}', 'j', '{{}}', 0, 0, 'd{version}', 900, 0.0)"
+            )
+
+
+def test_what_the_recipe_before_the_active_one_served_is_compared_with_what_came_after(store: Store) -> None:
+    """A rollback to a version of the same recipe and a canary change no recipe; a promotion does."""
+    began(store)
+    fill(store, replace(WORLD, forced=0.0, rated=1.0, masked=0.0), 600, seed=3)
+    publish(store, {7: "r", 8: "s", 9: "s"})
+    acts = [(7, "promote", 20.0), (8, "promote", 150.0), (9, "rollback", 180.0), (7, "canary", 190.0)]
+    for seq, (version, action, at) in enumerate([*acts, (7, "promote", 290.2)], start=1):
+        share = 0.1 if action == "canary" else 0.0
+        act = promotions.Promotion(0, version, promotions.Action(action), "why", 0.0, share=share)
+        promotions.record(store, "recipe", act)
+        with store.writing() as connection:
+            connection.exec_driver_sql(f"UPDATE promotions SET at = {BEGIN + at} WHERE seq = {seq}")
+    assert find_recipe_begin(store, BEGIN + 280.0) == BEGIN + 150.0
+    assert find_recipe_begin(store, BEGIN + 290.2) == BEGIN + 150.0, "the end is exclusive"
+    assert find_recipe_begin(store, BEGIN + 291.0) == BEGIN + 290.2
+    assert find_recipe_begin(store, BEGIN + 10.0) is None
+    found = read_period(store, CONFIG, BEGIN + 100.0, BEGIN + 200.0, nothing)
+    now, before = (
+        read_served(store, RULE, BEGIN + since, BEGIN + until)
+        for since, until in ((150.0, 200.0), (50.0, 150.0))
+    )
+    assert found.before is not None
+    assert found.before.lead == pytest.approx(now.reward.mean() - before.reward.mean())
+    just = read_period(store, CONFIG, BEGIN + 250.0, BEGIN + 290.4, nothing)
+    assert just.before is None, "the last promotion has decided nothing yet"
+
+
+def test_a_recipe_before_which_nothing_was_served_is_compared_with_what_came_before_the_period(
+    store: Store,
+) -> None:
+    """The first recipe of a service has nothing before it, and an earlier week of its own."""
+    began(store)
+    fill(store, replace(WORLD, forced=0.0, rated=1.0, masked=0.0), 600, seed=3)
+    publish(store, {7: "r"})
+    promotions.record(store, "recipe", promotions.Promotion(0, 7, promotions.Action.PROMOTE, "first", 0.0))
+    with store.writing() as connection:
+        connection.exec_driver_sql(f"UPDATE promotions SET at = {BEGIN - 1}")
+    found = read_period(store, CONFIG, BEGIN + 200.0, BEGIN + 300.0, nothing)
+    now, before = (read_served(store, RULE, BEGIN + at, BEGIN + at + 100.0) for at in (200.0, 100.0))
+    assert found.before is not None
+    assert found.before.lead == pytest.approx(now.reward.mean() - before.reward.mean())
+
+
+def test_a_line_of_one_point_is_not_drawn(store: Store) -> None:
+    began(store)
+    fill(store, replace(WORLD, masked=0.0), 400, seed=1)
+    found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing)
+    known = [stretch for stretch in found.stretches if stretch.lead is not None]
+    pages = [write_page(replace(found, stretches=tuple(known[-n:])), "armwise report") for n in (1, 2)]
+    assert ["Picture of the lead" in page for page in pages] == [False, True]
+
+
+def test_what_another_system_decided_before_is_compared_where_this_one_decided_nothing(store: Store) -> None:
+    """The tap's decisions are what the team ran before."""
+    fill(store, replace(WORLD, forced=0.0, rated=1.0, masked=0.0), 400, seed=3)
+    with store.writing() as connection:
+        connection.exec_driver_sql(
+            f"UPDATE decisions SET policy = '{OBSERVED}' WHERE decided_at < {BEGIN + 100.0}"
+        )
+    found = read_period(store, CONFIG, BEGIN + 100.0, BEGIN + 200.0, nothing)
+    assert found.before is not None
+    assert OBSERVED in found.before.name
+
+
+def test_arms_have_the_colours_that_the_console_gives_them(store: Store) -> None:
+    """By the order in which they first became live, and not by name."""
+    arm_sets.started(store, {"large": {"kind": "none"}, "free": {"kind": "none"}})
+    with store.writing() as connection:
+        connection.exec_driver_sql(f"UPDATE arm_sets SET at = {BEGIN - 1}")
+    fill(store, replace(WORLD, right={"large": 0.7, "free": 0.3}), 100, seed=1)
+    found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing)
+    assert found.colours == number_colours(store) == {"large": 0, "free": 1}
+    page = write_page(replace(found, colours={"large": 5, "free": 7}), "armwise report")
+    drawn = "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))
+    assert set(re.findall(r"var\(--c(\d+)\)", drawn)) == {"5", "7"}
 
 
 def test_a_period_without_a_decision_says_when_there_are_some(store: Store) -> None:
@@ -256,11 +349,11 @@ def test_a_period_without_feedback_and_one_of_a_single_arm_are_reported(store: S
     assert "a single arm could be drawn" in write_page(alone, "armwise report")
 
 
-def test_actions_that_come_with_the_request_have_no_single_arm_and_no_dearest(store: Store) -> None:
+def test_actions_that_come_with_the_request_have_no_single_arm(store: Store) -> None:
     """A uniform choice is the only alternative."""
     fill(store, WORLD, 100, seed=1)
     found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing, ranks=True)
-    assert (found.whole.arms, found.dearest) == ((), None)
+    assert (found.whole.arms, found.beside_best) == ((), None)
     assert found.whole.uniform is not None
 
 
@@ -272,12 +365,7 @@ def test_what_changed_and_what_was_held_in_the_period_stands_in_order(store: Sto
     """Changes of before and after are left out; texts of operators are escaped, in both forms."""
     began(store)
     fill(store, WORLD, 100, seed=1)
-    with store.writing() as connection:
-        connection.exec_driver_sql("INSERT INTO epochs (epoch, holder, taken_at) VALUES (900, 'x', 0.0)")
-        connection.exec_driver_sql(
-            'INSERT INTO versions (version, recipe, "join", policy, examples_seq, applied_seq, digest, '
-            "epoch, created_at) VALUES (7, 'r', 'j', '{}', 0, 0, 'd', 900, 0.0)"
-        )
+    publish(store, {7: "r"})
     for at, reason in ((BEGIN + 10.0, "before"), (BEGIN + 30.0, HARM), (BEGIN + 49.0, "after")):
         one = promotions.Promotion(0, 7, promotions.Action.PROMOTE, reason, at)
         promotions.record(store, "recipe", one)
@@ -363,45 +451,77 @@ LEAD = Alternative(None, 90, 0.5, (0.4, 0.6), 0.1, -0.1, 0.3, 1_234)
 PERIOD = Period(
     *(0.0, 86400.0),
     ServedComparison(100, 95, 90, (0.6, (0.5, 0.7)), LEAD, (replace(LEAD, name="a", more=None, low=-0.2),)),
-    *((), "", (), (), "a", Saving(50, 0.5, 0.1, 0.9), Saving(50, 1.0, -1.0, 3.0), 12.0, (), ()),
+    *((), "", (), (), 12.0, (), ()),
 )
 
 
 def test_what_is_not_known_yet_comes_with_the_decisions_that_it_takes() -> None:
     """The nearest answer first; what has an answer is not listed."""
     assert unknowns(PERIOD) == [
-        "whether it earns more or less than a uniform choice: about 1,300 more decisions at least.",
-        "whether it earns more or less than always using a: how many more decisions it takes cannot be "
-        "foreseen.",
-        "whether it saves seconds beside always using a.",
+        "whether it earns more or less than a uniform choice, at the earliest after about 1,300 more "
+        "decisions at this rate.",
+        "whether it earns more or less than always using a.",
     ]
     known = replace(PERIOD.whole, uniform=replace(LEAD, low=0.05), arms=())
-    assert unknowns(replace(PERIOD, whole=known, seconds=None)) == []
+    assert unknowns(replace(PERIOD, whole=known)) == []
+
+
+BESIDE = AtEqualQuality(
+    "always a", 90, 0.77, 0.7, 0.84, 0.0021, 0.0018, 0.0024, 0.02, None, shares=(("a", 1.0),)
+)
 
 
 @pytest.mark.parametrize(
-    ("usd", "seconds", "said"),
+    ("fields", "said"),
     [
+        ({}, "cost $2.10 ($1.80 to $2.40) less per 1,000 answers and earned 0.770 (0.700 to 0.840) more"),
         (
-            (0.5, 0.1, 0.9),
-            (1.0, -1.0, 3.0),
-            "it saved $25.00 ($5.00 to $45.00) and spent between 0.8 min more and 2.5 min less",
+            {"saved": -0.0021, "saved_low": -0.0024, "saved_high": -0.0018},
+            "cost $2.10 ($1.80 to $2.40) more per 1,000 answers and earned 0.770 (0.700 to 0.840) more",
         ),
-        ((-0.5, -0.9, -0.1), None, "it spent $25.00 ($5.00 to $45.00) more"),
-        (None, (0.01, 0.005, 0.02), "it saved 0.5 s (0.25 s to 1 s)"),
+        (
+            {"saved_low": -0.0001, "low": -0.1},
+            "cost between $0.10 more and $2.40 less per 1,000 answers and earned between 0.100 less and "
+            "0.840 more",
+        ),
+        (
+            {"lead": -0.5, "low": -0.6, "high": -0.4},
+            "cost $2.10 ($1.80 to $2.40) less per 1,000 answers and earned 0.500 (0.400 to 0.600) less",
+        ),
     ],
 )
-def test_savings_are_said_with_their_intervals(
-    usd: tuple[float, float, float] | None, seconds: tuple[float, float, float] | None, said: str
+def test_money_is_said_with_its_interval_and_quality_with_its_sign(
+    fields: dict[str, float], said: str
 ) -> None:
-    """Saved, spent, or not known which."""
-    made = replace(
-        PERIOD,
-        usd=None if usd is None else Saving(50, *usd),
-        seconds=None if seconds is None else Saving(50, *seconds),
+    """More is said where it is more, beside the best single arm and beside what decided before."""
+    one = replace(BESIDE, **fields)
+    best = Alternative("a", 90, 0.5, (0.4, 0.6), one.lead, one.low, one.high, None)
+    other = replace(BESIDE, shares=(("b", 1.0),))
+    wider = replace(one, low=one.low - 0.01, high=one.high + 0.01)
+    made = replace(PERIOD, whole=replace(PERIOD.whole, arms=(best,)), equal=(other, wider))
+    assert money_in_words(made).startswith(
+        f"Beside always a, the best single arm by its estimate, it {said} a decision; "
     )
-    rank = "slowest" if usd is None else "dearest"
-    assert savings_in_words(made) == f"Beside always using a, the {rank} arm, {said}, on 50 answers."
+    both = replace(made, before=replace(one, name="what decided before", shares=()))
+    assert money_in_words(both).endswith(f"; beside what decided before, it {said} a decision.")
+    alone = replace(both, equal=())
+    assert money_in_words(alone) == f"Beside what decided before, it {said} a decision."
+
+
+@pytest.mark.parametrize(
+    ("high", "said"), [(0.01, "between 0.010 less and 0.840 more"), (-0.5, "0.600 (0.500 to 0.840) more")]
+)
+def test_an_alternative_that_saves_is_said_with_what_it_would_earn(high: float, said: str) -> None:
+    """Its interval is that of the lead, turned round."""
+    cheaper = replace(
+        BESIDE, lead=-0.6, low=-0.84, high=high, saved=-0.0021, saved_low=-0.0024, saved_high=-0.0018
+    )
+    sentence = equal_in_words(replace(PERIOD, equal=(BESIDE, cheaper)))
+    assert (
+        sentence
+        == f"At equal quality, always a would save $2.10 per 1,000 answers: it would earn {said} a decision."
+    )
+    assert equal_in_words(replace(PERIOD, equal=(BESIDE,))) == ""
 
 
 @pytest.mark.slow

@@ -89,14 +89,27 @@ def test_figures_are_those_of_the_rows(written: Callable[..., Path]) -> None:
     assert period.whole.rewarded == period.rewarded == len(rewards)
     assert period.whole.earned is not None
     assert period.whole.earned[0] == pytest.approx(np.mean(rewards))
-    assert period.dearest == "dear"
-    assert period.usd is not None
+    dear = next(one for one in period.equal if one.name == "always dear")
     mean = np.mean([one.cost.usd for one in rows])
-    assert period.usd.each == pytest.approx(USD[2] - mean)
+    assert dear.saved == pytest.approx(USD[2] - mean)
     assert period.feature == "kind"
     assert {kind.name: kind.n for kind in period.kinds} == {"faq": 200, "code": 200}
     assert period.source.endswith("log.jsonl.gz")
     assert period.doubt == ""
+
+
+def test_what_a_file_has_of_before_is_compared_with_the_period(written: Callable[..., Path]) -> None:
+    """As many minutes before; the period of a whole file has nothing before it."""
+    rows = simulated(300)
+    path = written(rows)
+    period = read_file_period(path, BEGIN + 60.0 * 201, BEGIN + 60.0 * 301, nothing)
+    assert period.before is not None
+    now, before = rows[200:300], rows[100:200]
+    earned = [np.mean([one.metrics["reward"] for one in part if one.metrics]) for part in (now, before)]
+    paid = [np.mean([one.cost.usd for one in part]) for part in (now, before)]
+    assert period.before.lead == pytest.approx(earned[0] - earned[1])
+    assert period.before.saved == pytest.approx(paid[1] - paid[0])
+    assert whole(path).before is None
 
 
 def test_labels_and_rows_outside_of_the_period_are_left_out(written: Callable[..., Path]) -> None:
@@ -189,7 +202,7 @@ def test_the_mix_is_the_cheapest_of_all_that_earn_as_much() -> None:
     assert cheapest_mix(point(None, 0.2, 3.0), arms) is None, "a single arm earns as much"
 
 
-BESIDE = AtEqualQuality((("a", 1.0),), 90, 0.0, -0.02, 0.02, 0.5, 0.1, 0.9, 0.02, 300)
+BESIDE = AtEqualQuality("always a", 90, 0.0, -0.02, 0.02, 0.5, 0.1, 0.9, 0.02, 300)
 
 
 @pytest.mark.parametrize(
@@ -213,13 +226,7 @@ def test_a_log_without_propensities_shows_raw_means_and_no_estimate(written: Cal
     rows = [replace(one, decision=replace(one.decision, probabilities=())) for one in simulated(300, seed=2)]
     period = whole(written(rows))
     assert period.without == 300
-    assert (period.whole.uniform, period.whole.arms, period.usd, period.curve, period.equal) == (
-        None,
-        (),
-        None,
-        (),
-        (),
-    )
+    assert (period.whole.uniform, period.whole.arms, period.curve, period.equal) == (None, (), (), ())
     raw = {one.name: (one.n, one.reward) for one in period.raw}
     for arm in ARMS:
         earned = [one.metrics["reward"] for one in rows if one.decision.drawn == arm and one.metrics]

@@ -3,6 +3,7 @@
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_all_intervals_of_all_looks_hold_the_truth_in_95_of_100_logs(
     missed = sum(not all(holds for holds, _ in one) for one in looks)
     assert missed <= 5
     if max(right) - min(right) > 0.5:
-        told = sum("more than a uniform choice" in one[-1][1] for one in looks if "Too" not in one[-1][1])
+        told = sum("more than a uniform choice" in one[-1][1] for one in looks if "So far" not in one[-1][1])
         assert told > RUNS / 2, "2,000 decisions show it, mostly"
 
 
@@ -88,8 +89,8 @@ def test_two_equal_rewards_prove_nothing() -> None:
     assert found.earned == (1.0, (0.0, 1.0))
     assert found.arms[0].interval == (0.0, 1.0)
     assert summarise_served(found) == (
-        "Too early to say: how many more decisions it takes cannot be foreseen yet. So far it earns 1.000 a "
-        "decision, between 1.000 less and 1.000 more than a uniform choice."
+        "So far it earns 1.000 a decision, between 1.000 less and 1.000 more than a uniform choice: the two "
+        "cannot be told apart."
     )
 
 
@@ -125,7 +126,7 @@ WHOLE = ServedComparison(1000, 950, 900, (0.71, (0.6, 0.8)), LEAD, (OPEN,))
     [
         (
             replace(WHOLE, decisions=0, explored=0, rewarded=0, earned=None, uniform=None, arms=()),
-            "Nothing was asked yet. The line begins with the first decision.",
+            "Nothing was asked yet.",
         ),
         (
             replace(WHOLE, explored=0, rewarded=0, earned=None, uniform=None, arms=()),
@@ -134,7 +135,7 @@ WHOLE = ServedComparison(1000, 950, 900, (0.71, (0.6, 0.8)), LEAD, (OPEN,))
         ),
         (
             replace(WHOLE, decisions=1, explored=1, rewarded=0, earned=None, uniform=None, arms=()),
-            "Too early to say: of 1 decision none has a reward yet; feedback gives one.",
+            "Of 1 decision none has a reward yet: send feedback on some answers.",
         ),
         (
             replace(WHOLE, uniform=None, arms=()),
@@ -175,24 +176,44 @@ WHOLE = ServedComparison(1000, 950, 900, (0.71, (0.6, 0.8)), LEAD, (OPEN,))
         ),
         (
             replace(WHOLE, uniform=replace(LEAD, low=-0.02, more=5_000), arms=(OPEN, LESS)),
-            "It earns 0.710 a decision, not distinguished from a uniform choice; it earns more than always "
-            "using b, and no other single arm is shown to be better or worse.",
+            "It earns 0.710 a decision, which cannot be told apart from a uniform choice; it earns more than "
+            "always using b, and no other single arm is shown to be better or worse.",
         ),
         (
             replace(WHOLE, uniform=replace(LEAD, low=-0.02, more=5_000)),
-            "Too early to say: about 1,300 more decisions at least. So far it earns 0.710 a decision, "
-            "between 0.020 less and 0.080 more than a uniform choice.",
+            "So far it earns 0.710 a decision, between 0.020 less and 0.080 more than a uniform choice: the "
+            "two cannot be told apart, at the earliest after about 1,300 more decisions at this rate.",
         ),
         (
             replace(WHOLE, uniform=replace(LEAD, low=-0.02, more=1), arms=()),
-            "Too early to say: about 1 more decision at least. So far it earns 0.710 a decision, "
-            "between 0.020 less and 0.080 more than a uniform choice.",
+            "So far it earns 0.710 a decision, between 0.020 less and 0.080 more than a uniform choice: the "
+            "two cannot be told apart, at the earliest after about 1 more decision at this rate.",
         ),
     ],
 )
 def test_the_sentence_says_what_the_intervals_say(found: ServedComparison, sentence: str) -> None:
     """A judgement stands where an interval of a lead leaves 0 out, and nowhere else."""
     assert summarise_served(found) == sentence
+
+
+@pytest.mark.parametrize(
+    ("fields", "doubt"),
+    [
+        ({}, ""),
+        ({"low": -0.3, "high": -0.01}, ""),
+        ({"low": 0.0}, "cannot be told apart"),
+        ({"high": 0.0, "low": -0.1}, "cannot be told apart"),
+        (
+            {"low": -0.1, "more": 405_576},
+            "cannot be told apart, at the earliest after about 410,000 more decisions",
+        ),
+    ],
+)
+def test_an_alternative_is_in_doubt_where_its_interval_holds_0(fields: dict[str, Any], doubt: str) -> None:
+    """What it takes is a round number."""
+    found = replace(LEAD, **fields).doubt
+    assert found.startswith(doubt)
+    assert bool(found) == bool(doubt)
 
 
 def test_so_many_decisions_later_the_lead_is_told_apart() -> None:

@@ -82,10 +82,26 @@ def test_a_listed_decision_has_no_features_and_says_how_it_ended(store: Store) -
     cost = RULE.cost.total(execution("d1").cost)
     assert cost > 0
     assert first == ListedDecision(
-        replace(decision("d1"), context=bare), 1, "b", Status.FELL_BACK, cost, None, execution("d1").cost
+        replace(decision("d1"), context=bare),
+        1,
+        "b",
+        Status.FELL_BACK,
+        cost,
+        None,
+        execution("d1").cost,
+        (),
+        (execution("d1").answer or "")[:240],
     )
+    assert (second.models, second.answer) == ((), "")
     assert (second.seq, second.served, second.status) == (3, None, None)
     assert (second.cost, second.raw_cost) == (None, None)
+
+
+def test_a_listed_decision_has_the_begin_of_its_answer_and_the_models_that_were_asked(store: Store) -> None:
+    done = replace(execution("d1"), answer="a" * 239 + "bc", tokens_by_model={"large": (1, 2, 0)})
+    store.append([decision("d1"), done])
+    (only,) = page_of(store, ANY).decisions
+    assert (only.models, only.answer) == (("large",), "a" * 239 + "b")
 
 
 @pytest.fixture
