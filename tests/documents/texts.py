@@ -251,7 +251,7 @@ FILES: Mapping[str, Place] = {
     "rows of labels that a warm start made of traffic": Place(
         "questions", Fate.COPY, "reached by age (`privacy.keep_texts_days`) and by their ids, not by user"
     ),
-    "lines of logs, files of Ray's session": Place(
+    "lines of logs, files of Ray's session, `ray.log` of the home": Place(
         "ids and errors",
         Fate.NONE,
         "`telemetry.log_content` lets questions in: then they stay as long as you keep lines",

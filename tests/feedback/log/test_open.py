@@ -157,7 +157,7 @@ def test_a_log_that_cannot_be_opened_is_closed(
         close(store)
 
     def fail(*_: object) -> None:
-        raise error
+        raise error("away")
 
     monkeypatch.setattr(Store, "close", noted)
     monkeypatch.setattr("armwise.feedback.log.open.declare", fail)
