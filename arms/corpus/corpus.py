@@ -427,8 +427,10 @@ def _skipped(database: sqlite3.Connection) -> list[str]:
 def group_skipped(skipped: Iterable[str], most: int = 20) -> list[str]:
     """Return a line for each reason why records were skipped, with their number; the rest is counted.
 
-    >>> group_skipped(["a.png: is a picture", "b:2: has 3 cells", "c.png: is a picture", "d: is empty"], 2)
-    ['a.png and 1 more: is a picture', 'b:2: has 3 cells', 'and 1 more']
+    >>> group_skipped(["a.png: is a picture", "b:2: has 3 cells", "c.png: is a picture"])
+    ['a.png and 1 more: is a picture', 'b:2: has 3 cells']
+    >>> group_skipped(["a: is a link", "b: is empty", "c: is empty", "d: is a pipe"], most=1)
+    ['a: is a link', 'and 3 more']
 
     Args:
         skipped: Records, each as a place, a colon and the reason.

@@ -396,8 +396,16 @@ def test_a_file_that_takes_most_of_the_time_is_named_and_smaller_ones_are_not(
             ],
             "What is said about Black Sea?",
         ),
+        (
+            [
+                '{"id": "a", "title": "Black Sea", "text": "It is deep."}',
+                '{"id": "b", "title": "Danube", "text": "It is long."}',
+                '{"id": "c", "title": "Inn", "text": "It is cold."}',
+            ],
+            "What is said about Black Sea?",
+        ),
     ],
-    ids=["title", "text", "phrase"],
+    ids=["title", "text", "phrase", "words"],
 )
 def test_the_first_question_is_of_the_documents(tmp_path: Path, lines: list[str], question: str) -> None:
     (tmp_path / "docs.jsonl").write_text("\n".join(lines))

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from armwise.agent.background import PAUSES_S, Work, WorkFailure, recorded
 from armwise.agent.cli import serve
+from armwise.agent.cli.predecessor import HAND_OVER
 from armwise.agent.cli.preparation import prepare
 from armwise.agent.cli.ray_processes import ProcessLostError
 from armwise.agent.cli.serve_config import LaunchError, ingress_replicas, logs_json, read_listening_address
@@ -292,6 +293,33 @@ def test_an_interrupted_service_is_drained_stopped_and_loses_its_proxy_last(
     whole = {"RAY_DISABLE_WORKER_LOG_PREFIX": "1", "RAY_DEDUP_LOGS": "0"}
     expected = whole if telemetry == {"logs": "json"} else {}
     assert {name: environment[name] for name in whole if name in environment} == expected
+
+
+def test_a_service_whose_port_was_taken_over_accepts_nothing_more_and_ends_with_its_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: Launched, starting: int
+) -> None:
+    class Recorded:
+        """A proxy during whose fourth look, once the service is ready, its successor sends the signal."""
+
+        def __init__(self, *_: Path | None) -> None: ...
+
+        def watch(self) -> None:
+            launched.looks += 1
+            if launched.looks == 4:
+                signal.raise_signal(HAND_OVER)
+
+        def leave(self, limit_s: float) -> None:
+            launched.events.append(("leave", limit_s, launched.processes[0].poll()))
+
+        def stop(self) -> None:
+            launched.events.append(("stop", launched.processes[0].poll()))
+
+    monkeypatch.setattr(serve, "Proxy", Recorded)
+    config, folder = configured(tmp_path, starting), tmp_path / "run"
+    folder.mkdir()
+    code = serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
+    assert code == -signal.SIGINT
+    assert launched.events == [("leave", 300.0, None), ("stop", -signal.SIGINT)]
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ async def test_while_a_first_start_builds_an_arm_its_live_part_answers_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = {"hybrid": NEW["fused"], "near": {**NEW["dense"], "action": True}, "none": {"kind": "none"}}
-    parts = {"bm25": NEW["bm25"], "dense": NEW["dense"]}
+    parts = {"bm25": NEW["bm25"], "dense": NEW["dense"], "pair": {**NEW["fused"], "action": False}}
     async with Service(tmp_path, arms={**whole, **parts}).running() as service:
         await put(service, {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}})
 
@@ -91,6 +91,7 @@ async def test_while_a_first_start_builds_an_arm_its_live_part_answers_for_it(
         answered = await asked("arm/hybrid")
         assert answered.json()["agent"]["arm_served"] == "bm25", answered.text
         assert (await asked("arm/near")).status_code == 404, "no part of it is live"
+        assert (await asked("arm/pair")).status_code == 404, "it is a part of others"
         assert await listed() == ["arm/none", "arm/bm25", "arm/hybrid"]
         progress.end()
         assert (await asked("arm/hybrid")).status_code == 404
