@@ -328,7 +328,8 @@ def run_service(
     process = _start_ray(config, folder)
     ray = RayProcesses(process, folder)
     proxy: Proxy | None = None
-    base = f"http://{address[0]}:{address[1]}"
+    host, port = address
+    base = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     try:
         if code := prepare_first(ray.check):
             _end_unprepared(process)

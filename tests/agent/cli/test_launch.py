@@ -161,7 +161,7 @@ def starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The port of a service that becomes ready; signals are handled as before afterwards."""
     monkeypatch.setattr(serve, "LOOK_S", 0.01)
     monkeypatch.setattr(Starting, "asked", 0)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, HAND_OVER)}
     with ThreadingHTTPServer(("127.0.0.1", 0), Starting) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server.server_port

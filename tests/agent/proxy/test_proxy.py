@@ -39,6 +39,15 @@ from tests.agent.proxy.conftest import SETTINGS, Behind, answered, decides, erro
 pytestmark = pytest.mark.skipif(haproxy_binary() is None, reason="there is no HAProxy for this platform")
 
 
+async def begin(client: httpx.AsyncClient, behind: Behind) -> "asyncio.Task[httpx.Response]":
+    """Send a request, and return it once it has reached the application, which does not answer yet."""
+    behind.gate.clear()
+    asked = asyncio.create_task(client.post("/v1/retrieve", json={}))
+    while "v1/retrieve" not in behind.seen:
+        await asyncio.sleep(0.01)
+    return asked
+
+
 async def test_without_a_replica_every_route_is_503_in_the_envelope(client: httpx.AsyncClient) -> None:
     for path in ("/ready", "/health", "/v1/retrieve", "/nothing"):
         response = await client.post(path, json={}, headers={"x-request-id": "a\"b'%c"})
@@ -270,10 +279,7 @@ async def test_a_proxy_takes_the_address_of_another_which_ends_with_its_last_req
         other = Path(name)
         async with replica(folder, old), replica(other, new), asyncio.timeout(60):
             await decides(folder)
-            old.gate.clear()
-            asked = asyncio.create_task(client.post("/v1/retrieve", json={}))
-            while "v1/retrieve" not in old.seen:
-                await asyncio.sleep(0.01)
+            asked = await begin(client, old)
             configuration = write_configuration(parse(SETTINGS), Listening("127.0.0.1", free_port, other))
             taking = Proxy(configuration, taking=folder / ADMIN_SOCKET)
             try:
@@ -302,10 +308,7 @@ async def test_a_proxy_that_leaves_waits_for_a_limited_time(
     behind = Behind()
     async with replica(folder, behind):
         await decides(folder)
-        behind.gate.clear()
-        asked = asyncio.create_task(client.post("/v1/retrieve", json={}))
-        while "v1/retrieve" not in behind.seen:
-            await asyncio.sleep(0.01)
+        asked = await begin(client, behind)
         await asyncio.to_thread(proxy.leave, 0.1)
         assert not asked.done()
         behind.gate.set()
@@ -325,10 +328,7 @@ async def test_a_request_that_does_not_end_delays_the_end_for_a_limited_time(
     behind = Behind()
     async with replica(folder, behind):
         await decides(folder)
-        behind.gate.clear()
-        asked = asyncio.create_task(client.post("/v1/retrieve", json={}))
-        while "v1/retrieve" not in behind.seen:
-            await asyncio.sleep(0.01)
+        asked = await begin(client, behind)
         await asyncio.to_thread(proxy.drain, 0.1)
         assert not asked.done()
         behind.gate.set()
