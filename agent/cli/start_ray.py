@@ -66,6 +66,8 @@ def main(config: str, prepared: Callable[[], bool] = lambda: True) -> int:
             run = os.environ.get(RUN_FOLDER)
             local_ray.start(Path(run) if run else None, object_store_memory=OBJECT_STORE_BYTES, **quiet)
             _mark(RAY_STARTED)
+        from ray.serve.scripts import cli  # now: it reads the environment, and what is prepared takes longer
+
         if not prepared():
             return 0
     except KeyboardInterrupt:
@@ -73,8 +75,6 @@ def main(config: str, prepared: Callable[[], bool] = lambda: True) -> int:
     except local_ray.RayNotStartedError as error:
         errors.print(str(error), style="red", **PLAIN)
         return 1
-    from ray.serve.scripts import cli  # Ray reads the environment when it is imported
-
     watch = DeploymentWatch()
     watch.start()
     try:
