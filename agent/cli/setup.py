@@ -269,7 +269,9 @@ def _further_models(
             )
         shared = {key: llm[key] for key in ("engine", "base_url", "api_key_env") if key in llm}
         settings: dict[str, Any] = shared | _priced(rest, f"--model {text}")
-        if not _kept(llm_findings(_draft(corpora, settings).llm, f"the model {name}"), asks=asks):
+        if not _kept(
+            llm_findings(_draft(corpora, settings).llm, f"the model {name}", f"llms.{name}"), asks=asks
+        ):
             raise ValueError(f"--model {text}: left out; run again with a model that the endpoint has")
         yield name, settings
 
