@@ -27,6 +27,8 @@ def quote(question: str, passage: Passage, most_words: int = MOST_WORDS) -> str:
     >>> text = "Linz is a city. Vienna is the capital of Austria. It is on the Danube."
     >>> quote("What is the capital of Austria?", Passage("3", "Cities", text))
     'Vienna is the capital of Austria. It is on the Danube.\n\n(Quoted from [1] Cities.)'
+    >>> quote("Who won the race?", Passage("3", "Cities", text), 3)
+    'Linz is a ...\n\n(Quoted from [1] Cities, which has no word of the question.)'
     >>> quote("Is it?", Passage("3", "", text), 3)
     'Linz is a ...\n\n(Quoted from [1].)'
     """
@@ -43,4 +45,6 @@ def quote(question: str, passage: Passage, most_words: int = MOST_WORDS) -> str:
             break
         taken.append(sentence)
     where = f"[1] {passage.title}".strip()
-    return f"{' '.join(taken)}\n\n(Quoted from {where}.)"
+    apart = asked and not any(shared) and asked.isdisjoint(words(passage.title))
+    hardly = ", which has no word of the question" if apart else ""
+    return f"{' '.join(taken)}\n\n(Quoted from {where}{hardly}.)"

@@ -21,6 +21,14 @@ def test_the_first_of_several_sentences_that_are_as_near_is_the_beginning() -> N
     assert quote("Unrelated?", RIVERS).startswith("The Rhine rises")
 
 
+def test_a_passage_without_a_word_of_the_question_is_quoted_and_said_to_have_none() -> None:
+    has_none = "which has no word of the question"
+    assert has_none in quote("Who won the cup?", RIVERS)
+    assert has_none not in quote("Who swims in the Danube?", RIVERS)
+    assert has_none not in quote("Which rivers?", RIVERS), "the title has one"
+    assert has_none not in quote("Is it?", RIVERS), "it has no word that says anything"
+
+
 def test_sentences_are_taken_whole_as_far_as_there_is_room() -> None:
     assert quote("Danube Vienna", RIVERS, 8).startswith("The Danube runs through Vienna.\n")
     assert quote("Danube Vienna", RIVERS, 10).startswith(
@@ -44,7 +52,7 @@ def test_an_arm_with_a_model_of_its_own_asks_it() -> None:
 @given(st.text(max_size=60), st.text(max_size=400), st.integers(1, MOST_WORDS))
 def test_no_more_words_than_allowed_are_quoted_of_any_text(question: str, text: str, most: int) -> None:
     said, _, source = quote(question, Passage("p", "", text), most).rpartition("\n\n")
-    assert source == "(Quoted from [1].)"
+    assert source in ("(Quoted from [1].)", "(Quoted from [1], which has no word of the question.)")
     quoted = said.removesuffix(" ...").split()
     assert len(quoted) <= most
     assert " ".join(quoted) in " ".join(text.split())
