@@ -5,8 +5,8 @@
     questions, scores, router  --> the warm start is promoted
 
 The live arms are in the log, as they always are: policy, replay and `verify` see which arms there were. A
-run that was killed is continued by the next `armwise serve`; a home in which anything else was served is left
-alone.
+run that was stopped is continued by the next `armwise serve`, which finds its last set in `UNDER_WAY`; a home
+in which anything else was served is left alone.
 """
 
 import os
@@ -49,6 +49,9 @@ from armwise.feedback.log import Store, open_log
 from armwise.feedback.registry import ArmSet, arm_sets
 
 Arms = Mapping[str, ArmSpec]
+
+UNDER_WAY = "first_start"
+"""File in the home during a first start, with the position of the last set of arms that it made live."""
 
 NOT_LIVE: Mapping[str, Any] = {"action": False}
 
@@ -110,8 +113,8 @@ def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
     except ConfigError:  # a setting names an arm that is not live yet, such as `fallback`
         return False
     with closing(open_log(config.database_url, config.reward)) as store, ThreadPoolExecutor(1) as exporter:
-        before = arm_sets.every(store)
-        if not all(_is_entering(arm_set.arms, config.arms) for arm_set in before):
+        before = arm_sets.live(store)
+        if before is not None and before.seq != _read_last(config):
             return False
         embedding, exported = config.features.embedding, list[Future[Embedder]]()
         if embedding is not None:  # decisions need it; its model is exported while passages are read
@@ -122,16 +125,24 @@ def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
         prepare(first.model_copy(update={"features": without_profiles}), on_progress)
         for future in exported:
             future.result()
-        if not before:
-            arm_sets.replace(store, _documents(arms), config.arm_documents, same_document)
+        if before is None:
+            _make_live(store, arms, config)
     return True
 
 
-def _is_entering(live: arm_sets.Arms, arms: Arms) -> bool:
-    """Return whether live arms are those of a first start that has not ended."""
-    return any(
-        spec.get("action", True) and name in arms and not arms[name].action for name, spec in live.items()
-    )
+def _read_last(config: AppConfig) -> int | None:
+    """Return the position of the last set of arms of a first start; None where none is under way."""
+    try:
+        return int((config.home_path / UNDER_WAY).read_text(encoding="ascii"))
+    except (FileNotFoundError, ValueError):  # what a full disk has cut off is no position
+        return None
+
+
+def _make_live(store: Store, arms: Arms, config: AppConfig) -> ArmSet:
+    """Make arms live, and keep that it was done here."""
+    made = arm_sets.replace(store, _documents(arms), config.arm_documents, same_document)
+    (config.home_path / UNDER_WAY).write_text(str(made.seq), encoding="ascii")
+    return made
 
 
 def _missing(config: AppConfig, on_progress: ProgressCallback) -> bool:
@@ -224,9 +235,12 @@ def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
                 prepare_profiles([name], config.features.similarity, have, on_progress)
             built.append(name)
             if (live := _replaced(store, live, entering(config.arms, built), config)) is None:
+                (config.home_path / UNDER_WAY).unlink(missing_ok=True)
                 return False
         prepare(config, on_progress)
-        return _replaced(store, live, config.arms, config) is not None
+        is_whole = _replaced(store, live, config.arms, config) is not None
+        (config.home_path / UNDER_WAY).unlink(missing_ok=True)
+        return is_whole
 
 
 def _replaced(store: Store, before: ArmSet | None, arms: Arms, config: AppConfig) -> ArmSet | None:
@@ -235,7 +249,7 @@ def _replaced(store: Store, before: ArmSet | None, arms: Arms, config: AppConfig
     if (now and now.seq) != (before and before.seq):
         console.print("the arms were replaced meanwhile: those are left as they are", **PLAIN)
         return None
-    new = arm_sets.replace(store, _documents(arms), config.arm_documents, same_document)
+    new = _make_live(store, arms, config)
     entered = sorted(name for name, spec in arms.items() if spec.action)
     console.print(f"live now: {', '.join(entered)}", **PLAIN)
     return new

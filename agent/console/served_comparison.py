@@ -412,7 +412,10 @@ def summarise_served(found: ServedComparison, subject: str = "It") -> str:
         return sentence
     share = found.n_open / found.explored
     still = f"{_counted(found.n_open)} ({share:.0%} of the explored ones) may still get feedback"
-    return f"{sentence} {still}, and count once their wait time has passed."
+    still += ", and count once their wait time has passed."
+    if found.earned is None:
+        return f"Nothing can be estimated yet: {still} Send feedback on some answers."
+    return f"{sentence} {still}"
 
 
 def _known(found: ServedComparison, subject: str) -> str:

@@ -158,6 +158,37 @@ def test_a_first_start_that_was_killed_begins_again_with_the_same_arms(
     assert len(arm_sets.every(store)) == 1
 
 
+def test_a_first_start_of_an_arm_of_words_that_stays_begins_again_too(
+    document: dict[str, Any], tmp_path: Path
+) -> None:
+    arms = {"words": {"kind": "bm25"}, "near": {"kind": "dense", "params": {"backbone": "hashed"}}}
+    single = {key: value for key, value in document.items() if key not in ("corpora", "features")}
+    config = parse(
+        {**single, "corpus": {"name": "small", "source": str(tmp_path / "small.jsonl")}, "arms": arms}
+    )
+    config.home_path.mkdir(mode=0o700)
+    with closing(Store(config.database_url)) as store:
+        assert begun(config)
+        assert live(store) == ["words"]
+        assert begun(config), "it was stopped before its vectors were built"
+        assert live(store) == ["words"]
+        assert first_start.enter(config.settled(), nothing)
+        assert live(store) == ["near", "words"]
+        for path in config.settled().indexes_path.glob("vectors-*"):
+            path.rename(path.with_name("lost"))
+        assert not begun(config), "it has ended"
+
+
+def test_arms_that_an_operator_made_live_are_not_replaced_by_a_first_start_that_goes_on(
+    config: AppConfig, store: Store
+) -> None:
+    assert begun(config)
+    alone = {name: config.arm_documents[name] for name in ("none", "small_words")}
+    arm_sets.replace(store, alone, config.arm_documents, same_document)
+    assert not begun(config)
+    assert live(store) == ["none"]
+
+
 def test_a_home_that_has_served_is_left_alone(config: AppConfig, store: Store) -> None:
     first_start.prepare(config, nothing)
     arm_sets.started(store, config.arm_documents)

@@ -98,7 +98,7 @@ async def test_a_log_without_feedback_and_one_of_forced_requests_say_so(service:
     await look_up(service, query="an explored one")
     await service.learn()
     unrated = await panel_of(service)
-    assert "Of 2 decisions none has a reward yet" in plain(unrated)
+    assert "Nothing can be estimated yet: 1 decision" in plain(unrated)
     (shares,) = charts_of(unrated)
     assert [sum(one["values"]) for one in shares["series"]] == [100.0]
 
