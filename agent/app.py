@@ -32,6 +32,9 @@ CPUS_A_REPLICA = 0.1
 """CPUs that Ray reserves for a replica: few, so that the service starts on one small machine."""
 
 
+STOP_LOOK_S = 0.2
+"""Pause in seconds between two looks at whether a replica that stops still answers."""
+
 SURGE_PERCENT = 25
 """Extra replicas while a deployment is replaced, rounded up: a new one answers before an old one stops."""
 
@@ -122,6 +125,7 @@ def _deployment(host: type, name: str, at_once: int) -> Deployment:
         name=name,
         max_ongoing_requests=at_once,
         graceful_shutdown_timeout_s=10,
+        graceful_shutdown_wait_loop_s=STOP_LOOK_S,
         max_surge_percent=SURGE_PERCENT,
         ray_actor_options={"num_cpus": CPUS_A_REPLICA},
     )(host)
