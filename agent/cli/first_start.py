@@ -235,7 +235,6 @@ def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
                 prepare_profiles([name], config.features.similarity, have, on_progress)
             built.append(name)
             if (live := _replaced(store, live, entering(config.arms, built), config)) is None:
-                (config.home_path / UNDER_WAY).unlink(missing_ok=True)
                 return False
         prepare(config, on_progress)
         is_whole = _replaced(store, live, config.arms, config) is not None

@@ -179,6 +179,12 @@ def test_a_first_start_of_an_arm_of_words_that_stays_begins_again_too(
         assert not begun(config), "it has ended"
 
 
+def test_a_first_start_whose_file_is_cut_off_is_left_alone(config: AppConfig) -> None:
+    assert begun(config)
+    (config.home_path / first_start.UNDER_WAY).write_text("")
+    assert not begun(config)
+
+
 def test_arms_that_an_operator_made_live_are_not_replaced_by_a_first_start_that_goes_on(
     config: AppConfig, store: Store
 ) -> None:

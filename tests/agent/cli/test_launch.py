@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -223,6 +224,26 @@ def test_a_service_is_asked_once_it_is_ready_and_stopped_then(
     assert asked == [f"http://127.0.0.1:{starting}"]
     assert Starting.asked == 3
     assert launched.processes[0].poll() == -signal.SIGINT
+
+
+@pytest.mark.usefixtures("launched")
+def test_an_address_of_ipv6_stands_in_brackets(tmp_path: Path, starting: int) -> None:
+    class Six(ThreadingHTTPServer):
+        address_family = socket.AF_INET6
+
+    asked = list[str]()
+    config = configured(tmp_path, starting)
+    try:
+        server = Six(("::1", 0), Starting)
+    except OSError:
+        pytest.skip("there is no IPv6 here")
+    with server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        code = serve.run_service(
+            config, None, ("::1", server.server_port), Console(file=StringIO()), asked.append
+        )
+        server.shutdown()
+        assert (code, asked) == (0, [f"http://[::1]:{server.server_port}"])
 
 
 def test_a_question_that_fails_stops_the_service_too(

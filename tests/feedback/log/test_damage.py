@@ -37,6 +37,14 @@ def test_a_value_is_counted_within_a_round_also_where_its_row_is_changed_later(s
     assert counted(count, 3) == [242]
 
 
+def test_a_single_new_position_is_looked_at_and_none_where_there_is_none(store: Store) -> None:
+    store.append([decision("d1"), execution("d1")])
+    spend(store, 1e308, "d1")
+    assert [damaged.seq for damaged in damage.read(store, 1, 2)] == [2]
+    assert damage.read(store, 2, 2) == []
+    assert damage.read(store, 0, 1) == []
+
+
 def test_what_the_newest_positions_have_left_behind_is_counted_no_longer(store: Store) -> None:
     store.append([decision("d1"), execution("d1")])
     spend(store, 1e308, "d1")
