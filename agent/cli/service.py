@@ -79,12 +79,12 @@ def _print_decision(answer: "Answer") -> None:
         line("cut at its most tokens: `answering.max_tokens` of the configuration is the limit")
     cost = answer.cost
     line(
-        f"arm {answer.arm} (probability {answer.propensity:.3f}, policy version "
+        f"arm {answer.arm} (drawn with probability {answer.propensity:.3f}, policy version "
         f"{answer.agent.policy_version}), {cost.tokens} tokens, "
         f"{cost.retrieval_ms:.0f} + {cost.llm_ms:.0f} ms"
     )
     line(f"decision {answer.decision_id}")
-    line(f"armwise feedback {LAST} thumb=1")
+    line(f"armwise feedback {LAST} thumb=1   (or thumb=-1)")
 
 
 def _last_decision_file() -> Path:

@@ -111,8 +111,8 @@ async def ask_deployments(state: Any, service: Service) -> tuple[Deployed, float
     return task.result(), None
 
 
-def _health(point: DecisionPoint) -> list[tuple[str, bool, str]]:
-    """Return the checks: name, whether it passed, and a finding as text."""
+def _health(point: DecisionPoint) -> list[tuple[str, bool | None, str]]:
+    """Return the checks: name, whether it passed (None: not yet), and a finding as text."""
     point.store.check_tables()
     learned = None if point.versions.version is None else point.versions.version.examples_seq
     behind = lag.measure_lag(point.store, point.config.reward.join, learned)
@@ -129,7 +129,7 @@ def _health(point: DecisionPoint) -> list[tuple[str, bool, str]]:
             "hosts were reached and a version is served" if point.decides else "not yet",
         ),
         ("encoders", not loading, f"arms that wait: {', '.join(loading)}" if loading else "all are loaded"),
-        ("arms", building is None, str(building or "all are built")),
+        ("arms", True if building is None else None, str(building or "all are built")),
         *(failed or [("background", True, "nothing fails")]),
         ("log", not trouble, f"{behind.log_seq:,} facts" if not trouble else "facts cannot be written"),
         ("learner", behind.seconds(point.service.clock()) < 60, f"{behind.facts:,} facts behind"),

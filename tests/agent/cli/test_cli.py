@@ -694,7 +694,7 @@ def test_ask_prints_the_answer_its_passages_and_its_cost(service: Canned) -> Non
     service.reply("POST /v1/chat/completions", stream(first, word("The"), word(" Danube."), last))
     output = said(run("ask", "which river?", "--arm", "dense", "--url", service.url), 0)
     assert output.startswith("The Danube. [1] p1 Danube")
-    assert "arm dense (probability 0.250, policy version 7), 42 tokens, 3 + 250 ms" in output
+    assert "arm dense (drawn with probability 0.250, policy version 7), 42 tokens, 3 + 250 ms" in output
     assert "decision d-1 armwise feedback last thumb=1" in output
     (asked,) = service.asked
     assert (asked["model"], asked["messages"][0]["content"]) == ("arm/dense", "which river?")

@@ -224,7 +224,7 @@ async def test_what_is_built_behind_a_first_start_is_shown_and_no_failure_of_rea
     assert (await service.client.get("/ready")).json()["building"] is None
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
     BuildingProgress(tmp_path)("embedding passages", 3, 9)
-    assert "arms not well embedding passages: 3 of 9" in plain(await seen(service, "/system"))
+    assert "arms being built embedding passages: 3 of 9" in plain(await seen(service, "/system"))
     assert (await service.client.get("/ready")).json()["building"] == "embedding passages: 3 of 9"
 
 

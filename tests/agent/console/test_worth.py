@@ -42,7 +42,7 @@ async def asked(service: Service, tier: str, n: int, feature: str = "tier", **he
 async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_of_that_kind(
     service: Service,
 ) -> None:
-    assert "No feedback so far." in plain(await seen(service, "/arms"))
+    assert "No reward counts yet" in plain(await seen(service, "/arms"))
     for tier in ("free", "paid<b>"):
         await asked(service, tier, 9)
     await service.settle()
