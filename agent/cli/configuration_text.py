@@ -151,10 +151,10 @@ def _with_models(text: str, llm: Mapping[str, Any], llms: Mapping[str, Mapping[s
         return text
     read, wrote = TYPICAL_TOKENS
     about = (
-        f"# an answer of `{dearest}` that reads {read:,} tokens and writes {wrote} costs as much as a search"
+        f"# an answer of `{dearest}` of {read:,} tokens read and {wrote} written costs .1; raise usd to save"
     )
-    text = _replace(_COST, text, [about, f"cost: {{steps: 1.0, usd: {float(f'{1 / usd[dearest]:.2g}'):g}}}"])
-    return _replace(_CLIP, text, ["clip: [-0.2, 1]  # what two searches and two such answers cost"])
+    text = _replace(_COST, text, [about, f"cost: {{steps: 1.0, usd: {float(f'{2 / usd[dearest]:.2g}'):g}}}"])
+    return _replace(_CLIP, text, ["clip: [-0.3, 1]  # what two searches and two such answers cost"])
 
 
 def _price(llm: Mapping[str, Any]) -> float:

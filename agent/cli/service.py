@@ -139,6 +139,8 @@ def feedback(
         with Client(url, key, attempts=1) as client:
             for row in client.feedback(decision_id, metrics).kept:
                 console.print(f"{row.status}, log position {row.log_seq}")
+                if row.hint:
+                    errors.print(row.hint, style="yellow", **PLAIN)
 
 
 def _value(text: str) -> tuple[str, float | bool]:

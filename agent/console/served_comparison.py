@@ -63,6 +63,10 @@ def least_floor(store: Store, config: AppConfig) -> float:
     return kept * config.explores.among(n_arms)
 
 
+ENOUGH = 20.0
+"""Effective number of rewards from which on an arm can be called the best by its estimate."""
+
+
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """What was served, compared with one alternative.
@@ -121,7 +125,8 @@ class ServedComparison:
         rewarded: Explored decisions with a reward.
         earned: Mean reward with its interval, if there is a reward.
         uniform: The comparison with a uniform choice; None without a reward, or with a single arm.
-        arms: The live arms that can be compared, the best estimate first.
+        arms: The live arms that can be compared, the best estimate first; those that have hardly been drawn
+            come last, however good theirs is.
         n_open: Explored decisions that are left out because they may still get feedback.
     """
 
@@ -135,7 +140,7 @@ class ServedComparison:
 
     @property
     def best(self) -> Alternative | None:
-        """The arm with the largest estimate, if any can be compared."""
+        """The arm with the largest estimate of those that were drawn often enough, if any can be compared."""
         return self.arms[0] if self.arms else None
 
     @property
@@ -326,7 +331,8 @@ def compare(
         for name, sums in arms.items()
         if several and (arm := alternative(name, sums, decisions, 1.0 / floor, rewards, error)) is not None
     ]
-    ranked = tuple(sorted(alternatives, key=lambda arm: (-arm.value, arm.name or "")))
+    few = {name for name, sums in arms.items() if sums.w**2 < ENOUGH * sums.w2}
+    ranked = tuple(sorted(alternatives, key=lambda arm: (arm.name in few, -arm.value, arm.name or "")))
     earned = None
     if rewarded:
         earned = uniform.r / rewarded, _interval(uniform.unweighted, 1.0, rewards, error)

@@ -103,7 +103,7 @@ class ArmRegistry:
         self._wanted = 0  # position of the newest set
         self._on_serve, self._point = on_serve, point
         self._store, self._arms, self._turns, self._router = store, arms, turns, router
-        self._configured, self._configured_arms = config.arm_documents, config.arms
+        self._file, self._configured = config, config.arm_documents
         self._started = False
         self._disabled: frozenset[str] = frozenset()
         self._unbuilt = 0  # the last set that could not be built, how often, and when to try again
@@ -157,13 +157,24 @@ class ArmRegistry:
         return NO_PROFILES if spec is None else await self._arms.profiles(config.arms, spec)
 
     def stand_ins(self) -> dict[str, str]:
-        """Return the live part that answers for each arm that a first start still builds."""
+        """Return the live part that answers, by the same model, for each arm that is still built."""
         if Building.read() is None:
             return {}
-        graph, live = ArmGraph(self._configured_arms), self.config.actions
-        waiting = [name for name, spec in graph.specs.items() if spec.action and name not in live]
-        parts = {name: [part for part in graph.closure(name) if part in live] for name in waiting}
+        graph, live = ArmGraph(self._file.arms), self.config.actions
+        waiting = {
+            name: self._file.find_answering(name).llm
+            for name, spec in graph.specs.items()
+            if spec.action and name not in live
+        }
+        parts = {
+            name: [part for part in graph.closure(name) if part in live and self._asks(part, llm)]
+            for name, llm in waiting.items()
+        }
         return {name: found[0] for name, found in parts.items() if found}
+
+    def _asks(self, arm: str, llm: str) -> bool:
+        """Return whether a live arm is answered by a language model."""
+        return self.config.find_answering(arm).llm == llm
 
     def stop(self) -> None:
         """Cancel a build that is under way."""

@@ -735,6 +735,14 @@ def test_ask_fails_with_the_words_of_the_service(service: Canned) -> None:
     assert "arm 'x' is not configured" in said(run("ask", "?", "--arm", "x", "--url", service.url), 1)
 
 
+def test_feedback_that_does_not_count_yet_comes_with_what_to_do(service: Canned) -> None:
+    row = {**RECEIPT, "status": "pending_decision", "log_seq": 3, "hint": "no such decision is in the log"}
+    service.reply("POST /v1/feedback", {"items": [row]}, 202)
+    output = said(run("feedback", "d-1", "thumb=1", "--url", service.url), 0)
+    assert "pending_decision, log position 3" in output
+    assert "no such decision is in the log" in output
+
+
 def test_feedback_is_sent_and_its_position_told(service: Canned) -> None:
     rows = [{**RECEIPT, "status": "accepted", "log_seq": 3}, {**RECEIPT, "status": "duplicate", "log_seq": 2}]
     service.reply("POST /v1/feedback", {"items": rows}, 202)

@@ -144,9 +144,8 @@ def test_several_sources_and_models_are_written_as_arms_of_each_source_by_each_m
     assert list(config.actions) == ["corpus-default", "corpus-large", "tickets-default", "tickets-large"]
     assert {config.find_answering(name).llm for name in ("corpus-large", "tickets-large")} == {"large"}
     typical_usd = 0.0025 + 0.3 * 0.01
-    assert args["reward"]["cost"]["usd"] * typical_usd == pytest.approx(
-        args["reward"]["cost"]["steps"], rel=0.02
-    )
+    reward = args["reward"]
+    assert reward["cost_weight"] * reward["cost"]["usd"] * typical_usd == pytest.approx(0.1, rel=0.02)
 
 
 def test_without_prices_a_dollar_is_not_weighed_and_each_way_to_search_has_each_model(

@@ -282,3 +282,22 @@ def test_the_least_floor_is_that_of_the_most_arms_that_were_ever_live(tmp_path: 
         assert least_floor(store, config) == pytest.approx(0.02 / (n_arms + 2))
         fixed = config.model_copy(update={"floor": 0.01})
         assert least_floor(store, fixed) == 0.01, "whatever the number of arms"
+
+
+def test_an_arm_that_was_hardly_drawn_is_not_called_the_best_however_good_its_estimate_is() -> None:
+    rng, n = np.random.default_rng(3), 2000
+    reward = np.full(n, 0.6)
+    often, seldom = np.full(n, 1.0), np.zeros(n)
+    often[rng.choice(n, 20, replace=False)] = 0.0
+    drawn = np.flatnonzero(often == 0.0)
+
+    def best(times: int) -> str | None:
+        weight, earned = seldom.copy(), reward.copy()
+        weight[drawn[:times]], earned[drawn[:times]] = 100.0, 1.0
+        arms = {"often": sums_of(often, earned), "seldom": sums_of(weight, earned)}
+        found = compare(
+            n, n, 2, sums_of((often + weight) / 2, earned), arms, floor=0.01, rewards=(0.0, 1.0)
+        ).best
+        return None if found is None else found.name
+
+    assert [best(4), best(19), best(20)] == ["often", "often", "seldom"]

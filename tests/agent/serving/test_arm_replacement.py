@@ -71,9 +71,16 @@ async def test_a_part_of_an_arm_is_no_action_and_cannot_be_forced(service: Servi
 async def test_while_a_first_start_builds_an_arm_its_live_part_answers_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = {"hybrid": NEW["fused"], "near": {**NEW["dense"], "action": True}, "none": {"kind": "none"}}
+    dear = {"large": {**NEW["fused"], "answering": {"llm": "large"}}}
+    whole = {
+        **dear,
+        "hybrid": NEW["fused"],
+        "near": {**NEW["dense"], "action": True},
+        "none": {"kind": "none"},
+    }
     parts = {"bm25": NEW["bm25"], "dense": NEW["dense"], "pair": {**NEW["fused"], "action": False}}
-    async with Service(tmp_path, arms={**whole, **parts}).running() as service:
+    llms = {"large": {"engine": "scripted", "default": ""}}
+    async with Service(tmp_path, arms={**whole, **parts}, llms=llms).running() as service:
         await put(service, {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}})
 
         async def asked(model: str) -> httpx.Response:
@@ -92,6 +99,7 @@ async def test_while_a_first_start_builds_an_arm_its_live_part_answers_for_it(
         assert answered.json()["agent"]["arm_served"] == "bm25", answered.text
         assert (await asked("arm/near")).status_code == 404, "no part of it is live"
         assert (await asked("arm/pair")).status_code == 404, "it is a part of others"
+        assert (await asked("arm/large")).status_code == 404, "its words would be answered by another model"
         assert await listed() == ["arm/none", "arm/bm25", "arm/hybrid"]
         progress.end()
         assert (await asked("arm/hybrid")).status_code == 404
