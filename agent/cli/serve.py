@@ -576,9 +576,8 @@ def _wait_until_ready(
     """
     transport = None if folder is None else httpx.HTTPTransport(uds=str(socket_path(folder, 0)))
     late_at, pause_s, next_at = time.monotonic() + START_S, LOOK_S, 0.0
-    with httpx.Client(
-        timeout=5, trust_env=False, transport=transport
-    ) as client:  # one: each reads the certificates of the system
+    # one client: each reads the certificates of the system
+    with httpx.Client(timeout=5, trust_env=False, transport=transport) as client:
         while (ended := _look(ray, proxy)) is None:
             if time.monotonic() >= next_at:
                 with suppress(httpx.HTTPError):

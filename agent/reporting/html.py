@@ -164,10 +164,8 @@ def moment(at: float) -> str:
     >>> moment(0.0), moment(253402351199.0)
     ('1970-01-01 00:00 UTC', '253402351199 s after 1970')
     """
-    try:
-        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except (ValueError, OverflowError, OSError):
-        return f"{at:.15g} s after 1970"
+    date = _find_date(at)
+    return f"{at:.15g} s after 1970" if date is None else date.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def write_instant(at: float) -> str:
@@ -176,10 +174,16 @@ def write_instant(at: float) -> str:
     >>> write_instant(0.5), write_instant(253402351199.0)
     ('1970-01-01T00:00:00Z', '')
     """
+    date = _find_date(at)
+    return "" if date is None else date.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _find_date(at: float) -> datetime | None:
+    """Return the date and time of seconds since the epoch, in UTC; None: no calendar has them."""
     try:
-        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return datetime.fromtimestamp(at, UTC)
     except (ValueError, OverflowError, OSError):
-        return ""
+        return None
 
 
 def write_number(value: float, digits: int = 3) -> str:

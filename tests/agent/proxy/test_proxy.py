@@ -10,6 +10,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -302,34 +303,21 @@ async def test_a_proxy_takes_the_address_of_another_which_ends_with_its_last_req
                 taking.stop()
 
 
-async def test_a_proxy_that_leaves_waits_for_a_limited_time(
-    client: httpx.AsyncClient, folder: Path, proxy: Proxy
-) -> None:
-    behind = Behind()
-    async with replica(folder, behind):
-        await decides(folder)
-        asked = await begin(client, behind)
-        await asyncio.to_thread(proxy.leave, 0.1)
-        assert not asked.done()
-        behind.gate.set()
-        assert (await asked).status_code == 200
-
-
 async def test_a_proxy_that_has_ended_has_nothing_to_drain(proxy: Proxy, client: httpx.AsyncClient) -> None:
     del client
     proxy.stop()
     proxy.drain(60.0)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("end", [pytest.param(Proxy.drain, marks=pytest.mark.slow), Proxy.leave])
 async def test_a_request_that_does_not_end_delays_the_end_for_a_limited_time(
-    client: httpx.AsyncClient, folder: Path, proxy: Proxy
+    client: httpx.AsyncClient, folder: Path, proxy: Proxy, end: Callable[[Proxy, float], None]
 ) -> None:
     behind = Behind()
     async with replica(folder, behind):
         await decides(folder)
         asked = await begin(client, behind)
-        await asyncio.to_thread(proxy.drain, 0.1)
+        await asyncio.to_thread(end, proxy, 0.1)
         assert not asked.done()
         behind.gate.set()
         assert (await asked).status_code == 200
