@@ -219,7 +219,7 @@ def _prepare(config: Path, *, cold: bool) -> None:
                 style="yellow",
                 soft_wrap=True,
             )
-        write_configuration(settings, Listening(*address, Path(folder), ingress_replicas(config)))
+        write_configuration(settings, Listening(*address, Path(folder), ingress_replicas(config).most))
 
 
 def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
@@ -335,7 +335,7 @@ def run_service(
             _end_unprepared(process)
             return code
         _send(process, GO_ON)
-        ended = None if predecessor is None else _wait_until_ready(ray, None, base, folder)
+        ended = None if predecessor is None else _wait_for_replicas(ray, base, config, folder)
         if ended is None:
             proxy = _open(folder, predecessor)
             ended = _wait_until_ready(ray, proxy, base)
@@ -566,22 +566,36 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     raise HandedOver if number == HAND_OVER else KeyboardInterrupt
 
 
+def _wait_for_replicas(ray: RayProcesses, base: str, config: Path, folder: Path | None) -> int | None:
+    """Wait for every replica on its socket: a proxy that has just started takes each for a healthy one.
+
+    Returns:
+        None once all are ready, or the exit code of Ray Serve's process if that ends before.
+    """
+    ended, sockets = None, list[Path]()
+    if folder is not None:
+        sockets = [socket_path(folder, slot) for slot in range(ingress_replicas(config).first)]
+    for unix_socket in sockets:
+        ended = ended or _wait_until_ready(ray, None, base, unix_socket)
+    return ended
+
+
 def _wait_until_ready(
-    ray: RayProcesses, proxy: Proxy | None, base: str, folder: Path | None = None
+    ray: RayProcesses, proxy: Proxy | None, base: str, unix_socket: Path | None = None
 ) -> int | None:
-    """Wait for the service at an address, or for its first replica on its socket in a folder.
+    """Wait for the service at an address, or for a replica on its socket.
 
     Returns:
         None once it is ready, or the exit code of Ray Serve's process if that ends before.
     """
-    transport = None if folder is None else httpx.HTTPTransport(uds=str(socket_path(folder, 0)))
+    transport = None if unix_socket is None else httpx.HTTPTransport(uds=str(unix_socket))
     late_at, pause_s, next_at = time.monotonic() + START_S, LOOK_S, 0.0
     # one client: each reads the certificates of the system
     with httpx.Client(timeout=5, trust_env=False, transport=transport) as client:
         while (ended := _look(ray, proxy)) is None:
             if time.monotonic() >= next_at:
                 with suppress(httpx.HTTPError):
-                    if client.get(f"{base}/ready").is_success:
+                    if (proxy is None or proxy.has_looked()) and client.get(f"{base}/ready").is_success:
                         return None
                 next_at = time.monotonic() + pause_s
             if time.monotonic() >= late_at:

@@ -1,5 +1,6 @@
 """What a configuration says of Ray Serve: where it listens, its replicas, its log."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,30 @@ def read_listening_address(config: Path) -> tuple[str, int]:
         ) from None
 
 
-def ingress_replicas(config: Path) -> int:
-    """Return how many replicas of the ingress a Serve configuration asks for at most."""
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Replicas of a deployment.
+
+    Attributes:
+        first: How many are started at first.
+        most: How many there are at most.
+    """
+
+    first: int = 1
+    most: int = 1
+
+
+def ingress_replicas(config: Path) -> Replicas:
+    """Return the replicas of the ingress that a Serve configuration asks for."""
     (application,) = read_document(config)["applications"]
     for deployment in application.get("deployments") or ():
         if deployment.get("name") == "Ingress":
-            autoscaling = deployment.get("autoscaling_config") or {}
-            most = autoscaling.get("max_replicas") or deployment.get("num_replicas") or 1
-            return MOST_AUTOMATIC if most == "auto" else int(most)
-    return 1
+            autoscaling, number = deployment.get("autoscaling_config") or {}, deployment.get("num_replicas")
+            fixed = 1 if number in (None, "auto") else int(number)
+            most = autoscaling.get("max_replicas") or (MOST_AUTOMATIC if number == "auto" else fixed)
+            first = autoscaling.get("initial_replicas") or autoscaling.get("min_replicas") or 1
+            return Replicas(first if autoscaling else fixed, most)
+    return Replicas()
 
 
 def logs_json(config: Path) -> bool:

@@ -23,6 +23,9 @@ PR_SET_PDEATHSIG = 1
 ENDS, ENDS_S = 5, 5.0
 """Ends of HAProxy, and the seconds within which they show that a restart is of no use."""
 
+UNCHECKED = "INI"
+"""State of the health check of a server that has not been checked yet."""
+
 LOOK_S = 0.05
 """Seconds between two checks for open requests."""
 
@@ -87,6 +90,13 @@ class Proxy:
             raise ProxyError(f"HAProxy ends again and again; {self._command[-1]} has its configuration")
         self._process = self._started()
         return True
+
+    def has_looked(self) -> bool:
+        """Return whether it listens, and has looked once for a replica in every place."""
+        with suppress(OSError):
+            rows = self._statistics()
+            return bool(rows) and all(row["check_status"] != UNCHECKED for row in rows)
+        return False
 
     def drain(self, limit_s: float) -> None:
         """Refuse new requests with 503 until `stop`, and wait until all others have ended.

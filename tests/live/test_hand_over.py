@@ -21,7 +21,7 @@ class Traffic:
     """Clients that look something up until they are stopped, half of them with a connection for each request.
 
     Attributes:
-        seen: Statuses, and exceptions, by how often they were met.
+        seen: Statuses, texts of refusals, and exceptions, by how often they were met.
         decisions: Ids of the decisions that were answered.
         cut: Requests on a kept connection that was closed as they were sent.
     """
@@ -50,7 +50,7 @@ class Traffic:
             except httpx.HTTPError as error:
                 self.seen[repr(error)] += 1
             else:
-                self.seen[str(reply.status_code)] += 1
+                self.seen[str(reply.status_code) if reply.is_success else reply.text] += 1
                 if reply.is_success:
                     self.decisions.append(reply.json()["agent"]["decision_id"])
         client.close()

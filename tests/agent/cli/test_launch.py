@@ -21,12 +21,18 @@ from rich.console import Console
 
 from armwise.agent.background import PAUSES_S, Work, WorkFailure, recorded
 from armwise.agent.cli import serve
-from armwise.agent.cli.predecessor import HAND_OVER
+from armwise.agent.cli.predecessor import HAND_OVER, Predecessor
 from armwise.agent.cli.preparation import prepare
 from armwise.agent.cli.ray_processes import ProcessLostError
-from armwise.agent.cli.serve_config import LaunchError, ingress_replicas, logs_json, read_listening_address
+from armwise.agent.cli.serve_config import (
+    LaunchError,
+    Replicas,
+    ingress_replicas,
+    logs_json,
+    read_listening_address,
+)
 from armwise.agent.config import parse
-from armwise.agent.proxy import ProxyError
+from armwise.agent.proxy import ProxyError, socket_path
 from armwise.agent.run_folder import BEHIND, PROGRESS, RUN_FOLDER, Building, BuildingProgress
 from tests.neighbours import write_corpus
 
@@ -279,6 +285,9 @@ def test_an_interrupted_service_is_drained_stopped_and_loses_its_proxy_last(
             if launched.looks == 4:
                 raise KeyboardInterrupt
 
+        def has_looked(self) -> bool:
+            return True
+
         def drain(self, limit_s: float) -> None:
             launched.events.append(("drain", limit_s, launched.processes[0].poll()))
             if again:
@@ -328,6 +337,9 @@ def test_a_service_whose_port_was_taken_over_accepts_nothing_more_and_ends_with_
             launched.looks += 1
             if launched.looks == 4:
                 signal.raise_signal(HAND_OVER)
+
+        def has_looked(self) -> bool:
+            return True
 
         def leave(self, limit_s: float) -> None:
             launched.events.append(("leave", limit_s, launched.processes[0].poll()))
@@ -398,6 +410,60 @@ def test_a_proxy_that_cannot_start_stops_ray(
     assert launched.processes[0].poll() == -signal.SIGINT
 
 
+class UnixServer(ThreadingHTTPServer):
+    """Listens on a Unix socket."""
+
+    address_family = socket.AF_UNIX
+
+    def server_bind(self) -> None:
+        self.socket.bind(self.server_address)
+
+    def get_request(self) -> tuple[Any, Any]:
+        return self.socket.accept()[0], ("", 0)
+
+
+@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.usefixtures("launched")
+def test_a_port_is_taken_over_once_every_replica_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starting: int, late: int
+) -> None:
+    events, folder, admin = list[object](), tmp_path / "run", tmp_path / "admin.sock"
+
+    def replica(slot: int) -> ThreadingHTTPServer:
+        class Replica(Starting):
+            asked = 0 if slot == late else 2
+
+            def do_GET(self) -> None:
+                super().do_GET()
+                events.append((slot, self.asked > 2))
+
+        server = UnixServer(str(socket_path(folder, slot)), Replica)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        return server
+
+    class Taking(Quiet):
+        def __init__(self, _: Path, taking: Path | None) -> None:
+            events.append(taking)
+
+    monkeypatch.setattr(serve, "Proxy", Taking)
+    monkeypatch.setattr(Quiet, "looks", 0)
+    monkeypatch.setattr(Predecessor, "retire", lambda replaced: events.append(replaced.pid))
+    config, printed = configured(tmp_path, starting), StringIO()
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["deployments"] = [{"name": "Ingress", "num_replicas": 2}]
+    config.write_text(yaml.safe_dump(document))
+    folder.mkdir()
+    servers = [replica(slot) for slot in range(2)]
+    address, predecessor = read_listening_address(config), Predecessor(77, admin)
+    serve.run_service(config, folder, address, Console(file=printed), predecessor=predecessor)
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+    looks = [[(0, False)] * 2 * (late == 0), (0, True), [(1, False)] * 2 * (late == 1), (1, True)]
+    assert events == [*looks[0], looks[1], *looks[2], looks[3], admin, 77]
+    assert "from process 77" in printed.getvalue()
+
+
 class Quiet:
     """A proxy during whose sixth look, once the service is ready, Ctrl-C is pressed."""
 
@@ -409,6 +475,9 @@ class Quiet:
         type(self).looks += 1
         if self.looks == 6:
             raise KeyboardInterrupt
+
+    def has_looked(self) -> bool:
+        return True
 
     def drain(self, _: float) -> None: ...
 
@@ -678,22 +747,22 @@ ARMS = {"name": "Arms", "num_replicas": 5}
 @pytest.mark.parametrize(
     ("deployments", "expected"),
     [
-        (None, 1),
-        ([ARMS], 1),
-        ([ARMS, {"name": "Ingress"}], 1),
-        ([ARMS, {"name": "Ingress", "num_replicas": 3}], 3),
-        ([ARMS, {"name": "Ingress", "num_replicas": 2, "autoscaling_config": None}], 2),
-        ([{"name": "Ingress", "num_replicas": 2, "autoscaling_config": {"max_replicas": 4}}, ARMS], 4),
-        ([{"name": "Ingress", "num_replicas": 2, "autoscaling_config": {"min_replicas": 1}}], 2),
-        ([{"name": "Ingress", "num_replicas": "auto"}], 100),
-        ([{"name": "Ingress", "num_replicas": "auto", "autoscaling_config": {"max_replicas": 6}}], 6),
+        (None, (1, 1)),
+        ([ARMS], (1, 1)),
+        ([ARMS, {"name": "Ingress"}], (1, 1)),
+        ([ARMS, {"name": "Ingress", "num_replicas": 3}], (3, 3)),
+        ([ARMS, {"name": "Ingress", "num_replicas": 2, "autoscaling_config": None}], (2, 2)),
+        ([{"name": "Ingress", "autoscaling_config": {"min_replicas": 3, "max_replicas": 4}}, ARMS], (3, 4)),
+        ([{"name": "Ingress", "autoscaling_config": {"min_replicas": 1, "initial_replicas": 2}}], (2, 1)),
+        ([{"name": "Ingress", "num_replicas": "auto"}], (1, 100)),
+        ([{"name": "Ingress", "num_replicas": "auto", "autoscaling_config": {"max_replicas": 6}}], (1, 6)),
     ],
 )
-def test_the_proxy_has_room_for_the_most_replicas_of_the_ingress(
-    tmp_path: Path, deployments: object, expected: int
+def test_the_first_and_the_most_replicas_of_the_ingress_are_read(
+    tmp_path: Path, deployments: object, expected: tuple[int, int]
 ) -> None:
     application = {} if deployments is None else {"deployments": deployments}
-    assert ingress_replicas(written(tmp_path, {"applications": [application]})) == expected
+    assert ingress_replicas(written(tmp_path, {"applications": [application]})) == Replicas(*expected)
 
 
 @pytest.mark.parametrize("args", [None, {}, {"telemetry": None}])

@@ -35,7 +35,7 @@ from armwise.agent.proxy import (
     socket_path,
     write_configuration,
 )
-from tests.agent.proxy.conftest import SETTINGS, Behind, answered, decides, error_of, replica
+from tests.agent.proxy.conftest import SETTINGS, Behind, answered, decides, error_of, replica, statistics
 
 pytestmark = pytest.mark.skipif(haproxy_binary() is None, reason="there is no HAProxy for this platform")
 
@@ -93,6 +93,22 @@ async def test_questions_go_to_the_replicas_that_decide_and_feedback_to_all(
             assert "v1/feedback" in loading.seen
             loading.decides = True
             await decides(folder, 2)
+
+
+@pytest.mark.slow
+async def test_a_proxy_has_looked_when_it_takes_no_empty_place_for_a_replica(
+    folder: Path, free_port: int
+) -> None:
+    proxy = Proxy(write_configuration(parse(SETTINGS), Listening("127.0.0.1", free_port, folder, 2)))
+    try:
+        async with asyncio.timeout(10):
+            while not proxy.has_looked():
+                await asyncio.sleep(0)
+        servers = [row for row in await statistics(folder) if row["svname"].startswith("replica")]
+        assert {row["status"] for row in servers} == {"DOWN"}
+    finally:
+        proxy.stop()
+    assert not proxy.has_looked()
 
 
 @pytest.mark.slow
