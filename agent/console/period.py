@@ -2,7 +2,8 @@
 
 Rewards are compared as on the overview of the console: with a uniform choice, and with each single arm on the
 decisions for which it was eligible. Dollars, or seconds where none were charged, are compared in the same
-way. The range of costs is their observed maximum.
+way. The costs of an arm are taken to be within two standard deviations of their mean where it was drawn often
+enough to know them, and else at most the observed maximum.
 
 What was served before is compared by its means: the decisions before the active recipe began to decide, or
 before the period. Other questions may have been asked then, which no interval knows.
@@ -19,7 +20,7 @@ promotions, alarms or verdicts. Its least propensity replaces the exploration fl
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, permutations
 from math import ceil, inf
@@ -31,6 +32,7 @@ from typing_extensions import override
 from armwise.agent.config import AppConfig
 from armwise.agent.console.served_comparison import (
     COLOURS,
+    ENOUGH,
     ERROR,
     MOST_MORE,
     Alternative,
@@ -641,6 +643,21 @@ class Turns(Served):
                 return values
         return None
 
+    def usual_costs(self, arm: str | None) -> Interval:
+        """Return the range in which the costs of an arm usually are, for two imaginary rows of an interval.
+
+        It is two standard deviations round the mean. An arm with fewer than `ENOUGH` draws, and the served
+        policy (None), may cost anything up to the observed maximum.
+        """
+        costs = self.costs
+        assert costs is not None
+        dearest = float(np.nanmax(costs))
+        paid = np.empty(0) if arm is None else costs[self.drew(arm) & ~np.isnan(costs)]
+        if len(paid) < ENOUGH:
+            return 0.0, dearest
+        mean, wide = float(paid.mean()), 2.0 * float(paid.std())
+        return max(0.0, mean - wide), min(dearest, mean + wide)
+
     @property
     def without(self) -> int:
         """Number of explored turns without a propensity."""
@@ -744,7 +761,6 @@ def trace_curve(
     costs = turns.costs
     if costs is None:
         return ()
-    top = float(np.nanmax(costs))
     level = 1.0 - ERROR / (FIGURES * (1 + len(names)))
     points = []
     for name in (None, *names):
@@ -752,7 +768,7 @@ def trace_curve(
         target = turns.alike if name is None else turns.always(name)
         reach = 1.0 if name is None else 1.0 / floor
         both = []
-        for values, possible in ((turns.reward, rewards), (costs, (0.0, top))):
+        for values, possible in ((turns.reward, rewards), (costs, turns.usual_costs(name))):
             sums = turns.sums(rows, target, values)
             sums = sums.unweighted if name is None else sums
             errors = confidence_sequences.asymptotic_errors(max(1, sums.n), level)
@@ -823,11 +839,11 @@ def _beside(
     """
     costs = turns.costs
     assert costs is not None
-    dearest, rows = float(np.nanmax(costs)), turns.everything
+    rows = turns.everything
     for arm, _ in shares:
         rows = rows & turns.having(arm)
 
-    def leads(values: Floats, possible: Interval) -> tuple[int, list[float]] | None:
+    def leads(values: Floats, possible: Callable[[str], Interval]) -> tuple[int, list[float]] | None:
         """Return the number of compared turns, and the lead of the served policy with its interval."""
         n, parts = 0, list[Floats]()
         for arm, share in shares:
@@ -835,13 +851,13 @@ def _beside(
             sums = turns.sums(rows, turns.always(arm), values)
             chance = 1.0 - (1.0 - level) / (1 if is_whole else pairs)
             errors = confidence_sequences.asymptotic_errors(max(1, sums.n), chance)
-            found = intervals.lead_from_sums(sums, reach=1.0 / floor, rewards=possible, errors=errors)
+            found = intervals.lead_from_sums(sums, reach=1.0 / floor, rewards=possible(arm), errors=errors)
             if found is None:
                 return None
             n, parts = sums.n, [*parts, share * np.array([found[0], *found[1]])]
         return n, np.sum(parts, axis=0).tolist()
 
-    reward, cost = leads(turns.reward, rewards), leads(costs, (0.0, dearest))
+    reward, cost = leads(turns.reward, lambda _: rewards), leads(costs, turns.usual_costs)
     if reward is None or cost is None:
         return None
     n, (lead, low, high) = reward

@@ -35,7 +35,7 @@ from armwise.agent.reporting import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_CHARS = 900
+MOST_CHARS = 1200
 """Most characters of the short text."""
 
 NAME_CHARS = 40
@@ -70,7 +70,7 @@ def write_text(period: Period) -> str:
     lines.append(f"{_counted(whole.decisions)}, {period.rewarded:,} with feedback. Drawn: {shares}{others}.")
     lines.append(_cut(summary_in_words(period), 330))
     if money := money_in_words(period):
-        lines.append(_cut(money, 400))
+        lines.append(_cut(money, 600))
     if equal := equal_in_words(period):
         lines.append(_cut(equal, 230))
     if period.changes or period.held:
@@ -161,10 +161,11 @@ def equal_in_words(period: Period) -> str:
 
 
 def money_in_words(period: Period) -> str:
-    """Return what was saved and earned beside the best single arm, and beside what was served before.
+    """Return what was spent, and what was saved and earned beside the best single arm and what was before.
 
     Returns:
-        A sentence; empty: there are neither costs nor anything that was served before.
+        Two sentences; without dollars only the second. Empty: there are neither costs nor anything that was
+        served before.
     """
     parts = []
     if (best := period.beside_best) is not None:
@@ -173,10 +174,30 @@ def money_in_words(period: Period) -> str:
         parts.append(f"beside {before.name}, it {_compared(period, before)}")
     elif parts:
         parts.append("there is nothing with feedback from before to compare with")
+    if not parts:
+        return ""
+    beside = "; ".join(parts)
+    return f"{_spent_in_words(period)}{beside[0].upper()}{beside[1:]}."
+
+
+def _spent_in_words(period: Period) -> str:
+    """Return what was spent, and what the dearest and the cheapest arm would have cost and earned.
+
+    Returns:
+        A sentence and a space; empty: no dollars were charged, or fewer than two arms are known.
+    """
+    if period.spent_usd <= 0.0 or len(period.curve) < 3:
+        return ""
+    served, *arms = period.curve
+    arms.sort(key=lambda point: (-point.cost, str(point.name)))
+    most, (write, _) = arms[0].cost, _writer(period)
+    dear, cheap = (
+        (f"always {_short(str(one.name))}", f"about {write(one.cost, most)}", f"{one.reward:.2f}")
+        for one in (arms[0], arms[-1])
+    )
     return (
-        f"{parts[0][0].upper()}{parts[0][1:]}{'; ' if parts[1:] else ''}{'; '.join(parts[1:])}."
-        if parts
-        else ""
+        f"It cost {write(served.cost, most)} per 1,000 answers and earned {served.reward:.2f} a decision; "
+        f"{dear[0]} would have cost {dear[1]} and earned {dear[2]}, {' '.join(cheap[:2])} and {cheap[2]}. "
     )
 
 

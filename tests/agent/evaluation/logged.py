@@ -33,6 +33,7 @@ class World:
     Attributes:
         right: Probability that the answer of an arm is right, by arm.
         usd: Expected dollars of an answer, by arm.
+        wide: Most that the dollars of an answer differ from the expected ones, as a share of these.
         seconds: Expected seconds of an answer, by arm.
         greedy: How much of the probability above the floor the policy ends up giving the best arm.
         every_s: Seconds between two decisions.
@@ -43,6 +44,7 @@ class World:
 
     right: Mapping[str, float]
     usd: Mapping[str, float] | None = None
+    wide: float = 1.0
     seconds: Mapping[str, float] | None = None
     greedy: float = 0.8
     every_s: float = 0.5
@@ -98,7 +100,7 @@ def fill(
         decision = Decision(
             *(name, context, arms, tuple(p.tolist()), arm, "linucb", 1, mode, at, at + 1800.0), floor=FLOOR
         )
-        usd = 0.0 if world.usd is None else world.usd[arm] * 2.0 * rng.random()
+        usd = 0.0 if world.usd is None else world.usd[arm] * (1.0 + world.wide * (2.0 * rng.random() - 1.0))
         seconds = 0.0 if world.seconds is None else world.seconds[arm] * 2.0 * rng.random()
         cost = Cost(1, 100, 10, seconds / 4, 3 * seconds / 4, usd)
         facts += [decision, Execution(name, arm, Status.OK, cost, ("p",), "yes", "", at + 0.1)]
