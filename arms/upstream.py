@@ -165,6 +165,36 @@ async def events(parts: AsyncIterable[bytes], most: int = LINE_BYTES) -> AsyncGe
         yield b"\n".join(data)
 
 
+async def events_or_object(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield the data of server-sent events; a body that begins with a brace is the only one.
+
+    Args:
+        parts: A body, whose size is bounded.
+
+    Raises:
+        UpstreamError: See `events`.
+    """
+    begun = bytearray()
+    async for part in parts:
+        begun += part
+        if begun.strip():
+            break
+    if not begun.lstrip().startswith(b"{"):
+        async with aclosing(events(_with_first(bytes(begun), parts))) as each:
+            async for data in each:
+                yield data
+        return
+    async for part in parts:
+        begun += part
+    yield bytes(begun)
+
+
+async def _with_first(first: bytes, parts: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    yield first
+    async for part in parts:
+        yield part
+
+
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of `Retry-After` or of `retry-after-ms`, at most an hour, if one is readable.
 

@@ -1,6 +1,6 @@
 """The stream of a chat completion of OpenAI's protocol, as it is read from an endpoint that is not trusted.
 
-Each event is read by a model with types and limits. What is complete is an answer, whatever stands beside it;
+An endpoint that does not stream sends one object, which is read as the only event. Each event is read by a model with types and limits. What is complete is an answer, whatever stands beside it;
 anything else is an `UpstreamError`, which names the field and has no text of the endpoint.
 """
 
@@ -76,6 +76,7 @@ class _Delta(_Part):
 class _Choice(_Part):
     index: Annotated[int, Field(ge=0)] | None = None
     delta: _Delta | None = None
+    message: _Delta | None = None  # in the place of `delta` where the answer is sent whole
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
 
@@ -228,7 +229,7 @@ class CompletionStream:
 
     def _piece(self, choice: _Choice) -> Chunk:
         """Return what an event says of a choice. Raises UpstreamError."""
-        index, delta = choice.index or 0, choice.delta or _Delta()
+        index, delta = choice.index or 0, choice.delta or choice.message or _Delta()
         if index >= self._limits.choices:
             raise UpstreamError(f"choice {index} of {self._limits.choices}")
         written = self._choices.setdefault(index, _Written())

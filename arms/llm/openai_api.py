@@ -166,7 +166,7 @@ class OpenAIGenerator(Generator):
             try:
                 encoding = reply.headers.get("content-encoding")
                 body = upstream.decoded(reply.aiter_raw(), encoding, most)
-                async with aclosing(body), aclosing(upstream.events(body)) as events:
+                async with aclosing(body), aclosing(upstream.events_or_object(body)) as events:
                     async for piece in _pieces(events, answer):
                         yield piece
                 yield answer.last()

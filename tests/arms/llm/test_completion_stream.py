@@ -250,7 +250,7 @@ async def data_of(
     body: bytes, size: int = 7, encoding: str | None = None, most: int = 1 << 20
 ) -> list[bytes]:
     async with aclosing(upstream.decoded(parts(body, size), encoding, most)) as decoded:
-        return [data async for data in upstream.events(decoded)]
+        return [data async for data in upstream.events_or_object(decoded)]
 
 
 @given(st.sampled_from(["\n", "\r\n", "\r"]), st.integers(1, 99), st.sampled_from([None, "gzip", " GZIP "]))
@@ -267,6 +267,14 @@ async def test_an_event_may_have_several_lines_and_the_last_one_no_blank_line() 
     assert await data_of(b"data: a\r\ndata: b\r\n\r\n", size=1) == [b"a\nb"], (
         "a line ends once, however it comes"
     )
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+async def test_a_body_that_begins_with_a_brace_is_the_only_event(size: int) -> None:
+    body = b'\n  {"data": 1,\r\n\n"data: b": 2}\n'
+    assert await data_of(body, size) == [body]
+    assert await data_of(b"\n\ndata: {\n\n", size) == [b"{"]
+    assert await data_of(b"", size) == await data_of(b" \n", size) == []
 
 
 @pytest.mark.parametrize("size", [1, 1000])

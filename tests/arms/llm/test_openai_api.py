@@ -383,6 +383,33 @@ async def test_calls_and_choices_are_read_in_the_pieces_that_they_come_in(url: s
     assert (last.finish_reason, last.finish_reasons) == ("tool_calls", ("stop",))
 
 
+@endpoint.post("/whole/chat/completions")
+async def _whole(request: Request) -> JSONResponse:
+    """Answer without a stream, though one was asked for."""
+    assert (await request.json())["stream"]
+    call = {"id": "c-1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    said = {"role": "assistant", "content": "Paris"}
+    choices = [
+        {"index": 0, "message": said, "finish_reason": "length"},
+        {"index": 1, "message": called, "finish_reason": "tool_calls"},
+    ]
+    usage = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
+    return JSONResponse({"id": "1", "object": "chat.completion", "choices": choices, "usage": usage})
+
+
+async def test_an_answer_that_is_sent_whole_is_read_though_a_stream_was_asked_for(url: str) -> None:
+    generator = OpenAIGenerator(f"{url}/whole", "m")
+    text, calls, last = [chunk async for chunk in generator.stream(replace(PROMPT, options={"n": 2}))]
+    await generator.close()
+    assert (text.index, text.text) == (0, "Paris")
+    assert calls.tool_calls == (
+        {"index": 0, "id": "c-1", "type": "function", "function": {"name": "now", "arguments": "{}"}},
+    )
+    assert (last.finish_reason, last.finish_reasons) == ("length", ("tool_calls",))
+    assert (last.prompt_tokens, last.completion_tokens) == (9, 5)
+
+
 @endpoint.post("/calling-twice/chat/completions")
 async def _calling_twice() -> StreamingResponse:
     function = {"name": "now", "arguments": ""}
