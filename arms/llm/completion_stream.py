@@ -1,7 +1,8 @@
 """The stream of a chat completion of OpenAI's protocol, as it is read from an endpoint that is not trusted.
 
-An endpoint that does not stream sends one object, which is read as the only event. Each event is read by a model with types and limits. What is complete is an answer, whatever stands beside it;
-anything else is an `UpstreamError`, which names the field and has no text of the endpoint.
+An endpoint that does not stream sends one object, which is read as the only event. Each event is read by a
+model with types and limits. What is complete is an answer, whatever stands beside it; anything else is an
+`UpstreamError`, which names the field and has no text of the endpoint.
 """
 
 import re
