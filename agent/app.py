@@ -65,6 +65,7 @@ def assemble(config: AppConfig) -> Application:
     generators = {
         name: _deployment(GeneratorHost, deploy_generator(name), at_once).bind(spec, prepare)
         for name, spec in config.models.items()
+        if spec.hosted
     }
     placed = dict.fromkeys(host for point in points for host in ArmGraph(point.arms).deployments())
     hosts = {
@@ -73,7 +74,8 @@ def assemble(config: AppConfig) -> Application:
             hosted.arms_on(host, config.arms, placed),
             partial(hosted.live_on, host, config),
             embedders,
-            generators[writing.DEFAULT],
+            config.models[writing.DEFAULT],
+            generators.get(writing.DEFAULT),
         )
         for host in placed
     }

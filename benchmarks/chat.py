@@ -8,6 +8,7 @@ The first table has a model that answers at once: what is in front of it takes t
 whole answers and for streams, by 1, 32 and 64 keep-alive clients in turn, each without a pause:
 
     model    a stand-in that speaks OpenAI's protocol, asked itself
+    bare     a pass-through of FastAPI, uvicorn and httpx: no decision, no log
     LiteLLM  its proxy with one worker and no database: it keeps no record
     ours     `armwise serve` with an arm that does nothing: each decision and execution is durable
 
@@ -71,6 +72,28 @@ server = xllamacpp.Server(params)
 threading.Event().wait()
 """
 
+
+START_BARE = """
+import sys
+import httpx, uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import Response, StreamingResponse
+url, app = sys.argv[1] + "/chat/completions", FastAPI()
+client = httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=60)
+@app.post("/v1/chat/completions")
+async def passed_on(request: Request) -> Response:
+    asked = client.build_request("POST", url, json=await request.json())
+    reply = await client.send(asked, stream=True)
+    if reply.headers["content-type"] != "text/event-stream":
+        await reply.aread()
+        return Response(reply.content, reply.status_code, media_type="application/json")
+    async def pieces():
+        async for line in reply.aiter_lines():
+            yield line + "\\n"
+        await reply.aclose()
+    return StreamingResponse(pieces(), media_type="text/event-stream")
+uvicorn.run(app, port=int(sys.argv[2]), log_level="error", http="httptools", loop="uvloop")
+"""
 
 EXECUTE = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
 
@@ -173,6 +196,10 @@ def in_front(root: Path, litellm: Path) -> Iterator[dict[str, Side]]:
         model = stack.enter_context(in_process(answer_at_once))
         base = f"http://127.0.0.1:{model}/v1"
         sides = {"model": Side(model, "instant")}
+        folder, port = root / "bare", free_port()
+        folder.mkdir()
+        pid = stack.enter_context(started(["-c", START_BARE, base, str(port)], folder, {}))
+        sides["bare"] = Side(port, "instant", pid)
         if litellm.exists():
             folder, port = root / "litellm", free_port()
             folder.mkdir()

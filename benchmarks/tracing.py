@@ -102,7 +102,7 @@ def opened(config: AppConfig) -> Replica:
 
 async def ask(app: Any, path: str) -> None:
     """Ask once, as a server would. Raises RuntimeError where it is refused."""
-    body, status = orjson.dumps(BODIES[path]), 0
+    bodies, status = [orjson.dumps(BODIES[path])], 0
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     headers += [(b"traceparent", f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01".encode())]
     scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "root_path": ""}
@@ -110,7 +110,9 @@ async def ask(app: Any, path: str) -> None:
     scope |= {"scheme": "http", "server": ("localhost", 80), "client": ("127.0.0.1", 1)}
 
     async def given() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
+        if not bodies:
+            await asyncio.Event().wait()  # it does not hang up
+        return {"type": "http.request", "body": bodies.pop(), "more_body": False}
 
     async def taken(message: dict[str, Any]) -> None:
         nonlocal status

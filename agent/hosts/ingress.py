@@ -30,7 +30,7 @@ from armwise.arms.deployments import (
     Embedders,
     RemoteArmHost,
     RemoteEmbedder,
-    RemoteGenerator,
+    open_generator,
     reach,
     retrieval_cache,
 )
@@ -54,7 +54,7 @@ class Ingress:
         config: The configuration, with absolute paths.
         arms: The deployed hosts of arms, by name.
         embedders: The deployed encoders, by backbone.
-        generators: The hosts of the language models, by name.
+        generators: The hosts of the language models that have one, by name.
         learner: The learner's deployment.
         jobs: The deployment of evaluations and warm starts.
         counters: Folder of the counters of all replicas on a machine.
@@ -72,9 +72,7 @@ class Ingress:
     ) -> None:
         begin(config.telemetry)
         del learner, jobs  # bound so that they are deployed; they share only the log
-        writers = {
-            name: RemoteGenerator(config.models[name].engine, handle) for name, handle in generators.items()
-        }
+        writers = {name: open_generator(spec, generators.get(name)) for name, spec in config.models.items()}
         encoders = Embedders(
             config.backbones, {name: RemoteEmbedder(handle) for name, handle in embedders.items()}
         )

@@ -79,6 +79,7 @@ class Replica:
         for name, point_config in points.items():
             here = backends if name == DEFAULT_POINT else backends.of(point_config.arms)
             self.service.points[name] = DecisionPoint(name, point_config, stores[name], here, self.service)
+        self._models = backends.generators.values()
         self._poller: asyncio.Task[None] | None = None
         self._refreshing = asyncio.Lock()
 
@@ -104,6 +105,8 @@ class Replica:
             self._poller.cancel()
         for point in reversed(self.service.points.values()):
             await point.stop()
+        for model in self._models:
+            await model.close()
         with suppress(StoreError):  # the usage of keys since the last report is lost
             await self.service.quota.report()
         await self.service.quota.settled()

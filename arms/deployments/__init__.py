@@ -4,7 +4,7 @@ from . import retrieval_cache
 from .arm_host import ArmHost, ArmSettings
 from .embedders import EmbedderHost, Embedders
 from .generator_host import GeneratorHost
-from .handles import ArmReplica, RemoteArmHost, RemoteEmbedder, RemoteGenerator, reach
+from .handles import ArmReplica, RemoteArmHost, RemoteEmbedder, RemoteGenerator, open_generator, reach
 from .hosted_arms import HostedArms, SearchHost
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "RemoteEmbedder",
     "RemoteGenerator",
     "SearchHost",
+    "open_generator",
     "reach",
     "retrieval_cache",
 ]

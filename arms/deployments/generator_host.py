@@ -1,4 +1,4 @@
-"""The host of the language model."""
+"""Where language models run: hosts of engines, and models at an address, which need none."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, nullcontext
@@ -6,7 +6,62 @@ from pathlib import Path
 
 from armwise.arms import tracing
 from armwise.arms.deployments import spans
-from armwise.arms.llm import Chunk, LlmSpec, Prompt, build_generator
+from armwise.arms.deployments.per_loop import PerLoop
+from armwise.arms.llm import Chunk, Generator, LlmSpec, Prompt, build_generator
+
+
+class TracedGenerator(Generator):
+    """A language model of this process, whose answers are traced.
+
+    Args:
+        spec: The model.
+
+    Raises:
+        GeneratorError: It cannot be loaded, see `build_generator`.
+    """
+
+    def __init__(self, spec: LlmSpec) -> None:
+        self.model = Path(getattr(spec, "model", spec.engine)).name
+        self._provider, self._generator = spec.engine, build_generator(spec)
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        """Yield the answer as it is written. Raises GeneratorError."""
+        chat = spans.Chat.begin(self._provider, self.model, prompt)
+        with nullcontext() if chat is None else tracing.ended(chat.span):
+            async with aclosing(self._generator.stream(prompt)) as chunks:
+                async for chunk in chunks:
+                    if chat is not None:
+                        chat.note(chunk)
+                    yield chunk
+
+    async def close(self) -> None:
+        """Free the engine."""
+        await self._generator.close()
+
+
+class AddressedGenerator(Generator):
+    """A language model without an engine, asked from any event loop of this process.
+
+    Args:
+        spec: The model, whose `hosted` is False.
+
+    Raises:
+        GeneratorError: It cannot be asked, for instance because its key is not set.
+    """
+
+    def __init__(self, spec: LlmSpec) -> None:
+        self.model = spec.engine
+        first = [TracedGenerator(spec)]  # what is wrong with it shows at the start
+        self._made = PerLoop(lambda: first.pop() if first else TracedGenerator(spec))
+
+    def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        """Yield the answer as it is written. Raises GeneratorError."""
+        return self._made.here().stream(prompt)
+
+    async def close(self) -> None:
+        """Close the connections of the running loop."""
+        if (made := self._made.pop_here()) is not None:
+            await made.close()
 
 
 class GeneratorHost:
@@ -19,8 +74,7 @@ class GeneratorHost:
 
     def __init__(self, spec: LlmSpec, prepare: Callable[[], object] = lambda: None) -> None:
         prepare()
-        self._provider, self._model = spec.engine, Path(getattr(spec, "model", spec.engine)).name
-        self._generator = build_generator(spec)
+        self._generator = TracedGenerator(spec)
 
     async def ready(self) -> None:
         """Return once the host is ready."""
@@ -28,10 +82,6 @@ class GeneratorHost:
     async def stream(self, prompt: Prompt, carried: str = "") -> AsyncGenerator[Chunk, None]:
         """Yield the answer as it is written, for the turn of `tracing.carried`. Raises GeneratorError."""
         tracing.enter(carried, prompt.messages[-1]["content"])
-        chat = spans.Chat.begin(self._provider, self._model, prompt)
-        with nullcontext() if chat is None else tracing.ended(chat.span):
-            async with aclosing(self._generator.stream(prompt)) as chunks:
-                async for chunk in chunks:
-                    if chat is not None:
-                        chat.note(chunk)
-                    yield chunk
+        async with aclosing(self._generator.stream(prompt)) as chunks:
+            async for chunk in chunks:
+                yield chunk

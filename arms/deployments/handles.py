@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,31 +12,12 @@ from armwise.arms import tracing
 from armwise.arms.base import ArmError, Query, Retrieval
 from armwise.arms.deployments.arm_host import ArmHost, ArmSettings, Specs
 from armwise.arms.deployments.embedders import Embedders
-from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt
+from armwise.arms.deployments.generator_host import AddressedGenerator
+from armwise.arms.deployments.per_loop import PerLoop
+from armwise.arms.llm import Chunk, Generator, GeneratorError, LlmSpec, Prompt
 
 if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
-
-T = TypeVar("T")
-
-
-class _PerLoop(Generic[T]):
-    """An object for each event loop that uses it.
-
-    If the router of a handle shares its event loop (RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP=0), the handle
-    belongs to the loop that used it first, and arms that prompt or embed run in another loop.
-    """
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
-
-    def here(self) -> T:
-        """Return the object of the running loop."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._made:
-            self._made[loop] = self._make()
-        return self._made[loop]
 
 
 class RemoteGenerator(Generator):
@@ -45,7 +25,7 @@ class RemoteGenerator(Generator):
 
     def __init__(self, model: str, handle: "DeploymentHandle[Any]") -> None:
         self.model = model
-        self._stream: _PerLoop[Any] = _PerLoop(lambda: copy(handle).options(stream=True).stream)
+        self._stream: PerLoop[Any] = PerLoop(lambda: copy(handle).options(stream=True).stream)
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         """Yield the answer as it is written."""
@@ -62,11 +42,24 @@ class RemoteGenerator(Generator):
         """Do nothing: the engine belongs to the host."""
 
 
+def open_generator(spec: LlmSpec, handle: "DeploymentHandle[Any] | None") -> Generator:
+    """Return the client of a language model, which a host runs, or which has an address.
+
+    Args:
+        spec: The model.
+        handle: Host of the model; None: it has none.
+
+    Raises:
+        GeneratorError: It cannot be asked, for instance because its key is not set.
+    """
+    return AddressedGenerator(spec) if handle is None else RemoteGenerator(spec.engine, handle)
+
+
 class RemoteEmbedder:
     """The client of a deployed EmbedderHost."""
 
     def __init__(self, handle: "DeploymentHandle[Any]") -> None:
-        self._embed: _PerLoop[Any] = _PerLoop(lambda: copy(handle).embed)
+        self._embed: PerLoop[Any] = PerLoop(lambda: copy(handle).embed)
 
     async def embed(self, question: str) -> NDArray[np.float32]:
         """Return a unit vector of shape (dim,). Raises ArmError."""
@@ -113,7 +106,8 @@ class ArmReplica(ArmHost):
         arms: Arms of the configuration, each with its members.
         live: Returns the arms to build at the start.
         embedders: Deployed encoders by name; others are loaded here when an arm first embeds its texts.
-        generator: Host of the language model.
+        spec: The language model.
+        generator: Host of the language model; None: it has none.
     """
 
     def __init__(
@@ -122,11 +116,12 @@ class ArmReplica(ArmHost):
         arms: Mapping[str, Specs],
         live: Callable[[], Mapping[str, Specs]],
         embedders: Mapping[str, "DeploymentHandle[Any]"],
-        generator: "DeploymentHandle[Any]",
+        spec: LlmSpec,
+        generator: "DeploymentHandle[Any] | None",
     ) -> None:
         deployed = {name: RemoteEmbedder(handle) for name, handle in embedders.items()}
         encoders = Embedders(settings.backbones, deployed)
-        super().__init__(settings, arms, live, encoders, RemoteGenerator("the language model", generator))
+        super().__init__(settings, arms, live, encoders, open_generator(spec, generator))
 
 
 async def reach(hosts: Sequence["DeploymentHandle[Any]"]) -> None:

@@ -147,6 +147,9 @@ class _Spec(TokenPrices):
     options: ClassVar[frozenset[str]]
     """Names of the `Prompt.options` that the engine knows."""
 
+    hosted: ClassVar[bool] = True
+    """Whether the engine computes, so that it needs a process of its own."""
+
     libraries: ClassVar[tuple[str, ...]] = ()
     """Modules beyond `armwise[serve]` that the engine needs; vLLM's says so itself."""
 
@@ -179,6 +182,7 @@ class OpenAISpec(_Spec):
     """An endpoint with the OpenAI chat-completions protocol."""
 
     options = base.OPTIONS
+    hosted = False
 
     engine: Literal["openai"] = Field(description=_ENGINE)
     base_url: HttpUrl = Field(description="Base URL of the protocol, mostly ending in `/v1`.")
@@ -244,6 +248,7 @@ class ScriptedSpec(_Spec):
     """Fixed replies, for dry runs without a model."""
 
     options = base.FORM | {"n"}
+    hosted = False
 
     engine: Literal["scripted"] = Field(description=_ENGINE)
     replies: dict[str, str] = Field(

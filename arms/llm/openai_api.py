@@ -14,7 +14,9 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import Any
+from urllib.request import getproxies, proxy_bypass
 
+import aiohttp
 import httpx
 from tenacity import (
     AsyncRetrying,
@@ -25,6 +27,7 @@ from tenacity import (
     wait_random_exponential,
 )
 from typing_extensions import override
+from yarl import URL
 
 from armwise.arms import upstream
 from armwise.arms.llm.base import (
@@ -70,7 +73,11 @@ ANSWER_BYTES, BYTES_OF_A_TOKEN = 16 << 20, 4096
 DRAIN_S = 0.1
 """Seconds that the end of a response is waited for, once its answer is there."""
 
-CONNECTIONS = httpx.Limits(max_connections=1000, max_keepalive_connections=100)
+CONNECTIONS = 1000
+"""Connections to an endpoint at once."""
+
+IDLE_S = 30.0
+"""Seconds that a connection without a request is kept."""
 
 OTHER_LIMIT = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 """The two names of the limit of an answer: a model takes one of them, or both."""
@@ -134,21 +141,28 @@ class OpenAIGenerator(Generator):
         max_retries: int = 2,
         request: Mapping[str, Any] | None = None,
     ) -> None:
-        url = httpx.URL(base_url)
-        self._url = url.copy_with(path=f"{url.path.rstrip('/')}/chat/completions")
+        url = URL(base_url, encoded=True)
         self.model = model
-        self._name = f"{model} at {url.copy_with(userinfo=b'', query=None)}"
+        self._name = f"{model} at {url.with_user(None).with_query(None)}"
+        authorization = self._authorization(api_key_env)
+        path = f"{url.raw_path.rstrip('/')}/chat/completions"
+        self._url = (url.with_user(None) if authorization else url).with_path(
+            path, encoded=True, keep_query=True
+        )
+        self._proxy = _find_proxy(url)
         self._attempts = 1 + max_retries
         self._rests_until = 0.0
         self._request = dict(request or {})
         self._timeout_s = timeout_s
         self._unsupported = set[str]()
-        self._client = httpx.AsyncClient(
-            headers={"accept-encoding": "identity", **self._authorization(api_key_env)},
-            timeout=timeout_s,
-            limits=CONNECTIONS,
-            cookies=upstream.no_cookies(),
-        )
+        self._headers = {
+            "accept": "text/event-stream",
+            "accept-encoding": "identity",
+            "content-type": "application/json",
+            **authorization,
+        }
+        self._certificates = httpx.create_ssl_context()
+        self._session: aiohttp.ClientSession | None = None
 
     def _authorization(self, variable: str | None) -> dict[str, str]:
         if variable is None:
@@ -165,28 +179,29 @@ class OpenAIGenerator(Generator):
             reply, answer, most = await self._begun(prompt)
             try:
                 encoding = reply.headers.get("content-encoding")
-                body = upstream.decoded(reply.aiter_raw(), encoding, most)
+                body = upstream.decoded(reply.content.iter_any(), encoding, most)
                 async with aclosing(body), aclosing(upstream.events_or_object(body)) as events:
                     async for piece in _pieces(events, answer):
                         yield piece
                 yield answer.last()
             finally:
-                await reply.aclose()
+                reply.close()
             if answer.doubted:
                 logger.warning("%s reports usage that cannot be true: it is estimated", self._name)
 
     @override
     async def close(self) -> None:
-        await self._client.aclose()
+        if self._session is not None:
+            await self._session.close()
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
         """Have whatever fails be an error that names the endpoint, and shows nothing of what it sent."""
         try:
             yield
-        except httpx.TimeoutException as error:
+        except TimeoutError as error:
             raise GeneratorTimeoutError(f"{self._name} was silent for {self._timeout_s} s") from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except aiohttp.ClientError as error:
             logger.warning("%s: %s %r", self._name, type(error).__name__, str(error)[: upstream.SHOWN_CHARS])
             raise GeneratorError(f"{self._name}: the connection failed ({type(error).__name__})") from error
         except UpstreamError as error:
@@ -226,7 +241,7 @@ class OpenAIGenerator(Generator):
         kept = {name: value for name, value in body.items() if name not in self._unsupported}
         return {name: value for name, value in (kept | self._request).items() if value is not None}
 
-    async def _begun(self, prompt: Prompt) -> tuple[httpx.Response, CompletionStream, int]:
+    async def _begun(self, prompt: Prompt) -> tuple[aiohttp.ClientResponse, CompletionStream, int]:
         """Send a request, and again while it fails for a moment and there is time.
 
         Returns:
@@ -249,7 +264,7 @@ class OpenAIGenerator(Generator):
         answer = CompletionStream(limits, [message["content"] for message in prompt.messages])
         return reply, answer, ANSWER_BYTES + BYTES_OF_A_TOKEN * limits.choices * limits.tokens
 
-    async def _learning(self, prompt: Prompt) -> tuple[httpx.Response, dict[str, Any], int]:
+    async def _learning(self, prompt: Prompt) -> tuple[aiohttp.ClientResponse, dict[str, Any], int]:
         """Send a request, and again without a parameter that the model does not take."""
         while True:
             body = self._body(prompt)
@@ -268,22 +283,33 @@ class OpenAIGenerator(Generator):
             return False
         return param in OMISSIBLE or OTHER_LIMIT.get(param, param) not in {param, *self._unsupported}
 
-    async def _sent(self, body: dict[str, Any]) -> tuple[httpx.Response, dict[str, Any], int]:
+    async def _sent(self, body: dict[str, Any]) -> tuple[aiohttp.ClientResponse, dict[str, Any], int]:
         """Send a request; return a response of success, the body and its size. Raises StatusError."""
         content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-        headers = {"content-type": "application/json", "accept": "text/event-stream"}
-        request = self._client.build_request("POST", self._url, content=content, headers=headers)
-        reply = await self._client.send(request, stream=True)
-        if reply.is_success:
+        reply = await self._opened().post(self._url, data=content, allow_redirects=False, proxy=self._proxy)
+        if 200 <= reply.status < 300:
             return reply, body, len(content)
         try:
-            beginning = await upstream.read_beginning(
-                reply.aiter_raw(), reply.headers.get("content-encoding")
-            )
+            encoding = reply.headers.get("content-encoding")
+            beginning = await upstream.read_beginning(reply.content.iter_any(), encoding)
         finally:
-            await reply.aclose()
-        logger.warning("%s answered %d: %s", self._name, reply.status_code, upstream.shown(beginning))
-        raise StatusError(reply.status_code, reply.headers, refusal_in(beginning))
+            reply.close()
+        logger.warning("%s answered %d: %s", self._name, reply.status, upstream.shown(beginning))
+        raise StatusError(reply.status, reply.headers, refusal_in(beginning))
+
+    def _opened(self) -> aiohttp.ClientSession:
+        """Return the connections, which belong to the event loop that asks first."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=CONNECTIONS, keepalive_timeout=IDLE_S, ssl=self._certificates
+                ),
+                headers=self._headers,
+                timeout=aiohttp.ClientTimeout(sock_connect=self._timeout_s, sock_read=self._timeout_s),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+            )
+        return self._session
 
     def _rest(self, seconds: float) -> None:
         if seconds:
@@ -307,9 +333,16 @@ async def _pieces(
         async with asyncio.timeout(DRAIN_S):
             async for _ in events:  # what is read to its end leaves its connection open
                 pass
-    except (httpx.HTTPError, UpstreamError, TimeoutError):
+    except (aiohttp.ClientError, UpstreamError, TimeoutError):
         if answer.unfinished is not None:
             raise
+
+
+def _find_proxy(url: URL) -> str | None:
+    """Return the proxy of this machine's environment for an address, if there is one."""
+    proxies = getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    return None if proxy is None or proxy_bypass(url.host or "") else proxy
 
 
 def _limit_in(body: Mapping[str, Any]) -> Any:
@@ -324,7 +357,7 @@ def _positive(value: Any, default: int) -> int:
 def _passes(error: BaseException) -> bool:
     if isinstance(error, StatusError):
         return error.status in PASSING or error.status >= 500
-    return isinstance(error, httpx.TransportError)  # a time-out is one
+    return isinstance(error, aiohttp.ClientConnectionError | TimeoutError)
 
 
 def choose_pause(state: RetryCallState) -> float:

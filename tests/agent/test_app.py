@@ -25,7 +25,8 @@ ARGS = {
     },
     "points": {"cheap": {"arms": {"other": {"kind": "bm25", "host": "Else"}}}},
     "backbones": {"tiny": {"model": "hashing:8", "host": "own"}, "here": {"model": "hashing:8"}},
-    "llms": {"second": {"engine": "scripted"}},
+    "llm": {"engine": "embedded"},
+    "llms": {"second": {"engine": "embedded"}, "far": {"engine": "scripted"}},
     "limits": {"in_flight": 5},
 }
 
@@ -79,6 +80,8 @@ def test_every_part_of_a_service_is_a_deployment_of_its_own(built: dict[str, App
     assert Path(config.home_path).is_absolute()
     assert (sorted(arms), sorted(embedders)) == (["Arms", "Else", "Far"], ["tiny"])
     assert generators == {"default": built["Generator"], "second": built["Generator-second"]}
+    *_, spec, generator = built["Arms"]._bound_deployment.init_args  # noqa: SLF001
+    assert (spec, generator) == (config.models["default"], built["Generator"])
     placed = {host: set(built[host]._bound_deployment.init_args[1]) for host in arms}  # noqa: SLF001
     assert placed == {"Arms": {"steps"}, "Far": {"far"}, "Else": set()}
 

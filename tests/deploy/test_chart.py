@@ -121,6 +121,25 @@ def test_what_is_built_before_the_start_is_built_for_what_is_served(golden: list
 
 
 @pytest.mark.slow
+def test_a_model_at_an_address_has_no_deployment() -> None:
+    there = {"engine": "openai", "base_url": "https://models.internal/v1", "model": "m"}
+    here = {"engine": "embedded"}
+
+    def deployed(config: dict[str, Any], **more: Any) -> set[str]:
+        values = {**values_of("default"), "config": config, "deployments": more}
+        made = served(documents(rendered(values)))["applications"][0]["deployments"]
+        return {one["name"] for one in made}
+
+    assert deployed({"llm": there}) == {"Ingress"}
+    assert deployed({"llm": here}) == {"Ingress", "Generator"}
+    assert deployed({"llm": there, "llms": {"small": {}}}, **{"Generator-small": {}}) == {
+        *("Ingress", "Generator-small"),
+    }
+    with pytest.raises(ChartError, match=r"deployments\.Generator-far: there is no such deployment"):
+        deployed({"llm": here, "llms": {"far": there}}, **{"Generator-far": {}})
+
+
+@pytest.mark.slow
 def test_another_configuration_is_served_by_another_cluster_and_another_scale_by_the_same() -> None:
     def digest(changed: dict[str, Any]) -> str:
         head = next(templates(documents(rendered({**values_of("default"), **changed}))))

@@ -1,11 +1,13 @@
-"""A replica: what it serves while a newer version cannot be loaded."""
+"""A replica: what it serves while a newer version cannot be loaded, and how it ends."""
 
 import logging
 import time
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from armwise.arms.llm.base import ScriptedGenerator
 from armwise.feedback.errors import ClockError
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import versions
@@ -57,3 +59,19 @@ async def test_a_replica_whose_wall_clock_jumped_says_so_and_asks_to_be_replaced
         service.replica.check()
     text = (await service.client.get("/metrics")).text
     assert "armwise_clock_jump_seconds 3599." in text or "armwise_clock_jump_seconds 3600." in text
+
+
+async def test_connections_to_language_models_end_with_the_replica(tmp_path: Path) -> None:
+    closed = list[str]()
+
+    class Closing(ScriptedGenerator):
+        async def close(self) -> None:
+            closed.append(self.model)
+
+    default, other = (Closing({}, model=name) for name in ("one", "other"))
+    service = Service(
+        tmp_path, generator=default, generators={"second": other}, llms={"second": {"engine": "scripted"}}
+    )
+    async with service.running():
+        assert closed == []
+    assert sorted(closed) == ["one", "other"]

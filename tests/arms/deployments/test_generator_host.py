@@ -9,6 +9,7 @@ import pytest
 
 from armwise.arms import tracing
 from armwise.arms.deployments import GeneratorHost, generator_host
+from armwise.arms.deployments.generator_host import AddressedGenerator
 from armwise.arms.llm import Chunk, Message, Prompt
 from armwise.arms.llm.base import Generator
 
@@ -45,6 +46,48 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Endless:
     model = Endless()
     monkeypatch.setattr(generator_host, "build_generator", lambda _: model)
     return model
+
+
+class OfOneLoop(Endless):
+    """A model whose connections belong to the event loop that asked first."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    closed = 0
+
+    def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        self.loop = self.loop or asyncio.get_running_loop()
+        assert self.loop is asyncio.get_running_loop()
+        return super().stream(prompt)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_model_at_an_address_is_asked_from_each_event_loop_by_connections_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = list[OfOneLoop]()
+
+    def build(_: object) -> OfOneLoop:
+        made.append(OfOneLoop())
+        return made[-1]
+
+    monkeypatch.setattr(generator_host, "build_generator", build)
+    spec: Any = type("Spec", (), {"engine": "scripted"})()
+    generator = AddressedGenerator(spec)
+    assert len(made) == 1, "what is wrong with it shows at the start"
+
+    async def ask(times: int) -> None:
+        for _ in range(times):
+            async with aclosing(generator.stream(PROMPT)) as chunks:
+                assert (await anext(chunks)).text == "on and "
+        await generator.close()
+        await generator.close()
+
+    asyncio.run(ask(3))
+    asyncio.run(ask(2))
+    asyncio.run(ask(0))
+    assert [(one.ended, one.closed) for one in made] == [(3, 1), (2, 1)]
 
 
 def host() -> GeneratorHost:

@@ -15,8 +15,10 @@ from armwise.arms import tracing
 from armwise.arms.base import ArmError, Query, Retrieval
 from armwise.arms.deployments import ArmReplica, RemoteArmHost, RemoteEmbedder, handles
 from armwise.arms.deployments.arm_host import ArmHost, UnbuiltArmError
+from armwise.arms.deployments.generator_host import AddressedGenerator
 from armwise.arms.deployments.handles import RemoteGenerator
 from armwise.arms.llm import Chunk, GeneratorError, Prompt
+from armwise.arms.llm.catalog import ScriptedSpec
 from armwise.arms.models import Backbone
 from armwise.arms.retrievers import ArmSpec
 
@@ -114,15 +116,17 @@ def test_a_deployment_of_arms_asks_encoders_of_deployments_there_and_loads_the_o
     given = list[Any]()
     monkeypatch.setattr(ArmHost, "__init__", lambda _, *arguments: given.extend(arguments))
     backbones = {"here": Backbone(model="hashing:8"), "far": Backbone(model="hashing:16", host="own")}
-    settings, arms, generator = SimpleNamespace(backbones=backbones), {"a": {}}, Calls()
+    settings, arms, spec = SimpleNamespace(backbones=backbones), {"a": {}}, ScriptedSpec(engine="scripted")
     live = dict[str, Any]
-    ArmReplica(settings, arms, live, {"far": Calls()}, generator)  # type: ignore[arg-type]
+    ArmReplica(settings, arms, live, {"far": Calls()}, spec, Calls())  # type: ignore[arg-type]
     *same, encoders, writer = given
     assert same == [settings, arms, live]
     assert encoders.loaded == {"far"}
     encoders.open(frozenset({"here"}))
     assert encoders.loaded == {"far", "here"}
-    assert (type(writer), writer.model) == (RemoteGenerator, "the language model")
+    assert (type(writer), writer.model) == (RemoteGenerator, "scripted")
+    ArmReplica(settings, arms, live, {}, spec, None)  # type: ignore[arg-type]
+    assert type(given[-1]) is AddressedGenerator, "a model without a host is asked from here"
 
 
 # -- the stream of an answer -------------------------------------------------------------------------------

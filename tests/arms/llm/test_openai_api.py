@@ -7,6 +7,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -170,7 +171,7 @@ def url() -> Iterator[str]:
         ("refusing", GeneratorError, "HTTP 400$"),
         ("long", PromptTooLongError, "HTTP 400: the conversation is longer than the context"),
         ("failing", GeneratorError, "sent an error in the place of the answer"),
-        ("torn", GeneratorError, r"the connection failed \(RemoteProtocolError\)"),
+        ("torn", GeneratorError, r"the connection failed \(ClientPayloadError\)"),
         ("cut", GeneratorError, "no finish reason of choice 0"),
         ("silent", GeneratorTimeoutError, "silent for 0.3 s"),
         ("stalling", GeneratorTimeoutError, "silent for 0.3 s"),
@@ -299,7 +300,7 @@ async def test_an_endpoint_that_nobody_serves_is_named() -> None:
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
     generator = OpenAIGenerator(url, "m", max_retries=0)
     with pytest.raises(
-        GeneratorError, match=rf"m at {re.escape(url)}: the connection failed \(ConnectError\)"
+        GeneratorError, match=rf"m at {re.escape(url)}: the connection failed \(ClientConnectorError\)"
     ):
         await complete(generator, PROMPT)
     await generator.close()
@@ -610,3 +611,58 @@ async def test_the_key_is_sent_and_the_query_of_the_base_url_is_kept(
     for _ in range(2):
         assert (await complete(generator, PROMPT))[0] == "None ", "no cookie is kept"
     await generator.close()
+
+
+async def test_a_name_and_a_password_of_the_base_url_are_sent_where_there_is_no_key(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-1")
+    named = f"{url.replace('//', '//me:secret@')}/keyed"
+    for variable, sent in ((None, "Basic bWU6c2VjcmV0 "), ("SOME_KEY", "Bearer sk-1 ")):
+        generator = OpenAIGenerator(named, "m", api_key_env=variable)
+        assert (await complete(generator, PROMPT))[0] == sent
+        await generator.close()
+    generator = OpenAIGenerator(f"{url.replace('//', '//me:secret@')}/broken", "m", max_retries=0)
+    with pytest.raises(GeneratorError) as raised:
+        await complete(generator, PROMPT)
+    await generator.close()
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
+async def test_an_endpoint_is_asked_through_the_proxy_of_the_environment_unless_it_is_excepted(
+    url: str, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, url)
+    generator = OpenAIGenerator("http://127.0.0.1:1/keyed", "m")
+    assert (await complete(generator, PROMPT))[0] == "None "
+    await generator.close()
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    generator = OpenAIGenerator("http://127.0.0.1:1/keyed", "m", max_retries=0)
+    with pytest.raises(GeneratorError, match="ClientConnectorError"):
+        await complete(generator, PROMPT)
+    await generator.close()
+
+
+async def test_connections_are_kept_for_the_next_answer_and_one_that_is_hung_up_is_not(url: str) -> None:
+    generator = OpenAIGenerator(f"{url}/peer", "m", max_retries=0)
+    first, second = [(await complete(generator, PROMPT))[0] for _ in range(2)]
+    assert first == second, "the port of this side"
+    async with aclosing(generator.stream(replace(PROMPT, seed=HANGS))) as chunks:
+        assert (await anext(chunks)).text == first
+    assert (await complete(generator, PROMPT))[0] != first
+    await generator.close()
+
+
+HANGS = 404
+"""Seed of a request that is not answered to its end."""
+
+
+@endpoint.post("/peer/chat/completions")
+async def _peer(request: Request) -> StreamingResponse:
+    port = _delta(f"{request.client.port if request.client else 0}")
+    if (await request.json())["seed"] == HANGS:
+        return _stream(port, stall=True)
+    return _stream(port, _delta("", "stop"))

@@ -56,8 +56,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- /* The names that `deployments` can have: those of agent/app.py. */ -}}
 {{- define "armwise.deploymentNames" -}}
-{{- $names := list "Ingress" "Learner" "Jobs" "Generator" "Arms" -}}
-{{- range $name, $_ := default dict .llms -}}{{- $names = append $names (printf "Generator-%s" $name) -}}{{- end -}}
+{{- $names := list "Ingress" "Learner" "Jobs" "Arms" -}}
+{{- $hosted := list "embedded" "vllm" -}}
+{{- if has (dig "engine" "embedded" (default dict .llm)) $hosted -}}{{- $names = append $names "Generator" -}}{{- end -}}
+{{- range $name, $model := default dict .llms -}}
+{{- if has (default "embedded" $model.engine) $hosted -}}{{- $names = append $names (printf "Generator-%s" $name) -}}{{- end -}}
+{{- end -}}
 {{- range $name, $_ := default dict .backbones -}}{{- $names = append $names (printf "Embedder-%s" $name) -}}{{- end -}}
 {{- $places := list . -}}
 {{- range $_, $point := default dict .points -}}{{- $places = append $places $point -}}{{- end -}}
@@ -74,12 +78,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $names := include "armwise.deploymentNames" $args | fromJsonArray -}}
 {{- range $name, $_ := .Values.deployments -}}
 {{- /* the arms of a portfolio, which name hosts of their own, are in a file that is not here */ -}}
-{{- if not (or $args.portfolio (has $name $names)) -}}
+{{- if not (or $args.portfolio (has $name $names) (eq $name "Generator")) -}}
 {{- fail (printf "deployments.%s: there is no such deployment; there are: %s" $name (join ", " $names)) -}}
 {{- end -}}
 {{- end -}}
 {{- $deployments := list -}}
-{{- range $name, $options := .Values.deployments -}}
+{{- /* the chart has options for a model in the cluster; one at an address has no deployment */ -}}
+{{- $options := ternary .Values.deployments (omit .Values.deployments "Generator") (has "Generator" $names) -}}
+{{- range $name, $options := $options -}}
 {{- /* a number of replicas takes the place of the bounds that the chart has for it */ -}}
 {{- $options = ternary (omit $options "autoscaling_config") $options (hasKey $options "num_replicas") -}}
 {{- $deployments = append $deployments (merge (dict "name" $name) $options) -}}
