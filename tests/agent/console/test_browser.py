@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from PIL import Image
 
 from armwise.agent.console.page import CONSOLE, PAGES
@@ -22,7 +23,7 @@ from armwise.agent.console.period_report import write_page
 from armwise.agent.learning import Recipe, publish_candidate
 from armwise.agent.policies import Exploration, PolicySpec
 from armwise.arms.llm import base
-from armwise.feedback.log import Store
+from armwise.feedback.log import Store, tables
 from armwise.feedback.registry import arm_sets
 from armwise.feedback.training_log import rollups
 from tests.agent.browsing import CHROMIUM, Visit, browsing, listening, traffic
@@ -54,6 +55,35 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, 
         traffic(address, [f"question {i} about rivers" for i in range(40)] + [HARM])
         for _ in range(3):
             service.learner.step()
+        yield service, address
+
+
+OPENAI = {"engine": "openai", "base_url": "http://localhost:1/v1"}
+
+MODELS = {
+    "dear": OPENAI | {"model": "claude-sonnet-4-5-20250929"},
+    "cheap": OPENAI | {"model": "gemini-2.5-flash-lite"},
+}
+
+
+@pytest.fixture(scope="module")
+def priced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, str]]:
+    """A service with traffic whose four arms cost dollars, and ask one of two models each."""
+    arms = {
+        f"library_{name}_{llm}": {"kind": "bm25", "answering": {"llm": llm}}
+        for name in ("words", "meaning")
+        for llm in MODELS
+    }
+    service = Service(tmp_path_factory.mktemp("priced"), arms=arms, llms=MODELS, llm=OPENAI | {"model": "m"})
+    with listening(service) as address, service.working():
+        traffic(address, [f"question {i} about rivers" for i in range(40)])
+        with service.point.store.writing() as connection:
+            spent = {"usd": 0.00998, "retrieval_s": 1.234, "steps": 2}
+            connection.execute(sa.update(tables.executions).values(spent))
+        service.learner.step()
+        service.settled("default")
+        while rollups.advance(service.point.store, service.config.reward).left:
+            pass
         yield service, address
 
 
@@ -464,3 +494,21 @@ def test_a_table_that_is_wider_than_the_window_shows_a_shadow_where_it_goes_on(
     region.evaluate("one => one.scrollTo(one.scrollWidth, 0)")
     page.wait_for_timeout(100)
     assert hidden < edge() - 20, "and none at its end"
+
+
+@pytest.mark.parametrize(("path", "width"), [("", 1024), ("/arms", 1280), ("/decisions", 1280)])
+def test_no_column_is_lost_beside_four_arms_of_two_models(
+    priced: tuple[Service, str], chrome: Visit, path: str, width: int
+) -> None:
+    """No table needs scrolling sideways in a window of 1280 pixels, and that of the overview in less."""
+    _, address = priced
+    page = chrome(width, "light")
+    page.goto(f"{address}{CONSOLE}{path}")
+    regions = page.locator(".wide").all()
+    assert regions
+    for region in regions:
+        label = region.get_attribute("aria-label")
+        for heading in region.get_by_role("columnheader").all():
+            box = heading.bounding_box()
+            assert box is None or box["x"] + box["width"] <= width, label
+        assert region.evaluate("one => one.scrollWidth - one.clientWidth") <= 0, label

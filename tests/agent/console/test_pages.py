@@ -617,7 +617,7 @@ async def test_decisions_on_which_two_versions_differ_most_come_first(linear: Se
 async def test_an_arm_is_switched_and_an_evaluation_asked_for(linear: Service) -> None:
     client = linear.client
     await client.post(f"{CONSOLE}/arms/none", data={"enabled": "false"}, headers=ORIGIN)
-    assert "Switch on none" in plain(await seen(linear, "/arms"))
+    assert 'aria-label="Switch on none"' in await seen(linear, "/arms")
     wrong = await client.post(f"{CONSOLE}/evaluations", data={"candidates": "nonsense:"}, headers=ORIGIN)
     assert (wrong.status_code, "nonsense" in wrong.text) == (400, True)
     asked = await client.post(
