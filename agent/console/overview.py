@@ -91,6 +91,7 @@ async def overview(
         "shed": shed,
         "refused": refused,
         "live": live,
+        "cost_weight": point.config.reward.cost_weight,
     }
     shown = await asyncio.to_thread(page, request, "overview.html", windows=WINDOWS, window=window, **values)
     if "hx-request" in request.headers:

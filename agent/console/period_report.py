@@ -335,6 +335,7 @@ def _draw_lead(period: Period) -> "Figure":
     axes.set_ylim(min(0.0, *low[later:]) - MARGIN, max(0.0, *high[later:]) + MARGIN)
     axes.set_xlim(0, max(1, period.whole.decisions))
     axes.set_xlabel("decision of the period", fontsize=8, color=INK)
+    axes.set_ylabel("reward a decision", fontsize=8, color=INK)
     axes.legend(**LEGEND, fontsize=8, labelcolor=INK)
     return figure
 

@@ -139,6 +139,6 @@ def _health(point: DecisionPoint) -> list[tuple[str, bool | None, str]]:
         (
             "requests",
             True,
-            f"{len(point.service.under_way)} in progress, {point.config.limits.in_flight} at most",
+            f"{len(point.service.under_way)} requests in progress, {point.config.limits.in_flight} at most",
         ),
     ]

@@ -512,3 +512,48 @@ def test_no_column_is_lost_beside_four_arms_of_two_models(
             box = heading.bounding_box()
             assert box is None or box["x"] + box["width"] <= width, label
         assert region.evaluate("one => one.scrollWidth - one.clientWidth") <= 0, label
+
+
+UNITS = r"""
+() => {
+  const words = "reward|request|decision|probabilit|propensity|version|example|share|contribution|metric"
+    + "|token|fact|alarm|step";
+  const unit = new RegExp(`${words}|[%$]|\\bm?s\\b`);
+  const bare = (cell) => /^[+-]?\d[\d,.]*(?!\d|-)/.test(cell) && !/^\d{4}-\d\d/.test(cell);
+  const text = (node) => node.textContent.replace(/\s+/g, " ").trim();
+  const found = [];
+  for (const table of document.querySelectorAll("table")) {
+    const heads = [...table.querySelectorAll("thead th")];
+    const headings = heads.flatMap((one) => Array(one.colSpan).fill(text(one)));
+    for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, i) => {
+      const said = `${headings[i] || ""}: ${text(cell)}`;
+      if (bare(text(cell)) && !unit.test(said)) found.push(said);
+    });
+  }
+  for (const fact of document.querySelectorAll(".facts div")) {
+    const said = `${text(fact.querySelector("dt"))}: ${text(fact.querySelector("dd"))}`;
+    if (bare(text(fact.querySelector("dd"))) && !unit.test(said)) found.push(said);
+  }
+  return found;
+}
+"""
+"""Returns each figure of a page that has a unit neither in its cell nor in its heading."""
+
+
+@pytest.mark.parametrize("which", ["served", "priced"])
+def test_every_figure_has_its_unit_beside_it_or_in_its_heading(
+    request: pytest.FixtureRequest, chrome: Visit, which: str
+) -> None:
+    """With dollars and without; of a request the cost is in dollars, or in steps and time."""
+    _, address = request.getfixturevalue(which)
+    page = chrome(1280, "light")
+    page.goto(f"{address}{CONSOLE}/decisions?text=rivers")
+    decision = page.locator("tbody a").first.get_attribute("href").split(CONSOLE)[1]
+    playground = decision.replace("/decisions/", "/playground/")
+    for path in ("?window=all", "/arms", "/decisions", decision, playground, "/policies", "/system"):
+        page.goto(f"{address}{CONSOLE}{path}")
+        assert page.evaluate(UNITS) == [], path
+    page.goto(f"{address}{CONSOLE}?window=all")
+    cost = page.locator(".facts div", has_text="cost a request").inner_text().replace("\xa0", " ")
+    expected = {"served": r"[\d.]+ steps, [\d.]+ m?s\n", "priced": r"\$9.98 per 1,000\n"}[which]
+    assert re.search(rf"{expected}priced [\d.]+ units of 0.1 reward each", cost), cost

@@ -234,7 +234,7 @@ async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(
     """Ray Serve is not well after five seconds without an answer, and not before."""
     shown = await seen(service, "/system")
     assert "without Ray Serve" in shown
-    assert re.search(r"requests well \d+ in progress, \d+ at most", plain(shown))
+    assert re.search(r"requests well \d+ requests in progress, \d+ at most", plain(shown))
     found = {"Ingress": (True, "2 running"), "Learner": (False, "1 starting no room")}
     service.replica.service.deployments = lambda: found
     shown = plain(await seen(service, "/system"))
