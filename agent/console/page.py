@@ -106,6 +106,7 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
         section=_section(request),
         here=f"{here}?{query}" if query else here,
         models=name_models(request.state.decision_point) if hasattr(request.state, "decision_point") else {},
+        read_at=getattr(request.state, "read_at", 0.0),
         link=None if request.method == "GET" else address(request, _section(request)),
         pages=PAGES,
         may=caller.scopes,
@@ -218,6 +219,7 @@ ACTION = Depends(same_origin)
 
 async def _know_point(request: Request, point: RequestPoint) -> None:
     request.state.point, request.state.decision_point = point.name, point
+    request.state.read_at = point.service.clock()
 
 
 def pages() -> APIRouter:

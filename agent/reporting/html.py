@@ -91,6 +91,7 @@ def _environment(folder: Path) -> "Environment":
     environment.filters["dollars"] = write_dollars
     environment.filters["price"] = write_price
     environment.filters["moment"] = moment
+    environment.filters["clock"] = write_clock
     environment.filters["instant"] = write_instant
     environment.filters["counted"] = counted
     return environment
@@ -166,6 +167,16 @@ def moment(at: float) -> str:
     """
     date = _find_date(at)
     return f"{at:.15g} s after 1970" if date is None else date.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def write_clock(at: float) -> str:
+    """Return seconds since the epoch as a time of day in UTC, with its seconds.
+
+    >>> write_clock(3_661.0)
+    '01:01:01 UTC'
+    """
+    date = _find_date(at)
+    return moment(at) if date is None else date.strftime("%H:%M:%S UTC")
 
 
 def write_instant(at: float) -> str:

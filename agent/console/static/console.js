@@ -18,7 +18,7 @@
       if (isNaN(date)) return;
       const [day, clock] = local(date);
       time.title = time.textContent;
-      time.textContent = `${day} ${clock.slice(0, 5)}`;
+      time.textContent = time.className === "clock" ? clock : `${day} ${clock.slice(0, 5)}`;
     });
   }
 

@@ -5,7 +5,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -557,3 +557,45 @@ def test_every_figure_has_its_unit_beside_it_or_in_its_heading(
     cost = page.locator(".facts div", has_text="cost a request").inner_text().replace("\xa0", " ")
     expected = {"served": r"[\d.]+ steps, [\d.]+ m?s\n", "priced": r"\$9.98 per 1,000\n"}[which]
     assert re.search(rf"{expected}priced [\d.]+ units of 0.1 reward each", cost), cost
+
+
+def test_each_page_of_figures_says_when_they_were_read_and_how_newer_ones_come(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    """In the zone of the reader; a page either looks again by itself, or has a link that loads it again."""
+    _, address = served
+    page = chrome(1280, "light")
+    session = page.context.new_cdp_session(page)
+    session.send("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Kolkata"})
+    page.goto(f"{address}{CONSOLE}/decisions?text=rivers")
+    decision = page.locator("tbody a").first.get_attribute("href").split(CONSOLE)[1]
+    still = ("/arms", "/decisions?text=rivers", decision, "/policies", "/policies/differences?one=1&other=2")
+    for path in ("", "/evaluations", *still, "/warm-starts", "/system"):
+        page.goto(f"{address}{CONSOLE}{path}")
+        said = page.locator("p", has_text="As of ")
+        utc = datetime.fromisoformat(said.locator("time").get_attribute("datetime"))
+        assert abs(utc.timestamp() - time.time()) < 60.0
+        assert said.locator("time").inner_text() == f"{utc + timedelta(hours=5, minutes=30):%H:%M:%S}", path
+        assert said.locator("time").get_attribute("title") == f"{utc:%H:%M:%S} UTC"
+        if path in ("", "/evaluations"):
+            assert "looks for newer figures every 5\xa0s" in said.inner_text()
+            assert page.locator("#live").get_attribute("hx-trigger") == "every 5s"
+        else:
+            assert page.locator("#live").get_attribute("hx-trigger") is None
+            page.evaluate("window.before = true")
+            said.get_by_role("link", name="Refresh").click()
+            page.wait_for_function("window.before === undefined")
+            assert page.url == f"{address}{CONSOLE}{path}"
+
+
+def test_a_page_that_looks_for_newer_figures_says_when_it_read_them(
+    served: tuple[Service, str], chrome: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, address = served
+    page = chrome(375, "dark")
+    page.clock.install()
+    page.goto(f"{address}{CONSOLE}?window=7d")
+    now = int(service.clock()) + 3600
+    monkeypatch.setattr(service.replica.service, "clock", lambda: float(now))
+    page.clock.run_for(6000)
+    page.locator(f"time.clock[datetime='{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%SZ}']").wait_for()

@@ -140,7 +140,10 @@ async def test_what_was_earned_is_within_the_span_that_estimates_are_drawn_on(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports = [
-        (number, SimpleNamespace(candidates=[], earned=earned, rows=1, first_at=0.0, last_at=0.0))
+        (
+            number,
+            SimpleNamespace(candidates=[], earned=earned, rows=1, first_at=0.0, last_at=0.0, made_at=0.0),
+        )
         for number, earned in ((1, 0.25), (2, -0.75))
     ]
 
