@@ -6,7 +6,7 @@ from typing import Any
 from armwise.agent.access import Caller
 from armwise.agent.api import decisions
 from armwise.agent.api.schemas import DecisionQuery
-from armwise.agent.console.charts import band, draw_chart
+from armwise.agent.console.charts import band, draw_chart, draw_levels
 from armwise.agent.console.served_comparison import (
     COLOURS,
     LearningCurve,
@@ -176,7 +176,9 @@ def charts(curve: LearningCurve, marks: Sequence[int], known: Mapping[str, int])
         )
         if len(known_leads) > 1
         else "",
-        "shares": draw_chart([stretch.middle for stretch in drawn], shares, unit="%", stacked=True, **rest),
+        "shares": draw_levels(
+            [(stretch.begin, stretch.end) for stretch in drawn], shares, unit="%", stacked=True, **rest
+        ),
     }
 
 

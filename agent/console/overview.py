@@ -16,7 +16,7 @@ from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.operations import policies
 from armwise.agent.api.operations.policies import Agreement
 from armwise.agent.console import learning
-from armwise.agent.console.charts import band, draw_chart
+from armwise.agent.console.charts import band, draw_chart, draw_levels
 from armwise.agent.console.learning import DAY
 from armwise.agent.console.page import HEADERS, page, pages
 from armwise.agent.console.served_comparison import COLOURS, least_floor, number_colours, weighted
@@ -248,8 +248,8 @@ def charts(
     middle = window.since + window.step * COARSER / 2
     whole = [window.since, window.until]
     return {
-        "shares": draw_chart(
-            [window.since + window.step * (i + 0.5) for i in slots.tolist()],
+        "shares": draw_levels(
+            [(window.since + window.step * i, window.since + window.step * (i + 1)) for i in slots.tolist()],
             shares,
             unit="%",
             stacked=True,

@@ -167,11 +167,6 @@ class CurveStretch:
     lead: Estimate
     shares: Mapping[str, float]
 
-    @property
-    def middle(self) -> float:
-        """Number of the decision in the middle, counted from 1."""
-        return (self.begin + 1 + self.end) / 2
-
 
 class Served(ABC):
     """What was served, as rows: each is a decision, or the sums of decisions that drew the same arm.

@@ -42,7 +42,7 @@
 
   function stacked(series) {
     let below = series[0].values.map(() => 0);
-    return series.map((one) => (below = one.values.map((value, i) => value + below[i])));
+    return series.map((one) => (below = one.values.map((value, i) => (value == null ? null : value + below[i]))));
   }
 
   // numbered lines where something changed: the numbers are those of the list below the chart
@@ -82,7 +82,7 @@
       data.push(shown[i]);
       series.push({
         label: one.label, stroke: colour, width: spec.stacked ? 0.5 : 2, dash: one.dashed ? [6, 5] : undefined, fill: spec.stacked ? colour : undefined,
-        points: { show: !one.dashed && (spec.x.length < 2 || !spec.stacked && spec.x.length < 40) },
+        points: { show: !one.dashed && !spec.levels && spec.x.length < 40 }, paths: spec.levels ? uPlot.paths.stepped({ align: 1 }) : undefined,
         value: (_u, _v, _s, at) => (at == null || one.values[at] == null ? "" : `${+one.values[at].toFixed(3)} ${spec.unit}`),
       });
       if (one.low) {
@@ -94,7 +94,7 @@
       }
     }
     charts.set(figure, new uPlot({
-      width: figure.clientWidth, height: 220, series, bands, legend: { live: true }, cursor: { drag: { x: false, y: false } },
+      width: figure.clientWidth, height: 220, series, bands, legend: { live: true }, cursor: { drag: { x: false, y: false }, dataIdx: (_chart, _series, at, x) => (spec.levels && at && spec.x[at] > x ? at - 1 : at) },
       hooks: { draw: [(chart) => marked(chart, spec.marks || [])] },
       scales: { x: spec.counts ? { time: false, range: spec.range } : spec.range ? { range: spec.range } : {}, y: spec.stacked ? { range: [0, 100] } : spec.bounds ? { range: spec.bounds } : {} },
       axes: [{ stroke: ink, grid, incrs: spec.counts ? WHOLE : undefined, values: spec.counts ? (_u, ticks) => ticks.map((tick) => tick.toLocaleString("en")) : clock }, { stroke: ink, grid, size: 60, values: (_u, ticks) => ticks.map((tick) => `${+tick.toFixed(3)}`) }],

@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 from PIL import Image
 
+from armwise.agent.console.charts import draw_levels
 from armwise.agent.console.page import CONSOLE, PAGES
 from armwise.agent.console.period import read_period
 from armwise.agent.console.period_report import write_page
@@ -599,3 +600,50 @@ def test_a_page_that_looks_for_newer_figures_says_when_it_read_them(
     monkeypatch.setattr(service.replica.service, "clock", lambda: float(now))
     page.clock.run_for(6000)
     page.locator(f"time.clock[datetime='{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%SZ}']").wait_for()
+
+
+def colours_of(page: Any, xs: list[float], y: float) -> list[str]:
+    """Return the colours of a chart at places from left to right, in [0, 1], at a height from below."""
+    found: list[str] = page.evaluate(
+        """([xs, y]) => {
+          const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();
+          const plot = document.querySelector(".u-over").getBoundingClientRect();
+          const scale = canvas.width / box.width;
+          const row = Math.round((plot.top - box.top + (1 - y) * plot.height) * scale);
+          const pixels = canvas.getContext("2d").getImageData(0, row, canvas.width, 1).data;
+          return xs.map((x) => {
+            const at = 4 * Math.round((plot.left - box.left + x * plot.width) * scale);
+            return [...pixels.slice(at, at + 3)].join();
+          });
+        }""",
+        [xs, y],
+    )
+    return found
+
+
+@pytest.mark.parametrize(("n", "seen"), [(1, "aa....."), (2, "aabb..."), (3, "aabb.aa")])
+def test_the_share_of_an_arm_is_a_level_that_jumps_where_the_next_stretch_begins(
+    served: tuple[Service, str], chrome: Visit, n: int, seen: str
+) -> None:
+    """One stretch is a level over its decisions, and nothing is drawn between two shares that are known."""
+    _, address = served
+    page = chrome(1280, "light")
+    page.goto(f"{address}{CONSOLE}/system")
+    known = [(0, 100), (100, 200), (300, 400)][:n]
+    shares = [
+        {"label": "a", "colour": "--c0", "values": [90, 10, 50][:n]},
+        {"label": "b", "colour": "--c1", "values": [10, 90, 50][:n]},
+    ]
+    made = draw_levels(known, shares, unit="%", stacked=True, counts="decision", range=[0, 400])
+    page.evaluate(
+        """made => {
+          const figure = document.createElement("figure");
+          Object.assign(figure.dataset, { chart: made, title: "shares" });
+          document.getElementById("main").replaceChildren(figure);
+          document.dispatchEvent(new Event("htmx:afterSettle"));
+        }""",
+        made,
+    )
+    names = {"68,119,170": "a", "238,102,119": "b"}
+    found = colours_of(page, [0.02, 0.23, 0.27, 0.48, 0.6, 0.77, 0.98], 0.45)
+    assert "".join(names.get(colour, ".") for colour in found) == seen

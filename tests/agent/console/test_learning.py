@@ -100,7 +100,7 @@ async def test_a_log_without_feedback_and_one_of_forced_requests_say_so(service:
     unrated = await panel_of(service)
     assert "Nothing can be estimated yet: 1 decision" in plain(unrated)
     (shares,) = charts_of(unrated)
-    assert [sum(one["values"]) for one in shares["series"]] == [100.0]
+    assert [one["values"] for one in shares["series"]] == [[100.0, 100.0]], "from its begin to its end"
 
 
 @pytest.mark.slow
@@ -189,8 +189,9 @@ def test_the_first_chart_is_one_line_beside_the_best_arm_with_a_band_that_is_not
     assert "low" not in beside, "one band"
     assert lead["bounds"] == pytest.approx([-0.125, 0.425])
     assert (lead["marks"], lead["range"], lead["counts"]) == ([12], [0, 20], "decision")
-    assert shares["x"] == [3.0, 9.0]
-    assert [(one["label"], one["values"]) for one in shares["series"]] == [("a", [100, 50]), ("b", [0, 50])]
+    assert shares["x"] == [0, 5, 12]
+    levels = [("a", [100, 50, 50]), ("b", [0, 50, 50])]
+    assert [(one["label"], one["values"]) for one in shares["series"]] == levels
     by_chance = learning.charts(replace(CURVE, whole=replace(WHOLE, arms=())), [], {})
     assert json.loads(by_chance["lead"])["series"][1]["label"] == "a uniform choice"
     unknown = learning.charts(replace(CURVE, stretches=CURVE.stretches[:2]), [], {})

@@ -413,7 +413,7 @@ def test_costs_and_durations_are_means_of_finished_turns_and_of_answers() -> Non
     assert (found["retrieval_ms"], found["llm_ms"]) == (500.0, 2000.0)
 
 
-def test_a_chart_has_each_slot_at_its_middle_and_four_of_them_for_a_reward() -> None:
+def test_a_chart_has_the_share_of_each_slot_from_its_begin_to_its_end_and_four_slots_for_a_reward() -> None:
     once = {"rewarded": [2.0] * 6, "reward": [1.0] * 6, "reward2": [1.0] * 6}
     rows = sums_of(
         ["a", "b", "a", "b", "b", "b"],
@@ -424,12 +424,15 @@ def test_a_chart_has_each_slot_at_its_middle_and_four_of_them_for_a_reward() -> 
     window = overview.Window("1h", since=6000, until=6360, step=60)
     made = overview.charts(rows, window, {"a": 0, "b": 1}, RewardRule(), 0.01)
     found = {name: json.loads(one) for name, one in made.items()}
-    assert found["shares"]["x"] == [6030.0, 6090.0, 6150.0, 6330.0]
+    assert found["shares"]["x"] == [6000, 6060, 6120, 6180, 6240.0, 6300, 6360], "nothing is known between"
     assert found["requests"]["x"] == [6030.0, 6090.0, 6150.0, 6210.0, 6270.0, 6330.0]
     assert found["rewards"]["x"] == [6120.0, 6360.0]
     (requests,) = found["requests"]["series"]
     assert requests["values"] == [3.0, 1.0, 2.0, 0.0, 1.0, 4.0], "forced ones are requests, and no shares"
-    assert [one["values"] for one in found["shares"]["series"]] == [[100, 0, 100, 0], [0, 100, 0, 100]]
+    assert [one["values"] for one in found["shares"]["series"]] == [
+        [100, 0, 100, 100, None, 0, 0],
+        [0, 100, 0, 0, None, 100, 100],
+    ]
     assert [one["unit"] for one in found.values()] == ["%", "a minute", "reward"]
     assert [one["range"] for one in found.values()] == [[6000, 6360]] * 3
 
