@@ -16,7 +16,8 @@ from armwise.agent.api.operations.evaluations import EvaluationResult, Evaluatio
 from armwise.agent.api.schemas import LARGEST, PathNumber
 from armwise.agent.console.charts import draw_chart
 from armwise.agent.console.page import ACTION, page, pages, read_form, seen, valid
-from armwise.agent.evaluation import CandidateKind, EvaluationRequest, Report, judged_as
+from armwise.agent.evaluation import CandidateKind, EvaluationRequest, Report, colour_candidates, judged_as
+from armwise.agent.reporting import COLOURS
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.registry import active_policy, evaluations, versions
 
@@ -97,8 +98,8 @@ def trail(verdict: Mapping[str, Any]) -> str | None:
     settled = [*low[len(low) // 5 :], gain[-1], margin]
     series: list[dict[str, Any]] = [
         {"label": "estimated gain", "colour": "--grey", "values": gain},
-        {"label": "at least", "colour": "--c0", "values": low},
-        {"label": "margin", "colour": "--c1", "values": [margin] * len(points)},
+        {"label": "at least", "colour": "--ink", "values": low},
+        {"label": "margin", "colour": "--grey", "values": [margin] * len(points), "dashed": True},
     ]
     height = max(settled) - min(settled) or 1.0
     bounds = [min(settled) - height / 10, max(settled) + height / 3]
@@ -147,6 +148,11 @@ async def compare(
         raise ApiError("invalid_value", "choose two evaluations or more, each by its box", "of")
     reports = await _reports(point, caller, sorted(set(of)))
     names = list(dict.fromkeys(candidate.name for _, report in reports for candidate in report.candidates))
+    colours = {
+        name: COLOURS[colour]
+        for _, report in reversed(reports)
+        for name, colour in colour_candidates(report).items()
+    }
     headlines = {
         (number, candidate.name): candidate.headline
         for number, report in reports
@@ -160,7 +166,8 @@ async def compare(
     ]
     ends += [report.earned for _, report in reports if report.earned is not None]
     span = min(ends, default=0.0), max(ends, default=1.0)
-    return page(request, "compare.html", found=reports, names=names, headlines=headlines, span=span)
+    shown: dict[str, Any] = {"names": names, "headlines": headlines, "span": span, "colours": colours}
+    return page(request, "compare.html", found=reports, **shown)
 
 
 async def _reports(point: DecisionPoint, caller: Caller, numbers: Sequence[int]) -> list[tuple[int, Report]]:

@@ -175,11 +175,12 @@ def curve(found: Mapping[str, Any]) -> str | None:
         return None
     values = found["curve"]
     series = [
-        {"label": "the portfolio", "colour": "--c0", "values": values["portfolio"]},
-        {"label": "arms with the largest means", "colour": "--c1", "values": values["average"]},
+        {"label": "the portfolio", "colour": "--ink", "values": values["portfolio"]},
+        {"label": "arms with the largest means", "colour": "--grey", "values": values["average"]},
         {
             "label": "the best single arm",
             "colour": "--grey",
+            "dashed": True,
             "values": [found["single"]] * len(values["portfolio"]),
         },
     ]

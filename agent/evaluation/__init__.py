@@ -19,7 +19,7 @@ from .gate import (
     verdict_on,
 )
 from .job import Evaluations, evaluate_apart
-from .report import Report
+from .report import Report, colour_candidates
 from .request import EvaluationRequest, Moment, read_moment, refuse_untrusted
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Report",
     "audit_file",
     "audit_store",
+    "colour_candidates",
     "evaluate_apart",
     "evaluate_log",
     "judged_as",

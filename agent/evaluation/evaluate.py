@@ -881,6 +881,9 @@ def evaluate_log(
         drawn=dict(
             zip(log.arms, (np.bincount(log.drawn, minlength=len(log.arms)) / len(log)).tolist(), strict=True)
         ),
+        arm_colours={
+            arm: number for number, arm in enumerate(() if store is None else arm_sets.defined(store))
+        },
         candidates=results,
         assumptions=(
             *_propensities(log, settled),

@@ -2,18 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from itertools import accumulate, zip_longest
+from itertools import accumulate, cycle, zip_longest
 from math import log10
 from typing import TYPE_CHECKING, Any, Self
+from zlib import crc32
 
 from pydantic import BaseModel, ConfigDict, Field
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from armwise.agent.evaluation.candidates import BASELINE
+from armwise.agent.evaluation.candidates import BASELINE, CandidateKind
 from armwise.agent.evaluation.request import EvaluationRequest
-from armwise.agent.reporting import GREY, GRID, INK, PALETTE, counted
+from armwise.agent.reporting import COLOURS, GREY, GRID, INK, PALETTE, counted
 from armwise.feedback.ope import ESTIMATORS
 
 if TYPE_CHECKING:
@@ -267,6 +268,7 @@ class Report(ReportSection):
         excluded: Number of decisions that were left out, by reason, most frequent first.
         earned: Mean reward of the decisions, if any is settled.
         drawn: How often each arm was drawn, summing to 1.
+        arm_colours: Number of each arm's colour, as on the pages of the console.
         candidates: The results in the order of the request, the baseline first.
         assumptions: Assumptions of the estimates; a sentence each.
     """
@@ -287,6 +289,7 @@ class Report(ReportSection):
     excluded: dict[str, int]
     earned: float | None
     drawn: dict[str, float]
+    arm_colours: dict[str, int] = Field(default_factory=dict)
     candidates: tuple[CandidateResult, ...]
     assumptions: tuple[str, ...]
 
@@ -380,20 +383,49 @@ def short(name: str, most: int = 30) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
+def colour_arms(report: Report) -> dict[str, str]:
+    """Return the colour of each arm: that of the console."""
+    usual = {arm: number for number, arm in enumerate(report.drawn)}
+    return {arm: PALETTE[number % len(PALETTE)] for arm, number in (usual | report.arm_colours).items()}
+
+
+def colour_candidates(report: Report) -> dict[str, str]:
+    """Return the colour of each candidate: that of its arm, of what was served, or one that no arm has.
+
+    The name decides which of the colours that no arm has, so that another report has the same one, unless
+    another candidate has it already.
+    """
+    arms = colour_arms(report)
+    found = {BASELINE: INK, "uniform": GREY} | {f"{CandidateKind.FIXED}:{arm}": arms[arm] for arm in arms}
+    for candidate in report.candidates:
+        if candidate.name not in found:
+            coloured = PALETTE[:-1]  # its last is nearly grey
+            begin = crc32(candidate.name.encode()) % len(coloured)
+            order = (*coloured[begin:], *coloured[:begin])
+            free = [colour for colour in order if colour not in found.values()]
+            found[candidate.name] = (free or order)[0]
+    return {candidate.name: found[candidate.name] for candidate in report.candidates}
+
+
+MARKERS = "osD^vP*X"
+"""Shapes of points: of estimators, and of candidates in plots along the log, beside their colours."""
+
+
 def values(report: Report) -> "Figure":
     """Draw the value of each candidate by each estimator, and the difference to the baseline."""
     shown = [candidate for candidate in report.candidates if candidate.headline is not None]
     names = list(dict.fromkeys(estimate.estimator for candidate in shown for estimate in candidate.estimates))
     figure = _figure(0.7 + sum(0.24 + 0.13 * len(candidate.estimates) for candidate in shown))
     value, difference = figure.subplots(1, 2, sharey=True)
-    colours = dict(zip(names, _repeated(len(names)), strict=True))
+    markers, colours = dict(zip(names, cycle(MARKERS))), colour_candidates(report)
     step = 0.7 / max(1, len(names))
     for place, candidate in enumerate(shown):
         for number, estimate in enumerate(candidate.estimates):
             at = place + (number - (len(candidate.estimates) - 1) / 2) * step
             style = "-" if estimate.covers else ":"
-            _interval(value, at, estimate.value, colours[estimate.estimator], style, estimate.estimator)
-            _interval(difference, at, estimate.difference, colours[estimate.estimator], style)
+            look = colours[candidate.name], style, markers[estimate.estimator]
+            _interval(value, at, estimate.value, *look, estimate.estimator)
+            _interval(difference, at, estimate.difference, *look)
     if report.earned is not None:
         value.axvline(report.earned, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
     difference.axvline(0.0, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
@@ -403,10 +435,12 @@ def values(report: Report) -> "Figure":
     value.set_ylim(len(shown) - 0.5, -0.5)
     for axes in (value, difference):
         _plain(axes, "x")
+    from matplotlib.lines import Line2D
+
     handles, labels = value.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
     figure.legend(
-        unique.values(),
+        [Line2D([], [], color=INK, marker=handle.get_marker(), linestyle="") for handle in unique.values()],
         unique,
         loc="outside lower center",
         ncols=6,
@@ -422,6 +456,7 @@ def over_time(report: Report) -> "Figure":
     figure = _figure(3.6)
     axes: Any = figure.subplots()
     dated = report.last_at > report.first_at
+    colours = colour_candidates(report)
     for number, candidate in enumerate(_foremost(report, MOST_LINES)):
         ends = accumulate(stretch.rows for stretch in candidate.over_time)
         points = [
@@ -433,10 +468,15 @@ def over_time(report: Report) -> "Figure":
             if stretch.value is not None
         ]
         along, mean_rewards = zip(*points, strict=True) if points else ((), ())
-        style = (
-            {"color": PALETTE[number - 1], "linewidth": 1.4} if number else {"color": INK, "linewidth": 2.4}
+        axes.plot(
+            along,
+            mean_rewards,
+            marker=MARKERS[number],
+            markersize=4,
+            linewidth=1.4 if number else 2.4,
+            color=colours[candidate.name],
+            label=short(candidate.name),
         )
-        axes.plot(along, mean_rewards, marker=".", label=short(candidate.name), **style)
     axes.set_xlabel("When it was decided, UTC" if dated else "Decisions", color=INK, fontsize=9)
     axes.set_ylabel("Mean reward, self-normalised", color=INK, fontsize=9)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False, labelcolor=INK)
@@ -448,10 +488,14 @@ def evidence(report: Report) -> "Figure":
     """Draw the estimated gain and its lower bound along the log."""
     figure = _figure(3.2)
     axes: Any = figure.subplots()
+    colours = colour_candidates(report)
     trails = [(candidate.name, trail) for candidate in report.candidates if (trail := draw_trail(candidate))]
     for number, (name, trail) in enumerate(trails[:MOST_LINES]):
-        rows, colour = [point["n"] for point in trail], PALETTE[number % len(PALETTE)]
-        axes.plot(rows, [point["low"] for point in trail], color=colour, linewidth=1.8, label=short(name))
+        rows, colour = [point["n"] for point in trail], colours[name]
+        marked = {"marker": MARKERS[number], "markevery": (len(trail) - 1, 1), "markersize": 4}
+        axes.plot(
+            rows, [point["low"] for point in trail], color=colour, linewidth=1.8, label=short(name), **marked
+        )
         axes.plot(rows, [point["gain"] for point in trail], color=colour, linewidth=0.9, linestyle="--")
     margin = next(
         candidate.verdict["figures"]["margin"]
@@ -483,7 +527,7 @@ def shares(report: Report) -> "Figure":
     }
     arms = sorted(report.drawn, key=lambda arm: -max(row.get(arm, 0.0) for row in rows.values()))
     first = arms if len(arms) <= len(PALETTE) else arms[: len(PALETTE) - 1]
-    colours = dict(zip([arm for arm in report.drawn if arm in first], PALETTE, strict=False))
+    colours = {arm: colour for arm, colour in colour_arms(report).items() if arm in first}
     figure = _figure(0.9 + 0.34 * len(rows))
     axes = figure.subplots()
     for place, row in enumerate(rows.values()):
@@ -522,7 +566,7 @@ def weights(report: Report) -> "Figure":
         if candidate.weights and candidate.name != report.request.baseline
     ]
     shown = shown[:MOST_PANELS]
-    columns = min(3, max(1, len(shown)))
+    colours, columns = colour_candidates(report), min(3, max(1, len(shown)))
     lines = max(1, -(-len(shown) // columns))
     figure = _figure(0.4 + 1.9 * lines)
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
@@ -530,7 +574,7 @@ def weights(report: Report) -> "Figure":
         assert candidate.weights is not None
         counts = candidate.weights.counts
         total = sum(counts)
-        axes.bar(range(len(counts)), [count / total for count in counts], 0.9, color=PALETTE[0])
+        axes.bar(range(len(counts)), [count / total for count in counts], 0.9, color=colours[candidate.name])
         every = -(-len(counts) // 6)
         labels = ["0", *(f"{edge:g}" for edge in candidate.weights.edges[1:])]
         axes.set_xticks(range(0, len(counts), every), labels[::every])
@@ -554,16 +598,18 @@ def _headline_value(candidate: CandidateResult) -> float:
     return headline.value.value if headline is not None and headline.value is not None else float("-inf")
 
 
-def _repeated(n: int) -> list[str]:
-    return [PALETTE[number % len(PALETTE)] for number in range(n)]
-
-
 def _interval(
-    axes: Any, at: float, interval: Interval | None, colour: str, style: str, label: str | None = None
+    axes: Any,
+    at: float,
+    interval: Interval | None,
+    colour: str,
+    style: str,
+    marker: str,
+    label: str | None = None,
 ) -> None:
     if interval is not None:
         axes.hlines(at, interval.low, interval.high, color=colour, linewidth=1.6, linestyle=style)
-        axes.plot(interval.value, at, "o", color=colour, markersize=4, label=label)
+        axes.plot(interval.value, at, marker, color=colour, markersize=4, label=label)
 
 
 def _figure(height: float) -> "Figure":
@@ -593,6 +639,8 @@ def page(report: Report) -> str:
         command=command(report.request, "" if "://" in report.source else report.source, report.config),
         request=_indented(report.request.model_dump(mode="json")),
         reward=_indented(report.reward),
+        colours={name: COLOURS[colour] for name, colour in colour_candidates(report).items()},
+        arm_colours={arm: COLOURS[colour] for arm, colour in colour_arms(report).items()},
         judged=[candidate for candidate in report.candidates if candidate.verdict is not None],
         no_row=NO_ROW,
         biased=report.bias,

@@ -1,6 +1,7 @@
 """Rendering: colours, SVG, HTML templates, and texts of others in a terminal."""
 
 from .html import (
+    COLOURS,
     GREY,
     GRID,
     INK,
@@ -18,6 +19,7 @@ from .html import (
 from .plain_text import Terminal, log_plainly, one_line, visible
 
 __all__ = [
+    "COLOURS",
     "GREY",
     "GRID",
     "INK",

@@ -266,6 +266,11 @@ def test_the_gate_is_asked_its_evidence_acted_on_and_evaluations_compared(
         box.check()
     page.get_by_role("button", name="Compare those").click()
     page.get_by_role("heading", name="Evaluations compared").wait_for()
+    for row in page.locator("tbody tr", has=page.locator("svg.bar")).all():
+        colour = row.locator("svg.dot").get_attribute("fill")
+        assert {bar.get_attribute("fill") for bar in row.locator("svg.bar").all()} == {colour}
+    uniform = page.locator("tr", has=page.get_by_role("rowheader", name="uniform", exact=True))
+    assert uniform.locator("svg.dot").get_attribute("fill") == "var(--grey)"
     assert_no_barrier(page, "evaluations compared")
 
 

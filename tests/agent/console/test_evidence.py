@@ -14,8 +14,12 @@ import pytest
 from armwise.agent.config import parse
 from armwise.agent.console import evidence
 from armwise.agent.console.page import CONSOLE
-from armwise.agent.evaluation import Report
+from armwise.agent.console.served_comparison import number_colours
+from armwise.agent.evaluation import EvaluationRequest, Report, colour_candidates, evaluate_log
+from armwise.agent.evaluation.report import colour_arms
+from armwise.agent.reporting import PALETTE
 from armwise.feedback.registry import evaluations
+from armwise.feedback.sources import LogSource
 from tests.agent.api.test_promotion_gate import published, without_waiting
 from tests.agent.console.test_pages import ORIGIN, plain, seen
 from tests.agent.fakes import CONFIG, Service
@@ -139,11 +143,9 @@ async def test_the_newest_verdict_on_each_of_three_candidates_is_shown(
 async def test_what_was_earned_is_within_the_span_that_estimates_are_drawn_on(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rest = {"first_at": 0.0, "last_at": 0.0, "made_at": 0.0, "drawn": {}, "arm_colours": {}}
     reports = [
-        (
-            number,
-            SimpleNamespace(candidates=[], earned=earned, rows=1, first_at=0.0, last_at=0.0, made_at=0.0),
-        )
+        (number, SimpleNamespace(candidates=[], earned=earned, rows=1, **rest))
         for number, earned in ((1, 0.25), (2, -0.75))
     ]
 
@@ -233,3 +235,17 @@ async def test_decisions_that_wait_for_feedback_are_named_beside_the_verdict(
 
     monkeypatch.setattr(evidence, "judged", judged)
     assert said in plain(await seen(service, "/policies/gate"))
+
+
+@pytest.mark.slow
+async def test_a_report_colours_an_arm_as_every_page_does(judged: Service) -> None:
+    asked = EvaluationRequest(candidates=("fixed:dense", "uniform"))
+    store, config = judged.point.store, judged.config
+    report = await asyncio.to_thread(
+        evaluate_log, config, asked, LogSource(store, config.reward), store, lambda *_: None
+    )
+    known = number_colours(store)
+    assert known.keys() == {"none", "bm25", "dense"}
+    expected = {arm: PALETTE[number] for arm, number in known.items()}
+    assert colour_arms(report) == expected
+    assert colour_candidates(report)["fixed:dense"] == expected["dense"]

@@ -25,6 +25,8 @@ from armwise.agent.evaluation.report import (
     Report,
     Stretch,
     Weights,
+    colour_arms,
+    colour_candidates,
     command,
     evidence,
     more_decisions,
@@ -35,7 +37,7 @@ from armwise.agent.evaluation.report import (
     weights,
 )
 from armwise.agent.evaluation.request import EvaluationRequest
-from armwise.agent.reporting import draw_svg
+from armwise.agent.reporting import GREY, INK, PALETTE, draw_svg
 from armwise.agent.reporting.plain_text import visible
 
 ARMS = ("none", "bm25", "dense")
@@ -263,7 +265,7 @@ def test_a_page_says_all_that_the_report_holds() -> None:
         "100.0",
     ):
         assert said in text
-    assert page.tags.count("svg") == 5
+    assert page.tags.count("figure") == 5
 
 
 @pytest.fixture(scope="module")
@@ -440,6 +442,44 @@ def test_many_arms_and_candidates_still_make_a_page() -> None:
     gated = [one.model_copy(update={"verdict": HELD}) for one in many[:9]]
     trails = draw_svg(a_report(*gated), evidence, "evidence")
     assert {number for number in range(16) if f"fixed:arm-{number}<" in trails} == {*range(8)}
+
+
+def test_an_arm_has_its_colour_of_the_console_and_so_has_the_candidate_that_always_draws_it() -> None:
+    report = a_report(BETTER, WORSE, arm_colours={"dense": 0, "gone": 1, "none": 2, "bm25": 14})
+    assert colour_arms(report) == {
+        "dense": PALETTE[0],
+        "gone": PALETTE[1],
+        "none": PALETTE[2],
+        "bm25": PALETTE[2],
+    }
+    assert colour_candidates(report) == {"served": INK, "fixed:dense": PALETTE[0], "uniform": GREY}
+    assert {*colour_arms(a_report()).values()} == {*PALETTE[:3]}, "an older report has its arms in order"
+
+
+def test_a_policy_has_a_colour_of_its_own_that_is_the_same_in_each_report_plot_and_table() -> None:
+    policies = [candidate(f"version:{number}", 0.3, 0.0) for number in range(4)]
+    report = a_report(*policies)
+    found = colour_candidates(report)
+    assert len({*found.values(), *colour_arms(report).values()}) == 1 + 4 + 3
+    first = policies[0]
+    other = candidate("policy:{kind: linucb}", 0.3, 0.0)
+    assert colour_candidates(a_report(other, first))[first.name] == found[first.name]
+    number = PALETTE.index(found[first.name])
+    for draw in (values, over_time, weights):
+        assert f"var(--c{number})" in draw_svg(a_report(first), draw, "a picture")
+    cell = f'<rect width="8" height="8" rx="2" fill="var(--c{number})"/></svg>&#8288;{first.name}</th>'
+    assert cell in a_report(first).html()
+
+
+def test_candidates_and_estimators_differ_in_shape_where_they_differ_in_colour() -> None:
+    """The legend names the shapes in the colour of text."""
+    picture = draw_svg(a_report(BETTER, WORSE), values, "values")
+    shapes = {*re.findall(r'<path id="(m\w+)"', picture)}
+    legend = picture[picture.index('<g id="legend') :] if '<g id="legend' in picture else picture[-6000:]
+    assert len(shapes) >= 3
+    assert "var(--c0)" not in legend
+    lines = draw_svg(a_report(BETTER, WORSE), over_time, "over time")
+    assert len({*re.findall(r'<path id="(m\w+)"', lines)}) >= 3
 
 
 REQUESTS = [
