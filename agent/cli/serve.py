@@ -139,6 +139,9 @@ def serve(
         if prepare_only:
             _prepare(config, cold=cold)
             return
+        from armwise.agent.config import load
+
+        load(config)  # what is wrong with it is said before any process begins
         address = read_listening_address(config)
         predecessor = find_predecessor(address[1]) if replace else None
         if predecessor is None:

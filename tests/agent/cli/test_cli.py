@@ -451,6 +451,24 @@ def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(
     assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("applications: [{args: {rewards: {}}}]", "unknown key 'rewards'"),
+        ("applications: [{args: {}}", "line 1, column 26: expected ',' or ']'"),
+        ("http_options: {port: 1}\nhttp_options: {port: 2}", "the key 'http_options' is there twice"),
+    ],
+)
+def test_serve_says_what_is_wrong_with_a_configuration_before_any_process_begins(
+    config: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str
+) -> None:
+    begun = list[object]()
+    monkeypatch.setattr("armwise.agent.cli.serve.subprocess.Popen", lambda *words, **_: begun.append(words))
+    config.write_text(text)
+    assert problem in said(run("serve", "-c", config), 2)
+    assert begun == []
+
+
 @pytest.mark.parametrize("error", [RunFailedError("run 1 failed"), UnderWayError("run 1 is under way")])
 def test_serve_starts_cold_and_says_why_where_the_first_warm_start_cannot_be_done(
     error: Exception, config: Path, monkeypatch: pytest.MonkeyPatch
