@@ -101,6 +101,9 @@ RAY_SCRIPTS = ("_private", "workers", "dashboard", "runtime_env", "agent")
 MODULES = ("armwise", "ray")
 """Packages that Python runs in these processes, by `-m` or as a script."""
 
+LONGEST_NAME = 40
+"""Characters of the name of another process, which may call itself as it likes."""
+
 LEAST_MEMORY = 2**30
 """Bytes in which a service without models starts."""
 
@@ -572,7 +575,7 @@ def address_findings(host: str, port: int) -> Iterator[Finding]:
         yield Finding(f"a service answers on port {port} of {host}")
     else:
         remedy = "stop what listens there, or change http_options.port in the configuration"
-        yield Finding(problem + _owner(port), remedy)
+        yield Finding(problem + describe_owner(port), remedy)
     if cluster := os.environ.get("RAY_ADDRESS"):
         if problem := cluster_problem(cluster):
             yield Finding(
@@ -592,13 +595,14 @@ def _is_ours(host: str, port: int) -> bool:
         return False
 
 
-def _owner(port: int) -> str:
-    """Return the process that listens on a port, if this user may know."""
+def describe_owner(port: int) -> str:
+    """Return which process listens on a port, to follow what is wrong with it; empty: it cannot be known."""
     try:
         for place in psutil.net_connections(kind="tcp"):
             if place.status == psutil.CONN_LISTEN and place.laddr.port == port and place.pid:
-                return f", {process_name(psutil.Process(place.pid).cmdline())} (process {place.pid}) has it"
-    except (psutil.Error, IndexError):
+                name = process_name(psutil.Process(place.pid).cmdline())
+                return f", {name[:LONGEST_NAME]} (process {place.pid}) has it"
+    except (psutil.Error, OSError, IndexError):  # it has ended, or shows nothing of itself
         pass
     return ""
 

@@ -6,6 +6,7 @@ private folder. If RAY_ADDRESS names a cluster, or HAProxy is missing, Ray Serve
 ingest` reads a corpus, or fills a search engine with one.
 """
 
+import errno
 import math
 import os
 import shlex
@@ -610,12 +611,20 @@ def _wait_until_ready(
 
 
 def require_free_port(host: str, port: int) -> None:
-    """Check that a port is free. Raises LaunchError."""
-    if problem := bind_problem(host, port):
+    """Check that a port is free. Raises LaunchError, with the process that has it."""
+    if (problem := bind_problem(host, port)) is None:
+        return
+    remedy = "stop what listens there, or change http_options.port in the configuration (without one, --port)"
+    if os.strerror(errno.EADDRINUSE) not in problem:
+        raise LaunchError(f"{problem}: {remedy}")
+    if (running := find_predecessor(port)) is not None:
         raise LaunchError(
-            f"{problem}: stop what listens there, or change http_options.port in the configuration "
-            "(without one, --port)"
+            f"{problem}, `armwise serve` (process {running.pid}) has it: `armwise serve --replace` takes the "
+            f"port over from it; or {remedy}"
         )
+    from armwise.agent.checks import describe_owner
+
+    raise LaunchError(f"{problem}{describe_owner(port)}: {remedy}")
 
 
 # -- ingest -----------------------------------------------------------------------------------------

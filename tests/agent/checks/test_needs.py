@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
+import psutil
 import pytest
 import sqlalchemy as sa
 import yaml
@@ -272,10 +273,24 @@ def test_the_owner_of_a_port_is_the_process_that_listens_there(monkeypatch: pyte
         )
     ]
     monkeypatch.setattr(checks.psutil, "net_connections", lambda **_: sockets)
-    assert checks._owner(8000).endswith(f"(process {own}) has it")  # noqa: SLF001 - of one machine's sockets
-    assert checks._owner(8002) == ""  # noqa: SLF001
+    assert checks.describe_owner(8000).endswith(f"(process {own}) has it")
+    assert checks.describe_owner(8002) == ""
     monkeypatch.setattr(checks.psutil, "Process", lambda _: SimpleNamespace(cmdline=list))
-    assert checks._owner(8000) == "", "it has ended, or shows nothing of itself"  # noqa: SLF001
+    assert checks.describe_owner(8000) == "", "it has ended, or shows nothing of itself"
+    long = SimpleNamespace(cmdline=lambda: ["/opt/" + "x" * 500, "--password=secret"])
+    monkeypatch.setattr(checks.psutil, "Process", lambda _: long)
+    assert checks.describe_owner(8000) == f", {'x' * 40} (process {own}) has it"
+
+
+@pytest.mark.parametrize("refusal", [psutil.AccessDenied(1), PermissionError("/proc"), OSError("no /proc")])
+def test_where_a_user_may_not_look_nobody_is_named_as_the_owner_of_a_port(
+    monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    def refuse(**_: object) -> None:
+        raise refusal
+
+    monkeypatch.setattr(checks.psutil, "net_connections", refuse)
+    assert checks.describe_owner(8000) == ""
 
 
 def free_port() -> int:

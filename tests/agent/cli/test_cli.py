@@ -445,10 +445,21 @@ def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(
         prepared = said(run("serve", "-c", config, "--prepare-only"), 2)
         served = said(run("serve", "-c", config), 2)
     for output in (prepared, served):
-        assert f"port {port} of 127.0.0.1 cannot be used" in output
+        assert f"port {port} of 127.0.0.1 cannot be used (Address already in use), " in output
+        assert f" (process {os.getpid()}) has it: stop what listens there" in output
+        assert "--replace" not in output
         assert "change http_options.port in the configuration" in output
     assert capfd.readouterr().err == "", "no other process has begun"
     assert not (tmp_path / "home").exists()
+
+
+def test_nobody_is_named_as_the_owner_of_a_port_on_an_address_of_another_machine(config: Path) -> None:
+    document = yaml.safe_load(config.read_text())
+    document["http_options"]["host"] = "192.0.2.1"
+    config.write_text(yaml.safe_dump(document))
+    with socket.create_server(("127.0.0.1", document["http_options"]["port"])):
+        output = said(run("serve", "-c", config), 2)
+    assert "of 192.0.2.1 cannot be used (Cannot assign requested address): stop what listens" in output
 
 
 @pytest.mark.parametrize(
@@ -1100,7 +1111,9 @@ def test_serve_takes_the_place_of_a_service_alone_and_starts_as_usual_where_nobo
             "armwise.agent.cli.serve.find_predecessor", lambda asked: run_as if asked == port else None
         )
         said(run("serve", "-c", config, "--replace"), 0)
-        said(run("serve", "-c", config), 2)
+        refused = said(run("serve", "-c", config), 2)
+        taker = "`armwise serve` (process 1) has it: `armwise serve --replace` takes the port over from it"
+        assert taker in refused
     assert taken == [None, run_as]
 
 
