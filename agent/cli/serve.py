@@ -13,7 +13,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
@@ -49,6 +49,7 @@ from armwise.agent.cli.serve_config import (
     read_document,
     read_listening_address,
 )
+from armwise.agent.cli.served_home import Server, mark_served
 from armwise.agent.cli.service import print_answer
 from armwise.agent.proxy import (
     CONFIGURATION,
@@ -142,7 +143,7 @@ def serve(
             return
         from armwise.agent.config import load
 
-        load(config)  # what is wrong with it is said before any process begins
+        settings = load(config)  # what is wrong with it is said before any process begins
         address = read_listening_address(config)
         predecessor = find_predecessor(address[1]) if replace else None
         if predecessor is None:
@@ -155,12 +156,33 @@ def serve(
             )
         raise_limit_of_files()
         once = None if question is None else partial(_ask_once, question, key, remark)
-        with run_folder() as folder:
+        with mark_served(settings.home_path, _base(address)) as others, run_folder() as folder:
+            _report_others(others, settings, predecessor)
             if predecessor is not None and folder is None:
                 raise ValueError("--replace needs HAProxy on this machine: stop the other service first")
             prepare_first = partial(prepare_in_process, config, folder, cold=cold)
             code = run_service(config, folder, address, console, once, prepare_first, remark, predecessor)
             raise typer.Exit(code)
+
+
+def _base(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _report_others(others: Iterable[Server], settings: "AppConfig", predecessor: Predecessor | None) -> None:
+    """Print which processes write the same log file, without the one that is replaced."""
+    from armwise.agent.config import HOME_REMEDY
+
+    for other in others if settings.log_path is not None else ():
+        if predecessor is None or other.pid != predecessor.pid:
+            errors.print(
+                f"process {other.pid} serves {other.url} from the same home, {settings.home_path}: both "
+                "learn from one log, which is mostly a mistake. On its port, `armwise serve --replace` takes "
+                f"its place; {HOME_REMEDY}",
+                style="yellow",
+                **PLAIN,
+            )
 
 
 def _ask_once(question: str, key: str | None, remark: str, url: str) -> None:
@@ -332,8 +354,7 @@ def run_service(
     process = _start_ray(config, folder)
     ray = RayProcesses(process, folder)
     proxy: Proxy | None = None
-    host, port = address
-    base = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    base = _base(address)
     try:
         if code := prepare_first(ray.check):
             _end_unprepared(process)

@@ -34,6 +34,7 @@ from armwise.agent.cli.main import app
 from armwise.agent.cli.options import weighted
 from armwise.agent.cli.predecessor import Predecessor
 from armwise.agent.cli.serve_config import LaunchError
+from armwise.agent.cli.served_home import Server, find_servers, mark_served
 from armwise.agent.client import ClientError
 from armwise.agent.config import load
 from armwise.agent.jobs import RunFailedError
@@ -1115,6 +1116,45 @@ def test_serve_takes_the_place_of_a_service_alone_and_starts_as_usual_where_nobo
         taker = "`armwise serve` (process 1) has it: `armwise serve --replace` takes the port over from it"
         assert taker in refused
     assert taken == [None, run_as]
+
+
+@pytest.mark.parametrize(
+    ("replaced", "log_url", "told"),
+    [
+        (None, None, True),
+        (Predecessor(os.getpid(), Path("admin.sock")), None, False),
+        (Predecessor(1, Path("admin.sock")), None, True),
+        (None, "postgresql://db.internal/armwise", False),
+    ],
+)
+def test_serve_names_another_service_of_its_home_unless_it_replaces_it_or_the_log_is_a_database(
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    replaced: Predecessor | None,
+    log_url: str | None,
+    told: bool,
+) -> None:
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"] |= {} if log_url is None else {"log_url": log_url}
+    config.write_text(yaml.safe_dump(document))
+    home, marked = tmp_path / "home", list[Server]()
+
+    def ready(*_: object) -> int:
+        marked.extend(find_servers(home))
+        return 0
+
+    monkeypatch.setattr("armwise.agent.cli.serve.run_service", ready)
+    monkeypatch.setattr("armwise.agent.cli.serve.find_predecessor", lambda _: replaced)
+    with mark_served(home, "http://127.0.0.1:1"):
+        output = said(run("serve", "-c", config, *(["--replace"] if replaced else [])), 0)
+    line = (
+        f"process {os.getpid()} serves http://127.0.0.1:1 from the same home, {home}: both learn from one log"
+    )
+    assert (line in output) is told
+    port = document["http_options"]["port"]
+    assert Server(os.getpid(), f"http://127.0.0.1:{port}") in marked, "the next one is told of this one"
+    assert "from the same home" not in said(run("serve", "-c", config), 0), "both have ended"
 
 
 def test_without_a_key_none_is_sent(service: Canned) -> None:

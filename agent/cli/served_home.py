@@ -1,0 +1,84 @@
+"""Which processes serve from a home: each holds a mark in it, a hidden file with a lock that ends with it."""
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from armwise.arms.local_ray import UMASK
+
+MARK, UNFINISHED = ".serving-", ".begins-"
+"""How the names of marks begin: of one that is locked and whole, and of one before that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A process that serves from a home.
+
+    Attributes:
+        pid: Process id, on its machine or in its container.
+        url: Where it listens, or will once it is ready.
+    """
+
+    pid: int
+    url: str
+
+
+@contextmanager
+def mark_served(home: Path, url: str) -> Iterator[list[Server]]:
+    """Mark a home as served by this process, and yield the others that serve from it.
+
+    Where the home takes no file or no lock, this process has no mark: others do not learn of it.
+
+    Args:
+        home: A folder, made where it is missing.
+        url: Where this process will listen.
+    """
+    name = secrets.token_hex(8)
+    mark = home / f"{MARK}{name}"
+    with ExitStack() as stack:
+        with suppress(OSError):
+            _write(home / f"{UNFINISHED}{name}", mark, f"{os.getpid()} {url}", stack)
+        yield find_servers(home, without=mark)
+
+
+def _write(begun: Path, mark: Path, text: str, stack: ExitStack) -> None:
+    """Write a mark, and lock it until a stack is closed. Raises OSError."""
+    begun.parent.mkdir(mode=0o777 & ~UMASK, parents=True, exist_ok=True)
+    file = stack.enter_context(begun.open("x", encoding="utf-8"))
+    stack.callback(_remove, mark)
+    stack.callback(_remove, begun)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    file.write(text)
+    file.flush()
+    begun.rename(mark)  # now: without its lock, it would be taken for one of a process that has ended
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+
+
+def find_servers(home: Path, without: Path | None = None) -> list[Server]:
+    """Return the processes that serve from a home; the marks of those that have ended are removed.
+
+    Args:
+        home: A folder, which may be missing.
+        without: A mark that is left out.
+    """
+    servers = []
+    for mark in sorted(home.glob(f"{MARK}*")):
+        if mark == without:
+            continue
+        with suppress(OSError), mark.open(encoding="utf-8") as file:  # it is another user's, or was removed
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid, _, url = file.read().partition(" ")
+                servers.append(Server(int(pid), url))
+            else:
+                mark.unlink()
+    return servers
