@@ -3,6 +3,7 @@
 `armwise doctor` prints all findings; `armwise serve` prints the serious ones before it starts.
 """
 
+import difflib
 import ipaddress
 import itertools
 import os
@@ -58,7 +59,6 @@ from armwise.arms.models import (
 )
 from armwise.arms.retrievers import ArmGraph, Resources, find_damage, read_ingested
 from armwise.arms.secrets import read_secret
-from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.errors import ClockError, LogUnavailableError, SchemaError, StoreError
 from armwise.feedback.log import Store, schema, tables, without_password
 
@@ -112,6 +112,9 @@ USUAL_MEMORY = 5 * 2**29
 
 SHARED_MEMORY = 256 * 2**20
 """Bytes of Ray's object store."""
+
+LISTED_MODELS = 5
+"""Models of an endpoint that are named in place of one that it does not have."""
 
 ANSWER_TIMEOUT_S = 3.0
 """Seconds that a service, or a cluster, has to answer."""
@@ -889,7 +892,7 @@ def _endpoint(llm: catalog.OpenAISpec, what: str, setting: str) -> Iterator[Find
         what = f"{base} does not name its models (status {reply.status_code})"
         yield Finding(what, f"check {setting}.base_url; it mostly ends in /v1", serious=False)
     elif llm.model not in names:
-        what = f"{base} has no model {llm.model!r}{did_you_mean(llm.model, names)}"
+        what = f"{base} has no model {llm.model!r}; {describe_models(llm.model, names)}"
         yield Finding(what, f"correct {setting}.model")
     else:
         yield Finding(f"model {llm.model!r} is at {base}, which answered in {time.monotonic() - began:.2f} s")
@@ -916,3 +919,17 @@ def names_of_models(reply: httpx.Response) -> list[str] | None:
         return [str(model["id"]) for model in reply.json()["data"]]
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def describe_models(wrong: str, names: Collection[str]) -> str:
+    """Return which models there are, those first whose names are most like a wrong one.
+
+    >>> describe_models("gpt-4o", ["tts-1", "gpt-4", "gpt-4o-mini"])
+    'there are: gpt-4, gpt-4o-mini, tts-1'
+    >>> describe_models("gpt-4o", [])
+    'there are: none'
+    """
+    unlike = {name: -difflib.SequenceMatcher(None, wrong, name).ratio() for name in names}
+    near, more = sorted(unlike, key=lambda name: (unlike[name], name)), len(unlike) - LISTED_MODELS
+    listed = ", ".join(near[:LISTED_MODELS]) or "none"
+    return f"there are: {listed}" + (f" and {more:,} more" if more > 0 else "")

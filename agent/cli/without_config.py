@@ -176,9 +176,9 @@ def language_model(
         return None, f"bundled, a placeholder; {place} of {source} is not used: {reason}, --llm names one"
     model = names[0] if llm is None else llm
     if names and model not in names:
-        from armwise.arms.suggestions import did_you_mean
+        from armwise.agent.checks import describe_models
 
-        raise LaunchError(f"--llm {model}: {place} has no such model{did_you_mean(model, names)}")
+        raise LaunchError(f"--llm {model}: {place} has no such model; {describe_models(model, names)}")
     settings = {"engine": "openai", "base_url": address, "model": model}
     return settings | ({"api_key_env": API_KEY} if key else {}), f"{model} at {place}, of {source}"
 

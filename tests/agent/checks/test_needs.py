@@ -602,8 +602,16 @@ def test_models_are_looked_for_and_their_digests_told(tmp_path: Path) -> None:
         ((200, {"data": [{"id": "big"}]}), "fine: model 'big' is at"),
         (
             (200, {"data": [{"id": "bigg"}]}),
-            "problem: http://{at}/v1 has no model 'big'; did you mean 'bigg'?",
+            "problem: http://{at}/v1 has no model 'big'; there are: bigg; correct",
         ),
+        (
+            (
+                200,
+                {"data": [{"id": name} for name in ("a", "tiny", "b", "bag", "b", "bigger", "big-2", "dig")]},
+            ),
+            "problem: http://{at}/v1 has no model 'big'; there are: big-2, bag, bigger, dig, b and 2 more; ",
+        ),
+        ((200, {"data": []}), "problem: http://{at}/v1 has no model 'big'; there are: none; correct"),
         ((401, {}), "problem: http://{at}/v1 refuses the key in A_KEY (401)"),
         ((403, {}), "problem: http://{at}/v1 refuses the key in A_KEY (403)"),
         ((404, b"<html>"), "note: http://{at}/v1 does not name its models (status 404)"),

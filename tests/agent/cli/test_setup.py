@@ -163,7 +163,7 @@ def test_without_prices_a_dollar_is_not_weighed_and_each_way_to_search_has_each_
 def test_a_model_that_the_endpoint_lacks_is_named_as_the_flag_names_it(tmp_path: Path, endpoint: str) -> None:
     result = init("corpus.jsonl", "--llm-url", endpoint, "--llm-model", "big", "--model", "large=hugh")
     said = " ".join(result.output.split())
-    assert "has no model 'hugh'; did you mean 'huge'?" in said
+    assert "has no model 'hugh'; there are: huge, big" in said
     assert "correct llms.large.model" in said
     assert written(tmp_path / "armwise.yaml")["llms"]["large"]["model"] == "hugh", "it may come later"
 
