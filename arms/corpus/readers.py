@@ -210,6 +210,12 @@ TEXTS = ("*.md", "*.markdown", "*.txt", "*.text", "*.adoc", "*.asciidoc", "*.srt
 FORMATS = (*tables.SUFFIXES, *DOCUMENT_SUFFIXES)
 """Endings of the files that are not read as they stand."""
 
+APART = (".tar", ".jsonl", ".gz")
+"""Endings of what is not read in a compressed file, besides `FORMATS`."""
+
+DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
+"""What reading a compressed file raises that is damaged or truncated."""
+
 SNIFFED_BYTES = 1 << 16
 """Where a text shows that it is none, before all of it is in memory."""
 
@@ -325,13 +331,24 @@ class Folder:
 def is_readable(path: Path) -> bool:
     """Return whether a file of this name is read: a document, a table, a text, source code or data.
 
+    A compressed one is, unless its name says that it is no text: it is known for sure once it is read.
+
     >>> [is_readable(Path(name)) for name in ("a.PDF", "a.rst", "a.json", "a.yaml", "a.py", "a.png", "a.zip")]
     [True, True, True, True, True, False, False]
+    >>> [is_readable(Path(name)) for name in ("README.gz", "a.txt.gz", "a.Debian.gz", "a.tar.gz", "a.csv.gz")]
+    [True, True, True, False, False]
     """
+    if (inner := _unpacked(path)) != path:
+        return inner.suffix.lower() not in (*FORMATS, *APART) and not _medium(inner)
     name = path.name.lower()
     endings = (f"*{name[at:]}" for at, character in enumerate(name) if character == ".")
     is_text = not _texts().isdisjoint((name, *endings)) and not _medium(path)
     return path.suffix.lower() in FORMATS or is_text
+
+
+def _unpacked(path: Path) -> Path:
+    """Return the path that a compressed file has when it is unpacked; of another file, its own."""
+    return path.with_suffix("") if path.suffix.lower() == ".gz" else path
 
 
 @functools.cache
@@ -352,6 +369,9 @@ def _unread(path: Path) -> str:
     """Return why what is no readable file is left out."""
     if not path.is_file():
         return "is not a regular file, and is not read"
+    if (inner := _unpacked(path)) != path:
+        kind = "archive" if inner.suffix.lower() == ".tar" else f"{inner.suffix.lower()} file"
+        return f"is a compressed {kind}: of compressed files only texts are read, unpack it"
     if medium := _medium(path):
         return f"is {medium}, of which no text is read"
     return f"is of no format that is read ({', '.join(FORMATS)}, text, source code; JSON lines by themselves)"
@@ -363,10 +383,11 @@ def _is_hidden(path: Path) -> bool:
 
 
 def read_text(path: Path, where: str, about: Metadata, done: int) -> CorpusRecord:
-    """Return the passages of a text file: UTF-8, or UTF-16 with a byte order mark."""
+    """Return the passages of a text file, plain or `.gz`: UTF-8, or UTF-16 with a byte order mark."""
+    inner = _unpacked(path)
     try:
         text = _text(path)
-        markdown = path.suffix.lower() in MARKDOWN_SUFFIXES
+        markdown = inner.suffix.lower() in MARKDOWN_SUFFIXES
         metadata, text = front_matter(where, text) if markdown else ({}, text)
     except UnicodeDecodeError as error:
         line = bytes(error.object[: error.start]).count(b"\n") + 1
@@ -374,7 +395,7 @@ def read_text(path: Path, where: str, about: Metadata, done: int) -> CorpusRecor
         return CorpusRecord(f"{where}:{line}", done, problem=problem)
     except CorpusError as error:
         return CorpusRecord(where, done, problem=str(error))
-    title = (markdown_title(text) if markdown else "") or path.stem
+    title = (markdown_title(text) if markdown else "") or inner.stem
     pieces = enumerate(chunks(text))
     passages = (Passage(f"{where}#{n}", title, piece, metadata={**metadata, **about}) for n, piece in pieces)
     return CorpusRecord(where, done, tuple(passages))
@@ -382,15 +403,21 @@ def read_text(path: Path, where: str, about: Metadata, done: int) -> CorpusRecor
 
 def _text(path: Path) -> str:
     """Return the text of a file. Raises CorpusError, UnicodeDecodeError."""
-    if path.stat().st_size > LIMITS.file_bytes:
-        raise CorpusError(f"has more than {LIMITS.file_bytes:,} bytes")
-    with path.open("rb") as stored:
-        content = stored.read(SNIFFED_BYTES)
-        wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        if PRIVATE_KEY.match(content):
-            raise CorpusError("is a private key, and is not read")
-        if b"\0" not in content or wide:
-            content += stored.read()
+    limit, packed = LIMITS.file_bytes, _unpacked(path) != path
+    if path.stat().st_size > limit:
+        raise CorpusError(f"has more than {limit:,} bytes")
+    try:
+        with gzip.open(path) if packed else path.open("rb") as stored:
+            content = stored.read(SNIFFED_BYTES)
+            wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            if PRIVATE_KEY.match(content):
+                raise CorpusError("is a private key, and is not read")
+            if b"\0" not in content or wide:
+                content += stored.read(max(0, limit + 1 - len(content)))
+    except DAMAGED as error:
+        raise CorpusError(f"is damaged gzip: {error}") from None
+    if len(content) > limit:
+        raise CorpusError(f"has more than {limit:,} bytes{' unpacked' * packed}")
     encoding, refused = "utf-16" if wide else "utf-8-sig", b"\0" in content and not wide
     text = content.decode(encoding, errors="replace" if refused else "strict")
     before, nul, _ = text.partition("\0")
@@ -607,5 +634,5 @@ def _until_broken(lines: BinaryIO, path: Path) -> Iterator[bytes]:
     try:
         for number, line in enumerate(lines, start=1):  # noqa: B007 (read below)
             yield line
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except DAMAGED as error:
         raise CorpusError(f"{path.name}:{number + 1}: damaged gzip: {error}") from error

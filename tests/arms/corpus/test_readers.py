@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 
@@ -210,6 +211,77 @@ def test_a_text_in_utf16_is_read_by_its_byte_order_mark(tmp_path: Path) -> None:
     for encoding in ("utf-16-le", "utf-16-be"):
         (tmp_path / "a.txt").write_bytes("\ufeffGr\xfc\xdfe\r\nan alle".encode(encoding))
         assert [one.text for one in passages(tmp_path)] == ["Gr\xfc\xdfe\nan alle"]
+
+
+def test_a_compressed_text_is_read_as_what_it_is_unpacked(tmp_path: Path) -> None:
+    files = {
+        "README.gz": b"Read me.",
+        "changelog.Debian.gz": b"armwise (1) stable",
+        "guide.txt.GZ": "\ufeffGr\xfc\xdfe".encode("utf-16-le"),
+        "plan.md.gz": b"---\nallowed_groups: [board]\n---\n# The plan\n\nGo.",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(gzip.compress(content))
+    found = {one.id: (one.title, one.text, one.metadata) for one in passages(tmp_path)}
+    assert found == {
+        "README.gz#0": ("README", "Read me.", {"path": "README.gz"}),
+        "changelog.Debian.gz#0": ("changelog", "armwise (1) stable", {"path": "changelog.Debian.gz"}),
+        "guide.txt.GZ#0": ("guide", "Gr\xfc\xdfe", {"path": "guide.txt.GZ"}),
+        "plan.md.gz#0": (
+            "The plan",
+            "# The plan\n\nGo.",
+            {"path": "plan.md.gz", "allowed_groups": ["board"]},
+        ),
+    }
+    assert [one.id for one in passages(tmp_path / "README.gz")] == ["README.gz#0"]
+
+
+def test_what_is_not_read_of_compressed_files_is_listed_with_its_reason(tmp_path: Path) -> None:
+    packed = gzip.compress(b"words and more words")
+    for name, content in {
+        "all.tar.gz": packed,
+        "broken.gz": packed[:10] + b"\xff" + packed[11:],
+        "cut.txt.gz": packed[:-9],
+        "docs.jsonl.gz": gzip.compress(b'{"id": "a", "text": "words"}'),
+        "key.gz": gzip.compress(b"-----BEGIN OPENSSH PRIVATE KEY-----\n"),
+        "latin.gz": gzip.compress(b"a\ncaf\xe9 au lait"),
+        "plain.gz": b"words",
+        "prices.csv.gz": gzip.compress(b"text,allowed_groups\nwords,board\n"),
+        "program.gz": gzip.compress(b"\x7fELF\0"),
+        "summed.gz": packed[:-8] + bytes(8),
+        "void.gz": gzip.compress(b""),
+    }.items():
+        (tmp_path / name).write_bytes(content)
+    found = read(tmp_path)
+    assert not any(one.passages for one in found)
+    unpack = "of compressed files only texts are read, unpack it"
+    reasons = {one.where: one.problem for one in found}
+    damaged = {name: reasons.pop(name) for name in ("broken.gz", "cut.txt.gz", "plain.gz", "summed.gz")}
+    assert all(reason.startswith("is damaged gzip: ") for reason in damaged.values()), damaged
+    assert reasons == {
+        "all.tar.gz": f"is a compressed archive: {unpack}",
+        "docs.jsonl.gz": f"is a compressed .jsonl file: {unpack}",
+        "key.gz": "is a private key, and is not read",
+        "latin.gz:2": "not UTF-8: invalid continuation byte; save it as UTF-8",
+        "prices.csv.gz": f"is a compressed .csv file: {unpack}",
+        "program.gz": "is no text: it has a NUL in line 1",
+        "void.gz": "has no text",
+    }
+
+
+def test_of_a_compressed_file_no_more_is_unpacked_than_a_document_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "LIMITS", DocumentLimits(file_bytes=1 << 20))
+    (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(b"a " * (64 << 20)))
+    tracemalloc.start()
+    (bomb,) = read(tmp_path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (bomb.problem, bomb.passages) == ("has more than 1,048,576 bytes unpacked", ())
+    assert most < 16 << 20
+    (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(b"a\n" * (1 << 19)))
+    assert read(tmp_path)[0].problem == "", "it has just as many"
 
 
 def test_a_text_of_more_bytes_than_a_document_may_have_is_left_out(
