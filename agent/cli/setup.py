@@ -29,9 +29,12 @@ def doctor(
         bool, typer.Option("--json", help="Print an object with all that was looked at.")
     ] = False,
 ) -> None:
-    """Check the configuration, what it needs and this machine; exit with 1 where something is a problem."""
+    """Check the configuration, what it needs and this machine; exit with 1 where something is a problem.
+
+    Where none is named or in this folder, that of the service is checked which runs without one.
+    """
     with explained():
-        findings = list(_examined(config))
+        findings = list(_examined(_find_served() if config == CONFIG and not config.exists() else config))
         if as_json:
             rows = [{"check": check, "level": finding.level, **_row(finding)} for check, finding in findings]
             ok = not any(finding.level == "problem" for _, finding in findings)
@@ -45,6 +48,21 @@ def doctor(
             raise typer.Exit(1)
         if not as_json:
             console.print("no problem found", **PLAIN)
+
+
+def _find_served() -> Path:
+    """Return the configuration of the service that runs without one, else `CONFIG`, which is missing.
+
+    Raises:
+        LaunchError: There are several.
+    """
+    from armwise.agent.cli.served_home import find_servers
+    from armwise.agent.cli.without_config import FILE, find_homes
+
+    files = [home / FILE for home in find_homes() if (home / FILE).is_file() and find_servers(home)]
+    if len(files) > 1:
+        raise LaunchError(f"several services run, -c names the one to check: {', '.join(map(str, files))}")
+    return files[0] if files else CONFIG
 
 
 def _row(finding: "Finding") -> dict[str, str]:

