@@ -132,7 +132,7 @@ def serve(
         if documents is not None or (config == CONFIG and not config.exists()):
             from armwise.agent.cli.without_config import write
 
-            config, remark = write(documents, llm, port)
+            config, remark = write(documents, llm, port, replace=replace)
         elif llm is not None or port is not None:
             where = "llm" if port is None else "http_options.port"
             raise ValueError(

@@ -73,7 +73,8 @@ def find_servers(home: Path, without: Path | None = None) -> list[Server]:
     for mark in sorted(home.glob(f"{MARK}*")):
         if mark == without:
             continue
-        with suppress(OSError), mark.open(encoding="utf-8") as file:  # it is another user's, or was removed
+        # a mark may be of another user or program, or removed meanwhile
+        with suppress(OSError, ValueError), mark.open(encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -16,6 +16,7 @@ import yaml
 from armwise.agent.cli.configuration_text import EXAMPLE, read_bundled, render_config, replace_llm
 from armwise.agent.cli.console import PLAIN, console
 from armwise.agent.cli.serve_config import LaunchError
+from armwise.agent.cli.served_home import find_servers
 from armwise.agent.cli.setup import require_web_address
 from armwise.agent.config import CorpusSpec
 from armwise.feedback.log import without_password
@@ -36,19 +37,23 @@ PLACEHOLDER = (
 FILE = "serve_config.yaml"
 
 
-def write(documents: str | None, llm: str | None, port: int | None) -> tuple[Path, str]:
+def write(
+    documents: str | None, llm: str | None, port: int | None, *, replace: bool = False
+) -> tuple[Path, str]:
     """Write the configuration of a service, and print what it serves, from where, and how to change that.
 
     Args:
         documents: A source as for `armwise init`; None: the example.
         llm: A model of the endpoint in the environment, or a GGUF file; None: as the environment says.
         port: Port on 127.0.0.1; None: 8000.
+        replace: Whether a service that runs from the same home is to be replaced.
 
     Returns:
         The file, and a remark on the first answer, which may be empty.
 
     Raises:
-        LaunchError: The source has no documents, or the model does not exist.
+        LaunchError: The source has no documents, the model does not exist, or a service runs from the same
+            home with another configuration.
     """
     model, description = language_model(llm)
     corpus = None if documents is None else _corpus(documents)
@@ -60,8 +65,10 @@ def write(documents: str | None, llm: str | None, port: int | None) -> tuple[Pat
         text = re.sub(r"^  port: \d+$", f"  port: {port}", text, count=1, flags=re.MULTILINE)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = home / FILE
-    note = "# Written by `armwise serve` at each start: `armwise init` writes one to keep.\n"
-    path.write_text(note + text, encoding="utf-8")
+    text = f"# Written by `armwise serve` at each start: `armwise init` writes one to keep.\n{text}"
+    if not replace and path.exists() and path.read_text(encoding="utf-8") != text:
+        _require_unserved(home)
+    path.write_text(text, encoding="utf-8")
     serves = (
         "an example: Python's standard library and language reference" if corpus is None else corpus.source
     )
@@ -74,6 +81,15 @@ def write(documents: str | None, llm: str | None, port: int | None) -> tuple[Pat
     for what, line in lines.items():
         console.print(f"{what + ':':9}{line}", **PLAIN)
     return path, PLACEHOLDER if model is None else ""
+
+
+def _require_unserved(home: Path) -> None:
+    """Raise LaunchError if a service runs from a home, whose configuration would change while it starts."""
+    for server in find_servers(home):
+        raise LaunchError(
+            f"process {server.pid} serves {server.url} from {home} with another port or model: ask it there, "
+            "take its place with --replace, or name another home by ARMWISE_HOME"
+        )
 
 
 def find_homes() -> list[Path]:

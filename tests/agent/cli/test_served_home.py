@@ -1,5 +1,6 @@
 """The marks of the processes that serve from a home."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -71,3 +72,13 @@ def test_a_file_in_the_place_of_a_home_is_left_to_those_who_write_there(tmp_path
     (tmp_path / "home").touch()
     with mark_served(tmp_path / "home", FIRST) as others:
         assert others == []
+
+
+def test_a_mark_that_nobody_has_written_so_is_no_server(tmp_path: Path) -> None:
+    mark = tmp_path / ".serving-x"
+    mark.write_text("not a process")
+    with mark.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert find_servers(tmp_path) == []
+    (tmp_path / ".serving-y").mkdir()
+    assert find_servers(tmp_path) == []

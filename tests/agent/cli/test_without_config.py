@@ -174,6 +174,19 @@ def test_an_edited_configuration_that_is_none_is_named(tmp_path: Path, text: str
     assert without_config.write(mine, None, None)[0] == path
 
 
+def test_the_configuration_of_a_service_that_runs_is_changed_only_by_one_that_replaces_it() -> None:
+    path, _ = without_config.write(None, None, 8123)
+    before = path.read_text()
+    with mark_served(path.parent, "http://127.0.0.1:8123"):
+        assert without_config.write(None, None, 8123)[0] == path, "the same configuration"
+        with pytest.raises(LaunchError, match=r"serves http://127\.0\.0\.1:8123 from .* with --replace"):
+            without_config.write(None, None, 8124)
+        assert path.read_text() == before
+        without_config.write(None, None, 8124, replace=True)
+        assert path.read_text() != before
+    without_config.write(None, None, 8125)
+
+
 def test_a_port_is_written(tmp_path: Path) -> None:
     path, _ = without_config.write(None, None, 8123)
     assert yaml.safe_load(path.read_text())["http_options"] == {"host": "127.0.0.1", "port": 8123}
