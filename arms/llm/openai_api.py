@@ -11,6 +11,7 @@ import json
 import logging
 import re
 import time
+import weakref
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import Any
@@ -309,6 +310,7 @@ class OpenAIGenerator(Generator):
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             )
+            weakref.finalize(self, _close_there, asyncio.get_running_loop(), self._session)
         return self._session
 
     def _rest(self, seconds: float) -> None:
@@ -336,6 +338,12 @@ async def _pieces(
     except (aiohttp.ClientError, UpstreamError, TimeoutError):
         if answer.unfinished is not None:
             raise
+
+
+def _close_there(loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession) -> None:
+    """Close the connections of a model that nobody has closed, in their event loop if it still runs."""
+    if loop.is_running() and not session.closed:
+        asyncio.run_coroutine_threadsafe(session.close(), loop)
 
 
 def _find_proxy(url: URL) -> str | None:

@@ -1,6 +1,7 @@
 """Endpoints that refuse, fail, stall or report no usage, over real HTTP."""
 
 import asyncio
+import gc
 import pickle
 import re
 import socket
@@ -19,6 +20,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from tenacity import AsyncRetrying, RetryCallState
 
+from armwise.arms.async_bridge import Blocking
 from armwise.arms.llm.base import (
     GeneratorBusyError,
     GeneratorError,
@@ -658,6 +660,19 @@ async def test_connections_are_kept_for_the_next_answer_and_one_that_is_hung_up_
 
 HANGS = 404
 """Seed of a request that is not answered to its end."""
+
+
+def test_connections_of_a_model_that_nobody_closes_end_with_it(url: str) -> None:
+    """Aiohttp warns of what is left open, and a warning is an error."""
+    bridge = Blocking()
+    assert bridge.run(_asked_and_forgotten(url))
+    gc.collect()
+    bridge.run(asyncio.sleep(0.1))
+    gc.collect()
+
+
+async def _asked_and_forgotten(url: str) -> str:
+    return (await complete(OpenAIGenerator(f"{url}/peer", "m"), PROMPT))[0]
 
 
 @endpoint.post("/peer/chat/completions")
