@@ -130,6 +130,9 @@ class RayProcesses:
         starter: The process that has started Ray, in a separate session.
         folder: Folder of the run, if it has one.
         clock: Monotonic seconds, excluding suspension.
+
+    Attributes:
+        process: The process that has started Ray.
     """
 
     def __init__(
@@ -138,7 +141,7 @@ class RayProcesses:
         folder: Path | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._starter, self._folder, self._clock = starter, folder, clock
+        self.process, self._folder, self._clock = starter, folder, clock
         self._absences = Absences(starting=True)
         self._control: int | None = None
         self._seen: dict[Role, list[psutil.Process]] = {}
@@ -156,7 +159,7 @@ class RayProcesses:
         Raises:
             ProcessLostError: It was killed or has ended as if nobody needed it, or another one is lost.
         """
-        if (code := self._starter.poll()) is not None:
+        if (code := self.process.poll()) is not None:
             if code > 0:
                 return code  # it has said why
             raise lost("the process that runs Ray Serve", how_it_ended(code))
@@ -177,10 +180,13 @@ class RayProcesses:
         self._say(self._absences.said)
         return None
 
+    def has_served(self) -> None:
+        """Do nothing: Ray restarts what ends."""
+
     def end(self) -> None:
         """Kill all processes."""
-        kill_session(self._starter.pid)
-        self._starter.wait()
+        kill_session(self.process.pid)
+        self.process.wait()
 
     def _ends_in_order(self, now: float) -> bool:
         """Return whether Ray ends since its starter does, which will say why with its exit code."""
@@ -206,7 +212,7 @@ class RayProcesses:
         if any(not self._seen.get(role) for role in Role):
             self._seen = {role: [] for role in Role}
             with suppress(psutil.Error):
-                for process in psutil.Process(self._starter.pid).children(recursive=True):
+                for process in psutil.Process(self.process.pid).children(recursive=True):
                     if (role := find_role(process)) is not None and _runs(process):
                         self._seen[role].append(process)
                     elif _is_ended_control(process):  # Ray itself would wait for it for half a minute

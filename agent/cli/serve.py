@@ -19,7 +19,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import httpx
 import psutil
@@ -51,6 +51,7 @@ from armwise.agent.cli.serve_config import (
 )
 from armwise.agent.cli.served_home import Server, mark_served
 from armwise.agent.cli.service import print_answer
+from armwise.agent.cli.single_process import SingleProcess, find_deployments
 from armwise.agent.proxy import (
     CONFIGURATION,
     Proxy,
@@ -115,6 +116,14 @@ def serve(
     port: Annotated[
         int | None, typer.Option("--port", min=1, max=65535, help="Without a configuration: else 8000.")
     ] = None,
+    ray: Annotated[
+        bool | None,
+        typer.Option(
+            "--ray/--single-process",
+            help="Serve by deployments of Ray Serve, as a configuration does by default, or by one process, "
+            "as a service without a configuration does.",
+        ),
+    ] = None,
     replace: Annotated[
         bool,
         typer.Option(
@@ -133,6 +142,7 @@ def serve(
             from armwise.agent.cli.without_config import write
 
             config, remark = write(documents, llm, port, replace=replace)
+            ray = bool(ray)
         elif llm is not None or port is not None:
             where = "llm" if port is None else "http_options.port"
             raise ValueError(
@@ -144,6 +154,12 @@ def serve(
         from armwise.agent.config import load
 
         settings = load(config)  # what is wrong with it is said before any process begins
+        single = ray is False and "RAY_ADDRESS" not in os.environ
+        if single and (named := find_deployments(read_document(config))):
+            raise ValueError(
+                f"{config}: deployments has options for {', '.join(named)}: leave these out, or "
+                "--single-process"
+            )
         address = read_listening_address(config)
         predecessor = find_predecessor(address[1]) if replace else None
         if predecessor is None:
@@ -161,7 +177,9 @@ def serve(
             if predecessor is not None and folder is None:
                 raise ValueError("--replace needs HAProxy on this machine: stop the other service first")
             prepare_first = partial(prepare_in_process, config, folder, cold=cold)
-            code = run_service(config, folder, address, console, once, prepare_first, remark, predecessor)
+            code = run_service(
+                config, folder, address, console, once, prepare_first, remark, predecessor, single=single
+            )
             raise typer.Exit(code)
 
 
@@ -317,6 +335,25 @@ def run_folder() -> Iterator[Path | None]:
         yield folder
 
 
+class Processes(Protocol):
+    """The processes of a service below this one.
+
+    Attributes:
+        process: The first of them.
+    """
+
+    process: "subprocess.Popen[bytes]"
+
+    def check(self) -> int | None:
+        """Return the exit code of the first; None while it runs. Raises ProcessLostError."""
+
+    def has_served(self) -> None:
+        """Note that the service has become ready."""
+
+    def end(self) -> None:
+        """Kill them all."""
+
+
 def run_service(
     config: Path,
     folder: Path | None,
@@ -326,6 +363,8 @@ def run_service(
     prepare_first: Callable[[Callable[[], int | None]], int] = lambda _: 0,
     remark: str = "",
     predecessor: Predecessor | None = None,
+    *,
+    single: bool = False,
 ) -> int:
     """Run the proxy and Ray Serve until interrupted; print when it is ready.
 
@@ -342,6 +381,7 @@ def run_service(
             calls its argument meanwhile, which returns the exit code of Ray, or raises if Ray is lost.
         remark: Printed with the address when the service is ready.
         predecessor: A service that has the address until this one is ready; None: nobody has it.
+        single: Whether one process serves, without Ray; it needs a folder.
 
     Returns:
         The exit code of Ray Serve, or of an earlier step that failed; 0 after `once`.
@@ -351,36 +391,36 @@ def run_service(
         ProxyError: HAProxy does not run.
     """
     _handle_signals()
-    process = _start_ray(config, folder)
-    ray = RayProcesses(process, folder)
+    ray = _start(config, folder, single=single)
     proxy: Proxy | None = None
     base = _base(address)
     try:
         if code := prepare_first(ray.check):
-            _end_unprepared(process)
+            _end_unprepared(ray.process)
             return code
-        _send(process, GO_ON)
+        _send(ray.process, GO_ON)
         ended = None if predecessor is None else _wait_for_replicas(ray, base, config, folder)
         if ended is None:
             proxy = _open(folder, predecessor)
             ended = _wait_until_ready(ray, proxy, base)
         if ended is None:
+            ray.has_served()
             _retire(predecessor, base, console)
             if once is not None:
-                return _answer_once(partial(once, base), process)
+                return _answer_once(partial(once, base), ray.process)
             _say_ready(base, folder, console, remark)
             ended = _serve_until_ended(config, folder, ray, proxy)
     except KeyboardInterrupt as interrupt:
         console.print("shutting down", **PLAIN)
-        _send(process, "")
+        _send(ray.process, "")
         _drain(proxy, handed_over=isinstance(interrupt, HandedOver))
-        return _stop(process)
+        return _stop(ray.process)
     except (ProxyError, ProcessLostError) as error:
-        _send(process, "")
+        _send(ray.process, "")
         if isinstance(error, ProcessLostError):
             ray.end()  # it would not end in order by itself
         else:
-            _stop(process)
+            _stop(ray.process)
         raise
     else:
         return ended
@@ -417,7 +457,7 @@ def _answer_once(once: Callable[[], None], process: subprocess.Popen[bytes]) -> 
     return 0
 
 
-def _serve_until_ended(config: Path, folder: Path | None, ray: RayProcesses, proxy: Proxy | None) -> int:
+def _serve_until_ended(config: Path, folder: Path | None, ray: Processes, proxy: Proxy | None) -> int:
     """Serve while the rest of a first start is built, and return the exit code of Ray Serve's process."""
     with _build_behind(config, folder) as builder:
         while (ended := _look(ray, proxy)) is None:
@@ -445,6 +485,13 @@ def _say_ready(base: str, folder: Path | None, console: Console, remark: str) ->
         console.print(f"note:    {remark}", **PLAIN)
 
 
+def _start(config: Path, folder: Path | None, *, single: bool) -> Processes:
+    """Start the processes of a service, which wait for a line before they serve."""
+    if single and folder is not None:
+        return SingleProcess(partial(_start_single, config, folder))
+    return RayProcesses(_start_ray(config, folder), folder)
+
+
 def _start_ray(config: Path, folder: Path | None) -> subprocess.Popen[bytes]:
     """Start Ray, with Ray Serve waiting for a line on its input before it runs the configuration."""
     environment = {**QUIET, **USUAL_PRIORITY, **os.environ}
@@ -457,6 +504,18 @@ def _start_ray(config: Path, folder: Path | None) -> subprocess.Popen[bytes]:
         env=environment,
         stdin=subprocess.PIPE,
         # a session of its own: Ctrl-C reaches it once, from here, so that it shuts down in order
+        start_new_session=True,
+        preexec_fn=ends_with_its_parent,
+    )
+
+
+def _start_single(config: Path, folder: Path) -> subprocess.Popen[bytes]:
+    """Start the process of a service without Ray, which waits for a line on its input before it serves."""
+    few = {"OMP_NUM_THREADS": "1"}  # as Ray has it: threads of a question wait for each other
+    return subprocess.Popen(
+        python("-m", "armwise.agent.cli.start_single", str(config), str(folder)),
+        env={**QUIET, **few, **os.environ, RUN_FOLDER: str(folder)},
+        stdin=subprocess.PIPE,
         start_new_session=True,
         preexec_fn=ends_with_its_parent,
     )
@@ -559,7 +618,7 @@ def _without_proxy(config: Path, folder: Path) -> Path:
     return path
 
 
-def _look(ray: RayProcesses, proxy: Proxy | None) -> int | None:
+def _look(ray: Processes, proxy: Proxy | None) -> int | None:
     """Return the exit code of Ray Serve's process, None while it runs; restart a proxy that has ended.
 
     Raises:
@@ -591,7 +650,7 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     raise HandedOver if number == HAND_OVER else KeyboardInterrupt
 
 
-def _wait_for_replicas(ray: RayProcesses, base: str, config: Path, folder: Path | None) -> int | None:
+def _wait_for_replicas(ray: Processes, base: str, config: Path, folder: Path | None) -> int | None:
     """Wait for every replica on its socket: a proxy that has just started takes each for a healthy one.
 
     Returns:
@@ -606,7 +665,7 @@ def _wait_for_replicas(ray: RayProcesses, base: str, config: Path, folder: Path 
 
 
 def _wait_until_ready(
-    ray: RayProcesses, proxy: Proxy | None, base: str, unix_socket: Path | None = None
+    ray: Processes, proxy: Proxy | None, base: str, unix_socket: Path | None = None
 ) -> int | None:
     """Wait for the service at an address, or for a replica on its socket.
 

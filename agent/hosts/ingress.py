@@ -1,14 +1,12 @@
 """One replica of the HTTP surface."""
 
 import asyncio
-import gc
 import logging
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ray import serve
 from ray.exceptions import RayError
@@ -18,13 +16,13 @@ from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from armwise.agent.access import require_closed
-from armwise.agent.api import ApiError, choose_code, create_app
-from armwise.agent.config import AppConfig, RetrievalCacheSpec
-from armwise.agent.evaluation import verdict
+from armwise.agent.api import ApiError, create_app
+from armwise.agent.config import AppConfig
 from armwise.agent.hosts.arms import open_here
+from armwise.agent.hosts.replica import keep_what_is_loaded, once_the_log_answers, open_cache, open_replica
 from armwise.agent.proxy import listening
 from armwise.agent.run_folder import RUN_FOLDER
-from armwise.agent.serving import Backends, Replica, Telemetry
+from armwise.agent.serving import Backends
 from armwise.agent.telemetry import begin
 from armwise.arms.deployments import (
     Embedders,
@@ -32,16 +30,9 @@ from armwise.arms.deployments import (
     RemoteEmbedder,
     open_generator,
     reach,
-    retrieval_cache,
 )
 from armwise.arms.llm import writing
-from armwise.feedback.clock import SteadyClock
-from armwise.feedback.errors import LogUnavailableError, described
-
-OPENING_S = 1.0
-"""Pause between two attempts of a replica to open a log that is unavailable."""
-
-T = TypeVar("T")
+from armwise.feedback.errors import described
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +80,7 @@ class Ingress:
             writers,
             partial(reach, [*arms.values(), *embedders.values(), *generators.values()]),
         )
-        self._replica = once_the_log_answers(partial(open_replica, config, backends, counters))
+        self._replica = once_the_log_answers(partial(open_replica, config, backends, counters, deployments))
         if RUN_FOLDER not in os.environ:  # else `armwise serve` has looked
             require_closed(listens_on(), is_open=self._replica.service.keyring.is_open, allowed=config.open)
         self._settled = False
@@ -108,11 +99,6 @@ class Ingress:
             keep_what_is_loaded()  # once more: encoders are loaded last
 
 
-def open_cache(spec: RetrievalCacheSpec, folder: str) -> retrieval_cache.RetrievalCache:
-    """Return the cache of retrievals, in a folder that only this service uses on this machine."""
-    return retrieval_cache.RetrievalCache(Path(folder), spec.size_mib << 20, spec.ttl_s)
-
-
 def listens_on() -> str:
     """Return the address of Ray Serve's proxy; loopback without a controller."""
     client = _get_global_client(raise_if_no_controller_running=False)
@@ -123,21 +109,6 @@ def _request_timeout_s() -> float | None:
     """Return the time-out of Ray Serve's proxy, if it has one."""
     client = _get_global_client(raise_if_no_controller_running=False)
     return None if client is None else client.http_config.request_timeout_s
-
-
-def open_replica(config: AppConfig, backends: Backends, counters: str) -> Replica:
-    """Open the logs of a replica, and count into a folder. Raises LogUnavailableError."""
-    # made by the machine that deployed, perhaps another one
-    Path(counters).mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Replica(
-        config,
-        backends,
-        clock=SteadyClock(),
-        telemetry=Telemetry(counters),
-        gate=verdict,
-        choose_code=choose_code,
-        deployments=deployments,
-    )
 
 
 def deployments() -> dict[str, tuple[bool, str]]:
@@ -207,26 +178,3 @@ class TimeLimit:
         except ValueError:
             return None
         return limit_s if 0 < limit_s < float("inf") else None
-
-
-def keep_what_is_loaded() -> None:
-    """Exclude modules and models from garbage collections, which would take longer than a request."""
-    gc.collect()
-    gc.freeze()
-
-
-def once_the_log_answers(make: Callable[[], T], pause_s: float = OPENING_S) -> T:
-    """Return the result of `make`, which is called again while the log is unavailable.
-
-    Ray Serve abandons a deployment whose replicas fail a few times at their start.
-
-    Args:
-        make: Opens the log.
-        pause_s: Seconds between two attempts.
-    """
-    while True:
-        try:
-            return make()
-        except LogUnavailableError as error:
-            logger.warning("a replica waits for the log: %s", error)
-            time.sleep(pause_s)

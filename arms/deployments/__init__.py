@@ -3,11 +3,12 @@
 from . import retrieval_cache
 from .arm_host import ArmHost, ArmSettings
 from .embedders import EmbedderHost, Embedders
-from .generator_host import GeneratorHost
+from .generator_host import AddressedGenerator, GeneratorHost, TracedGenerator
 from .handles import ArmReplica, RemoteArmHost, RemoteEmbedder, RemoteGenerator, open_generator, reach
 from .hosted_arms import HostedArms, SearchHost
 
 __all__ = [
+    "AddressedGenerator",
     "ArmHost",
     "ArmReplica",
     "ArmSettings",
@@ -19,6 +20,7 @@ __all__ = [
     "RemoteEmbedder",
     "RemoteGenerator",
     "SearchHost",
+    "TracedGenerator",
     "open_generator",
     "reach",
     "retrieval_cache",

@@ -143,6 +143,21 @@ class Live:
         title = f"ServeReplica:armwise:{deployment}"
         return [process for process in _descendants(self.pid) if title in process.title]
 
+    def titles(self) -> list[str]:
+        """Return the titles of all processes of the service."""
+        return [process.title for process in _descendants(self.pid)]
+
+    def serving(self) -> list[Process]:
+        """Return the processes that serve without Ray."""
+        return [process for process in _descendants(self.pid) if "cli.start_single" in process.title]
+
+    def answers(self) -> bool:
+        """Return whether it is ready."""
+        try:
+            return self.client.get("/ready").is_success
+        except httpx.HTTPError:
+            return False
+
     def proxies(self) -> list[Process]:
         """Return the processes that listen for clients."""
         titles = ("haproxy -db", "ray::ProxyActor")
@@ -205,6 +220,13 @@ def _ready(client: httpx.Client, process: "subprocess.Popen[bytes]", log: Path, 
         return False
 
 
+@contextmanager
+def single(folder: Path, **settings: Any) -> Iterator[Live]:
+    """Start a service of one process, with other settings."""
+    with _started(folder, {}, ("--single-process",), early=False, **settings) as live:
+        yield live
+
+
 @pytest.fixture(scope="package")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """The service, with two replicas of its HTTP surface."""
@@ -220,12 +242,25 @@ def started(
 
     If `early`, it is not waited for what a first start builds behind it.
     """
+    with _started(folder, variables, (), early=early, **settings) as live:
+        until(lambda: len(live.replicas("Ingress")) == 2, START_S)
+        yield live
+
+
+@contextmanager
+def _started(
+    folder: Path, variables: Mapping[str, str], words: tuple[str, ...], *, early: bool, **settings: Any
+) -> Iterator[Live]:
     port = free_port()
     config, log = configuration(folder, port, **settings), folder / "output.txt"
+    if words:
+        document = yaml.safe_load(config.read_text())
+        del document["applications"][0]["deployments"]
+        config.write_text(yaml.safe_dump(document))
     own = {"PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false"}
     without = {"ARMWISE_HOME", "RAY_ADDRESS", "RAY_TMPDIR", "PROMETHEUS_MULTIPROC_DIR"}
     environment = {k: v for k, v in os.environ.items() if k not in without} | own | variables
-    command = [str(Path(sys.executable).with_name("armwise")), "serve", "-c", str(config)]
+    command = [str(Path(sys.executable).with_name("armwise")), "serve", "-c", str(config), *words]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=output, stderr=output, umask=USUAL
@@ -233,9 +268,7 @@ def started(
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             until(lambda: _ready(client, process, log, early=early), START_S)
-            live = Live(str(client.base_url), config, client, process.pid)
-            until(lambda: len(live.replicas("Ingress")) == 2, START_S)
-            yield live
+            yield Live(str(client.base_url), config, client, process.pid)
     finally:
         left = stopped(process)
     assert left == [], "the service leaves processes behind"

@@ -1077,8 +1077,11 @@ def test_serve_asks_its_one_question_with_the_key(
         prepare_first: Callable[[Callable[[], int | None]], int],
         remark: str,
         predecessor: Predecessor | None,
+        *,
+        single: bool,
     ) -> int:
         assert predecessor is None
+        assert not single, "a configuration is served by Ray Serve"
         assert prepare_first(lambda: None) == 0
         assert remark == "", "a configuration says which model is its own"
         once(service.url)
@@ -1098,7 +1101,7 @@ def test_serve_takes_the_place_of_a_service_alone_and_starts_as_usual_where_nobo
     port = yaml.safe_load(config.read_text())["http_options"]["port"]
     taken = list[Predecessor | None]()
 
-    def ready(*arguments: Any) -> int:
+    def ready(*arguments: Any, **_: object) -> int:
         taken.append(arguments[-1])
         return 0
 
@@ -1140,7 +1143,7 @@ def test_serve_names_another_service_of_its_home_unless_it_replaces_it_or_the_lo
     config.write_text(yaml.safe_dump(document))
     home, marked = tmp_path / "home", list[Server]()
 
-    def ready(*_: object) -> int:
+    def ready(*_: object, **__: object) -> int:
         marked.extend(find_servers(home))
         return 0
 
@@ -1155,6 +1158,36 @@ def test_serve_names_another_service_of_its_home_unless_it_replaces_it_or_the_lo
     port = document["http_options"]["port"]
     assert Server(os.getpid(), f"http://127.0.0.1:{port}") in marked, "the next one is told of this one"
     assert "from the same home" not in said(run("serve", "-c", config), 0), "both have ended"
+
+
+@pytest.mark.parametrize(("words", "single"), [([], False), (["--ray"], False), (["--single-process"], True)])
+def test_a_configuration_is_served_by_one_process_where_it_is_asked_for(
+    config: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], single: bool
+) -> None:
+    begun = list[bool]()
+    monkeypatch.setattr(
+        "armwise.agent.cli.serve.run_service", lambda *_, single, **__: begun.append(single) or 0
+    )
+    said(run("serve", "-c", config, *words), 0)
+    assert begun == [single]
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    monkeypatch.setattr("armwise.agent.cli.serve.cluster_problem", lambda _: None)
+    said(run("serve", "-c", config, *words), 0)
+    assert begun == [single, False], "a cluster is not one process"
+
+
+def test_one_process_refuses_options_of_deployments(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = list[bool]()
+    monkeypatch.setattr(
+        "armwise.agent.cli.serve.run_service", lambda *_, single, **__: begun.append(single) or 0
+    )
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["deployments"] = [{"name": "Ingress", "num_replicas": 2}, {"name": "Arms"}]
+    config.write_text(yaml.safe_dump(document))
+    refused = said(run("serve", "-c", config, "--single-process"), 2)
+    assert "deployments has options for Ingress, Arms: leave these out, or --single-process" in refused
+    said(run("serve", "-c", config), 0)
+    assert begun == [False]
 
 
 def test_without_a_key_none_is_sent(service: Canned) -> None:

@@ -187,6 +187,19 @@ def test_the_configuration_of_a_service_that_runs_is_changed_only_by_one_that_re
     without_config.write(None, None, 8125)
 
 
+@pytest.mark.parametrize(("words", "single"), [([], True), (["--ray"], False), (["--single-process"], True)])
+def test_a_service_without_a_configuration_is_one_process_unless_ray_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], single: bool
+) -> None:
+    begun = list[bool]()
+    monkeypatch.setattr(
+        "armwise.agent.cli.serve.run_service", lambda *_, single, **__: begun.append(single) or 0
+    )
+    monkeypatch.setattr("armwise.agent.cli.serve.require_free_port", lambda *_: None)
+    said(run("serve", str(documents(tmp_path / "docs")), *words), 0)
+    assert begun == [single]
+
+
 def test_a_port_is_written(tmp_path: Path) -> None:
     path, _ = without_config.write(None, None, 8123)
     assert yaml.safe_load(path.read_text())["http_options"] == {"host": "127.0.0.1", "port": 8123}

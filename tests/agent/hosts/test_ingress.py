@@ -25,7 +25,7 @@ from tests.postgres import Server
 OPEN = """
 import json, os, sys
 from armwise.agent.config import parse
-from armwise.agent.hosts.ingress import open_replica
+from armwise.agent.hosts.replica import open_replica
 from armwise.agent.serving import Backends
 from tests.agent.fakes import FakeArms, FakeEmbedders
 from armwise.arms.llm.base import ScriptedGenerator

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from armwise.agent.hosts.ingress import once_the_log_answers
+from armwise.agent.hosts.replica import once_the_log_answers
 from armwise.feedback.errors import LogUnavailableError, SchemaError
 from benchmarks import crash_weather
 from benchmarks.crash_audit import Fault, Verdict

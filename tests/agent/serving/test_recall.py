@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from armwise.agent.config import ConfigError, parse
-from armwise.agent.hosts.ingress import open_cache
+from armwise.agent.hosts.replica import open_cache
 from armwise.arms.base import Passage, Retrieval
 from tests.agent.asking import look_up
 from tests.agent.fakes import CONFIG, Service

@@ -1,0 +1,76 @@
+"""How a replica of the HTTP interface is opened, whatever runs it."""
+
+import gc
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from armwise.agent.api import choose_code
+from armwise.agent.config import AppConfig, RetrievalCacheSpec
+from armwise.agent.evaluation import verdict
+from armwise.agent.serving import Backends, Replica, Telemetry
+from armwise.arms.deployments import retrieval_cache
+from armwise.feedback.clock import SteadyClock
+from armwise.feedback.errors import LogUnavailableError
+
+OPENING_S = 1.0
+"""Pause between two attempts of a replica to open a log that is unavailable."""
+
+T = TypeVar("T")
+
+Deployments = Callable[[], dict[str, tuple[bool, str]]]
+"""Returns whether each part of a service is healthy, and how it is; blocks."""
+
+logger = logging.getLogger(__name__)
+
+
+def open_cache(spec: RetrievalCacheSpec, folder: str) -> retrieval_cache.RetrievalCache:
+    """Return the cache of retrievals, in a folder that only this service uses on this machine."""
+    return retrieval_cache.RetrievalCache(Path(folder), spec.size_mib << 20, spec.ttl_s)
+
+
+def open_replica(config: AppConfig, backends: Backends, counters: str, deployments: Deployments) -> Replica:
+    """Open the logs of a replica, and count into a folder. Raises LogUnavailableError.
+
+    Args:
+        config: The configuration, with absolute paths.
+        backends: The arms, encoders and language models.
+        counters: Folder of the counters of all replicas on a machine.
+        deployments: Returns how the parts of the service are.
+    """
+    # made by the machine that deployed, perhaps another one
+    Path(counters).mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Replica(
+        config,
+        backends,
+        clock=SteadyClock(),
+        telemetry=Telemetry(counters),
+        gate=verdict,
+        choose_code=choose_code,
+        deployments=deployments,
+    )
+
+
+def keep_what_is_loaded() -> None:
+    """Exclude modules and models from garbage collections, which would take longer than a request."""
+    gc.collect()
+    gc.freeze()
+
+
+def once_the_log_answers(make: Callable[[], T], pause_s: float = OPENING_S) -> T:
+    """Return the result of `make`, which is called again while the log is unavailable.
+
+    Ray Serve abandons a deployment whose replicas fail a few times at their start.
+
+    Args:
+        make: Opens the log.
+        pause_s: Seconds between two attempts.
+    """
+    while True:
+        try:
+            return make()
+        except LogUnavailableError as error:
+            logger.warning("a replica waits for the log: %s", error)
+            time.sleep(pause_s)

@@ -1,0 +1,95 @@
+"""All parts of a service in one process, without Ray: `armwise serve --single-process`.
+
+The parts are the same classes that `agent/app.py` deploys; what a handle of Ray Serve calls there is called
+here. A part that fails ends the process.
+"""
+
+import asyncio
+import signal
+from functools import partial
+from pathlib import Path
+
+from armwise.agent.api import create_app
+from armwise.agent.checks import require_libraries
+from armwise.agent.config import AppConfig
+from armwise.agent.hosts import arms as hosted
+from armwise.agent.hosts.jobs import JobsHost
+from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.hosts.replica import keep_what_is_loaded, once_the_log_answers, open_cache, open_replica
+from armwise.agent.proxy import listening
+from armwise.agent.serving import Backends, Replica
+from armwise.agent.telemetry import begin
+from armwise.arms.deployments import AddressedGenerator, ArmHost, Embedders, TracedGenerator
+from armwise.arms.llm import Generator, LlmSpec, writing
+from armwise.arms.retrievers import ArmGraph
+
+LOOK_S = 0.25
+"""Pause between two looks at whether all parts are well."""
+
+
+def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, LearnerHost, JobsHost]:
+    """Open the parts of a service in this process.
+
+    Args:
+        config: The configuration, with absolute paths.
+        counters: Folder of the counters.
+
+    Raises:
+        ConfigError: A library that the configuration needs is not installed.
+        ArmError: An arm cannot be built, or an encoder cannot be loaded.
+        GeneratorError: A language model cannot be loaded.
+    """
+    require_libraries(config)
+    begin(config.telemetry)
+    writers = {name: _open_generator(spec) for name, spec in config.models.items()}
+    encoders = Embedders(config.backbones, {})
+    placed = dict.fromkeys(
+        host for point in config.by_point.values() for host in ArmGraph(point.arms).deployments()
+    )
+    hosts = {
+        host: ArmHost(
+            hosted.read_settings(config),
+            hosted.arms_on(host, config.arms, placed),
+            partial(hosted.live_on, host, config),
+            encoders,
+            writers[writing.DEFAULT],
+        )
+        for host in placed
+    }
+    cache = open_cache(config.retrieval_cache, str(counters))
+    here = hosted.open_here(config, hosts, encoders, writers[writing.DEFAULT], cache)
+    backends = Backends(here, encoders, writers)
+    replica = once_the_log_answers(
+        partial(open_replica, config, backends, str(counters), lambda: {"one process": (True, "")})
+    )
+    return replica, LearnerHost(config), JobsHost(config)
+
+
+def _open_generator(spec: LlmSpec) -> Generator:
+    """Return a language model for all event loops of this process: an engine serves them all."""
+    return TracedGenerator(spec) if spec.hosted else AddressedGenerator(spec)
+
+
+async def serve(config: AppConfig, folder: Path) -> None:
+    """Serve on a socket in a folder until SIGINT or SIGTERM; a part that fails raises its error."""
+    replica, learner, jobs = await asyncio.to_thread(open_parts, config, folder / "metrics")
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    app, settled = listening(create_app(replica), folder), False
+    async with app.router.lifespan_context(app):
+        while not stopping.is_set():
+            for part in (replica.check, learner.check_health, jobs.check_health):
+                part()
+            if replica.service.ready and not settled:
+                settled = True
+                keep_what_is_loaded()
+            await _pause(stopping)
+
+
+async def _pause(stopping: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(LOOK_S):
+            await stopping.wait()
+    except TimeoutError:
+        return

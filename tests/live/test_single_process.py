@@ -1,0 +1,38 @@
+"""A service of one process, without Ray: it answers, learns, survives a kill, and leaves nothing behind."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.live.conftest import START_S, has_model, single, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_one_process_answers_learns_and_comes_back_with_all_that_it_acknowledged(tmp_path: Path) -> None:
+    llm = {"engine": "embedded"} if has_model else {"engine": "scripted", "default": "Yes."}
+    arms = {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}, "far": {"kind": "dense", "host": "Far"}}
+    arms["far"]["params"] = {"backbone": "apart"}
+    with single(tmp_path, arms=arms, llm=llm, router=None) as live:
+        assert not any("ray::" in title or "raylet" in title for title in live.titles())
+        (serving,) = live.serving()
+        chat = {"model": "auto", "messages": [{"role": "user", "content": "Which bridge stands?"}]}
+        answer = live.client.post("/v1/chat/completions", json={**chat, "max_tokens": 4})
+        assert answer.status_code == 200, answer.text
+        body = {"query": "the bridge stands beside the mountain", "model": "arm/far", "k": 3}
+        found = live.client.post("/v1/retrieve", json=body).json()
+        assert "p3" in [passage["id"] for passage in found["passages"]], "an arm of another host is here too"
+        asked = [live.look_up(f"which bridge is number {n}?")["decision_id"] for n in range(20)]
+        position = live.tell(*((decision, 1.0) for decision in asked))
+        version = live.learned(position)
+        assert version > 1
+        shown = live.client.get("/console/system").text
+        assert "one process" in shown
+        os.kill(serving.pid, signal.SIGKILL)
+        until(lambda: live.answers() and live.serving() != [serving], START_S)
+        for decision in asked:
+            kept = live.client.get(f"/v1/decisions/{decision}").json()
+            assert [value["value"] for value in kept["feedback"]] == [1.0]
+        assert live.learned(live.tell((live.look_up("and now?")["decision_id"], 1.0))) > version
