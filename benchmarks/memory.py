@@ -1,7 +1,8 @@
-"""How much memory the idle default service takes, process by process, and how long its start is.
+"""How much memory and processor time the idle default service takes, and how long its start and its stop are.
 
     python benchmarks/memory.py [--config agent/config/template.yaml] [--source FOLDER] [--arms bm25,dense]
     python benchmarks/memory.py --replicas 2
+    python benchmarks/memory.py --single-process
     python benchmarks/memory.py --pid PID
 
 Builds the indexes where they are not there yet, starts `armwise serve`, waits until it is ready and
@@ -37,6 +38,9 @@ ROOT = Path(__file__).resolve().parent.parent
 START_S = 600.0
 """Longest start that is waited for."""
 
+IDLE_S = 20.0
+"""Seconds over which processor time is measured."""
+
 STOP_S = 60.0
 """Time to shut down in order before the processes are killed."""
 
@@ -66,6 +70,7 @@ def service(
     source: Annotated[Path, typer.Option("--source", help="The checkout whose code is served.")] = ROOT,
     pid: Annotated[int | None, typer.Option("--pid", help="Measure this `armwise serve`.")] = None,
     replicas: Annotated[int | None, typer.Option(min=1, help="Replicas of the HTTP surface.")] = None,
+    single: Annotated[bool, typer.Option("--single-process", help="Serve without Ray.")] = False,
     settle: Annotated[float, typer.Option("--settle", help="Seconds of idle time.")] = SETTLE_S,
     arms: Annotated[str, typer.Option("--arms", help="Arms to time, with commas between.")] = "",
 ) -> None:
@@ -79,10 +84,12 @@ def service(
             document["applications"][0]["deployments"] = [{"name": "Ingress", "num_replicas": replicas}]
             config = Path(folder) / config.name
             config.write_text(yaml.safe_dump(document), encoding="utf-8")
-        measure(document, config, source, settle, arms)
+        measure(document, config, source, settle, arms, ["--single-process"] if single else [])
 
 
-def measure(document: dict[str, Any], config: Path, source: Path, settle: float, arms: str) -> None:
+def measure(
+    document: dict[str, Any], config: Path, source: Path, settle: float, arms: str, words: list[str]
+) -> None:
     """Start the service of a configuration, and print what it takes."""
     http = document.get("http_options") or {}
     base = f"http://{http.get('host', '127.0.0.1')}:{http.get('port', 8000)}"
@@ -100,12 +107,29 @@ def measure(document: dict[str, Any], config: Path, source: Path, settle: float,
     subprocess.run(
         [*command, "--prepare-only"], cwd=source, env=environment, check=True, stdout=subprocess.DEVNULL
     )
-    with started(command, source, environment, f"{base}/ready") as (process, seconds):
+    with started([*command, *words], source, environment, f"{base}/ready") as (process, seconds):
         time.sleep(settle)
         print(table(usages(process.pid)))
-        print(f"\nready after {seconds:.1f} s")
+        computed = cpu_s(process.pid)
+        time.sleep(IDLE_S)
+        idle = (cpu_s(process.pid) - computed) / IDLE_S
+        print(f"\nready after {seconds:.1f} s, idle at {idle:.3f} of a core")
         if arms:
             print(f"\n{latencies(base, arms.split(','))}")
+        stopping = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.wait(STOP_S)
+        print(f"\nstopped within {time.monotonic() - stopping:.1f} s")
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor seconds of a process and of its descendants so far."""
+    seconds = 0.0
+    for process in (top := psutil.Process(pid), *top.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            seconds += times.user + times.system
+    return seconds
 
 
 @contextmanager
@@ -128,7 +152,8 @@ def started(
     members = [tree]
     try:
         yield process, _wait(process, ready, start)
-        members = [tree, *tree.children(recursive=True)]
+        with suppress(psutil.NoSuchProcess):  # it may have been stopped
+            members = [tree, *tree.children(recursive=True)]
     finally:
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
