@@ -169,7 +169,8 @@ def money_in_words(period: Period) -> str:
     """
     parts = []
     if (best := period.beside_best) is not None:
-        parts.append(f"beside {best.name}, the best single arm by its estimate, it {_compared(period, best)}")
+        which = f"{best.name}, the best single arm of those drawn often enough"
+        parts.append(f"beside {which}, it {_compared(period, best)}")
     if (before := period.before) is not None:
         parts.append(f"beside {before.name}, it {_compared(period, before)}")
     elif parts:
@@ -186,13 +187,19 @@ def _spent_in_words(period: Period) -> str:
     Returns:
         A sentence and a space; empty: no dollars were charged, or fewer than two arms are known.
     """
-    if period.spent_usd <= 0.0 or len(period.curve) < 3:
+    few = {arm.name for arm in period.whole.arms if arm.few}
+    served, *arms = period.curve or (None,)
+    arms = [point for point in arms if point.name not in few]
+    if served is None or period.spent_usd <= 0.0 or len(arms) < 2:
         return ""
-    served, *arms = period.curve
     arms.sort(key=lambda point: (-point.cost, str(point.name)))
     most, (write, _) = arms[0].cost, _writer(period)
     dear, cheap = (
-        (f"always {_short(str(one.name))}", f"about {write(one.cost, most)}", f"{one.reward:.2f}")
+        (
+            f"always {_short(str(one.name))}",
+            f"about {write(one.cost, most)}",
+            "between {:.2f} and {:.2f}".format(*one.reward_interval),
+        )
         for one in (arms[0], arms[-1])
     )
     return (

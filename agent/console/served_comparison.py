@@ -81,6 +81,7 @@ class Alternative:
         high: Upper end of the lead.
         more: Further decisions needed at least to distinguish the two, if the lead is as estimated; None:
             they are distinguished, or it takes more than the forecast covers.
+        few: Whether it was drawn too rarely to be called the best by its estimate.
     """
 
     name: str | None
@@ -91,6 +92,7 @@ class Alternative:
     low: float
     high: float
     more: int | None
+    few: bool = False
 
     @property
     def worse(self) -> bool:
@@ -326,8 +328,7 @@ def compare(
         for name, sums in arms.items()
         if several and (arm := alternative(name, sums, decisions, 1.0 / floor, rewards, error)) is not None
     ]
-    few = {name for name, sums in arms.items() if sums.w**2 < ENOUGH * sums.w2}
-    ranked = tuple(sorted(alternatives, key=lambda arm: (arm.name in few, -arm.value, arm.name or "")))
+    ranked = tuple(sorted(alternatives, key=lambda arm: (arm.few, -arm.value, arm.name or "")))
     earned = None
     if rewarded:
         earned = uniform.r / rewarded, _interval(uniform.unweighted, 1.0, rewards, error)
@@ -364,7 +365,8 @@ def alternative(
     lead, (low, high) = estimate
     value, interval, most = sums.wr / sums.w, _interval(sums, reach, rewards, error), rewards[1] - rewards[0]
     ends = max(-most, low), min(most, high)
-    return Alternative(name, sums.n, value, interval, lead, *ends, _more(lead, low, high, decisions))
+    few = sums.w**2 < ENOUGH * sums.w2
+    return Alternative(name, sums.n, value, interval, lead, *ends, _more(lead, low, high, decisions), few)
 
 
 def _interval(sums: Weighted, reach: float, rewards: Interval, error: float) -> Interval:

@@ -507,7 +507,7 @@ def test_money_is_said_with_its_interval_and_quality_with_its_sign(
     wider = replace(one, low=one.low - 0.01, high=one.high + 0.01)
     made = replace(PERIOD, whole=replace(PERIOD.whole, arms=(best,)), equal=(other, wider))
     assert money_in_words(made).startswith(
-        f"Beside always a, the best single arm by its estimate, it {said} a decision; "
+        f"Beside always a, the best single arm of those drawn often enough, it {said} a decision; "
     )
     both = replace(made, before=replace(one, name="what decided before", shares=()))
     assert money_in_words(both).endswith(f"; beside what decided before, it {said} a decision.")
@@ -517,13 +517,18 @@ def test_money_is_said_with_its_interval_and_quality_with_its_sign(
 
 def test_what_was_spent_stands_beside_the_dearest_and_the_cheapest_arm() -> None:
     ends = (0.0, 1.0)
-    points = [("b", 0.6, 0.004), ("dear", 0.9, 0.02), ("cheap", 0.41, 0.0005)]
-    arms = tuple(CurvePoint(name, 9, earned, ends, usd, ends) for name, earned, usd in points)
+    points = [("b", 0.6, 0.004), ("dear", 0.9, 0.02), ("cheap", 0.41, 0.0005), ("hardly", 0.99, 0.0001)]
+    arms = tuple(
+        CurvePoint(name, 9, earned, (earned - 0.05, earned + 0.05), usd, ends) for name, earned, usd in points
+    )
     served = CurvePoint(None, 9, 0.85, ends, 0.011, ends)
-    beside = replace(PERIOD, equal=(BESIDE,), curve=(served, *arms))
+    known = (replace(LEAD, name="a"), replace(LEAD, name="hardly", few=True))
+    whole = replace(PERIOD.whole, arms=known)
+    beside = replace(PERIOD, equal=(BESIDE,), whole=whole, curve=(served, *arms))
     assert money_in_words(beside).startswith(
         "It cost $11.00 per 1,000 answers and earned 0.85 a decision; always dear would have cost about "
-        "$20.00 and earned 0.90, always cheap about $0.50 and 0.41. Beside always a, "
+        "$20.00 and earned between 0.85 and 0.95, always cheap about $0.50 and between 0.36 and 0.46. "
+        "Beside always a, "
     )
     for other in (replace(beside, spent_usd=0.0), replace(beside, curve=(served, arms[0]))):
         assert money_in_words(other).startswith("Beside always a, ")
