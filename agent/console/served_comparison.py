@@ -415,9 +415,9 @@ def summarise_served(found: ServedComparison, subject: str = "It") -> str:
         return sentence
     share = found.n_open / found.explored
     still = f"{_counted(found.n_open)} ({share:.0%} of the explored ones) may still get feedback"
-    still += ", and count once their wait time has passed."
+    still += ", and count once their wait time has passed while the service runs."
     if found.earned is None:
-        return f"Nothing can be estimated yet: {still} Send feedback on some answers."
+        return f"Nothing can be estimated yet: {still} Their feedback so far counts then."
     return f"{sentence} {still}"
 
 

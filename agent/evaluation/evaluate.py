@@ -1127,7 +1127,10 @@ def _unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str]:
     """Yield a note on decisions that estimates leave out because they may still get feedback."""
     if settled.is_whole:
         return
-    later = f"Each counts once `reward.wait_time`, {wait_time}, has passed, whatever it has earned so far."
+    later = (
+        f"Each counts once `reward.wait_time`, {wait_time}, has passed and the service that has learned so far "
+        "has read the log since: start it where it is stopped."
+    )
     if settled.n_open:
         share = settled.n_open / (settled.n_open + rows)
         yield (

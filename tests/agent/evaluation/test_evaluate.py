@@ -813,4 +813,4 @@ def test_where_nothing_is_settled_nothing_is_estimated_and_the_gate_still_judges
         assert (report.rows, report.earned, of(report, "uniform").estimates) == (0, None, ())
         assert (of(report, "uniform").verdict is not None) is gate
         assert "No decision is settled yet" in report.html()
-        assert any("`reward.wait_time`, PT30M, has passed" in said for said in report.assumptions)
+        assert any("`reward.wait_time`, PT30M, has passed and" in said for said in report.assumptions)
