@@ -1128,8 +1128,8 @@ def _unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str]:
     if settled.is_whole:
         return
     later = (
-        f"Each counts once `reward.wait_time`, {wait_time}, has passed and the service that has learned so far "
-        "has read the log since: start it where it is stopped."
+        f"Each counts once `reward.wait_time`, {wait_time}, has passed and the service that has learned so "
+        "far has read the log since: start it where it is stopped."
     )
     if settled.n_open:
         share = settled.n_open / (settled.n_open + rows)

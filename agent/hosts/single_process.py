@@ -1,13 +1,19 @@
 """All parts of a service in one process, without Ray: `armwise serve --single-process`.
 
 The parts are the same classes that `agent/app.py` deploys; what a handle of Ray Serve calls there is called
-here. A part that fails ends the process.
+here. A learner or jobs that fail are opened again while requests are answered; a replica that fails ends the
+process, which its parent starts again.
 """
 
 import asyncio
+import logging
 import signal
+import time
+from collections.abc import Callable
 from functools import partial
+from math import inf
 from pathlib import Path
+from typing import Protocol
 
 from armwise.agent.api import create_app
 from armwise.agent.checks import require_libraries
@@ -26,9 +32,51 @@ from armwise.arms.retrievers import ArmGraph
 LOOK_S = 0.25
 """Pause between two looks at whether all parts are well."""
 
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""Pauses before a part that has failed is opened again: the first, and the longest."""
 
-def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, LearnerHost, JobsHost]:
-    """Open the parts of a service in this process.
+logger = logging.getLogger(__name__)
+
+
+class Checked(Protocol):
+    """A part that says by an exception that it has failed."""
+
+    def check_health(self) -> None:
+        """Fail if it has to be replaced."""
+
+
+class Reopened:
+    """A part that is opened again, after a pause that doubles, when it cannot be opened or has failed.
+
+    Args:
+        name: What it is, for the log.
+        make: Opens it.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, name: str, make: Callable[[], Checked], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._name, self._make, self._clock = name, make, clock
+        self._part: Checked | None = None
+        self._pause_s, self._at = PAUSE_S, -inf
+
+    def check(self) -> None:
+        """Open it if that is due, or look whether it is well."""
+        try:
+            if self._part is not None:
+                self._part.check_health()
+            elif self._clock() >= self._at:
+                self._part = self._make()
+        except Exception:
+            self._part = None
+            self._at = self._clock() + self._pause_s
+            logger.exception("%s has failed, and is opened again in %g s", self._name, self._pause_s)
+            self._pause_s = min(2.0 * self._pause_s, LONGEST_PAUSE_S)
+
+
+def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, Reopened, Reopened]:
+    """Open the parts of a service in this process; learner and jobs at their first check.
 
     Args:
         config: The configuration, with absolute paths.
@@ -62,7 +110,8 @@ def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, LearnerHost,
     replica = once_the_log_answers(
         partial(open_replica, config, backends, str(counters), lambda: {"one process": (True, "")})
     )
-    return replica, LearnerHost(config), JobsHost(config)
+    learner = Reopened("the learner", partial(LearnerHost, config))
+    return replica, learner, Reopened("what runs jobs", partial(JobsHost, config))
 
 
 def _open_generator(spec: LlmSpec) -> Generator:
@@ -71,7 +120,7 @@ def _open_generator(spec: LlmSpec) -> Generator:
 
 
 async def serve(config: AppConfig, folder: Path) -> None:
-    """Serve on a socket in a folder until SIGINT or SIGTERM; a part that fails raises its error."""
+    """Serve on a socket in a folder until SIGINT or SIGTERM; a replica that fails raises its error."""
     replica, learner, jobs = await asyncio.to_thread(open_parts, config, folder / "metrics")
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -79,8 +128,9 @@ async def serve(config: AppConfig, folder: Path) -> None:
     app, settled = listening(create_app(replica), folder), False
     async with app.router.lifespan_context(app):
         while not stopping.is_set():
-            for part in (replica.check, learner.check_health, jobs.check_health):
-                part()
+            replica.check()
+            for part in (learner, jobs):  # what is opened may wait for the log
+                await asyncio.to_thread(part.check)
             if replica.service.ready and not settled:
                 settled = True
                 keep_what_is_loaded()
