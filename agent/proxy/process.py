@@ -95,7 +95,7 @@ class Proxy:
         """Return whether it listens, and has looked once for a replica in every place."""
         with suppress(OSError):
             rows = self._statistics()
-            return bool(rows) and all(row["check_status"] != UNCHECKED for row in rows)
+            return all(row["check_status"] != UNCHECKED for row in rows)
         return False
 
     def drain(self, limit_s: float) -> None:
