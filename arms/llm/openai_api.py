@@ -365,7 +365,7 @@ def _positive(value: Any, default: int) -> int:
 def _passes(error: BaseException) -> bool:
     if isinstance(error, StatusError):
         return error.status in PASSING or error.status >= 500
-    return isinstance(error, aiohttp.ClientConnectionError | TimeoutError)
+    return isinstance(error, aiohttp.ClientConnectionError)  # a time-out is one
 
 
 def choose_pause(state: RetryCallState) -> float:

@@ -609,7 +609,7 @@ async def test_the_key_is_sent_and_the_query_of_the_base_url_is_kept(
     generator = OpenAIGenerator(f"{url}/keyed/?api-version=2", "m", api_key_env="SOME_KEY")
     assert (await complete(generator, PROMPT))[0] == "Bearer sk-1 api-version=2"
     await generator.close()
-    generator = OpenAIGenerator(f"{url}/keyed", "m")
+    generator = OpenAIGenerator(f"{url.replace('127.0.0.1', 'localhost')}/keyed", "m")
     for _ in range(2):
         assert (await complete(generator, PROMPT))[0] == "None ", "no cookie is kept"
     await generator.close()
