@@ -243,9 +243,9 @@ def of_recipes(store: Store, configured: str, recipes: Collection[str]) -> dict[
 
 
 def first_starts(store: Store, versions: Collection[int]) -> set[int]:
-    """Return the numbers of the promotions of these versions that a warm start made before any traffic.
+    """Return the numbers of the promotions of these versions that the warm start of a first start made.
 
-    Such a promotion lacks a verdict: before any traffic the candidate can be compared with nothing. It is the
+    Such a promotion lacks a verdict: there was too little traffic to compare the candidate with. It is the
     first promotion of the candidate; a later one that lacks a verdict is an operator's.
     """
     p, r = t.promotions.c, t.runs.c

@@ -30,6 +30,31 @@ def decisions_of_traffic(store: Store, join: str) -> int:
         return int(connection.scalar(query) or 0)
 
 
+def rated_decisions(store: Store, join: str) -> int:
+    """Return the number of decisions of the traffic that have settled with feedback, in a training log.
+
+    Args:
+        store: The log.
+        join: Digest of the rule by which it is joined.
+    """
+    x = t.examples.c
+    query = (
+        sa.select(sa.func.count())
+        .select_from(t.examples)
+        .join(t.decisions, _d.id == x.decision_id)
+        .where(x.join == join, _d.policy != LABELS, sa.cast(x.metrics, sa.Text) != "{}")
+    )
+    with store.reading() as connection:
+        return int(connection.scalar(query) or 0)
+
+
+def logged_decisions(store: Store) -> int:
+    """Return the number of decisions of the traffic in the log, learned or not."""
+    with store.reading() as connection:
+        query = sa.select(sa.func.count()).select_from(t.decisions).where(_d.policy != LABELS)
+        return int(connection.scalar(query) or 0)
+
+
 def exists(store: Store) -> bool:
     """Return whether the log has decisions of the traffic."""
     with store.reading() as connection:

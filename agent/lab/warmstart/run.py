@@ -11,11 +11,13 @@ arms if they are to go live: one promotion puts all three in service. While a dr
 and the traffic before it are left out.
 
 Before the first request, a candidate cannot be judged by traffic. With `warm_start.first: promote`, a run on
-a log without traffic promotes its candidate, and a service that starts afterwards serves it at once:
+a log without traffic promotes its candidate, and a service that starts afterwards serves it at once. So does
+the run behind a first start, unless by its end the log has as many rated decisions as the gate needs:
 
     warm_start(config, Trigger.COMMAND, console, on_progress)     or `armwise warm-start -c CONFIG`
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -245,8 +247,8 @@ def warm_start_before_traffic(config: AppConfig, console: Console, on_progress: 
 def warm_start_at_first(config: AppConfig, console: Console, on_progress: Progress) -> Run | None:
     """Do the run of a first start in the background, if no run has ended with a verdict; else return None.
 
-    Its candidate is promoted without evaluation, as before the first request: there is too little traffic to
-    judge by, and it was answered by other arms or by an almost untrained policy.
+    Its candidate is promoted without evaluation while fewer rated decisions are there than the gate needs;
+    with enough, the gate judges it as any other. Which holds is looked at once the candidate is there.
 
     Raises as `warm_start`.
     """
@@ -347,8 +349,26 @@ class _Steps:
         recipe = now.candidate(self.run if labels else None, trained, brought)
         journal.inputs["router"] = recipe.router
         version = self._learn(recipe)
-        verdict = self._evaluate(version, router)
-        return self._decide(version, verdict)
+        unjudged = self._explain_unjudged()
+        verdict = None if unjudged else self._evaluate(version, router)
+        return self._decide(version, verdict, unjudged)
+
+    def _explain_unjudged(self) -> str:
+        """Return why the gate is not asked about the candidate of a first start; empty: it is asked."""
+        config, store = self.now.config, self.store
+        if self.now.spec.first != "promote" or not (self.is_first or not traffic.exists(store)):
+            return ""
+        decisions = traffic.logged_decisions(store)
+        if decisions == 0:
+            return "nothing was served before"
+        rated, gate = traffic.rated_decisions(store, config.reward.join), config.judging_gate
+        needed = max(1, gate.least_checked, math.ceil(gate.least_effective_n))
+        if rated >= needed:
+            return ""
+        return (
+            f"a first start, after {decisions:,} decisions of which {rated:,} have settled with ratings; "
+            f"the gate needs {needed:,}"
+        )
 
     def _gather(self) -> list[Lot]:
         now, journal = self.now, self.journal
@@ -421,9 +441,10 @@ class _Steps:
         return version
 
     def _evaluate(self, version: Version | None, router: str | None) -> dict[str, Any] | None:
-        """Return the verdict on the candidate; None: no candidate, no traffic, or a first start."""
+        """Return the verdict on the candidate; None: no candidate, or no traffic."""
         name = None if version is None else f"recipe:{version.version}"
-        if (name is None and router is None) or self.now.traffic == 0 or self.is_first:
+        learned = traffic.decisions_of_traffic(self.store, self.now.config.reward.join)
+        if (name is None and router is None) or learned == 0:
             return None
         with self.journal.step("evaluate") as step:
             results = []
@@ -448,16 +469,23 @@ class _Steps:
         )
         return evaluation.number, verdict_on(evaluation.report, name)
 
-    def _decide(self, version: Version | None, verdict: dict[str, Any] | None) -> registry_runs.RunState:
-        """Promote the candidate, or hold it and record why."""
+    def _decide(
+        self, version: Version | None, verdict: dict[str, Any] | None, unjudged: str
+    ) -> registry_runs.RunState:
+        """Promote the candidate, or hold it and record why.
+
+        Args:
+            version: The candidate.
+            verdict: What the gate says; None: it was not asked.
+            unjudged: Why the candidate of a first start may be promoted without it; empty if not.
+        """
         now, journal = self.now, self.journal
         configured = Recipe.configured(now.config).digest
         with journal.step("decide") as step:
-            reasons = self._reasons(version, verdict, active_policy(self.store, configured))
+            active = active_policy(self.store, configured)
+            reasons = self._reasons(version, verdict, active, may_go_unjudged=bool(unjudged))
             if version is not None and not reasons:
-                unjudged = "a first start" if self.is_first else "nothing was served before"
-                why = unjudged if verdict is None else "the gate lets it through"
-                reason = f"warm start {self.run}: {why}"
+                reason = f"warm start {self.run}: {unjudged or 'the gate lets it through'}"
                 promotion = promotions.Promotion(
                     0,
                     version.version,
@@ -525,14 +553,17 @@ class _Steps:
         return None if version is None else version.recipe
 
     def _reasons(
-        self, version: Version | None, verdict: dict[str, Any] | None, active: ActivePolicy
+        self,
+        version: Version | None,
+        verdict: dict[str, Any] | None,
+        active: ActivePolicy,
+        *,
+        may_go_unjudged: bool,
     ) -> list[str]:
         """Return the reasons why a candidate is held, as sentences; empty: it may be promoted."""
         if version is None:
             return ["There is no candidate."]
-        unserved = self.is_first or not traffic.exists(self.store)
-        first = self.now.spec.first == "promote" and unserved
-        if verdict is None and not first:
+        if verdict is None and not may_go_unjudged:
             return ["The log holds no decision of the traffic to judge it by."]
         if verdict is not None and not verdict["promote"]:
             return list(verdict["reasons"])

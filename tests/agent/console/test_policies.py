@@ -341,7 +341,8 @@ async def test_the_first_start_is_not_called_forced_and_an_operator_who_forces_i
     await service.refresh()
     shown = plain(await seen(service, "/policies"))
     assert "forced" not in shown
-    assert "first start: nothing was served before" in shown
+    assert "first start: not judged by the gate" in shown
+    assert "nothing was served before" in shown, "as its reason says"
     await act(service, action="promote", version="1", reason="I insist", force="on")
     shown = plain(await seen(service, "/policies"))
     assert shown.count("forced") == 2, "in the timeline, and of the active promotion"

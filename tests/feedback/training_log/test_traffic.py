@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from armwise.feedback.events import LABELS, Decision, Tick
+from armwise.feedback.events import LABELS, Decision, Status, Tick
 from armwise.feedback.log import Store, erasures
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log.examples import name_episode
@@ -14,6 +14,8 @@ from armwise.feedback.training_log.traffic import (
     decisions_of_traffic,
     exists,
     label_ids,
+    logged_decisions,
+    rated_decisions,
 )
 from tests.feedback.conftest import decision, execution, value
 
@@ -37,6 +39,17 @@ def test_a_label_that_was_learned_is_no_traffic(store: Store) -> None:
     assert Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(110.0).examples_seq == 2
     assert decisions_of_traffic(store, RULE.join) == 1
     assert decisions_of_traffic(store, "another rule") == 0
+
+
+def test_rated_decisions_have_settled_with_feedback_and_are_no_labels(store: Store) -> None:
+    failed = execution("d2", status=Status.ARM_FAILED)
+    store.append([decision("d1"), execution("d1"), value("d1"), decision("d2"), failed, decision("d3")])
+    insert(store, [label("label")])
+    rule = RULE.model_copy(update={"failed": 0.0})
+    Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(1000.0)
+    assert decisions_of_traffic(store, rule.join) == 2, "one of them failed"
+    assert (logged_decisions(store), rated_decisions(store, rule.join)) == (3, 1)
+    assert rated_decisions(store, "another rule") == 0
 
 
 def test_questions_are_listed_once_in_the_order_of_their_first_use(store: Store) -> None:

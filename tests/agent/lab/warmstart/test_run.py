@@ -547,8 +547,48 @@ def test_a_first_start_promotes_although_requests_were_answered_meanwhile(world:
     assert run.evaluation is None
     promotion = active_policy(world.store, world.ours).promotion
     assert promotion is not None
-    assert promotion.reason == "warm start 1: a first start"
+    assert promotion.reason == (
+        "warm start 1: a first start, after 60 decisions of which 60 have settled with ratings; "
+        "the gate needs 100"
+    )
     assert first(world) is None, "once"
+
+
+@pytest.mark.parametrize(("gate", "state"), [(HOLD, runs.RunState.HELD), (PROMOTE, runs.RunState.PROMOTED)])
+def test_a_first_start_behind_enough_rated_decisions_is_judged_by_the_gate(
+    world: World, gate: dict[str, Any], state: runs.RunState
+) -> None:
+    world.gate = gate
+    world.ask(range(TRAFFIC, 100))
+    run = first(world)
+    assert run is not None
+    assert (run.status, world.asked) == (state, [[f"recipe:{run.candidate}"]])
+    promotion = active_policy(world.store, world.ours).promotion
+    assert (promotion is None) == (state is runs.RunState.HELD)
+    if promotion is not None:
+        assert (promotion.forced, promotion.evaluation) == (False, 1)
+        assert promotion.reason == "warm start 1: the gate lets it through"
+
+
+def test_ratings_during_a_first_start_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is looked at when the candidate is there, not when the run begins."""
+    publish = publish_candidate
+
+    def published(*args: Any) -> Version:
+        world.ask(range(TRAFFIC, 100))
+        return publish(*args)
+
+    monkeypatch.setattr("armwise.agent.lab.warmstart.run.publish_candidate", published)
+    run = first(world)
+    assert run is not None
+    assert reasons_of(run) == HOLD["reasons"]
+
+
+def test_a_first_start_before_any_decision_says_that_nothing_was_served(cold: World) -> None:
+    assert first(cold) is not None
+    promotion = active_policy(cold.store, cold.ours).promotion
+    assert promotion is not None
+    assert promotion.reason == "warm start 1: nothing was served before"
 
 
 def test_a_first_start_that_was_told_to_wait_for_the_gate_does_nothing(world: World) -> None:
