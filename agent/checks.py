@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -121,6 +122,9 @@ ANSWER_TIMEOUT_S = 3.0
 
 MODELS_TIMEOUT_S = 5.0
 """Seconds that an endpoint has to list its models."""
+
+START_WAIT_S = 2.0
+"""Most seconds that a start waits for endpoints to list their models."""
 
 REMOTE_FILES = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "glusterfs", "lustre")
 """File systems that machines share; SQLite's WAL needs memory that its processes share."""
@@ -867,7 +871,9 @@ def llm_findings(llm: LlmSpec, what: str = "the language model", key: str = "llm
             yield Finding(f"{what} is scripted: fixed replies", f"set {key} for answers", serious=False)
 
 
-def _endpoint(llm: catalog.OpenAISpec, what: str, setting: str) -> Iterator[Finding]:
+def _endpoint(
+    llm: catalog.OpenAISpec, what: str, setting: str, timeout_s: float = MODELS_TIMEOUT_S
+) -> Iterator[Finding]:
     key = "" if llm.api_key_env is None else read_secret(llm.api_key_env)
     if llm.api_key_env is not None and not key:
         yield Finding(f"no key of {what} in {llm.api_key_env}", f"set the variable {llm.api_key_env}")
@@ -876,7 +882,7 @@ def _endpoint(llm: catalog.OpenAISpec, what: str, setting: str) -> Iterator[Find
     base = without_password(address)
     began = time.monotonic()
     try:
-        reply = ask_for_models(address, key)
+        reply = ask_for_models(address, key, timeout_s)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         what = f"no language model answers at {base} ({type(error).__name__})"
         yield Finding(what, f"start it, or correct {setting}.base_url")
@@ -898,19 +904,42 @@ def _endpoint(llm: catalog.OpenAISpec, what: str, setting: str) -> Iterator[Find
         yield Finding(f"model {llm.model!r} is at {base}, which answered in {time.monotonic() - began:.2f} s")
 
 
-def ask_for_models(address: str, key: str) -> httpx.Response:
+def endpoint_findings(config: AppConfig, wait_s: float = START_WAIT_S) -> list[Finding]:
+    """Return what is wrong with the models at an address, all of which are asked at once, by name.
+
+    Args:
+        config: The configuration.
+        wait_s: Most seconds to wait; an endpoint that has not answered by then is left out.
+    """
+    found: dict[str, list[Finding]] = {}
+
+    def look(name: str, llm: catalog.OpenAISpec) -> None:
+        found[name] = [*_endpoint(llm, _name_model(name), _llm_key(name), wait_s)]
+
+    remote = [(name, llm) for name, llm in config.models.items() if isinstance(llm, catalog.OpenAISpec)]
+    threads = [threading.Thread(target=look, args=each, daemon=True) for each in remote]
+    ends_at = time.monotonic() + wait_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(ends_at - time.monotonic(), 0.0))
+    return [one for name in sorted(found) for one in found[name] if one.level == "problem"]
+
+
+def ask_for_models(address: str, key: str, timeout_s: float = MODELS_TIMEOUT_S) -> httpx.Response:
     """Ask an endpoint of OpenAI's protocol for its models.
 
     Args:
         address: Base URL, without a slash at its end.
         key: API key to send; empty: none.
+        timeout_s: Most seconds to connect, and between two parts of the answer.
 
     Raises:
         HTTPError: The endpoint does not answer; InvalidURL for an invalid address. Both are httpx's.
         UnicodeError: The address cannot be encoded.
     """
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    return httpx.get(f"{address}/models", headers=headers, timeout=MODELS_TIMEOUT_S)
+    return httpx.get(f"{address}/models", headers=headers, timeout=timeout_s)
 
 
 def names_of_models(reply: httpx.Response) -> list[str] | None:

@@ -213,6 +213,7 @@ def _prepare(config: Path, *, cold: bool) -> None:
     from armwise.agent.access import is_loopback, require_closed
     from armwise.agent.checks import (
         configuration_findings,
+        endpoint_findings,
         file_findings,
         is_open_to_all,
         require_libraries,
@@ -233,7 +234,7 @@ def _prepare(config: Path, *, cold: bool) -> None:
     open_to_all = is_open_to_all(settings, address[0])
     require_closed(address[0], is_open=bool(open_to_all), allowed=settings.open)
     findings = configuration_findings(settings, address[0], is_open=open_to_all)
-    for finding in chain(findings, file_findings(settings)):
+    for finding in chain(findings, file_findings(settings), endpoint_findings(settings)):
         if finding.serious:
             errors.print(str(finding), style="yellow", soft_wrap=True)
     if RUN_FOLDER not in os.environ:  # else the process that serves has looked, or takes the port over

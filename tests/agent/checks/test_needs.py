@@ -5,6 +5,7 @@ import os
 import socket
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -691,6 +692,27 @@ def test_the_key_of_the_model_that_is_wrong_is_named(
     _, line = lines(checks.model_findings(configured(tmp_path, llms=llms)))
     assert key in line
     assert "llm." not in line.replace("llms.dear", "")
+
+
+def test_a_start_leaves_out_an_endpoint_that_lets_it_wait_and_names_what_another_lacks(
+    tmp_path: Path, answering: tuple[type[Replies], int]
+) -> None:
+    handler, port = answering
+    handler.reply = (200, {"data": [{"id": "large"}, {"id": "tiny"}]})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent_url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        llms = {
+            "dear": {"engine": "openai", "base_url": f"http://127.0.0.1:{port}/v1", "model": "larg"},
+            "slow": {"engine": "openai", "base_url": silent_url, "model": "big"},
+        }
+        began = time.monotonic()
+        found = checks.endpoint_findings(configured(tmp_path, llms=llms), 0.5)
+        assert time.monotonic() - began < 5.0
+    named = [str(one) for one in found if silent_url not in one.what]
+    assert named == [
+        f"problem: http://127.0.0.1:{port}/v1 has no model 'larg'; there are: large, tiny; "
+        "correct llms.dear.model"
+    ]
 
 
 def test_the_key_of_weights_that_are_missing_is_named(tmp_path: Path) -> None:

@@ -1316,6 +1316,16 @@ def test_a_service_without_keys_says_that_it_is_open_to_this_machine(config: Pat
     assert "open to every" not in said(run("serve", "-c", config, "--prepare-only"), 0)
 
 
+def test_a_start_names_a_model_that_its_endpoint_lacks_and_goes_on(config: Path, service: Canned) -> None:
+    service.reply("GET /v1/models", {"data": [{"id": "large"}, {"id": "tiny"}]})
+    llm = {"engine": "openai", "base_url": f"{service.url}/v1", "model": "larg"}
+    listening_on(config, "127.0.0.1", llm=llm)
+    output = said(run("serve", "-c", config, "--prepare-only"), 0)
+    assert "has no model 'larg'; there are: large, tiny; correct llm.model" in output
+    listening_on(config, "127.0.0.1", llm={**llm, "model": "large"})
+    assert "model 'large'" not in said(run("serve", "-c", config, "--prepare-only"), 0)
+
+
 def test_a_service_without_keys_does_not_listen_where_others_reach_it(config: Path) -> None:
     listening_on(config, "0.0.0.0")
     output = said(run("serve", "-c", config, "--prepare-only"), 2)
