@@ -243,7 +243,8 @@ def _prepare(config: Path, *, cold: bool) -> None:
     install_missing_models(settings)
     require_models(settings)
     if open_to_all and is_loopback(address[0]):
-        console.print("open to every program of this machine: `armwise key create` closes it", **PLAIN)
+        closes = shlex.join(["armwise", "key", "create", "--name", "me", "-c", str(config)])
+        console.print(f"open to every program of this machine: `{closes}` closes it", **PLAIN)
     folder = os.environ.get(RUN_FOLDER)
     with progress() as on_progress:
         if folder is not None and first_start.begin(settings, on_progress):
