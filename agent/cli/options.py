@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 CONFIG = Path("serve_config.yaml")
 
+WRITTEN = Path("armwise.yaml")
+"""Default of `armwise init --output`."""
+
 _AGO = re.compile(r"([0-9]{1,5})([dh])")
 
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1)}

@@ -15,7 +15,7 @@ import yaml
 
 from armwise.agent.cli.configuration_text import SCHEMA, render_config
 from armwise.agent.cli.console import PLAIN, console, errors, explained, print_left_out, progress
-from armwise.agent.cli.options import CONFIG, SOURCES, ConfigPath, opened
+from armwise.agent.cli.options import CONFIG, SOURCES, WRITTEN, ConfigPath, opened
 from armwise.agent.cli.serve_config import LaunchError, read_listening_address
 
 if TYPE_CHECKING:
@@ -174,9 +174,9 @@ def init(
     log_url: Annotated[
         str | None, typer.Option("--log-url", help="PostgreSQL of the log; else an SQLite file in the home.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the configuration.")] = Path(
-        "armwise.yaml"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where to write the configuration.")
+    ] = WRITTEN,
     replace: Annotated[
         bool, typer.Option("--replace", "--force", help="Replace a file that is there.")
     ] = False,

@@ -14,7 +14,8 @@ import httpx
 import yaml
 
 from armwise.agent.cli.configuration_text import EXAMPLE, read_bundled, render_config, replace_llm
-from armwise.agent.cli.console import PLAIN, console
+from armwise.agent.cli.console import PLAIN, console, errors
+from armwise.agent.cli.options import WRITTEN
 from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.cli.served_home import find_servers
 from armwise.agent.cli.setup import require_web_address
@@ -80,6 +81,9 @@ def write(
     }
     for what, line in lines.items():
         console.print(f"{what + ':':9}{line}", **PLAIN)
+    if documents is None and WRITTEN.is_file():
+        what = f"{WRITTEN} is here and is not served: `armwise serve -c {WRITTEN}` serves it"
+        errors.print(what, style="yellow", **PLAIN)
     return path, PLACEHOLDER if model is None else ""
 
 

@@ -31,6 +31,9 @@ from armwise.arms.suggestions import did_you_mean
 CONFIG = Path("serve_config.yaml")
 """Default of `--config`."""
 
+WRITTEN = Path("armwise.yaml")
+"""Default of `armwise init --output`."""
+
 PREFIX = "ARMWISE_"
 
 DEEPER = "__"
@@ -86,7 +89,9 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
     try:
         document = _Loader(path.read_text(encoding="utf-8")).get_single_data()
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; `armwise init` writes a configuration") from None
+        here = path == CONFIG and WRITTEN.is_file()
+        remedy = f"{WRITTEN} is here: -c {WRITTEN}" if here else "`armwise init` writes a configuration"
+        raise ConfigError(f"{path}: no such file; {remedy}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: {describe_unreadable(error)}") from None
     applications = document.get("applications") if isinstance(document, dict) else None

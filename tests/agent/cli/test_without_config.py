@@ -377,6 +377,30 @@ def first_problem() -> str:
     return next(str(one["what"]) for one in findings if one["check"] == "configuration")
 
 
+@pytest.mark.parametrize(("verb", "code"), [("doctor", 1), ("report", 2), ("replay", 2)])
+def test_a_verb_without_its_configuration_names_the_file_that_init_has_written(
+    empty: Path, verb: str, code: int
+) -> None:
+    absent = "serve_config.yaml: no such file;"
+    assert f"{absent} `armwise init` writes a configuration" in said(run(verb), code)
+    (empty / "armwise.yaml").write_text("applications: []")
+    assert f"{absent} armwise.yaml is here: -c armwise.yaml" in said(run(verb), code)
+    assert f"{absent} `armwise" not in said(run(verb), code)
+
+
+def test_the_example_is_not_served_silently_beside_a_configuration_that_init_has_written(
+    tmp_path: Path, empty: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = "armwise.yaml is here and is not served: `armwise serve -c armwise.yaml` serves it"
+    without_config.write(None, None, None)
+    assert told not in capsys.readouterr().err
+    (empty / "armwise.yaml").write_text("applications: []")
+    without_config.write(None, None, None)
+    assert told in capsys.readouterr().err
+    without_config.write(str(documents(tmp_path / "manuals")), None, None)
+    assert told not in capsys.readouterr().err, "documents were named"
+
+
 def test_doctor_checks_the_configuration_of_the_service_that_runs_without_one(
     tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
