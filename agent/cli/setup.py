@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -187,7 +187,8 @@ def init(
     """Read a corpus, and write a configuration that serves it, with a log of its own.
 
     In a terminal, asks for corpus, language model and database where they are left out; checks each answer.
-    `armwise serve` then makes questions from the corpus, and starts from what they teach.
+    `armwise serve` then makes questions from the corpus, and starts from what they teach. Where a problem was
+    found that nobody was asked about, the file is written, and the exit code is 1.
     """
     with explained():
         from armwise.arms.corpus import ingest_all
@@ -206,9 +207,10 @@ def init(
         corpora = _corpora(source, name, sources)
         flags = {"base_url": llm_url, "api_key_env": key_env}
         given = {key: value for key, value in flags.items() if value} | _priced(model, f"--llm-model {model}")
-        llm = _language_model(corpora, engine, given, asks=asks)
-        llms = dict(_further_models(corpora, llm, models, asks=asks))
-        log_url = _log(corpora, log_url, asks=asks)
+        review = _Review(asks)
+        llm = _language_model(corpora, engine, given, review)
+        llms = dict(_further_models(corpora, llm, models, review))
+        log_url = _log(corpora, log_url, review)
         unfinished = output.with_name(output.name + ".part")
         unfinished.write_text(render_config(corpora, llm, log_url, llms), encoding="utf-8")
         try:
@@ -225,6 +227,7 @@ def init(
         print_left_out(passages.skipped())
         console.print(f"check:   armwise doctor -c {output}", **PLAIN)
         console.print(f"next:    armwise serve -c {output}", **PLAIN)
+        review.require_sound(output)
 
 
 def _corpora(source: str | None, name: str | None, named: Sequence[str]) -> "list[CorpusSpec]":
@@ -272,7 +275,7 @@ def _priced(text: str | None, flag: str) -> dict[str, Any]:
 
 
 def _further_models(
-    corpora: "Sequence[CorpusSpec]", llm: dict[str, Any] | None, models: Sequence[str], *, asks: bool
+    corpora: "Sequence[CorpusSpec]", llm: dict[str, Any] | None, models: Sequence[str], review: "_Review"
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield name and settings of each further model of the endpoint of `llm`. Raises ValueError."""
     from armwise.agent.checks import llm_findings
@@ -287,9 +290,8 @@ def _further_models(
             )
         shared = {key: llm[key] for key in ("engine", "base_url", "api_key_env") if key in llm}
         settings: dict[str, Any] = shared | _priced(rest, f"--model {text}")
-        if not _kept(
-            llm_findings(_draft(corpora, settings).llm, f"the model {name}", f"llms.{name}"), asks=asks
-        ):
+        found = llm_findings(_draft(corpora, settings).llm, f"the model {name}", f"llms.{name}")
+        if not review.keeps(found):
             raise ValueError(f"--model {text}: left out; run again with a model that the endpoint has")
         yield name, settings
 
@@ -331,7 +333,7 @@ def _sound_corpus(source: str) -> None:
 
 
 def _language_model(
-    corpora: "Sequence[CorpusSpec]", engine: Engine, given: dict[str, Any], *, asks: bool
+    corpora: "Sequence[CorpusSpec]", engine: Engine, given: dict[str, Any], review: "_Review"
 ) -> dict[str, Any] | None:
     """Return the settings of the language model; None: those of the template."""
     from armwise.agent.checks import llm_findings
@@ -340,36 +342,36 @@ def _language_model(
         settings = {"engine": engine.value, **given}
         for key, (flag, question) in NEEDED[engine].items():
             if key not in settings:
-                if not asks:
+                if not review.asks:
                     raise ValueError(f"--llm {engine.value} needs {flag}: {question}")
                 settings[key] = _asked(question, None, require_web_address if key == "base_url" else str)
-        if asks and engine is Engine.OPENAI and "api_key_env" not in settings:
+        if review.asks and engine is Engine.OPENAI and "api_key_env" not in settings:
             answer = _asked("Variable of the environment that holds its key (- for none)", "-", str)
             settings |= {} if answer == "-" else {"api_key_env": answer}
         if settings == {"engine": Engine.EMBEDDED.value}:
             return None
-        if _kept(llm_findings(_draft(corpora, settings).llm), asks=asks):
+        if review.keeps(llm_findings(_draft(corpora, settings).llm)):
             return settings
         given = {}
 
 
-def _log(corpora: "Sequence[CorpusSpec]", given: str | None, *, asks: bool) -> str | None:
+def _log(corpora: "Sequence[CorpusSpec]", given: str | None, review: "_Review") -> str | None:
     """Return the URL of the log; None: a file in the home."""
     from armwise.agent.checks import log_findings
     from armwise.feedback.log import without_password
 
     while True:
         url = given
-        if asks and url is None:
+        if review.asks and url is None:
             question = "Database of the log: postgresql://user@host/name, or sqlite for a file in the home"
             answer = _asked(question, "sqlite", str)
             url = None if answer == "sqlite" else answer
         if url is not None and without_password(url) != url:
             wrong = "leave the password out: it belongs in PGPASSFILE, or the URL in ARMWISE_LOG_URL_FILE"
-            if not asks:
+            if not review.asks:
                 raise ValueError(f"--log-url: {wrong}")
             errors.print(wrong, style="yellow", **PLAIN)
-        elif _kept(log_findings(_draft(corpora, log_url=url)), asks=asks):
+        elif review.keeps(log_findings(_draft(corpora, log_url=url))):
             return url
         given = None
 
@@ -394,16 +396,40 @@ def require_web_address(text: str) -> None:
         raise ValueError(f"{text!r} is not an address such as http://localhost:11434/v1")
 
 
-def _kept(findings: "Iterator[Finding]", *, asks: bool) -> bool:
-    """Print findings; return False if something is wrong and the user declines to go on."""
-    wrong = False
-    for finding in findings:
-        if finding.level == "fine":
-            console.print(str(finding), style="dim", **PLAIN)
-        else:
-            errors.print(str(finding), style="yellow", **PLAIN)
-        wrong |= finding.level == "problem"
-    return not wrong or not asks or typer.confirm("Keep it all the same?", default=False)
+@dataclass
+class _Review:
+    """What the checks of the answers find.
+
+    Attributes:
+        asks: Whether the user is asked about a problem.
+        problems: Number of problems that nobody was asked about.
+    """
+
+    asks: bool
+    problems: int = 0
+
+    def keeps(self, findings: "Iterator[Finding]") -> bool:
+        """Print findings; return False if something is wrong and the user declines to go on."""
+        wrong = 0
+        for finding in findings:
+            if finding.level == "fine":
+                console.print(str(finding), style="dim", **PLAIN)
+            else:
+                errors.print(str(finding), style="yellow", **PLAIN)
+            wrong += finding.level == "problem"
+        if self.asks:
+            return not wrong or typer.confirm("Keep it all the same?", default=False)
+        self.problems += wrong
+        return True
+
+    def require_sound(self, output: Path) -> None:
+        """Exit with 1 if there are problems that nobody was asked about."""
+        if self.problems:
+            what = "the problem" if self.problems == 1 else f"the {self.problems} problems"
+            errors.print(
+                f"{output} is written all the same: mend {what} above first", style="yellow", **PLAIN
+            )
+            raise typer.Exit(1)
 
 
 def models() -> None:

@@ -163,6 +163,7 @@ def test_without_prices_a_dollar_is_not_weighed_and_each_way_to_search_has_each_
 def test_a_model_that_the_endpoint_lacks_is_named_as_the_flag_names_it(tmp_path: Path, endpoint: str) -> None:
     result = init("corpus.jsonl", "--llm-url", endpoint, "--llm-model", "big", "--model", "large=hugh")
     said = " ".join(result.output.split())
+    assert (result.exit_code, "mend the problem above first" in said) == (1, True)
     assert "has no model 'hugh'; there are: huge, big" in said
     assert "correct llms.large.model" in said
     assert written(tmp_path / "armwise.yaml")["llms"]["large"]["model"] == "hugh", "it may come later"
@@ -206,9 +207,20 @@ def test_an_endpoint_that_does_not_answer_yet_is_reported_and_written(tmp_path: 
     result = init(
         "corpus.jsonl", "--llm", "openai", "--llm-url", "http://127.0.0.1:9/v1", "--llm-model", "big"
     )
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, "a script does not go on to serve it"
     assert "problem: no language model answers at http://127.0.0.1:9/v1" in result.output
+    assert "armwise.yaml is written all the same: mend the problem above first" in result.output
     assert written(tmp_path / "armwise.yaml")["llm"]["model"] == "big"
+
+
+def test_a_problem_that_the_user_keeps_in_a_terminal_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    result = init(*ENDPOINT, "--llm-key-env", "PATH", answers="y\n\n")
+    assert "problem: no language model answers" in result.output
+    assert result.exit_code == 0, result.output
+    assert written(tmp_path / "armwise.yaml")["llm"]["model"] == "small"
 
 
 ENDPOINT = ("corpus.jsonl", "--llm-url", "http://127.0.0.1:9/v1", "--llm-model", "small")
