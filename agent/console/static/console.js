@@ -257,9 +257,9 @@
     const service = location.origin + document.body.dataset.base.replace(/\/console$/, "");
     const body = { model, messages: [{ role: "user", content: question }] };
     document.getElementById("curl").textContent =
-      `curl ${service}/v1/chat/completions -H 'content-type: application/json' -H "authorization: Bearer $ARMWISE_KEY" \\\n  -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`;
+      `curl ${service}/v1/chat/completions -H 'content-type: application/json' -H "authorization: Bearer $ARMWISE_API_KEY" \\\n  -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`;
     document.getElementById("python").textContent =
-      `from openai import OpenAI\n\nclient = OpenAI(base_url="${service}/v1", api_key=os.environ.get("ARMWISE_KEY", "none"))\n` +
+      `from openai import OpenAI\n\nclient = OpenAI(base_url="${service}/v1", api_key=os.environ.get("ARMWISE_API_KEY", "none"))\n` +
       `reply = client.chat.completions.create(\n    model=${JSON.stringify(model)}, messages=[{"role": "user", "content": ${JSON.stringify(question)}}]\n)\nprint(reply.choices[0].message.content)`;
     document.getElementById("python").prepend("import os\n\n");
     document.getElementById("same").hidden = false;

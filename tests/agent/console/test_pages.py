@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlencode
 
 import httpx
@@ -19,8 +19,9 @@ import pytest
 import sqlalchemy as sa
 from fastapi.routing import APIRoute
 
+from armwise.agent.cli.options import Key
 from armwise.agent.console import decisions, explanation, operating, overview, policies, system
-from armwise.agent.console.page import CONSOLE, PAGES, pages
+from armwise.agent.console.page import CONSOLE, PAGES, STATIC, pages
 from armwise.agent.console.routes import ROUTES
 from armwise.agent.console.served_comparison import least_floor
 from armwise.agent.learning.restore import restore_policy
@@ -226,6 +227,14 @@ async def test_what_is_built_behind_a_first_start_is_shown_and_no_failure_of_rea
     BuildingProgress(tmp_path)("embedding passages", 3, 9)
     assert "arms being built embedding passages: 3 of 9" in plain(await seen(service, "/system"))
     assert (await service.client.get("/ready")).json()["building"] == "embedding passages: 3 of 9"
+
+
+def test_what_the_playground_says_has_the_variable_of_the_command_line_for_the_key() -> None:
+    (_, option) = get_args(Key)
+    assert option.envvar == "ARMWISE_API_KEY"
+    named = re.findall(r"\bARMWISE_\w+", STATIC["console.js"].decode())
+    assert len(named) >= 2, "curl and Python"
+    assert set(named) == {option.envvar}
 
 
 async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(
