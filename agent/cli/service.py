@@ -56,7 +56,6 @@ def print_answer(question: str, arm: str | None, url: str, key: str | None, poin
     """Ask a question, and print the answer as it arrives, its passages and its cost. Raises ClientError."""
     from armwise.agent.client import Client
 
-    _forget_decision()  # an answer that fails at once is not rated by way of an earlier one
     with Client(url, key, timeout_s=TIMEOUT_S, attempts=ATTEMPTS) as client:
         stream = client.stream(question, arm=arm, point=None if point == POINT else point)
         try:
@@ -93,14 +92,9 @@ def _last_decision_file() -> Path:
     return Path(state).expanduser() / "armwise" / "last_decision.json"
 
 
-def _forget_decision() -> None:
-    with suppress(OSError, RuntimeError):  # there is no home, or it cannot be written
-        _last_decision_file().unlink(missing_ok=True)
-
-
 def _remember_decision(decision_id: str, url: str) -> None:
     """Write the id of an answer for `armwise feedback last`, if the user has a home."""
-    with suppress(OSError, RuntimeError):
+    with suppress(OSError, RuntimeError):  # there is no home, or it cannot be written
         file = _last_decision_file()
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         other = file.with_suffix(f".{os.getpid()}")
@@ -135,7 +129,9 @@ def feedback(
         from armwise.agent.client import Client
 
         metrics = dict(map(_value, values))
-        decision_id = _last_decision(url) if decision_id == LAST else decision_id
+        if decision_id == LAST:
+            decision_id = _last_decision(url)
+            console.print(f"decision {one_line(decision_id)}", **PLAIN)
         with Client(url, key, attempts=1) as client:
             for row in client.feedback(decision_id, metrics).kept:
                 console.print(f"{row.status}, log position {row.log_seq}")

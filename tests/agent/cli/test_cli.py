@@ -817,14 +817,27 @@ def test_the_last_answer_is_rated_by_that_name_also_where_it_broke_off(service: 
         assert service.asked[1]["items"][0]["decision_id"] == f"d-{number}"
 
 
-def test_no_earlier_answer_is_rated_in_the_place_of_one_that_failed(service: Canned) -> None:
+def test_the_last_answer_is_still_rated_after_a_question_that_was_refused(
+    service: Canned,
+) -> None:
     service.reply("POST /v1/chat/completions", stream(word("42", agent=agent()), {"choices": []}))
+    service.reply("POST /v1/feedback", ACCEPTED, 202)
     said(run("ask", "?", "--url", service.url), 0)
     other = said(run("feedback", "last", "thumb=1", "--url", "http://127.0.0.1:1"), 2)
     assert f"the last answer came from {service.url}" in " ".join(other.split())
     service.reply("POST /v1/chat/completions", refusal("arm 'x' is not configured", "unknown_arm"), 400)
-    run("ask", "?", "--arm", "x", "--url", service.url)
+    said(run("ask", "?", "--arm", "x", "--url", service.url), 1)
+    rated = said(run("feedback", "last", "thumb=1", "--url", service.url), 0)
+    assert f"decision {agent()['decision_id']}" in rated, "which answer it is"
+    assert service.asked[-1]["items"][0]["decision_id"] == agent()["decision_id"]
+
+
+def test_without_an_answer_none_is_rated_as_the_last_one(
+    service: Canned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert "no answer is remembered here" in said(run("feedback", "last", "thumb=1", "--url", service.url), 2)
+    assert service.asked == []
 
 
 def test_the_last_answer_is_remembered_for_its_user_alone_and_an_unwritable_home_stops_nothing(
