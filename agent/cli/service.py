@@ -34,6 +34,9 @@ ATTEMPTS = 3
 TIMEOUT_S = 600.0
 """Longest pause within an answer that is being streamed."""
 
+PENDING = "pending_decision"
+"""Status of feedback whose decision is not in the log."""
+
 LAST = "last"
 """Stands for the id of the decision of this user's latest answer."""
 
@@ -124,7 +127,7 @@ def feedback(
     url: Url = URL,
     key: Key = None,
 ) -> None:
-    """Rate an answer."""
+    """Rate an answer; exit with 1 where no such decision is known yet."""
     with explained():
         from armwise.agent.client import Client
 
@@ -133,10 +136,17 @@ def feedback(
             decision_id = _last_decision(url)
             console.print(f"decision {one_line(decision_id)}", **PLAIN)
         with Client(url, key, attempts=1) as client:
-            for row in client.feedback(decision_id, metrics).kept:
-                console.print(f"{row.status}, log position {row.log_seq}")
-                if row.hint:
-                    errors.print(row.hint, style="yellow", **PLAIN)
+            rows = client.feedback(decision_id, metrics).kept
+        for row in rows:
+            console.print(f"{row.status}, log position {row.log_seq}")
+            if row.hint and row.status != PENDING:
+                errors.print(row.hint, style="yellow", **PLAIN)
+        if any(row.status == PENDING for row in rows):
+            unknown = (
+                f"no decision {decision_id!r} is known yet: the value is kept until one of this id arrives"
+            )
+            errors.print(f"{unknown}, and counts for nothing before; is the id right?", style="red", **PLAIN)
+            raise typer.Exit(1)
 
 
 def _value(text: str) -> tuple[str, float | bool]:

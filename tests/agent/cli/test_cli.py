@@ -766,12 +766,21 @@ def test_ask_fails_with_the_words_of_the_service(service: Canned) -> None:
     assert "arm 'x' is not configured" in said(run("ask", "?", "--arm", "x", "--url", service.url), 1)
 
 
-def test_feedback_that_does_not_count_yet_comes_with_what_to_do(service: Canned) -> None:
+def test_feedback_on_a_decision_that_is_not_known_is_kept_and_fails(service: Canned) -> None:
     row = {**RECEIPT, "status": "pending_decision", "log_seq": 3, "hint": "no such decision is in the log"}
+    service.reply("POST /v1/feedback", {"items": [row, row | {"log_seq": 4}]}, 202)
+    output = " ".join(said(run("feedback", "abc", "thumb=1", "right=1", "--url", service.url), 1).split())
+    assert "pending_decision, log position 3" in output
+    assert output.count("no decision 'abc' is known yet: the value is kept until one of this id arrives") == 1
+    assert "is the id right?" in output
+
+
+def test_feedback_that_comes_too_late_is_told_with_what_to_do(service: Canned) -> None:
+    row = {**RECEIPT, "status": "late_not_learned", "log_seq": 3, "hint": "the decision was learned"}
     service.reply("POST /v1/feedback", {"items": [row]}, 202)
     output = said(run("feedback", "d-1", "thumb=1", "--url", service.url), 0)
-    assert "pending_decision, log position 3" in output
-    assert "no such decision is in the log" in output
+    assert "late_not_learned, log position 3" in output
+    assert "the decision was learned" in output
 
 
 def test_feedback_is_sent_and_its_position_told(service: Canned) -> None:
