@@ -120,7 +120,8 @@ def _health(point: DecisionPoint) -> list[tuple[str, bool | None, str]]:
     jump_s = point.service.clock.jump_s
     trouble, building = point.log.trouble, Building.read()
     failed = [(failure.what, False, str(failure)) for failure in failures_at(point)]
-    lost = lag.dangling(point.store, point.config.reward.wait_s)
+    rule = point.config.reward
+    waiting, lost = (count(point.store, rule.wait_s) for count in (lag.count_waiting, lag.dangling))
     beyond = damage.newest(point.store)
     return [
         (
@@ -133,7 +134,12 @@ def _health(point: DecisionPoint) -> list[tuple[str, bool | None, str]]:
         *(failed or [("background", True, "nothing fails")]),
         ("log", not trouble, f"{behind.log_seq:,} facts" if not trouble else "facts cannot be written"),
         ("learner", behind.seconds(point.service.clock()) < 60, f"{behind.facts:,} facts behind"),
-        ("feedback", not lost, f"{lost:,} items refer to no decision"),
+        (
+            "feedback",
+            not lost,
+            f"{lost:,} items older than {rule.wait_time} refer to no decision; "
+            f"{waiting:,} newer ones wait for theirs",
+        ),
         ("rows", not beyond, f"{len(beyond):,} beyond limits: {beyond[-1]}" if beyond else "as expected"),
         ("clock", not jump_s, f"{jump_s:g} s ahead of the log" if jump_s else "followed"),
         (

@@ -126,6 +126,16 @@ def dangling(store: Store, wait_s: float) -> int:
         return int(connection.scalar(_DANGLING, {"wait_s": wait_s}) or 0)
 
 
+def count_waiting(store: Store, wait_s: float) -> int:
+    """Return the number of items of feedback whose decision is not logged, and may come within the wait time.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    with store.reading() as connection:
+        return int(connection.scalar(_WAITING, {"wait_s": wait_s}) or 0)
+
+
 def _find_first(seq: sa.ColumnElement[int], at: sa.ColumnElement[float]) -> sa.Select[tuple[int, float]]:
     first = sa.select(seq.label("seq"), at.label("at")).where(seq > sa.bindparam("after"))
     return sa.select(first.order_by(seq).limit(1).subquery())
@@ -148,10 +158,15 @@ _READ = sa.select(
     sa.func.coalesce(sa.func.max(t.progress.c.log_seq), 0),
 )
 
-_DANGLING = sa.select(sa.func.count()).where(
+_UNDECIDED = sa.select(sa.func.count()).where(
     sa.text(
         "feedback.early"
     ),  # as the index says it; SQLAlchemy writes `early = 1`, which SQLite finds in no index
-    t.feedback.c.received_at + sa.bindparam("wait_s", type_=sa.Double) < t.log_head.c.at,
     ~sa.exists().where(t.decisions.c.id == t.feedback.c.decision_id),
 )
+
+_COUNTS_UNTIL = t.feedback.c.received_at + sa.bindparam("wait_s", type_=sa.Double)
+
+_DANGLING = _UNDECIDED.where(t.log_head.c.at > _COUNTS_UNTIL)
+
+_WAITING = _UNDECIDED.where(t.log_head.c.at <= _COUNTS_UNTIL)

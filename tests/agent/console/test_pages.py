@@ -237,6 +237,14 @@ def test_what_the_playground_says_has_the_variable_of_the_command_line_for_the_k
     assert set(named) == {option.envvar}
 
 
+async def test_feedback_on_no_decision_waits_for_one_before_it_is_lost(service: Service) -> None:
+    for name in ("abc", "def", "abc"):
+        await tell(service, name, 1.0)
+    wait = service.point.config.reward.wait_time
+    waits = f"feedback well 0 items older than {wait} refer to no decision; 3 newer ones wait for theirs"
+    assert waits in plain(await seen(service, "/system"))
+
+
 async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

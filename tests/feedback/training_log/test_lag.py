@@ -10,7 +10,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Complete, Metric, RewardRule
 from armwise.feedback.training_log.join import Joiner, take_epoch
-from armwise.feedback.training_log.lag import SuccessorCheck, applied_by, dangling, measure_lag
+from armwise.feedback.training_log.lag import SuccessorCheck, applied_by, count_waiting, dangling, measure_lag
 from tests.feedback.conftest import Turn, decision, execution, value
 
 ABANDONED_S = 60.0
@@ -134,6 +134,17 @@ def test_feedback_whose_decision_does_not_come_dangles_once_it_would_count_no_lo
     assert dangling(store, wait_s=60.0) == 0, "its decision may still come"
     store.append([Tick(166.5)])
     assert dangling(store, wait_s=60.0) == 1, "d1 is there"
+
+
+def test_feedback_waits_for_its_decision_until_it_would_count_no_longer(store: Store, turn: Turn) -> None:
+    store.append([value("d1", at=105.0), value("d2", at=106.0)])
+    assert count_waiting(store, wait_s=60.0) == 2
+    turn("d1")
+    assert count_waiting(store, wait_s=60.0) == 1
+    store.append([Tick(166.0)])
+    assert count_waiting(store, wait_s=60.0) == 1
+    store.append([Tick(166.5)])
+    assert count_waiting(store, wait_s=60.0) == 0, "it dangles"
 
 
 # -- the successor of a learner that was superseded ------------------------------------------------------
