@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 import sqlalchemy as sa
 from PIL import Image
 
-from armwise.agent.console.charts import draw_levels
+from armwise.agent.console.charts import draw_chart, draw_levels
 from armwise.agent.console.page import CONSOLE, PAGES
 from armwise.agent.console.period import read_period
 from armwise.agent.console.period_report import write_page
@@ -520,6 +521,80 @@ def test_no_column_is_lost_beside_four_arms_of_two_models(
         assert region.evaluate("one => one.scrollWidth - one.clientWidth") <= 0, label
 
 
+@pytest.mark.parametrize("width", [390, 1024, 1280])
+def test_no_word_of_the_settings_of_an_arm_is_broken(
+    served: tuple[Service, str], chrome: Visit, width: int
+) -> None:
+    _, address = served
+    page = chrome(width, "light")
+    page.goto(f"{address}{CONSOLE}/arms")
+    summaries = page.locator("td summary")
+    assert summaries.count()
+    for summary in summaries.all():
+        rows = summary.evaluate(
+            """one => {
+              const words = document.createRange();
+              words.selectNodeContents(one);
+              return new Set([...words.getClientRects()].map((box) => Math.round(box.top))).size;
+            }"""
+        )
+        assert rows == 1, summary.inner_text()
+
+
+WRITTEN = """
+(() => {
+  window.written = [];
+  const write = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    window.written.push([text, x, y, this.measureText(text).width]);
+    return write.apply(this, arguments);
+  };
+})()
+"""
+"""Keeps what is written into charts: each text, its middle, its height and its width."""
+
+
+def labels(page: Any, seconds: int) -> list[tuple[str, float, float]]:
+    """Draw a chart of so many seconds; return the first line of each label of its times, left, and right."""
+    begin = datetime(2026, 3, 2, 14, 9, 57, tzinfo=UTC).timestamp()
+    x = [begin + seconds * part / 9 for part in range(10)]
+    made = draw_chart(x, [{"label": "a", "colour": "--c0", "values": [0.5] * 10}], unit="reward")
+    page.evaluate("window.written = []")
+    page.evaluate(SHOW, made)
+    found = page.evaluate("window.written")
+    at = min(y for text, _, y, _ in found if ":" in text)
+    times = [one for one in found if ":" in one[0] and one[2] == at]
+    return [
+        (text, x - width / 2, x + width / 2) for text, x, _, width in sorted(times, key=lambda one: one[1])
+    ]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("seconds", [20, 60, 200, 500, 4000, 40_000])
+def test_labels_of_times_do_not_run_together(
+    served: tuple[Service, str], chrome: Visit, width: int, seconds: int
+) -> None:
+    """They have seconds only where a chart is of few seconds."""
+    _, address = served
+    page = chrome(width, "light")
+    page.add_init_script(WRITTEN)
+    page.goto(f"{address}{CONSOLE}/system")
+    found = labels(page, seconds)
+    assert found
+    for (left, _, end), (right, begin, _) in pairwise(found):
+        assert begin - end > 10, (left, right)
+    assert {text.count(":") for text, _, _ in found} == {2 if seconds < 120 else 1}
+
+
+SHOW = """made => {
+  const figure = document.createElement("figure");
+  Object.assign(figure.dataset, { chart: made, title: "shares" });
+  document.getElementById("main").replaceChildren(figure);
+  document.dispatchEvent(new Event("htmx:afterSettle"));
+}"""
+"""Draws a chart in the place of what a page shows."""
+
+
 UNITS = r"""
 () => {
   const words = "reward|request|decision|probabilit|propensity|version|example|share|contribution|metric"
@@ -640,15 +715,7 @@ def test_the_share_of_an_arm_is_a_level_that_jumps_where_the_next_stretch_begins
         {"label": "b", "colour": "--c1", "values": [10, 90, 50][:n]},
     ]
     made = draw_levels(known, shares, unit="%", stacked=True, counts="decision", range=[0, 400])
-    page.evaluate(
-        """made => {
-          const figure = document.createElement("figure");
-          Object.assign(figure.dataset, { chart: made, title: "shares" });
-          document.getElementById("main").replaceChildren(figure);
-          document.dispatchEvent(new Event("htmx:afterSettle"));
-        }""",
-        made,
-    )
+    page.evaluate(SHOW, made)
     names = {"68,119,170": "a", "238,102,119": "b"}
     found = colours_of(page, [0.02, 0.23, 0.27, 0.48, 0.6, 0.77, 0.98], 0.45)
     assert "".join(names.get(colour, ".") for colour in found) == seen
