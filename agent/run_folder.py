@@ -30,10 +30,20 @@ GO_ON = "prepared\n"
 QUESTION = "question.txt"
 """File with a question that the corpus answers, to begin with."""
 
+NO_QUESTION = "YOUR QUESTION"
+"""Stands for a question where no corpus suggests one."""
+
 PROGRESS = "building.json"
 
 WRITE_S = 0.5
 """Pause between two writes of the same piece of work."""
+
+
+def read_question(folder: Path | None) -> str:
+    """Return the question to begin with, of the folder of a run; a placeholder where it has none."""
+    if folder is None or not (file := folder / QUESTION).exists():
+        return NO_QUESTION
+    return file.read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors, print_left_out
 from armwise.agent.config import AppConfig
 from armwise.agent.routers import saved
+from armwise.agent.run_folder import NO_QUESTION
 from armwise.agent.wings import OPEN_SELECTOR, load
 from armwise.arms.corpus import Corpus, CorpusSource, ingest_all
+from armwise.arms.filters import GROUPS
 from armwise.arms.indexes import build_once, prepare_vectors
 from armwise.arms.llm import LateWriter, catalog
 from armwise.arms.models import bundled, require_whole
@@ -45,13 +47,19 @@ def suggest_question(sources: Sequence[CorpusSource]) -> str:
     """Return a question that one of the corpora answers; without any corpus, a placeholder."""
     if any(source.source == "stdlib" for source in sources):
         return EXAMPLE_QUESTION
-    return _ask_about(sources[0].open()) if sources else "YOUR QUESTION"
+    return _ask_about(sources[0].open()) if sources else NO_QUESTION
 
 
 def _ask_about(corpus: Corpus) -> str:
-    """Return a question about a heading or a title, in words if there is one, or how a passage begins."""
+    """Return a question about a heading or a title, in words if there is one, or how a passage begins.
+
+    Everybody may read it, so no passage for some groups alone suggests it.
+    """
     every = max(1, len(corpus) // SAMPLED)
-    passages = corpus.passages(range(every // 2, len(corpus), every))
+    sampled = corpus.passages(range(every // 2, len(corpus), every))
+    passages = [passage for passage in sampled if GROUPS not in passage.metadata]
+    if not passages:
+        return NO_QUESTION
     subjects = [str(passage.metadata.get("heading") or passage.title) for passage in passages]
     phrases = [subject for subject in subjects if " " in subject and subject.replace(" ", "").isalpha()]
     middle = passages[len(passages) // 2]

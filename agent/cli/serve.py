@@ -62,7 +62,15 @@ from armwise.agent.proxy import (
     raise_limit_of_files,
     socket_path,
 )
-from armwise.agent.run_folder import BEHIND, GO_ON, PROGRESS, QUESTION, RUN_FOLDER, BuildingProgress
+from armwise.agent.run_folder import (
+    BEHIND,
+    GO_ON,
+    PROGRESS,
+    QUESTION,
+    RUN_FOLDER,
+    BuildingProgress,
+    read_question,
+)
 from armwise.arms.catalog import present_name
 from armwise.arms.local_ray import QUIET, cluster_problem, private_folder
 from armwise.arms.own_processes import python
@@ -479,9 +487,7 @@ def _end_unprepared(process: subprocess.Popen[bytes]) -> None:
 
 def _say_ready(base: str, folder: Path | None, console: Console, remark: str) -> None:
     console.rule(f"ready after {time.time() - psutil.Process().create_time():.0f} s")
-    file = None if folder is None else folder / QUESTION
-    question = file.read_text(encoding="utf-8") if file and file.exists() else "YOUR QUESTION"
-    console.print(f"ask:     armwise ask {shlex.quote(question)} --url {base}", **PLAIN)
+    console.print(f"ask:     armwise ask {shlex.quote(read_question(folder))} --url {base}", **PLAIN)
     console.print(f"see:     {base}/console   {base}/docs   {base}/metrics", **PLAIN)
     if remark:
         console.print(f"note:    {remark}", **PLAIN)

@@ -2,9 +2,12 @@
 
 import asyncio
 import math
+import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +18,13 @@ from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.operations import policies
 from armwise.agent.api.operations.policies import Agreement
+from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.console import learning
 from armwise.agent.console.charts import band, draw_chart, draw_levels
 from armwise.agent.console.learning import DAY
-from armwise.agent.console.page import HEADERS, page, pages
+from armwise.agent.console.page import HEADERS, find_address, page, pages
 from armwise.agent.console.served_comparison import COLOURS, least_floor, number_colours, weighted
+from armwise.agent.run_folder import RUN_FOLDER, read_question
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.ope import intervals
 from armwise.feedback.reward import RewardRule
@@ -93,11 +98,21 @@ async def overview(
         "live": live,
         "cost_weight": point.config.reward.cost_weight,
     }
+    values["command"] = write_command(request, point.name)
     shown = await asyncio.to_thread(page, request, "overview.html", windows=WINDOWS, window=window, **values)
-    if "hx-request" in request.headers:
+    # an empty log is read at once; its page has an address that each viewer names for itself
+    if "hx-request" in request.headers and learned["whole"].decisions:
         ended = time.monotonic()
         kept[key] = ended + max(KEPT_S, KEPT_TIMES * (ended - began)), shown.body
     return shown
+
+
+def write_command(request: Request, point: str) -> str:
+    """Return the command for a shell that asks the first question, at the address that the viewer has."""
+    folder = os.environ.get(RUN_FOLDER)
+    question = read_question(None if folder is None else Path(folder))
+    words = ["armwise", "ask", question, "--url", find_address(request)]
+    return shlex.join(words if point == DEFAULT_POINT else [*words, "--point", point])
 
 
 Sight = tuple[str, bool, bool]

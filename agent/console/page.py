@@ -83,6 +83,13 @@ def find_base(request: Request) -> str:
     return f"{request.scope.get('root_path', '')}{CONSOLE}"
 
 
+def find_address(request: Request) -> str:
+    """Return the address of the service as the browser of a request knows it, with its prefix."""
+    forwarded = request.headers.get("x-forwarded-proto", "")  # the proxy passes that of trusted ones on
+    scheme = forwarded if forwarded in ("http", "https") else request.url.scheme
+    return f"{scheme}://{request.url.netloc}{request.scope.get('root_path', '')}"
+
+
 def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
     """Render a template; for a request of htmx, only its live part.
 

@@ -451,6 +451,18 @@ def test_the_first_question_is_of_the_documents(tmp_path: Path, lines: list[str]
     assert suggest_question([source]).startswith(question)
 
 
+def test_the_first_question_says_nothing_of_passages_that_are_for_some_groups_alone(tmp_path: Path) -> None:
+    own = '{"id": "a", "title": "Secret Plan", "text": "Buy.", "metadata": {"allowed_groups": ["board"]}}'
+    for lines, question in (
+        ([own], "YOUR QUESTION"),
+        ([own, '{"id": "b", "title": "Danube", "text": "It is long."}'], "What is said about Danube?"),
+    ):
+        (tmp_path / "docs.jsonl").write_text("\n".join(lines))
+        source = CorpusSource(str(tmp_path / "docs.jsonl"), tmp_path / "corpus")
+        source.ingest()
+        assert suggest_question([source]) == question
+
+
 def test_the_first_question_of_the_example_is_of_its_library_and_there_is_none_without_a_corpus(
     tmp_path: Path,
 ) -> None:

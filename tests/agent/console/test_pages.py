@@ -25,7 +25,7 @@ from armwise.agent.console.page import CONSOLE, PAGES, STATIC, pages
 from armwise.agent.console.routes import ROUTES
 from armwise.agent.console.served_comparison import least_floor
 from armwise.agent.learning.restore import restore_policy
-from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
+from armwise.agent.run_folder import QUESTION, RUN_FOLDER, BuildingProgress
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.llm import base
 from armwise.feedback.events import Context, Decision, Mask, Mode
@@ -235,6 +235,23 @@ def test_what_the_playground_says_has_the_variable_of_the_command_line_for_the_k
     named = re.findall(r"\bARMWISE_\w+", STATIC["console.js"].decode())
     assert len(named) >= 2, "curl and Python"
     assert set(named) == {option.envvar}
+
+
+async def test_the_first_question_is_of_the_own_documents_and_is_sent_to_the_address_of_the_page(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address is one viewer's, and none that another one has sent is shown."""
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    assert "armwise ask 'YOUR QUESTION' --url http" in html.unescape(await seen(service, ""))
+    (tmp_path / QUESTION).write_text("What is said about <b>Bob's</b> plan?")
+    question = """'What is said about <b>Bob'"'"'s</b> plan?'"""
+    for scheme, host in (("http", "localhost:8123"), ("https", "127.0.0.1:8124")):
+        sent = {"host": host, "hx-request": "true", "x-forwarded-proto": scheme}
+        shown = (await service.client.get(CONSOLE, headers=sent)).text
+        assert "<b>Bob" not in shown
+        command = re.search(r"<code>(armwise ask .*?)</code>", shown)
+        assert command is not None
+        assert html.unescape(command[1]) == f"armwise ask {question} --url {scheme}://{host}"
 
 
 async def test_feedback_on_no_decision_waits_for_one_before_it_is_lost(service: Service) -> None:

@@ -131,3 +131,8 @@ async def test_an_arm_that_is_switched_off_cannot_be_asked_in_the_playground(ser
     await service.points["cheap"].switch("bm25", enabled=False)
     assert 'value="point/cheap/arm/bm25"' not in await seen(service, "/playground?point=cheap")
     assert 'value="arm/bm25"' in await seen(service, "/playground")
+
+
+async def test_the_command_for_a_first_question_names_the_point_of_the_page(service: Service) -> None:
+    assert re.search(r"armwise ask [^<]* --point cheap</code>", await seen(service, "?point=cheap"))
+    assert "--point" not in await seen(service, "")
