@@ -219,6 +219,19 @@ DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
 SNIFFED_BYTES = 1 << 16
 """Where a text shows that it is none, before all of it is in memory."""
 
+PEEKED_BYTES = 4096
+"""By which a file without a known ending shows that it is a text."""
+
+LEAST_PRINTABLE = 0.95
+"""Share of printable characters, and of white space, that a text has at least."""
+
+NO_TEXTS = re.compile(
+    r"\.(7z|a|asc|bak|bin|bz2|cer|class|crt|csr|dat|db|deb|dll|doc|dump|dylib|env|epub|exe|gpg|ipynb|iso|jar|key"
+    r"|lock|log|map|mdb|o|odp|ods|odt|out|parquet|part|pem|pid|ppt|pptx|pyc|rar|rpm|rtf|so|sqlite|swp|tar|tgz"
+    r"|tmp|wasm|whl|xls|xlsx|xz|zip|zst)"
+)
+"""Endings of files that are not read whatever they hold: logs, keys, archives, what programs write."""
+
 IGNORED = (".", "~$", "armwise.yaml", "serve_config.yaml")
 """How names begin of hidden files, of the marks of documents that are open in Word, and of configurations."""
 
@@ -247,6 +260,7 @@ class Folder:
         self.place = str(path)
         self._path = path
         self._root = path if path.is_dir() else path.parent
+        self._plain: dict[Path, bool] = {}  # what a file of no known ending is stays so during a reading
 
     def fingerprint(self) -> str:
         """Hash path, size and time of change of every file, what is left out, and what is missing to read."""
@@ -310,11 +324,16 @@ class Folder:
                 continue
             if path.is_symlink() and (reason := self._leaves(path)):
                 left_out.append((path, reason))
-            elif path.is_file() and is_readable(path):
+            elif path.is_file() and (is_readable(path) or self._is_plain(path)):
                 files.append(path)
             elif not path.is_dir():
                 left_out.append((path, _unread(path)))
         return files, left_out
+
+    def _is_plain(self, path: Path) -> bool:
+        if path not in self._plain:
+            self._plain[path] = is_plain_text(path)
+        return self._plain[path]
 
     def _leaves(self, link: Path) -> str:
         """Return why a link is left out; empty for one to what the folder has anyway."""
@@ -344,6 +363,21 @@ def is_readable(path: Path) -> bool:
     endings = (f"*{name[at:]}" for at, character in enumerate(name) if character == ".")
     is_text = not _texts().isdisjoint((name, *endings)) and not _medium(path)
     return path.suffix.lower() in FORMATS or is_text
+
+
+def is_plain_text(path: Path) -> bool:
+    """Return whether a file of no known ending begins as a text: UTF-8, without NUL, nearly all printable."""
+    if NO_TEXTS.fullmatch(path.suffix.lower()) or _medium(path) or _unpacked(path) != path:
+        return False
+    try:
+        with path.open("rb") as stored:
+            begin = stored.read(PEEKED_BYTES)
+        # a character that the last byte cuts is none that is wrong
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(begin)
+    except (OSError, UnicodeDecodeError):
+        return False
+    printable_n = sum(character.isprintable() or character.isspace() for character in text)
+    return "\0" not in text and bool(text.strip()) and printable_n >= LEAST_PRINTABLE * len(text)
 
 
 def _unpacked(path: Path) -> Path:
@@ -511,7 +545,7 @@ def open_source(source: str | Path) -> PassageSource:
         raise CorpusError(f"no corpus at {path}: expected a file, a folder, {names}")
     if path.name.endswith(JSONL_SUFFIXES):
         return JsonLines(path, name=path.name.partition(".")[0])
-    if not is_readable(path):
+    if not (is_readable(path) or is_plain_text(path)):
         raise CorpusError(f"cannot read {path}: it {_unread(path)}")
     return Folder(path)
 

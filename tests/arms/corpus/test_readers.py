@@ -169,6 +169,39 @@ def test_source_code_data_and_other_texts_are_read(tmp_path: Path) -> None:
     assert [one.title for one in passages(tmp_path / "a.rst")] == ["a"]
 
 
+def test_a_text_of_no_known_ending_is_read(tmp_path: Path) -> None:
+    names = ["NEWS.Debian", "bash_README.Debian", "copyright", "sed_README", "x_README.Bugs"]
+    for name in names:
+        (tmp_path / name).write_text(f"Of {name}: gr\xfc\xdfe\n", encoding="utf-8")
+    assert [one.id for one in passages(tmp_path)] == [f"{name}#0" for name in names]
+    assert [one.text for one in passages(tmp_path / "copyright")] == ["Of copyright: gr\xfc\xdfe"]
+    (tmp_path / "cut").write_bytes(b"a" + "\xe9".encode() * 4096)
+    assert "cut#0" in [one.id for one in passages(tmp_path)], "its first bytes end within a character"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("app.log", b"started"),
+        ("server.key", b"-----BEGIN EC PARAMETERS-----\n"),
+        ("program", b"\x7fELF\0\0"),
+        ("nul", b"words\0words"),
+        ("latin", b"caf\xe9 au lait"),
+        ("codes", b"\x1b\x02\x03\x04words"),
+        ("blank", b" \n"),
+        ("sheet.xlsx", b"words"),
+        ("all.zip", b"words"),
+    ],
+)
+def test_a_file_of_no_known_ending_is_left_out_unless_it_begins_as_a_text(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    (found,) = read(tmp_path)
+    assert found.problem.startswith("is of no format that is read")
+    assert found.left_out
+
+
 def test_what_is_not_read_of_a_folder_is_listed_with_its_reason(tmp_path: Path) -> None:
     for name, content in {
         "drawing.svg": b"<svg><text>words</text></svg>",
