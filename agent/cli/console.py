@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from armwise.agent.file_errors import describe_file_error
 from armwise.agent.reporting import Terminal
 from armwise.agent.run_folder import Building, Pace
+
+if TYPE_CHECKING:
+    from armwise.arms.corpus import Corpus
 
 console = Terminal()
 
@@ -110,12 +113,14 @@ def native_messages_in(file: Path) -> Iterator[None]:
             file.unlink()
 
 
-def print_left_out(skipped: Sequence[str]) -> None:
-    """Print what of a corpus could not be read, a line for each reason."""
+def print_left_out(corpora: "Sequence[Corpus]") -> None:
+    """Print what of corpora could not be read, and what was read with a remark, a line for each reason."""
     from armwise.arms.corpus import group_skipped
 
-    for line in group_skipped(skipped):
+    for line in group_skipped(line for corpus in corpora for line in corpus.skipped()):
         errors.print(f"left out: {line}", style="yellow", **PLAIN)
+    for line in group_skipped(line for corpus in corpora for line in corpus.remarks()):
+        errors.print(f"remark:   {line}", style="yellow", **PLAIN)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ MANY_PASSAGES = 2_000
 def print_oddities(sources: Sequence[CorpusSource]) -> None:
     """Print what of the corpora could not be read, and each file that makes up most of a large one."""
     corpora = [source.open() for source in sources]
-    print_left_out([line for corpus in corpora for line in corpus.skipped()])
+    print_left_out(corpora)
     for corpus in corpora:
         if (largest := corpus.find_dominant_file()) is not None and largest[1] >= MANY_PASSAGES:
             errors.print(

@@ -754,7 +754,7 @@ def ingest_corpus(
         with progress() as on_progress:
             corpus = ingest(source, target, skip_bad=skip_bad, progress=on_progress)
         console.print(f"{len(corpus):,} passages in corpus {name!r}, digest {corpus.digest[:12]}", **PLAIN)
-        print_left_out(corpus.skipped())
+        print_left_out([corpus])
         place = located(source)
         single = f"corpus: {{name: {name}, source: {place}}}"
         several = f"corpora: {{{name}: {{source: {place}}}}}"

@@ -224,7 +224,7 @@ def init(
         names = ", ".join(repr(corpus.name) for corpus in corpora)
         into = f"{'corpus' if len(corpora) == 1 else 'corpora'} {names}"
         console.print(f"{len(passages):,} passages in {into}; written to {output}", **PLAIN)
-        print_left_out(passages.skipped())
+        print_left_out([passages])
         console.print(f"check:   armwise doctor -c {output}", **PLAIN)
         console.print(f"next:    armwise serve -c {output}", **PLAIN)
         review.require_sound(output)

@@ -146,6 +146,10 @@ class Corpora(Corpus):
         return [line for part in self._parts.values() for line in part.skipped()]
 
     @override
+    def remarks(self) -> list[str]:
+        return [line for part in self._parts.values() for line in part.remarks()]
+
+    @override
     def find_dominant_file(self) -> tuple[str, int] | None:
         found = filter(None, (part.find_dominant_file() for part in self._parts.values()))
         return max((file for file in found if 2 * file[1] > len(self)), key=itemgetter(1), default=None)

@@ -28,7 +28,7 @@ from armwise.arms import manifest as file_manifest
 from armwise.arms.base import Passage, Progress, Query
 from armwise.arms.corpus.permissions import Permissions, Permitted
 from armwise.arms.corpus.readers import PassageSource, open_source
-from armwise.arms.corpus.records import CorpusError, CorpusRecord
+from armwise.arms.corpus.records import READ_AS_WINDOWS, CorpusError, CorpusRecord
 from armwise.arms.filters import GROUPS, Metadata
 
 BATCH_RECORDS = 10_000
@@ -217,6 +217,13 @@ class Corpus:
 
     def skipped(self) -> list[str]:
         """Return the skipped records and the reasons, such as `corpus.jsonl:17: not JSON: ...`."""
+        return [line for line in self._noted() if not line.endswith(f": {READ_AS_WINDOWS}")]
+
+    def remarks(self) -> list[str]:
+        """Return what is odd about records that are read, each as a place, a colon and a remark."""
+        return [line for line in self._noted() if line.endswith(f": {READ_AS_WINDOWS}")]
+
+    def _noted(self) -> list[str]:
         return [f"{self.prefix}{line}" for line in _skipped(self._database)]
 
     def find_dominant_file(self) -> tuple[str, int] | None:

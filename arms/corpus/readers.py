@@ -38,6 +38,7 @@ from armwise.arms.corpus import documents, language, stdlib, tables
 from armwise.arms.corpus.chunking import WORD, chunks, cut_spans
 from armwise.arms.corpus.records import (
     MAX_TEXT,
+    READ_AS_WINDOWS,
     CorpusError,
     CorpusRecord,
     checked,
@@ -212,6 +213,8 @@ FORMATS = (*tables.SUFFIXES, *DOCUMENT_SUFFIXES)
 
 APART = (".tar", ".jsonl", ".gz")
 """Endings of what is not read in a compressed file, besides `FORMATS`."""
+
+SOFT_HYPHEN = "\xad"
 
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
 """What reading a compressed file raises that is damaged or truncated."""
@@ -417,22 +420,39 @@ def _is_hidden(path: Path) -> bool:
 
 
 def read_text(path: Path, where: str, about: Metadata, done: int) -> CorpusRecord:
-    """Return the passages of a text file, plain or `.gz`: UTF-8, or UTF-16 with a byte order mark."""
-    inner = _unpacked(path)
+    """Return the passages of a text file, plain or `.gz`: UTF-8, UTF-16, or Windows-1252."""
+    inner, wrong_line = _unpacked(path), 0
     try:
-        text = _text(path)
+        try:
+            text = _text(path)
+        except UnicodeDecodeError as error:
+            wrong_line = bytes(error.object[: error.start]).count(b"\n") + 1
+            text = _windows_text(error, wrong_line)
         markdown = inner.suffix.lower() in MARKDOWN_SUFFIXES
         metadata, text = front_matter(where, text) if markdown else ({}, text)
-    except UnicodeDecodeError as error:
-        line = bytes(error.object[: error.start]).count(b"\n") + 1
-        problem = f"not {error.encoding.upper()}: {error.reason}; save it as UTF-8"
-        return CorpusRecord(f"{where}:{line}", done, problem=problem)
     except CorpusError as error:
         return CorpusRecord(where, done, problem=str(error))
     title = (markdown_title(text) if markdown else "") or inner.stem
     pieces = enumerate(chunks(text))
-    passages = (Passage(f"{where}#{n}", title, piece, metadata={**metadata, **about}) for n, piece in pieces)
-    return CorpusRecord(where, done, tuple(passages))
+    passages = tuple(
+        Passage(f"{where}#{n}", title, piece, metadata={**metadata, **about}) for n, piece in pieces
+    )
+    if wrong_line and passages:
+        return CorpusRecord(f"{where}:{wrong_line}", done, passages, READ_AS_WINDOWS, left_out=True)
+    return CorpusRecord(where, done, passages)
+
+
+def _windows_text(error: UnicodeDecodeError, line: int) -> str:
+    """Return a text that is not UTF-8 as Windows-1252. Raises CorpusError unless all is printable."""
+    if error.encoding == "utf-8":
+        with contextlib.suppress(UnicodeDecodeError):
+            text = bytes(error.object).decode("cp1252")
+            if all(c.isprintable() or c.isspace() or c == SOFT_HYPHEN for c in text):
+                return text.replace("\r\n", "\n")
+    raise CorpusError(
+        f"the whole file is left out for a byte in line {line} that is not {error.encoding.upper()} "
+        f"({error.reason}): save it as UTF-8"
+    )
 
 
 def _text(path: Path) -> str:

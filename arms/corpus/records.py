@@ -13,7 +13,7 @@ import yaml
 from armwise.arms.base import Passage
 from armwise.arms.filters import GROUPS, Metadata
 
-READER_VERSION = 5
+READER_VERSION = 6
 """Part of every fingerprint: raise it when the same source would read differently."""
 
 MAX_NAMES, MAX_NAME, MAX_LISTED, MAX_TEXT = 64, 64, 256, 512
@@ -22,6 +22,10 @@ MAX_NAMES, MAX_NAME, MAX_LISTED, MAX_TEXT = 64, 64, 256, 512
 FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?\n)??---[ \t]*(?:\n|\Z)", re.DOTALL)
 
 NAMES_GROUPS = re.compile(r"^[^\w\n]*allowed_groups\b", re.MULTILINE)
+
+
+READ_AS_WINDOWS = "is not UTF-8, so the file is read as Windows-1252"
+"""Problem of a line of a text that is read nevertheless."""
 
 
 class CorpusError(ValueError):

@@ -140,11 +140,32 @@ def test_a_folder_has_its_whole_name_and_a_file_the_name_without_its_ending(tmp_
     assert [open_source(path).name for path in (folder, folder / "a.md")] == ["docs-1.2", "a"]
 
 
-def test_a_text_file_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "latin.txt").write_bytes(b"fine\nfine\ncaf\xe9\n")
+def test_a_text_that_is_not_utf8_is_read_as_windows_1252_and_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "latin.txt").write_bytes(b"fine\r\nfine\ncaf\xe9 \x80 5\n")
+    (odd,) = read(tmp_path)
+    assert [one.text for one in odd.passages] == ["fine\nfine\ncaf\xe9 \u20ac 5"]
+    assert [one.id for one in odd.passages] == ["latin.txt#0"]
+    assert (odd.where, odd.problem) == ("latin.txt:3", "is not UTF-8, so the file is read as Windows-1252")
+    assert odd.left_out, "no reason to end an ingest"
+    (tmp_path / "packed.gz").write_bytes(gzip.compress(b"caf\xe9"))
+    corpus = ingest(tmp_path, tmp_path.parent / "odd", skip_bad=False)
+    assert corpus.skipped() == []
+    assert [one.partition(": ")[0] for one in corpus.remarks()] == ["latin.txt:3", "packed.gz:1"]
+
+
+def not_read(line: str, encoding: str, reason: str) -> str:
+    left_out = f"the whole file is left out for a byte in line {line}"
+    return f"{left_out} that is not {encoding} ({reason}): save it as UTF-8"
+
+
+@pytest.mark.parametrize("content", [b"fine\ncaf\xe9 \x81", b"fine\ncaf\xe9 \x1b[0m"])
+def test_a_text_that_is_in_no_known_encoding_is_left_out_for_the_byte_of_a_line(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "odd.txt").write_bytes(content)
     (bad,) = read(tmp_path)
-    assert bad.where == "latin.txt:3"
-    assert "not UTF-8" in bad.problem
+    assert (bad.where, bad.passages) == ("odd.txt", ())
+    assert bad.problem == not_read("2", "UTF-8", "invalid continuation byte")
 
 
 def test_source_code_data_and_other_texts_are_read(tmp_path: Path) -> None:
@@ -208,7 +229,7 @@ def test_what_is_not_read_of_a_folder_is_listed_with_its_reason(tmp_path: Path) 
         "empty.pdf": b"",
         "empty.csv": b"",
         "names.csv": b"id,text\n",
-        "latin.rst": "caf\xe9".encode("latin-1"),
+        "latin.rst": b"caf\x81\xe9",
         "half.txt": "\u20ac".encode("utf-16")[:-1],
         "id_rsa": b"-----BEGIN OPENSSH PRIVATE KEY-----\n",
         "late.txt": b"a\n" * 40_000 + b"b\0\n",
@@ -226,8 +247,8 @@ def test_what_is_not_read_of_a_folder_is_listed_with_its_reason(tmp_path: Path) 
         "empty.pdf": "is empty",
         "empty.csv": "is empty",
         "names.csv": "has no rows",
-        "latin.rst:1": "not UTF-8: unexpected end of data; save it as UTF-8",
-        "half.txt:1": "not UTF-16-LE: truncated data; save it as UTF-8",
+        "latin.rst": not_read("1", "UTF-8", "invalid start byte"),
+        "half.txt": not_read("1", "UTF-16-LE", "truncated data"),
         "id_rsa": "is a private key, and is not read",
         "late.txt": "is no text: it has a NUL in line 40001",
         "noise.py": "is no text: it has a NUL in line 2",
@@ -277,7 +298,7 @@ def test_what_is_not_read_of_compressed_files_is_listed_with_its_reason(tmp_path
         "cut.txt.gz": packed[:-9],
         "docs.jsonl.gz": gzip.compress(b'{"id": "a", "text": "words"}'),
         "key.gz": gzip.compress(b"-----BEGIN OPENSSH PRIVATE KEY-----\n"),
-        "latin.gz": gzip.compress(b"a\ncaf\xe9 au lait"),
+        "latin.gz": gzip.compress(b"a\ncaf\xe9 au lait\x81"),
         "plain.gz": b"words",
         "prices.csv.gz": gzip.compress(b"text,allowed_groups\nwords,board\n"),
         "program.gz": gzip.compress(b"\x7fELF\0"),
@@ -295,7 +316,7 @@ def test_what_is_not_read_of_compressed_files_is_listed_with_its_reason(tmp_path
         "all.tar.gz": f"is a compressed archive: {unpack}",
         "docs.jsonl.gz": f"is a compressed .jsonl file: {unpack}",
         "key.gz": "is a private key, and is not read",
-        "latin.gz:2": "not UTF-8: invalid continuation byte; save it as UTF-8",
+        "latin.gz": not_read("2", "UTF-8", "invalid continuation byte"),
         "prices.csv.gz": f"is a compressed .csv file: {unpack}",
         "program.gz": "is no text: it has a NUL in line 1",
         "void.gz": "has no text",
