@@ -114,13 +114,21 @@ def native_messages_in(file: Path) -> Iterator[None]:
 
 
 def print_left_out(corpora: "Sequence[Corpus]") -> None:
-    """Print what of corpora could not be read, and what was read with a remark, a line for each reason."""
+    """Print what of corpora could not be read, and what was read with a remark, a line for each reason.
+
+    Where a line stands for several, the files that list all of them are named.
+    """
     from armwise.arms.corpus import group_skipped
 
-    for line in group_skipped(line for corpus in corpora for line in corpus.skipped()):
-        errors.print(f"left out: {line}", style="yellow", **PLAIN)
-    for line in group_skipped(line for corpus in corpora for line in corpus.remarks()):
-        errors.print(f"remark:   {line}", style="yellow", **PLAIN)
+    skipped = [line for corpus in corpora for line in corpus.skipped()]
+    remarks = [line for corpus in corpora for line in corpus.remarks()]
+    lines = [f"left out: {line}" for line in group_skipped(skipped)]
+    lines += [f"remark:   {line}" for line in group_skipped(remarks)]
+    if len(lines) < len(skipped) + len(remarks):
+        files = [part.find_list() for corpus in corpora for part in corpus.parts.values()]
+        lines.append(f"all of them are listed in {', '.join(str(file) for file in files if file)}")
+    for line in lines:
+        errors.print(line, style="yellow", **PLAIN)
 
 
 @contextmanager

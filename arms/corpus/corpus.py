@@ -43,6 +43,9 @@ UNFINISHED = "passages.db.part"
 
 LOCK = "passages.lock"
 
+LEFT_OUT = "left-out.txt"
+"""File of a corpus that lists all that was left out of it, and all remarks."""
+
 logger = logging.getLogger(__name__)
 
 SCHEMA = """
@@ -223,6 +226,11 @@ class Corpus:
         """Return what is odd about records that are read, each as a place, a colon and a remark."""
         return [line for line in self._noted() if line.endswith(f": {READ_AS_WINDOWS}")]
 
+    def find_list(self) -> Path | None:
+        """Return the file that lists all that is left out, and all remarks; None: there is none."""
+        file = self._target / LEFT_OUT
+        return file if file.is_file() else None
+
     def _noted(self) -> list[str]:
         return [f"{self.prefix}{line}" for line in _skipped(self._database)]
 
@@ -310,8 +318,13 @@ def ingest(
             if _manifest(database).count == 0:
                 reasons = group_skipped(_skipped(database))
                 raise CorpusError("; ".join([f"{reader.place} holds no passages", *reasons]))
+            noted = _skipped(database)
         if reader.fingerprint() != fingerprint:
             raise CorpusError(f"{reader.place} changed while it was read: run ingest again")
+        (target / LEFT_OUT).unlink(missing_ok=True)
+        if noted:
+            text = "".join(f"{line}\n" for line in noted)
+            (target / LEFT_OUT).write_text(text, encoding="utf-8", errors="backslashreplace")
         _publish(target)
         return Corpus.open(target, prefix)
 

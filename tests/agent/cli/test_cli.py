@@ -410,6 +410,11 @@ def test_serve_lists_at_each_start_what_of_a_folder_is_left_out(config: Path, tm
         assert "left out: latin.txt" not in output
         assert "left out: broken.csv:1: " in output
         assert "left out: photo00.png and 18 more: is image/png, of which no text is read" in output
+        named = re.search(r"all of them are listed in (\S+left-out\.txt)", output)
+        assert named is not None
+        listed = Path(named[1]).read_text().splitlines()
+        assert len(listed) == 21
+        assert "photo18.png: is image/png, of which no text is read" in listed
     assert "corpus 'small' has 2 passages" in (checked := said(run("doctor", "-c", config), 0))
     assert "; 20 files or records left out" in checked
 

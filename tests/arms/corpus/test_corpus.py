@@ -445,3 +445,18 @@ def test_a_corpus_that_is_gone_is_an_error_of_the_reader_and_of_nothing_else(tmp
     (tmp_path / "corpus" / corpus_module.PUBLISHED).unlink()
     with ThreadPoolExecutor(1) as pool, pytest.raises(sqlite3.OperationalError, match="unable to open"):
         pool.submit(corpus.passages, [0]).result()
+
+
+def test_all_that_is_left_out_is_in_a_file_of_the_corpus(tmp_path: Path) -> None:
+    docs, target = tmp_path / "docs", tmp_path / "corpus"
+    docs.mkdir()
+    (docs / "plan.md").write_text("The plan.")
+    (docs / "latin.txt").write_bytes(b"caf\xe9")
+    (docs / "song.mp3").write_bytes(b"ID3")
+    corpus = ingest(docs, target)
+    file = corpus.find_list()
+    assert file is not None
+    assert file.read_text().splitlines() == [*corpus.remarks(), *corpus.skipped()]
+    for name in ("latin.txt", "song.mp3"):
+        (docs / name).unlink()
+    assert ingest(docs, target).find_list() is None, "nothing is left out any longer"
