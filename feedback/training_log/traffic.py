@@ -19,15 +19,7 @@ def decisions_of_traffic(store: Store, join: str) -> int:
         store: The log.
         join: Digest of the rule by which it is joined.
     """
-    x = t.examples.c
-    query = (
-        sa.select(sa.func.count())
-        .select_from(t.examples)
-        .join(t.decisions, _d.id == x.decision_id)
-        .where(x.join == join, _d.policy != LABELS)
-    )
-    with store.reading() as connection:
-        return int(connection.scalar(query) or 0)
+    return _count(store, join)
 
 
 def rated_decisions(store: Store, join: str) -> int:
@@ -37,12 +29,15 @@ def rated_decisions(store: Store, join: str) -> int:
         store: The log.
         join: Digest of the rule by which it is joined.
     """
-    x = t.examples.c
+    return _count(store, join, sa.cast(t.examples.c.metrics, sa.Text) != "{}")
+
+
+def _count(store: Store, join: str, *conditions: "sa.ColumnElement[bool]") -> int:
     query = (
         sa.select(sa.func.count())
         .select_from(t.examples)
-        .join(t.decisions, _d.id == x.decision_id)
-        .where(x.join == join, _d.policy != LABELS, sa.cast(x.metrics, sa.Text) != "{}")
+        .join(t.decisions, _d.id == t.examples.c.decision_id)
+        .where(t.examples.c.join == join, _d.policy != LABELS, *conditions)
     )
     with store.reading() as connection:
         return int(connection.scalar(query) or 0)
