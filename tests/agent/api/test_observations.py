@@ -612,7 +612,7 @@ async def test_every_page_and_list_survives_decisions_of_others(on_each: Service
         answer = await on_each.client.get(f"/console{page}")
         assert answer.status_code == 200, (page, answer.text[:500])
         if page == "":
-            assert "<dt>observed</dt><dd>14</dd>" in answer.text
+            assert "<dt>observed decisions</dt><dd>14</dd>" in answer.text
         if page == "/decisions":
             assert "observed" in answer.text
             assert "not known" in answer.text
