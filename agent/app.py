@@ -26,7 +26,6 @@ from armwise.agent.run_folder import RUN_FOLDER
 from armwise.agent.telemetry import begin
 from armwise.arms.deployments import ArmReplica, EmbedderHost, GeneratorHost
 from armwise.arms.llm import writing
-from armwise.arms.retrievers import ArmGraph
 
 CPUS_A_REPLICA = 0.1
 """CPUs that Ray reserves for a replica: few, so that the service starts on one small machine."""
@@ -67,7 +66,7 @@ def assemble(config: AppConfig) -> Application:
         for name, spec in config.models.items()
         if spec.hosted
     }
-    placed = dict.fromkeys(host for point in points for host in ArmGraph(point.arms).deployments())
+    placed = hosted.list_hosts(config)
     hosts = {
         host: _deployment(ArmReplica, host, at_once).bind(
             hosted.read_settings(config),

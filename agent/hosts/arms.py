@@ -56,6 +56,12 @@ def live(config: AppConfig) -> Arms:
         return config.arms
 
 
+def list_hosts(config: AppConfig) -> dict[str, None]:
+    """Return the names of the hosts of arms that the decision points of a configuration name, in order."""
+    points = config.by_point.values()
+    return dict.fromkeys(host for point in points for host in ArmGraph(point.arms).deployments())
+
+
 def live_on(host: str, config: AppConfig) -> dict[str, dict[str, ArmSpec]]:
     """Begin the telemetry of a deployment at its start, and return its live arms."""
     begin(config.telemetry)

@@ -27,7 +27,6 @@ from armwise.agent.serving import Backends, Replica
 from armwise.agent.telemetry import begin
 from armwise.arms.deployments import AddressedGenerator, ArmHost, Embedders, TracedGenerator
 from armwise.arms.llm import Generator, LlmSpec, writing
-from armwise.arms.retrievers import ArmGraph
 
 LOOK_S = 0.25
 """Pause between two looks at whether all parts are well."""
@@ -91,9 +90,7 @@ def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, Reopened, Re
     begin(config.telemetry)
     writers = {name: _open_generator(spec) for name, spec in config.models.items()}
     encoders = Embedders(config.backbones, {})
-    placed = dict.fromkeys(
-        host for point in config.by_point.values() for host in ArmGraph(point.arms).deployments()
-    )
+    placed = hosted.list_hosts(config)
     hosts = {
         host: ArmHost(
             hosted.read_settings(config),
