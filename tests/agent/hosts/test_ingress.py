@@ -30,7 +30,8 @@ from armwise.agent.serving import Backends
 from tests.agent.fakes import FakeArms, FakeEmbedders
 from armwise.arms.llm.base import ScriptedGenerator
 config, counters = parse(json.loads(sys.argv[1])), sys.argv[2]
-open_replica(config, Backends(FakeArms(), FakeEmbedders(), {"default": ScriptedGenerator({})}), counters, dict)
+backends = Backends(FakeArms(), FakeEmbedders(), {"default": ScriptedGenerator({})})
+open_replica(config, backends, counters, dict)
 os._exit(0)  # the writer of the log runs on
 """
 
