@@ -136,7 +136,8 @@ class PostgreSQL:
         sa.event.listen(self.engine, "do_connect", self._connect)
         sa.event.listen(self.engine, "connect", self._set_up)
         sa.event.listen(self.engine, "checkout", _lend)
-        self._warned = False
+        sa.event.listen(self.engine, "checkin", self._take_back)
+        self._warned, self._closed = False, 0
 
     def take_control(self, connection: sa.Connection) -> None:
         """Take an advisory lock named by the current schema, which holds one log."""
@@ -147,8 +148,13 @@ class PostgreSQL:
         return None
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; one in use is closed when it comes back."""
+        self._closed += 1
         self.engine.dispose()
+
+    def _take_back(self, _driver: object, record: sa.pool.ConnectionPoolEntry) -> None:
+        if record.info["closed"] != self._closed:  # its pool is gone
+            record.invalidate()
 
     def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         """Compare with the items of an array."""
@@ -234,8 +240,9 @@ class PostgreSQL:
         connection.answer_s = self._answer_s + GRACE_S
         return connection
 
-    def _set_up(self, driver: Any, _record: object) -> None:
+    def _set_up(self, driver: Any, record: sa.pool.ConnectionPoolEntry) -> None:
         """Check version, encoding and durability of the server, and set timeouts. Raises StoreError."""
+        record.info["closed"] = self._closed
         try:
             _check_server(driver)
             driver.autocommit = True

@@ -261,6 +261,23 @@ def test_a_connection_that_was_given_up_is_closed(server: Server) -> None:
         assert connection.closed
 
 
+def test_a_connection_in_use_when_its_log_is_closed_is_closed_when_it_comes_back(postgres: Server) -> None:
+    url = postgres.fresh()
+    store = Store(url)
+    with store.reading() as connection:
+        driver = connection.connection.driver_connection
+        store.close()
+        assert connection.scalar(sa.select(t.log_head.c.seq)) == 0
+    assert driver is not None
+    assert driver.closed
+    with store.reading() as again:  # a closed log opens again
+        kept = again.connection.driver_connection
+    assert kept is not None
+    assert not kept.closed
+    store.close()
+    assert kept.closed
+
+
 def test_a_request_waits_less_for_a_statement_than_the_learner_does() -> None:
     assert (SERVING_S, ANSWER_S, postgres_of_logs.GRACE_S) == (10.0, 60.0, 5.0)
     assert (CONNECTIONS, RESERVED) == (8, 2), "of one process"
