@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,18 +129,20 @@ class DriftSpec(BaseModel):
 class MonitoredSeries:
     """A detector over the differences between the values of a series and their expectations.
 
+    It is built with the first value: river takes a second and 80 MiB to load.
+
     Args:
         spec: Settings of the detector.
         span: Scales the differences.
         possible: Smallest and largest possible value, to which an expected mean is cut.
     """
 
-    __slots__ = ("_detector", "_n", "_possible", "_recent", "_span", "_total")
+    __slots__ = ("_detector", "_n", "_possible", "_recent", "_span", "_spec", "_total")
 
     def __init__(
         self, spec: DriftSpec, span: float, possible: tuple[float, float] = (-math.inf, math.inf)
     ) -> None:
-        self._detector = spec.build()
+        self._spec, self._detector = spec, cast("DriftDetector | None", None)
         self._span, self._possible = span, possible
         self._n, self._total = 0, 0.0
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
@@ -151,6 +153,8 @@ class MonitoredSeries:
         self._n += 1
         self._total += residual
         self._recent.append((value, residual))
+        if self._detector is None:
+            self._detector = self._spec.build()
         self._detector.update(residual / self._span)
         if not self._detector.drift_detected:
             return None

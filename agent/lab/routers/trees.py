@@ -15,6 +15,7 @@ from pydantic import Field
 
 from armwise.agent.lab.routers.preprocessing import Preparation
 from armwise.agent.lab.routers.ranking_targets import CentreParameters, centred
+from armwise.agent.lab.routers.tree_ensemble import TreeEnsemble
 from armwise.agent.routers.base import Parametrised, Schema, StageParameters, State
 from armwise.agent.routers.dataset import (
     Features,
@@ -30,8 +31,8 @@ from armwise.number import Number
 THREADS = 1
 """A single thread, so that a fit is deterministic. On busy cores, two took five times as long."""
 
-MODEL = "xgboost.ubj"
-"""Name of the array that holds the bytes of the trees."""
+OLD_MODEL = "xgboost.ubj"
+"""Name of the array with the bytes of XGBoost, in routers that earlier versions saved."""
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.float32]
@@ -116,7 +117,7 @@ class BoostedTrees(Parametrised[B]):
         target, used = self._targets(labels.utility)
         rows = self._table(features, self._names(len(features.arms)))[used]
         listwise = {"qid": np.nonzero(used)[0]} if self.objective["objective"] == "rank:ndcg" else {}
-        self._booster = xgboost.train(
+        self._booster: xgboost.Booster | None = xgboost.train(
             {
                 "nthread": THREADS,
                 "max_depth": chosen.depth,
@@ -131,6 +132,7 @@ class BoostedTrees(Parametrised[B]):
             xgboost.QuantileDMatrix(rows, target[used], nthread=THREADS, **listwise),
             chosen.rounds,
         )
+        self._trees = TreeEnsemble.of(self._booster)
 
     def _scores(self, features: Features) -> Floats:
         names = self._names(len(self._fitted.arms))[positions(self._fitted.arms, features.arms)]
@@ -142,7 +144,10 @@ class BoostedTrees(Parametrised[B]):
     def _margins(self, table: Rows) -> Floats:
         """Return the sum of the trees on each row, shape (n, n_arms, [n_arms])."""
         rows = table.reshape(-1, table.shape[-1])
-        margins = self._booster.inplace_predict(rows, predict_type="margin")
+        if self._booster is None:
+            margins = self._trees.sums(rows)
+        else:  # grown here; of many rows the library is faster
+            margins = self._booster.inplace_predict(rows, predict_type="margin")
         return np.asarray(margins, dtype=np.float64).reshape(table.shape[:-1])
 
     def _table(self, features: Features, names: Floats) -> Rows:
@@ -165,16 +170,20 @@ class BoostedTrees(Parametrised[B]):
         return np.eye(n_arms, n_arms if self.chosen.identity else 0)
 
     def _state(self) -> State:
-        model = np.frombuffer(self._booster.save_raw("ubj"), dtype=np.uint8)
-        return {**self._preparation.state(), MODEL: model}
+        return {**self._preparation.state(), **self._trees.state()}
 
-    @extras.explained()
     def _restore(self, schema: Schema, state: State) -> None:
-        import xgboost
-
         del schema
         self._preparation = Preparation.restore(state)
-        self._booster = xgboost.Booster({"nthread": THREADS}, model_file=bytearray(state[MODEL]))
+        self._trees = _read_old(state) if OLD_MODEL in state else TreeEnsemble.restore(state)
+        self._booster = None
+
+
+@extras.explained()
+def _read_old(state: State) -> TreeEnsemble:
+    import xgboost
+
+    return TreeEnsemble.of(xgboost.Booster(model_file=bytearray(state[OLD_MODEL])))
 
 
 class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):

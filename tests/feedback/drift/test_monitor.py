@@ -1,5 +1,7 @@
 """What the detectors are given: rewards less what features explain, and questions beside the first ones."""
 
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +17,19 @@ from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.conftest import decision
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
+
+
+def test_the_detectors_are_loaded_with_the_first_value() -> None:
+    code = """
+import sys
+from armwise.feedback.drift.monitor import DriftSpec, MonitoredSeries
+series = MonitoredSeries(DriftSpec(), 1.0)
+before = "river" in sys.modules
+series.see(0.5)
+print(before, "river" in sys.modules)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ran.stdout == "False True\n"
 
 
 class Streams:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -195,6 +196,36 @@ def test_many_questions_are_scored_as_few_are(
     monkeypatch.setattr(parts, "ROWS_PER_BATCH", 40)
     np.testing.assert_allclose(router.scores(seen), at_once, rtol=0, atol=1e-12)
     assert router.scores(seen.rows(np.zeros(50, dtype=bool))).shape == (0, len(ARMS))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loaded_router_has_the_same_scores_to_the_last_bit(kind: type[BoostedTrees[Any]]) -> None:
+    router, seen = kind(**QUICK).fit(world(100, seed=1)), world(50, seed=2).features
+    np.testing.assert_array_equal(kind(**QUICK).load(router.save()).scores(seen), router.scores(seen))
+
+
+def test_a_router_that_an_earlier_version_saved_is_loaded() -> None:
+    class Earlier(PointwiseXGBoost):
+        def _state(self) -> dict[str, Any]:
+            assert self._booster is not None
+            trees = np.frombuffer(self._booster.save_raw("ubj"), dtype=np.uint8)
+            return {**self._preparation.state(), "xgboost.ubj": trees}
+
+    router, seen = Earlier(**QUICK).fit(world(100, seed=1)), world(50, seed=2).features
+    loaded = PointwiseXGBoost(**QUICK).load(router.save())
+    np.testing.assert_array_equal(loaded.scores(seen), router.scores(seen))
+
+
+def test_a_saved_router_decides_without_xgboost(tmp_path: Path) -> None:
+    saved = tmp_path / "router"
+    saved.write_bytes(PointwiseXGBoost(**QUICK).fit(world(100, seed=1)).save())
+    code = "import sys\nfrom pathlib import Path\n"
+    code += "from armwise.agent.lab.routers.trees import PointwiseXGBoost\n"
+    code += "from tests.router_contracts import world\n"
+    code += f"router = PointwiseXGBoost(**{QUICK!r}).load(Path({str(saved)!r}).read_bytes())\n"
+    code += "print(router.scores(world(5, seed=2).features).shape, 'xgboost' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ran.stdout == f"(5, {len(ARMS)}) False\n"
 
 
 @pytest.mark.slow
