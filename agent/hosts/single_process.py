@@ -25,7 +25,7 @@ from armwise.agent.hosts.replica import keep_what_is_loaded, once_the_log_answer
 from armwise.agent.proxy import listening
 from armwise.agent.serving import Backends, Replica
 from armwise.agent.telemetry import begin
-from armwise.arms.deployments import AddressedGenerator, ArmHost, Embedders, TracedGenerator
+from armwise.arms.deployments import AddressedGenerator, ArmHost, Embedders, LateGenerator, TracedGenerator
 from armwise.arms.llm import Generator, LlmSpec, writing
 
 LOOK_S = 0.25
@@ -88,7 +88,7 @@ def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, Reopened, Re
     """
     require_libraries(config)
     begin(config.telemetry)
-    writers = {name: _open_generator(spec) for name, spec in config.models.items()}
+    writers = open_generators(config)
     encoders = Embedders(config.backbones, {})
     placed = hosted.list_hosts(config)
     hosts = {
@@ -111,9 +111,25 @@ def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, Reopened, Re
     return replica, learner, Reopened("what runs jobs", partial(JobsHost, config))
 
 
-def _open_generator(spec: LlmSpec) -> Generator:
-    """Return a language model for all event loops of this process: an engine serves them all."""
-    return TracedGenerator(spec) if spec.hosted else AddressedGenerator(spec)
+def open_generators(config: AppConfig) -> dict[str, Generator]:
+    """Return the language models for all event loops of this process: an engine serves them all.
+
+    One that is a placeholder for passages, which are quoted, is loaded with its first answer. Raises
+    GeneratorError.
+    """
+    asked = {
+        how.llm
+        for point in config.by_point.values()
+        for how in map(point.find_answering, point.actions)
+        if not how.quote
+    }
+    return {name: _open_generator(spec, at_once=name in asked) for name, spec in config.models.items()}
+
+
+def _open_generator(spec: LlmSpec, *, at_once: bool) -> Generator:
+    if not spec.hosted:
+        return AddressedGenerator(spec)
+    return TracedGenerator(spec) if at_once else LateGenerator(spec)
 
 
 async def serve(config: AppConfig, folder: Path) -> None:

@@ -3,7 +3,7 @@
 from . import retrieval_cache
 from .arm_host import ArmHost, ArmSettings
 from .embedders import EmbedderHost, Embedders
-from .generator_host import AddressedGenerator, GeneratorHost, TracedGenerator
+from .generator_host import AddressedGenerator, GeneratorHost, LateGenerator, TracedGenerator
 from .handles import ArmReplica, RemoteArmHost, RemoteEmbedder, RemoteGenerator, open_generator, reach
 from .hosted_arms import HostedArms, SearchHost
 
@@ -16,6 +16,7 @@ __all__ = [
     "Embedders",
     "GeneratorHost",
     "HostedArms",
+    "LateGenerator",
     "RemoteArmHost",
     "RemoteEmbedder",
     "RemoteGenerator",

@@ -1,5 +1,7 @@
 """Where language models run: hosts of engines, and models at an address, which need none."""
 
+import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, nullcontext
 from pathlib import Path
@@ -8,6 +10,11 @@ from armwise.arms import tracing
 from armwise.arms.deployments import spans
 from armwise.arms.deployments.per_loop import PerLoop
 from armwise.arms.llm import Chunk, Generator, LlmSpec, Prompt, build_generator
+
+
+def find_model(spec: LlmSpec) -> str:
+    """Return the name of a model, as traces have it."""
+    return Path(getattr(spec, "model", spec.engine)).name
 
 
 class TracedGenerator(Generator):
@@ -21,7 +28,7 @@ class TracedGenerator(Generator):
     """
 
     def __init__(self, spec: LlmSpec) -> None:
-        self.model = Path(getattr(spec, "model", spec.engine)).name
+        self.model = find_model(spec)
         self._provider, self._generator = spec.engine, build_generator(spec)
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
@@ -37,6 +44,39 @@ class TracedGenerator(Generator):
     async def close(self) -> None:
         """Free the engine."""
         await self._generator.close()
+
+
+class LateGenerator(Generator):
+    """A language model of this process that is loaded with its first answer.
+
+    Args:
+        spec: The model.
+    """
+
+    def __init__(self, spec: LlmSpec) -> None:
+        self.model = find_model(spec)
+        self._spec, self._lock = spec, threading.Lock()
+        self._generator: TracedGenerator | None = None
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        """Yield the answer as it is written. Raises GeneratorError."""
+        if (generator := self._generator) is None:
+            generator = await asyncio.to_thread(self._load)
+        async with aclosing(generator.stream(prompt)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    def _load(self) -> TracedGenerator:
+        """Load the model, once, whoever asks first. Raises GeneratorError."""
+        with self._lock:
+            if self._generator is None:
+                self._generator = TracedGenerator(self._spec)
+            return self._generator
+
+    async def close(self) -> None:
+        """Free the engine, if it was loaded."""
+        if self._generator is not None:
+            await self._generator.close()
 
 
 class AddressedGenerator(Generator):

@@ -2,10 +2,13 @@
 
 import logging
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from armwise.agent.hosts.single_process import LONGEST_PAUSE_S, PAUSE_S, Reopened
+from armwise.agent.config import parse
+from armwise.agent.hosts.single_process import LONGEST_PAUSE_S, PAUSE_S, Reopened, open_generators
+from armwise.arms.deployments import LateGenerator, generator_host
 
 
 class Part:
@@ -65,3 +68,32 @@ def test_the_pause_of_a_part_that_cannot_be_opened_doubles_up_to_a_minute(
         now[0] += 0.5
     pauses = [after - before for before, after in pairwise(tried_at)]
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+
+
+@pytest.mark.parametrize(
+    ("own", "points", "late"),
+    [
+        ({}, {}, {"default", "judge"}),
+        ({"rrf": {"llm": "judge"}}, {}, {"default"}),
+        ({}, {"news": {"answering": {"quote": False}}}, {"judge"}),
+    ],
+)
+def test_a_model_whose_passages_are_quoted_is_loaded_with_its_first_answer(
+    own: dict[str, Any], points: dict[str, Any], late: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = list[str]()
+    monkeypatch.setattr(generator_host, "build_generator", lambda spec: loaded.append(spec.model))
+    arms = {"bm25": {"kind": "bm25"}, "dense": {"kind": "bm25"}, "rrf": {"kind": "bm25"}}
+    config = parse(
+        {
+            "arms": {name: {**arm, "answering": own.get(name, {})} for name, arm in arms.items()},
+            "reward": {"metrics": {"thumb": {}}},
+            "answering": {"quote": True},
+            "points": points,
+            "llm": {"engine": "embedded", "model": "/default.gguf"},
+            "llms": {"judge": {"engine": "embedded", "model": "/judge.gguf"}},
+        }
+    )
+    generators = open_generators(config)
+    assert {name for name, one in generators.items() if isinstance(one, LateGenerator)} == late
+    assert loaded == [f"/{name}.gguf" for name in generators if name not in late]

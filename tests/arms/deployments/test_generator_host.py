@@ -9,9 +9,9 @@ import pytest
 
 from armwise.arms import tracing
 from armwise.arms.deployments import GeneratorHost, generator_host
-from armwise.arms.deployments.generator_host import AddressedGenerator
+from armwise.arms.deployments.generator_host import AddressedGenerator, LateGenerator
 from armwise.arms.llm import Chunk, Message, Prompt
-from armwise.arms.llm.base import Generator
+from armwise.arms.llm.base import Generator, GeneratorError
 
 PROMPT = Prompt(({"role": "user", "content": "Why?"},))
 
@@ -88,6 +88,33 @@ def test_a_model_at_an_address_is_asked_from_each_event_loop_by_connections_of_i
     asyncio.run(ask(2))
     asyncio.run(ask(0))
     assert [(one.ended, one.closed) for one in made] == [(3, 1), (2, 1)]
+
+
+async def test_a_late_model_is_loaded_once_with_its_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, loads, fails = Endless(), list[object](), [True]
+
+    def build(spec: object) -> Endless:
+        loads.append(spec)
+        if fails:
+            fails.pop()
+            raise GeneratorError("it is damaged")
+        return model
+
+    monkeypatch.setattr(generator_host, "build_generator", build)
+    spec: Any = type("Spec", (), {"engine": "embedded", "model": "/models/small.gguf"})()
+    generator = LateGenerator(spec)
+    await generator.close()
+    assert (generator.model, loads) == ("small.gguf", [])
+
+    async def ask() -> str:
+        async with aclosing(generator.stream(PROMPT)) as chunks:
+            return (await anext(chunks)).text
+
+    with pytest.raises(GeneratorError, match="damaged"):
+        await ask()
+    assert await asyncio.gather(ask(), ask(), ask()) == ["on and "] * 3
+    assert loads == [spec, spec], "a second attempt, and one model for all who ask"
+    assert model.ended == 3
 
 
 def host() -> GeneratorHost:
