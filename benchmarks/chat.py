@@ -3,14 +3,18 @@
     make .venv-openai-clients/ready
     python benchmarks/chat.py [--rounds 5] [--litellm .venv-openai-clients/bin/litellm]
     python benchmarks/chat.py --no-bundled    # the first table alone; --no-front: the second
+    python3 -m venv tz && tz/bin/pip install tensorzero fastapi "uvicorn[standard]"
+    python benchmarks/chat.py --no-bundled --tensorzero tz/bin/python
 
 The first table has a model that answers at once: what is in front of it takes the rest. All are asked for
 whole answers and for streams, by 1, 32 and 64 keep-alive clients in turn, each without a pause:
 
-    model    a stand-in that speaks OpenAI's protocol, asked itself
-    bare     a pass-through of FastAPI, uvicorn and httpx: no decision, no log
-    LiteLLM  its proxy with one worker and no database: it keeps no record
-    ours     `armwise serve` with an arm that does nothing: each decision and execution is durable
+    model        a stand-in that speaks OpenAI's protocol, asked itself
+    bare         a pass-through of FastAPI, uvicorn and httpx: no decision, no log
+    LiteLLM      its proxy with one worker and no database: it keeps no record
+    TensorZero   its gateway inside FastAPI and uvicorn, as its Python package has it: it keeps no record
+    ours         `armwise serve` with an arm that does nothing: each decision and execution is durable
+    one process  ours without Ray
 
 The second has the bundled language model of 135 million parameters, with as many slots and threads on both
 sides: llama.cpp's server as it is inside xllamacpp, and ours, which runs the same library in a process of its
@@ -91,6 +95,46 @@ async def passed_on(request: Request) -> Response:
         async for line in reply.aiter_lines():
             yield line + "\\n"
         await reply.aclose()
+    return StreamingResponse(pieces(), media_type="text/event-stream")
+uvicorn.run(app, port=int(sys.argv[2]), log_level="error", http="httptools", loop="uvloop")
+"""
+
+START_TENSORZERO = """
+import json, sys, tempfile
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
+from tensorzero import AsyncTensorZeroGateway
+config = '''
+[models.instant]
+routing = ["up"]
+[models.instant.providers.up]
+type = "openai"
+api_base = "%s"
+model_name = "instant"
+api_key_location = "none"
+[gateway.observability]
+enabled = false
+'''
+file = tempfile.NamedTemporaryFile("w", suffix=".toml", dir=".", delete=False)
+file.write(config % sys.argv[1])
+file.close()
+app, opened = FastAPI(), []
+@app.post("/v1/chat/completions")
+async def chat(request: Request):
+    if not opened:
+        opened.append(await AsyncTensorZeroGateway.build_embedded(config_file=file.name, async_setup=True))
+    asked = await request.json()
+    words = {"model_name": "instant", "input": {"messages": asked["messages"]}, "stream": asked["stream"]}
+    reply = await opened[0].inference(**words)
+    if not asked["stream"]:
+        message = {"role": "assistant", "content": reply.content[0].text}
+        return {"id": str(reply.inference_id), "choices": [{"index": 0, "message": message}]}
+    async def pieces():
+        async for chunk in reply:
+            delta = {"content": "".join(part.text for part in chunk.content)}
+            yield "data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}) + "\\n\\n"
+        yield "data: [DONE]\\n\\n"
     return StreamingResponse(pieces(), media_type="text/event-stream")
 uvicorn.run(app, port=int(sys.argv[2]), log_level="error", http="httptools", loop="uvloop")
 """
@@ -190,7 +234,7 @@ class Side:
 
 
 @contextmanager
-def in_front(root: Path, litellm: Path) -> Iterator[dict[str, Side]]:
+def in_front(root: Path, litellm: Path, tensorzero: Path | None) -> Iterator[dict[str, Side]]:
     """Start the model that answers at once, and what is in front of it."""
     with ExitStack() as stack:
         model = stack.enter_context(in_process(answer_at_once))
@@ -223,8 +267,15 @@ def in_front(root: Path, litellm: Path) -> Iterator[dict[str, Side]]:
             command = ["-c", EXECUTE, str(litellm.absolute()), *words]
             pid = stack.enter_context(started(command, folder, {}))
             sides["LiteLLM"] = Side(port, "instant", pid)
+        if tensorzero is not None:
+            folder, port = root / "tensorzero", free_port()
+            folder.mkdir()
+            words = ["-c", START_TENSORZERO, base, str(port)]
+            command = ["-c", EXECUTE, str(tensorzero.absolute()), *words]
+            sides["TensorZero"] = Side(port, "instant", stack.enter_context(started(command, folder, {})))
         llm = {"engine": "openai", "base_url": base, "model": "instant"}
         sides["ours"] = stack.enter_context(ours(root / "front", llm))
+        sides["one process"] = stack.enter_context(ours(root / "single", llm, "--single-process"))
         uvloop.run(all_ready(sides))
         yield sides
 
@@ -246,7 +297,7 @@ def beside_llama(root: Path) -> Iterator[dict[str, Side]]:
 
 
 @contextmanager
-def ours(folder: Path, llm: Mapping[str, Any]) -> Iterator[Side]:
+def ours(folder: Path, llm: Mapping[str, Any], *words: str) -> Iterator[Side]:
     """Start ours with a language model, and limits that refuse nobody."""
     folder.mkdir()
     port = free_port()
@@ -255,7 +306,7 @@ def ours(folder: Path, llm: Mapping[str, Any]) -> Iterator[Side]:
     config = serve_config(
         folder, port, "armwise.agent.app:build", args, logging_config={"enable_access_log": False}
     )
-    with started(armwise(config), folder, {}) as pid:
+    with started(armwise(config, *words), folder, {}) as pid:
         yield Side(port, "auto", pid)
 
 
@@ -373,7 +424,7 @@ def report(sides: Mapping[str, Side], shown: tuple[str, ...], title: str) -> Tab
     for name in shown:
         table.add_column(f"x {COLUMNS[name]}", justify="right")
     table.caption = "x: ours to the peer"
-    our_numbers = sides["ours"].numbers
+    our_numbers, last = sides["ours"].numbers, list(sides)[-1]
     for way, clients in our_numbers:
         for name, side in sides.items():
             numbers = side.numbers[way, clients]
@@ -384,7 +435,7 @@ def report(sides: Mapping[str, Side], shown: tuple[str, ...], title: str) -> Tab
                 else ""
                 for figure in shown
             ]
-            table.add_row(way, str(clients), name, *cells, *ratios, end_section=name == "ours")
+            table.add_row(way, str(clients), name, *cells, *ratios, end_section=name == last)
     return table
 
 
@@ -393,6 +444,7 @@ def main(
     litellm: Annotated[Path, typer.Option(help="Command of LiteLLM; left out where there is none.")] = Path(
         ".venv-openai-clients/bin/litellm"
     ),
+    tensorzero: Annotated[Path | None, typer.Option(help="Python that has TensorZero.")] = None,
     front: Annotated[bool, typer.Option(help="Whether to print the first table.")] = True,
     bundled: Annotated[bool, typer.Option(help="Whether to print the second table.")] = True,
     folder: Annotated[Path, typer.Option(help="Where the logs go, a short path.")] = Path("/tmp"),
@@ -403,7 +455,7 @@ def main(
         console = Console(width=160)
     with TemporaryDirectory(prefix="c", dir=folder, ignore_cleanup_errors=True) as name:
         if front:
-            with in_front(Path(name), litellm) as sides:
+            with in_front(Path(name), litellm, tensorzero) as sides:
                 uvloop.run(measure(sides, ("whole", "stream"), CLIENTS, rounds, 8))
             console.print(
                 report(sides, ("rate", "p50_ms", "p99_ms", "cpu_ms"), "a model that answers at once")

@@ -256,6 +256,6 @@ def started(command: list[str], folder: Path, environment: Mapping[str, str]) ->
         process.wait()
 
 
-def armwise(config: Path) -> list[str]:
-    """Return the command that users give, for `started`."""
-    return ["-m", "armwise", "serve", "--config", str(config)]
+def armwise(config: Path, *words: str) -> list[str]:
+    """Return the command that users give, with more words, for `started`."""
+    return ["-m", "armwise", "serve", "--config", str(config), *words]

@@ -13,7 +13,8 @@ synchronisation before it answers. The peers do nothing else:
     Serve tuned, a hop   there, with one call of another deployment
 
 `ours, rrf` is what the shipped configuration serves: the question is embedded by all-MiniLM-L6-v2 in int8, is
-a feature of the decision, and 343 passages are searched by words and by vectors, which are fused.
+a feature of the decision, and 343 passages are searched by words and by vectors, which are fused. `one
+process` is ours without Ray, `armwise serve --single-process`.
 
 All are started once, each in a process tree of its own, and are asked in alternating rounds by the same
 keep-alive clients, each without a pause. CPU is that of all processes of a side. Medians over the rounds; a
@@ -70,6 +71,7 @@ START_S = 180.0
 PATIENCE_S = 60.0
 IN_FLIGHT = 256
 OURS, FUSED = "ours", "ours, rrf"
+SINGLE = ("--single-process",)
 QUESTION = {"query": "Which function merges sorted inputs lazily?"}
 
 QUIET = {"enable_access_log": False}
@@ -224,11 +226,14 @@ def running(root: Path, replicas: Sequence[int], *, peers: bool) -> Iterator[dic
                 folder, port, armwise(config)
             )
             uvloop.run(built(port))
-        folder, port = root / "rrf", free_port()
-        folder.mkdir()
-        config = serve_config(folder, port, "armwise.agent.app:build", fused(folder), logging_config=QUIET)
-        sides[FUSED] = side(folder, port, armwise(config))
-        uvloop.run(built(port))
+        for name, words in ((FUSED, ()), ("one process", SINGLE), ("one process, rrf", SINGLE)):
+            folder, port = root / name.replace(", ", "-").replace(" ", "-"), free_port()
+            folder.mkdir()
+            rest = {"limits": {"in_flight": IN_FLIGHT}}
+            args = fused(folder) if name.endswith("rrf") else settings(folder) | rest
+            config = serve_config(folder, port, "armwise.agent.app:build", args, logging_config=QUIET)
+            sides[name] = side(folder, port, armwise(config, *words))
+            uvloop.run(built(port))
         yield sides
 
 
@@ -350,7 +355,16 @@ def report(sides: dict[str, Side], rounds: int) -> Table:
     digits = {"rate": 0, "p50_ms": 1, "p99_ms": 1, "cpu_ms": 2}
     table = Table("clients", "side", title=f"{rounds} rounds of {ROUND_S:g} s")
     table.columns[1].no_wrap = True
-    for header in (*columns.values(), "client cores", "x rate", "x p50", "x p99", "x CPU"):
+    headers = (
+        *columns.values(),
+        "requests a core second",
+        "client cores",
+        "x rate",
+        "x p50",
+        "x p99",
+        "x CPU",
+    )
+    for header in headers:
         table.add_column(header, justify="right")
     table.caption = "x: ours to the peer; client cores: what the clients used, of one"
     last = list(sides)[-1]
@@ -363,8 +377,9 @@ def report(sides: dict[str, Side], rounds: int) -> Table:
                 for what in columns
                 if name != OURS
             ]
+            a_core = f"{1e3 / np.median(side.cpu_ms[clients]):,.0f}"
             used = f"{np.median(side.client[clients]):.2f}"
-            table.add_row(str(clients), name, *shown, used, *ratios, end_section=name == last)
+            table.add_row(str(clients), name, *shown, a_core, used, *ratios, end_section=name == last)
     return table
 
 
