@@ -1,6 +1,6 @@
 """What survives kill -9: a service under traffic, killed at every step, and its log checked to the last row.
 
-    python benchmarks/crash.py [--kills 200] [--database sqlite] [--ray 20] [--seed 7] [--out FILE]
+    python benchmarks/crash.py [--kills 200] [--database sqlite] [--ray 20] [--single 20] [--seed 7]
 
 Real processes, a real database, HTTP: an ingress replica, the learner and the database server are
 killed, each by itself and all at once, at every step of decide, commit, answer, feedback, join, learn,
@@ -11,9 +11,9 @@ training log is folded again from the first fact, every version is replayed from
 compared by digest, and every distribution is computed again from the version that it names.
 
 Then the weather gets bad: the database is away, or the disk is full. With `--ray N`, the service of
-Ray Serve is killed N more times. `--sabotage early` (a replica acknowledges before it commits)
-and `--sabotage twice` (a learner learns twice what it learns first after its start) show what the
-table looks like where a promise is broken.
+Ray Serve is killed N more times, with `--single N` that of one process. `--sabotage early` (a replica
+acknowledges before it commits) and `--sabotage twice` (a learner learns twice what it learns first after
+its start) show what the table looks like where a promise is broken.
 
 Ends with 1 where anything was lost, changed, learned twice or different from the replay.
 """
@@ -84,13 +84,15 @@ def killed(database: Database, policy: str, kills: int, seed: int, sabotage: str
     return run
 
 
-def killed_in_ray(database: Database, kills: int, seed: int, progress: Progress) -> Run:
-    """Kill processes of Ray Serve, and check the log."""
-    run = Run(database.value, "in Ray Serve")
-    bar = progress.add_task(f"{database.value}, Ray Serve", total=kills)
+def killed_as_served(
+    database: Database, kills: int, seed: int, progress: Progress, way: crash_ray.Way
+) -> Run:
+    """Kill processes of `armwise serve`, and check the log."""
+    run = Run(database.value, way.name)
+    bar = progress.add_task(f"{database.value}, {way.name}", total=kills)
     with TemporaryDirectory() as name, log_of(database, Path(name)) as (url, server):
-        cases = crash_ray.plan(kills, seed, database=server is not None)
-        with crash_ray.deployed(url, EXACT, server, seed=seed) as service:
+        cases = crash_ray.plan(kills, seed, database=server is not None, way=way)
+        with crash_ray.deployed(url, EXACT, server, seed=seed, way=way) as service:
             for case in cases:
                 service.strike(case)
                 progress.advance(bar)
@@ -127,6 +129,7 @@ def main(
     kills: Annotated[int, typer.Option(min=2, help="Kills of each database.")] = 200,
     database: Annotated[Database | None, typer.Option(help="Only this one; both when left out.")] = None,
     ray: Annotated[int, typer.Option(min=0, help="Kills of the service of Ray Serve, of each database.")] = 0,
+    single: Annotated[int, typer.Option(min=0, help="Kills of the service of one process likewise.")] = 0,
     seed: Annotated[int, typer.Option(help="Draws the order, the moments and the questions.")] = 7,
     sabotage: Annotated[str, typer.Option(help=f"Break a promise: {', '.join(SABOTAGE)}.")] = "",
     out: Annotated[Path | None, typer.Option(help="Where every kill is written, as JSON.")] = None,
@@ -146,8 +149,9 @@ def main(
             if sabotage:
                 continue
             runs.append(weathered(kind, seed))
-            if ray:
-                runs.append(killed_in_ray(kind, ray, seed, progress))
+            for number, way in ((ray, crash_ray.RAY_SERVE), (single, crash_ray.ONE_PROCESS)):
+                if number:
+                    runs.append(killed_as_served(kind, number, seed, progress, way))
     report(runs, console)
     if out is not None:
         out.write_bytes(orjson.dumps([asdict(run) for run in runs], option=orjson.OPT_INDENT_2))

@@ -1,7 +1,7 @@
-"""The same for the service as users run it: `armwise serve`, with every process of Ray.
+"""The same for the service as users run it: `armwise serve`, with every process of Ray, or in one process.
 
-Here Ray Serve's controller restarts what was killed, and there are no points inside: what is
-killed is killed at any moment. Only where everything is killed, the same command is given once more.
+Here Ray Serve's controller, or `armwise serve`, restarts what was killed, and there are no points inside:
+what is killed is killed at any moment. Only where everything is killed, the same command is given once more.
 """
 
 import os
@@ -30,18 +30,49 @@ from tests.postgres import Server
 
 ROOT = Path(__file__).resolve().parents[1]
 
-TITLES = {
-    REPLICA: "ServeReplica:armwise:Ingress",
-    LEARNER: "ServeReplica:armwise:Learner",
-    PROXY: "haproxy -db",
-}
-"""What the processes call themselves."""
-
-STARTED = "armwise.agent.cli.start_ray"
-"""Part of what the process calls itself that `armwise serve` hands over to, when all is prepared."""
-
 REPLICAS = 2
-"""Of the ingress: one of them is killed."""
+"""Of the ingress of Ray Serve: one of them is killed."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the service is run.
+
+    Attributes:
+        name: For the table.
+        titles: What the processes call themselves that are killed one by one.
+        counts: How many there are of each.
+        started: What the process calls itself that `armwise serve` hands over to, when all is prepared.
+        words: More words of the command.
+        deployments: Options of deployments.
+    """
+
+    name: str
+    titles: Mapping[str, str]
+    counts: Mapping[str, int]
+    started: str
+    words: tuple[str, ...] = ()
+    deployments: tuple[dict[str, Any], ...] = ()
+
+
+RAY_SERVE = Way(
+    "in Ray Serve",
+    {
+        REPLICA: "ServeReplica:armwise:Ingress",
+        LEARNER: "ServeReplica:armwise:Learner",
+        PROXY: "haproxy -db",
+    },
+    {REPLICA: REPLICAS, LEARNER: 1, PROXY: 1},
+    "armwise.agent.cli.start_ray",
+    deployments=({"name": "Ingress", "num_replicas": REPLICAS},),
+)
+ONE_PROCESS = Way(
+    "in one process",
+    {REPLICA: "armwise.agent.cli.start_single", PROXY: "haproxy -db"},
+    {REPLICA: 1, PROXY: 1},
+    "armwise.agent.cli.start_single",
+    ("--single-process",),
+)
 
 EVERYTHING_EACH = 6
 """Among so many kills, one is of everything: that start takes as long as a first one."""
@@ -66,10 +97,10 @@ class Case:
     away_s: float = 0.0
 
 
-def plan(kills: int, seed: int, *, database: bool) -> list[Case]:
+def plan(kills: int, seed: int, *, database: bool, way: Way = RAY_SERVE) -> list[Case]:
     """Return what is killed in turn; of the kills of everything, every other one starts into an outage."""
     rng = np.random.default_rng(seed)
-    often = [REPLICA, LEARNER, PROXY, *([DATABASE] if database else [])]
+    often = [*way.titles, *([DATABASE] if database else [])]
     cases = []
     for number in range(kills):
         turn, last = divmod(number, EVERYTHING_EACH)
@@ -80,7 +111,7 @@ def plan(kills: int, seed: int, *, database: bool) -> list[Case]:
 
 
 class Deployed(Service):
-    """The service in Ray Serve; made by `deployed`.
+    """The service as it is run one way; made by `deployed`.
 
     Args:
         args: Its settings.
@@ -90,6 +121,7 @@ class Deployed(Service):
         server: The database server; None for SQLite.
         clients: How many ask at once.
         seed: Draws what they ask.
+        way: How it is run.
 
     Attributes:
         base_url: Where it listens.
@@ -107,8 +139,10 @@ class Deployed(Service):
         *,
         clients: int,
         seed: int,
+        way: Way,
     ) -> None:
         super().__init__(args, [f"http://127.0.0.1:{port}"], clients, seed)
+        self._way = way
         self.base_url = f"http://127.0.0.1:{port}"
         self._server = server
         self._config, self._output = folder / "config.yaml", folder / "output.txt"
@@ -117,7 +151,7 @@ class Deployed(Service):
             "route_prefix": "/",
             "import_path": "armwise.agent.app:build",
             "args": args,
-            "deployments": [{"name": "Ingress", "num_replicas": REPLICAS}],
+            **({"deployments": [*way.deployments]} if way.deployments else {}),
         }
         options = {"host": "127.0.0.1", "port": port}
         document = {"proxy_location": "HeadOnly", "http_options": options, "applications": [application]}
@@ -132,17 +166,17 @@ class Deployed(Service):
         self.until(self._whole)
         time.sleep(case.after_s)
         began = time.monotonic()
-        if case.victim in TITLES:
-            self._processes(TITLES[case.victim])[0].kill()
+        if case.victim in self._way.titles:
+            self._processes(self._way.titles[case.victim])[0].kill()
         if case.victim == ALL:
             self.kill()
-        if self._server is not None and case.victim not in TITLES:
+        if self._server is not None and case.victim not in self._way.titles:
             self._server.kill()
             self._server.start()
         if case.victim == ALL:
             self._start()
         if self._server is not None and case.away_s:
-            self.until(lambda: self._processes(STARTED) or None)
+            self.until(lambda: self._processes(self._way.started) or None)
             self._server.kill()
             time.sleep(case.away_s)
             self._server.start()
@@ -175,7 +209,8 @@ class Deployed(Service):
         return self._output.read_text(errors="replace")[-3000:]
 
     def _start(self) -> None:
-        command = [str(Path(sys.executable).with_name("armwise")), "serve", "-c", str(self._config)]
+        armwise = str(Path(sys.executable).with_name("armwise"))
+        command = [armwise, "serve", "-c", str(self._config), *self._way.words]
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
                 command,
@@ -190,8 +225,8 @@ class Deployed(Service):
         """Say that every process is there that is killed one by one; None where one is missing."""
         if self._process.poll() is not None:
             raise CrashError(f"the service has ended:\n{self.output}")
-        there = {name: len(self._processes(title)) for name, title in TITLES.items()}
-        return there == {REPLICA: REPLICAS, LEARNER: 1, PROXY: 1} or None
+        there = {name: len(self._processes(title)) for name, title in self._way.titles.items()}
+        return there == self._way.counts or None
 
     @property
     def pid(self) -> int:
@@ -218,8 +253,9 @@ def deployed(
     clients: int = 3,
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
+    way: Way = RAY_SERVE,
 ) -> Iterator[Deployed]:
-    """Run the service in Ray Serve with clients over an empty log.
+    """Run the service with clients over an empty log.
 
     Args:
         url: The log.
@@ -228,6 +264,7 @@ def deployed(
         clients: How many ask at once.
         seed: Draws what they ask.
         settings: More settings of the service, or others.
+        way: How it is run.
     """
     # Short paths, for the sockets of Ray, and not those of another Ray on this machine.
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as name:
@@ -240,7 +277,7 @@ def deployed(
         }
         args["reward"] = {**args["reward"], "wait_time": "PT15S"}
         args |= settings or {}
-        service = Deployed(args, folder, folder, free_port(), server, clients=clients, seed=seed)
+        service = Deployed(args, folder, folder, free_port(), server, clients=clients, seed=seed, way=way)
         try:
             service.begin()
             yield service

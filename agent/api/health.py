@@ -58,6 +58,7 @@ class Ready(Reply):
     """Questions can be answered and logged.
 
     Attributes:
+        mode: Whether the parts of the service are deployments of Ray Serve, or run in one process.
         building: What is built behind the service at its first start, how far it has come, and the seconds
             that this piece of work is expected to take; null where everything is built.
         failed: Work in the background that fails; empty where all goes well.
@@ -65,6 +66,7 @@ class Ready(Reply):
 
     status: Literal["ready"]
     version: int
+    mode: Literal["ray_serve", "one_process"]
     building: str | None
     failed: list[BackgroundFailure]
 
@@ -117,6 +119,7 @@ async def ready(request: Request, service: AppService) -> Response:
             Ready,
             status="ready",
             version=version,
+            mode="one_process" if service.deployments is None else "ray_serve",
             building=None if building is None else str(building),
             failed=failed,
         )

@@ -98,8 +98,11 @@ async def ask_deployments(state: Any, service: Service) -> tuple[Deployed, float
         service: Asks Ray Serve.
 
     Returns:
-        The health, and None; or nothing, and the seconds that Ray Serve has not answered for.
+        The health, and None; or nothing, and the seconds that Ray Serve has not answered for. Of one process
+        nothing, and None.
     """
+    if service.deployments is None:
+        return {}, None
     asked: tuple[float, asyncio.Task[Deployed]] | None = getattr(state, "deployed", None)
     if asked is None or (asked[1].done() and time.monotonic() - asked[0] > FRESH_S):
         asked = time.monotonic(), asyncio.create_task(asyncio.to_thread(service.deployments))

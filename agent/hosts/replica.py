@@ -31,14 +31,16 @@ def open_cache(spec: RetrievalCacheSpec, folder: str) -> retrieval_cache.Retriev
     return retrieval_cache.RetrievalCache(Path(folder), spec.size_mib << 20, spec.ttl_s)
 
 
-def open_replica(config: AppConfig, backends: Backends, counters: str, deployments: Deployments) -> Replica:
+def open_replica(
+    config: AppConfig, backends: Backends, counters: str, deployments: Deployments | None = None
+) -> Replica:
     """Open the logs of a replica, and count into a folder. Raises LogUnavailableError.
 
     Args:
         config: The configuration, with absolute paths.
         backends: The arms, encoders and language models.
         counters: Folder of the counters of all replicas on a machine.
-        deployments: Returns how the parts of the service are.
+        deployments: Returns how the parts of the service are; None: they all run in this process.
     """
     # made by the machine that deployed, perhaps another one
     Path(counters).mkdir(mode=0o700, parents=True, exist_ok=True)

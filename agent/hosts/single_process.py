@@ -104,9 +104,7 @@ def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, Reopened, Re
     cache = open_cache(config.retrieval_cache, str(counters))
     here = hosted.open_here(config, hosts, encoders, writers[writing.DEFAULT], cache)
     backends = Backends(here, encoders, writers)
-    replica = once_the_log_answers(
-        partial(open_replica, config, backends, str(counters), lambda: {"one process": (True, "")})
-    )
+    replica = once_the_log_answers(partial(open_replica, config, backends, str(counters)))
     learner = Reopened("the learner", partial(LearnerHost, config))
     return replica, learner, Reopened("what runs jobs", partial(JobsHost, config))
 

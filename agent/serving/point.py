@@ -123,7 +123,8 @@ class Service:
         quota: Usage and limits of the keys.
         chats: Places of the language model.
         gate: Decides whether a version may be promoted.
-        deployments: Returns whether each deployment is healthy, and the state of its replicas; blocks.
+        deployments: Returns whether each deployment is healthy, and the state of its replicas; blocks. None:
+            all parts run in one process.
         redact: Redacts a question before it is used; the log redacts other texts.
         choose_code: Returns the code under which a failed turn is counted and logged.
         points: The decision points by name, the default one first.
@@ -138,7 +139,7 @@ class Service:
     quota: Quota
     chats: Places
     gate: Gate
-    deployments: Callable[[], Mapping[str, tuple[bool, str]]]
+    deployments: Callable[[], Mapping[str, tuple[bool, str]]] | None
     redact: Callable[[str], str]
     choose_code: Callable[[Exception], str]
     points: "dict[str, DecisionPoint]" = field(default_factory=dict)

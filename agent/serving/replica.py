@@ -26,7 +26,8 @@ class Replica:
         telemetry: Metrics of the replica.
         gate: Decides whether a version may be promoted.
         choose_code: Returns the code under which a failed turn is counted and logged.
-        deployments: Returns whether each deployment is healthy, and the state of its replicas; blocks.
+        deployments: Returns whether each deployment is healthy, and the state of its replicas; blocks. None:
+            all parts run in one process.
 
     Attributes:
         service: The resources that the decision points share.
@@ -44,7 +45,7 @@ class Replica:
         telemetry: Telemetry,
         gate: Gate,
         choose_code: Callable[[Exception], str],
-        deployments: Callable[[], Mapping[str, tuple[bool, str]]] = dict,
+        deployments: Callable[[], Mapping[str, tuple[bool, str]]] | None = None,
     ) -> None:
         points, redact, limits = config.by_point, config.privacy.redactor(), config.limits
         stores = {

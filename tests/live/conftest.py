@@ -234,6 +234,16 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         yield live
 
 
+@pytest.fixture(scope="package", params=["Ray Serve", "one process"])
+def each(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """The service by deployments of Ray Serve, and by one process."""
+    if request.param == "Ray Serve":
+        yield request.getfixturevalue("live")
+    else:
+        with single(tmp_path_factory.mktemp("single")) as live:
+            yield live
+
+
 @contextmanager
 def started(
     folder: Path, variables: Mapping[str, str], *, early: bool = False, **settings: Any

@@ -29,7 +29,8 @@ def test_one_process_answers_learns_and_comes_back_with_all_that_it_acknowledged
         version = live.learned(position)
         assert version > 1
         shown = live.client.get("/console/system").text
-        assert "one process" in shown
+        assert "All parts of the service run in one process" in shown
+        assert live.client.get("/ready").json()["mode"] == "one_process"
         os.kill(serving.pid, signal.SIGKILL)
         until(lambda: live.answers() and live.serving() != [serving], START_S)
         for decision in asked:

@@ -216,6 +216,7 @@ async def test_without_a_version_nothing_is_answered_but_feedback_is_kept(tmp_pa
         assert (await service.client.get("/ready")).json() == {
             "status": "ready",
             "version": 1,
+            "mode": "one_process",
             "building": None,
             "failed": [],
         }
