@@ -58,6 +58,7 @@ def specs(*, dense: bool) -> dict[str, PolicySpec]:
         "linucb": PolicySpec(kind="linucb", params=columns),
         "linucb, disjoint": PolicySpec(kind="linucb", params={"shared": False, **columns}),
         "linear_thompson": PolicySpec(kind="linear_thompson", params=columns),
+        "adaptive": PolicySpec(kind="adaptive"),
         "neural": PolicySpec(kind="neural", params=columns),
     }
 

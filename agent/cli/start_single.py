@@ -1,5 +1,6 @@
 """Run a configuration in this process, without Ray, once the parent says that it is prepared."""
 
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ def main(config: str, folder: str, prepared: Callable[[], bool]) -> int:
         folder: Folder of the sockets.
         prepared: Waits until it can be served; returns whether it is to be.
     """
+    gc.disable()  # what is imported stays; looking for cycles takes a sixth of the time
     import uvloop
 
     from armwise.agent.config import ConfigError, load
@@ -23,6 +25,7 @@ def main(config: str, folder: str, prepared: Callable[[], bool]) -> int:
     from armwise.arms.base import ArmError
     from armwise.arms.llm import GeneratorError
 
+    gc.enable()
     try:
         if prepared():
             uvloop.run(single_process.serve(load(Path(config)).settled(), Path(folder)))

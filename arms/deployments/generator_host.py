@@ -67,7 +67,7 @@ class LateGenerator(Generator):
                 yield chunk
 
     def _load(self) -> TracedGenerator:
-        """Load the model, once, whoever asks first. Raises GeneratorError."""
+        """Load the model, once for all turns. Raises GeneratorError."""
         with self._lock:
             if self._generator is None:
                 self._generator = TracedGenerator(self._spec)
