@@ -274,7 +274,8 @@ def test_a_connection_in_use_when_its_log_is_closed_is_closed_when_it_comes_back
         kept = again.connection.driver_connection
     assert kept is not None
     assert not kept.closed
-    store.close()
+    with store.reading():
+        store.close()
     assert kept.closed
 
 

@@ -58,13 +58,20 @@ def test_trees_without_a_split_sum_their_roots() -> None:
 
 @pytest.mark.parametrize(
     ("name", "at", "value"),
-    [("left", 0, -1), ("right", 0, 10_000), ("left", 0, 0), ("roots", 1, -1), ("columns", 0, -1)],
+    [
+        ("left", 0, -1),
+        ("right", 0, None),  # just behind the last node
+        ("left", 0, 0),
+        ("roots", 1, -1),
+        ("roots", 1, None),
+        ("columns", 0, -1),
+    ],
 )
-def test_damaged_trees_are_refused(name: str, at: int, value: int) -> None:
+def test_damaged_trees_are_refused(name: str, at: int, value: int | None) -> None:
     rng = np.random.default_rng(1)
     state = TreeEnsemble.of(grow(OBJECTIVES[0], draw_rows(rng, 40, 0.1), rng)).state()
     state[f"trees.{name}"] = state[f"trees.{name}"].copy()
-    state[f"trees.{name}"][at] = value  # type: ignore[call-overload]
+    state[f"trees.{name}"][at] = len(state["trees.columns"]) if value is None else value  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="trees"):
         TreeEnsemble.restore(state)
 
