@@ -18,7 +18,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from armwise.agent.access import Caller, ForeignIdError
-from armwise.agent.api import errors, responses
+from armwise.agent.api import errors, question, responses
 from armwise.agent.api.compiled_route import CompiledRoute
 from armwise.agent.api.documented import ANSWER, documented, link
 from armwise.agent.api.errors import ApiError
@@ -89,12 +89,12 @@ async def chat(
 
 async def read_ask(point: DecisionPoint, caller: Caller, body: ChatRequest, key: str | None) -> Ask:
     """Return the turn that a chat asks for. Raises ApiError."""
-    question, since = read_question(body.messages)
+    asked, since = read_question(body.messages)
     given = options_of_chat(body) | {"max_completion_tokens": body.max_completion_tokens}
     ask = asking.check_ask(
         point,
         caller,
-        question,
+        asked,
         body,
         key,
         messages=read_by_model(body.messages),
@@ -130,11 +130,16 @@ def read_sampling(
 
 
 def read_question(messages: Sequence[ChatMessage]) -> tuple[str, list[ChatMessage]]:
-    """Return the text of the last message of a user, and the messages after it. Raises ApiError."""
-    for i in reversed(range(len(messages))):
-        if messages[i].role == "user":
-            return _text(messages[i], i), list(messages[i + 1 :])
-    raise ApiError("invalid_value", "messages: none has the role 'user'", "messages")
+    """Return what a person asked last, and the messages after the one that has it. Raises ApiError."""
+    users = [i for i, message in enumerate(messages) if message.role == "user"]
+    if not users:
+        raise ApiError("invalid_value", "messages: none has the role 'user'", "messages")
+    texts = [_text(messages[i], i) for i in users]
+    at = question.find_question(texts)
+    if at is None:
+        return "", []  # refused as empty
+    person = question.read_person(texts[at])
+    return person if person.strip() else texts[at], list(messages[users[at] + 1 :])
 
 
 def read_by_model(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
