@@ -865,14 +865,14 @@ def llm_findings(llm: LlmSpec, what: str = "the language model", key: str = "llm
             if find_spec("vllm") is None:
                 yield Finding("vLLM is not installed", "`pip install 'armwise[vllm]'`")
             yield from _weights(what, llm.model, f"{key}.model")
-        case catalog.OpenAISpec():
+        case catalog.EndpointSpec():
             yield from _endpoint(llm, what, key)
         case catalog.ScriptedSpec():
             yield Finding(f"{what} is scripted: fixed replies", f"set {key} for answers", serious=False)
 
 
 def _endpoint(
-    llm: catalog.OpenAISpec, what: str, setting: str, timeout_s: float = MODELS_TIMEOUT_S
+    llm: catalog.EndpointSpec, what: str, setting: str, timeout_s: float = MODELS_TIMEOUT_S
 ) -> Iterator[Finding]:
     key = "" if llm.api_key_env is None else read_secret(llm.api_key_env)
     if llm.api_key_env is not None and not key:
@@ -882,7 +882,7 @@ def _endpoint(
     base = without_password(address)
     began = time.monotonic()
     try:
-        reply = ask_for_models(address, key, timeout_s)
+        reply = ask_for_models(address, key, timeout_s, llm.engine)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         what = f"no language model answers at {base} ({type(error).__name__})"
         yield Finding(what, f"start it, or correct {setting}.base_url")
@@ -897,7 +897,7 @@ def _endpoint(
     if names is None:
         what = f"{base} does not name its models (status {reply.status_code})"
         yield Finding(what, f"check {setting}.base_url; it mostly ends in /v1", serious=False)
-    elif llm.model not in names:
+    elif llm.model not in names and not _has_alias(llm, names):
         what = f"{base} has no model {llm.model!r}; {describe_models(llm.model, names)}"
         yield Finding(what, f"correct {setting}.model")
     else:
@@ -913,10 +913,10 @@ def endpoint_findings(config: AppConfig, wait_s: float = START_WAIT_S) -> list[F
     """
     found: dict[str, list[Finding]] = {}
 
-    def look(name: str, llm: catalog.OpenAISpec) -> None:
+    def look(name: str, llm: catalog.EndpointSpec) -> None:
         found[name] = [*_endpoint(llm, _name_model(name), _llm_key(name), wait_s)]
 
-    remote = [(name, llm) for name, llm in config.models.items() if isinstance(llm, catalog.OpenAISpec)]
+    remote = [(name, llm) for name, llm in config.models.items() if isinstance(llm, catalog.EndpointSpec)]
     threads = [threading.Thread(target=look, args=each, daemon=True) for each in remote]
     ends_at = time.monotonic() + wait_s
     for thread in threads:
@@ -926,18 +926,29 @@ def endpoint_findings(config: AppConfig, wait_s: float = START_WAIT_S) -> list[F
     return [one for name in sorted(found) for one in found[name] if one.level == "problem"]
 
 
-def ask_for_models(address: str, key: str, timeout_s: float = MODELS_TIMEOUT_S) -> httpx.Response:
-    """Ask an endpoint of OpenAI's protocol for its models.
+def _has_alias(llm: catalog.EndpointSpec, names: Collection[str]) -> bool:
+    """Return whether a model is listed under a name with a date, as Anthropic lists its models."""
+    return llm.engine == "anthropic" and any(name.startswith(f"{llm.model}-") for name in names)
+
+
+def ask_for_models(
+    address: str, key: str, timeout_s: float = MODELS_TIMEOUT_S, engine: str = "openai"
+) -> httpx.Response:
+    """Ask an endpoint for its models.
 
     Args:
         address: Base URL, without a slash at its end.
         key: API key to send; empty: none.
         timeout_s: Most seconds to connect, and between two parts of the answer.
+        engine: Whose protocol it has, `openai` or `anthropic`.
 
     Raises:
         HTTPError: The endpoint does not answer; InvalidURL for an invalid address. Both are httpx's.
         UnicodeError: The address cannot be encoded.
     """
+    if engine == "anthropic":
+        headers = {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})}
+        return httpx.get(f"{address}/models?limit=1000", headers=headers, timeout=timeout_s)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     return httpx.get(f"{address}/models", headers=headers, timeout=timeout_s)
 

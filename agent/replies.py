@@ -178,12 +178,21 @@ class AnswerChoice(Reply):
     logprobs: dict[str, Any] | None = Field(description="`content` has those of each token.")
 
 
+class PromptTokens(Reply):
+    """Tokens that the language model read."""
+
+    cached_tokens: int = Field(description="Those that its endpoint had in its cache.")
+
+
 class Usage(Reply):
     """Tokens of the language model."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokens | None = Field(
+        default=None, description="Left out where none came from a cache."
+    )
 
 
 class Completion(Reply):

@@ -22,7 +22,7 @@ from armwise.agent.api.middleware import NOBODY, ApiDialect, RequestPoint
 from armwise.agent.config import DEFAULT_POINT, AppConfig
 from armwise.agent.reporting import filled
 from armwise.agent.serving import DecisionPoint
-from armwise.arms.llm.catalog import EmbeddedSpec, OpenAISpec, ScriptedSpec, VllmSpec
+from armwise.arms.llm.catalog import EmbeddedSpec, EndpointSpec, ScriptedSpec, VllmSpec
 
 logger = logging.getLogger(__name__)
 
@@ -283,7 +283,7 @@ def name_model(config: AppConfig, name: str) -> str:
     match config.models.get(name):
         case ScriptedSpec(engine=engine):
             return engine
-        case OpenAISpec(model=model):
+        case EndpointSpec(model=model):
             return model
         case EmbeddedSpec(model=model) | VllmSpec(model=model):  # a path
             return model.rpartition("/")[2].removesuffix(".gguf")

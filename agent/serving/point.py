@@ -168,7 +168,7 @@ def name_models(config: AppConfig, generators: Mapping[str, Generator]) -> dict[
             generators[name],
             spec.compute_usd,
             catalog.list_options(spec),
-            isinstance(spec, catalog.OpenAISpec) and spec.hedge_after is not None,
+            isinstance(spec, catalog.EndpointSpec) and spec.hedge_after is not None,
         )
         for name, spec in config.models.items()
     }
@@ -179,7 +179,7 @@ def _caps(config: AppConfig) -> dict[str, int]:
     of_models = {
         llm_key(name): spec.concurrency
         for name, spec in config.models.items()
-        if isinstance(spec, catalog.OpenAISpec) and spec.concurrency is not None
+        if isinstance(spec, catalog.EndpointSpec) and spec.concurrency is not None
     }
     return {**config.limits.arm_caps, **of_models}
 

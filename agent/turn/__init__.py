@@ -13,7 +13,7 @@ from .eligibility import ArmInfo, NoEligibleArmError, OverloadedError, check_eli
 from .health import NO_MODELS, ArmHealth, llm_key
 from .loop import TurnLoop, paced
 from .places import Places
-from .price import FREE, CostBound, LanguageModel, PriceList, dearest
+from .price import FREE, CostBound, LanguageModel, PriceList, attached_tokens, dearest
 from .probes import UNPROBED, Embed, Embeddings, Probes, Recall, probe
 from .record import (
     NONE_SERVED,
@@ -75,6 +75,7 @@ __all__ = [
     "TurnError",
     "TurnLoop",
     "TurnRecorder",
+    "attached_tokens",
     "build_context",
     "check_eligibility",
     "dearest",

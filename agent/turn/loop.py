@@ -85,11 +85,14 @@ def write_prompt(
         ask: The request.
         passages: Passages of the arm, best first.
         how: How answers of the arm are written.
-        template: The instructions; None: to answer in a short sentence.
+        template: The instructions; None: to answer in a short sentence. A request with tools and instructions
+            of its own, as agents send, is not instructed to answer in a short sentence.
         known: Names of the options that the model accepts.
     """
     options = {} if how.reasoning is None else {"reasoning_effort": how.reasoning}
     options |= ask.options
+    if ask.options.get("tools") and how.prompt == prompts.Form.DIRECT and _is_instructed(ask):
+        template = prompts.AGENT
     return Prompt(
         prompts.answer_prompt(
             ask.messages, passages, word_budget=how.word_budget, template=template, cite=how.cite
@@ -101,6 +104,10 @@ def write_prompt(
         stop=ask.stop,
         options={name: value for name, value in options.items() if name in known},
     )
+
+
+def _is_instructed(ask: Ask) -> bool:
+    return any(message["role"] == "system" and message["content"] for message in ask.messages)
 
 
 @contextmanager
@@ -443,7 +450,9 @@ class TurnLoop:
             yield decided
         if ask.messages:
             self.on_answer(ask, decision, execution, recorder.retrieval.passages)
-        yield Finished(execution, (recorder.usage.finish_reason or "stop", *recorder.usage.finish_reasons))
+        usage = recorder.usage
+        reasons = (usage.finish_reason or "stop", *usage.finish_reasons)
+        yield Finished(execution, reasons, usage.cache_written_tokens)
 
     def _ended(
         self, recorder: TurnRecorder, failure: Exception | None = None, *, cancelled: bool = False

@@ -5,6 +5,7 @@ It adds the answer to the language model calls inside searches, for the dearest 
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
@@ -16,6 +17,7 @@ from armwise.arms.llm import (
     TOKENS_A_WORD,
     UNPROMPTED,
     Generator,
+    Message,
     base,
     most_tokens,
     prompts,
@@ -38,6 +40,28 @@ class LanguageModel:
     compute_usd: Callable[[int, int], float] = lambda *_: 0.0
     options: frozenset[str] = base.OPTIONS
     hedged: bool = False
+
+
+IMAGE_TOKENS = 2000
+"""Most tokens of an image, at the sizes that typical endpoints reduce it to."""
+
+FILE_BYTES_A_TOKEN = 16
+"""Fewest characters of data of a file for a token: a page of a PDF has some 50 KB and 3,000 tokens."""
+
+
+def attached_tokens(messages: Iterable[Message]) -> int:
+    """Estimate the most tokens of the images and files of a conversation.
+
+    >>> image, file = {"type": "image_url"}, {"type": "file", "file": {"file_data": "x" * 1600}}
+    >>> attached_tokens([Message(role="user", content="What is it?", parts=[image, file])])
+    2100
+    """
+    parts = list[dict[str, Any]]()
+    for message in messages:
+        parts += message.get("parts", ())
+    files = [len(str(part["file"]["file_data"])) for part in parts if part["type"] == "file"]
+    images = [part for part in parts if part["type"] == "image_url"]
+    return IMAGE_TOKENS * len(images) + sum(files) // FILE_BYTES_A_TOKEN
 
 
 HEDGED = 2
@@ -108,7 +132,7 @@ class PriceList:
         template = self.templates.get(how.prompt) or prompts.find_template(prompts.Form.DIRECT)
         texts += [orjson.dumps(options).decode(), template.with_passages, prompts.CITE]
         read = sum(map(most_tokens, texts)) + MESSAGE_TOKENS * (1 + len(ask.messages))
-        read += TOKENS_A_WORD * how.word_budget
+        read += TOKENS_A_WORD * how.word_budget + attached_tokens(ask.messages)
         written = (ask.max_tokens or how.max_tokens) * ask.options.get("n", 1)
         return _most(self._usage(how.llm, read, written))
 

@@ -240,10 +240,22 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Event: the execution is durable, which ends the turn; with the finish reason of each choice."""
+    """Event: the execution is durable, which ends the turn.
+
+    Attributes:
+        execution: The execution.
+        finish_reasons: Finish reason of each choice.
+        cache_written_tokens: Tokens read that the engine has cached; 0 for a turn that is repeated.
+    """
 
     execution: Execution
     finish_reasons: tuple[str, ...]
+    cache_written_tokens: int = 0
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens that language models read from their caches, searches included."""
+        return sum(tokens[2] for tokens in self.execution.tokens_by_model.values())
 
 
 Event = Decided | Chunk | Finished

@@ -1,6 +1,6 @@
 """Language models, prompts and judges."""
 
-from . import base, catalog, judge, prompts, quotation, structured_output, writing
+from . import base, catalog, judge, prompts, quotation, structured_output, tool_calls, writing
 from .base import Chunk, Generator, GeneratorError, Message, Prompt, Write
 from .catalog import LateWriter, LlmSpec, blocking_writer, build_generator
 from .pricing import MESSAGE_TOKENS, TOKENS_A_WORD, UNPROMPTED, Bound, TokenPrices, most_tokens
@@ -36,5 +36,6 @@ __all__ = [
     "quotation",
     "quote",
     "structured_output",
+    "tool_calls",
     "writing",
 ]

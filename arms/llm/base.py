@@ -10,7 +10,7 @@ GeneratorError                an engine failed
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NotRequired, Protocol
@@ -70,17 +70,34 @@ OPTIONS = FORM | SAMPLING | LOGPROBS | HINTS | {"n"}
 """All options of prompts."""
 
 
+INPUTS: Mapping[str, Literal["image", "file"]] = {"image_url": "image", "file": "file"}
+"""What a part of a message is besides text, by its type."""
+
+
 class Message(TypedDict):
     """A message of a conversation.
 
     A call that the model made, in `tool_calls`, has OpenAI's shape; a message of the role `tool` holds the
-    result of the call `tool_call_id`.
+    result of the call `tool_call_id`. `parts` has OpenAI's shape, too: the texts of which `content` is made,
+    images and files between them, and `cache_control` at those parts after which a client wants the prompt
+    cached.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
+    parts: NotRequired[list[dict[str, Any]]]
     tool_calls: NotRequired[list[dict[str, Any]]]
     tool_call_id: NotRequired[str]
+
+
+def list_inputs(messages: Iterable[Message]) -> frozenset[str]:
+    """Return what a model must read besides text to answer a conversation: `image`, `file`.
+
+    >>> list_inputs([Message(role="user", content="", parts=[{"type": "file"}, {"type": "text"}])])
+    frozenset({'file'})
+    """
+    kinds = (INPUTS.get(part["type"]) for message in messages for part in message.get("parts", ()))
+    return frozenset(kind for kind in kinds if kind is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +142,7 @@ class Chunk:
         tool_calls: Pieces of calls, in OpenAI's shape: `index`, `id`, `function` with `name` and `arguments`.
         logprobs: Log probabilities of the tokens of the text, in OpenAI's shape.
         finish_reasons: Finish reasons of the choices after the first, on the last chunk.
+        cache_written_tokens: Tokens among those read that the engine has cached now.
     """
 
     text: str = ""
@@ -137,6 +155,7 @@ class Chunk:
     logprobs: tuple[Mapping[str, Any], ...] = ()
     finish_reasons: tuple[str, ...] = ()
     cached_tokens: int = 0
+    cache_written_tokens: int = 0
 
 
 class Generator(Protocol):

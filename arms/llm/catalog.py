@@ -2,6 +2,7 @@
 
     embedded   a GGUF file in this process; the default
     openai     any endpoint with the OpenAI protocol
+    anthropic  any endpoint with Anthropic's protocol
     vllm       vLLM's engine in this process, on a GPU or a CPU
     scripted   fixed replies, for dry runs
 
@@ -178,13 +179,12 @@ class EmbeddedSpec(_Spec):
     )
 
 
-class OpenAISpec(_Spec):
-    """An endpoint with the OpenAI chat-completions protocol."""
+class EndpointSpec(_Spec):
+    """A language model at an address."""
 
-    options = base.OPTIONS
     hosted = False
 
-    engine: Literal["openai"] = Field(description=_ENGINE)
+    engine: Literal["openai", "anthropic"] = Field(description=_ENGINE)
     base_url: HttpUrl = Field(description="Base URL of the protocol, mostly ending in `/v1`.")
     model: str = Field(description="Name of the model, as the endpoint calls it.")
     api_key_env: str | None = Field(
@@ -218,6 +218,31 @@ class OpenAISpec(_Spec):
         default_factory=dict,
         description="Fields merged into each request body; a null value removes a field that the endpoint "
         "refuses.",
+    )
+    inputs: tuple[Literal["image", "file"], ...] = Field(
+        default=("image", "file"),
+        description="What the model reads besides text. A request with an image or a file goes to arms whose "
+        "model reads it, and is refused where none does.",
+    )
+
+
+class OpenAISpec(EndpointSpec):
+    """An endpoint with the OpenAI chat-completions protocol."""
+
+    options = base.OPTIONS
+
+    engine: Literal["openai"] = Field(description=_ENGINE)
+
+
+class AnthropicSpec(EndpointSpec):
+    """An endpoint with Anthropic's messages protocol."""
+
+    options = base.FORM | {"parallel_tool_calls"}
+
+    engine: Literal["anthropic"] = Field(description=_ENGINE)
+    base_url: HttpUrl = Field(
+        default=HttpUrl("https://api.anthropic.com/v1"),
+        description="Base URL of the protocol, mostly ending in `/v1`.",
     )
 
 
@@ -268,10 +293,12 @@ class ScriptedSpec(_Spec):
         return self.replies.get(last, self.default)
 
 
-LlmSpec = Annotated[EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec, Field(discriminator="engine")]
+LlmSpec = Annotated[
+    EmbeddedSpec | OpenAISpec | AnthropicSpec | VllmSpec | ScriptedSpec, Field(discriminator="engine")
+]
 
 
-_OPERATIONS = {"concurrency", "hedge_after", "usd_per_kilotoken_cached"}
+_OPERATIONS = {"concurrency", "hedge_after", "inputs", "usd_per_kilotoken_cached"}
 """Settings that change no answer, beside those that were always part of the identity."""
 
 _PRICES = set(TokenPrices.model_fields)
@@ -279,14 +306,19 @@ _PRICES = set(TokenPrices.model_fields)
 
 def identify(spec: LlmSpec) -> dict[str, Any]:
     """Return what makes two language models the same, for results that are kept: a JSON document."""
-    newer = _OPERATIONS if isinstance(spec, OpenAISpec) else _PRICES
+    newer = _OPERATIONS if isinstance(spec, EndpointSpec) else _PRICES
     return spec.model_dump(mode="json", exclude=newer)
 
 
 def list_options(spec: LlmSpec) -> frozenset[str]:
     """Return the names of the `Prompt.options` that the engine of a spec is given."""
-    removed = spec.request.items() if isinstance(spec, OpenAISpec) else ()
+    removed = spec.request.items() if isinstance(spec, EndpointSpec) else ()
     return spec.options - {name for name, value in removed if value is None}
+
+
+def list_inputs(spec: LlmSpec) -> frozenset[str]:
+    """Return what the model of a spec reads besides text: `image`, `file`."""
+    return frozenset(spec.inputs if isinstance(spec, EndpointSpec) else ())
 
 
 def build_generator(spec: LlmSpec) -> Generator:
@@ -311,17 +343,8 @@ def _engine(spec: LlmSpec) -> Generator:
             return EmbeddedGenerator(
                 spec.model, context_tokens=spec.context_tokens, slots=spec.slots, threads=spec.threads
             )
-        case OpenAISpec():
-            from armwise.arms.llm.openai_api import OpenAIGenerator
-
-            endpoint = OpenAIGenerator(
-                str(spec.base_url),
-                spec.model,
-                api_key_env=spec.api_key_env,
-                timeout_s=spec.timeout_s,
-                max_retries=spec.max_retries,
-                request=spec.request,
-            )
+        case EndpointSpec():
+            endpoint = _endpoint(spec)
             if spec.hedge_after is None:
                 return endpoint
             from armwise.arms.llm.catalog import HedgedGenerator
@@ -333,6 +356,21 @@ def _engine(spec: LlmSpec) -> Generator:
             return VllmGenerator(spec.model, spec.engine_args)
         case ScriptedSpec():
             return ScriptedGenerator(spec.reply)
+
+
+def _endpoint(spec: EndpointSpec) -> Generator:
+    from armwise.arms.llm.anthropic_api import AnthropicGenerator
+    from armwise.arms.llm.openai_api import OpenAIGenerator
+
+    endpoint = AnthropicGenerator if isinstance(spec, AnthropicSpec) else OpenAIGenerator
+    return endpoint(
+        str(spec.base_url),
+        spec.model,
+        api_key_env=spec.api_key_env,
+        timeout_s=spec.timeout_s,
+        max_retries=spec.max_retries,
+        request=spec.request,
+    )
 
 
 class ModelStartError(ValueError):

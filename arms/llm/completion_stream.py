@@ -8,9 +8,10 @@ model with types and limits. What is complete is an answer, whatever stands besi
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from typing_extensions import override
 
 from armwise.arms.llm.base import Chunk
 from armwise.arms.upstream import UpstreamError
@@ -159,7 +160,35 @@ class _Written:
         return "tool_calls" if self.calls else "stop"
 
 
-class CompletionStream:
+class AnswerStream(Protocol):
+    """Reads the events of one answer.
+
+    Attributes:
+        doubted: Whether usage was left out because it cannot be true.
+    """
+
+    doubted: bool
+
+    def pieces(self, data: bytes) -> Iterator[Chunk]:
+        """Yield what an event says of each choice. Raises UpstreamError."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether no event follows."""
+        ...
+
+    @property
+    def unfinished(self) -> int | None:
+        """The first choice that has not ended; None for none."""
+        ...
+
+    def last(self) -> Chunk:
+        """Return the last chunk of an answer that is complete. Raises UpstreamError."""
+        ...
+
+
+class CompletionStream(AnswerStream):
     """Reads the events of one answer.
 
     Args:
@@ -176,8 +205,8 @@ class CompletionStream:
         self._choices: dict[int, _Written] = {}
         self._usage: ReportedUsage | None = None
 
+    @override
     def pieces(self, data: bytes) -> Iterator[Chunk]:
-        """Yield what an event says of each choice. Raises UpstreamError."""
         try:
             event = _Event.model_validate_json(data)
         except ValidationError as error:
@@ -191,14 +220,20 @@ class CompletionStream:
                 yield piece
 
     @property
+    @override
+    def closed(self) -> bool:
+        return False  # `DONE` is no event of an answer
+
+    @property
+    @override
     def unfinished(self) -> int | None:
         """The first choice that has not ended, of those up to the last one that has begun; None for none."""
         missing = _Written()
         indices = range(max(self._choices, default=0) + 1)
         return next((index for index in indices if not self._choices.get(index, missing).ended), None)
 
+    @override
     def last(self) -> Chunk:
-        """Return the last chunk of an answer that is complete. Raises UpstreamError."""
         if (index := self.unfinished) is not None:
             raise UpstreamError(f"no finish reason of choice {index}")
         reasons = [choice.reason for _, choice in sorted(self._choices.items())]
@@ -301,7 +336,9 @@ class Refusal:
         return self.param if _UNSUPPORTED.search(f"{self.code} {self.message}") else ""
 
 
-_TOO_LONG = re.compile(r"context[ _](length|window|size)|prompt is too long|input token count", re.IGNORECASE)
+_TOO_LONG = re.compile(
+    r"context[ _](length|window|size|limit)|prompt is too long|input token count", re.IGNORECASE
+)
 
 _UNSUPPORTED = re.compile(r"unsupported|not support|unknown[ _]parameter|unrecognized", re.IGNORECASE)
 

@@ -12,7 +12,7 @@ import logging
 import re
 import time
 import weakref
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any
 from urllib.request import getproxies, proxy_bypass
@@ -47,6 +47,7 @@ from armwise.arms.llm.completion_stream import (
     DONE,
     UNLIMITED_TOKENS,
     AnswerLimits,
+    AnswerStream,
     CompletionStream,
     Refusal,
     refusal_in,
@@ -132,6 +133,12 @@ class OpenAIGenerator(Generator):
         GeneratorError: The environment variable is not set, or has what no header can hold.
     """
 
+    path = "/chat/completions"
+    """Path of the protocol below the base URL."""
+
+    omissible = OMISSIBLE
+    """Parameters that are left out once the endpoint has refused them."""
+
     def __init__(
         self,
         base_url: str,
@@ -146,7 +153,7 @@ class OpenAIGenerator(Generator):
         self.model = model
         self._name = f"{model} at {url.with_user(None).with_query(None)}"
         authorization = self._authorization(api_key_env)
-        path = f"{url.raw_path.rstrip('/')}/chat/completions"
+        path = f"{url.raw_path.rstrip('/')}{self.path}"
         self._url = (url.with_user(None) if authorization else url).with_path(
             path, encoded=True, keep_query=True
         )
@@ -160,6 +167,7 @@ class OpenAIGenerator(Generator):
             "accept": "text/event-stream",
             "accept-encoding": "identity",
             "content-type": "application/json",
+            **self._add_headers(),
             **authorization,
         }
         self._certificates = httpx.create_ssl_context()
@@ -172,7 +180,15 @@ class OpenAIGenerator(Generator):
             raise GeneratorError(f"{self._name} needs a key: set the variable {variable}")
         if not (key.isascii() and key.isprintable()):
             raise GeneratorError(f"{self._name}: no header can hold what the variable {variable} does")
+        return self._present(key)
+
+    def _present(self, key: str) -> dict[str, str]:
+        """Return the header that holds the key."""
         return {"authorization": f"Bearer {key}"}
+
+    def _add_headers(self) -> dict[str, str]:
+        """Return the headers of the protocol beside those of every request."""
+        return {}
 
     @override
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
@@ -231,6 +247,7 @@ class OpenAIGenerator(Generator):
             **prompt.options,
             "model": self.model,
             "messages": [_written(message) for message in prompt.messages],
+            **({"tools": [*map(_unmarked, tools)]} if (tools := prompt.options.get("tools")) else {}),
             OTHER_LIMIT[limit] if limit in self._unsupported else limit: prompt.max_tokens,
             "temperature": prompt.temperature,
             "top_p": None if prompt.top_p == 1.0 else prompt.top_p,
@@ -242,7 +259,11 @@ class OpenAIGenerator(Generator):
         kept = {name: value for name, value in body.items() if name not in self._unsupported}
         return {name: value for name, value in (kept | self._request).items() if value is not None}
 
-    async def _begun(self, prompt: Prompt) -> tuple[aiohttp.ClientResponse, CompletionStream, int]:
+    def _read_answer(self, limits: AnswerLimits, read: Sequence[str]) -> AnswerStream:
+        """Return what reads the events of an answer."""
+        return CompletionStream(limits, read)
+
+    async def _begun(self, prompt: Prompt) -> tuple[aiohttp.ClientResponse, AnswerStream, int]:
         """Send a request, and again while it fails for a moment and there is time.
 
         Returns:
@@ -262,7 +283,7 @@ class OpenAIGenerator(Generator):
                 reply, body, size = await self._learning(prompt)
         self._rest(used_up_s(reply.headers))
         limits = AnswerLimits(_positive(body.get("n"), 1), _positive(_limit_in(body), UNLIMITED_TOKENS), size)
-        answer = CompletionStream(limits, [message["content"] for message in prompt.messages])
+        answer = self._read_answer(limits, [message["content"] for message in prompt.messages])
         return reply, answer, ANSWER_BYTES + BYTES_OF_A_TOKEN * limits.choices * limits.tokens
 
     async def _learning(self, prompt: Prompt) -> tuple[aiohttp.ClientResponse, dict[str, Any], int]:
@@ -282,7 +303,7 @@ class OpenAIGenerator(Generator):
         """Return whether a request can be sent without a parameter that nobody has configured for it."""
         if param not in body or param in self._request:
             return False
-        return param in OMISSIBLE or OTHER_LIMIT.get(param, param) not in {param, *self._unsupported}
+        return param in self.omissible or OTHER_LIMIT.get(param, param) not in {param, *self._unsupported}
 
     async def _sent(self, body: dict[str, Any]) -> tuple[aiohttp.ClientResponse, dict[str, Any], int]:
         """Send a request; return a response of success, the body and its size. Raises StatusError."""
@@ -322,9 +343,7 @@ class OpenAIGenerator(Generator):
         return GeneratorBusyError(f"{self._name}: {why}", round(left, 3))
 
 
-async def _pieces(
-    events: AsyncGenerator[bytes, None], answer: CompletionStream
-) -> AsyncGenerator[Chunk, None]:
+async def _pieces(events: AsyncGenerator[bytes, None], answer: AnswerStream) -> AsyncGenerator[Chunk, None]:
     """Yield the pieces of an answer; what fails once it is complete does not matter."""
     try:
         async for data in events:
@@ -332,6 +351,8 @@ async def _pieces(
                 break
             for piece in answer.pieces(data):
                 yield piece
+            if answer.closed:
+                break
         async with asyncio.timeout(DRAIN_S):
             async for _ in events:  # what is read to its end leaves its connection open
                 pass
@@ -392,7 +413,19 @@ def used_up_s(headers: Mapping[str, str]) -> float:
 
 
 def _written(message: Message) -> dict[str, Any]:
-    """Return a message as the protocol has it: one that only calls functions has no text."""
-    return (
-        {**message, "content": None} if message.get("tool_calls") and not message["content"] else {**message}
-    )
+    """Return a message as the protocol has it: parts in the place of text, no text where it calls functions.
+
+    Marks of what may be cached are left out: endpoints of the protocol cache by themselves, and refuse them.
+    """
+    written: dict[str, Any] = {**message}
+    if parts := written.pop("parts", None):
+        attached = any(part["type"] != "text" for part in parts)
+        written["content"] = [*map(_unmarked, parts)] if attached else message["content"]
+    if calls := message.get("tool_calls"):
+        written["tool_calls"] = [*map(_unmarked, calls)]
+        written["content"] = message["content"] or None
+    return written
+
+
+def _unmarked(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if name != "cache_control"}

@@ -32,6 +32,7 @@ from armwise.agent.replies import (
     AnswerMessage,
     Completion,
     Envelope,
+    PromptTokens,
     UrlCitation,
     Usage,
     construct,
@@ -40,7 +41,7 @@ from armwise.agent.serving import DecisionPoint
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask, Choice, Choices, Decided, Event, Finished, decision_of_call
 from armwise.arms.llm import Chunk, Message, base, catalog, prompts
-from armwise.feedback.events import Cost, Decision
+from armwise.feedback.events import Decision
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ async def read_ask(point: DecisionPoint, caller: Caller, body: ChatRequest, key:
         options=options_asked(point, body.model, given),
         **read_sampling(point, body, "max_completion_tokens", body.max_completion_tokens),
     )
+    ask = leave_out_blind(point, ask)
     return await in_its_round(point, caller, ask, since, same_arm=body.agent.same_arm)
 
 
@@ -152,8 +154,10 @@ def read_by_model(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     for i, message in enumerate(messages):
         role = "system" if message.role == "developer" else message.role
         model_message = Message(role=role, content=_text(message, i))
+        if parts := _parts(message, i):
+            model_message["parts"] = parts
         if message.role == "assistant" and message.tool_calls:
-            calls = [call.model_dump() for call in message.tool_calls]
+            calls = [call.model_dump(exclude_none=True) for call in message.tool_calls]
             for call in calls:
                 call["id"] = names.setdefault(call["id"], f"call{len(names):05d}")
             model_message["tool_calls"] = calls
@@ -178,11 +182,52 @@ def _text(message: ChatMessage, i: int) -> str:
         return message.content
     texts = []
     for j, part in enumerate(message.content):
-        if part.content is None:
-            text = f"a part of the type {part.type!r} has no text, and the language model reads text alone"
+        if part.content is not None:
+            texts.append(part.content)
+        elif part.attachment is None:
+            text = f"a part of the type {part.type!r} has no text, and is neither an image nor a file"
             raise ApiError("unsupported_parameter", text, f"messages.{i}.content.{j}.type")
-        texts.append(part.content)
+        elif message.role != "user":
+            text = f"a message of the role {message.role!r} has text alone"
+            raise ApiError("invalid_value", text, f"messages.{i}.content.{j}.type")
     return "\n".join(texts)
+
+
+def _parts(message: ChatMessage, i: int) -> list[dict[str, Any]]:
+    """Return the parts of a message that is more than its text; empty for text alone. Raises ApiError."""
+    if message.content is None or isinstance(message.content, str):
+        return []
+    parts = []
+    for j, part in enumerate(message.content):
+        try:
+            parts.append(part.for_model())
+        except ValueError as error:
+            raise ApiError("invalid_value", str(error), f"messages.{i}.content.{j}") from None
+    return parts if any(part["type"] != "text" or "cache_control" in part for part in parts) else []
+
+
+def leave_out_blind(point: DecisionPoint, ask: Ask) -> Ask:
+    """Return a turn without the arms whose language model cannot read its images and files. Raises ApiError.
+
+    Args:
+        point: Has the arms and their models.
+        ask: The turn.
+    """
+    if not (needed := base.list_inputs(ask.messages)):
+        return ask
+    models, arms = point.config.models, point.turns.arms
+    blind = {
+        name: llm
+        for name, llm in ((name, info.answering.llm) for name, info in arms.items())
+        if needed - catalog.list_inputs(models[llm])
+    }
+    left = arms.keys() - blind.keys() if ask.forced is None else {ask.forced} - blind.keys()
+    if blind and not left:
+        names = " and ".join(sorted({repr(models[llm].engine) for llm in blind.values()}))
+        kinds = " and ".join(f"{kind}s" for kind in sorted(needed))
+        text = f"the language model reads no {kinds}: the engine {names} has no such `inputs`"
+        raise ApiError("unsupported_parameter", text, "messages")
+    return replace(ask, excluded=ask.excluded | blind.keys())
 
 
 async def in_its_round(
@@ -308,13 +353,16 @@ def _check_tools(given: dict[str, Any]) -> None:
 DONE = b"data: [DONE]\n\n"
 
 
-def usage(raw: Cost) -> Usage:
-    """Return token counts, as OpenAI clients read them."""
+def usage(finished: Finished) -> Usage:
+    """Return the usage of a turn, as OpenAI has it."""
+    raw, cached = finished.execution.cost, finished.cached_tokens
+    details = construct(PromptTokens, cached_tokens=cached)
     return construct(
         Usage,
         prompt_tokens=raw.prompt_tokens,
         completion_tokens=raw.completion_tokens,
         total_tokens=raw.prompt_tokens + raw.completion_tokens,
+        **({"prompt_tokens_details": details} if cached else {}),
     )
 
 
@@ -340,7 +388,7 @@ def completion(
             )
             for i, choice in enumerate(written.all)
         ],
-        usage=usage(raw),
+        usage=usage(finished),
         agent=responses.agent(decided, raw, config.reward.cost, returns),
     )
     return responses.Json(body, headers=responses.headers(decision, decided.served))
@@ -382,7 +430,7 @@ async def sse(
                     for each in _ending(frame, first, written, turn_event, config):
                         yield event(each)
                     if include_usage:
-                        yield event(frame | {"choices": [], "usage": usage(turn_event.execution.cost)})
+                        yield event(frame | {"choices": [], "usage": usage(turn_event)})
         except Exception as error:  # noqa: BLE001 - the status was sent already: it is sent as an event
             yield event(failed(error).envelope(None))
     yield DONE

@@ -99,7 +99,7 @@ async def completions(
         TextCompletion,
         **_frame(decided.decision, decided.served),
         choices=[_choice(i, choice.text, choice.finish_reason) for i, choice in enumerate(written.all)],
-        usage=chat.usage(cost),
+        usage=chat.usage(finished),
         agent=responses.agent(decided, cost, point.config.reward.cost, body.agent.returns),
     )
     return responses.Json(reply, headers=responses.headers(decided.decision, decided.served))
@@ -135,7 +135,7 @@ async def _sse(
                     ends = [_choice(i, "", reason) for i, reason in enumerate(turn_event.finish_reasons)]
                     yield chat.event(frame | {"choices": ends, "agent": extension})
                     if include_usage:
-                        yield chat.event(frame | {"choices": [], "usage": chat.usage(raw)})
+                        yield chat.event(frame | {"choices": [], "usage": chat.usage(turn_event)})
         except Exception as error:  # noqa: BLE001 - the status was sent already: it is sent as an event
             yield chat.event(chat.failed(error).envelope(None))
     yield chat.DONE

@@ -156,7 +156,10 @@ class GrowingResponse:
         self.document["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
         self.document["usage"] = {
             "input_tokens": cost.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "input_tokens_details": {
+                "cached_tokens": finished.cached_tokens,
+                "cache_write_tokens": finished.cache_written_tokens,
+            },
             "output_tokens": cost.completion_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": cost.prompt_tokens + cost.completion_tokens,

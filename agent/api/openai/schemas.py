@@ -1,5 +1,6 @@
 """The shapes of OpenAI's requests; a field that is not here is ignored, as clients add fields."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -52,7 +53,7 @@ TextOrTokens = Annotated[Annotated[Text, Tag("<one>")] | Annotated[Any, Tag("<ob
 
 Penalty = Annotated[Finite, Field(ge=-2, le=2)]
 
-FunctionName = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+FunctionName = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 
 
 class Open(BaseModel):
@@ -72,17 +73,101 @@ class Nullable(Open):
         return {name: value for name, value in body.items() if value is not None} if is_object else body
 
 
+_IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}")
+
+_FILE = re.compile(r"data:[a-z]{1,20}/[A-Za-z0-9.+-]{1,100};base64,[A-Za-z0-9+/]+={0,2}")
+
+_ADDRESS = re.compile(r"https://[!-~]{1,4088}")
+"""An address without spaces and control characters, that the endpoint of a language model may look up."""
+
+
+def check_image(url: str) -> str:
+    """Return where an image is. Raises ValueError for what is neither its data nor an address."""
+    if not (_ADDRESS.fullmatch(url) or _IMAGE.fullmatch(url)):
+        raise ValueError(
+            "an address of https:// or data:image/png;base64,... was expected, or jpeg, gif or webp"
+        )
+    return url
+
+
+def check_file(data: str) -> str:
+    """Return the data of a file. Raises ValueError for another form."""
+    if not _FILE.fullmatch(data):
+        raise ValueError("data:application/pdf;base64,... was expected, or another type")
+    return data
+
+
+class ImageUrl(Open):
+    """An image: its address, or its data."""
+
+    url: Annotated[Text, AfterValidator(check_image)]
+    detail: Name | None = None
+
+
+class FileData(Open):
+    """A file; only one whose data is sent is read."""
+
+    filename: Name | None = None
+    file_data: Annotated[Text, AfterValidator(check_file)] | None = None
+
+
+class CacheControl(Open):
+    """Marks the end of what an endpoint may keep of a prompt."""
+
+    type: Name
+    ttl: Name | None = None
+
+
 class Part(Open):
-    """A part of a message; only those with text are read."""
+    """A part of a message: text, an image or a file, in the form of chat or of responses."""
 
     type: Name
     text: Text | None = None
     refusal: Text | None = None
+    image_url: ImageUrl | None = None
+    file: FileData | None = None
+    cache_control: CacheControl | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_in_chat(cls, part: Any) -> Any:
+        """Read the parts of responses, whose fields of an image or a file are beside the type."""
+        match part:
+            case {"type": "input_image", "image_url": str(url)}:
+                return {**part, "image_url": {"url": url, "detail": part.get("detail")}}
+            case {"type": "input_file"}:
+                return {**part, "file": {name: part.get(name) for name in ("filename", "file_data")}}
+        return part
 
     @property
     def content(self) -> str | None:
         """The text; None for a message without."""
         return self.refusal if self.type == "refusal" else self.text
+
+    @property
+    def attachment(self) -> Literal["image", "file"] | None:
+        """What it is besides text."""
+        if self.type in ("image_url", "input_image"):
+            return "image"
+        return "file" if self.type in ("file", "input_file") else None
+
+    def for_model(self) -> dict[str, Any]:
+        """Return it as `armwise.arms.llm.Message` has it.
+
+        Raises:
+            ValueError: An image or a file has neither data nor, of an image, an address.
+        """
+        marked = self.cache_control and self.cache_control.model_dump(exclude_none=True)
+        more = {"cache_control": marked} if marked else {}
+        if self.content is not None:
+            return {"type": "text", "text": self.content, **more}
+        if self.attachment == "image":
+            if self.image_url is None:
+                raise ValueError("image_url: an address or data was expected; no images are kept here")
+            return {"type": "image_url", "image_url": self.image_url.model_dump(exclude_none=True), **more}
+        if self.file is None or self.file.file_data is None:
+            raise ValueError("file_data was expected: no files are kept here, and none are fetched")
+        return {"type": "file", "file": self.file.model_dump(exclude_none=True), **more}
 
 
 class CalledFunction(Open):
@@ -98,6 +183,7 @@ class ToolCall(Open):
     id: Text
     type: Literal["function"] = "function"
     function: CalledFunction
+    cache_control: CacheControl | None = None
 
 
 class ChatMessage(Open):
@@ -125,6 +211,7 @@ class Tool(Open):
 
     type: Literal["function"]
     function: Function
+    cache_control: CacheControl | None = None
 
 
 class NamedFunction(Open):
@@ -199,9 +286,9 @@ class Sampling(Nullable):
 class ChatRequest(Sampling):
     """`POST /v1/chat/completions`."""
 
-    messages: list[ChatMessage] = Field(min_length=1, max_length=1000)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=4000)
     max_completion_tokens: Count | None = None
-    tools: list[Tool] | None = Field(default=None, max_length=128)
+    tools: list[Tool] | None = Field(default=None, max_length=512)
     tool_choice: (
         Annotated[
             Annotated[Literal["none", "auto", "required"], Tag("<one>")]

@@ -79,7 +79,7 @@ class Synthesis(BaseModel):
     def prompts(self) -> bool:
         """Whether a language model writes the questions."""
         if self.with_model is None:
-            return isinstance(self.config.llm, catalog.OpenAISpec | catalog.VllmSpec)
+            return isinstance(self.config.llm, catalog.EndpointSpec | catalog.VllmSpec)
         return self.with_model
 
     @property

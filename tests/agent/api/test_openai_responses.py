@@ -246,6 +246,11 @@ async def test_a_response_repeats_under_its_key(calling: Service) -> None:
         (
             "unsupported_parameter",
             "input.0.content.0.type",
+            {"instructions": "i", "input": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+        ),
+        (
+            "invalid_value",
+            "input.0.content.0",
             {"instructions": "i", "input": [{"role": "user", "content": [{"type": "input_image"}]}]},
         ),
         ("invalid_value", "max_output_tokens", {"max_output_tokens": 100_000}),

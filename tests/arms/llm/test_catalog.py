@@ -144,6 +144,7 @@ def test_engines_without_settings_have_the_documented_ones() -> None:
         "concurrency": None,
         "hedge_after": None,
         "request": {},
+        "inputs": ["image", "file"],
     }
 
 
