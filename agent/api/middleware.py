@@ -165,12 +165,14 @@ class ApiDialect:
     Attributes:
         path: Prefix of the paths of the API.
         authorization: Returns the equivalent of the header `Authorization`, from the headers of a request.
+        respond: Returns the response of an error, from the error and the id of its request.
         answers_refusals: Whether its routes answer refused requests, except from pages of other sites: the
             refusal is passed on in the state of the request, without a caller.
     """
 
     path: str
     authorization: Callable[[Mapping[bytes, bytes]], str] = _authorization
+    respond: Callable[[ApiError, str | None], JSONResponse] = ApiError.response
     answers_refusals: bool = False
 
     def speaks(self, path: str) -> bool:
@@ -230,6 +232,7 @@ class RequestGuard:
             added += FOR_ANY_SITE
         dialect = _find_dialect(path, self._dialects)
         state = scope.setdefault("state", {})
+        state["dialect"] = dialect
         try:
             if not any_site:
                 self._refuse_other_sites(scope["method"], headers)
@@ -246,7 +249,7 @@ class RequestGuard:
                 raise
             self._refused(failure.code)
             if failure.code == "forbidden" or not dialect.answers_refusals:
-                await failure.response(request_id.decode("latin-1"))(scope, receive, send)
+                await dialect.respond(failure, request_id.decode("latin-1"))(scope, receive, send)
                 return
             state["refusal"], caller = failure, NOBODY
         state["caller"] = caller
@@ -371,7 +374,8 @@ class ErrorBoundary:
 def _answer(request: Request, error: Exception) -> JSONResponse:
     """Return the response to a request that failed."""
     failure = translate(error).shown_to(getattr(request.state, "caller", OPEN))
-    response = failure.response(request.headers.get("x-request-id"))
+    dialect: ApiDialect = getattr(request.state, "dialect", OURS)
+    response = dialect.respond(failure, request.headers.get("x-request-id"))
     if failure.code == "method_not_allowed":
         response.headers["allow"] = _allowed(request)
     return response

@@ -1,4 +1,4 @@
-"""Routes of the gateways: feedback in other services' formats, feedback buttons, MCP tools."""
+"""Routes of the gateways: Anthropic's protocol, feedback in others' formats, feedback buttons, MCP tools."""
 
 import asyncio
 from importlib import import_module
@@ -7,7 +7,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from armwise.agent.api.errors import ApiError
-from armwise.agent.gateways import buttons, feedback_shapes
+from armwise.agent.gateways import anthropic, buttons, feedback_shapes
 from armwise.arms.extras import describe_missing
 
 
@@ -22,6 +22,11 @@ class _Mcp:
         await mcp.serve(scope, receive, send)
 
 
-ROUTES = (*feedback_shapes.router.routes, *buttons.router.routes, Route("/mcp", _Mcp(), methods=["POST"]))
+ROUTES = (
+    *anthropic.router.routes,
+    *feedback_shapes.router.routes,
+    *buttons.router.routes,
+    Route("/mcp", _Mcp(), methods=["POST"]),
+)
 
-DIALECTS = (feedback_shapes.LANGFUSE,)
+DIALECTS = (anthropic.DIALECT, feedback_shapes.LANGFUSE)

@@ -337,6 +337,7 @@ IDS = {name for name, place in COLUMNS.items() if place.fate is Fate.KEPT and pl
 ID_FIELDS = {
     *("/v1/chat/completions.agent.episode_id", "/v1/completions.agent.episode_id"),
     *("/v1/responses.agent.episode_id", "/v1/retrieve.agent.episode_id"),
+    "/v1/messages.agent.episode_id",
     *("/v1/vector_stores/{store}/search.agent.episode_id", "/v1/decisions.episode_id"),
     *("/v1/feedback.decision_id", "/v1/feedback.episode_id"),
     *("/feedback.inference_id", "/feedback.episode_id"),

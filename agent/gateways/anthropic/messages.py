@@ -1,0 +1,154 @@
+"""`/v1/messages`: chat in Anthropic's protocol, and `/v1/messages/count_tokens`."""
+
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Header, Request, Response
+
+from armwise.agent.access import Caller
+from armwise.agent.api import responses
+from armwise.agent.api.compiled_route import CompiledRoute
+from armwise.agent.api.documented import ANSWER, documented
+from armwise.agent.api.errors import ApiError, translate
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
+from armwise.agent.api.openai import chat
+from armwise.agent.api.schemas import IdempotencyKey, Timeout
+from armwise.agent.gateways.anthropic.replies import (
+    PATH,
+    CountedTokens,
+    MessageError,
+    MessageEvents,
+    WrittenMessage,
+    write_message,
+)
+from armwise.agent.gateways.anthropic.requests import Conversation, MessagesRequest, ReadChat, read_chat
+from armwise.agent.replies import construct
+from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import ask as asking
+from armwise.agent.turn import Ask, Event, Finished, attached_tokens, tokens_in
+from armwise.arms.llm import Chunk, Message
+
+router = APIRouter(tags=["answers"], route_class=CompiledRoute)
+
+Version = Annotated[
+    str | None,
+    Header(
+        alias="anthropic-version",
+        pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
+        description="Version of the protocol; that of 2023-06-01 is answered.",
+    ),
+]
+
+
+@router.post(
+    PATH,
+    **documented(
+        "createMessage",
+        WrittenMessage,
+        *ANSWER,
+        scopes=("decide",),
+        success=chat.SUCCESS,
+        failure=MessageError,
+        example={
+            "model": "auto",
+            "max_tokens": 256,
+            "messages": [{"role": "user", "content": "What is a heap?"}],
+        },
+    ),
+)
+async def create_message(
+    request: Request,
+    point: RequestPoint,
+    caller: RequestCaller,
+    body: MessagesRequest,
+    key: IdempotencyKey = None,
+    timeout_s: Timeout = None,
+    version: Version = None,
+) -> Response:
+    """Answer as chat does, in Anthropic's protocol; server-sent events with `stream`."""
+    del version  # one is answered
+    read = read_chat(body, point.config.limits.completion_tokens)
+    point, caller = at_model(point, caller, read.body.model)
+    ask = await _read_ask(point, caller, read, key)
+    events = asking.stream_turn(point, caller, ask, key, timeout_s)
+    named = {"request-id": request.headers.get("x-request-id", "")}
+    if body.stream:
+        first = await asking.begun(events)
+        read_tokens = _count(ask.messages, ask.options.get("tools", ()))
+        growing = MessageEvents(first, point.config, body.agent.returns, read_tokens)
+        headers = responses.headers(first.decision, first.served) | named
+        return responses.EventStream(_sse(growing, events), headers=headers)
+    answering = asking.whole(events)  # under a key, it can be asked for again
+    decided, written, finished = await (answering if key else responses.unless_left(request, answering))
+    message = write_message(decided, written, finished, point.config, body.agent.returns)
+    return responses.Json(message, headers=responses.headers(decided.decision, decided.served) | named)
+
+
+@router.post(
+    f"{PATH}/count_tokens",
+    **documented(
+        "countMessageTokens",
+        CountedTokens,
+        *("model_not_found", "unsupported_parameter"),
+        scopes=("decide",),
+        failure=MessageError,
+        example={"model": "auto", "messages": [{"role": "user", "content": "What is a heap?"}]},
+    ),
+)
+async def count_tokens(
+    point: RequestPoint, caller: RequestCaller, body: Conversation, version: Version = None
+) -> Response:
+    """Estimate the tokens of a request, for any model; nothing is decided, and the log gets no row."""
+    del version
+    read = read_chat(body, point.config.limits.completion_tokens)
+    point, _ = at_model(point, caller, read.body.model)
+    if (arm := asking.forced_arm(point, read.body.model)) is not None:
+        asking.require_model(point, arm)
+    try:
+        messages = chat.read_by_model(read.body.messages)
+    except ApiError as error:
+        raise read.name_field(error) from None
+    tools = [tool.model_dump(exclude_none=True) for tool in read.body.tools or ()]
+    return responses.StdlibJson(construct(CountedTokens, input_tokens=_count(messages, tools)))
+
+
+async def _read_ask(point: DecisionPoint, caller: Caller, read: ReadChat, key: str | None) -> Ask:
+    """Return the turn that a request asks for. Raises ApiError, which names the field of the request."""
+    try:
+        return await chat.read_ask(point, caller, read.body, key)
+    except (ApiError, asking.AskError) as error:
+        raise read.name_field(translate(error)) from None
+
+
+def _count(messages: Iterable[Message], tools: Iterable[Mapping[str, Any]]) -> int:
+    """Estimate the tokens of messages and of tools."""
+    messages = [*messages]
+    texts = [message["content"] for message in messages]
+    for message in messages:
+        texts += [orjson.dumps(call).decode() for call in message.get("tool_calls", ())]
+    texts += [orjson.dumps(tool).decode() for tool in tools]
+    return sum(map(tokens_in, texts)) + attached_tokens(messages)
+
+
+async def _sse(message: MessageEvents, events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
+    """Yield server-sent events: the decision first, then the answer, then its cost."""
+    async with aclosing(events):
+        try:
+            for event in message.begin():
+                yield _named(event)
+            async for turn_event in events:
+                if isinstance(turn_event, Chunk):
+                    for event in message.add(turn_event):
+                        yield _named(event)
+                elif isinstance(turn_event, Finished):
+                    for event in message.end(turn_event):
+                        yield _named(event)
+        except Exception as error:  # noqa: BLE001 - the status was sent already: it is sent as an event
+            for event in message.fail(chat.failed(error)):
+                yield _named(event)
+
+
+def _named(event: dict[str, object]) -> bytes:
+    return b"event: " + str(event["type"]).encode() + b"\n" + chat.event(event)

@@ -1,0 +1,623 @@
+"""Anthropic's protocol: messages, events, tools, errors and keys, as its clients send and read them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from armwise.agent.gateways.anthropic.requests import Conversation, MessagesRequest, read_chat
+from armwise.arms.base import Query, Retrieval
+from armwise.arms.llm import Chunk, Prompt, base
+from armwise.feedback.registry import KeyLimits, KeySettings, keys
+from tests.agent.api import contract
+from tests.agent.asking import record, rows
+from tests.agent.fakes import CONFIG, Service, failing
+from tests.agent.gateways.coding_agent import (
+    ASKED,
+    MARK,
+    NAMES,
+    PERSON,
+    REMINDER,
+    SESSION,
+    SYSTEM,
+    TOOLS,
+    request,
+    results,
+)
+
+ASK: dict[str, Any] = {"max_tokens": 64, "messages": [{"role": "user", "content": "which river?"}]}
+PIXEL = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+ENDPOINT = {"engine": "anthropic", "model": "m"}
+
+
+@pytest.fixture(autouse=True)
+def _documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Service, "check", staticmethod(contract.check))
+
+
+def reply(prompt: Prompt) -> str | Sequence[tuple[str, str]]:
+    """Read a file, and then answer from what it has."""
+    if prompt.messages[-1]["role"] == "tool" or any("tool_call_id" in m for m in prompt.messages):
+        return "The import is wrong."
+    path = '{"file_path": "/a.py"}'
+    return [("Read", path), ("Grep", path)] if "tools" in prompt.options else "The Danube."
+
+
+@pytest.fixture
+async def coding(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service for coding agents, whose model reads images and files."""
+    limits = CONFIG["limits"] | {"body_bytes": 1 << 20}
+    generator = base.ScriptedGenerator(reply)
+    async with Service(tmp_path, generator, llm=ENDPOINT, limits=limits).running() as service:
+        yield service
+
+
+async def nothing(_query: Query, _k: int) -> Retrieval:
+    """An arm that finds nothing."""
+    return Retrieval(steps=0)
+
+
+async def send(service: Service, body: dict[str, Any], **headers: str) -> httpx.Response:
+    return await service.client.post("/v1/messages", json=body, headers=headers)
+
+
+def scripted(service: Service) -> Prompt:
+    assert isinstance(service.generator, base.ScriptedGenerator)
+    assert service.generator.last_prompt is not None
+    return service.generator.last_prompt
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    """Return the events of a stream, whose names are those of their data."""
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/event-stream")
+    *frames, rest = response.text.split("\n\n")
+    assert rest == ""
+    read = []
+    for frame in frames:
+        name, data = frame.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        read.append(event)
+    return read
+
+
+def put_together(read: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the blocks of a stream, checked to be opened, written and closed one after the other."""
+    blocks: list[dict[str, Any]] = []
+    written, is_open = "", False
+    for event in read:
+        match event["type"]:
+            case "content_block_start":
+                assert not is_open
+                assert event["index"] == len(blocks)
+                is_open, written = True, ""
+                blocks.append(event["content_block"])
+            case "content_block_delta":
+                assert is_open
+                assert event["index"] == len(blocks) - 1
+                delta = event["delta"]
+                written += delta["text"] if delta["type"] == "text_delta" else delta["partial_json"]
+            case "content_block_stop":
+                assert is_open
+                is_open = False
+                last = blocks[-1]
+                blocks[-1] = last | (
+                    {"text": written} if last["type"] == "text" else {"input": json.loads(written)}
+                )
+    assert not is_open
+    return blocks
+
+
+def refused(response: httpx.Response, status: int, kind: str, code: str, param: str | None = None) -> str:
+    body = response.json()
+    assert response.status_code == status, response.text
+    error = body["error"]
+    assert (body["type"], error["type"], error["code"], error["param"]) == ("error", kind, code, param)
+    assert body["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
+    return str(error["message"])
+
+
+async def test_an_answer_is_a_message_with_its_decision(service: Service) -> None:
+    response = await send(service, ASK)
+    message = response.json()
+    assert response.status_code == 200, response.text
+    decision_id = response.headers["x-decision-id"]
+    assert message["id"] == f"msg_{decision_id}"
+    assert message["agent"]["decision_id"] == decision_id
+    assert message["model"] == f"arm/{response.headers['x-arm']}"
+    assert message["content"] == [{"type": "text", "text": "The Danube does."}]
+    assert (message["stop_reason"], message["stop_sequence"]) == ("end_turn", None)
+    logged = await record(service, decision_id, lambda found: found.execution is not None)
+    assert logged.decision.context.question == "which river?"
+    assert logged.execution is not None
+    cost = logged.execution.cost
+    assert message["usage"] == {
+        "input_tokens": cost.prompt_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": cost.completion_tokens,
+    }
+
+
+async def test_it_is_the_turn_of_chat(service: Service) -> None:
+    fields = {"temperature": 0.5, "top_p": 0.9}
+    await send(
+        service, ASK | fields | {"system": "Be brief.", "stop_sequences": ["x", "y"], "model": "arm/none"}
+    )
+    mine = scripted(service)
+    messages = [{"role": "system", "content": "Be brief."}, *ASK["messages"]]
+    body = {"max_tokens": 64, "messages": messages, "stop": ["x", "y"], "model": "arm/none", **fields}
+    assert (await service.client.post("/v1/chat/completions", json=body)).status_code == 200
+    theirs = scripted(service)
+    assert (mine.messages, mine.max_tokens, mine.temperature, mine.top_p, mine.stop, mine.options) == (
+        *(theirs.messages, theirs.max_tokens, theirs.temperature, theirs.top_p),
+        *(theirs.stop, theirs.options),
+    )
+
+
+async def test_an_answer_is_streamed_in_the_order_of_the_protocol(service: Service) -> None:
+    response = await send(service, ASK | {"stream": True})
+    read = events(response)
+    deltas = ["content_block_delta"] * 3
+    assert [event["type"] for event in read] == [
+        *("message_start", "ping", "content_block_start", *deltas, "content_block_stop"),
+        *("message_delta", "message_stop"),
+    ]
+    start, end = read[0]["message"], read[-2]
+    assert start["content"] == []
+    assert start["usage"]["input_tokens"] == 3  # an estimate
+    assert start["agent"]["cost"] is None
+    assert start["agent"]["decision_id"] == end["agent"]["decision_id"] == response.headers["x-decision-id"]
+    assert put_together(read) == [{"type": "text", "text": "The Danube does."}]
+    assert end["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+    assert end["usage"]["output_tokens"] == 3
+    assert end["agent"]["cost"]["tokens"] == end["usage"]["input_tokens"] + 3
+
+
+async def test_an_answer_that_is_cut_says_so(service: Service) -> None:
+    whole = (await send(service, ASK | {"max_tokens": 1})).json()
+    assert (whole["stop_reason"], whole["content"][0]["text"]) == ("max_tokens", "The")
+    streamed = events(await send(service, ASK | {"max_tokens": 1, "stream": True}))
+    assert streamed[-2]["delta"]["stop_reason"] == "max_tokens"
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_coding_agent_uses_its_tools_in_one_round_of_one_question(
+    coding: Service, streamed: bool
+) -> None:
+    first = await send(coding, request(stream=streamed))
+    content = put_together(events(first)) if streamed else first.json()["content"]
+    end = events(first)[-2]["delta"] if streamed else first.json()
+    assert end["stop_reason"] == "tool_use"
+    assert [(block["name"], block["input"]) for block in content] == [
+        ("Read", {"file_path": "/a.py"}),
+        ("Grep", {"file_path": "/a.py"}),
+    ]
+    second = await send(coding, request(*results(content), stream=False))
+    answer = second.json()
+    assert answer["content"] == [{"type": "text", "text": "The import is wrong."}]
+    assert answer["model"] == f"arm/{first.headers['x-arm']}"
+    assert answer["agent"]["episode_id"] == first.headers["x-decision-id"]
+    assert answer["agent"]["mode"] == "forced"
+    for response in (first, second):
+        logged = await record(coding, response.headers["x-decision-id"], bool)
+        assert logged.decision.context.question == PERSON
+
+
+async def test_a_model_of_the_protocol_gets_what_the_agent_marked(coding: Service) -> None:
+    content = [{"type": "tool_use", "id": "t1", "name": "Read", "input": {"file_path": "/a"}, **MARK}]
+    coding.arms.behaviour["none"] = nothing
+    response = await send(coding, request(*results(content), stream=False, model="arm/none"))
+    assert response.status_code == 200, response.text
+    prompt = scripted(coding)
+    system, asked, called, result, reminder = prompt.messages
+    assert system["parts"] == SYSTEM  # an agent has instructions of its own: none is added
+    assert asked["parts"] == ASKED["content"]
+    (call,) = called["tool_calls"]
+    assert (call["function"]["name"], call["cache_control"]) == ("Read", MARK["cache_control"])
+    assert result["parts"] == [{"type": "text", "text": "1\timport parser", **MARK}]
+    assert result["tool_call_id"] == call["id"]
+    assert reminder["content"].startswith("<system-reminder>")
+    tools = prompt.options["tools"]
+    assert [tool["function"]["name"] for tool in tools] == [*NAMES]
+    assert tools[0]["function"]["parameters"] == TOOLS[0]["input_schema"]
+    assert ["cache_control" in tool for tool in tools] == [False] * 14 + [True]
+    assert prompt.max_tokens == coding.config.limits.completion_tokens
+
+
+async def test_passages_are_added_after_the_instructions_of_an_agent(coding: Service) -> None:
+    await send(coding, request(model="arm/bm25"))
+    *given, added = scripted(coding).messages[0]["parts"]
+    assert given == SYSTEM
+    assert "<passages>" in added["text"]
+    assert "one short sentence" not in scripted(coding).messages[0]["content"]
+
+
+async def test_without_tools_or_instructions_the_prompt_of_the_arm_is_kept(service: Service) -> None:
+    tools = [{"name": "f", "input_schema": {"type": "object"}}]
+    for fields in ({"system": "Be kind."}, {"tools": tools}):
+        await send(service, ASK | fields)
+        assert "one short sentence" in scripted(service).messages[0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "given"),
+    [
+        ({"type": "auto"}, {"tool_choice": "auto"}),
+        ({"type": "any"}, {"tool_choice": "required"}),
+        ({"type": "none"}, {"tool_choice": "none"}),
+        (
+            {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
+            {"tool_choice": {"type": "function", "function": {"name": "f"}}, "parallel_tool_calls": False},
+        ),
+    ],
+)
+async def test_a_choice_of_tools_is_passed_on(
+    coding: Service, choice: dict[str, Any], given: dict[str, Any]
+) -> None:
+    tools = [{"name": "f", "input_schema": {"type": "object"}}]
+    response = await send(coding, ASK | {"tools": tools, "tool_choice": choice})
+    assert response.status_code == 200, response.text
+    options = dict(scripted(coding).options)
+    del options["tools"]
+    assert options == given
+
+
+async def test_the_form_of_an_answer_is_passed_on(coding: Service) -> None:
+    schema = {"type": "object", "properties": {"title": {"type": "string"}}}
+    form = {"type": "json_schema", "schema": schema}
+    for fields in ({"output_config": {"format": form, "effort": "max"}}, {"output_format": form}):
+        await send(coding, ASK | fields)
+        assert scripted(coding).options["response_format"]["json_schema"]["schema"] == schema
+
+
+@pytest.mark.parametrize(
+    ("fields", "effort"),
+    [
+        ({"thinking": {"type": "enabled", "budget_tokens": 4095}}, "low"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 4096}}, "medium"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 16384}}, "high"),
+        ({"thinking": {"type": "adaptive"}}, None),
+        ({"thinking": {"type": "disabled"}, "output_config": {"effort": "max"}}, "high"),
+        ({"output_config": {"effort": "of next year"}}, None),
+    ],
+)
+def test_reasoning_is_a_hint(fields: dict[str, Any], effort: str | None) -> None:
+    assert read_chat(MessagesRequest.model_validate(ASK | fields), 100).body.reasoning_effort == effort
+
+
+async def test_images_documents_and_pictures_in_results_are_passed_on(coding: Service) -> None:
+    paper = {"type": "base64", "media_type": "application/pdf", "data": "BBBB"}
+    note = {"type": "text", "media_type": "text/plain", "data": "Of a note."}
+    blocks = [
+        {"type": "text", "text": "what is it?"},
+        {"type": "image", "source": PIXEL, **MARK},
+        {"type": "image", "source": {"type": "url", "url": "https://a.example/b.png"}},
+        {"type": "document", "source": paper, "title": "a.pdf"},
+        {"type": "document", "source": note, "title": "b.txt"},
+    ]
+    picture = [{"type": "text", "text": "read"}, {"type": "image", "source": PIXEL}]
+    messages = [
+        {"role": "user", "content": blocks},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": picture}]},
+    ]
+    response = await send(coding, ASK | {"messages": messages})
+    assert response.status_code == 200, response.text
+    _, asked, _, result, shown = scripted(coding).messages
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    assert asked["parts"] == [
+        {"type": "text", "text": "what is it?"},
+        image | MARK,
+        {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,BBBB"}},
+        {"type": "text", "text": "b.txt\nOf a note."},
+    ]
+    assert (result["role"], result["content"]) == ("tool", "read")
+    assert (shown["role"], shown["parts"]) == ("user", [image])
+
+
+async def test_a_model_that_reads_text_alone_refuses_an_image_before_the_draw(service: Service) -> None:
+    before = await rows(service)
+    content = [{"type": "text", "text": "what?"}, {"type": "image", "source": PIXEL}]
+    response = await send(service, ASK | {"messages": [{"role": "user", "content": content}]})
+    refused(response, 400, "invalid_request_error", "unsupported_parameter", "messages")
+    assert await rows(service) == before
+
+
+async def test_tokens_of_the_cache_are_told_apart(tmp_path: Path) -> None:
+    class Caching(base.ScriptedGenerator):
+        async def stream(self, prompt: Prompt) -> AsyncIterator[Chunk]:  # type: ignore[override]
+            del prompt
+            yield Chunk("Yes.")
+            counts = {"prompt_tokens": 700, "completion_tokens": 2, "cached_tokens": 600}
+            yield Chunk(finish_reason="stop", cache_written_tokens=90, **counts)  # type: ignore[arg-type]
+
+    usage = {
+        "input_tokens": 10,
+        "cache_creation_input_tokens": 90,
+        "cache_read_input_tokens": 600,
+        "output_tokens": 2,
+    }
+    async with Service(tmp_path, Caching({})).running() as service:
+        assert (await send(service, ASK)).json()["usage"] == usage
+        assert events(await send(service, ASK | {"stream": True}))[-2]["usage"] == usage
+        body = {"messages": ASK["messages"]}
+        chat = (await service.client.post("/v1/chat/completions", json=body)).json()
+        assert chat["usage"]["prompt_tokens"] == 700
+        assert chat["usage"]["prompt_tokens_details"] == {"cached_tokens": 600}
+        stream = {"stream": True, "stream_options": {"include_usage": True}}
+        told = (await service.client.post("/v1/chat/completions", json=body | stream)).text
+        assert '"prompt_tokens_details":{"cached_tokens":600}' in told
+        responded = (await service.client.post("/v1/responses", json={"input": "which river?"})).json()
+        assert responded["usage"]["input_tokens_details"] == {"cached_tokens": 600, "cache_write_tokens": 90}
+
+
+@pytest.mark.parametrize(
+    "model", ["auto", "claude-opus-5", "claude-3-5-haiku-20241022", "anthropic/claude-x", "claude-opus-5[1m]"]
+)
+async def test_the_model_that_a_client_always_names_leaves_the_choice_to_the_policy(
+    service: Service, model: str
+) -> None:
+    response = await send(service, ASK | {"model": model})
+    assert response.json()["agent"]["pmf"].keys() == {"none", "bm25", "dense"}
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize("model", ["gpt-5", "claudette", "arm/gone", "arm/"])
+async def test_another_model_is_not_found(service: Service, model: str, path: str) -> None:
+    response = await service.client.post(path, json=ASK | {"model": model})
+    refused(response, 404, "not_found_error", "model_not_found", "model")
+
+
+async def test_an_arm_can_be_named(service: Service) -> None:
+    assert (await send(service, ASK | {"model": "arm/bm25"})).json()["model"] == "arm/bm25"
+
+
+async def test_a_point_can_be_named(tmp_path: Path) -> None:
+    points = {"help": {"arms": {"none": {"kind": "none"}}}}
+    async with Service(tmp_path, points=points).running() as service:
+        response = await send(service, ASK | {"model": "point/help"})
+        assert response.headers["x-decision-id"].startswith("help:")
+        counted = await service.client.post("/v1/messages/count_tokens", json=ASK | {"model": "point/gone"})
+        refused(counted, 404, "not_found_error", "point_not_found", "point")
+
+
+async def test_tokens_are_counted_without_a_decision(coding: Service) -> None:
+    before = await rows(coding)
+
+    async def count(**fields: Any) -> int:
+        body = ASK | fields
+        response = await coding.client.post("/v1/messages/count_tokens", json=body)
+        assert response.status_code == 200, response.text
+        return int(response.json()["input_tokens"])
+
+    assert await count() == 3
+    assert await count(system="one two") == 3 + 2
+    assert await count(messages=[*ASK["messages"], {"role": "assistant", "content": "a b"}]) == 3 + 2
+    tools = [{"name": "f", "input_schema": {"type": "object"}}]
+    called = [
+        *ASK["messages"],
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"a": "b" * 400}}],
+        },
+    ]
+    assert 10 < await count(tools=tools) < 60
+    assert await count(messages=called) > 100
+    image = {"role": "user", "content": [{"type": "image", "source": PIXEL}]}
+    assert await count(messages=[image]) == 2000
+    refused(
+        await coding.client.post(
+            "/v1/messages/count_tokens",
+            json={
+                "messages": [
+                    {"role": "user", "content": [{"type": "image", "source": {**PIXEL, "data": "?"}}]}
+                ]
+            },
+        ),
+        *(400, "invalid_request_error", "invalid_value", "messages.0"),
+    )
+    assert await rows(coding) == before
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"max_tokens": None}, "invalid_request", "max_tokens"),
+        ({"max_tokens": 0}, "invalid_value", "max_tokens"),
+        ({"messages": []}, "invalid_value", "messages"),
+        ({"temperature": 1.5}, "invalid_value", "temperature"),
+        ({"top_k": 5}, "unsupported_parameter", "top_k"),
+        ({"container": "c"}, "unsupported_parameter", "container"),
+        ({"mcp_servers": [{"name": "s"}]}, "unsupported_parameter", "mcp_servers"),
+        ({"tools": [{"type": "web_search_20250305", "name": "s"}]}, "unsupported_parameter", "tools.0.type"),
+        ({"tools": [{"name": "a b"}]}, "invalid_value", "tools.0.name"),
+        ({"tool_choice": {"type": "any"}}, "invalid_value", "tool_choice"),
+        ({"tool_choice": {"type": "tool"}}, "invalid_request", "tool_choice.name"),
+        ({"messages": [{"role": "user", "content": ""}]}, "invalid_value", "messages"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "invalid_value", "messages"),
+        ({"messages": [{"role": "user", "content": "q" * 1001}]}, "invalid_value", "messages"),
+        ({"stop_sequences": [""]}, "invalid_value", "stop_sequences.0"),
+        ({"agent": {"cost_weight": 2}}, "invalid_value", "agent.cost_weight"),
+        ({"agent": {"unknown": 2}}, "invalid_request", "agent.unknown"),
+    ],
+)
+async def test_a_wrong_field_is_named(
+    service: Service, fields: dict[str, Any], code: str, param: str
+) -> None:
+    before = await rows(service)
+    refused(await send(service, ASK | fields), 400, "invalid_request_error", code, param)
+    assert await rows(service) == before
+
+
+BLOCKS: list[tuple[str, dict[str, Any], str, str]] = [
+    ("user", {"type": "search_result"}, "unsupported_parameter", ".content.0"),
+    ("user", {"type": "tool_use", "id": "t", "name": "f"}, "unsupported_parameter", ".content.0"),
+    ("user", {"type": "text"}, "unsupported_parameter", ".content.0"),
+    (
+        "user",
+        {"type": "image", "source": {"type": "file", "file_id": "f"}},
+        "unsupported_parameter",
+        ".content.0.source.type",
+    ),
+    (
+        "user",
+        {"type": "document", "source": {"type": "url", "url": "u"}},
+        "unsupported_parameter",
+        ".content.0.source.type",
+    ),
+    ("user", {"type": "image", "source": {"type": "url", "url": "http://a.example/"}}, "invalid_value", ""),
+    ("user", {"type": "image", "source": {**PIXEL, "media_type": "image/svg+xml"}}, "invalid_value", ""),
+    ("user", {"type": "tool_result", "tool_use_id": "gone", "content": "x"}, "invalid_value", ""),
+    ("assistant", {"type": "image", "source": PIXEL}, "unsupported_parameter", ".content.0"),
+    ("assistant", {"type": "server_tool_use", "id": "s", "name": "f"}, "unsupported_parameter", ".content.0"),
+]
+
+
+@pytest.mark.parametrize(("role", "block", "code", "place"), BLOCKS)
+async def test_a_block_that_is_not_read_is_named_by_its_message(
+    service: Service, role: str, block: dict[str, Any], code: str, place: str
+) -> None:
+    messages = [*ASK["messages"], {"role": role, "content": [block]}]
+    response = await send(service, ASK | {"system": "Be brief.", "messages": messages})
+    refused(response, 400, "invalid_request_error", code, f"messages.1{place}")
+
+
+async def test_blocks_of_reasoning_are_left_out(service: Service) -> None:
+    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    said = {"role": "assistant", "content": [thought, {"type": "text", "text": "Which one?"}]}
+    response = await send(service, ASK | {"messages": [*ASK["messages"], said, *ASK["messages"]]})
+    assert response.status_code == 200, response.text
+    assert scripted(service).messages[2] == {"role": "assistant", "content": "Which one?"}
+
+
+async def test_a_failure_of_a_turn_has_its_decision(service: Service) -> None:
+    service.arms.behaviour = dict.fromkeys(service.config.actions, failing)
+    response = await send(service, ASK)
+    refused(response, 502, "api_error", "arm_failed")
+    assert response.json()["error"]["decision_id"] == response.headers["x-decision-id"]
+    assert response.headers["x-should-retry"] == "true"
+
+
+async def test_a_failure_in_a_stream_is_an_event(tmp_path: Path) -> None:
+    broken = base.ScriptedGenerator({}, error=base.GeneratorError("it broke"), fail_after=2)
+    async with Service(tmp_path, broken).running() as service:
+        *_, last = events(await send(service, ASK | {"stream": True}))
+        assert last["type"] == "error"
+        assert (last["error"]["type"], last["error"]["code"]) == ("api_error", "llm_failed")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "kind", "code"),
+    [
+        ({}, 401, "authentication_error", "invalid_api_key"),
+        ({"x-api-key": "sk-wrong"}, 401, "authentication_error", "invalid_api_key"),
+        (
+            {"authorization": "Bearer sk-wrong", "x-api-key": "sk-decides"},
+            401,
+            "authentication_error",
+            "invalid_api_key",
+        ),
+        ({"x-api-key": "sk-reads"}, 403, "permission_error", "forbidden"),
+    ],
+)
+async def test_a_request_without_its_key_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    headers: dict[str, str],
+    status: int,
+    kind: str,
+    code: str,
+) -> None:
+    monkeypatch.setenv("READS", "sk-reads")
+    monkeypatch.setenv("DECIDES", "sk-decides")
+    configured = [{"env": "READS", "scopes": ["read"]}, {"env": "DECIDES", "scopes": ["decide"]}]
+    async with Service(tmp_path, keys=configured).running() as service:
+        for path in ("/v1/messages", "/v1/messages/count_tokens"):
+            response = await service.client.post(path, json=ASK, headers=headers)
+            refused(response, status, kind, code)
+        for given in ({"x-api-key": "sk-decides"}, {"authorization": "Bearer sk-decides"}):
+            assert (await send(service, ASK, **given)).status_code == 200
+        elsewhere = await service.client.post(
+            "/v1/chat/completions", json={"messages": ASK["messages"]}, headers={"x-api-key": "sk-decides"}
+        )
+        assert elsewhere.json()["error"]["type"] == "invalid_request_error"  # no door of Anthropic's
+
+
+async def test_a_request_too_many_says_when_to_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Service(tmp_path).running() as service:
+        monkeypatch.setattr(service.replica.service.quota, "_clock", lambda: 0.0)  # one minute
+        limits = KeyLimits(rpm_limit=1)
+        settings = KeySettings("app", ("decide",), limits=limits)
+        _, token = await asyncio.to_thread(keys.create, service.point.store, settings, 0.0)
+        await service.refresh()
+        key = {"x-api-key": token}
+        assert (await send(service, ASK, **key)).status_code == 200
+        response = await send(service, ASK, **key)
+        refused(response, 429, "rate_limit_error", "rate_limit_exceeded")
+        assert int(response.headers["retry-after"]) > 0
+        assert response.headers["x-should-retry"] == "true"
+
+
+async def test_a_body_that_is_too_large_is_refused_in_the_shape_of_the_protocol(service: Service) -> None:
+    response = await send(service, ASK | {"system": "x" * 5000})
+    refused(response, 413, "request_too_large", "payload_too_large")
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("2023-06-01", 200), ("2030-01-01", 200), ("latest", 400), ("2023-06-01x", 400)]
+)
+async def test_a_version_is_a_date(service: Service, version: str, status: int) -> None:
+    response = await send(service, ASK, **{"anthropic-version": version})
+    assert response.status_code == status
+    if status == 400:
+        refused(response, 400, "invalid_request_error", "invalid_value", "anthropic-version")
+
+
+async def test_a_path_below_that_is_none_is_refused_in_the_shape_of_the_protocol(service: Service) -> None:
+    refused(await service.client.post("/v1/messages/batches", json={}), 404, "not_found_error", "not_found")
+    response = await service.client.get("/v1/messages")
+    refused(response, 405, "invalid_request_error", "method_not_allowed")
+    assert response.headers["allow"] == "POST"
+
+
+async def test_the_same_request_under_a_key_is_answered_once(service: Service) -> None:
+    first = await send(service, ASK, **{"idempotency-key": "d-1"})
+    again = await send(service, ASK, **{"idempotency-key": "d-1"})
+    assert first.json()["content"] == again.json()["content"]
+    assert again.headers["x-decision-id"] == "d-1"
+    refused(
+        await send(service, ASK | {"max_tokens": 63}, **{"idempotency-key": "d-1"}),
+        *(409, "invalid_request_error", "idempotency_conflict", "Idempotency-Key"),
+    )
+
+
+async def test_a_session_of_a_coding_agent_keeps_its_arm(tmp_path: Path) -> None:
+    async with Service(tmp_path, sticky="session").running() as service:
+        user = {"metadata": {"user_id": f"user_1_account__session_{SESSION}"}}
+        answers = [(await send(service, ASK | user)).json() for _ in range(6)]
+        assert {answer["agent"]["episode_id"] for answer in answers} == {SESSION}
+        assert len({answer["model"] for answer in answers}) == 1
+
+
+async def test_the_user_of_a_request_can_be_erased(service: Service) -> None:
+    await send(service, ASK | {"metadata": {"user_id": "ada"}})
+    await send(service, ASK | {"metadata": {"user_id": "bob"}})
+    erased = (await service.client.delete("/v1/users/ada")).json()["erasures"]
+    assert sum(one["decisions"] for one in erased) == 1
+
+
+def test_the_messages_of_an_agent_are_many() -> None:
+    turns = [ASKED, {"role": "assistant", "content": "Yes."}] * 1000
+    read = read_chat(Conversation.model_validate({"messages": turns, "tools": TOOLS * 9}), 100)
+    assert len(read.body.messages) == 2000
+    (reminder, asked) = read.body.messages[-2].content or ()
+    assert (reminder.text, asked.text) == (REMINDER, PERSON)  # type: ignore[union-attr]
