@@ -21,6 +21,7 @@ from armwise.arms.llm.completion_stream import (
     MOST_CALLS,
     AnswerLimits,
     AnswerStream,
+    Refusal,
     ReportedUsage,
     estimate_tokens,
     place_in,
@@ -33,6 +34,11 @@ VERSION = "2023-06-01"
 
 LARGEST_TEMPERATURE = 1.0
 
+SAMPLING = ("top_p", "temperature")
+"""Parameters that some models do not take, or not together: the first is left out first."""
+
+_REFUSED = re.compile(r"deprecated|not permitted|not support|unsupported|cannot both", re.IGNORECASE)
+
 _DATA = re.compile(r"data:([a-z]{1,20}/[A-Za-z0-9.+-]{1,100});base64,(.*)", re.DOTALL)
 
 _EMPTY = "(empty)"
@@ -43,7 +49,7 @@ class AnthropicGenerator(OpenAIGenerator):
     """Writes answers with the model of an endpoint; its arguments are those of `OpenAIGenerator`."""
 
     path = "/messages"
-    omissible = frozenset(("temperature", "top_p"))
+    omissible = frozenset(SAMPLING)
 
     @override
     def _present(self, key: str) -> dict[str, str]:
@@ -71,6 +77,11 @@ class AnthropicGenerator(OpenAIGenerator):
         }
         kept = {name: value for name, value in body.items() if name not in self._unsupported}
         return {name: value for name, value in (kept | self._request).items() if value is not None}
+
+    @override
+    def _find_unsupported(self, refusal: Refusal) -> str:
+        named = (name for name in SAMPLING if name in refusal.message and name not in self._unsupported)
+        return next(named, "") if _REFUSED.search(refusal.message) else ""
 
     @override
     def _read_answer(self, limits: AnswerLimits, read: Sequence[str]) -> AnswerStream:

@@ -293,11 +293,15 @@ class OpenAIGenerator(Generator):
             try:
                 return await self._sent(body)
             except StatusError as error:
-                param = error.refusal.unsupported
+                param = self._find_unsupported(error.refusal)
                 if error.status not in (400, 422) or not self._can_go_without(param, body):
                     raise
                 self._unsupported.add(param)
                 logger.warning("%s does not take %r: it is not sent any more", self._name, param)
+
+    def _find_unsupported(self, refusal: Refusal) -> str:
+        """Return the parameter that a model does not take; empty for none."""
+        return refusal.unsupported
 
     def _can_go_without(self, param: str, body: Mapping[str, Any]) -> bool:
         """Return whether a request can be sent without a parameter that nobody has configured for it."""

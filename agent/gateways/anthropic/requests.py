@@ -143,6 +143,7 @@ class Conversation(Nullable):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
+    cache_control: CacheControl | None = Field(default=None, description="Marks the last block.")
     mcp_servers: list[Any] | None = None
     agent: AgentOptions = Field(default_factory=AgentOptions)
 
@@ -346,7 +347,16 @@ def _messages(body: Conversation) -> tuple[list[dict[str, Any]], list[str]]:
         for j, block in enumerate(message.content):
             _add(blocks, block, message.role, f"{origin}.content.{j}")
         read += ((chat_message, origin) for chat_message in blocks.messages(message.role))
+    if body.cache_control:
+        _mark_last(read[-1][0], body.cache_control)
     return [message for message, _ in read], [origin for _, origin in read]
+
+
+def _mark_last(message: dict[str, Any], mark: CacheControl) -> None:
+    """Mark the last part of a message."""
+    content = message["content"]
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    message["content"] = [*parts[:-1], {"cache_control": mark, **parts[-1]}]
 
 
 def _add(read: _BlocksRead, block: MessageBlock, role: str, param: str) -> None:

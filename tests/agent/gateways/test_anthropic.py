@@ -230,6 +230,17 @@ async def test_a_model_of_the_protocol_gets_what_the_agent_marked(coding: Servic
     assert prompt.max_tokens == coding.config.limits.completion_tokens
 
 
+async def test_a_mark_of_the_request_is_at_its_last_block(coding: Service) -> None:
+    parts = [{"type": "text", "text": "which"}, {"type": "text", "text": "river?"}]
+    for content in ("river?", parts):
+        messages = [{"role": "user", "content": content}]
+        response = await send(coding, ASK | {"messages": messages} | MARK)
+        assert response.status_code == 200, response.text
+        *before, last = scripted(coding).messages[-1]["parts"]
+        assert last == {"type": "text", "text": "river?", **MARK}
+        assert all("cache_control" not in part for part in before)
+
+
 async def test_passages_are_added_after_the_instructions_of_an_agent(coding: Service) -> None:
     await send(coding, request(model="arm/bm25"))
     *given, added = scripted(coding).messages[0]["parts"]

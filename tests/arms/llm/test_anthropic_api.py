@@ -44,6 +44,10 @@ heads: list[dict[str, str]] = []
 """Headers of the requests."""
 
 
+tried: list[dict[str, Any]] = []
+"""Bodies of the requests that a choosy endpoint has refused or answered."""
+
+
 def start(**usage: int) -> dict[str, Any]:
     return {"type": "message_start", "message": {"id": "m", "content": [], "usage": USAGE | usage}}
 
@@ -128,6 +132,23 @@ async def _failing() -> Response:
 def _refusal(status: int, message: str) -> Response:
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
     return JSONResponse(error, status, headers={"retry-after": "3"})
+
+
+@endpoint.post("/choosy/messages")
+async def _choosy(request: Request) -> Response:
+    body = await request.json()
+    tried.append(body)
+    if {"temperature", "top_p"} <= body.keys():
+        return _refusal(400, "`temperature` and `top_p` cannot both be specified for this model.")
+    if "temperature" in body:
+        return _refusal(400, "`temperature` is deprecated for this model.")
+    return stream(start(), *text("Yes."), *end("end_turn", output_tokens=1))
+
+
+@endpoint.post("/wrong/messages")
+async def _wrong(request: Request) -> Response:
+    tried.append(await request.json())
+    return _refusal(400, "temperature: Input should be less than or equal to 1")
 
 
 @endpoint.post("/long/messages")
@@ -372,6 +393,30 @@ async def test_a_failure_is_its_own_error(
 ) -> None:
     with pytest.raises(error, match=message):
         await asked(f"{url}/{case}")
+
+
+async def test_what_a_model_does_not_take_is_not_sent_again(url: str) -> None:
+    tried.clear()
+    generator = build_generator(spec(f"{url}/choosy"))
+    prompt = Prompt(PROMPT.messages, temperature=0.5, top_p=0.5)
+    try:
+        for _ in range(2):
+            assert (await complete(generator, prompt))[0] == "Yes."
+    finally:
+        await generator.close()
+    assert [sorted(body.keys() & {"temperature", "top_p"}) for body in tried] == [
+        ["temperature", "top_p"],
+        ["temperature"],
+        [],
+        [],
+    ]
+
+
+async def test_a_wrong_value_is_not_left_out(url: str) -> None:
+    tried.clear()
+    with pytest.raises(GeneratorError, match="HTTP 400"):
+        await asked(f"{url}/wrong", Prompt(PROMPT.messages, temperature=0.5))
+    assert len(tried) == 1
 
 
 LIMITS = AnswerLimits(choices=1, tokens=10, request_bytes=100)

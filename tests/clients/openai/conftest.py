@@ -74,8 +74,8 @@ def started(command: list[str], url: str, folder: Path, **environment: str) -> I
 
 
 @contextmanager
-def armwise(folder: Path, llm: dict[str, Any], **environment: str) -> Iterator[str]:
-    """Serve the small corpus with a language model; yield the URL."""
+def armwise(folder: Path, llm: dict[str, Any], *options: str, **environment: str) -> Iterator[str]:
+    """Serve the small corpus with a language model and options of `armwise serve`; yield the URL."""
     folder.mkdir(parents=True, exist_ok=True)
     corpus = folder / "corpus.jsonl"
     corpus.write_text(
@@ -101,7 +101,7 @@ def armwise(folder: Path, llm: dict[str, Any], **environment: str) -> Iterator[s
     document = {"http_options": {"host": "127.0.0.1", "port": port}, "applications": [application]}
     path = folder / "config.yaml"
     path.write_text(json.dumps(document))  # JSON is YAML
-    command = [str(BIN / "armwise"), "serve", "--cold", "-c", str(path)]
+    command = [str(BIN / "armwise"), "serve", "--cold", *options, "-c", str(path)]
     with started(command, f"http://127.0.0.1:{port}/ready", folder, **environment):
         yield f"http://127.0.0.1:{port}"
 
