@@ -91,7 +91,8 @@ def write_prompt(
     """
     options = {} if how.reasoning is None else {"reasoning_effort": how.reasoning}
     options |= ask.options
-    if ask.options.get("tools") and how.prompt == prompts.Form.DIRECT and _is_instructed(ask):
+    usual = template is None or template == prompts.find_template(prompts.Form.DIRECT)
+    if usual and ask.options.get("tools") and _is_instructed(ask):
         template = prompts.AGENT
     return Prompt(
         prompts.answer_prompt(

@@ -32,7 +32,7 @@ MODELS = ("claude-", "anthropic/claude-")
 REASONING = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 """Efforts of reasoning by those of the protocol."""
 
-_SESSION = re.compile(r"(.*)_session_([0-9a-f-]{36})")
+_SESSION = re.compile("[0-9a-f-]{36}")
 
 
 class Source(Open):
@@ -285,21 +285,21 @@ def _who(metadata: MessageMetadata | None) -> dict[str, Any]:
     >>> _who(MessageMetadata(user_id=f"user_1_account__session_{session}"))["user"]
     'user_1_account_'
     >>> _who(MessageMetadata(user_id='{"account_uuid": "a", "session_id": "s"}'))
-    {'user': 'a', 'metadata': {'session_id': 's'}}
+    {'metadata': {'session_id': 's'}, 'user': 'a'}
     """
     if metadata is None or not metadata.user_id:
         return {}
     user = metadata.user_id
-    if named := _SESSION.fullmatch(user):
-        return {"user": named[1], "metadata": {"session_id": named[2]}}
+    account, _, session = user.rpartition("_session_")
+    if account and _SESSION.fullmatch(session):
+        return {"user": account, "metadata": {"session_id": session}}
     try:
         document = json.loads(user) if user.startswith("{") else None
     except (ValueError, RecursionError):
         document = None
-    if isinstance(document, dict) and isinstance(session := document.get("session_id"), str):
-        account = document.get("account_uuid") or document.get("device_id")
-        named_user = {"user": account} if isinstance(account, str) else {}
-        return {**named_user, "metadata": {"session_id": session}}
+    if isinstance(document, dict) and isinstance(named := document.get("session_id"), str):
+        name = document.get("account_uuid") or document.get("device_id")
+        return {"metadata": {"session_id": named}, **({"user": name} if isinstance(name, str) else {})}
     return {"user": user}
 
 

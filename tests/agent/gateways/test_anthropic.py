@@ -626,6 +626,25 @@ async def test_the_user_of_a_request_can_be_erased(service: Service) -> None:
     assert sum(one["decisions"] for one in erased) == 1
 
 
+@pytest.mark.parametrize(
+    ("user_id", "user", "session"),
+    [
+        ("ada", "ada", None),
+        (f"user_1_account__session_{SESSION}", "user_1_account_", SESSION),
+        ("a_session_b", "a_session_b", None),
+        ('{"device_id": "d", "account_uuid": "", "session_id": "s"}', "d", "s"),
+        ('{"session_id": "s"}', None, "s"),
+        ('{"session_id": 7}', '{"session_id": 7}', None),
+        ("{" * 10, "{" * 10, None),
+        ("", None, None),
+    ],
+)
+def test_a_user_id_names_a_user_and_a_session(user_id: str, user: str | None, session: str | None) -> None:
+    body = MessagesRequest.model_validate(ASK | {"metadata": {"user_id": user_id}})
+    read = read_chat(body, 100).body
+    assert (read.user, (read.metadata or {}).get("session_id")) == (user, session)
+
+
 def test_the_messages_of_an_agent_are_many() -> None:
     turns = [ASKED, {"role": "assistant", "content": "Yes."}] * 1000
     read = read_chat(Conversation.model_validate({"messages": turns, "tools": TOOLS * 9}), 100)
