@@ -86,7 +86,10 @@ _KINDS = (
         },
     ),
     ErrorKind(
-        "unsupported_parameter", 400, "The request asks for something that the language model cannot do."
+        "unsupported_parameter",
+        400,
+        "The request asks for something that the language model cannot do.",
+        raised_by={base.InputRefusedError: "messages"},
     ),
     ErrorKind(
         "unknown_arm",

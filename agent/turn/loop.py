@@ -91,8 +91,7 @@ def write_prompt(
     """
     options = {} if how.reasoning is None else {"reasoning_effort": how.reasoning}
     options |= ask.options
-    usual = template is None or template == prompts.find_template(prompts.Form.DIRECT)
-    if usual and ask.options.get("tools") and _is_instructed(ask):
+    if how.prompt == prompts.Form.DIRECT and ask.options.get("tools") and _is_instructed(ask):
         template = prompts.AGENT
     return Prompt(
         prompts.answer_prompt(

@@ -6,6 +6,7 @@ GeneratorError                an engine failed
 |-- GeneratorRefusedError     it refuses the service, whatever it is asked
 |-- PromptTooLongError        the conversation does not fit the model's context
 `-- PromptRefusedError        an option has a value that the engine cannot read
+    `-- InputRefusedError     the model does not read an image or a file of the conversation
 """
 
 import asyncio
@@ -52,6 +53,10 @@ class PromptTooLongError(GeneratorError):
 
 class PromptRefusedError(GeneratorError):
     """An option of the prompt has a value that the engine cannot read, such as a wrong JSON schema."""
+
+
+class InputRefusedError(PromptRefusedError):
+    """The conversation has an image or a file that the model does not read."""
 
 
 HINTS = frozenset({"parallel_tool_calls", "reasoning_effort", "verbosity", "max_completion_tokens"})

@@ -39,9 +39,11 @@ from armwise.arms.llm.base import (
     GeneratorError,
     GeneratorRefusedError,
     GeneratorTimeoutError,
+    InputRefusedError,
     Message,
     Prompt,
     PromptTooLongError,
+    list_inputs,
 )
 from armwise.arms.llm.completion_stream import (
     DONE,
@@ -92,6 +94,8 @@ OMISSIBLE = (HINTS - OTHER_LIMIT.keys()) | {
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)")
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+_INPUT = re.compile(r"image|vision|media|modal|file|document|pdf|content[ _](type|part)", re.IGNORECASE)
 
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -192,7 +196,7 @@ class OpenAIGenerator(Generator):
 
     @override
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        with self._named_errors():
+        with self._named_errors(attached=bool(list_inputs(prompt.messages))):
             reply, answer, most = await self._begun(prompt)
             try:
                 encoding = reply.headers.get("content-encoding")
@@ -212,8 +216,12 @@ class OpenAIGenerator(Generator):
             await self._session.close()
 
     @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        """Have whatever fails be an error that names the endpoint, and shows nothing of what it sent."""
+    def _named_errors(self, *, attached: bool) -> Iterator[None]:
+        """Have whatever fails be an error that names the endpoint, and shows nothing of what it sent.
+
+        Args:
+            attached: Whether the conversation has an image or a file, which the model may not read.
+        """
         try:
             yield
         except TimeoutError as error:
@@ -224,6 +232,10 @@ class OpenAIGenerator(Generator):
         except UpstreamError as error:
             raise GeneratorError(f"{self._name} sent {error}") from error
         except StatusError as error:
+            refused = error.status in (400, 413, 415, 422) and _INPUT.search(error.refusal.message)
+            if attached and refused and not error.refusal.is_too_long:
+                message = f"{self._name}: {error}: the model does not read an image or a file of the request"
+                raise InputRefusedError(message) from error
             raise self._refused(error) from error
 
     def _refused(self, error: StatusError) -> GeneratorError:

@@ -231,8 +231,7 @@ def answer_prompt(
     texts = [*(message["content"] for message in given), *own]
     system: Message = {"role": "system", "content": "\n\n".join(texts)}
     if any("parts" in message for message in given):
-        added = ["\n\n".join(own)] if own else []
-        system["parts"] = [*(part for message in given for part in _parts(message)), *map(_text_part, added)]
+        system["parts"] = [*(part for message in given for part in _parts(message)), *map(_text_part, own)]
     return (system, *(message for message in conversation if message["role"] != "system"))
 
 

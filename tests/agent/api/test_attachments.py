@@ -113,6 +113,12 @@ async def test_what_no_model_of_the_named_arms_reads_is_refused(
     refused(response, 400, "unsupported_parameter", "messages")
 
 
+async def test_an_arm_that_a_request_excludes_stays_excluded(half_blind: Service) -> None:
+    body = asked(SHOWN, agent={"excluded_arms": ["bm25"]})
+    response = await half_blind.client.post("/v1/chat/completions", json=body)
+    refused(response, 400, "no_eligible_arm", "agent.excluded_arms")
+
+
 @pytest.mark.parametrize(
     ("part", "param"),
     [
@@ -133,6 +139,13 @@ async def test_what_is_no_image_or_file_is_refused_by_its_place(
 ) -> None:
     response = await seeing.client.post("/v1/chat/completions", json=asked(part))
     refused(response, 400, "invalid_value", ".".join(("messages.0.content.1", *([param] if param else []))))
+
+
+async def test_an_image_that_an_endpoint_refuses_is_the_fault_of_the_request(tmp_path: Path) -> None:
+    blind = base.ScriptedGenerator({}, error=base.InputRefusedError("m does not read an image"))
+    async with Service(tmp_path, blind, llm=ENDPOINT).running() as service:
+        response = await service.client.post("/v1/chat/completions", json=asked(SHOWN))
+        refused(response, 400, "unsupported_parameter", "messages")
 
 
 @pytest.mark.parametrize("role", ["system", "assistant"])

@@ -117,6 +117,8 @@ def refused(response: httpx.Response, status: int, kind: str, code: str, param: 
     body = response.json()
     assert response.status_code == status, response.text
     error = body["error"]
+    assert error["retryable"] == (status in (408, 429, 502, 503, 504))
+    assert response.headers["x-should-retry"] == ("true" if error["retryable"] else "false")
     assert (body["type"], error["type"], error["code"], error["param"]) == ("error", kind, code, param)
     assert body["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
     return str(error["message"])
@@ -247,6 +249,18 @@ async def test_passages_are_added_after_the_instructions_of_an_agent(coding: Ser
     assert given == SYSTEM
     assert "<passages>" in added["text"]
     assert "one short sentence" not in scripted(coding).messages[0]["content"]
+
+
+@pytest.mark.parametrize("prompt", ["short", "ours"])
+async def test_an_arm_with_a_prompt_of_its_own_keeps_it(tmp_path: Path, prompt: str) -> None:
+    own = {"with_passages": "Ours: {passages}", "without_passages": "Ours."}
+    limits = CONFIG["limits"] | {"body_bytes": 1 << 20}
+    settings: dict[str, Any] = {"answering": {"prompt": prompt}, "prompts": {"ours": own}, "limits": limits}
+    async with Service(tmp_path, llm=ENDPOINT, **settings).running() as service:
+        await send(service, request(model="arm/bm25"))
+        added = scripted(service).messages[0]["parts"][-1]["text"]
+        assert "These passages may help" not in added
+        assert "<passages>" in added
 
 
 async def test_without_tools_or_instructions_the_prompt_of_the_arm_is_kept(service: Service) -> None:

@@ -26,6 +26,7 @@ from armwise.arms.llm.base import (
     GeneratorError,
     GeneratorRefusedError,
     GeneratorTimeoutError,
+    InputRefusedError,
     Message,
     Prompt,
     PromptTooLongError,
@@ -85,6 +86,11 @@ async def _limited() -> JSONResponse:
 @endpoint.post("/refusing/chat/completions")
 async def _refusing() -> JSONResponse:
     return _refusal(400, "no such model")
+
+
+@endpoint.post("/blind/{status}/chat/completions")
+async def _blind(status: int) -> JSONResponse:
+    return _refusal(status, "this model does not support image input")
 
 
 @endpoint.post("/long/chat/completions")
@@ -449,6 +455,64 @@ async def test_options_are_passed_on_and_a_call_without_text_has_none(url: str) 
         "12:00",
         "",
     ]
+
+
+async def test_images_are_passed_on_and_marks_of_the_cache_are_not(url: str) -> None:
+    marked = {"cache_control": {"type": "ephemeral"}}
+    call = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    tool = {"type": "function", "function": {"name": "now"}}
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    said = [{"type": "text", "text": "a", **marked}, {"type": "text", "text": "b"}]
+    messages: tuple[Message, ...] = (
+        {"role": "user", "content": "a\nb", "parts": said},
+        {"role": "assistant", "content": "", "tool_calls": [call | marked]},
+        {"role": "tool", "content": "noon", "parts": [said[0]], "tool_call_id": "c"},
+        {"role": "user", "content": "a", "parts": [said[0], image | marked]},
+    )
+    generator = OpenAIGenerator(f"{url}/echo", "m")
+    try:
+        prompt = Prompt(messages, options={"tools": [tool | marked]})
+        body = orjson.loads((await complete(generator, prompt))[0])
+    finally:
+        await generator.close()
+    assert body["tools"] == [tool]
+    assert body["messages"] == [
+        {"role": "user", "content": "a\nb"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "noon", "tool_call_id": "c"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, image]},
+    ]
+
+
+SEEN: Message = {
+    "role": "user",
+    "content": "",
+    "parts": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "messages", "error"),
+    [
+        ("blind/400", (SEEN,), InputRefusedError),
+        ("blind/415", (SEEN,), InputRefusedError),
+        ("blind/404", (SEEN,), GeneratorRefusedError),
+        ("blind/400", PROMPT.messages, GeneratorError),
+        ("refusing", (SEEN,), GeneratorError),
+        ("long", (SEEN,), PromptTooLongError),
+    ],
+)
+async def test_an_image_that_a_model_does_not_read_is_the_fault_of_the_request(
+    url: str, path: str, messages: tuple[Message, ...], error: type[GeneratorError]
+) -> None:
+    generator = OpenAIGenerator(f"{url}/{path}", "m", max_retries=0)
+    try:
+        with pytest.raises(GeneratorError) as raised:
+            await complete(generator, Prompt(messages))
+    finally:
+        await generator.close()
+    assert type(raised.value) is error
+    assert "support" not in str(raised.value), "nothing of the body is shown"
 
 
 def test_a_field_that_an_endpoint_refuses_is_no_option_of_its_engine() -> None:
