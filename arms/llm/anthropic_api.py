@@ -186,7 +186,8 @@ def _result(message: Message) -> dict[str, Any]:
     parts = message.get("parts", ())
     marks = next((_mark(part) for part in reversed(parts) if "cache_control" in part), {})
     text = {"content": message["content"]} if message["content"] else {}
-    return {"type": "tool_result", "tool_use_id": message["tool_call_id"], **text, **marks}
+    failed = {"is_error": True} if message.get("is_error") else {}
+    return {"type": "tool_result", "tool_use_id": message["tool_call_id"], **text, **failed, **marks}
 
 
 class _MessageField(BaseModel):

@@ -83,9 +83,9 @@ class Message(TypedDict):
     """A message of a conversation.
 
     A call that the model made, in `tool_calls`, has OpenAI's shape; a message of the role `tool` holds the
-    result of the call `tool_call_id`. `parts` has OpenAI's shape, too: the texts of which `content` is made,
-    images and files between them, and `cache_control` at those parts after which a client wants the prompt
-    cached.
+    result of the call `tool_call_id`, or with `is_error` what went wrong. `parts` has OpenAI's shape, too:
+    the texts of which `content` is made, images and files between them, and `cache_control` at those parts
+    after which a client wants the prompt cached.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -93,6 +93,7 @@ class Message(TypedDict):
     parts: NotRequired[list[dict[str, Any]]]
     tool_calls: NotRequired[list[dict[str, Any]]]
     tool_call_id: NotRequired[str]
+    is_error: NotRequired[bool]
 
 
 def list_inputs(messages: Iterable[Message]) -> frozenset[str]:

@@ -433,7 +433,7 @@ def _written(message: Message) -> dict[str, Any]:
 
     Marks of what may be cached are left out: endpoints of the protocol cache by themselves, and refuse them.
     """
-    written: dict[str, Any] = {**message}
+    written: dict[str, Any] = {name: value for name, value in message.items() if name != "is_error"}
     if parts := written.pop("parts", None):
         attached = any(part["type"] != "text" for part in parts)
         written["content"] = [*map(_unmarked, parts)] if attached else message["content"]

@@ -166,6 +166,8 @@ def read_by_model(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
                 problem = f"{message.tool_call_id!r} is not a call of an earlier message"
                 raise ApiError("invalid_value", problem, f"messages.{i}.tool_call_id")
             model_message["tool_call_id"] = names[message.tool_call_id]
+            if message.is_error:
+                model_message["is_error"] = True
         read.append(model_message)
     return tuple(read)
 

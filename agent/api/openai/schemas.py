@@ -195,6 +195,9 @@ class ChatMessage(Open):
     ) = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: Text | None = None
+    is_error: StrictBool | None = Field(
+        default=None, description="Of a result of a function: it is what went wrong."
+    )
 
 
 class Function(Open):

@@ -69,6 +69,7 @@ class MessageBlock(InnerBlock):
     name: Text | None = None
     input: Document | None = None
     tool_use_id: Text | None = None
+    is_error: StrictBool | None = None
     content: InnerBlocks | None = None
 
 
@@ -373,7 +374,7 @@ def _add(read: _BlocksRead, block: MessageBlock, role: str, param: str) -> None:
             if block.cache_control:
                 texts = [{"type": "text", "text": "\n".join(part["text"] for part in texts), **_mark(block)}]
             result = {"role": "tool", "tool_call_id": block.tool_use_id, "content": _shortened(texts)}
-            read.results.append(result)
+            read.results.append(result | ({"is_error": True} if block.is_error else {}))
             read.attached += (part for part in inner if part["type"] != "text")
         case _:
             read.parts += _inner([block], param, text_alone=role != "user")

@@ -29,11 +29,18 @@ REFUSED: list[tuple[str, str, dict[str, Any], str, str | None]] = [
         "messages.0.content",
     ),
     (
-        "an image",
+        "a sound",
         AN_ANSWER,
-        CHAT | {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        CHAT | {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
         "unsupported_parameter",
         "messages.0.content.0.type",
+    ),
+    (
+        "an image that is none",
+        AN_ANSWER,
+        CHAT | {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "invalid_value",
+        "messages.0.content.0",
     ),
     (
         "an unknown role",

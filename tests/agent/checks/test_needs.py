@@ -198,10 +198,12 @@ class Replies(BaseHTTPRequestHandler):
 
     reply: tuple[int, Any]
     shown: list[str | None]
+    sent: list[dict[str, str]]
 
     def do_GET(self) -> None:
         status, body = self.reply
         self.shown.append(self.headers.get("authorization"))
+        self.sent.append({name.lower(): value for name, value in self.headers.items()})
         self.send_response(status)
         self.end_headers()
         self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
@@ -212,7 +214,7 @@ class Replies(BaseHTTPRequestHandler):
 @pytest.fixture
 def answering() -> Iterator[tuple[type[Replies], int]]:
     """A server of HTTP; its class says what it answers."""
-    handler = type("Own", (Replies,), {"reply": (200, {}), "shown": []})
+    handler = type("Own", (Replies,), {"reply": (200, {}), "shown": [], "sent": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield handler, server.server_port
@@ -638,6 +640,34 @@ def test_an_endpoint_is_asked_for_its_models_with_the_key(
     (line,) = lines(checks.model_findings(configured(tmp_path, llm=llm)))
     assert line.startswith(expected.format(at=f"127.0.0.1:{port}"))
     assert handler.shown == ["Bearer sk-hidden"]
+    assert "hidden" not in line
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ("big", "fine: model 'big' is at"),
+        ("big-20260101", "fine: model 'big' is at"),
+        ("bigger", "problem: http://{at}/v1 has no model 'big'; there are: bigger"),
+    ],
+)
+def test_an_endpoint_of_anthropic_is_asked_in_its_protocol(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answering: tuple[type[Replies], int],
+    listed: str,
+    expected: str,
+) -> None:
+    handler, port = answering
+    handler.reply = (200, {"data": [{"id": listed}]})
+    monkeypatch.setenv("A_KEY", "sk-hidden")
+    at = f"127.0.0.1:{port}"
+    llm = {"engine": "anthropic", "base_url": f"http://{at}/v1", "model": "big", "api_key_env": "A_KEY"}
+    (line,) = lines(checks.model_findings(configured(tmp_path, llm=llm)))
+    assert line.startswith(expected.format(at=at))
+    assert handler.shown == [None]
+    (sent,) = handler.sent
+    assert (sent["x-api-key"], sent["anthropic-version"]) == ("sk-hidden", "2023-06-01")
     assert "hidden" not in line
 
 

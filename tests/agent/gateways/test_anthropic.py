@@ -232,6 +232,16 @@ async def test_a_model_of_the_protocol_gets_what_the_agent_marked(coding: Servic
     assert prompt.max_tokens == coding.config.limits.completion_tokens
 
 
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_tool_that_failed_is_told_apart(coding: Service, fails: bool) -> None:
+    used = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "no such file", "is_error": fails}
+    messages = [*ASK["messages"], used, {"role": "user", "content": [result]}]
+    response = await send(coding, ASK | {"messages": messages})
+    assert response.status_code == 200, response.text
+    assert scripted(coding).messages[-1].get("is_error", False) == fails
+
+
 async def test_a_mark_of_the_request_is_at_its_last_block(coding: Service) -> None:
     parts = [{"type": "text", "text": "which"}, {"type": "text", "text": "river?"}]
     for content in ("river?", parts):

@@ -298,7 +298,7 @@ def test_a_conversation_keeps_its_marks_images_and_calls() -> None:
         },
         {"role": "assistant", "content": "I look.", "tool_calls": [made, wrong]},
         {"role": "user", "content": "and hurry"},
-        {"role": "tool", "content": "12:00", "tool_call_id": "call00000"},
+        {"role": "tool", "content": "12:00", "tool_call_id": "call00000", "is_error": True},
         {"role": "tool", "content": "x", "parts": [_part("x") | MARK], "tool_call_id": "call00001"},
         {"role": "assistant", "content": " "},
         {"role": "user", "content": ""},
@@ -328,7 +328,7 @@ def test_a_conversation_keeps_its_marks_images_and_calls() -> None:
         {
             "role": "user",
             "content": [
-                {"type": "tool_result", "tool_use_id": "call00000", "content": "12:00"},
+                {"type": "tool_result", "tool_use_id": "call00000", "content": "12:00", "is_error": True},
                 {"type": "tool_result", "tool_use_id": "call00001", "content": "x", **MARK},
                 _part("and hurry"),
             ],

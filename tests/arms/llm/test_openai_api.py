@@ -466,7 +466,7 @@ async def test_images_are_passed_on_and_marks_of_the_cache_are_not(url: str) -> 
     messages: tuple[Message, ...] = (
         {"role": "user", "content": "a\nb", "parts": said},
         {"role": "assistant", "content": "", "tool_calls": [call | marked]},
-        {"role": "tool", "content": "noon", "parts": [said[0]], "tool_call_id": "c"},
+        {"role": "tool", "content": "noon", "parts": [said[0]], "tool_call_id": "c", "is_error": True},
         {"role": "user", "content": "a", "parts": [said[0], image | marked]},
     )
     generator = OpenAIGenerator(f"{url}/echo", "m")
