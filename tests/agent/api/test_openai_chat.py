@@ -118,6 +118,17 @@ def test_how_tools_are_called_is_passed_on_with_tools_alone(
     assert given.keys() & {"tools", "tool_choice", "parallel_tool_calls"} == passed_on
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"), [({}, {}), ({"is_error": False}, {}), ({"is_error": True}, {"is_error": True})]
+)
+def test_a_result_says_only_that_it_is_an_error(given: dict[str, Any], kept: dict[str, Any]) -> None:
+    call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "a", "content": "x"}
+    messages = [*QUESTION, {"role": "assistant", "tool_calls": [call]}, result | given]
+    read = chat.read_by_model(ChatRequest.model_validate({"messages": messages}).messages)
+    assert read[-1] == result | {"tool_call_id": "call00000"} | kept
+
+
 async def test_what_asks_for_nothing_is_the_same_request_under_a_key(service: Service) -> None:
     key = {"idempotency-key": "d-1"}
     first = await ask(service, key)
