@@ -196,7 +196,7 @@ class ChatMessage(Open):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: Text | None = None
     is_error: StrictBool | None = Field(
-        default=None, description="Of a result of a function: it is what went wrong."
+        default=None, description="Whether the result of a function is what went wrong."
     )
 
 
