@@ -103,6 +103,7 @@ def test_the_client_of_python_reads_headers_counts_and_errors(url: str) -> None:
     raw = client.messages.with_raw_response.create(max_tokens=64, **body)
     message = raw.parse()
     assert message.id == f"msg_{raw.headers['x-decision-id']}"
+    assert message.agent["decision_id"] == raw.headers["x-decision-id"]
     assert message._request_id == raw.headers["x-request-id"]  # noqa: SLF001
     assert client.messages.count_tokens(**body).input_tokens > 0
     with pytest.raises(anthropic.NotFoundError, match="'auto' or 'arm/<name>' was expected"):
