@@ -16,7 +16,7 @@ import logging
 import queue
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -114,13 +114,20 @@ class ArmwiseLogger(CustomLogger):
     def _take(self, kwargs: Any, response: Any, start: Any, end: Any, status: str) -> None:
         """Queue a call; exceptions are logged and never reach the call."""
         try:
-            if kwargs.get("cache_hit") is not True:
-                item = make_observation(kwargs, response, start, end, status, content=self._content)
+            if kwargs.get("cache_hit") is not True and (
+                item := self._observe(kwargs, response, start, end, status)
+            ):
                 self._waiting.put_nowait(item)
         except queue.Full:
             self._drop(1, "too many wait already")
         except Exception as error:  # noqa: BLE001 - a call of a model must not fail for its observation
             self._drop(1, f"it could not be read: {error!r}")
+
+    def _observe(
+        self, call: Mapping[str, Any], response: Any, start: Any, end: Any, status: str
+    ) -> Mapping[str, Any] | None:
+        """Return the item to send for a call; None for none."""
+        return make_observation(call, response, start, end, status, content=self._content)
 
     def _drop(self, calls: int, why: str) -> None:
         self.dropped += calls
@@ -143,7 +150,7 @@ class ArmwiseLogger(CustomLogger):
         if not items:
             return
         try:
-            kept = len(self._client.observe(*items, point=self._point).kept)
+            kept = self._deliver(items)
         except ClientError as error:
             self._drop(len(items), str(error))
             return
@@ -153,6 +160,10 @@ class ArmwiseLogger(CustomLogger):
         self.sent += kept
         if refused := len(items) - kept:
             self._drop(refused, "the service refused them; `tap.names` may lack a model")
+
+    def _deliver(self, items: Sequence[Mapping[str, Any]]) -> int:
+        """Send items; return how many were kept. Raises ClientError."""
+        return len(self._client.observe(*items, point=self._point).kept)
 
 
 def make_observation(
@@ -173,13 +184,12 @@ def make_observation(
     params = call.get("litellm_params") or {}
     metadata = params.get("metadata") or {}
     fields = metadata.get(KEY) or (metadata.get("requester_metadata") or {}).get(KEY) or {}
-    session = params.get("litellm_session_id") or metadata.get("session_id")
     cost = call.get("response_cost")
     item: dict[str, Any] = {
         "id": _name(_field(response, "id") or logged.get("id") or call.get("litellm_call_id")),
         "arm": call.get("model") or logged.get("model"),
-        "episode_id": _name(session),
-        "question": _question(call.get("messages"))[:LONGEST] if content else "",
+        "episode_id": read_session(params, metadata),
+        "question": read_question(call.get("messages"))[:LONGEST] if content else "",
         "at": start.astimezone(UTC).isoformat() if isinstance(start, datetime) else None,
         "status": status,
         "cost": {
@@ -213,10 +223,20 @@ def _name(value: Any) -> str | None:
     return text if _ID.fullmatch(text) else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _question(messages: Any) -> str:
+def read_session(call: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
+    """Return the session of a call as an id of the log; None without one.
+
+    >>> read_session({}, {"session_id": "s-1"}), read_session({"litellm_session_id": "s-2"}, {})
+    ('s-1', 's-2')
+    """
+    return _name(call.get("litellm_session_id") or metadata.get("session_id"))
+
+
+def read_question(messages: Any) -> str:
     """Return the text of the newest message of the user.
 
-    >>> _question([{"role": "user", "content": [{"type": "text", "text": "who?"}]}, {"role": "assistant"}])
+    >>> parts = [{"type": "text", "text": "who?"}, {"type": "image_url"}]
+    >>> read_question([{"role": "user", "content": parts}, {"role": "assistant"}])
     'who?'
     """
     for message in reversed(messages if isinstance(messages, list) else []):

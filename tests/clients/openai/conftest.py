@@ -49,13 +49,15 @@ def wait_until_ready(url: str, process: "subprocess.Popen[bytes]", output: Path)
 
 
 @contextmanager
-def started(command: list[str], url: str, folder: Path, **environment: str) -> Iterator[None]:
+def started(
+    command: list[str], url: str, folder: Path, cwd: Path = ROOT, **environment: str
+) -> Iterator[None]:
     """Run a service while the context is open; `url` answers 200 once it is ready."""
     output = folder / "output.txt"
     with output.open("wb") as file:
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=cwd,
             stdout=file,
             stderr=file,
             env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
