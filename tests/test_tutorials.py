@@ -28,6 +28,7 @@ TUTORIALS = (
     "docs/tutorials/rag-product.md",
     "docs/tutorials/several-models.md",
     "docs/tutorials/production-logs.md",
+    "docs/guide/policy-router.md",
 )
 
 ELSEWHERE = {"pip install": "what the environment of the tests has"}

@@ -104,7 +104,7 @@ async def press(service: AppService, request: HttpRequest, body: ButtonRequest) 
     except UnauthorizedError as error:
         message = f"the token is of a key that does not hold any more: {error}"
         raise ApiError("forbidden", message, "token") from None
-    value = None if body.value is None else _value(point.config.reward.metric(METRIC), body.value)
+    value = None if body.value is None else read_thumb(point.config.reward.metric(METRIC), body.value)
     items = [
         FeedbackItem(decision_id=decision_id, metric_name=METRIC, value=number, feedback_id=name)
         for number, name in _changes(decision_id, value, body.change)
@@ -139,7 +139,7 @@ def _changes(decision_id: str, value: Value | None, change: int) -> list[tuple[V
     return [*before, *([] if value is None else [(value, f"button-{change}:{digest}")])]
 
 
-def _value(metric: Metric, pressed: Literal["up", "down"]) -> Value:
+def read_thumb(metric: Metric, pressed: Literal["up", "down"]) -> Value:
     """Return the best value of a metric for `up`, the worst for `down`."""
     number = metric.value_at(1.0 if pressed == "up" else 0.0)
     if metric.values is not None:

@@ -1,4 +1,4 @@
-"""Routes of the gateways: Anthropic's protocol, feedback in others' formats, feedback buttons, MCP tools."""
+"""Routes of the gateways: protocols of Anthropic and of Weave's router, feedback of others, buttons, MCP."""
 
 import asyncio
 from importlib import import_module
@@ -7,7 +7,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from armwise.agent.api.errors import ApiError
-from armwise.agent.gateways import anthropic, buttons, feedback_shapes
+from armwise.agent.gateways import anthropic, buttons, feedback_shapes, policy_router
 from armwise.arms.extras import describe_missing
 
 
@@ -25,8 +25,9 @@ class _Mcp:
 ROUTES = (
     *anthropic.router.routes,
     *feedback_shapes.router.routes,
+    *policy_router.router.routes,
     *buttons.router.routes,
     Route("/mcp", _Mcp(), methods=["POST"]),
 )
 
-DIALECTS = (anthropic.DIALECT, feedback_shapes.LANGFUSE)
+DIALECTS = (anthropic.DIALECT, feedback_shapes.LANGFUSE, policy_router.DIALECT)

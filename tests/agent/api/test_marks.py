@@ -343,6 +343,7 @@ ID_FIELDS = {
     *("/feedback.inference_id", "/feedback.episode_id"),
     *("/api/public/scores.traceId", "/api/public/scores.sessionId", "/api/public/scores[].traceId"),
     *("/api/public/scores[].sessionId", "/v1/router/outcomes.replay_id"),
+    "/policy_router_v1/route.route_id",
 }
 """Fields that are an id of a decision or an episode: these stay, and are said to (`COLUMNS`)."""
 
