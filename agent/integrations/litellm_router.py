@@ -268,7 +268,7 @@ def describe(deployment: Deployment) -> dict[str, float | str]:
     provider = params.get("custom_llm_provider") or (model.split("/")[0] if "/" in model else None)
     features: dict[str, float | str] = {} if provider is None else {"provider": str(provider)}
     return features | {
-        feature: float(prices[name]) * 1e6
+        feature: round(float(prices[name]) * 1e6, 9)
         for name, feature in PRICES.items()
         if isinstance(prices.get(name), int | float)
     }
