@@ -100,16 +100,21 @@ class ReportedUsage(_Part):
         prompt_tokens: Tokens read.
         completion_tokens: Tokens written, in all choices.
         prompt_tokens_details: Those of them that it had read before.
+        prompt_cache_hit_tokens: The same in the field of DeepSeek's API, which has no details.
     """
 
     prompt_tokens: Annotated[int, Field(ge=0)]
     completion_tokens: Annotated[int, Field(ge=0)]
     prompt_tokens_details: _CachedTokens | None = None
+    prompt_cache_hit_tokens: Annotated[int, Field(ge=0)] | None = None
 
     @property
     def cached_tokens(self) -> int:
         """Tokens that were read from the cache of the endpoint."""
-        return (self.prompt_tokens_details and self.prompt_tokens_details.cached_tokens) or 0
+        details = self.prompt_tokens_details
+        if details is not None and details.cached_tokens is not None:
+            return details.cached_tokens
+        return self.prompt_cache_hit_tokens or 0
 
     @model_validator(mode="after")
     def _check_cached(self) -> "ReportedUsage":

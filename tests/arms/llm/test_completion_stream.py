@@ -160,6 +160,15 @@ def test_usage_that_may_be_true_counts_and_any_other_is_estimated() -> None:
     assert tokens(cached | {"prompt_tokens": 4}) == estimated
 
 
+def test_cached_tokens_are_read_in_either_of_their_fields() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 1, "prompt_cache_hit_tokens": 3}
+    assert tokens(usage) == (5, 1, 3)
+    assert tokens(usage | {"prompt_tokens_details": {}}) == (5, 1, 3)
+    assert tokens(usage | {"prompt_tokens_details": {"cached_tokens": 0}}) == (5, 1, 0)
+    for wrong in (6, -1, 0.5):
+        assert tokens(usage | {"prompt_cache_hit_tokens": wrong}) == (3, 3, 0)
+
+
 def test_later_usage_counts_unless_it_cannot_be_true() -> None:
     events = [{"usage": {"prompt_tokens": n, "completion_tokens": 1}} for n in (5, 6, -1)]
     stream = CompletionStream(LIMITS, [""])
