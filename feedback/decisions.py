@@ -286,6 +286,20 @@ class Decisions:
             context=[self.context[row] for row in np.flatnonzero(kept).tolist()] if self.context else (),
         )
 
+    def take(self, order: Integers) -> "Decisions":
+        """Return the rows at some indices, in that order, shape (n_taken,)."""
+        sizes = self.n_p[order]
+        within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        columns = {name: getattr(self, name)[order] for name in _COLUMNS}
+        return replace(
+            self,
+            **columns,
+            draw=Categorical(self.draw.values, self.draw.codes[order]),
+            p=self.p[np.repeat(self.start[order], sizes) + within],
+            features={name: values[order] for name, values in self.features.items()},
+            context=[self.context[row] for row in order.tolist()] if self.context else (),
+        )
+
 
 _COLUMNS = tuple(
     field.name for field in fields(Decisions) if field.name not in ("draw", "p", "features", "context")

@@ -27,6 +27,9 @@ whichever is lower. So each bound is at most what it will be once all rewards ar
 computed at different times hold together. For that, the control variate of a row must be independent of the
 time: it is the mean of the rewards that were known when the row was decided.
 
+Rows of a unit, such as the session of a user, may depend on each other in any way: `unit_difference` bets on
+the sum of a unit, as one observation.
+
 Source: Waudby-Smith, Wu, Ramdas, Karampatziakis and Mineiro (2022), "Anytime-valid off-policy inference for
 contextual bandits"; Karampatziakis, Mineiro and Ramdas (2021), "Off-policy confidence sequences"; Orabona
 and Jun (2021), "Tight concentrations and confidence sequences from the regret of universal portfolio", for
@@ -180,6 +183,74 @@ def difference(
     return _bounds(evidence, 1.0, level, rows, one_sided)
 
 
+def unit_difference(
+    evidence: Evidence, starts: Integers, most: int, errors: tuple[float, float], *, squares: bool = False
+) -> tuple[float, float, float]:
+    """Bound the sum of the differences in a unit, on average over the units: target minus logging policy.
+
+    A unit may end by what happened in it, but `most` must be set before its first row, and hold for all. The
+    bounds hold at every number of units, if what one unit earns does not depend on the draws of another.
+
+    Args:
+        evidence: The log and the target, unit by unit, in the order in which the units began. No row waits.
+        starts: Index of the first row of each unit, shape (n_units,), rising from 0.
+        most: Most rows that a unit may have, at least 1.
+        errors: Probabilities that the lower bound ever fails, and the upper one, in (0, 1).
+        squares: Whether the control variate weighs earlier rewards by the squares of their weights: narrower
+            where rewards of the arms are far apart, and slower to start.
+
+    Returns:
+        The estimate, not cut to the possible range, the lower and the upper bound.
+
+    Raises:
+        ValueError: The starts do not rise from 0, a unit has more than `most` rows, rows wait, or an error is
+            not in (0, 1).
+
+    >>> same = Evidence(np.ones(2_000), np.tile([0.0, 1.0], 1_000), (0.0, 1.0), reach=1.0)
+    >>> [round(end, 3) for end in unit_difference(same, np.arange(0, 2_000, 2), 2, (0.025, 0.025))]
+    [0.0, -0.024, 0.024]
+    """
+    n = len(evidence.weight)
+    refuse("start of a unit", starts, (np.diff(starts, prepend=-1) > 0) & (starts < n), f"rising, below {n}")
+    sizes = np.diff(starts, append=n)
+    if starts[0] != 0 or evidence.waiting is not None:
+        raise ValueError("the first unit starts at row 0, and no row may wait for its reward")
+    refuse("rows of a unit", sizes, sizes <= most, f"at most {most}")
+    if not all(0.0 < error < 1.0 for error in errors):
+        raise ValueError(f"errors must be in (0, 1), got {errors[0]:.6g} and {errors[1]:.6g}")
+    # rewards of the same unit may depend on the draw of a row: the control variate leaves them out
+    apart = replace(evidence, learned=np.arange(1, n + 1), known=np.repeat(starts, sizes))
+    least, highest = evidence.reward_range
+    scale = most * (highest - least)
+    low, mean = _lower_of_units(apart, starts, most, errors[0], squares=squares)
+    mirrored, _ = _lower_of_units(apart.mirrored, starts, most, errors[1], squares=squares)
+    return scale * mean, scale * low, -scale * mirrored
+
+
+def _lower_of_units(
+    evidence: Evidence, starts: Integers, most: int, error: float, *, squares: bool
+) -> tuple[float, float]:
+    """Return the lower bound and the mean over units of `1 / most` of their sums, of scaled rewards."""
+    weight, reward = evidence.weight, _scaled(evidence)
+    reach = np.broadcast_to(1.0 if evidence.reach is None else evidence.reach, weight.shape)
+    control = np.zeros(len(weight))
+    if evidence.reach is not None:
+        pull = np.abs(weight - 1.0)
+        control = _control(evidence, reward, pull * pull if squares else pull)
+    gain, tilt = (weight - 1.0) * reward, weight - evidence.overlap
+    growth, total, n_units = np.zeros((len(BETS), 1)), 0.0, len(starts)
+    edges = np.append(starts, len(weight))
+    for first in range(0, n_units, _BLOCK):
+        last = min(first + _BLOCK, n_units)
+        here = slice(edges[first], edges[last])
+        steps = _steps(gain[here], tilt[here], control[here], reach[here])
+        sums = np.add.reduceat(steps, starts[first:last] - edges[first], axis=1) / most
+        growth += np.log1p(BETS[:, np.newaxis] * sums).sum(axis=1, keepdims=True)
+        total += float(sums[-1].sum())
+    bound = float(_solve(growth, np.array([n_units]), error)[0])
+    return max(bound, -1.0), total / n_units
+
+
 NARROWEST = 1000
 """Rows at which an asymptotic confidence sequence is narrowest, relative to an interval for a single look."""
 
@@ -238,9 +309,10 @@ def _bounds(
 
 def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> tuple[Floats, Floats]:
     """Return lower bounds and means after `rows` rows, both (len(rows),), of rewards scaled to [0, 1]."""
-    least, most = evidence.reward_range
-    weight, reward = evidence.weight, np.clip((evidence.reward - least) / (most - least), 0.0, 1.0)
-    control = _control(evidence, reward, served) if evidence.reach is not None else np.zeros(1)
+    weight, reward = evidence.weight, _scaled(evidence)
+    control = np.zeros(1)
+    if evidence.reach is not None:
+        control = _control(evidence, reward, np.abs(weight - served))
     waiting = np.zeros(len(weight), dtype=np.bool_) if evidence.waiting is None else evidence.waiting
     reward = np.where(waiting, np.where(weight >= served, 0.0, 1.0), reward)
     gain, tilt = (weight - served) * reward, weight - evidence.overlap
@@ -251,9 +323,7 @@ def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> t
     growth, total, arrived = np.zeros((len(BETS), 1)), 0.0, np.cumsum(~waiting)
     for begin in range(0, len(weight), _BLOCK):
         here = slice(begin, begin + _BLOCK)
-        # A control variate of c lowers a row by reach * c at most; each bet limits that.
-        capped = np.minimum(control[here], 0.5 / (bets * reach[here]))
-        steps = gain[here] - tilt[here] * capped
+        steps = _steps(gain[here], tilt[here], control[here], reach[here])
         if waiting[here].any():
             steps = np.where(waiting[here], np.minimum(steps, 0.0), steps)
         grown = growth + np.cumsum(np.log1p(bets * steps), axis=1)
@@ -273,9 +343,23 @@ def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> t
     return np.maximum(low, -served), mean
 
 
-def _control(evidence: Evidence, reward: Floats, served: float) -> Floats:
-    """Return the weighted mean of the rewards known before each row, shape (n,), in [0, 1]."""
-    pull = np.abs(evidence.weight - served)
+def _scaled(evidence: Evidence) -> Floats:
+    """Return the rewards as shares of their range, shape (n,), in [0, 1]."""
+    least, most = evidence.reward_range
+    scaled: Floats = np.clip((evidence.reward - least) / (most - least), 0.0, 1.0)
+    return scaled
+
+
+def _steps(gain: Floats, tilt: Floats, control: Floats, reach: Floats) -> Floats:
+    """Return the estimate Z of each row as each bet takes it, shape (n_bets, n).
+
+    A control variate of c lowers a row by reach * c at most; each bet limits that.
+    """
+    return gain - tilt * np.minimum(control, 0.5 / (BETS[:, np.newaxis] * reach))
+
+
+def _control(evidence: Evidence, reward: Floats, pull: Floats) -> Floats:
+    """Return the mean of the rewards known before each row, weighted by `pull`, shape (n,), in [0, 1]."""
     if evidence.waiting is not None:
         pull = np.where(evidence.waiting, 0.0, pull)
     if evidence.learned is None or evidence.known is None:
