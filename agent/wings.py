@@ -27,6 +27,9 @@ CANARIES = "armwise.agent.lab.warmstart:AutomaticCanaries"
 WARM_START_BEFORE_TRAFFIC = "armwise.agent.lab.warmstart:warm_start_before_traffic"
 WARM_START_AT_FIRST = "armwise.agent.lab.warmstart:warm_start_at_first"
 
+VERIFY_RECEIPT = "armwise.agent.lab.receipt.verbs:verify_receipt"
+"""Computes a receipt of `armwise prove` again; `armwise verify` calls it for a file."""
+
 OPEN_SELECTOR = "armwise.agent.lab.routers:open_selector"
 """Opens the trained model of an arm of kind ensemble or cascade."""
 

@@ -357,6 +357,7 @@ def read_decisions(
     *,
     without: Collection[str] = (LABELS,),
     audited: bool = False,
+    distributions: bool = False,
     on_progress: ProgressCallback | None = None,
 ) -> Iterator[Decisions]:
     """Yield all decisions of a time, learned or not, in the order of the log.
@@ -369,6 +370,7 @@ def read_decisions(
         without: Policies whose decisions are left out.
         audited: Whether to read the columns of an audit too: distributions, floors, times of rewards and
             contexts.
+        distributions: Whether to read the distributions alone.
         on_progress: Called with the progress.
 
     Raises:
@@ -381,14 +383,16 @@ def read_decisions(
         *(_tokens(), _text(x.turns).label("turns")),
         *(sa.func.coalesce(e[name], 0).label(name) for name in dict.fromkeys((*priced(rule.cost), *_SPENT))),
     ]
+    if audited or distributions:
+        wanted.append(_text(d.probabilities).label("probabilities"))
     if audited:
         # one look-up a decision, by the index of `decision_id`
         received = sa.select(sa.func.min(f.received_at)).where(
             f.decision_id == d.id, f.kind == FeedbackKind.VALUE
         )
         wanted += [
-            *(_text(d.probabilities).label("probabilities"), _text(d.features).label("features")),
-            *(d.question.label("text"), d.floor, d.share, d.deadline),
+            *(_text(d.features).label("features"), d.question.label("text")),
+            *(d.floor, d.share, d.deadline),
             received.scalar_subquery().label("rewarded_at"),
         ]
     query = (

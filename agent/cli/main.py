@@ -59,6 +59,11 @@ VERBS = {
         "Estimate from the log what other policies would have earned.",
     ),
     "audit": Verb("cli.audit:audit", EVALUATE, "Check whether the propensities of a log are true."),
+    "prove": Verb(
+        "lab.receipt.verbs:prove",
+        EVALUATE,
+        "State savings and quality beside one arm, with intervals valid at every look.",
+    ),
     "report": Verb(
         "console.report:report",
         EVALUATE,
@@ -82,7 +87,7 @@ VERBS = {
     "promote": Verb("cli.service:promote", OPERATE, "Let the recipe of a version decide."),
     "rollback": Verb("cli.service:rollback", OPERATE, "Let exactly one version decide."),
     "canary": Verb("cli.service:canary", OPERATE, "Give a version a share of the traffic."),
-    "verify": Verb("cli.service:verify", OPERATE, "Recompute a decision from the log."),
+    "verify": Verb("cli.service:verify", OPERATE, "Recompute a decision, or a receipt, from the log."),
     "archive": Verb("cli.log:archive", OPERATE, "Move features of old decisions to Parquet files."),
     "backup": Verb("cli.log:backup", OPERATE, "Copy the logs while the service runs."),
     "erase": Verb("cli.log:erase", OPERATE, "Erase the texts of a user or of an episode."),

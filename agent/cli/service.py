@@ -12,8 +12,9 @@ from urllib.parse import quote
 import typer
 
 from armwise.agent.cli.console import PLAIN, console, errors, explained
-from armwise.agent.cli.options import POINT, URL, Key, Point, Url
+from armwise.agent.cli.options import CONFIG, POINT, URL, Key, Point, Url
 from armwise.agent.reporting import one_line
+from armwise.agent.wings import VERIFY_RECEIPT, load
 
 if TYPE_CHECKING:
     from armwise.agent.client import Answer
@@ -445,17 +446,36 @@ def _judge(judge: Mapping[str, Any]) -> str:
 
 
 def verify(
-    decision_id: Annotated[str, typer.Argument(help="The decision that is recomputed.")],
+    decision_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="DECISION_OR_RECEIPT",
+            help="The decision that is recomputed; or the receipt of `armwise prove`, a .json.",
+        ),
+    ],
+    log: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[LOG_OR_URL]", help="Of a receipt: a file or the address of a service; else its log."
+        ),
+    ] = None,
     url: Url = URL,
     key: Key = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", "-c", help="In place of --url: the configuration of the running service."),
     ] = None,
+    point: Point = POINT,
 ) -> None:
-    """Have the service recompute a decision from the log; exit with 1 where it differs."""
+    """Recompute a decision, or a receipt, from the log; exit with 1 where it differs.
+
+    The running service recomputes a decision; a receipt is recomputed here.
+    """
     from rich.table import Table
 
+    if log is not None or decision_id.endswith(".json"):
+        load(VERIFY_RECEIPT)(Path(decision_id), log, key, config or CONFIG, point)
+        return
     with explained():
         if config is not None:
             from armwise.agent.access import local_url

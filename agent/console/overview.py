@@ -24,6 +24,7 @@ from armwise.agent.console.charts import band, draw_chart, draw_levels
 from armwise.agent.console.learning import DAY
 from armwise.agent.console.page import HEADERS, find_address, page, pages
 from armwise.agent.console.served_comparison import COLOURS, least_floor, number_colours, weighted
+from armwise.agent.lab.receipt import read_kept, write_sentence
 from armwise.agent.run_folder import RUN_FOLDER, read_question
 from armwise.agent.serving import DecisionPoint
 from armwise.feedback.ope import intervals
@@ -86,12 +87,15 @@ async def overview(
     active = (await policies.policy(point, agreement)).reply
     window_figures = await asyncio.to_thread(_read, point, window)
     learned = await asyncio.to_thread(learning.panel, point, caller)
+    receipt = await asyncio.to_thread(read_kept, point.config.home_path, point.name)
     refused = {code: n for code, n in point.telemetry.counts("armwise_failures").items() if n}
     shed = sum(point.telemetry.counts("armwise_shed").values())
     live = {name: info.enabled for name, info in point.turns.arms.items()}
     values = {
         **window_figures,
         "learning": learned,
+        "receipt": receipt,
+        "statement": "" if receipt is None else write_sentence(receipt),
         "policy": active,
         "shed": shed,
         "refused": refused,

@@ -10,9 +10,11 @@ half of it belongs to the lower end of quality, the one that says "no worse than
 
 A session is one observation: its decisions may depend on each other. It has the decisions of an episode
 within `SESSION_S` of the first; later ones begin another. It counts once all of it is settled, so that what
-counts at one look counts at all later ones, unchanged. The first sessions set the scale, which must be
-known before a bet is placed, and are left out: how many decisions of a session count, and the largest cost
-that counts in full.
+counts at one look counts at all later ones, unchanged. What an answer costs is known before the next
+decision, so in the savings each decision is one observation, given all that was before it.
+
+The first sessions set the scale, which must be known before a bet is placed, and are left out: how many
+decisions of a session count in quality, and the largest cost that counts in full.
 
 Only decisions that could have drawn the reference count, with a propensity above 0 on record. Quality is that
 of decisions with feedback: that has to come as often whichever arm answered, which `Comparison.rated` tests.
@@ -43,10 +45,10 @@ SESSION_S = 3600.0
 SCALE_SESSIONS = 100
 """First sessions, which set how many decisions of a session count."""
 
-SCALE_DRAWS = 5
+SCALE_DRAWS = 10
 """Draws of the reference with a known cost that set the largest cost that counts in full."""
 
-HEADROOM = 2.0
+HEADROOM = 4.0
 """The largest cost that counts in full, as a multiple of the largest that set it."""
 
 ENOUGH = 20
@@ -102,8 +104,8 @@ class Comparison:
         cut: Decisions among `priced` that were dearer, and count as so much.
         rated: How much more often a decision as served has feedback than one of the reference; None: all have
             it, or those without are not on record.
-        session_limit: Decisions of a session that count.
-        beyond: Decisions left out beyond the limit.
+        session_limit: Decisions of a session that count in quality.
+        beyond: Decisions left out of quality beyond the limit.
         scale: First decisions left out of quality, which set the scale.
         first_at: Time of the first decision that counts, seconds since the epoch.
         last_at: Time of the last one.
@@ -147,7 +149,7 @@ class Sessions:
         final = decisions.at < settlement.before
         decisions = decisions.where(final & decisions.draw.each(lambda key: key.policy != LABELS))
         decisions = decisions.take(np.lexsort((decisions.seq, decisions.at)))
-        unit, first = _units(decisions.episode, decisions.at)
+        unit, first = find_sessions(decisions.episode, decisions.at)
         kept = decisions.explored & (first[unit] < settlement.begun_before)
         self.rows, self.usd = decisions.where(kept), _with_kept_turns(decisions)[kept]
         self.unit = encode(unit[kept])
@@ -222,12 +224,12 @@ def has_sessions(decisions: Decisions) -> bool:
     return bool((decisions.episode != decisions.id).any())
 
 
-def _units(episode: Integers, at: Floats) -> tuple[Integers, Floats]:
+def find_sessions(episode: Integers, at: Floats) -> tuple[Integers, Floats]:
     """Return the session of each decision, shape (n,), and the time of the first of each, shape (n_units,).
 
     Decisions are in the order in which they were made, and so are sessions.
 
-    >>> _units(np.array([7, 8, 7, 7]), np.array([0.0, 1.0, 3599.0, 3600.0]))[0].tolist()
+    >>> find_sessions(np.array([7, 8, 7, 7]), np.array([0.0, 1.0, 3599.0, 3600.0]))[0].tolist()
     [0, 1, 0, 2]
     """
     begun, unit, first = dict[int, tuple[int, float]](), list[int](), list[float]()
@@ -269,7 +271,7 @@ class Counted:
         unit: Its session among these, shape (n,): 0, 1, 2, without gaps.
         weight: The importance weight, shape (n,); above 0: it drew the reference.
         reach: Largest weight that each could have had, shape (n,); None: unknown.
-        limit: Decisions of a session that count.
+        limit: Decisions of a session that count in quality.
         inside: Whether each is within the limit, shape (n,).
         late: Whether each is after the sessions that set the limit, shape (n,).
         rated: Those that count in quality, shape (n,).
@@ -296,7 +298,7 @@ class Counted:
         possible: tuple[float, float],
         errors: tuple[float, float],
         *,
-        squares: bool = False,
+        at_once: bool = False,
     ) -> Ends | None:
         """Return the value of a decision with the reference, minus that as served; None: none is kept.
 
@@ -305,15 +307,20 @@ class Counted:
             kept: The decisions that count, shape (n,).
             possible: Smallest and largest possible value.
             errors: Errors of the lower and the upper end.
-            squares: As in `confidence_sequences.unit_difference`.
+            at_once: Whether a value is known before the next decision, so that each is one observation.
         """
-        if not kept.any():
+        rows = np.flatnonzero(kept)
+        if not len(rows):
             return None
-        reach = None if self.reach is None else self.reach[kept]
-        evidence = confidence_sequences.Evidence(self.weight[kept], values[kept], possible, reach)
-        _, starts = np.unique(self.unit[kept], return_index=True)
-        ends = confidence_sequences.unit_difference(evidence, starts, self.limit, errors, squares=squares)
-        span, share = possible[1] - possible[0], len(starts) / int(kept.sum())
+        if at_once:
+            rows, limit = rows[np.argsort(self.row[rows])], 1
+            starts = np.arange(len(rows))
+        else:
+            starts, limit = np.unique(self.unit[rows], return_index=True)[1], self.limit
+        reach = None if self.reach is None else self.reach[rows]
+        evidence = confidence_sequences.Evidence(self.weight[rows], values[rows], possible, reach)
+        ends = confidence_sequences.unit_difference(evidence, starts, limit, errors, squares=at_once)
+        span, share = possible[1] - possible[0], len(starts) / len(rows)
         estimate, low, high = (float(np.clip(share * end, -span, span)) for end in ends)
         return estimate, low, high
 
@@ -341,7 +348,7 @@ def count(sessions: Sessions, reference: str) -> Counted:
     rank, late = np.arange(len(row)) - starts[unit], unit >= SCALE_SESSIONS
     limit = 1 << int(rank[~late].max()).bit_length()
     inside, paid = rank < limit, sessions.usd[row]
-    after, largest = _set_scale(unit, paid, weight > 0.0)
+    after, largest = _set_scale(row, paid, weight > 0.0)
     return Counted(
         row,
         unit,
@@ -351,21 +358,21 @@ def count(sessions: Sessions, reference: str) -> Counted:
         inside,
         late,
         inside & late & ~np.isnan(sessions.rows.reward[row]),
-        inside & late & after & ~np.isnan(paid),
+        after & ~np.isnan(paid),
         largest,
     )
 
 
-def _set_scale(unit: Integers, paid: Floats, drawn: Flags) -> tuple[Flags, float]:
+def _set_scale(row: Integers, paid: Floats, drawn: Flags) -> tuple[Flags, float]:
     """Return which decisions come after those that set the scale of costs, shape (n,), and the largest cost.
 
-    They are those up to the session of the `SCALE_DRAWS`-th draw of the reference.
+    They are those up to the `SCALE_DRAWS`-th draw of the reference at a known cost.
     """
     known = ~np.isnan(paid)
-    draws = np.flatnonzero(drawn & known)
+    draws = np.sort(row[drawn & known])
     if len(draws) < SCALE_DRAWS:
         return np.zeros(len(paid), dtype=np.bool_), 0.0
-    after = unit > unit[draws[SCALE_DRAWS - 1]]
+    after = row > draws[SCALE_DRAWS - 1]
     return after, HEADROOM * float(paid[known & ~after].max())
 
 
@@ -390,7 +397,7 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
     saved = None
     if largest > 0.0:
         costs = np.minimum(paid, largest)
-        saved = counted.difference(costs, priced, (0.0, largest), (other, other), squares=True)
+        saved = counted.difference(costs, priced, (0.0, largest), (other, other), at_once=True)
     if lead is None and saved is None:
         raise NothingComparableError(
             f"neither feedback nor dollars are on record for decisions that could draw {reference}"

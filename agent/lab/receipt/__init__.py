@@ -1,0 +1,26 @@
+"""The receipt: savings beside quality, stated so that it holds at every look and can be computed again."""
+
+from .knowledge import Remark, assess
+from .receipt import Receipt, keep_receipt, make_receipt, read_kept, read_receipt, verify, write_receipt
+from .traffic import NoTrafficError, Traffic, open_traffic, read_file, read_store
+from .words import write_badge, write_markdown, write_sentence
+
+__all__ = [
+    "NoTrafficError",
+    "Receipt",
+    "Remark",
+    "Traffic",
+    "assess",
+    "keep_receipt",
+    "make_receipt",
+    "open_traffic",
+    "read_file",
+    "read_kept",
+    "read_receipt",
+    "read_store",
+    "verify",
+    "write_badge",
+    "write_markdown",
+    "write_receipt",
+    "write_sentence",
+]

@@ -1,0 +1,207 @@
+"""What can be known of a log's traffic, and what cannot, in plain words."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from armwise.agent.evaluation.audit import propensity_doubt
+from armwise.agent.lab.receipt.traffic import Traffic
+from armwise.feedback.events import ESTIMATED
+from armwise.feedback.ope import Draws
+from armwise.feedback.ope.noninferiority import ENOUGH, Sessions, Settlement
+
+NAMED = 8
+"""Most arms that a remark names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something that can be known of a log, or cannot.
+
+    Attributes:
+        known: Whether it can.
+        text: One sentence or two; of what cannot be known also what would help.
+        fatal: Whether nothing at all can be compared.
+    """
+
+    known: bool
+    text: str
+    fatal: bool = False
+
+
+def assess(traffic: Traffic, settlement: Settlement, sessions: Sessions) -> list[Remark]:
+    """Return what can be known of a log and what cannot.
+
+    Args:
+        traffic: The log.
+        settlement: Its final part.
+        sessions: The explored decisions of that part.
+    """
+    remarks = [_counts(traffic, settlement, sessions)]
+    if not len(sessions.rows):
+        return remarks
+    drawn = _drawings(sessions)
+    if any(remark.fatal for remark in drawn):
+        return [*remarks, *drawn]
+    return [
+        *remarks,
+        *drawn,
+        *_feedback(traffic, sessions),
+        _prices(sessions),
+        _sessions(traffic, settlement),
+    ]
+
+
+def _counts(traffic: Traffic, settlement: Settlement, sessions: Sessions) -> Remark:
+    """Return how many decisions count."""
+    n, final = len(traffic.decisions), len(sessions.rows)
+    late = int((traffic.decisions.at >= min(settlement.before, settlement.begun_before)).sum())
+    waiting = f" {late:,} are left for later: they or their sessions may still get feedback." if late else ""
+    if final:
+        return Remark(
+            True, f"{final:,} of {n:,} decisions were drawn from a distribution and are final.{waiting}"
+        )
+    why = waiting or " Callers named the arm, or it was the most probable one, or kept from an earlier turn."
+    return Remark(
+        False, f"None of {n:,} decisions was drawn from a distribution and is final.{why}", fatal=True
+    )
+
+
+def _drawings(sessions: Sessions) -> list[Remark]:
+    """Return what the propensities allow."""
+    n, known = len(sessions.rows), int(sessions.known.sum())
+    if not known:
+        return [
+            Remark(
+                False,
+                "No decision has its propensity on record, the probability with which its arm was drawn: "
+                "what another arm would have earned or cost cannot be known. Log it with each decision.",
+                fatal=True,
+            )
+        ]
+    remarks = []
+    if known < n:
+        remarks.append(
+            Remark(False, f"{n - known:,} decisions have no propensity on record and are left out.")
+        )
+    randomised = int(sessions.randomised.sum())
+    if not randomised or len(sessions.names) < 2:
+        reason = "each arm had probability 1" if len(sessions.names) > 1 else "a single arm could be drawn"
+        remarks.append(
+            Remark(
+                False,
+                f"Nothing was randomised: {reason}. Draw 1 to 5 % of the decisions at random among the arms, "
+                "and log the probabilities.",
+                fatal=True,
+            )
+        )
+        return remarks
+    some = sessions.randomised
+    propensity = sessions.rows.propensity[some]
+    remarks.append(
+        Remark(
+            True,
+            f"{randomised:,} decisions ({randomised / n:.0%}) could have drawn another arm; the rarest draw "
+            f"had a probability of {propensity.min():.2g}.",
+        )
+    )
+    remarks += _arms(sessions)
+    if any(key.policy == ESTIMATED for key in sessions.rows.draw.values):
+        remarks.append(
+            Remark(False, "Whether propensities are true: they were estimated from frequencies of draws.")
+        )
+    if (doubt := propensity_doubt(_as_draws(sessions))) is not None:
+        remarks.append(Remark(False, doubt, fatal=True))
+    return remarks
+
+
+def _arms(sessions: Sessions) -> list[Remark]:
+    """Return which arms were drawn often enough to be the reference."""
+    drawn = {arm: int((sessions.drew(arm) & sessions.could(arm)).sum()) for arm in sessions.names}
+    often = [f"{arm} {n:,} times" for arm, n in drawn.items() if n >= ENOUGH]
+    rarely = [f"{arm} ({n})" for arm, n in drawn.items() if n < ENOUGH]
+    remarks = []
+    if often:
+        remarks.append(Remark(True, f"Drawn often enough to compare with: {_several(often)}."))
+    if rarely:
+        remarks.append(Remark(False, f"Drawn fewer than {ENOUGH} times: {_several(rarely)}."))
+    if any(sessions.chance(arm, sessions.could(arm)) is None for arm in sessions.names):
+        remarks.append(
+            Remark(
+                False,
+                "Of some decisions only the probability of the drawn arm is on record: intervals are wider "
+                "than with those of all arms.",
+            )
+        )
+    return remarks
+
+
+def _several(texts: list[str]) -> str:
+    more = len(texts) - NAMED
+    return ", ".join(texts[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _as_draws(sessions: Sessions) -> Draws:
+    """Return the decisions with a propensity as an audit takes them."""
+    known, names = sessions.known, sessions.names
+    place = {arm: at for at, arm in enumerate(names)}
+    rows = sessions.rows.where(known)
+    drawn = np.array([place[key.drawn] for key in rows.draw.values], dtype=np.int64)[rows.draw.codes]
+    eligible = np.column_stack([sessions.could(arm)[known] for arm in names])
+    return Draws(names, drawn, rows.propensity, None, eligible)
+
+
+def _feedback(traffic: Traffic, sessions: Sessions) -> list[Remark]:
+    """Return what feedback says of quality."""
+    n, rated = len(sessions.rows), int((~np.isnan(sessions.rows.reward)).sum())
+    metrics = ", ".join(traffic.rule.metrics)
+    if not rated:
+        why = f"of {metrics}" if metrics else "since no metric of it is declared"
+        return [Remark(False, f"No decision has feedback {why}: quality cannot be known.")]
+    remarks = [
+        Remark(True, f"{rated:,} decisions ({rated / n:.0%}) have a quality, from {metrics or 'defaults'}.")
+    ]
+    if not traffic.complete and traffic.rule.default is None:
+        remarks.append(
+            Remark(
+                False,
+                "Whether feedback came as often on each arm: an export has no decision without any. The log "
+                "of the service itself says.",
+            )
+        )
+    failed = sorted({key.drawn for key in sessions.rows.draw.values if key.failed})
+    if failed and traffic.rule.failed is None:
+        remarks.append(
+            Remark(
+                False,
+                f"What failed answers of {_several(failed)} are worth: `reward.failed` is not declared, "
+                "and they count in no quality.",
+            )
+        )
+    return remarks
+
+
+def _prices(sessions: Sessions) -> Remark:
+    """Return what is known of dollars."""
+    charged = int((sessions.usd > 0.0).sum())
+    if not charged:
+        return Remark(
+            False,
+            "No dollars are on record: savings cannot be known. Declare the prices of models and engines.",
+        )
+    return Remark(True, f"{charged:,} decisions were charged, tokens from a cache at their own price.")
+
+
+def _sessions(traffic: Traffic, settlement: Settlement) -> Remark:
+    """Return what is known of sessions."""
+    outcomes = traffic.outcomes(settlement)
+    if outcomes is None:
+        return Remark(
+            False,
+            "No decision names its session: each counts as one, and whether users asked again, named another "
+            "arm or gave up cannot be known. Send `episode_id`.",
+        )
+    text = f"{outcomes.sessions:,} sessions of decisions with an `episode_id` count as one observation each"
+    if outcomes.abandoned is None:
+        return Remark(True, f"{text}; whether users named another arm or gave up is not in a file.")
+    return Remark(True, f"{text}.")

@@ -1,0 +1,281 @@
+"""The receipt: a statement of savings and quality with all that is needed to compute it again.
+
+prove(traffic) --> Receipt --JSON--> read_receipt --> verify(receipt, traffic) --> what differs
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from armwise.agent.lab.receipt.traffic import Traffic
+from armwise.feedback.jsonl import ExchangeError, appearing, explain
+from armwise.feedback.ope import noninferiority
+from armwise.feedback.ope.noninferiority import Comparison, NothingComparableError, Sessions, Settlement
+from armwise.feedback.reward import RewardRule
+
+METHOD = "betting confidence sequences on importance-weighted differences, by session"
+
+METHOD_VERSION = 1
+"""Rises when the same rows give other figures."""
+
+LARGEST_FILE = 1 << 20
+"""Most bytes of a receipt."""
+
+RECEIPTS = "receipts"
+"""Folder of the home with the newest receipt of each decision point."""
+
+DIGITS = 1e-9
+"""Relative difference up to which two figures are the same: processors round sums differently."""
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+Name = Annotated[str, Field(max_length=1000)]
+
+Number = Annotated[int, Field(ge=0, le=1 << 53)]
+
+Three = tuple[Finite, Finite, Finite]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Figures(_Document):
+    """The figures of a receipt; see `armwise.feedback.ope.noninferiority.Comparison`."""
+
+    reference: Name
+    n_arms: Number
+    decisions: Number
+    sessions: Number
+    drawn: Number
+    served: Finite | None
+    quality: Three | None
+    priced: Number
+    spent: Finite | None
+    saved: Three | None
+    largest_cost: Finite | None
+    cut: Number
+    rated: Three | None
+    session_limit: Number
+    beyond: Number
+    scale: Number
+    first_at: Finite
+    last_at: Finite
+
+
+class Outcomes(_Document):
+    """How sessions went; see `armwise.agent.lab.receipt.traffic.SessionOutcomes`."""
+
+    sessions: Number
+    retried: Number
+    escalated: Number | None
+    abandoned: Number | None
+
+
+class Receipt(_Document):
+    """A statement of savings and quality, and all that is needed to compute it again from the log."""
+
+    format: Literal["armwise-receipt"] = "armwise-receipt"
+    number: Literal[1] = Field(default=1, alias="schema")
+    armwise: Name
+    made_at: Finite
+    source: Name
+    method: Name = METHOD
+    method_version: Number = METHOD_VERSION
+    error: Annotated[float, Field(gt=0.0, lt=1.0)] = noninferiority.ERROR
+    before: Finite = Field(description="Decisions before this time count, seconds since the epoch.")
+    begun_before: Finite | None = Field(description="Sessions that began before it count; null for all.")
+    rows: Number = Field(description="Explored decisions of that time.")
+    digest: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of all that was read of these rows.")
+    rule: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the rule of quality.")
+    figures: Figures
+    outcomes: Outcomes | None = None
+
+    @property
+    def settlement(self) -> Settlement:
+        """The part of the log that it is about."""
+        return Settlement(self.before, math.inf if self.begun_before is None else self.begun_before)
+
+    @property
+    def comparison(self) -> Comparison:
+        """The figures."""
+        return Comparison(**self.figures.model_dump())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the receipt as JSON."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+def make_receipt(
+    traffic: Traffic, sessions: Sessions, settlement: Settlement, beside: str | None = None
+) -> Receipt:
+    """Compare what was served with always using one arm.
+
+    Args:
+        traffic: The log.
+        sessions: The explored decisions of its final part.
+        settlement: That part.
+        beside: The arm; None: the dearest of those drawn often enough, or the best one without dollars.
+
+    Raises:
+        NothingComparableError: There is nothing to compare with, or too little.
+        ValueError: The arm is not in the log.
+    """
+    reference = choose_reference(sessions) if beside is None else beside
+    if reference not in sessions.names:
+        raise ValueError(
+            f"--beside {reference}: one of {', '.join(sessions.names)} was expected, which could be drawn"
+        )
+    comparison = noninferiority.compare(sessions, reference, traffic.rule.reward_range)
+    outcomes = traffic.outcomes(settlement)
+    return Receipt(
+        armwise=metadata.version("armwise"),
+        made_at=time.time(),
+        source=traffic.source[:1000],
+        before=settlement.before,
+        begun_before=settlement.begun_before if settlement.begun_before < math.inf else None,
+        rows=len(sessions.rows),
+        digest=sessions.digest(),
+        rule=digest_rule(traffic.rule),
+        figures=Figures(**asdict(comparison)),
+        outcomes=None if outcomes is None else Outcomes(**asdict(outcomes)),
+    )
+
+
+def choose_reference(sessions: Sessions) -> str:
+    """Return the dearest arm of those drawn often enough; without dollars, the one of the best quality.
+
+    Raises:
+        NothingComparableError: No arm was drawn often enough.
+    """
+    costs = sessions.costs()
+    found = costs if any(costs.values()) else sessions.qualities()
+    if not found:
+        raise NothingComparableError(
+            f"no arm was drawn {noninferiority.ENOUGH} times with dollars or feedback on record"
+        )
+    return max(found, key=lambda arm: (found[arm], arm))
+
+
+def digest_rule(rule: RewardRule) -> str:
+    """Return the SHA-256 of what makes quality of feedback, in hexadecimal."""
+    document = {
+        name: value
+        for name, value in rule.document.items()
+        if name in ("metrics", "default", "failed", "clip", "scale", "complete", "wait_time")
+    }
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def verify(receipt: Receipt, traffic: Traffic) -> list[str]:
+    """Compute a receipt again from the log; return what differs, a sentence each."""
+    if (receipt.method, receipt.method_version) != (METHOD, METHOD_VERSION):
+        return [
+            f"method: it was made by version {receipt.method_version} of {receipt.method!r}, this Armwise "
+            f"has version {METHOD_VERSION} of {METHOD!r}: use Armwise {receipt.armwise}"
+        ]
+    differences = []
+    if receipt.error != noninferiority.ERROR:
+        differences.append(f"error: {receipt.error:g} on the receipt, {noninferiority.ERROR:g} here")
+    if receipt.rule != digest_rule(traffic.rule):
+        differences.append("rule: quality is made of feedback by another rule here")
+    sessions = traffic.sessions(receipt.settlement)
+    if receipt.rows != len(sessions.rows):
+        differences.append(f"rows: {receipt.rows:,} on the receipt, {len(sessions.rows):,} in the log")
+    if receipt.digest != (digest := sessions.digest()):
+        differences.append(f"digest: {receipt.digest[:16]}... on the receipt, {digest[:16]}... of the log")
+    try:
+        again = make_receipt(traffic, sessions, receipt.settlement, receipt.figures.reference)
+    except ValueError as error:
+        return [*differences, f"figures: {error}"]
+    return [*differences, *_differing("", receipt.figures, again.figures), *_outcomes(receipt, again)]
+
+
+def _outcomes(receipt: Receipt, again: Receipt) -> Iterator[str]:
+    """Yield how the outcomes of sessions differ."""
+    if receipt.outcomes is None or again.outcomes is None:
+        if receipt.outcomes != again.outcomes:
+            yield "sessions: only one of the receipt and the log has any"
+        return
+    yield from _differing("sessions, ", receipt.outcomes, again.outcomes)
+
+
+def _differing(where: str, stated: BaseModel, found: BaseModel) -> Iterator[str]:
+    """Yield how figures differ."""
+    for name, value in stated.model_dump().items():
+        other = getattr(found, name)
+        if not _same(value, other):
+            yield f"{where}{name}: {_shown(value)} on the receipt, {_shown(other)} from the log"
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two figures are the same.
+
+    >>> _same((1.0, 2.0), (1.0 + 1e-12, 2.0)), _same(1.0, None), _same("a", "b"), _same(1, 2)
+    (True, False, False, False)
+    """
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=DIGITS, abs_tol=1e-12)
+    return bool(one == other)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_shown, value)) + ")"
+    return f"{value:.9g}" if isinstance(value, float) else "nothing" if value is None else str(value)
+
+
+def read_receipt(path: Path) -> Receipt:
+    """Read a receipt.
+
+    Raises:
+        ExchangeError: It cannot be read; the message names the file and the value.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise ExchangeError(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > LARGEST_FILE:
+        raise ExchangeError(f"{path} has more than {LARGEST_FILE:,} bytes: no receipt has")
+    try:
+        return Receipt.model_validate_json(content)
+    except ValidationError as error:
+        raise ExchangeError(f"{path} is no receipt of `armwise prove`: {explain(error)}") from None
+
+
+def write_receipt(receipt: Receipt, path: Path) -> None:
+    """Write a receipt as JSON."""
+    with appearing(path) as file:
+        file.write((json.dumps(receipt.as_json(), indent=2) + "\n").encode())
+
+
+def locate_kept(home: Path, point: str) -> Path:
+    """Return where the newest receipt of a decision point is kept."""
+    return home / RECEIPTS / f"{point}.json"
+
+
+def keep_receipt(receipt: Receipt, home: Path, point: str) -> None:
+    """Keep a receipt as the newest of a decision point, for the console."""
+    path = locate_kept(home, point)
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    write_receipt(receipt, path)
+
+
+def read_kept(home: Path, point: str) -> Receipt | None:
+    """Return the newest receipt of a decision point; None: there is none that can be read."""
+    path = locate_kept(home, point)
+    try:
+        return read_receipt(path) if path.is_file() else None
+    except (ExchangeError, OSError):
+        return None

@@ -1,0 +1,265 @@
+"""The decisions that a receipt is about: from a file, from a running service, or from the log of a service.
+
+    open_traffic(file | URL | None) --> Traffic --> Sessions, SessionOutcomes
+
+The reward of a decision is its quality alone: cost has no weight, since dollars are stated beside it.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import numpy as np
+
+from armwise.agent.client import ClientError
+from armwise.agent.client.errors import read_failure
+from armwise.arms.base import Progress
+from armwise.arms.own_processes import THIS_MACHINE
+from armwise.feedback.decisions import Decisions, concatenate, tabulate
+from armwise.feedback.events import LABELS, Mode, Status
+from armwise.feedback.jsonl import ExchangeError, read_export, read_headers
+from armwise.feedback.log import Store, without_password
+from armwise.feedback.ope import noninferiority
+from armwise.feedback.ope.noninferiority import Sessions, Settlement
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.sources import ExportSource, read_decisions
+from armwise.feedback.training_log import rollups, settled
+
+if TYPE_CHECKING:
+    from armwise.agent.config import AppConfig
+
+MOST_BYTES = 16 << 30
+"""Largest export that is taken from a service."""
+
+TIMEOUT_S = 60.0
+"""Longest pause within an export."""
+
+
+class NoTrafficError(ValueError):
+    """A log has no decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOutcomes:
+    """How sessions of several decisions went. They are counts of what is on record, without an interval.
+
+    Attributes:
+        sessions: Number of sessions, by the ids of episodes.
+        retried: Those in which a question was asked again.
+        escalated: Those in which a caller named another arm after an answer; None: not on record.
+        abandoned: Those whose last answer was given up before it was complete; None: not on record.
+    """
+
+    sessions: int
+    retried: int
+    escalated: int | None
+    abandoned: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """The decisions of a log.
+
+    Attributes:
+        source: The file, the address of the service, or the database without its password.
+        decisions: All of its decisions, labels left out; `reward` is quality.
+        rule: The rule of quality.
+        settled: Time before which decisions are settled, seconds since the epoch; infinite: all are.
+        complete: Whether decisions without feedback, forced ones and those that were given up are on record.
+    """
+
+    source: str
+    decisions: Decisions
+    rule: RewardRule
+    settled: float
+    complete: bool
+
+    @property
+    def settlement(self) -> Settlement:
+        """The part that is final now; its bounds are such that it stays the same when the log goes on."""
+        has_sessions = noninferiority.has_sessions(self.decisions)
+        if self.settled < inf:
+            return Settlement.of(self.settled, sessions=has_sessions)
+        return Settlement(float(np.nextafter(self.decisions.at.max(), inf)))
+
+    def sessions(self, settlement: Settlement) -> Sessions:
+        """Return the explored decisions of the final part."""
+        return Sessions(self.decisions, settlement)
+
+    def outcomes(self, settlement: Settlement) -> SessionOutcomes | None:
+        """Return how the sessions of the final part went; None: the log has no ids of episodes."""
+        d = self.decisions
+        d = d.where((d.at < settlement.before) & (d.episode != d.id))
+        d = d.take(np.lexsort((d.seq, d.at)))
+        unit, first = noninferiority.find_sessions(d.episode, d.at)
+        kept = first[unit] < settlement.begun_before
+        d, unit = d.where(kept), unit[kept]
+        if not len(d):
+            return None
+        order = np.lexsort((d.question, unit))
+        again = (np.diff(unit[order]) == 0) & (np.diff(d.question[order]) == 0)
+        retried = len(np.unique(unit[order][1:][again]))
+        n_sessions = len(np.unique(unit))
+        if not self.complete:
+            return SessionOutcomes(n_sessions, retried, None, None)
+        last = np.zeros(len(d), dtype=np.bool_)
+        last[len(d) - 1 - np.unique(unit[::-1], return_index=True)[1]] = True
+        given_up = d.draw.each(lambda key: key.status == Status.CANCELLED)
+        return SessionOutcomes(
+            n_sessions, retried, _escalated(d, unit.tolist()), int((last & given_up).sum())
+        )
+
+
+def _escalated(decisions: Decisions, unit: list[int]) -> int:
+    """Return the number of sessions in which a caller named another arm after an answer."""
+    answered, escalated = dict[int, str](), set[int]()
+    for session, code in zip(unit, decisions.draw.codes.tolist(), strict=True):
+        key = decisions.draw.values[code]
+        if key.mode == Mode.FORCED and answered.get(session, key.drawn) != key.drawn:
+            escalated.add(session)
+        answered[session] = key.drawn
+    return len(escalated)
+
+
+def read_file(path: Path, on_progress: Progress, source: str = "") -> Traffic:
+    """Read a file of `armwise export` or `armwise import`.
+
+    Args:
+        path: The file.
+        on_progress: Called with the progress.
+        source: Its name in the receipt; empty: the name of the file.
+
+    Raises:
+        ExchangeError: The file cannot be read, or its parts declare different rewards.
+        NoTrafficError: It has no decision.
+    """
+    rules = {header.reward.model_dump_json(): header.reward for header in read_headers(path)}
+    if len(rules) > 1:
+        raise ExchangeError(f"{path}: its parts declare {len(rules)} different rewards; prove each alone")
+    rule = _quality(next(iter(rules.values())))
+    examples = (example for example in read_export(path) if example.decision.policy != LABELS)
+    parts = [replace(part, context=()) for part in _counted(tabulate(examples, rule), on_progress)]
+    if not parts:
+        raise NoTrafficError(f"{source or path}: it has no decision")
+    return Traffic(
+        source or path.name, concatenate(parts), rule, ExportSource(path).settled.before, complete=False
+    )
+
+
+def read_store(store: Store, config: "AppConfig", on_progress: Progress) -> Traffic:
+    """Read the log of a service: what it decided; where that is nothing, what other systems did.
+
+    Args:
+        store: The log.
+        config: The configuration of its decision point.
+        on_progress: Called with the progress.
+
+    Raises:
+        NoTrafficError: It has no decision.
+        LogUnavailableError: Try again later.
+    """
+    rule, source = _quality(config.reward), without_password(config.database_url)
+    before = settled.read(store, rule).before  # first: what is decided meanwhile is not settled
+    for without in (rollups.NOT_SERVED, (LABELS,)):
+        read = read_decisions(store, rule, without=without, distributions=True, on_progress=on_progress)
+        if parts := [part for part in read if len(part)]:
+            return Traffic(source, concatenate(parts), rule, before, complete=True)
+    raise NoTrafficError(f"{source}: it has no decision yet")
+
+
+def read_service(url: str, key: str | None, point: str, on_progress: Progress) -> Traffic:
+    """Read the export of a running service. The key needs the scope `admin`.
+
+    Args:
+        url: Address of the service.
+        key: Key, where the service requires one.
+        point: The decision point.
+        on_progress: Called with the progress.
+
+    Raises:
+        ClientError: The service is out of reach, or refused.
+        ExchangeError: The export was cut off.
+        NoTrafficError: It has no decision.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "export.jsonl")
+        _download(url.rstrip("/"), key, point, path)
+        try:
+            return read_file(
+                path, on_progress, source=str(httpx.URL(url).copy_with(userinfo=b"", query=None))
+            )
+        except ExchangeError as error:
+            raise ExchangeError(str(error).replace(str(path), f"the export of {url}")) from None
+
+
+def _download(url: str, key: str | None, point: str, path: Path) -> None:
+    """Write the export of a service to a file. Raises ClientError."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        here = httpx.URL(url).host in THIS_MACHINE  # no proxy of the network is asked for it
+        with (
+            httpx.Client(trust_env=not here, timeout=TIMEOUT_S) as client,
+            client.stream("GET", f"{url}/v1/export", params={"point": point}, headers=headers) as response,
+            path.open("wb") as file,
+        ):
+            if response.status_code != httpx.codes.OK:
+                response.read()
+                raise read_failure(response)
+            for part in response.iter_bytes():
+                file.write(part)
+                if file.tell() > MOST_BYTES:
+                    raise ClientError(f"the export of {url} has more than {MOST_BYTES:,} bytes")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ClientError(f"no export came from {url}: {type(error).__name__} {error}") from None
+
+
+def _quality(rule: RewardRule) -> RewardRule:
+    return rule.model_copy(update={"cost_weight": 0.0})
+
+
+def _counted(parts: Iterator[Decisions], on_progress: Progress) -> Iterator[Decisions]:
+    done = 0
+    for part in parts:
+        done += len(part)
+        on_progress("decisions", done, None)
+        yield part
+    on_progress("decisions", done, done)
+
+
+def open_traffic(
+    named: str | None, settings: "AppConfig | None", key: str | None, point: str, on_progress: Progress
+) -> Traffic:
+    """Read the decisions that a command line names.
+
+    Args:
+        named: A file, or the address of a service; None: the log of `settings`.
+        settings: The configuration of the decision point, where no log is named.
+        key: Key of the service.
+        point: The decision point.
+        on_progress: Called with the progress.
+
+    Raises:
+        ValueError: The address is of a database.
+        ClientError: The service is out of reach, or refused.
+        ExchangeError: The file cannot be read.
+        NoTrafficError: There is no decision.
+        LogUnavailableError: Try again later.
+    """
+    if named is None:
+        assert settings is not None
+        with closing(Store(settings.database_url, settings.reward.join)) as store:
+            return read_store(store, settings, on_progress)
+    scheme, separator, _ = named.partition("://")
+    if not separator:
+        return read_file(Path(named), on_progress)
+    if scheme not in ("http", "https"):
+        raise ValueError(
+            f"{scheme}://...: a file or the address of a service was expected; for the database of a service "
+            "name its configuration with -c, and no log"
+        )
+    return read_service(named, key, point, on_progress)

@@ -1,0 +1,142 @@
+"""The verbs of the receipt: `prove`, and the part of `verify` that computes a receipt again."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from armwise.agent.cli.console import PLAIN, console, errors, explained, progress
+from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point, with_log
+from armwise.agent.lab.receipt.knowledge import Remark, assess
+from armwise.agent.lab.receipt.receipt import (
+    Receipt,
+    keep_receipt,
+    make_receipt,
+    read_receipt,
+    verify,
+    write_receipt,
+)
+from armwise.agent.lab.receipt.traffic import Traffic, open_traffic
+from armwise.agent.lab.receipt.words import write_badge, write_markdown, write_sentence
+from armwise.feedback.jsonl import appearing
+from armwise.feedback.ope.noninferiority import NothingComparableError
+
+if TYPE_CHECKING:
+    from armwise.agent.config import AppConfig
+
+
+def prove(
+    log: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[LOG_OR_URL]",
+            help="A file of `armwise export` or `armwise import`, or the address of a service; else its log.",
+        ),
+    ] = None,
+    beside: Annotated[
+        str | None,
+        typer.Option("--beside", help="The arm to compare with; else the dearest drawn often enough."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the receipt, a .json.")] = None,
+    badge: Annotated[Path | None, typer.Option("--badge", help="Write a badge, an .svg.")] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown for a pull request, and nothing else.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the receipt, and nothing else.")] = False,
+    key: Key = None,
+    config: ConfigPath = CONFIG,
+    point: Point = POINT,
+) -> None:
+    """State savings and quality beside one arm, with intervals that hold however often one looks.
+
+    First, what can be known of this traffic and what cannot. Exits with 1 where nothing can be stated.
+    """
+    with explained():
+        _require(output, badge, markdown=markdown, as_json=as_json)
+        traffic, settings = _open(log, key, config, point)
+        settlement = traffic.settlement
+        sessions = traffic.sessions(settlement)
+        remarks = assess(traffic, settlement, sessions)
+        quiet = markdown or as_json
+        _print_remarks(remarks, quiet=quiet)
+        if any(remark.fatal for remark in remarks):
+            errors.print("Nothing can be stated.", style="red", **PLAIN)
+            raise typer.Exit(1)
+        try:
+            receipt = make_receipt(traffic, sessions, settlement, beside)
+        except NothingComparableError as error:
+            errors.print(f"Nothing can be stated: {error}", style="red", **PLAIN)
+            raise typer.Exit(1) from None
+        _write(receipt, output, badge)
+        if settings is not None:
+            keep_receipt(receipt, settings.home_path, point)
+    if as_json:
+        typer.echo(json.dumps(receipt.as_json(), indent=2))
+    elif markdown:
+        typer.echo(write_markdown(receipt), nl=False)
+    else:
+        console.print(write_sentence(receipt), **PLAIN)
+
+
+def _require(output: Path | None, badge: Path | None, *, markdown: bool, as_json: bool) -> None:
+    """Refuse options that cannot be followed. Raises ValueError."""
+    for option, path, suffix in (("--output", output, ".json"), ("--badge", badge, ".svg")):
+        if path is not None and path.suffix != suffix:
+            raise ValueError(f"{option} {path}: a name that ends with {suffix} was expected")
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"{option} {path}: there is no folder {path.parent}")
+    if markdown and as_json:
+        raise ValueError("--markdown and --json: name one of them")
+
+
+def _open(log: str | None, key: str | None, config: Path, point: str) -> tuple[Traffic, "AppConfig | None"]:
+    """Read a log, and the configuration where it is that of a service."""
+    settings = with_log(config, point)[1] if log is None else None
+    with progress(errors) as on_progress:
+        return open_traffic(log, settings, key, point, on_progress), settings
+
+
+def _print_remarks(remarks: list[Remark], *, quiet: bool) -> None:
+    """Print what can be known and what cannot; only the latter, and as errors, beside a document."""
+    for known, title in ((True, "Known:"), (False, "Not known:")):
+        some = [remark.text for remark in remarks if remark.known is known]
+        if not some or (quiet and known):
+            continue
+        terminal = errors if quiet else console
+        terminal.print(title, **PLAIN)
+        for text in some:
+            terminal.print(f"  {text}", **PLAIN)
+
+
+def _write(receipt: Receipt, output: Path | None, badge: Path | None) -> None:
+    if output is not None:
+        write_receipt(receipt, output)
+    if badge is not None:
+        with appearing(badge) as file:
+            file.write(write_badge(receipt).encode())
+
+
+def verify_receipt(
+    path: Path, log: str | None, key: str | None, config: Path = CONFIG, point: str = POINT
+) -> None:
+    """Compute a receipt again from a log, and print whether it is the same; exit with 1 where it differs.
+
+    Args:
+        path: The receipt.
+        log: A file, or the address of a service; None: the log of a configuration.
+        key: Key of the service.
+        config: The configuration, where no log is named.
+        point: The decision point.
+    """
+    with explained():
+        receipt = read_receipt(path)
+        traffic, _ = _open(log, key, config, point)
+        differences = verify(receipt, traffic)
+        for difference in differences:
+            errors.print(difference, style="red", **PLAIN)
+        if differences:
+            errors.print(f"{path} is not what {traffic.source} gives.", style="red", **PLAIN)
+            raise typer.Exit(1)
+        console.print(f"match: {receipt.rows:,} decisions give what {path} states.", **PLAIN)
+        console.print(write_sentence(receipt), **PLAIN)

@@ -1,0 +1,188 @@
+"""A receipt in words: one sentence, Markdown for a pull request, and a badge."""
+
+import html
+import re
+
+from armwise.agent.lab.receipt.receipt import Outcomes, Receipt
+from armwise.agent.reporting import moment, one_line, write_dollars
+from armwise.feedback.ope.noninferiority import Comparison, Ends
+
+NAME_CHARS = 60
+"""Longest name of an arm that is shown."""
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~#&!$@])")
+
+_GREEN, _AMBER, _GREY = "#2e7d32", "#b26a00", "#555555"
+
+EQUAL = 0.02
+"""Loss of quality up to which the badge is green where dollars are saved."""
+
+CHAR_WIDTH, PADDING = 6.6, 10
+"""Width of a character of the badge, and space beside a text, in pixels."""
+
+
+def write_sentence(receipt: Receipt) -> str:
+    """Return what a receipt states, in one or a few sentences."""
+    figures = receipt.comparison
+    savings, quality = _savings(figures), _quality(figures)
+    parts = f"{savings} at {quality}" if savings and quality else savings or f"had {quality}"
+    stated = (
+        f"Beside always using {_short(figures.reference)}, what was served {parts}, "
+        f"on {_extent(figures)} from {moment(figures.first_at)} to {moment(figures.last_at)}."
+    )
+    together = f"All of it holds with {1.0 - receipt.error:.0%}, however often one looks."
+    return " ".join([stated, together, *_warnings(figures), *_sessions(receipt.outcomes)])
+
+
+def _savings(figures: Comparison) -> str:
+    """Return the savings of 1,000 decisions; empty without dollars."""
+    if figures.saved is None:
+        return ""
+    estimate, low, high = (1000.0 * end for end in figures.saved)
+    most = max(abs(low), abs(high))
+    if low <= 0.0 <= high:
+        less, more = write_dollars(high, most), write_dollars(-low, most)
+        return f"cost between {less} less and {more} more per 1,000 decisions"
+    ends = sorted((abs(low), abs(high)))
+    verb = "saved" if low > 0.0 else "cost"
+    more = "" if low > 0.0 else " more"
+    size = write_dollars(abs(estimate), most)
+    return f"{verb} {size}{more} per 1,000 decisions ({' to '.join(write_dollars(e, most) for e in ends)})"
+
+
+def _quality(figures: Comparison) -> str:
+    """Return the bound of quality; empty without feedback."""
+    if figures.quality is None:
+        return ""
+    estimate, low, high = (100.0 * end for end in figures.quality)
+    if high < 0.0:
+        return f"a quality {-estimate:.1f} points of 100 lower ({-high:.1f} to {-low:.1f})"
+    below = f"no worse than {-low:.1f} points of 100 below"
+    bound = below if low < 0.0 else f"at least {low:.1f} points of 100 above"
+    return f"a quality {bound} (estimate {estimate:+.1f}, {low:+.1f} to {high:+.1f})"
+
+
+def _extent(figures: Comparison) -> str:
+    """Return on how many decisions and sessions the figures are."""
+    n = figures.decisions if figures.quality is not None else figures.priced
+    among = "" if figures.sessions == n else f" in {figures.sessions:,} sessions"
+    return f"{n:,} decisions ({figures.drawn:,} drew it){among}"
+
+
+def _warnings(figures: Comparison) -> list[str]:
+    """Return what limits the statement, a sentence each."""
+    warnings = []
+    if figures.saved is None:
+        warnings.append("What was saved is not known: no dollars are on record, or too few draws have any.")
+    elif figures.cut:
+        most = write_dollars(figures.largest_cost or 0.0)
+        warnings.append(f"{figures.cut:,} answers were dearer than {most}, and count as so much.")
+    if figures.quality is None:
+        warnings.append("The quality is not known: no feedback is on record.")
+    if figures.rated is not None and not figures.rated[1] <= 0.0 <= figures.rated[2]:
+        more = "more" if figures.rated[0] > 0.0 else "less"
+        warnings.append(
+            f"Feedback came {more} often on what was served: its quality is that of decisions with feedback, "
+            "and of all it may be another."
+        )
+    if figures.beyond:
+        warnings.append(
+            f"Of a session the first {figures.session_limit} decisions count in quality: {figures.beyond:,} "
+            "are left out."
+        )
+    return warnings
+
+
+def _sessions(outcomes: Outcomes | None) -> list[str]:
+    """Return how the sessions went; empty if decisions name none."""
+    if outcomes is None:
+        return []
+    counts = [
+        f"{n:,} {what}"
+        for n, what in (
+            (outcomes.retried, "asked a question again"),
+            (outcomes.escalated, "went to another arm that the caller named"),
+            (outcomes.abandoned, "gave up the last answer"),
+        )
+        if n is not None
+    ]
+    known = ", ".join(counts)
+    unknown = "" if outcomes.abandoned is not None else "; who named another arm or gave up is not on record"
+    return [f"Of {outcomes.sessions:,} sessions {known}{unknown}."]
+
+
+def _short(name: str) -> str:
+    """Return the name of an arm, cut to a length, with codes in place of control characters."""
+    name = one_line(name)
+    return name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "\u2026"
+
+
+# -- Markdown --------------------------------------------------------------------------------------
+
+
+def write_markdown(receipt: Receipt) -> str:
+    """Return a receipt as Markdown for the description of a pull request."""
+    figures = receipt.comparison
+    rows = []
+    if figures.saved is not None:
+        rows.append(("dollars saved per 1,000 decisions", figures.saved, 1000.0, 4))
+    if figures.quality is not None:
+        rows.append(("points of quality gained, of 100", figures.quality, 100.0, 2))
+    lines = [
+        "### Savings and quality",
+        "",
+        _escape(write_sentence(receipt)),
+        "",
+        f"| beside always {_escape(_short(figures.reference))} | estimate | at least | at most |",
+        "| --- | ---: | ---: | ---: |",
+        *(_row(name, ends, scale, digits) for name, ends, scale, digits in rows),
+        "",
+        f"`armwise verify receipt.json LOG` computes it again; rows `{receipt.digest[:16]}`, "
+        f"Armwise {_escape(receipt.armwise)}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, ends: Ends, scale: float, digits: int) -> str:
+    cells = " | ".join(f"{scale * end:+.{digits}f}" for end in ends)
+    return f"| {name} | {cells} |"
+
+
+def _escape(text: str) -> str:
+    r"""Return a text that Markdown shows as it is, on one line.
+
+    >>> _escape("a|b <i>")
+    'a\\|b \\<i\\>'
+    """
+    return _MARKDOWN.sub(r"\\\1", one_line(text))
+
+
+# -- badge -----------------------------------------------------------------------------------------
+
+
+def write_badge(receipt: Receipt) -> str:
+    """Return a receipt as a small picture in SVG."""
+    figures = receipt.comparison
+    parts, colour = [], _GREY
+    if figures.saved is not None:
+        _, low, high = figures.saved
+        parts.append(f"saves at least {write_dollars(1000.0 * low, 1000.0 * high)} per 1,000")
+    if figures.quality is not None:
+        parts.append(f"quality {100.0 * figures.quality[1]:+.1f} points at worst")
+        saves = figures.saved is not None and figures.saved[1] > 0.0
+        colour = _GREEN if saves and figures.quality[1] >= -EQUAL else _AMBER
+    return _draw_badge(f"beside {_short(figures.reference)}", ", ".join(parts), colour)
+
+
+def _draw_badge(label: str, text: str, colour: str) -> str:
+    left, right = (round(len(part) * CHAR_WIDTH) + 2 * PADDING for part in (label, text))
+    title, label, text = (html.escape(part) for part in (f"{label}: {text}", label, text))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
+        f'aria-label="{title}"><title>{title}</title>'
+        f'<rect width="{left}" height="20" fill="#333"/>'
+        f'<rect x="{left}" width="{right}" height="20" fill="{colour}"/>'
+        '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle">'
+        f'<text x="{left / 2:g}" y="14">{label}</text>'
+        f'<text x="{left + right / 2:g}" y="14">{text}</text></g></svg>\n'
+    )
