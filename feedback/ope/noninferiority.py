@@ -158,9 +158,11 @@ class Sessions:
 
     @cached_property
     def known(self) -> Flags:
-        """Whether the propensity of a row is on record, shape (n,)."""
-        p = self.rows.propensity
+        """Whether the propensity of a row is on record, as its distribution has it, shape (n,)."""
+        p, rows = self.rows.propensity, self.rows
         known: Flags = (p > 0.0) & (p <= 1.0 + TOLERANCE)
+        whole = np.flatnonzero(known & rows.whole & (rows.place() >= 0))
+        known[whole] = np.abs(rows.p[rows.start[whole] + rows.place()[whole]] - p[whole]) <= TOLERANCE
         return known
 
     @cached_property
@@ -187,18 +189,19 @@ class Sessions:
 
     def costs(self) -> dict[str, float]:
         """Return the mean dollars of each arm that was drawn `ENOUGH` times at a known cost."""
-        return self._means(self.usd, np.ones(len(self.usd)))
+        return self._means(self.usd, weighted=False)
 
     def qualities(self) -> dict[str, float]:
         """Return the estimated quality of each arm that was drawn `ENOUGH` times with feedback (SNIPS)."""
-        return self._means(self.rows.reward, 1.0 / self.rows.propensity)
+        return self._means(self.rows.reward, weighted=True)
 
-    def _means(self, values: Floats, weight: Floats) -> dict[str, float]:
+    def _means(self, values: Floats, *, weighted: bool) -> dict[str, float]:
         means = {}
         for arm in self.names:
             some = self.drew(arm) & self.could(arm) & ~np.isnan(values)
             if some.sum() >= ENOUGH:
-                means[arm] = float(weight[some] @ values[some] / weight[some].sum())
+                weight = 1.0 / self.rows.propensity[some] if weighted else np.ones(int(some.sum()))
+                means[arm] = float(weight @ values[some] / weight.sum())
         return means
 
     def digest(self) -> str:
@@ -338,7 +341,9 @@ def count(sessions: Sessions, reference: str) -> Counted:
     order = np.argsort(sessions.unit[row], kind="stable")
     row = row[order]
     _, starts, unit = np.unique(sessions.unit[row], return_index=True, return_inverse=True)
-    weight = np.where(sessions.drew(reference), 1.0 / sessions.rows.propensity, 0.0)[row]
+    weight = sessions.drew(reference)[row] / (
+        sessions.rows.propensity[row] if chance is None else chance[order]
+    )
     if len(starts) <= SCALE_SESSIONS or not weight.any():
         of = "sessions" if len(starts) < len(row) else "decisions"
         raise NothingComparableError(

@@ -186,25 +186,37 @@ def read_service(url: str, key: str | None, point: str, on_progress: Progress) -
         ExchangeError: The export was cut off.
         NoTrafficError: It has no decision.
     """
+    address = _read_address(url)
+    name = str(address.copy_with(userinfo=b""))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "export.jsonl")
-        _download(url.rstrip("/"), key, point, path)
+        _download(address, name, key, point, path)
         try:
-            return read_file(
-                path, on_progress, source=str(httpx.URL(url).copy_with(userinfo=b"", query=None))
-            )
+            return read_file(path, on_progress, source=name)
         except ExchangeError as error:
-            raise ExchangeError(str(error).replace(str(path), f"the export of {url}")) from None
+            raise ExchangeError(str(error).replace(str(path), f"the export of {name}")) from None
 
 
-def _download(url: str, key: str | None, point: str, path: Path) -> None:
+def _read_address(url: str) -> httpx.URL:
+    """Return the address of a service, without query and fragment. Raises ClientError."""
+    try:
+        address = httpx.URL(url.rstrip("/")).copy_with(query=None, fragment=None)
+    except httpx.InvalidURL:
+        address = httpx.URL("")
+    if not address.host:
+        raise ClientError("the address of a service, such as http://127.0.0.1:8000, was expected")
+    return address
+
+
+def _download(address: httpx.URL, name: str, key: str | None, point: str, path: Path) -> None:
     """Write the export of a service to a file. Raises ClientError."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
+    asked = address.copy_with(path=f"{address.path.rstrip('/')}/v1/export", params={"point": point})
+    here = address.host in THIS_MACHINE  # no proxy of the network is asked for it
     try:
-        here = httpx.URL(url).host in THIS_MACHINE  # no proxy of the network is asked for it
         with (
             httpx.Client(trust_env=not here, timeout=TIMEOUT_S) as client,
-            client.stream("GET", f"{url}/v1/export", params={"point": point}, headers=headers) as response,
+            client.stream("GET", asked, headers=headers) as response,
             path.open("wb") as file,
         ):
             if response.status_code != httpx.codes.OK:
@@ -213,9 +225,9 @@ def _download(url: str, key: str | None, point: str, path: Path) -> None:
             for part in response.iter_bytes():
                 file.write(part)
                 if file.tell() > MOST_BYTES:
-                    raise ClientError(f"the export of {url} has more than {MOST_BYTES:,} bytes")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ClientError(f"no export came from {url}: {type(error).__name__} {error}") from None
+                    raise ClientError(f"the export of {name} has more than {MOST_BYTES:,} bytes")
+    except httpx.HTTPError as error:
+        raise ClientError(f"no export came from {name}: {type(error).__name__} {error}") from None
 
 
 def _quality(rule: RewardRule) -> RewardRule:

@@ -1,0 +1,638 @@
+"""`armwise prove` and `armwise verify`: what is stated, what cannot be known, what differs, what is kept."""
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner
+
+from armwise.agent.cli.main import app
+from armwise.agent.config import load
+from armwise.agent.lab.receipt import (
+    Receipt,
+    read_kept,
+    read_receipt,
+    write_badge,
+    write_markdown,
+    write_sentence,
+)
+from armwise.agent.lab.receipt import traffic as receipt_traffic
+from armwise.agent.lab.receipt.receipt import LARGEST_FILE, Figures, Outcomes
+from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Mode, Status
+from armwise.feedback.exchange import make_rule
+from armwise.feedback.jsonl import Header, appearing, write_export
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from tests.agent.cli.test_cli import Canned, said
+from tests.agent.console.test_period_file import BEGIN, USD, row
+from tests.agent.evaluation.logged import FLOOR, World, add_up, configured, fill
+
+P = (0.6, 0.2, 0.2)
+
+RIGHT = (0.7, 0.5, 0.72)
+
+
+def served(n: int = 1500, p: tuple[float, ...] = P, seed: int = 0, every: int = 0) -> list[Example]:
+    """Draws of a policy that sees no question, all with feedback; a session every so many, 0: without any."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for seq in range(1, n + 1):
+        drawn = int(rng.choice(3, p=p))
+        one = row(seq, drawn, p, float(rng.random() < RIGHT[drawn]))
+        name = f"s{(seq - 1) // every}" if every else None
+        made.append(replace(one, decision=replace(one.decision, episode_id=name)))
+    return made
+
+
+def write(path: Path, rows: list[Example], settled: float | None = None, reward: Any = None) -> Path:
+    rule = reward or make_rule("reward", (0.0, 1.0))
+    with appearing(path) as file:
+        write_export(rows, file, Header(written_at=0.0, reward=rule, settled=settled))
+    return path
+
+
+def changed(rows: list[Example], **fields: Any) -> list[Example]:
+    """Return the rows with other fields of their decisions."""
+    return [replace(one, decision=replace(one.decision, **fields)) for one in rows]
+
+
+def run(*words: object, code: int = 0, verb: str = "prove") -> str:
+    return said(CliRunner().invoke(app, [verb, *(str(word) for word in words)]), code)
+
+
+def proven(*words: object) -> dict[str, Any]:
+    """Return the receipt that is printed."""
+    result = CliRunner().invoke(app, ["prove", *(str(word) for word in words), "--json"])
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+# -- what is stated ----------------------------------------------------------------------------------
+
+
+def test_savings_and_quality_hold_the_truth_beside_the_dearest_arm(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.jsonl.gz", served())
+    figures = proven(log)["figures"]
+    assert figures["reference"] == "dear"
+    assert figures["n_arms"] == 3
+    assert figures["decisions"] == figures["sessions"] == 1400, "the first 100 set the scale"
+    saved = USD[2] - sum(p * usd for p, usd in zip(P, USD, strict=True))
+    lost = sum(p * right for p, right in zip(P, RIGHT, strict=True)) - RIGHT[2]
+    for ends, truth in ((figures["saved"], saved), (figures["quality"], lost)):
+        estimate, low, high = ends
+        assert low < truth < high
+        assert low < estimate < high
+    printed = run(log)
+    assert "Beside always using dear, what was served saved $" in printed
+    assert "1,400 decisions (" in printed
+    assert "holds with 95%, however often one looks" in printed
+
+
+@pytest.mark.parametrize(("beside", "sign"), [("dear", 1.0), ("cheap", -1.0)])
+def test_the_reference_can_be_named_and_an_estimate_is_that_of_its_draws(
+    tmp_path: Path, beside: str, sign: float
+) -> None:
+    figures = proven(write(tmp_path / "log.jsonl", served()), "--beside", beside)["figures"]
+    assert figures["reference"] == beside
+    assert sign * figures["saved"][0] > 0.0
+
+
+def test_without_dollars_the_best_arm_is_the_reference(tmp_path: Path) -> None:
+    rows = [replace(one, cost=replace(one.cost, usd=0.0)) for one in served(seed=3)]
+    log = write(tmp_path / "log.jsonl", rows)
+    document = proven(log)
+    means = {
+        arm: np.mean([one.metrics["reward"] for one in rows if one.decision.drawn == arm])
+        for arm in ("cheap", "mid", "dear")
+    }
+    assert document["figures"]["reference"] == max(means, key=lambda arm: means[arm])
+    assert document["figures"]["saved"] is None
+    printed = run(log)
+    assert "No dollars are on record: savings cannot be known." in printed
+    assert "What was saved is not known" in printed
+
+
+def test_a_conversation_is_one_observation(tmp_path: Path) -> None:
+    """The same rows in sessions of three give wider quality than alone, and say how many sessions."""
+    alone = proven(write(tmp_path / "alone.jsonl", served()))
+    log = write(tmp_path / "sessions.jsonl", served(every=3))
+    together = proven(log)
+    assert together["figures"]["sessions"] == 400
+    assert together["figures"]["decisions"] == 1200
+    assert together["figures"]["session_limit"] == 4
+    assert together["outcomes"] == {"sessions": 500, "retried": 0, "escalated": None, "abandoned": None}
+    assert alone["outcomes"] is None
+    printed = run(log)
+    assert "1,200 decisions (" in printed
+    assert "in 400 sessions" in printed
+    assert "who named another arm or gave up is not on record" in printed
+
+
+def test_decisions_beyond_the_limit_of_a_session_are_left_out_and_counted(tmp_path: Path) -> None:
+    rows = served(every=2)
+    longer = [*rows[:1400], *changed(rows[1400:1410], episode_id="long")]
+    log = write(tmp_path / "log.jsonl", longer)
+    assert proven(log)["figures"]["beyond"] == 8
+    assert "the first 2 decisions count in quality: 8 are left out" in run(log)
+
+
+def test_a_question_that_was_asked_again_in_a_session_is_counted(tmp_path: Path) -> None:
+    rows = served(600, every=2)
+    same = rows[0].decision.context
+    rows[1] = replace(rows[1], decision=replace(rows[1].decision, context=same))
+    rows[2] = replace(rows[2], decision=replace(rows[2].decision, context=same))  # of another session
+    log = write(tmp_path / "log.jsonl", rows)
+    assert proven(log)["outcomes"]["retried"] == 1
+    assert "Of 300 sessions 1 asked a question again" in run(log)
+
+
+def test_what_is_not_settled_is_left_for_later(tmp_path: Path) -> None:
+    """Also the sessions that began within an hour before it."""
+    settled = BEGIN + 60.0 * 1201
+    alone = write(tmp_path / "alone.jsonl", served(), settled)
+    assert proven(alone)["rows"] == 1200
+    assert "300 are left for later" in run(alone)
+    sessions = proven(write(tmp_path / "sessions.jsonl", served(every=2), settled))
+    assert sessions["rows"] == 1140
+    assert sessions["begun_before"] == settled - 3600.0
+
+
+def test_a_statement_of_the_past_is_the_same_when_the_log_goes_on(tmp_path: Path) -> None:
+    rows = served(every=3)
+    before = write(tmp_path / "before.jsonl", rows[:1200], BEGIN + 60.0 * 1100)
+    receipt = tmp_path / "receipt.json"
+    run(before, "-o", receipt)
+    after = write(tmp_path / "after.jsonl", rows)
+    assert "match: " in run(receipt, after, verb="verify")
+    assert proven(after)["rows"] > json.loads(receipt.read_text())["rows"]
+
+
+# -- what cannot be known ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (changed(served(300), probabilities=()), "No decision has its propensity on record"),
+        (served(300, (1.0, 0.0, 0.0)), "Nothing was randomised: a single arm could be drawn"),
+        (
+            changed(served(300), mode=Mode.FORCED),
+            "None of 300 decisions was drawn from a distr",
+        ),
+        (
+            changed(served(600), probabilities=(1 / 3, 1 / 3, 1 / 3)),
+            "The propensities on record fail the audit",
+        ),
+        (served(90), "the first 100 set the scale and count no further"),
+        (served(3), "no arm was drawn 20 times with dollars or feedback on record"),
+        (
+            [replace(one, metrics={}, cost=replace(one.cost, usd=0.0)) for one in served(300)],
+            "no arm was drawn 20 times with dollars or feedback on record",
+        ),
+    ],
+)
+def test_where_nothing_can_be_stated_it_says_why_and_exits_with_1(
+    tmp_path: Path, rows: list[Example], why: str
+) -> None:
+    printed = run(write(tmp_path / "log.jsonl", rows), "-o", tmp_path / "receipt.json", code=1)
+    assert why in printed
+    assert "Nothing can be stated" in printed
+    assert not (tmp_path / "receipt.json").exists()
+
+
+def test_each_arm_at_probability_1_is_no_randomisation(tmp_path: Path) -> None:
+    rows = served(300)
+    sure = [
+        replace(
+            one,
+            decision=replace(
+                one.decision, probabilities=tuple(float(a == one.decision.drawn) for a in one.decision.arms)
+            ),
+        )
+        for one in rows
+    ]
+    assert "each arm had probability 1" in run(write(tmp_path / "log.jsonl", sure), code=1)
+
+
+def test_without_feedback_the_savings_alone_are_stated(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.jsonl", [replace(one, metrics={}) for one in served()])
+    figures = proven(log)["figures"]
+    assert figures["quality"] is None
+    assert figures["saved"][1] > 0.0
+    printed = run(log)
+    assert "No decision has feedback of reward: quality cannot be known." in printed
+    assert "The quality is not known: no feedback is on record." in printed
+
+
+def test_an_arm_that_was_hardly_drawn_is_named_and_is_no_reference_by_default(tmp_path: Path) -> None:
+    rows = [one for one in served(2000, seed=5) if one.decision.drawn != "dear" or one.seq < 60]
+    rows = changed(rows, policy="imported-estimated")
+    printed = CliRunner().invoke(app, ["prove", str(write(tmp_path / "log.jsonl", rows))]).output
+    assert "Drawn fewer than 20 times: dear (" in printed
+    assert "Whether propensities are true: they were estimated" in printed
+
+
+def test_the_propensity_of_the_drawn_arm_alone_is_enough(tmp_path: Path) -> None:
+    def alone(one: Example) -> Example:
+        d = one.decision
+        others = tuple(arm for arm in d.arms if arm != d.drawn)
+        return replace(one, decision=replace(d, arms=(d.drawn, *others), probabilities=(d.propensity,)))
+
+    whole = proven(write(tmp_path / "whole.jsonl", served()))["figures"]
+    log = write(tmp_path / "alone.jsonl", [*map(alone, served())])
+    figures = proven(log)["figures"]
+    assert figures["quality"][1] < whole["quality"][1], "without the others, no control variate"
+    assert "only the probability of the drawn arm is on record" in run(log)
+
+
+def test_a_decision_that_could_not_have_drawn_the_reference_is_left_out(tmp_path: Path) -> None:
+    """Where its probability is 0, where it was not eligible, and where another arm was certain."""
+    rows = served()
+    d = rows[500].decision
+    rows[500] = replace(rows[500], decision=replace(d, probabilities=(0.5, 0.5, 0.0), drawn="mid"))
+    rows[501] = replace(
+        rows[501],
+        decision=replace(rows[501].decision, arms=("cheap", "mid"), probabilities=(0.5, 0.5), drawn="mid"),
+    )
+    rows[502] = replace(
+        rows[502], decision=replace(d, id="sure", decided_at=rows[502].decision.decided_at,
+                                    arms=("mid", "cheap", "dear"), probabilities=(1.0,), drawn="mid")
+    )  # fmt: skip
+    assert proven(write(tmp_path / "log.jsonl", rows))["figures"]["decisions"] == 1397
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["{log}", "-o", "x.html"], "--output x.html: a name that ends with .json was expected"),
+        (["{log}", "--badge", "x.png"], "--badge x.png: a name that ends with .svg was expected"),
+        (["{log}", "--badge", "no/where/x.svg"], "there is no folder no/where"),
+        (["{log}", "--json", "--markdown"], "--markdown and --json: name one of them"),
+        (["{log}", "--beside", "none"], "--beside none: one of cheap, dear, mid was expected"),
+        (["there/is/none.jsonl"], "there/is/none.jsonl cannot be read"),
+        (["postgresql://secret@host/db"], "postgresql://...: a file or the address of a service"),
+        (["-c", "none.yaml"], "none.yaml"),
+    ],
+)
+def test_a_wrong_request_exits_with_2_and_one_line(tmp_path: Path, words: list[str], message: str) -> None:
+    log = write(tmp_path / "log.jsonl", served(300))
+    printed = run(*(word.format(log=log) for word in words), code=2)
+    assert message in printed
+    assert "secret" not in printed
+
+
+def test_parts_with_different_rewards_are_refused(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.jsonl", served(10))
+    other = write(tmp_path / "other.jsonl", served(10), reward=make_rule("reward", (0.0, 2.0)))
+    both = tmp_path / "both.jsonl"
+    both.write_bytes(one.read_bytes() + other.read_bytes())
+    assert "its parts declare 2 different rewards" in run(both, code=2)
+
+
+# -- a receipt ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("log") / "log.jsonl", served(every=3))
+
+
+@pytest.fixture(scope="module")
+def receipt(log: Path) -> Path:
+    path = log.parent / "receipt.json"
+    run(log, "-o", path)
+    return path
+
+
+def test_a_receipt_is_computed_again(log: Path, receipt: Path) -> None:
+    printed = run(receipt, log, verb="verify")
+    assert "match: 1,500 decisions give what" in printed
+    assert "Beside always using dear" in printed
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "difference"),
+    [
+        ("figures.quality.1", 0.5, "quality: ("),
+        ("figures.saved.2", 0.5, "saved: ("),
+        ("figures.reference", "mid", "saved: ("),
+        ("figures.decisions", 7, "decisions: 7 on the receipt, 1200 from the log"),
+        ("figures.largest_cost", None, "largest_cost: nothing on the receipt"),
+        ("figures.reference", "none", "figures: --beside none"),
+        ("outcomes.retried", 3, "sessions, retried: 3 on the receipt, 0 from the log"),
+        ("outcomes", None, "sessions: only one of the receipt and the log has any"),
+        ("digest", "0" * 64, "digest: 0000000000000000... on the receipt"),
+        ("rule", "0" * 64, "rule: quality is made of feedback by another rule"),
+        ("rows", 1499, "rows: 1,499 on the receipt, 1,500 in the log"),
+        ("error", 0.5, "error: 0.5 on the receipt, 0.05 here"),
+        ("method_version", 2, "method: it was made by version 2"),
+        ("before", BEGIN + 60.0 * 900, "rows: 1,500 on the receipt, 899 in the log"),
+        ("begun_before", BEGIN + 60.0 * 900, "rows: 1,500 on the receipt, 900 in the log"),
+    ],
+)
+def test_what_differs_is_said_and_exits_with_1(
+    log: Path, receipt: Path, tmp_path: Path, field: str, value: Any, difference: str
+) -> None:
+    document = json.loads(receipt.read_text())
+    *path, last = field.split(".")
+    place = document
+    for name in path:
+        place = place[name]
+    place[int(last) if last.isdigit() else last] = value
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(document))
+    printed = run(other, log, code=1, verb="verify")
+    assert difference in printed
+    assert "is not what log.jsonl gives" in printed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda one: replace(one, metrics={"reward": 1.0 - one.metrics["reward"]}),
+        lambda one: replace(one, cost=replace(one.cost, usd=0.5)),
+        lambda one: replace(one, decision=replace(one.decision, decided_at=one.decision.decided_at + 1.0)),
+        lambda one: replace(one, decision=replace(one.decision, episode_id="other")),
+        lambda one: replace(one, decision=replace(one.decision, probabilities=(0.5, 0.3, 0.2))),
+        lambda one: replace(one, decision=replace(one.decision, drawn="cheap")),
+    ],
+)
+def test_a_changed_row_has_another_digest(receipt: Path, tmp_path: Path, change: Any) -> None:
+    """Even one among the first, whose figures do not count."""
+    rows = served(every=3)
+    at = next(i for i, one in enumerate(rows) if one.decision.drawn == "mid")
+    assert at < 100
+    rows[at] = change(rows[at])
+    assert "digest: " in run(receipt, write(tmp_path / "log.jsonl", rows), code=1, verb="verify")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{}", "is no receipt of `armwise prove`: armwise is missing"),
+        (b"not json", "is no receipt of `armwise prove`: no JSON"),
+        (b'{"schema": 2}', "schema is 2"),
+        (b" " * (LARGEST_FILE + 1), f"has more than {LARGEST_FILE:,} bytes"),
+    ],
+)
+def test_a_file_that_is_no_receipt_is_refused(
+    log: Path, tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "receipt.json"
+    path.write_bytes(content)
+    assert message in run(path, log, code=2, verb="verify")
+
+
+def test_numbers_that_are_none_are_refused(log: Path, receipt: Path, tmp_path: Path) -> None:
+    path = tmp_path / "receipt.json"
+    path.write_text(receipt.read_text().replace('"error": 0.05', '"error": NaN'))
+    assert "error is nan" in run(path, log, code=2, verb="verify")
+
+
+def figures(**fields: Any) -> Figures:
+    known: dict[str, Any] = {
+        "reference": "dear", "n_arms": 2, "decisions": 1000, "sessions": 400, "drawn": 50, "served": 0.7,
+        "quality": (0.01, -0.02, 0.03), "priced": 1000, "spent": 0.002, "saved": (0.01, 0.008, 0.012),
+        "largest_cost": 0.5, "cut": 0, "rated": None, "session_limit": 4, "beyond": 0, "scale": 100,
+        "first_at": BEGIN, "last_at": BEGIN + 1.0,
+    }  # fmt: skip
+    return Figures(**known | fields)
+
+
+def stated(outcomes: Outcomes | None = None, **fields: Any) -> Receipt:
+    return Receipt(
+        armwise="1", made_at=0.0, source="log", before=1.0, begun_before=None, rows=1, digest="0" * 64,
+        rule="0" * 64, figures=figures(**fields), outcomes=outcomes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (
+            {},
+            "saved $10.00 per 1,000 decisions ($8.00 to $12.00) at a quality no worse than 2.0",
+        ),
+        ({"saved": (0.0, -0.001, 0.002)}, "cost between $2.00 less and $1.00 more per 1,000 decisions at"),
+        ({"saved": (-0.01, -0.012, -0.008)}, "cost $10.00 more per 1,000 decisions ($8.00 to $12.00) at"),
+        (
+            {"quality": (0.03, 0.01, 0.05)},
+            "a quality at least 1.0 points of 100 above (estimate +3.0, +1.0 to +5.0)",
+        ),
+        ({"quality": (-0.03, -0.05, -0.01)}, "a quality 3.0 points of 100 lower (1.0 to 5.0)"),
+        ({"saved": None}, "what was served had a quality no worse than 2.0 points of 100 below"),
+        ({"cut": 3}, "3 answers were dearer than $0.50, and count as so much."),
+        ({"rated": (0.1, 0.05, 0.2)}, "Feedback came more often on what was served"),
+        ({"rated": (-0.1, -0.2, -0.05)}, "Feedback came less often on what was served"),
+    ],
+)
+def test_the_sentence_says_what_the_ends_allow(fields: dict[str, Any], text: str) -> None:
+    assert text in write_sentence(stated(**fields))
+
+
+def test_the_sentence_is_silent_of_feedback_that_came_as_often() -> None:
+    assert "Feedback came" not in write_sentence(stated(rated=(0.1, -0.05, 0.2)))
+
+
+def test_outcomes_of_sessions_are_counted_in_words() -> None:
+    text = write_sentence(stated(Outcomes(sessions=400, retried=5, escalated=2, abandoned=1)))
+    assert (
+        "Of 400 sessions 5 asked a question again, 2 went to another arm that the caller named, 1 gave up"
+        in text
+    )
+
+
+def test_names_of_arms_can_do_no_harm() -> None:
+    """In a terminal, in Markdown, in a picture."""
+    name = '<script>|`*"\x1b[2J\n'
+    receipt = stated(reference=name)
+    picture = write_badge(receipt)
+    ET.fromstring(picture)
+    assert "<script" not in picture
+    for text in (write_sentence(receipt), write_markdown(receipt), picture):
+        assert "\x1b" not in text
+    assert "\\<script\\>\\|" in write_markdown(receipt)
+    assert "x" * 61 not in write_sentence(stated(reference="x" * 200))
+
+
+def test_markdown_has_a_table_and_nothing_else_is_printed(tmp_path: Path, log: Path) -> None:
+    result = CliRunner().invoke(app, ["prove", str(log), "--markdown", "--badge", str(tmp_path / "b.svg")])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("### Savings and quality\n\nBeside always using dear")
+    assert "| beside always dear | estimate | at least | at most |" in result.stdout
+    assert "Known:" not in result.stdout
+    assert "armwise verify receipt.json LOG" in result.stdout
+    assert (tmp_path / "b.svg").read_text().startswith("<svg ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "colour"),
+    [
+        ({}, "#2e7d32"),
+        ({"quality": (0.0, -0.021, 0.1)}, "#b26a00"),
+        ({"saved": (0.01, -0.001, 0.02)}, "#b26a00"),
+        ({"quality": None}, "#555555"),
+    ],
+)
+def test_a_badge_is_green_where_dollars_are_saved_at_about_equal_quality(
+    fields: dict[str, Any], colour: str
+) -> None:
+    assert colour in write_badge(stated(**fields))
+
+
+# -- of a service ------------------------------------------------------------------------------------
+
+WORLD = World(
+    {"none": 0.6, "bm25": 0.8, "dense": 0.5},
+    usd={"none": 0.001, "bm25": 0.01, "dense": 0.002},
+    rated=0.7,
+    forced=0.05,
+)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir(mode=0o700)
+    return configured(tmp_path, WORLD)
+
+
+@pytest.fixture
+def store(config: Path) -> Iterator[Store]:
+    settings = load(config, ["router"]).of("default")
+    with closing(Store(settings.database_url, settings.reward.join)) as store:
+        yield store
+
+
+def test_the_own_log_has_what_feedback_did_not_reach_and_its_receipt_is_kept(
+    config: Path, store: Store, tmp_path: Path
+) -> None:
+    made = fill(store, WORLD, 900, seed=3)
+    assert read_kept(tmp_path / "home", "default") is None
+    path = tmp_path / "receipt.json"
+    printed = run("-c", config, "-o", path)
+    explored = sum(one.mode == "explore" for one in made)
+    assert f"{explored:,} of 900 decisions were drawn from a distribution and are final." in printed
+    receipt = read_receipt(path)
+    assert receipt.figures.reference == "bm25"
+    assert receipt.figures.rated is not None
+    assert receipt.figures.rated[1] < 0.0 < receipt.figures.rated[2]
+    assert receipt.figures.priced > receipt.figures.decisions
+    assert read_kept(tmp_path / "home", "default") == receipt
+    assert read_kept(tmp_path / "home", "cheap") is None
+    assert "match: " in run(path, "-c", config, verb="verify")
+
+
+def test_a_kept_receipt_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    (tmp_path / "receipts").mkdir()
+    (tmp_path / "receipts" / "default.json").write_text("{")
+    assert read_kept(tmp_path, "default") is None
+
+
+def talk(number: int, turn: int, arm: str, mode: Mode, status: Status = Status.OK) -> list[Any]:
+    """Return a turn of a conversation."""
+    at, name = BEGIN + 10_000.0 + 10.0 * number + turn, f"c{number}-{turn}"
+
+    decision = Decision(
+        name, Context(f"question {turn}"), ("none", "bm25"), (0.5, 0.5), arm, "linucb", 1, mode, at,
+        deadline=at + 60.0, floor=FLOOR, episode_id=f"e{number}", draw_id=f"c{number}-0",
+    )  # fmt: skip
+    return [decision, Execution(name, arm, status, Cost(usd=0.25), ("p",), "yes", "", at + 0.1)]
+
+
+def test_sessions_of_the_own_log_are_counted_by_how_they_went(config: Path, store: Store) -> None:
+    """A forced turn is an escalation where it names another arm than the one before; a cost is its draw's."""
+    fill(store, WORLD, 600, seed=4)
+    facts = [
+        *talk(0, 0, "none", Mode.EXPLORE), *talk(0, 1, "bm25", Mode.FORCED),
+        *talk(1, 0, "bm25", Mode.EXPLORE), *talk(1, 1, "bm25", Mode.FORCED),
+        *talk(2, 0, "none", Mode.EXPLORE), *talk(2, 1, "none", Mode.CONTINUED, Status.CANCELLED),
+        *talk(3, 0, "none", Mode.EXPLORE, Status.CANCELLED), *talk(3, 1, "none", Mode.CONTINUED),
+    ]  # fmt: skip
+    store.append(facts)
+    later = World(dict(WORLD.right), WORLD.usd)
+    fill(store, later, 1, seed=1, first=60_000, prefix="later", settled=True)
+    add_up(store)
+    outcomes = proven("-c", config)["outcomes"]
+    assert outcomes == {"sessions": 4, "retried": 0, "escalated": 1, "abandoned": 1}
+    settings = load(config, ["router"]).of("default")
+    traffic = receipt_traffic.read_store(store, settings, lambda *_: None)
+    sessions = traffic.sessions(traffic.settlement)
+    dear = sessions.usd[sessions.usd >= 0.25]
+    assert sorted(dear.tolist()) == [0.25, 0.25, 0.5, 0.5], "turns that kept the arm are added to its draw"
+
+
+def test_the_export_of_a_running_service_is_read_with_its_key(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.jsonl", served())
+    service = Canned()
+    try:
+        service.reply("GET /v1/export?point=default", log.read_bytes())
+        receipt = tmp_path / "receipt.json"
+        assert "Beside always using dear" in run(service.url + "/", "--key", "secret", "-o", receipt)
+        assert service.shown[-1] == "Bearer secret"
+        assert json.loads(receipt.read_text())["source"] == service.url
+        assert "match: " in run(receipt, log, verb="verify")
+        assert "match: " in run(receipt, service.url, "--key", "secret", verb="verify")
+        service.reply("GET /v1/export?point=other", {"error": {"code": "forbidden", "message": "no"}}, 403)
+        assert "403, forbidden: no" in run(service.url, "--point", "other", code=1)
+        service.reply("GET /v1/export?point=default", log.read_bytes()[:-20])
+        printed = run(service.url.replace("//", "//user:secret@"), code=2)
+        assert f"the export of {service.url}" in printed
+        assert "secret" not in printed
+    finally:
+        service.close()
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[", "https://127.0.0.1:1"])
+def test_an_address_where_no_service_is_exits_with_1(url: str) -> None:
+    run(url, code=1)
+
+
+def test_an_export_beyond_the_limit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipt_traffic, "MOST_BYTES", 1000)
+    service = Canned()
+    try:
+        service.reply("GET /v1/export?point=default", write(tmp_path / "log.jsonl", served(20)).read_bytes())
+        assert "has more than 1,000 bytes" in run(service.url, code=1)
+    finally:
+        service.close()
+
+
+@pytest.mark.slow
+def test_a_file_is_proven_without_what_only_a_service_needs(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.jsonl", served())
+    code = (
+        "import sys\n"
+        f"sys.argv = ['armwise', 'prove', {str(log)!r}]\n"
+        "from armwise.agent.cli.main import app\n"
+        "app(standalone_mode=False)\n"
+        "heavy = ('ray', 'fastapi', 'torch', 'vowpalwabbit', 'faiss', 'matplotlib', 'alembic', 'psycopg')\n"
+        "print('loaded:', [name for name in heavy if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("loaded: []\n")
+
+
+def test_receipts_of_two_points_do_not_meet(config: Path, store: Store, tmp_path: Path) -> None:
+    fill(store, WORLD, 700, seed=5)
+    assert "there is no log yet" in run("-c", config, "--point", "cheap", code=2)
+    run("-c", config)
+    assert [path.name for path in (tmp_path / "home" / "receipts").iterdir()] == ["default.json"]
+
+
+def test_a_decision_that_a_log_lost_is_a_difference(config: Path, store: Store, tmp_path: Path) -> None:
+    fill(store, WORLD, 700, seed=6)
+    path = tmp_path / "receipt.json"
+    run("-c", config, "-o", path)
+    with store.writing() as connection:
+        connection.execute(sa.delete(t.executions).where(t.executions.c.decision_id == "d400"))
+    assert "digest: " in run(path, "-c", config, code=1, verb="verify")
