@@ -456,7 +456,7 @@ def verify(
     log: Annotated[
         str | None,
         typer.Argument(
-            metavar="[LOG_OR_URL]", help="Of a receipt: a file or the address of a service; else its log."
+            metavar="[LOG_OR_URL]", help="For a receipt: a file or the address of a service; else its log."
         ),
     ] = None,
     url: Url = URL,

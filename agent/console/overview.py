@@ -87,7 +87,7 @@ async def overview(
     active = (await policies.policy(point, agreement)).reply
     window_figures = await asyncio.to_thread(_read, point, window)
     learned = await asyncio.to_thread(learning.panel, point, caller)
-    receipt = await asyncio.to_thread(read_kept, point.config.home_path, point.name)
+    receipt = await asyncio.to_thread(read_kept, point.config, point.name)
     refused = {code: n for code, n in point.telemetry.counts("armwise_failures").items() if n}
     shed = sum(point.telemetry.counts("armwise_shed").values())
     live = {name: info.enabled for name, info in point.turns.arms.items()}

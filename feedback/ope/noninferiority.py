@@ -1,6 +1,6 @@
 """Non-inferiority: what was served, beside always using one arm, in quality and in dollars, at every look.
 
-    decisions --settle--> Settlement --sessions--> Sessions --compare(reference)--> Comparison
+    decisions --settle--> Settlement --sessions--> Sessions --compare(reference)--> ArmComparison
 
 The quality that was lost or gained and the dollars that were saved are means of conditional expectations over
 the decisions made so far, bounded by confidence sequences (`armwise.feedback.ope.confidence_sequences`): the
@@ -17,7 +17,7 @@ The first sessions set the scale, which must be known before a bet is placed, an
 decisions of a session count in quality, and the largest cost that counts in full.
 
 Only decisions that could have drawn the reference count, with a propensity above 0 on record. Quality is that
-of decisions with feedback: that has to come as often whichever arm answered, which `Comparison.rated` tests.
+of decisions with feedback. It has to come as often whichever arm answered: `ArmComparison.rated` tests that.
 """
 
 import hashlib
@@ -86,7 +86,7 @@ class Settlement:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ArmComparison:
     """What was served, beside always using the reference.
 
     Attributes:
@@ -136,7 +136,7 @@ class Sessions:
 
     Args:
         decisions: The decisions of the log, with distributions where these are known; `reward` is quality.
-        settlement: Its final part.
+        settlement: The final part of it.
 
     Attributes:
         rows: The explored decisions.
@@ -271,7 +271,7 @@ class Counted:
 
     Attributes:
         row: Index of each among the rows, shape (n,).
-        unit: Its session among these, shape (n,): 0, 1, 2, without gaps.
+        unit: The session of each among these, shape (n,): 0, 1, 2, without gaps.
         weight: The importance weight, shape (n,); above 0: it drew the reference.
         reach: Largest weight that each could have had, shape (n,); None: unknown.
         limit: Decisions of a session that count in quality.
@@ -381,7 +381,7 @@ def _set_scale(row: Integers, paid: Floats, drawn: Flags) -> tuple[Flags, float]
     return after, HEADROOM * float(paid[known & ~after].max())
 
 
-def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (0.0, 1.0)) -> Comparison:
+def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (0.0, 1.0)) -> ArmComparison:
     """Compare what was served with always using one arm.
 
     Args:
@@ -412,7 +412,7 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
         more = counted.difference(rated.astype(np.float64), answered, (0.0, 1.0), (other, other))
     some = priced if lead is None else rated
     at = sessions.rows.at[counted.row[some]]
-    return Comparison(
+    return ArmComparison(
         reference=reference,
         n_arms=len(sessions.names),
         decisions=int(rated.sum()),

@@ -1,15 +1,23 @@
 """The receipt: savings beside quality, stated so that it holds at every look and can be computed again."""
 
 from .knowledge import Remark, assess
-from .receipt import Receipt, keep_receipt, make_receipt, read_kept, read_receipt, verify, write_receipt
-from .traffic import NoTrafficError, Traffic, open_traffic, read_file, read_store
+from .receipt import (
+    SavingsReceipt,
+    keep_receipt,
+    make_receipt,
+    read_kept,
+    read_receipt,
+    verify,
+    write_receipt,
+)
+from .traffic import LoggedTraffic, NoTrafficError, open_traffic, read_file, read_store
 from .words import write_badge, write_markdown, write_sentence
 
 __all__ = [
+    "LoggedTraffic",
     "NoTrafficError",
-    "Receipt",
     "Remark",
-    "Traffic",
+    "SavingsReceipt",
     "assess",
     "keep_receipt",
     "make_receipt",

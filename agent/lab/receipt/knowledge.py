@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from armwise.agent.evaluation.audit import propensity_doubt
-from armwise.agent.lab.receipt.traffic import Traffic
+from armwise.agent.lab.receipt.traffic import LoggedTraffic
 from armwise.feedback.events import ESTIMATED
 from armwise.feedback.ope import Draws
 from armwise.feedback.ope.noninferiority import ENOUGH, Sessions, Settlement
@@ -29,12 +29,12 @@ class Remark:
     fatal: bool = False
 
 
-def assess(traffic: Traffic, settlement: Settlement, sessions: Sessions) -> list[Remark]:
+def assess(traffic: LoggedTraffic, settlement: Settlement, sessions: Sessions) -> list[Remark]:
     """Return what can be known of a log and what cannot.
 
     Args:
         traffic: The log.
-        settlement: Its final part.
+        settlement: The final part of it.
         sessions: The explored decisions of that part.
     """
     remarks = [_counts(traffic, settlement, sessions)]
@@ -52,7 +52,7 @@ def assess(traffic: Traffic, settlement: Settlement, sessions: Sessions) -> list
     ]
 
 
-def _counts(traffic: Traffic, settlement: Settlement, sessions: Sessions) -> Remark:
+def _counts(traffic: LoggedTraffic, settlement: Settlement, sessions: Sessions) -> Remark:
     """Return how many decisions count."""
     n, final = len(traffic.decisions), len(sessions.rows)
     late = int((traffic.decisions.at >= min(settlement.before, settlement.begun_before)).sum())
@@ -151,7 +151,7 @@ def _as_draws(sessions: Sessions) -> Draws:
     return Draws(names, drawn, rows.propensity, None, eligible)
 
 
-def _feedback(traffic: Traffic, sessions: Sessions) -> list[Remark]:
+def _feedback(traffic: LoggedTraffic, sessions: Sessions) -> list[Remark]:
     """Return what feedback says of quality."""
     n, rated = len(sessions.rows), int((~np.isnan(sessions.rows.reward)).sum())
     metrics = ", ".join(traffic.rule.metrics)
@@ -161,11 +161,11 @@ def _feedback(traffic: Traffic, sessions: Sessions) -> list[Remark]:
     remarks = [
         Remark(True, f"{rated:,} decisions ({rated / n:.0%}) have a quality, from {metrics or 'defaults'}.")
     ]
-    if not traffic.complete and traffic.rule.default is None:
+    if rated == n and not traffic.complete and traffic.rule.default is None:
         remarks.append(
             Remark(
                 False,
-                "Whether feedback came as often on each arm: an export has no decision without any. The log "
+                "Whether feedback came as often on each arm: this file has no decision without any. The log "
                 "of the service itself says.",
             )
         )
@@ -192,7 +192,7 @@ def _prices(sessions: Sessions) -> Remark:
     return Remark(True, f"{charged:,} decisions were charged, tokens from a cache at their own price.")
 
 
-def _sessions(traffic: Traffic, settlement: Settlement) -> Remark:
+def _sessions(traffic: LoggedTraffic, settlement: Settlement) -> Remark:
     """Return what is known of sessions."""
     outcomes = traffic.outcomes(settlement)
     if outcomes is None:

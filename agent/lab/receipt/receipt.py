@@ -1,6 +1,6 @@
 """The receipt: a statement of savings and quality with all that is needed to compute it again.
 
-prove(traffic) --> Receipt --JSON--> read_receipt --> verify(receipt, traffic) --> what differs
+prove(traffic) --> SavingsReceipt --JSON--> read_receipt --> verify(receipt, traffic) --> what differs
 """
 
 import hashlib
@@ -11,15 +11,23 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from armwise.agent.lab.receipt.traffic import Traffic
+from armwise.agent.lab.receipt.traffic import LoggedTraffic, name_log
 from armwise.feedback.jsonl import ExchangeError, appearing, explain
 from armwise.feedback.ope import noninferiority
-from armwise.feedback.ope.noninferiority import Comparison, NothingComparableError, Sessions, Settlement
+from armwise.feedback.ope.noninferiority import (
+    ArmComparison,
+    NothingComparableError,
+    Sessions,
+    Settlement,
+)
 from armwise.feedback.reward import RewardRule
+
+if TYPE_CHECKING:
+    from armwise.agent.config import AppConfig
 
 METHOD = "betting confidence sequences on importance-weighted differences, by session"
 
@@ -49,7 +57,7 @@ class _Document(BaseModel):
 
 
 class Figures(_Document):
-    """The figures of a receipt; see `armwise.feedback.ope.noninferiority.Comparison`."""
+    """The figures of a receipt; see `armwise.feedback.ope.noninferiority.ArmComparison`."""
 
     reference: Name
     n_arms: Number
@@ -71,7 +79,7 @@ class Figures(_Document):
     last_at: Finite
 
 
-class Outcomes(_Document):
+class StatedOutcomes(_Document):
     """How sessions went; see `armwise.agent.lab.receipt.traffic.SessionOutcomes`."""
 
     sessions: Number
@@ -80,7 +88,7 @@ class Outcomes(_Document):
     abandoned: Number | None
 
 
-class Receipt(_Document):
+class SavingsReceipt(_Document):
     """A statement of savings and quality, and all that is needed to compute it again from the log."""
 
     format: Literal["armwise-receipt"] = "armwise-receipt"
@@ -97,7 +105,7 @@ class Receipt(_Document):
     digest: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of all that was read of these rows.")
     rule: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the rule of quality.")
     figures: Figures
-    outcomes: Outcomes | None = None
+    outcomes: StatedOutcomes | None = None
 
     @property
     def settlement(self) -> Settlement:
@@ -105,9 +113,9 @@ class Receipt(_Document):
         return Settlement(self.before, math.inf if self.begun_before is None else self.begun_before)
 
     @property
-    def comparison(self) -> Comparison:
+    def comparison(self) -> ArmComparison:
         """The figures."""
-        return Comparison(**self.figures.model_dump())
+        return ArmComparison(**self.figures.model_dump())
 
     def as_json(self) -> dict[str, Any]:
         """Return the receipt as JSON."""
@@ -115,8 +123,8 @@ class Receipt(_Document):
 
 
 def make_receipt(
-    traffic: Traffic, sessions: Sessions, settlement: Settlement, beside: str | None = None
-) -> Receipt:
+    traffic: LoggedTraffic, sessions: Sessions, settlement: Settlement, beside: str | None = None
+) -> SavingsReceipt:
     """Compare what was served with always using one arm.
 
     Args:
@@ -136,17 +144,17 @@ def make_receipt(
         )
     comparison = noninferiority.compare(sessions, reference, traffic.rule.reward_range)
     outcomes = traffic.outcomes(settlement)
-    return Receipt(
+    return SavingsReceipt(
         armwise=metadata.version("armwise"),
         made_at=time.time(),
-        source=traffic.source[:1000],
+        source=traffic.source,
         before=settlement.before,
         begun_before=settlement.begun_before if settlement.begun_before < math.inf else None,
         rows=len(sessions.rows),
         digest=sessions.digest(),
         rule=digest_rule(traffic.rule),
         figures=Figures(**asdict(comparison)),
-        outcomes=None if outcomes is None else Outcomes(**asdict(outcomes)),
+        outcomes=None if outcomes is None else StatedOutcomes(**asdict(outcomes)),
     )
 
 
@@ -175,7 +183,7 @@ def digest_rule(rule: RewardRule) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def verify(receipt: Receipt, traffic: Traffic) -> list[str]:
+def verify(receipt: SavingsReceipt, traffic: LoggedTraffic) -> list[str]:
     """Compute a receipt again from the log; return what differs, a sentence each."""
     if (receipt.method, receipt.method_version) != (METHOD, METHOD_VERSION):
         return [
@@ -199,7 +207,7 @@ def verify(receipt: Receipt, traffic: Traffic) -> list[str]:
     return [*differences, *_differing("", receipt.figures, again.figures), *_outcomes(receipt, again)]
 
 
-def _outcomes(receipt: Receipt, again: Receipt) -> Iterator[str]:
+def _outcomes(receipt: SavingsReceipt, again: SavingsReceipt) -> Iterator[str]:
     """Yield how the outcomes of sessions differ."""
     if receipt.outcomes is None or again.outcomes is None:
         if receipt.outcomes != again.outcomes:
@@ -235,7 +243,7 @@ def _shown(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else "nothing" if value is None else str(value)
 
 
-def read_receipt(path: Path) -> Receipt:
+def read_receipt(path: Path) -> SavingsReceipt:
     """Read a receipt.
 
     Raises:
@@ -249,33 +257,35 @@ def read_receipt(path: Path) -> Receipt:
     if len(content) > LARGEST_FILE:
         raise ExchangeError(f"{path} has more than {LARGEST_FILE:,} bytes: no receipt has")
     try:
-        return Receipt.model_validate_json(content)
+        return SavingsReceipt.model_validate_json(content)
     except ValidationError as error:
         raise ExchangeError(f"{path} is no receipt of `armwise prove`: {explain(error)}") from None
 
 
-def write_receipt(receipt: Receipt, path: Path) -> None:
+def write_receipt(receipt: SavingsReceipt, path: Path) -> None:
     """Write a receipt as JSON."""
     with appearing(path) as file:
         file.write((json.dumps(receipt.as_json(), indent=2) + "\n").encode())
 
 
-def locate_kept(home: Path, point: str) -> Path:
+def locate_kept(config: "AppConfig", point: str) -> Path:
     """Return where the newest receipt of a decision point is kept."""
-    return home / RECEIPTS / f"{point}.json"
+    return config.home_path / RECEIPTS / f"{point}.json"
 
 
-def keep_receipt(receipt: Receipt, home: Path, point: str) -> None:
+def keep_receipt(receipt: SavingsReceipt, config: "AppConfig", point: str) -> None:
     """Keep a receipt as the newest of a decision point, for the console."""
-    path = locate_kept(home, point)
-    path.parent.mkdir(exist_ok=True, mode=0o700)
+    path = locate_kept(config, point)
+    path.parent.mkdir(exist_ok=True, parents=True, mode=0o700)
     write_receipt(receipt, path)
 
 
-def read_kept(home: Path, point: str) -> Receipt | None:
-    """Return the newest receipt of a decision point; None: there is none that can be read."""
-    path = locate_kept(home, point)
+def read_kept(config: "AppConfig", point: str) -> SavingsReceipt | None:
+    """Return the newest receipt of the log of a decision point; None: there is none that can be read."""
+    path = locate_kept(config, point)
     try:
-        return read_receipt(path) if path.is_file() else None
+        receipt = read_receipt(path) if path.is_file() else None
     except (ExchangeError, OSError):
         return None
+    of_this = receipt is not None and receipt.source == name_log(config)
+    return receipt if of_this else None

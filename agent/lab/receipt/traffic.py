@@ -1,6 +1,6 @@
 """The decisions that a receipt is about: from a file, from a running service, or from the log of a service.
 
-    open_traffic(file | URL | None) --> Traffic --> Sessions, SessionOutcomes
+    open_traffic(file | URL | None) --> LoggedTraffic --> Sessions, SessionOutcomes
 
 The reward of a decision is its quality alone: cost has no weight, since dollars are stated beside it.
 """
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 MOST_BYTES = 16 << 30
 """Largest export that is taken from a service."""
 
+NAME_CHARS = 1000
+"""Longest name of a log in a receipt."""
+
 TIMEOUT_S = 60.0
 """Longest pause within an export."""
 
@@ -62,7 +65,7 @@ class SessionOutcomes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Traffic:
+class LoggedTraffic:
     """The decisions of a log.
 
     Attributes:
@@ -126,13 +129,13 @@ def _escalated(decisions: Decisions, unit: list[int]) -> int:
     return len(escalated)
 
 
-def read_file(path: Path, on_progress: Progress, source: str = "") -> Traffic:
+def read_file(path: Path, on_progress: Progress, source: str = "") -> LoggedTraffic:
     """Read a file of `armwise export` or `armwise import`.
 
     Args:
         path: The file.
         on_progress: Called with the progress.
-        source: Its name in the receipt; empty: the name of the file.
+        source: The name in the receipt; empty: the name of the file.
 
     Raises:
         ExchangeError: The file cannot be read, or its parts declare different rewards.
@@ -146,12 +149,16 @@ def read_file(path: Path, on_progress: Progress, source: str = "") -> Traffic:
     parts = [replace(part, context=()) for part in _counted(tabulate(examples, rule), on_progress)]
     if not parts:
         raise NoTrafficError(f"{source or path}: it has no decision")
-    return Traffic(
-        source or path.name, concatenate(parts), rule, ExportSource(path).settled.before, complete=False
-    )
+    name, before = (source or path.name)[:NAME_CHARS], ExportSource(path).settled.before
+    return LoggedTraffic(name, concatenate(parts), rule, before, complete=False)
 
 
-def read_store(store: Store, config: "AppConfig", on_progress: Progress) -> Traffic:
+def name_log(config: "AppConfig") -> str:
+    """Return the database of a log without its password, cut to the length that a receipt takes."""
+    return without_password(config.database_url)[:NAME_CHARS]
+
+
+def read_store(store: Store, config: "AppConfig", on_progress: Progress) -> LoggedTraffic:
     """Read the log of a service: what it decided; where that is nothing, what other systems did.
 
     Args:
@@ -163,16 +170,16 @@ def read_store(store: Store, config: "AppConfig", on_progress: Progress) -> Traf
         NoTrafficError: It has no decision.
         LogUnavailableError: Try again later.
     """
-    rule, source = _quality(config.reward), without_password(config.database_url)
+    rule, source = _quality(config.reward), name_log(config)
     before = settled.read(store, rule).before  # first: what is decided meanwhile is not settled
     for without in (rollups.NOT_SERVED, (LABELS,)):
         read = read_decisions(store, rule, without=without, distributions=True, on_progress=on_progress)
         if parts := [part for part in read if len(part)]:
-            return Traffic(source, concatenate(parts), rule, before, complete=True)
+            return LoggedTraffic(source, concatenate(parts), rule, before, complete=True)
     raise NoTrafficError(f"{source}: it has no decision yet")
 
 
-def read_service(url: str, key: str | None, point: str, on_progress: Progress) -> Traffic:
+def read_service(url: str, key: str | None, point: str, on_progress: Progress) -> LoggedTraffic:
     """Read the export of a running service. The key needs the scope `admin`.
 
     Args:
@@ -245,7 +252,7 @@ def _counted(parts: Iterator[Decisions], on_progress: Progress) -> Iterator[Deci
 
 def open_traffic(
     named: str | None, settings: "AppConfig | None", key: str | None, point: str, on_progress: Progress
-) -> Traffic:
+) -> LoggedTraffic:
     """Read the decisions that a command line names.
 
     Args:

@@ -10,14 +10,14 @@ from armwise.agent.cli.console import PLAIN, console, errors, explained, progres
 from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point, with_log
 from armwise.agent.lab.receipt.knowledge import Remark, assess
 from armwise.agent.lab.receipt.receipt import (
-    Receipt,
+    SavingsReceipt,
     keep_receipt,
     make_receipt,
     read_receipt,
     verify,
     write_receipt,
 )
-from armwise.agent.lab.receipt.traffic import Traffic, open_traffic
+from armwise.agent.lab.receipt.traffic import LoggedTraffic, open_traffic
 from armwise.agent.lab.receipt.words import write_badge, write_markdown, write_sentence
 from armwise.feedback.jsonl import appearing
 from armwise.feedback.ope.noninferiority import NothingComparableError
@@ -68,15 +68,15 @@ def prove(
         except NothingComparableError as error:
             errors.print(f"Nothing can be stated: {error}", style="red", **PLAIN)
             raise typer.Exit(1) from None
+        if as_json:
+            typer.echo(json.dumps(receipt.as_json(), indent=2))
+        elif markdown:
+            typer.echo(write_markdown(receipt), nl=False)
+        else:
+            console.print(write_sentence(receipt), **PLAIN)
         _write(receipt, output, badge)
         if settings is not None:
-            keep_receipt(receipt, settings.home_path, point)
-    if as_json:
-        typer.echo(json.dumps(receipt.as_json(), indent=2))
-    elif markdown:
-        typer.echo(write_markdown(receipt), nl=False)
-    else:
-        console.print(write_sentence(receipt), **PLAIN)
+            keep_receipt(receipt, settings, point)
 
 
 def _require(output: Path | None, badge: Path | None, *, markdown: bool, as_json: bool) -> None:
@@ -90,7 +90,9 @@ def _require(output: Path | None, badge: Path | None, *, markdown: bool, as_json
         raise ValueError("--markdown and --json: name one of them")
 
 
-def _open(log: str | None, key: str | None, config: Path, point: str) -> tuple[Traffic, "AppConfig | None"]:
+def _open(
+    log: str | None, key: str | None, config: Path, point: str
+) -> tuple[LoggedTraffic, "AppConfig | None"]:
     """Read a log, and the configuration where it is that of a service."""
     settings = with_log(config, point)[1] if log is None else None
     with progress(errors) as on_progress:
@@ -109,7 +111,7 @@ def _print_remarks(remarks: list[Remark], *, quiet: bool) -> None:
             terminal.print(f"  {text}", **PLAIN)
 
 
-def _write(receipt: Receipt, output: Path | None, badge: Path | None) -> None:
+def _write(receipt: SavingsReceipt, output: Path | None, badge: Path | None) -> None:
     if output is not None:
         write_receipt(receipt, output)
     if badge is not None:

@@ -3,9 +3,9 @@
 import html
 import re
 
-from armwise.agent.lab.receipt.receipt import Outcomes, Receipt
+from armwise.agent.lab.receipt.receipt import SavingsReceipt, StatedOutcomes
 from armwise.agent.reporting import moment, one_line, write_dollars
-from armwise.feedback.ope.noninferiority import Comparison, Ends
+from armwise.feedback.ope.noninferiority import ArmComparison, Ends
 
 NAME_CHARS = 60
 """Longest name of an arm that is shown."""
@@ -21,7 +21,7 @@ CHAR_WIDTH, PADDING = 6.6, 10
 """Width of a character of the badge, and space beside a text, in pixels."""
 
 
-def write_sentence(receipt: Receipt) -> str:
+def write_sentence(receipt: SavingsReceipt) -> str:
     """Return what a receipt states, in one or a few sentences."""
     figures = receipt.comparison
     savings, quality = _savings(figures), _quality(figures)
@@ -34,7 +34,7 @@ def write_sentence(receipt: Receipt) -> str:
     return " ".join([stated, together, *_warnings(figures), *_sessions(receipt.outcomes)])
 
 
-def _savings(figures: Comparison) -> str:
+def _savings(figures: ArmComparison) -> str:
     """Return the savings of 1,000 decisions; empty without dollars."""
     if figures.saved is None:
         return ""
@@ -50,7 +50,7 @@ def _savings(figures: Comparison) -> str:
     return f"{verb} {size}{more} per 1,000 decisions ({' to '.join(write_dollars(e, most) for e in ends)})"
 
 
-def _quality(figures: Comparison) -> str:
+def _quality(figures: ArmComparison) -> str:
     """Return the bound of quality; empty without feedback."""
     if figures.quality is None:
         return ""
@@ -62,14 +62,14 @@ def _quality(figures: Comparison) -> str:
     return f"a quality {bound} (estimate {estimate:+.1f}, {low:+.1f} to {high:+.1f})"
 
 
-def _extent(figures: Comparison) -> str:
+def _extent(figures: ArmComparison) -> str:
     """Return on how many decisions and sessions the figures are."""
     n = figures.decisions if figures.quality is not None else figures.priced
     among = "" if figures.sessions == n else f" in {figures.sessions:,} sessions"
     return f"{n:,} decisions ({figures.drawn:,} drew it){among}"
 
 
-def _warnings(figures: Comparison) -> list[str]:
+def _warnings(figures: ArmComparison) -> list[str]:
     """Return what limits the statement, a sentence each."""
     warnings = []
     if figures.saved is None:
@@ -93,7 +93,7 @@ def _warnings(figures: Comparison) -> list[str]:
     return warnings
 
 
-def _sessions(outcomes: Outcomes | None) -> list[str]:
+def _sessions(outcomes: StatedOutcomes | None) -> list[str]:
     """Return how the sessions went; empty if decisions name none."""
     if outcomes is None:
         return []
@@ -120,7 +120,7 @@ def _short(name: str) -> str:
 # -- Markdown --------------------------------------------------------------------------------------
 
 
-def write_markdown(receipt: Receipt) -> str:
+def write_markdown(receipt: SavingsReceipt) -> str:
     """Return a receipt as Markdown for the description of a pull request."""
     figures = receipt.comparison
     rows = []
@@ -160,7 +160,7 @@ def _escape(text: str) -> str:
 # -- badge -----------------------------------------------------------------------------------------
 
 
-def write_badge(receipt: Receipt) -> str:
+def write_badge(receipt: SavingsReceipt) -> str:
     """Return a receipt as a small picture in SVG."""
     figures = receipt.comparison
     parts, colour = [], _GREY

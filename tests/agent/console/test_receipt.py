@@ -1,19 +1,33 @@
 """The overview begins with the newest receipt of its decision point."""
 
+from pathlib import Path
+
+import pytest
+
 from armwise.agent.console.page import CONSOLE
 from armwise.agent.lab.receipt import keep_receipt, write_sentence
+from armwise.feedback.log import without_password
 from tests.agent.console.test_pages import plain, seen
 from tests.agent.fakes import Service
 from tests.agent.lab.receipt.test_receipt import stated
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("ARMWISE_HOME", str(folder))
+    return folder
+
+
 async def test_the_newest_receipt_is_the_first_line_of_the_overview(service: Service) -> None:
     assert "armwise prove" not in plain(await seen(service, ""))
-    home = service.config.home_path
     receipt = stated(reference="<b>dear</b>")
-    keep_receipt(receipt, home, "other")
-    assert "armwise prove" not in plain(await seen(service, ""))
-    keep_receipt(receipt, home, service.point.name)
+    source = without_password(service.config.database_url)
+    keep_receipt(receipt, service.config, service.point.name)
+    assert "armwise prove" not in plain(await seen(service, "")), "it is of another log"
+    receipt = receipt.model_copy(update={"source": source})
+    keep_receipt(receipt, service.config, service.point.name)
     page = await seen(service, "")
     assert "<b>dear" not in page
     shown = plain(page)
@@ -23,8 +37,7 @@ async def test_the_newest_receipt_is_the_first_line_of_the_overview(service: Ser
     assert "Beside always using" in part.text
 
 
-async def test_a_receipt_that_cannot_be_read_is_not_shown(service: Service) -> None:
-    folder = service.config.home_path / "receipts"
-    folder.mkdir(parents=True)
-    (folder / f"{service.point.name}.json").write_text("[]")
+async def test_a_receipt_that_cannot_be_read_is_not_shown(service: Service, home: Path) -> None:
+    (home / "receipts").mkdir()
+    (home / "receipts" / f"{service.point.name}.json").write_text("[]")
     assert "Beside always using" not in plain(await seen(service, ""))

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from armwise.agent.cli.main import app
 from armwise.agent.config import load
 from armwise.agent.lab.receipt import (
-    Receipt,
+    SavingsReceipt,
     read_kept,
     read_receipt,
     write_badge,
@@ -26,7 +26,7 @@ from armwise.agent.lab.receipt import (
     write_sentence,
 )
 from armwise.agent.lab.receipt import traffic as receipt_traffic
-from armwise.agent.lab.receipt.receipt import LARGEST_FILE, Figures, Outcomes
+from armwise.agent.lab.receipt.receipt import LARGEST_FILE, Figures, StatedOutcomes
 from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Mode, Status
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
@@ -409,8 +409,8 @@ def figures(**fields: Any) -> Figures:
     return Figures(**known | fields)
 
 
-def stated(outcomes: Outcomes | None = None, **fields: Any) -> Receipt:
-    return Receipt(
+def stated(outcomes: StatedOutcomes | None = None, **fields: Any) -> SavingsReceipt:
+    return SavingsReceipt(
         armwise="1", made_at=0.0, source="log", before=1.0, begun_before=None, rows=1, digest="0" * 64,
         rule="0" * 64, figures=figures(**fields), outcomes=outcomes,
     )  # fmt: skip
@@ -445,7 +445,7 @@ def test_the_sentence_is_silent_of_feedback_that_came_as_often() -> None:
 
 
 def test_outcomes_of_sessions_are_counted_in_words() -> None:
-    text = write_sentence(stated(Outcomes(sessions=400, retried=5, escalated=2, abandoned=1)))
+    text = write_sentence(stated(StatedOutcomes(sessions=400, retried=5, escalated=2, abandoned=1)))
     assert (
         "Of 400 sessions 5 asked a question again, 2 went to another arm that the caller named, 1 gave up"
         in text
@@ -517,7 +517,8 @@ def test_the_own_log_has_what_feedback_did_not_reach_and_its_receipt_is_kept(
     config: Path, store: Store, tmp_path: Path
 ) -> None:
     made = fill(store, WORLD, 900, seed=3)
-    assert read_kept(tmp_path / "home", "default") is None
+    settings = load(config, ["router"]).of("default")
+    assert read_kept(settings, "default") is None
     path = tmp_path / "receipt.json"
     printed = run("-c", config, "-o", path)
     explored = sum(one.mode == "explore" for one in made)
@@ -527,15 +528,17 @@ def test_the_own_log_has_what_feedback_did_not_reach_and_its_receipt_is_kept(
     assert receipt.figures.rated is not None
     assert receipt.figures.rated[1] < 0.0 < receipt.figures.rated[2]
     assert receipt.figures.priced > receipt.figures.decisions
-    assert read_kept(tmp_path / "home", "default") == receipt
-    assert read_kept(tmp_path / "home", "cheap") is None
+    assert read_kept(settings, "default") == receipt
+    assert read_kept(settings, "cheap") is None
+    elsewhere = settings.model_copy(update={"log_url": "sqlite:///other.db"})
+    assert read_kept(elsewhere, "default") is None, "another log"
     assert "match: " in run(path, "-c", config, verb="verify")
 
 
-def test_a_kept_receipt_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    (tmp_path / "receipts").mkdir()
-    (tmp_path / "receipts" / "default.json").write_text("{")
-    assert read_kept(tmp_path, "default") is None
+def test_a_kept_receipt_that_cannot_be_read_is_none(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "home" / "receipts").mkdir()
+    (tmp_path / "home" / "receipts" / "default.json").write_text("{")
+    assert read_kept(load(config, ["router"]).of("default"), "default") is None
 
 
 def talk(number: int, turn: int, arm: str, mode: Mode, status: Status = Status.OK) -> list[Any]:
