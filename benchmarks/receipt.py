@@ -24,7 +24,7 @@ With --write, one fortnight without a loss, 5 % of it drawn at random, is writte
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Annotated
 
@@ -60,6 +60,9 @@ LOSS, CLAIM, POWER_CLAIM = 0.02, 0.01, 0.02
 
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 """Decisions at which widths are measured."""
+
+BETWEEN = 20
+"""Further sizes, at which one looks whether a claim is made."""
 
 LONGEST = 6
 """Most decisions of a session."""
@@ -209,7 +212,7 @@ def _holds(ends: Ends | None, truth: float) -> bool:
 def main(
     runs: Annotated[int, typer.Option(help="Fortnights of each share.")] = 200,
     decisions: Annotated[int, typer.Option(help="Decisions of a fortnight.")] = 20_000,
-    power_runs: Annotated[int, typer.Option(help="Runs of each share for the power.")] = 5,
+    power_runs: Annotated[int, typer.Option(help="Runs of each share for the power.")] = 11,
     plot: Annotated[Path | None, typer.Option(help="File of the plot of widths.")] = None,
     write: Annotated[Path | None, typer.Option(help="Only write a fortnight to a file.")] = None,
 ) -> None:
@@ -247,11 +250,12 @@ def main(
 
 
 def measure_power(share: float, runs: int) -> tuple[list[float], int | None]:
-    """Return how much may be lost after each size, where nothing is, and when `POWER_CLAIM` is said.
+    """Return how much may be lost after each size, where nothing is, and when `POWER_CLAIM` is first said.
 
     Both are medians over runs; NaN: nothing is said yet; None: after more than the largest size.
     """
-    sizes = np.unique(np.concatenate([SIZES, np.geomspace(SIZES[0], SIZES[-1], 25)]).round(-3)).astype(int)
+    between = np.geomspace(SIZES[0], SIZES[-1], BETWEEN)
+    sizes = np.unique(np.concatenate([SIZES, between]).round(-3)).astype(int)
     lost = np.full((runs, len(sizes)), np.nan)
     for seed in track(range(runs), f"power at {share:.0%}", transient=True):
         world = simulate(int(sizes[-1] * 1.01), share, 0.0, 10_000 + seed)
@@ -260,9 +264,10 @@ def measure_power(share: float, runs: int) -> tuple[list[float], int | None]:
             with suppress(noninferiority.NothingComparableError):
                 said = noninferiority.compare(sessions, LARGE)
                 lost[seed, column] = nan if said.quality is None else -said.quality[1]
-    median = np.median(lost, axis=0)
-    enough = sizes[median <= POWER_CLAIM]
-    return median[np.searchsorted(sizes, SIZES)].tolist(), int(enough[0]) if len(enough) else None
+    said_first = [next(iter(sizes[row <= POWER_CLAIM]), inf) for row in lost]
+    soonest = float(np.median(said_first))
+    median = np.median(lost[:, np.searchsorted(sizes, SIZES)], axis=0)
+    return median.tolist(), int(soonest) if soonest < inf else None
 
 
 def write_log(decisions: Decisions, path: Path) -> None:

@@ -1,6 +1,14 @@
 """Off-policy evaluation: estimators, intervals, the gate."""
 
-from . import confidence_sequences, embeddings, evaluation, gate, intervals, prediction_powered
+from . import (
+    confidence_sequences,
+    embeddings,
+    evaluation,
+    gate,
+    intervals,
+    noninferiority,
+    prediction_powered,
+)
 from .audit import ArmDraws, Audit, Check, CheckStatus, Draws, audit
 from .diagnostics import Diagnostics, Overlap, diagnose
 from .estimators import (
@@ -95,6 +103,7 @@ __all__ = [
     "mips",
     "mrdr",
     "mrdr_weight",
+    "noninferiority",
     "predict",
     "prediction_powered",
     "replay",

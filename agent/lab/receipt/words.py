@@ -1,6 +1,7 @@
 """A receipt in words: one sentence, Markdown for a pull request, and a badge."""
 
 import html
+import math
 import re
 
 from armwise.agent.lab.receipt.receipt import SavingsReceipt, StatedOutcomes
@@ -55,11 +56,21 @@ def _quality(figures: ArmComparison) -> str:
     if figures.quality is None:
         return ""
     estimate, low, high = (100.0 * end for end in figures.quality)
+    low, high = _round_down(low), -_round_down(-high)
     if high < 0.0:
         return f"a quality {-estimate:.1f} points of 100 lower ({-high:.1f} to {-low:.1f})"
     below = f"no worse than {-low:.1f} points of 100 below"
     bound = below if low < 0.0 else f"at least {low:.1f} points of 100 above"
     return f"a quality {bound} (estimate {estimate:+.1f}, {low:+.1f} to {high:+.1f})"
+
+
+def _round_down(points: float) -> float:
+    """Return a number rounded down to a tenth: rounded ends are not narrower than they are.
+
+    >>> _round_down(-3.34), _round_down(1.29), _round_down(-2.0000000001)
+    (-3.4, 1.2, -2.0)
+    """
+    return math.floor(round(10.0 * points, 6)) / 10.0
 
 
 def _extent(figures: ArmComparison) -> str:
@@ -168,7 +179,7 @@ def write_badge(receipt: SavingsReceipt) -> str:
         _, low, high = figures.saved
         parts.append(f"saves at least {write_dollars(1000.0 * low, 1000.0 * high)} per 1,000")
     if figures.quality is not None:
-        parts.append(f"quality {100.0 * figures.quality[1]:+.1f} points at worst")
+        parts.append(f"quality {_round_down(100.0 * figures.quality[1]):+.1f} points at worst")
         saves = figures.saved is not None and figures.saved[1] > 0.0
         colour = _GREEN if saves and figures.quality[1] >= -EQUAL else _AMBER
     return _draw_badge(f"beside {_short(figures.reference)}", ", ".join(parts), colour)

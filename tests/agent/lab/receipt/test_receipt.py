@@ -430,6 +430,10 @@ def stated(outcomes: StatedOutcomes | None = None, **fields: Any) -> SavingsRece
             "a quality at least 1.0 points of 100 above (estimate +3.0, +1.0 to +5.0)",
         ),
         ({"quality": (-0.03, -0.05, -0.01)}, "a quality 3.0 points of 100 lower (1.0 to 5.0)"),
+        (
+            {"quality": (0.0, -0.0221, 0.0321)},
+            "no worse than 2.3 points of 100 below (estimate +0.0, -2.3 to +3.3",
+        ),
         ({"saved": None}, "what was served had a quality no worse than 2.0 points of 100 below"),
         ({"cut": 3}, "3 answers were dearer than $0.50, and count as so much."),
         ({"rated": (0.1, 0.05, 0.2)}, "Feedback came more often on what was served"),
