@@ -85,7 +85,7 @@ def _drawings(sessions: Sessions) -> list[Remark]:
             Remark(False, f"{n - known:,} decisions have no propensity on record and are left out.")
         )
     randomised = int(sessions.randomised.sum())
-    if not randomised or len(sessions.names) < 2:
+    if not randomised:
         reason = "each arm had probability 1" if len(sessions.names) > 1 else "a single arm could be drawn"
         remarks.append(
             Remark(

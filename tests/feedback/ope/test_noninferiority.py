@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import optimize
 
 from armwise.feedback.arrays import Integers
 from armwise.feedback.decisions import Categorical, Decisions, DrawKey
@@ -105,7 +106,8 @@ def test_a_unit_bets_on_the_sum_of_its_rows(squares: bool) -> None:
         return total
 
     _, low, _ = unit_difference(rows, starts, most, (0.02, 0.02), squares=squares)
-    assert np.log(wealth(low / (1.2 * most)) * 0.02) == pytest.approx(0.0, abs=0.02)
+    bound = optimize.brentq(lambda mean: wealth(mean) - 50.0, -1.0, 10.0, xtol=1e-12)
+    assert low == pytest.approx(1.2 * most * bound, abs=1e-6)
 
 
 def test_units_in_several_blocks_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +157,7 @@ def test_only_the_final_part_counts() -> None:
     whole = Sessions(made, Settlement.of(60.0 * 400, sessions=True))
     assert len(whole.rows) == 340, "sessions that began within an hour before may go on"
     assert len(Sessions(made, Settlement.of(60.0 * 400, sessions=False)).rows) == 400
+    assert len(Sessions(made, Settlement(before=60.0 * 401)).rows) == 401, "the first half of a session"
     shorter = Sessions(made.where(made.at < 60.0 * 400), Settlement(begun_before=60.0 * 400 - SESSION_S))
     assert shorter.digest() == whole.digest()
 

@@ -32,6 +32,7 @@ from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
+from armwise.feedback.reward import Metric, Prices, RewardRule
 from tests.agent.cli.test_cli import Canned, said
 from tests.agent.console.test_period_file import BEGIN, USD, row
 from tests.agent.evaluation.logged import FLOOR, World, add_up, configured, fill
@@ -154,6 +155,21 @@ def test_a_question_that_was_asked_again_in_a_session_is_counted(tmp_path: Path)
     log = write(tmp_path / "log.jsonl", rows)
     assert proven(log)["outcomes"]["retried"] == 1
     assert "Of 300 sessions 1 asked a question again" in run(log)
+
+
+def test_the_same_question_of_two_sessions_was_not_asked_again(tmp_path: Path) -> None:
+    rows = changed(served(300, every=1), context=served(1)[0].decision.context)
+    assert proven(write(tmp_path / "log.jsonl", rows))["outcomes"]["retried"] == 0
+
+
+def test_cost_has_no_weight_in_quality(tmp_path: Path) -> None:
+    """Whatever the rule of rewards, and what a request gives up for cost."""
+    dear = RewardRule(metrics={"reward": Metric()}, cost_weight=0.5, cost=Prices(usd=10.0))
+    rows = changed(served(400), cost_weight=0.9)
+    free = proven(write(tmp_path / "free.jsonl", served(400)))
+    found = proven(write(tmp_path / "dear.jsonl", rows, reward=dear))
+    assert found["figures"] == free["figures"]
+    assert found["digest"] == free["digest"]
 
 
 def test_what_is_not_settled_is_left_for_later(tmp_path: Path) -> None:
@@ -564,18 +580,22 @@ def test_sessions_of_the_own_log_are_counted_by_how_they_went(config: Path, stor
         *talk(1, 0, "bm25", Mode.EXPLORE), *talk(1, 1, "bm25", Mode.FORCED),
         *talk(2, 0, "none", Mode.EXPLORE), *talk(2, 1, "none", Mode.CONTINUED, Status.CANCELLED),
         *talk(3, 0, "none", Mode.EXPLORE, Status.CANCELLED), *talk(3, 1, "none", Mode.CONTINUED),
+        *talk(4, 0, "bm25", Mode.FORCED),
+        *talk(5, 0, "none", Mode.EXPLORE), *talk(5, 1, "none", Mode.CONTINUED),
+        *talk(5, 2, "none", Mode.CONTINUED, Status.CANCELLED),
+        *talk(6, 0, "none", Mode.EXPLORE, Status.CANCELLED),
     ]  # fmt: skip
     store.append(facts)
     later = World(dict(WORLD.right), WORLD.usd)
     fill(store, later, 1, seed=1, first=60_000, prefix="later", settled=True)
     add_up(store)
     outcomes = proven("-c", config)["outcomes"]
-    assert outcomes == {"sessions": 4, "retried": 0, "escalated": 1, "abandoned": 1}
+    assert outcomes == {"sessions": 7, "retried": 0, "escalated": 1, "abandoned": 3}
     settings = load(config, ["router"]).of("default")
     traffic = receipt_traffic.read_store(store, settings, lambda *_: None)
     sessions = traffic.sessions(traffic.settlement)
     dear = sessions.usd[sessions.usd >= 0.25]
-    assert sorted(dear.tolist()) == [0.25, 0.25, 0.5, 0.5], "turns that kept the arm are added to its draw"
+    assert sorted(dear.tolist()) == [0.25, 0.25, 0.25, 0.5, 0.5, 0.75], "kept turns are added to their draw"
 
 
 def test_the_export_of_a_running_service_is_read_with_its_key(tmp_path: Path) -> None:
