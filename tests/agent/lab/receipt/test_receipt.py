@@ -555,6 +555,14 @@ def test_the_own_log_has_what_feedback_did_not_reach_and_its_receipt_is_kept(
     assert "match: " in run(path, "-c", config, verb="verify")
 
 
+def test_what_waits_for_feedback_in_the_own_log_does_not_count_yet(config: Path, store: Store) -> None:
+    world = World(dict(WORLD.right), WORLD.usd, rated=0.5)
+    fill(store, world, 400, seed=9, settled=False)
+    assert "are left for later" in run("-c", config, code=1)
+    fill(store, world, 1, seed=1, first=60_000, prefix="later", settled=True)
+    assert "left for later" not in run("-c", config)
+
+
 def test_a_kept_receipt_that_cannot_be_read_is_none(config: Path, tmp_path: Path) -> None:
     (tmp_path / "home" / "receipts").mkdir()
     (tmp_path / "home" / "receipts" / "default.json").write_text("{")
