@@ -122,6 +122,7 @@ class AppConfig(PointFields):
 
     _file_arms: dict[str, ArmSpec] | None = PrivateAttr(default=None)  # where `arms` are others
     _file_home: str | None = PrivateAttr(default=None)  # where the file names one
+    _first: dict[str, str] = PrivateAttr(default_factory=dict)  # who answers first, by checked arm
 
     @classmethod
     def parsed(cls, document: object) -> "AppConfig":
@@ -165,6 +166,7 @@ class AppConfig(PointFields):
         graph = ArmGraph(self.arms)
         graph.validate(self.backbones, (*self.corpora,))
         self._check_cache(graph)
+        self._check_checked(graph)
         self._check_writing()
         names = list(self.actions)
         if not names:
@@ -219,6 +221,22 @@ class AppConfig(PointFields):
                     f"arm {name!r} can have a cache only with `retrieval_cache.ttl_s`: what it searches "
                     "has no version"
                 )
+
+    def _check_checked(self, graph: ArmGraph) -> None:
+        """Find out who answers first where answers are checked. Raises ValueError."""
+        for name, spec in self.arms.items():
+            if (checked := graph.checked(name)) is None:
+                continue
+            if spec.answering != writing.WritingSpec():
+                raise ValueError(
+                    f"arm {name!r}: answering has no place there: its answers are written as those of "
+                    f"{checked.first!r} and {checked.then!r}"
+                )
+            if (llm := checked.check.llm) is not None and llm not in self.models:
+                raise ValueError(
+                    f"arm {name!r}: the judge {llm!r} is not declared{did_you_mean(llm, self.models)}"
+                )
+            self._first[name] = checked.first
 
     def _check_writing(self) -> None:
         """Check the language models and prompts that `answering` names, and its limits. Raises ValueError."""
@@ -376,7 +394,11 @@ class AppConfig(PointFields):
         return prices if any(map(any, prices.values())) else {}
 
     def find_answering(self, arm: str) -> writing.Answering:
-        """Return how the answers of an arm are written; the defaults for an arm that was removed."""
+        """Return how the answers of an arm are written, at first where they are checked.
+
+        For an arm that was removed these are the defaults.
+        """
+        arm = self._first.get(arm, arm)
         return self.answering.over(self.arms[arm].answering) if arm in self.arms else self.answering
 
     @property

@@ -11,9 +11,10 @@ from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError
 from armwise.agent.routers import saved
 from armwise.agent.run_folder import Building
-from armwise.agent.turn import ArmInfo, TurnLoop
+from armwise.agent.turn import ArmInfo, CheckedAnswering, TurnLoop
 from armwise.arms.base import ArmError
 from armwise.arms.llm import catalog as llm_catalog
+from armwise.arms.llm import writing
 from armwise.arms.profile import NO_PROFILES, Profile
 from armwise.arms.retrievers import ArmGraph, ArmSpec, catalog
 from armwise.feedback.log import Store
@@ -42,15 +43,33 @@ def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) 
             catalog.arm_features(name, spec, graph.expected_usd(name)),
             filters=graph.filters(name),
             answering=how,
-            options=llm_catalog.list_options(config.models[how.llm]),
+            options=_options(config, how, checked),
             cached=spec.cache,
             searched=graph.search_digest(name),
             bound=graph.bound(name),
             profile=profiles.get(name),
+            checked=checked,
         )
         for name, spec in config.actions.items()
+        for checked in [_checked(config, graph, name)]
         for how in [config.find_answering(name)]
     }
+
+
+def _checked(config: AppConfig, graph: ArmGraph, arm: str) -> CheckedAnswering | None:
+    """Return how the answers of an arm are checked; None: they are sent as they are."""
+    if (checked := graph.checked(arm)) is None:
+        return None
+    then = config.find_answering(checked.then)
+    parts = checked.first, checked.then, then, checked.check, checked.threshold, checked.explore
+    return CheckedAnswering(*parts)
+
+
+def _options(config: AppConfig, how: writing.Answering, checked: CheckedAnswering | None) -> frozenset[str]:
+    """Return the options that every language model of an arm is given."""
+    names = [how.llm] if checked is None else [how.llm, checked.answering.llm]
+    each = [llm_catalog.list_options(config.models[name]) for name in names]
+    return each[0].intersection(*each)
 
 
 def same_document(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

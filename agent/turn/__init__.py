@@ -8,6 +8,7 @@
 """
 
 from .ask import Ask, ObservedDecision
+from .checked import AnswerStage, CheckedAnswering, check_texts
 from .draw import ArmScorer, Canary, Decider, Keeping, Serving, build_context
 from .eligibility import ArmInfo, NoEligibleArmError, OverloadedError, check_eligibility
 from .health import NO_MODELS, ArmHealth, llm_key
@@ -42,6 +43,7 @@ __all__ = [
     "NO_MODELS",
     "SEPARATOR",
     "UNPROBED",
+    "AnswerStage",
     "AnsweredElsewhereError",
     "ArmHealth",
     "ArmInfo",
@@ -49,6 +51,7 @@ __all__ = [
     "Ask",
     "CallNames",
     "Canary",
+    "CheckedAnswering",
     "Choice",
     "Choices",
     "Commit",
@@ -78,6 +81,7 @@ __all__ = [
     "attached_tokens",
     "build_context",
     "check_eligibility",
+    "check_texts",
     "dearest",
     "decision_of_call",
     "is_text",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from armwise.agent.turn.ask import Ask
+from armwise.agent.turn.checked import CheckedAnswering
 from armwise.arms.base import Query
 from armwise.arms.llm import UNPROMPTED, Bound, base, writing
 from armwise.arms.profile import Profile
@@ -36,6 +37,7 @@ class ArmInfo:
             unknown.
         bound: Most that a search spends.
         profile: Embeddings of what its source is about, if the policy reads similarities.
+        checked: How its answers are checked, and who answers where they fail; None: they are sent.
     """
 
     backbones: frozenset[str] = frozenset()
@@ -48,6 +50,7 @@ class ArmInfo:
     searched: str = ""
     bound: Bound = UNPROMPTED
     profile: Profile | None = None
+    checked: CheckedAnswering | None = None
 
 
 def check_eligibility(

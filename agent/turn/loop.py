@@ -35,6 +35,7 @@ from typing import TypeVar
 from armwise.agent.policies import FeatureSpec, sampling
 from armwise.agent.telemetry import turns
 from armwise.agent.turn.ask import Ask, ObservedDecision
+from armwise.agent.turn.checked import SAID, AnswerStage, CheckedAnswering, check_texts, draw_overrule
 from armwise.agent.turn.draw import Decider, Scored, Serving, build_context, list_scorers
 from armwise.agent.turn.eligibility import UNFILTERED, ArmInfo, check_eligibility, must_filter
 from armwise.agent.turn.health import ReportOutcome, llm_key
@@ -43,6 +44,7 @@ from armwise.agent.turn.probes import Embed, Embeddings, Probes, Recall, Search,
 from armwise.agent.turn.record import (
     AnsweredElsewhereError,
     CallNames,
+    Choices,
     Commit,
     Decided,
     Event,
@@ -54,7 +56,7 @@ from armwise.agent.turn.record import (
     TurnRecorder,
     tokens_in,
 )
-from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
+from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval, Usage
 from armwise.arms.filters import permits
 from armwise.arms.llm import (
     QUOTED_TOKENS,
@@ -639,7 +641,86 @@ class TurnLoop:
         self, ask: Ask, passages: Sequence[Passage], recorder: TurnRecorder
     ) -> AsyncGenerator[Chunk, None]:
         """Generate the answer from the passages, chunk by chunk; empty if the arm has no language model."""
-        how = recorder.arms[recorder.served or recorder.decision.drawn].answering
+        info = recorder.arms[recorder.served or recorder.decision.drawn]
+        if info.checked is None or info.answering.llm not in self.models:
+            chunks = self._write(ask, passages, recorder, info.answering)
+        else:
+            chunks = self._write_checked(ask, passages, recorder, info.answering, info.checked)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+
+    async def _write_checked(
+        self,
+        ask: Ask,
+        passages: Sequence[Passage],
+        recorder: TurnRecorder,
+        how: writing.Answering,
+        checked: CheckedAnswering,
+    ) -> AsyncGenerator[Chunk, None]:
+        """Generate an answer, and send it once it passes its check; otherwise generate another one.
+
+        An answer that calls functions is not checked. If the first model fails, the second one answers.
+        """
+        draft, failure = list[Chunk](), None
+        try:
+            async with aclosing(self._write(ask, passages, recorder, how)) as chunks:
+                draft += [chunk async for chunk in chunks]
+        except GeneratorError as error:
+            failure = error
+        stage = AnswerStage((checked.first,), how.llm)
+        if failure is not None:
+            stage = replace(stage, failed=stage.arms, said=described(failure)[:SAID], goes_on=True)
+        elif not any(chunk.tool_calls for chunk in draft):
+            stage = await self._check(ask, passages, recorder, checked, stage)
+        recorder.answers.append(stage)
+        if not stage.goes_on:
+            for chunk in draft:
+                yield chunk
+            return
+        recorder.abandon(failure)
+        recorder.answers.append(AnswerStage((checked.then,), checked.answering.llm))
+        async with aclosing(self._write(ask, passages, recorder, checked.answering)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _check(
+        self,
+        ask: Ask,
+        passages: Sequence[Passage],
+        recorder: TurnRecorder,
+        checked: CheckedAnswering,
+        stage: AnswerStage,
+    ) -> AnswerStage:
+        """Return the stage of an answer with what its check says, and with what follows from that."""
+        choices = recorder.written or Choices()
+        prompt_model = partial(self._prompt_for_check, recorder)
+        async with asyncio.timeout_at(recorder.llm_until or None):
+            texts = [choice.text for choice in choices.all]
+            result = await check_texts(checked.check, ask.question, passages, texts, prompt_model)
+        u = draw_overrule(ask.continues or ask.decision_id, self.decider.salt)
+        goes_on, p = checked.decide(result.score, u)
+        return replace(
+            stage,
+            score=result.score,
+            said=result.said,
+            threshold=checked.threshold,
+            goes_on=goes_on,
+            probability=p,
+        )
+
+    async def _prompt_for_check(self, recorder: TurnRecorder, name: str, prompt: Prompt) -> tuple[str, Chunk]:
+        """Prompt the language model of a check, and charge it to the turn."""
+        with self.decider.health.track(llm_key(name)) as report, report_model(report, name):
+            text, last = await base.complete(self.models[name].generator, prompt)
+        tokens = last.prompt_tokens, last.completion_tokens, last.cached_tokens
+        recorder.spending.add(name, Usage(*tokens, last.usd))
+        return text, last
+
+    async def _write(
+        self, ask: Ask, passages: Sequence[Passage], recorder: TurnRecorder, how: writing.Answering
+    ) -> AsyncGenerator[Chunk, None]:
+        """Generate an answer in one way, chunk by chunk; empty if there is no such language model."""
         free = not ask.options and not ask.stop and (ask.max_tokens or QUOTED_TOKENS) >= QUOTED_TOKENS
         if how.quote and passages and free:
             quoted = Chunk(quote(ask.question, passages[0]), "stop")

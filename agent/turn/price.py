@@ -126,7 +126,19 @@ class PriceList:
         """Return the most that an answer from an arm's passages may cost; `FREE` to retrieve only."""
         if not ask.messages:
             return FREE
-        how = self.arms[arm].answering
+        info = self.arms[arm]
+        most = self._answer(info.answering, ask)
+        if (checked := info.checked) is None:
+            return most
+        judge = FREE
+        if checked.check.llm is not None:
+            bound = checked.check.bound(ask.max_tokens or info.answering.max_tokens)
+            judged = self._usage(checked.check.llm, *(bound * ask.options.get("n", 1)).tokens(ask.question))
+            judge = _most(judged)
+        return most + judge + self._answer(checked.answering, ask)
+
+    def _answer(self, how: writing.Answering, ask: Ask) -> CostBound:
+        """Return the most that an answer may cost that is written in this way."""
         options = [dict(ask.options), [message.get("tool_calls") for message in ask.messages]]
         texts = [message["content"] for message in ask.messages]
         template = self.templates.get(how.prompt) or prompts.find_template(prompts.Form.DIRECT)

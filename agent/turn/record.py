@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from armwise.agent.telemetry import turns
+from armwise.agent.turn.checked import AnswerStage
 from armwise.agent.turn.eligibility import ArmInfo
 from armwise.agent.turn.probes import UNPROBED, Probes
 from armwise.arms.base import UNUSED, Retrieval, Usage
@@ -296,6 +297,7 @@ class TurnRecorder:
         llm_s: Seconds in language models.
         llm_until: Deadline of the language models, by the event loop's clock; 0 before the first begins.
         error: Why the drawn arm failed, if the fallback served.
+        answers: Stages of a checked answer, in order.
     """
 
     decision: Decision
@@ -316,6 +318,7 @@ class TurnRecorder:
     llm_s: float = 0.0
     llm_until: float = 0.0
     error: str = ""
+    answers: list[AnswerStage] = field(default_factory=list)
 
     @property
     def answer(self) -> str | None:
@@ -333,9 +336,9 @@ class TurnRecorder:
         self.written, self.model = Choices(), model
         self.usage, self.pieces, self.read, self.compute_usd = Chunk(), 0, read, compute_usd
 
-    def abandon(self, error: Exception) -> None:
-        """Charge an answer that failed, before another model writes one in its place."""
-        self.spending.add(self.model, self._answered(left=_timed_out(error)))
+    def abandon(self, error: Exception | None = None) -> None:
+        """Charge an answer that failed, or that a check refused, before another model writes one."""
+        self.spending.add(self.model, self._answered(left=error is not None and _timed_out(error)))
         self.model, self.usage, self.pieces, self.read = "", Chunk(), 0, 0
 
     def _answered(self, *, left: bool) -> Usage:
@@ -396,7 +399,7 @@ class TurnRecorder:
             answer=answer,
             error=described(error) if error else self.error,
             finished_at=now,
-            stages=tuple(map(asdict, self.retrieval.stages)),
+            stages=(*map(asdict, self.retrieval.stages), *map(asdict, self.answers)),
             index_version=self.retrieval.index_version,
             cached=self.retrieval.cached,
             tokens_by_model={model: _tokens(usage) for model, usage in by_model.items()},

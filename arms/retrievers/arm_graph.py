@@ -16,7 +16,7 @@ import orjson
 from armwise.arms.llm import UNPROMPTED, Bound
 from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, resolve_kind
 from armwise.arms.retrievers.collection import EngineParams
-from armwise.arms.retrievers.kind import DEFAULT_HOST, EXTERNAL, NONE, ArmSpec, Kind
+from armwise.arms.retrievers.kind import DEFAULT_HOST, EXTERNAL, NONE, ArmSpec, CheckedArms, Kind
 from armwise.arms.suggestions import did_you_mean
 
 MOST_LEVELS = 8
@@ -130,6 +130,22 @@ class ArmGraph:
                     )
         for name in self.specs:
             self._measure(name, ())
+        for name in self.specs:
+            self._check_checked(name)
+
+    def _check_checked(self, name: str) -> None:
+        """Check that both arms of a checked one answer from the same passages. Raises ArmSpecError."""
+        if (checked := self.checked(name)) is None:
+            return
+        for part in (checked.first, checked.then):
+            if self.checked(part) is not None:
+                raise ArmSpecError(f"arm {name!r}: {part!r} is checked itself: an arm is checked once")
+        alike = self.search_digest(checked.first) == self.search_digest(checked.then)
+        if not alike and self.specs[checked.then].kind != NONE.name:
+            raise ArmSpecError(
+                f"arm {name!r}: {checked.then!r} answers from the passages of {checked.first!r}: it has to "
+                "search as that does, or to be of kind 'none'"
+            )
 
     def _check_corpus(self, name: str, corpora: Collection[str]) -> None:
         """Check that an arm names a corpus if it has to, and that the corpus exists. Raises ArmSpecError."""
@@ -269,6 +285,11 @@ class ArmGraph:
         (None, 'p')
         """
         return next((part for part in self._closure(name) if self.resolve(part)[0].draws), None)
+
+    def checked(self, name: str) -> CheckedArms | None:
+        """Return how the answers of an arm are checked; None: they are sent as they are."""
+        kind, params = self.resolve(name)
+        return None if kind.checks is None else kind.checks(params)
 
     def bound(self, name: str) -> Bound:
         """Return the most that a search of an arm spends.

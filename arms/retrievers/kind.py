@@ -279,6 +279,65 @@ def no_selector(wanted: SelectorSpec | DeciderSpec, /) -> Any:
     raise ArmBuildError(f"router {wanted.router}: answer selectors are not available here")
 
 
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check says of an answer.
+
+    Attributes:
+        score: How good the answer is, in [0, 1]; a check that only passes or fails gives 1 or 0.
+        said: Why, in a short text; empty if there is nothing to say.
+    """
+
+    score: float
+    said: str = ""
+
+
+class AnswerCheck(Protocol):
+    """Checks an answer; thread-safe."""
+
+    @property
+    def llm(self) -> str | None:
+        """Name of the language model that it prompts; None: it prompts none."""
+        ...
+
+    def bound(self, answer_tokens: int) -> Bound:
+        """Return the most that it has the model read and write for an answer of so many tokens."""
+        ...
+
+    def __call__(self, question: str, passages: Sequence[Passage], answer: str, write: Write) -> CheckResult:
+        """Check an answer; blocks.
+
+        Args:
+            question: The question.
+            passages: Passages that the answer was written from, best first.
+            answer: Text of the answer.
+            write: Prompts the language model `llm`.
+
+        Raises:
+            ArmError, GeneratorError: It could not be checked.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedArms:
+    """Two arms, of which the second answers where the answer of the first fails a check.
+
+    Attributes:
+        first: Name of the arm that answers first, and whose passages both answer from.
+        then: Name of the arm whose settings of the answer apply where the check fails.
+        check: The check.
+        threshold: Smallest score with which the first answer is sent.
+        explore: Share of the questions where a coin decides, and not the score.
+    """
+
+    first: str
+    then: str
+    check: AnswerCheck
+    threshold: float
+    explore: float
+
+
 @dataclass(frozen=True)
 class Resources:
     """The resources that arms are built from.
@@ -435,6 +494,7 @@ class Kind(Generic[P]):
             fails silently.
         bound: Returns the most that a search spends, members included; None: it prompts no language model
             itself and searches each member at most once.
+        checks: Returns how answers from such an arm are checked, and which arm answers where they fail.
         example: Parameters of a small arm of this kind. It is shown in `docs/guide/arms.md`, and the tests of
             every kind build it. An arm in it is the example of the kind of that name; a backbone is `minilm`.
     """
@@ -460,6 +520,7 @@ class Kind(Generic[P]):
     version: Callable[[P, Resources], ReadVersion] | None = None
     draws: bool = False
     bound: Callable[[P, BoundOf], Bound] | None = None
+    checks: Callable[[P], CheckedArms] | None = None
     example: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property

@@ -1,0 +1,142 @@
+"""Check an answer before it is sent, and decide whether another language model answers in its place.
+
+    the first model answers --check--> it is sent, or the second model answers
+
+The check runs in a thread of its own pool: a command may take seconds, and the log must not wait for it. What
+was said, and with which probability the answer was sent or replaced, is a stage of the execution: the
+threshold of a score is fitted to these.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from armwise.agent.policies import sampling
+from armwise.arms.base import ArmError, Passage
+from armwise.arms.llm import Chunk, GeneratorError, Prompt, writing
+from armwise.arms.retrievers import AnswerCheck, CheckResult
+from armwise.feedback.errors import described
+
+AT_ONCE = 16
+"""Checks that run at once in a process; more wait, within the time limit of the language model."""
+
+SAID = 500
+"""Most characters of what a check says that the log keeps."""
+
+_THREADS = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="check")
+
+PromptModel = Callable[[str, Prompt], Coroutine[Any, Any, tuple[str, Chunk]]]
+"""Name of a language model and prompt -> the answer, and its last chunk. Raises GeneratorError."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedAnswering:
+    """How the answers of an arm are checked, and who answers where they fail.
+
+    Attributes:
+        first: Name of the arm that answers first.
+        then: Name of the arm that answers where the check fails.
+        answering: How the answers of that arm are written.
+        check: The check.
+        threshold: Smallest score with which the first answer is sent.
+        explore: Share of the questions where a coin decides, and not the score.
+    """
+
+    first: str
+    then: str
+    answering: writing.Answering
+    check: AnswerCheck
+    threshold: float
+    explore: float = 0.0
+
+    def decide(self, score: float, u: float) -> tuple[bool, float]:
+        """Return whether the second model answers, and the probability of that choice.
+
+        Args:
+            score: What the check said of the first answer.
+            u: Uniform in [0, 1), from the id of the decision.
+
+        >>> from armwise.agent.turn.checked import CheckedAnswering
+        >>> checked = CheckedAnswering("small", "large", writing.Answering(), None, 0.5, explore=0.2)
+        >>> checked.decide(0.5, 0.95), checked.decide(0.4, 0.85), checked.decide(0.5, 0.85)
+        ((True, 0.1), (True, 0.9), (False, 0.9))
+        """
+        fails, other = score < self.threshold, self.explore / 2
+        return (not fails, other) if u >= 1.0 - other else (fails, 1.0 - other)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStage:
+    """A language model that wrote an answer of a turn, and what was said of it, as the log keeps it.
+
+    Attributes:
+        arms: The arm whose settings applied.
+        failed: The arm, if its model failed.
+        llm: Name of the model.
+        score: What the check said, in [0, 1]; None: the answer was not checked.
+        said: Why the check or the model said so.
+        threshold: Smallest score with which the answer is sent; None: it was not checked.
+        goes_on: Whether another model answers in its place.
+        probability: Probability of that choice, 1 unless a coin may overrule the score.
+    """
+
+    arms: tuple[str, ...]
+    llm: str
+    failed: tuple[str, ...] = ()
+    score: float | None = None
+    said: str = ""
+    threshold: float | None = None
+    goes_on: bool = False
+    probability: float = 1.0
+
+
+def draw_overrule(decision_id: str, salt: str) -> float:
+    """Return the number in [0, 1) that decides whether a check is overruled, the same in a retry."""
+    return sampling.uniform_from(decision_id, f"{salt}/check")
+
+
+async def check_texts(
+    check: AnswerCheck,
+    question: str,
+    passages: Sequence[Passage],
+    answers: Sequence[str],
+    prompt_model: PromptModel,
+) -> CheckResult:
+    """Check the texts of an answer, and return the worst result; one that cannot be checked has failed.
+
+    Args:
+        check: The check.
+        question: The question.
+        passages: Passages that the answer was written from.
+        answers: The texts, one for each choice; at least one.
+        prompt_model: Prompts a language model in the loop of the caller.
+    """
+    loop, pending, left = asyncio.get_running_loop(), list[Future[tuple[str, Chunk]]](), False
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        if left or check.llm is None:
+            raise GeneratorError("nobody waits for this check any more")
+        pending.append(asyncio.run_coroutine_threadsafe(prompt_model(check.llm, prompt), loop))
+        return pending[-1].result()
+
+    def run() -> CheckResult:
+        worst = CheckResult(1.0)
+        for answer in answers:
+            if left:
+                break
+            result = check(question, passages, answer, write)
+            worst = result if result.score < worst.score or not worst.said else worst
+        return worst
+
+    try:
+        result = await loop.run_in_executor(_THREADS, run)
+    except (ArmError, GeneratorError, TimeoutError) as error:
+        result = CheckResult(0.0, f"not checked: {described(error)}")
+    except asyncio.CancelledError:
+        left = True
+        for future in pending:  # its thread would otherwise wait for a loop that may have ended
+            future.cancel()
+        raise
+    return CheckResult(result.score, result.said[:SAID])

@@ -1,0 +1,97 @@
+"""A checked arm: one language model answers, a check says how well, and another one answers if not well.
+
+The arm finds the passages of its first member. Both answers are written from these in the turn, which knows
+the conversation, streams, and charges each model: see `armwise.agent.turn.checked`.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from armwise.arms.base import Arm, ArmError, Query, Retrieval
+from armwise.arms.more.checked.command import CommandCheck
+from armwise.arms.more.checked.judged import JudgeCheck
+from armwise.arms.more.checked.schema import SchemaCheck
+from armwise.arms.retrievers.kind import CheckedArms, Kind, Members, Resources
+from armwise.arms.retrievers.new_arms import NewArms
+from armwise.number import Number
+
+
+class CheckedParams(BaseModel):
+    """Parameters of a checked arm."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    first: str = Field(description="Name of the arm that answers first: the cheap one.")
+    then: str = Field(
+        description="Name of the arm that answers where the check fails, by its `answering`, from the "
+        "passages of the first one; so it searches as that does, or is of kind `none`."
+    )
+    check: Annotated[SchemaCheck | CommandCheck | JudgeCheck, Field(discriminator="by")] = Field(
+        description="What the first answer has to pass."
+    )
+    threshold: Number = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Smallest score with which the first answer is sent. `armwise threshold` fits it to the "
+        "log.",
+    )
+    explore: Number = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of the questions where a coin decides which answer is sent, and not the score: "
+        "without it, the log cannot say what another threshold would be worth. It overrules a check, so "
+        "keep it at 0 where an answer that fails must never be sent.",
+    )
+
+
+class CheckedArm:
+    """Finds the passages of its first member; the answers from them are checked in the turn."""
+
+    def __init__(self, name: str, first: Arm) -> None:
+        self.name, self.backbones = name, first.backbones
+        self._first = first
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return what the first member finds. Raises ArmError."""
+        return self._first.search(query, k)
+
+
+def _build(name: str, params: CheckedParams, have: Resources, member: Members) -> CheckedArm:
+    del have
+    return CheckedArm(name, member(params.first))
+
+
+def _check_reach(params: CheckedParams, reach: NewArms) -> None:
+    """Refuse the command of an arm that is not in the file, and patterns, which can take long."""
+    del reach
+    if isinstance(params.check, CommandCheck):
+        raise ArmError("only the configuration file can name the command of a check, with these parameters")
+    if isinstance(params.check, SchemaCheck) and params.check.has_patterns:
+        raise ArmError("only the configuration file can name a schema with patterns")
+
+
+KIND = Kind(
+    "checked",
+    "answers as one arm does, [checks the answer](checks.md), and answers as another one where that fails",
+    CheckedParams,
+    _build,
+    members=lambda params: (params.first, params.then),
+    searches=lambda params, member: float(member == params.first),
+    steps=lambda _: 0.0,
+    light=True,
+    filters=True,
+    check_reach=_check_reach,
+    features=("threshold",),
+    checks=lambda params: CheckedArms(
+        params.first, params.then, params.check, params.threshold, params.explore
+    ),
+    example={
+        "first": "bm25",
+        "then": "none",
+        "check": {"by": "schema", "satisfies": {"type": "object"}},
+    },
+)
+"""The language models are those of its members, and the search is that of the first one."""

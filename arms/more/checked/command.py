@@ -1,0 +1,128 @@
+"""A check by a command of the operator: the answer on its standard input, the verdict by its exit code.
+
+The command is a list of words of the configuration file, started without a shell in an empty folder of its
+own, with no variable but PATH. It is limited in time, memory and output, but it is no sandbox: it runs as the
+user of the service. A command that runs code out of an answer has to confine it.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from armwise.arms.base import Passage
+from armwise.arms.llm import UNPROMPTED, Bound, Write
+from armwise.arms.more.checked import confined
+from armwise.arms.retrievers import CheckResult
+from armwise.number import Number
+
+MOST_SAID = 500
+"""Most bytes of what a command printed that its result quotes."""
+
+PATIENCE_S = 10.0
+"""Seconds beyond the limits after which the process that keeps to them is killed itself."""
+
+
+class CommandCheck(BaseModel):
+    """A check by a command of the operator."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    by: Literal["command"]
+    command: Annotated[tuple[Annotated[str, Field(pattern=r"^[^\x00]+$")], ...], Field(min_length=1)] = Field(
+        description="Program and arguments, without a shell. It reads the answer from its standard input; "
+        "exit code 0 says that the answer passes. Only the configuration file can name it."
+    )
+    scored: bool = Field(
+        default=False,
+        description="Whether the last line that the command prints is a score in [0, 1]; where it exits "
+        "with another code than 0, the score is 0.",
+    )
+    seconds: Number = Field(default=5.0, gt=0, le=300, description="Most seconds that it runs.")
+    memory_mib: int = Field(
+        default=1024, ge=16, le=1 << 20, description="Most mebibytes of memory of each of its processes."
+    )
+    output_kib: int = Field(
+        default=64, ge=1, le=1 << 20, description="Most kibibytes that it prints, and of a file it writes."
+    )
+
+    @property
+    def llm(self) -> None:
+        """It prompts no language model."""
+
+    def bound(self, answer_tokens: int) -> Bound:
+        """Return the bound of no prompt."""
+        del answer_tokens
+        return UNPROMPTED
+
+    def __call__(self, question: str, passages: Sequence[Passage], answer: str, write: Write) -> CheckResult:
+        """Return what the command says of an answer; one that does not end as it should has failed it."""
+        del question, passages, write
+        with (
+            tempfile.TemporaryDirectory(prefix="armwise-check-") as folder,
+            tempfile.TemporaryFile() as given,
+            tempfile.TemporaryFile() as printed,
+            tempfile.TemporaryFile() as complaints,
+        ):
+            given.write(answer.encode(errors="replace"))
+            given.seek(0)
+            code = self._run(folder, given, printed, complaints)
+            said = _last(complaints) or _last(printed)
+            return self._read(code, _last(printed), said)
+
+    def _run(self, folder: str, given: IO[bytes], printed: IO[bytes], complaints: IO[bytes]) -> int:
+        """Run the command, and return the exit code of `confined`."""
+        limits = {
+            "seconds": self.seconds,
+            "memory": self.memory_mib << 20,
+            "output": self.output_kib << 10,
+        }
+        words = [sys.executable, "-I", "-S", str(Path(confined.__file__)), json.dumps(limits), *self.command]
+        process = subprocess.Popen(
+            words,
+            stdin=given,
+            stdout=printed,
+            stderr=complaints,
+            cwd=folder,
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+            start_new_session=True,
+        )
+        try:
+            return process.wait(self.seconds + confined.KILLING_S + PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            return confined.OUT_OF_TIME
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _read(self, code: int, printed: str, said: str) -> CheckResult:
+        """Return the result of an exit code and of what was printed."""
+        if code == confined.OUT_OF_TIME:
+            return CheckResult(0.0, f"no exit within {self.seconds:g} s")
+        if code:
+            return CheckResult(0.0, f"exit code {code}: {said}" if said else f"exit code {code}")
+        if not self.scored:
+            return CheckResult(1.0, said)
+        line = printed.strip().rpartition("\n")[2].strip()
+        try:
+            score = float(line)
+        except ValueError:
+            score = math.nan
+        if not 0.0 <= score <= 1.0:
+            return CheckResult(0.0, f"no score in [0, 1] on the last line: {line!r}")
+        return CheckResult(score, said)
+
+
+def _last(file: IO[bytes]) -> str:
+    """Return the end of what was written to a file, cut at `MOST_SAID` bytes."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - MOST_SAID))
+    return file.read().decode(errors="replace").strip()

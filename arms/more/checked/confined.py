@@ -1,0 +1,102 @@
+"""Run a command in limits: started as a process of its own, it becomes the parent of all that is left behind.
+
+    python -I -S confined.py '{"seconds": 5, "memory": 1073741824, "output": 65536}' command argument ...
+
+The exit code is that of the command; 124 if it ran out of time, 127 if it cannot be started, and 128 + n if
+signal n ended it. Every process that the command has started is killed when the command ends. Only the
+standard library is imported: the interpreter starts without packages.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from contextlib import suppress
+
+OUT_OF_TIME, NOT_STARTED, BY_SIGNAL = 124, 127, 128
+
+PR_SET_CHILD_SUBREAPER = 36
+"""Option of Linux: processes whose parent has ended become children of this one, and can be killed."""
+
+KILLING_S = 2.0
+"""Most seconds in which processes that are left behind are killed."""
+
+ENDED = frozenset((signal.SIGCHLD,))
+
+
+def start(command: list[str], limits: dict[str, float]) -> int:
+    """Become the command, in its limits; returns an exit code only if it cannot be started."""
+    os.setsid()
+    cpu_s, memory, output = int(limits["seconds"]) + 1, int(limits["memory"]), int(limits["output"])
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (output, output))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDED)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as a shell starts commands, and not as Python does
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        environment = {"PATH": os.environ.get("PATH", os.defpath)}  # Python adds to that of its own
+        os.execvpe(command[0], command, environment)  # nosec B606: the words of the operator, and no shell
+    except OSError as error:
+        os.write(2, f"{command[0]!r} cannot be started: {error.strerror}".encode(errors="replace"))
+    return NOT_STARTED
+
+
+def wait_for(child: int, seconds: float) -> int | None:
+    """Return the exit code of a child; None if it has not ended in time."""
+    until = time.monotonic() + seconds
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            code = os.waitstatus_to_exitcode(status)
+            return BY_SIGNAL - code if code < 0 else code
+        if (left := until - time.monotonic()) <= 0:
+            return None
+        signal.sigtimedwait(ENDED, left)
+
+
+def list_children() -> list[int]:
+    """Return the children of this process."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            # the name of a program, in parentheses, may have spaces: the state and the parent follow it
+            if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                found.append(int(name))
+    return found
+
+
+def kill_rest(child: int) -> None:
+    """Kill the processes that a command has left behind, in its session or out of it."""
+    until = time.monotonic() + KILLING_S
+    with suppress(OSError):
+        os.killpg(child, signal.SIGKILL)
+    with suppress(ChildProcessError):  # raised once no child is left
+        while time.monotonic() < until:
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+            for pid in list_children():
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            signal.sigtimedwait(ENDED, 0.01)
+
+
+def main(limits: dict[str, float], command: list[str]) -> int:
+    """Run a command in limits, and return its exit code."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDED)
+    child = os.fork()
+    if not child:
+        os._exit(start(command, limits))
+    code = wait_for(child, limits["seconds"])
+    kill_rest(child)
+    return OUT_OF_TIME if code is None else code
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1]), sys.argv[2:]))

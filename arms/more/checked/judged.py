@@ -1,0 +1,41 @@
+"""A check by a language model as a judge, who grades the answer."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from armwise.arms.base import Passage
+from armwise.arms.llm import Bound, Write, writing
+from armwise.arms.llm.judge import ANSWER, BEST_GRADE, WORD_BUDGET, grade, grade_bound
+from armwise.arms.retrievers import CheckResult
+
+RETRIES = 1
+
+
+class JudgeCheck(BaseModel):
+    """A check by a language model, whose grade from 0 to 10 becomes a score in [0, 1]."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    by: Literal["judge"]
+    judge: str = Field(default=writing.DEFAULT, description="A language model of `llms`, or `default`.")
+    word_budget: int = Field(
+        default=WORD_BUDGET, ge=0, le=10_000, description="Most words of passages that it is shown."
+    )
+
+    @property
+    def llm(self) -> str:
+        """Name of the language model that grades."""
+        return self.judge
+
+    def bound(self, answer_tokens: int) -> Bound:
+        """Return the most that a grade has the model read and write."""
+        return grade_bound(ANSWER, answer_tokens=answer_tokens, word_budget=self.word_budget, retries=RETRIES)
+
+    def __call__(self, question: str, passages: Sequence[Passage], answer: str, write: Write) -> CheckResult:
+        """Return the grade of an answer. Raises JudgeError, GeneratorError."""
+        given = grade(
+            write, ANSWER, question, passages, answer, word_budget=self.word_budget, retries=RETRIES
+        )
+        return CheckResult(given.grade, f"a grade of {BEST_GRADE * given.grade:g}")

@@ -1,0 +1,337 @@
+"""Checked arms: the cheap model answers, a check looks at it, and the dear model answers where it fails."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from armwise.agent.config import ConfigError, parse
+from armwise.agent.turn import Ask
+from armwise.arms.llm import Chunk, GeneratorError, Prompt
+from armwise.arms.llm.base import ScriptedGenerator
+from armwise.feedback.events import Status
+from tests.agent.asking import events, record, refused
+from tests.agent.fakes import CONFIG, Service
+
+LARGE = {"engine": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "large"}
+PRICED = {**LARGE, "usd_per_kilotoken_in": 1.0, "usd_per_kilotoken_out": 2.0}
+JSON = {"by": "schema", "satisfies": {"type": "object", "required": ["river"]}}
+RIGHT, WRONG = '{"river": "Danube"}', "The Danube."
+
+
+class Paid(ScriptedGenerator):
+    """Says what it is told to, for money; keeps what it was asked.
+
+    Attributes:
+        usd: Price of an answer.
+        prompts: All prompts.
+    """
+
+    def __init__(self, *said: str, usd: float, calls: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(lambda _: calls or said[min(len(self.prompts), len(said)) - 1])
+        self.usd, self.prompts = usd, list[Prompt]()
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        self.prompts.append(prompt)
+        async for chunk in super().stream(prompt):
+            last = Chunk(finish_reason="stop", prompt_tokens=10, completion_tokens=5, usd=self.usd)
+            yield last if chunk.finish_reason else chunk
+
+
+def arms(check: dict[str, Any], **params: Any) -> dict[str, Any]:
+    return {
+        "none": {"kind": "none"},
+        "large": {"kind": "none", "answering": {"llm": "large", "max_tokens": 77}},
+        "checked": {
+            "kind": "checked",
+            "params": {"first": "none", "then": "large", "check": check, **params},
+        },
+    }
+
+
+def make(folder: Path, small: Paid, large: Paid, check: dict[str, Any], **params: Any) -> Service:
+    models = {"default": small, "large": large}
+    changes = {"llms": {"large": LARGE, "grader": LARGE}} | params.pop("changes", {})
+    return Service(
+        folder, generators={**models, **params.pop("models", {})}, arms=arms(check, **params), **changes
+    )
+
+
+async def ask(service: Service, model: str = "arm/checked", **body: Any) -> Any:
+    message = {"role": "user", "content": "Which river?"}
+    return await service.client.post(
+        "/v1/chat/completions", json={"model": model, "messages": [message], **body}
+    )
+
+
+async def execution(service: Service, answer: Any) -> Any:
+    decision = answer.headers["x-decision-id"]
+    return (await record(service, decision, lambda found: found.execution)).execution
+
+
+@pytest.fixture
+def small() -> Paid:
+    return Paid(WRONG, usd=0.001)
+
+
+@pytest.fixture
+def large() -> Paid:
+    return Paid(RIGHT, usd=0.02)
+
+
+@pytest.fixture
+async def service(tmp_path: Path, small: Paid, large: Paid) -> AsyncIterator[Service]:
+    async with make(tmp_path, small, large, JSON).running() as running:
+        yield running
+
+
+async def test_an_answer_that_fails_is_replaced_and_both_are_paid_for(
+    service: Service, small: Paid, large: Paid
+) -> None:
+    answer = await ask(service)
+    assert answer.json()["choices"][0]["message"]["content"] == RIGHT
+    done = await execution(service, answer)
+    assert (done.status, done.served, done.answer) == (Status.OK, "checked", RIGHT)
+    assert done.cost.usd == pytest.approx(0.021)
+    assert (done.cost.prompt_tokens, done.cost.completion_tokens) == (20, 10)
+    assert {*done.tokens_by_model} == {"default", "large"}
+    first, second = done.stages
+    assert (first["arms"], first["llm"], first["score"], first["goes_on"]) == (["none"], "default", 0.0, True)
+    assert first["said"].startswith("no JSON")
+    assert (first["threshold"], first["probability"]) == (0.5, 1.0)
+    assert (second["arms"], second["llm"], second["score"], second["goes_on"]) == (
+        ["large"],
+        "large",
+        None,
+        False,
+    )
+    assert large.prompts[0].max_tokens == 77, "it answers as its own arm does"
+    assert small.prompts[0].messages == large.prompts[0].messages
+
+
+async def test_an_answer_that_passes_is_sent_and_nothing_else_is_paid_for(
+    tmp_path: Path, large: Paid
+) -> None:
+    async with make(tmp_path, Paid(RIGHT, usd=0.001), large, JSON).running() as service:
+        answer = await ask(service)
+        assert answer.json()["choices"][0]["message"]["content"] == RIGHT
+        done = await execution(service, answer)
+    assert done.cost.usd == 0.001
+    assert [(stage["llm"], stage["score"], stage["goes_on"]) for stage in done.stages] == [
+        ("default", 1.0, False)
+    ]
+    assert not large.prompts
+
+
+async def test_nothing_of_an_answer_that_fails_is_streamed(service: Service) -> None:
+    answer = await ask(service, stream=True)
+    said = "".join(
+        choice["delta"].get("content") or "" for event in events(answer) for choice in event["choices"]
+    )
+    assert said == RIGHT
+
+
+async def test_the_second_model_answers_where_the_first_fails(service: Service, small: Paid) -> None:
+    small.error = GeneratorError("it is down")
+    answer = await ask(service)
+    assert answer.json()["choices"][0]["message"]["content"] == RIGHT
+    done = await execution(service, answer)
+    assert done.status is Status.OK
+    assert (done.stages[0]["failed"], done.stages[0]["score"]) == (["none"], None)
+    assert "it is down" in done.stages[0]["said"]
+    assert done.cost.usd == 0.02
+
+
+async def test_an_answer_that_fails_is_not_sent_where_the_second_model_fails(
+    service: Service, large: Paid
+) -> None:
+    large.error = GeneratorError("it is down")
+    answer = await ask(service)
+    assert answer.status_code == 502
+    done = await execution(service, answer)
+    assert done.status is Status.LLM_FAILED
+    assert done.cost.usd == 0.001, "the first answer is paid for"
+    assert len(done.stages) == 2
+
+
+async def test_an_answer_that_calls_functions_is_sent_unchecked(tmp_path: Path, large: Paid) -> None:
+    small = Paid(usd=0.001, calls=[("look_up", "{}")])
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+    async with make(tmp_path, small, large, JSON).running() as service:
+        answer = await ask(service, tools=[tool])
+        assert answer.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "look_up"
+        done = await execution(service, answer)
+    assert [(stage["score"], stage["goes_on"]) for stage in done.stages] == [(None, False)]
+
+
+@pytest.mark.parametrize(("grade", "sent"), [(7, WRONG), (6, RIGHT)])
+async def test_a_judge_is_paid_for_and_its_grade_is_held_against_the_threshold(
+    tmp_path: Path, small: Paid, large: Paid, grade: int, sent: str
+) -> None:
+    grader = Paid(f'{{"score": {grade}}}', usd=0.0005)
+    check = {"by": "judge", "judge": "grader"}
+    async with make(
+        tmp_path, small, large, check, threshold=0.7, models={"grader": grader}
+    ).running() as service:
+        answer = await ask(service)
+        assert answer.json()["choices"][0]["message"]["content"] == sent
+        done = await execution(service, answer)
+    assert done.stages[0]["score"] == grade / 10
+    assert done.cost.usd == pytest.approx(0.0015 + (0.02 if sent == RIGHT else 0.0))
+    assert done.tokens_by_model["grader"][:2] == (10, 5)
+
+
+async def test_an_answer_that_cannot_be_judged_has_failed(tmp_path: Path, small: Paid, large: Paid) -> None:
+    grader = Paid("well", usd=0.0005)
+    check = {"by": "judge", "judge": "grader"}
+    async with make(tmp_path, small, large, check, models={"grader": grader}).running() as service:
+        done = await execution(service, await ask(service))
+    assert done.answer == RIGHT
+    assert done.stages[0]["score"] == 0.0
+    assert done.stages[0]["said"].startswith("not checked: JudgeError")
+    assert done.cost.usd == pytest.approx(0.001 + 0.02 + 2 * 0.0005), "both attempts of the judge"
+
+
+async def test_a_command_reads_the_answer(tmp_path: Path, large: Paid) -> None:
+    check = {
+        "by": "command",
+        "command": [sys.executable, "-c", "import sys; sys.exit('x' in sys.stdin.read())"],
+    }
+    small = Paid("a", "x", usd=0.001)
+    async with make(tmp_path, small, large, check).running() as service:
+        said = [(await ask(service)).json()["choices"][0]["message"]["content"] for _ in range(2)]
+    assert said == ["a", RIGHT]
+
+
+async def test_a_caller_who_leaves_ends_the_turn_while_its_answer_is_judged(
+    tmp_path: Path, small: Paid, large: Paid
+) -> None:
+    asked = asyncio.Event()
+
+    class Slow(Paid):
+        async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+            asked.set()
+            await asyncio.Event().wait()
+            yield Chunk(prompt.messages[0]["content"])
+
+    check = {"by": "judge", "judge": "grader"}
+    async with make(tmp_path, small, large, check, models={"grader": Slow("", usd=0.0)}).running() as service:
+        asking = asyncio.create_task(
+            service.client.post(
+                "/v1/chat/completions",
+                json={"model": "arm/checked", "messages": [{"role": "user", "content": "Which river?"}]},
+                headers={"Idempotency-Key": "left"},
+            )
+        )
+        await asked.wait()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        done = (await record(service, "left", lambda found: found.execution)).execution
+    assert done is not None
+    assert done.status is Status.CANCELLED
+    assert not large.prompts
+
+
+async def test_several_choices_pass_only_if_each_does(tmp_path: Path, large: Paid) -> None:
+    class Mixed(Paid):
+        async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+            self.prompts.append(prompt)
+            for index, text in enumerate((RIGHT, WRONG)):
+                yield Chunk(text, index=index)
+            yield Chunk(finish_reason="stop", finish_reasons=("stop",), usd=0.001)
+
+    async with make(tmp_path, Mixed(RIGHT, usd=0.0), large, JSON).running() as service:
+        done = await execution(service, await ask(service, n=2))
+    assert done.stages[0]["score"] == 0.0
+    assert done.stages[0]["goes_on"]
+
+
+async def test_a_coin_overrules_the_score_in_the_declared_share_and_says_so(
+    tmp_path: Path, large: Paid
+) -> None:
+    async with make(tmp_path, Paid(RIGHT, usd=0.001), large, JSON, explore=0.8).running() as service:
+        stages = [(await execution(service, await ask(service))).stages[0] for _ in range(60)]
+    went_on = [stage for stage in stages if stage["goes_on"]]
+    assert 10 <= len(went_on) <= 40, "0.4 of 60, three deviations"
+    assert {stage["probability"] for stage in went_on} == {0.4}
+    assert {stage["probability"] for stage in stages if not stage["goes_on"]} == {0.6}
+    assert {stage["score"] for stage in stages} == {1.0}
+
+
+async def test_a_retry_gets_the_answer_of_the_first_request(
+    service: Service, small: Paid, large: Paid
+) -> None:
+    body = {"model": "arm/checked", "messages": [{"role": "user", "content": "Which river?"}]}
+    answers = [
+        await service.client.post("/v1/chat/completions", json=body, headers={"Idempotency-Key": "again"})
+        for _ in range(2)
+    ]
+    assert [answer.json()["choices"][0]["message"]["content"] for answer in answers] == [RIGHT, RIGHT]
+    assert (len(small.prompts), len(large.prompts)) == (1, 1)
+
+
+async def test_the_most_that_a_turn_may_cost_includes_both_models_and_the_judge(
+    tmp_path: Path, small: Paid, large: Paid
+) -> None:
+    dear = {**PRICED, "usd_per_kilotoken_out": 3.0}
+    changes = {"llms": {"large": PRICED, "grader": dear}, "keys": []}
+    check = {"by": "judge", "judge": "grader"}
+    service = make(tmp_path, small, large, check, models={"grader": Paid("", usd=0.0)}, changes=changes)
+    turns = service.point.turns
+    message = {"role": "user", "content": "Which river?"}
+    most = {
+        arm: turns.most(Ask("d", "Which river?", (message,), forced=arm))
+        for arm in ("none", "large", "checked")
+    }
+    assert most["checked"].usd > most["large"].usd > most["none"].usd == 0.0
+    judged = most["checked"].usd - most["large"].usd
+    assert judged > 48 * 2 * 3.0 / 1000, "two attempts to grade"
+    assert most["checked"].tokens > most["large"].tokens + most["none"].tokens
+    service.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"then": "bm25"}, "arm 'checked': 'bm25' answers from the passages of 'none': it has to search as"),
+        ({"then": "larg"}, "unknown arm 'larg'; did you mean 'large'"),
+        ({"check": {"by": "judge", "judge": "graders"}}, "the judge 'graders' is not declared; did you mean"),
+        ({"threshold": 1.5}, "threshold"),
+        ({"explore": -0.1}, "explore"),
+    ],
+)
+def test_a_checked_arm_that_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
+    made = arms(JSON)
+    made["checked"]["params"] |= change
+    with pytest.raises(ConfigError, match=message):
+        parse({**CONFIG, "llms": {"large": LARGE, "grader": LARGE}, "arms": {**CONFIG["arms"], **made}})
+
+
+def test_a_checked_arm_is_checked_once_and_has_no_answering_of_its_own() -> None:
+    twice = arms(JSON) | {
+        "again": {"kind": "checked", "params": {"first": "checked", "then": "large", "check": JSON}}
+    }
+    with pytest.raises(ConfigError, match="'checked' is checked itself"):
+        parse({**CONFIG, "llms": {"large": LARGE}, "arms": twice})
+    own = arms(JSON)
+    own["checked"]["answering"] = {"llm": "large"}
+    with pytest.raises(ConfigError, match="answering has no place there"):
+        parse({**CONFIG, "llms": {"large": LARGE}, "arms": own})
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        {"by": "command", "command": ["true"]},
+        {"by": "schema", "satisfies": {"type": "string", "pattern": "(a+)+$"}},
+    ],
+)
+async def test_no_request_brings_in_a_command_or_a_pattern(service: Service, check: dict[str, Any]) -> None:
+    answer = await service.client.put("/v1/arms", json={"arms": arms(check)})
+    assert "only the configuration file can name" in refused(answer, 400, "invalid_value", "arms")
+    renamed = {**arms(JSON), "checks": arms(JSON)["checked"]}
+    answer = await service.client.put("/v1/arms", json={"arms": renamed})
+    assert answer.status_code == 200, answer.text

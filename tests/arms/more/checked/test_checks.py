@@ -1,0 +1,242 @@
+"""Checks of answers: a schema, a command in its limits, a judge."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from armwise.arms.base import ArmError
+from armwise.arms.llm import UNPROMPTED, Chunk, Prompt
+from armwise.arms.llm.judge import JudgeError
+from armwise.arms.more.checked import CheckedParams, CommandCheck, JudgeCheck, SchemaCheck
+from armwise.arms.retrievers import CheckResult
+
+PERSON = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {"name": {"type": "string"}, "age": {"$ref": "#/$defs/age"}},
+    "$defs": {"age": {"type": "integer", "minimum": 0}},
+    "additionalProperties": False,
+}
+
+
+def never(prompt: Prompt) -> tuple[str, Chunk]:
+    raise AssertionError(f"no model is prompted, least of all with {prompt}")
+
+
+def run(check: SchemaCheck | CommandCheck, answer: str = "yes") -> CheckResult:
+    assert check.llm is None
+    assert check.bound(100) == UNPROMPTED
+    return check("?", (), answer, never)
+
+
+def schema(satisfies: dict[str, Any]) -> SchemaCheck:
+    return SchemaCheck(by="schema", satisfies=satisfies)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ('{"name": "Ada", "age": 36}', ""),
+        ('\n {"name": "Ada"} \n', ""),
+        ('{"name": "Ada", "age": -1}', "$.age: -1 is less than the minimum of 0"),
+        ("{}", "$: 'name' is a required property"),
+        ('{"name": "Ada", "x": 1}', "$: Additional properties are not allowed ('x' was unexpected)"),
+        ('```json\n{"name": "Ada"}\n```', "no JSON: Expecting value"),
+        ('{"name": "Ada"} as asked', "no JSON: Extra data"),
+        ("", "no JSON: Expecting value"),
+        ('{"name": "Ada", "age": NaN}', "no JSON: NaN is no JSON"),
+        ("[" * 100_000, "no JSON: maximum recursion depth exceeded"),
+    ],
+)
+def test_an_answer_satisfies_a_schema_or_is_told_what_is_wrong(answer: str, said: str) -> None:
+    result = run(schema(PERSON), answer)
+    assert result.score == (0.0 if said else 1.0)
+    assert result.said.startswith(said)
+    assert len(result.said) <= 300
+
+
+def test_a_schema_that_refers_to_itself_without_end_fails_the_answer() -> None:
+    assert run(schema({"$ref": "#"}), "1").score == 0.0
+
+
+def test_a_reference_that_leads_nowhere_fails_the_answer() -> None:
+    result = run(schema({"$ref": "#/$defs/none"}), "1")
+    assert result.score == 0.0
+    assert "leads nowhere" in result.said
+
+
+@pytest.mark.parametrize(
+    ("satisfies", "message"),
+    [
+        ({"type": "person"}, r"no JSON schema: \$.type: 'person' is not valid"),
+        ({"properties": {"a": {"$ref": "https://schemas.example/a"}}}, "points out of the schema"),
+        ({"allOf": [{"$ref": "file:///etc/passwd"}]}, "points out of the schema"),
+    ],
+)
+def test_a_schema_that_is_none_or_points_elsewhere_is_refused(
+    satisfies: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        schema(satisfies)
+
+
+def test_the_draft_that_a_schema_names_is_the_one_it_is_read_by() -> None:
+    old = "http://json-schema.org/draft-07/schema#"
+    assert run(schema({"$schema": old, "items": [{"type": "string"}]}), "[1]").score == 0.0
+    assert run(schema({"prefixItems": [{"type": "string"}]}), "[1]").score == 0.0
+
+
+def command(*words: str, **limits: Any) -> CommandCheck:
+    return CommandCheck(by="command", command=words, **limits)
+
+
+def python(code: str, **limits: Any) -> CommandCheck:
+    return command(sys.executable, "-c", code, **limits)
+
+
+def test_a_command_reads_the_answer_and_its_exit_code_is_the_verdict() -> None:
+    reads = "import sys; sys.exit(0 if sys.stdin.read() == 'Grüße\\n' else 3)"
+    assert run(python(reads), "Grüße\n") == CheckResult(1.0)
+    assert run(python(reads), "no") == CheckResult(0.0, "exit code 3")
+    assert run(python("import sys; print('4 of 5'); sys.exit(1)")) == CheckResult(0.0, "exit code 1: 4 of 5")
+    assert run(python("import sys; sys.stderr.write('lost')")) == CheckResult(1.0, "lost")
+
+
+def test_an_answer_is_data_to_a_command_and_no_part_of_it() -> None:
+    assert run(command("echo", "$HOME; false"), "$(false)") == CheckResult(1.0, "$HOME; false")
+
+
+def test_a_command_has_a_folder_of_its_own_and_no_variable_but_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SECRET", "sk-1")
+    said = run(python("import os; print(os.getcwd(), os.listdir(), sorted(os.environ))")).said
+    folder, _, rest = said.partition(" ")
+    assert folder != str(Path.cwd())
+    assert not Path(folder).exists(), "it is removed"
+    assert rest in ("[] ['PATH']", "[] ['LC_CTYPE', 'PATH']"), "the second is Python's own doing"
+    assert run(command("env")).said == f"PATH={os.environ['PATH']}"[-500:]
+
+
+def test_a_command_that_is_missing_fails_the_answer() -> None:
+    said = "exit code 127: 'no-such-program' cannot be started: No such file or directory"
+    assert run(command("no-such-program")) == CheckResult(0.0, said)
+
+
+def test_a_command_that_hangs_is_ended_at_its_time_limit() -> None:
+    started = time.perf_counter()
+    assert run(command("sleep", "60", seconds=0.2)) == CheckResult(0.0, "no exit within 0.2 s")
+    assert time.perf_counter() - started < 5.0
+
+
+def test_a_command_that_ignores_signals_is_ended_at_its_time_limit() -> None:
+    deaf = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; time.sleep(60)"
+    assert run(python(deaf, seconds=0.3)).said == "no exit within 0.3 s"
+
+
+def test_a_command_that_floods_its_output_is_ended() -> None:
+    result = run(command("yes", seconds=20, output_kib=8))
+    assert result.score == 0.0
+    assert result.said.startswith("exit code 153"), "128 + SIGXFSZ"
+    assert len(result.said) < 600
+
+
+def test_a_command_that_fills_a_file_is_ended() -> None:
+    fills = "f = open('big', 'wb', 0)\nwhile True: f.write(bytes(4096))"
+    assert run(python(fills, seconds=20, output_kib=8)).said.startswith("exit code")
+
+
+def test_a_command_that_eats_memory_fails() -> None:
+    result = run(python("x = bytearray(1 << 30)", memory_mib=256, seconds=20))
+    assert result.score == 0.0
+    assert "MemoryError" in result.said
+    assert run(python("x = bytearray(1 << 20)", memory_mib=256)).score == 1.0
+
+
+def alive(mark: str) -> list[str]:
+    """Return the processes with a word on their command line."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            words = (folder / "cmdline").read_bytes() if folder.name.isdigit() else b""
+        except OSError:
+            continue
+        if mark.encode() in words.split(b"\0"):
+            found.append(folder.name)
+    return found
+
+
+@pytest.mark.parametrize("away", ["", "setsid "], ids=["in its session", "out of its session"])
+def test_what_a_command_leaves_behind_is_killed_and_not_waited_for(away: str) -> None:
+    mark = f"61.{os.getpid()}{len(away)}"
+    started = time.perf_counter()
+    result = run(
+        command("sh", "-c", f"{away}sleep {mark} & {away}sh -c '{away}sleep {mark} & sleep {mark}' &")
+    )
+    assert result == CheckResult(1.0)
+    assert time.perf_counter() - started < 5.0
+    assert not alive(mark)
+
+
+def test_what_a_hanging_command_has_started_is_killed_with_it() -> None:
+    mark = f"62.{os.getpid()}"
+    assert run(command("sh", "-c", f"setsid sleep {mark} & sleep {mark}", seconds=0.3)).score == 0.0
+    assert not alive(mark)
+
+
+@pytest.mark.parametrize(
+    ("code", "score", "said"),
+    [
+        ("print('of 5:'); print(0.25)", 0.25, "of 5:\n0.25"),
+        ("print('1'); print()", 1.0, "1"),
+        ("print(1.5)", 0.0, "no score in [0, 1] on the last line: '1.5'"),
+        ("print('nan')", 0.0, "no score in [0, 1] on the last line: 'nan'"),
+        ("pass", 0.0, "no score in [0, 1] on the last line: ''"),
+        ("print(0.75); raise SystemExit(2)", 0.0, "exit code 2: 0.75"),
+    ],
+)
+def test_a_command_may_print_a_score(code: str, score: float, said: str) -> None:
+    assert run(python(code, scored=True)) == CheckResult(score, said)
+
+
+@pytest.mark.parametrize("words", [(), ("a\0b",), ("",)])
+def test_a_command_without_words_or_with_nul_is_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(ValidationError, match="command"):
+        command(*words)
+
+
+def test_a_judge_grades_the_answer_from_what_it_was_written_from() -> None:
+    prompts = list[Prompt]()
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        prompts.append(prompt)
+        return '{"score": 7}', Chunk(finish_reason="stop", prompt_tokens=3, completion_tokens=1)
+
+    check = JudgeCheck(by="judge")
+    assert check.llm == "default"
+    assert check("Which river?", (), "The Danube.", write) == CheckResult(0.7, "a grade of 7")
+    assert "The Danube." in prompts[0].messages[-1]["content"]
+    assert check.bound(100).written > 0
+    assert check.bound(200).read > check.bound(100).read
+
+    def mumbles(prompt: Prompt) -> tuple[str, Chunk]:
+        del prompt
+        return "well", Chunk(finish_reason="stop")
+
+    with pytest.raises(JudgeError, match="the judge wrote no grade"):
+        check("Which river?", (), "The Danube.", mumbles)
+
+
+def test_the_parameters_say_what_check_is_wanted() -> None:
+    read = TypeAdapter(CheckedParams).validate_python
+    given = {"first": "a", "then": "b", "check": {"by": "command", "command": ["true"]}}
+    assert isinstance(read(given).check, CommandCheck)
+    assert (read(given).threshold, read(given).explore) == (0.5, 0.0)
+    with pytest.raises(ValidationError, match="by"):
+        read({**given, "check": {"command": ["true"]}})
+    assert issubclass(JudgeError, ArmError)
