@@ -51,6 +51,7 @@ VERBS = {
         "Answer every question with every arm, and measure the answers.",
     ),
     "train": Verb("lab.verbs:train", LEARN, "Train a router on outcomes."),
+    "threshold": Verb("lab.verbs:threshold", LEARN, "Fit the threshold of a checked arm to the log."),
     "enter-labels": Verb("lab.verbs:enter_labels", LEARN, "Enter labels into the log."),
     "warm-start": Verb("lab.verbs:warm_start", LEARN, "Run a warm start now."),
     "replay": Verb(

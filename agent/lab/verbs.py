@@ -22,6 +22,7 @@ from armwise.agent.cli.options import (
     settings_options,
     unique,
     weighted,
+    with_log,
 )
 from armwise.agent.jobs import RunFailedError
 from armwise.agent.lab.offline import (
@@ -37,6 +38,7 @@ from armwise.agent.lab.offline import (
     cascade_spec,
     compare_questions,
     evaluate_model,
+    fit_logged_threshold,
     label_questions,
     make_questions,
     router_spec,
@@ -258,6 +260,25 @@ def train(
                         raise ValueError("--model cascade needs --spec, a YAML file of its stages")
                     given |= {"spec": cascade_spec(spec), "utility": utility}
                     train_cascade(CascadeTraining.model_validate(given), console, on_progress)
+
+
+def threshold(
+    arm: Annotated[str, typer.Argument(help="The arm of kind `checked`.")],
+    config: ConfigPath = CONFIG,
+    point: Point = POINT,
+) -> None:
+    """Estimate from the log which score the first answer of a checked arm should have to be sent.
+
+    The arm needs `explore`: without decisions where a coin overruled the score, the log does not have what
+    the other answer would have been worth. Nothing is changed: put the threshold into the configuration.
+    """
+    with explained():
+        _, settings = with_log(config, point)
+        fit = fit_logged_threshold(settings, arm)
+    console.print(fit.table())
+    for reason, n in fit.left_out.items():
+        console.print(f"left out {n:,}: {reason}", highlight=False, soft_wrap=True)
+    console.print(fit.summary, highlight=False, soft_wrap=True)
 
 
 @settings_options(

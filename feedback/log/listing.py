@@ -4,7 +4,7 @@ A rare match in a long log may be far back: a page that is not full says how far
 page continues there.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -261,3 +261,26 @@ def span(store: Store) -> tuple[float, float] | None:
     with store.reading() as connection:
         first, last = (connection.scalar(end) for end in ends)
     return None if first is None or last is None else (first, last)
+
+
+STAGES_AT_ONCE = 2000
+"""Executions of `stages` that are read at once."""
+
+
+def stages(store: Store, served: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield the id of each decision that an arm answered in stages, and these, in the order of the log.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    e, after = t.executions.c, 0
+    while True:
+        query = sa.select(e.seq, e.decision_id, e.stages).where(
+            e.seq > after, e.served == served, e.stages.is_not(None)
+        )
+        with store.reading() as connection:
+            rows = connection.execute(query.order_by(e.seq).limit(STAGES_AT_ONCE)).all()
+        if not rows:
+            return
+        yield from ((row.decision_id, tuple(row.stages or ())) for row in rows)
+        after = rows[-1].seq

@@ -2,6 +2,7 @@
 
 from .alignment import FEWEST, Comparing, compare_questions, on_par
 from .cascade_training import CascadeTraining, cascade_spec, train_cascade
+from .check_threshold import CheckedAnswers, ThresholdError, ThresholdFit, fit_logged_threshold, fit_threshold
 from .choose_portfolio import YAML, PortfolioSelection, select_portfolio
 from .cost_curve import CostCurve, cost_curve
 from .evaluate import EvaluationSettings, evaluate_model
@@ -20,6 +21,7 @@ __all__ = [
     "MEASURES",
     "YAML",
     "CascadeTraining",
+    "CheckedAnswers",
     "Comparing",
     "CostCurve",
     "EvaluationSettings",
@@ -29,11 +31,15 @@ __all__ = [
     "RelevanceTraining",
     "Scoring",
     "Synthesis",
+    "ThresholdError",
+    "ThresholdFit",
     "Training",
     "cascade_spec",
     "compare_questions",
     "cost_curve",
     "evaluate_model",
+    "fit_logged_threshold",
+    "fit_threshold",
     "joined",
     "label_questions",
     "make_questions",
