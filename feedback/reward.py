@@ -52,6 +52,22 @@ class Aggregation(StrEnum):
 
 NonNegative = Annotated[Number, Field(ge=0)]
 
+
+class Signal(StrEnum):
+    """What a service can observe by itself about an answer."""
+
+    CHECK = "check"
+    """What the check of a checked arm says of the answer that was sent, in [0, 1]."""
+    RETRY = "retry"
+    """Whether the next turn of the conversation asks the same question again, or nearly the same."""
+    ESCALATION = "escalation"
+    """Whether the next turn of the conversation allows only arms dearer than the one that answered."""
+    TOOL_ERROR = "tool_error"
+    """Whether a result of the functions that the answer called reports an error."""
+    ABANDONED = "abandoned"
+    """Whether no turn of the conversation follows within half of the wait time."""
+
+
 RATER_SHARE = 0.25
 """Largest share of a rater in the newest rated decisions, unless it had a large share before."""
 
@@ -85,6 +101,22 @@ class Metric(BaseModel):
     aggregation: Aggregation = Field(
         default=Aggregation.LAST, description="Which value counts where a decision has several."
     )
+    signal: Signal | None = Field(
+        default=None,
+        exclude_if=lambda signal: signal is None,  # so that digests of rules without signals stay
+        description="What the service observes by itself and reports as this metric: `check`, a float in "
+        "[0, 1] that is best at 1; or `retry`, `escalation`, `tool_error` or `abandoned`, booleans that are "
+        "best at false. Type and `optimize` follow from it. Null for a metric of which callers send values.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _form_of_signal(cls, given: Any) -> Any:
+        """Return the parameters of a signal with its type and what is best."""
+        if not isinstance(given, Mapping) or given.get("signal") is None:
+            return given
+        form = {} if given["signal"] == Signal.CHECK else {"type": "boolean", "optimize": "min"}
+        return {**form, **given}
 
     @model_validator(mode="before")
     @classmethod
@@ -102,6 +134,19 @@ class Metric(BaseModel):
     def _labelled(self) -> "Metric":
         if (self.type == "categorical") != (self.values is not None):
             raise ValueError("values are of a categorical metric, which needs them: {good: 1, bad: 0}")
+        return self
+
+    @model_validator(mode="after")
+    def _like_its_signal(self) -> "Metric":
+        if self.signal is None:
+            return self
+        expected = ("float", "max") if self.signal is Signal.CHECK else ("boolean", "min")
+        if (self.type, self.optimize) != expected or self.range != (0.0, 1.0):
+            kind, best = expected
+            raise ValueError(
+                f"signal {self.signal.value} is a {kind} in [0, 1] with optimize {best}: leave type, range "
+                "and optimize out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -371,11 +416,23 @@ class RewardRule(BaseModel):
                     "rewards at different times: leave `complete` out, which waits for the deadline of each "
                     "decision, and shorten `wait_time` where that is too late"
                 )
+        declared = [metric.signal for metric in self.metrics.values() if metric.signal is not None]
+        if twice := [signal.value for signal in Signal if declared.count(signal) > 1]:
+            raise ValueError(f"signal {twice[0]} is two metrics: one reports it")
         if not self.clip[0] < self.clip[1]:
             raise ValueError(f"clip {self.clip} is empty: the first must be below the second")
         if self.wait_s <= 0:
             raise ValueError(f"wait_time {self.wait_time!r} must be longer than zero")
         return self
+
+    @property
+    def signals(self) -> dict[Signal, str]:
+        """The metrics that the service observes by itself, by their signal.
+
+        >>> RewardRule(metrics={"again": {"signal": "retry"}, "thumb": {}}).signals[Signal.RETRY]
+        'again'
+        """
+        return {metric.signal: name for name, metric in self.metrics.items() if metric.signal is not None}
 
     @property
     def wait_s(self) -> float:

@@ -27,7 +27,7 @@ from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.errors import StoreError
 from armwise.feedback.log import POINT, point_url
 from armwise.feedback.ope import GateSpec
-from armwise.feedback.reward import RewardRule
+from armwise.feedback.reward import RewardRule, Signal
 
 TEMPLATES = {
     form.value: llm_prompts.find_template(form) for form in (llm_prompts.Form.DIRECT, llm_prompts.Form.SHORT)
@@ -307,6 +307,16 @@ class AppConfig(PointFields):
                 f"features.cost_weights {list(self.features.cost_weights)}: with reward.cost_weight 0, cost "
                 "counts in no reward; declare the weight of a request that names none, above 0"
             )
+        if (metric := self.reward.signals.get(Signal.CHECK)) is not None:
+            graph = ArmGraph(self.arms)
+            checks = {
+                repr(checked.check) for arm in self.actions if (checked := graph.checked(arm)) is not None
+            }
+            if len(checks) != 1:
+                raise ValueError(
+                    f"reward.metrics.{metric}: signal check is what one check says of all answers: arms of "
+                    f"kind 'checked' with the same check were expected, and there are {len(checks)} checks"
+                )
         if not self.reward.metrics:
             raise ValueError("reward.metrics declares no metric: nothing could be learned")
         return self

@@ -472,6 +472,7 @@ async def stream_turn(
             async for event in paced(turn, deadline) if deadline else turn:
                 if isinstance(event, Decided):
                     served = event.served
+                    point.signals.offer(ask, event.decision)
                 elif isinstance(event, Finished):
                     execution, seconds = event.execution, time.perf_counter() - started
                     point.telemetry.took(execution, seconds)

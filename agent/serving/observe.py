@@ -2,6 +2,8 @@
 
     a finished turn --sampled--> queue --workers--> other arms answer; the language model compares --> the log
 
+Where the reward names the signal `check`, every answer is checked that was not checked before it was sent.
+
 Concurrency, queue and hourly spending are bounded, and work begins only while the language model has a place
 to spare for a request. The queue is lost when the process ends. The operator pays: keys are not charged.
 """
@@ -12,21 +14,24 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 
 from armwise.agent.config import Observations
 from armwise.agent.policies import sampling
+from armwise.agent.serving.signals import Signals
 from armwise.agent.serving.telemetry import Telemetry
-from armwise.agent.turn import Ask, Places, TurnLoop, is_text
+from armwise.agent.turn import Ask, Places, TurnLoop, check_texts, is_text
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, writing
+from armwise.arms.retrievers import AnswerCheck
 from armwise.feedback.answer_metrics import words
 from armwise.feedback.errors import StoreError, described
 from armwise.feedback.events import Cost, Decision, Execution, Mode, Observation, ObservationSource, Status
 from armwise.feedback.log import GroupCommit
+from armwise.feedback.reward import Signal
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +52,7 @@ class _Finished:
         passages: Passages that the answer was written from.
         arms: Other arms that are to answer as well.
         graded: Whether the answer is to be graded.
+        check: Check of the answer, whose result is a metric; None: there is none, or it is known already.
     """
 
     ask: Ask
@@ -55,6 +61,7 @@ class _Finished:
     passages: Sequence[Passage]
     arms: tuple[str, ...]
     graded: bool
+    check: AnswerCheck | None = None
 
 
 @dataclass(slots=True)
@@ -67,6 +74,7 @@ class Observer:
         log: Where observations are committed.
         places: Places of the language model.
         telemetry: Counts observations.
+        signals: Writes what a check says, if the reward names that.
         timer: Monotonic seconds.
     """
 
@@ -75,6 +83,7 @@ class Observer:
     log: GroupCommit
     places: Places
     telemetry: Telemetry
+    signals: Signals
     timer: Callable[[], float] = time.monotonic
     _queue: deque[_Finished] = field(default_factory=deque)
     _spent: deque[tuple[float, int, float]] = field(default_factory=deque)
@@ -93,16 +102,28 @@ class Observer:
             else ()
         )
         graded = self.sampled(decision, ObservationSource.JUDGE, self.spec.judge)
-        if self._stopped or not (arms or graded):
+        check = self._find_check(decision, execution)
+        if self._stopped or not (arms or graded or check):
             return
         if len(self._queue) >= self.spec.queue or self._exhausted():
             self.telemetry.observed("shed")
             return
-        self._queue.append(_Finished(ask, decision, execution, passages, arms, graded))
+        self._queue.append(_Finished(ask, decision, execution, passages, arms, graded, check))
         if len(self._workers) < self.spec.at_once:
             worker = asyncio.get_running_loop().create_task(self._work(), name="observer")
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
+
+    def _find_check(self, decision: Decision, execution: Execution) -> AnswerCheck | None:
+        """Return the check that is still to be made of an answer; report its result if that is known."""
+        if Signal.CHECK not in self.signals.metrics or self._stopped:
+            return None
+        if execution.stages and (score := execution.stages[-1].get("score")) is not None:
+            self.signals.offer_check(decision, float(score))  # type: ignore[arg-type]
+            return None
+        return next(
+            (info.checked.check for info in self.turns.arms.values() if info.checked is not None), None
+        )
 
     @property
     def idle(self) -> bool:
@@ -176,6 +197,30 @@ class Observer:
                 self.telemetry.observed("shed")
         if turn.graded:
             await self._commit(await self._grade(turn))
+        if turn.check is not None:
+            await self._check(turn, turn.check)
+
+    async def _check(self, turn: _Finished, check: AnswerCheck) -> None:
+        """Check the answer of the user, and report what is said of it."""
+        spent = list[Chunk]()
+
+        async def prompt_model(name: str, prompt: Prompt) -> tuple[str, Chunk]:
+            async with asyncio.timeout(self.turns.llm_timeout_s):
+                text, last = await base.complete(self.turns.models[name].generator, prompt)
+            spent.append(last)
+            return text, last
+
+        given = [turn.execution.answer or ""]
+        try:
+            async with self.places.hold() if check.llm is not None else nullcontext():
+                result = await check_texts(check, turn.ask.question, turn.passages, given, prompt_model)
+        except (ArmError, GeneratorError, TimeoutError):
+            self.telemetry.observed("failed")
+        else:
+            self.signals.offer_check(turn.decision, result.score)
+            self.telemetry.observed("check")
+        tokens = sum(chunk.prompt_tokens + chunk.completion_tokens for chunk in spent)
+        self._spent.append((self.timer(), tokens, sum(chunk.usd for chunk in spent)))
 
     async def _commit(self, observation: Observation) -> None:
         cost, judged = observation.cost, observation.judge_cost

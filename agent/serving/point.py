@@ -17,6 +17,7 @@ from armwise.agent.policies import Exploration, describe
 from armwise.agent.serving.arms import ArmRegistry, LoggedArms, arm_infos
 from armwise.agent.serving.observe import Observer
 from armwise.agent.serving.router_scores import Scorers
+from armwise.agent.serving.signals import Signals
 from armwise.agent.serving.telemetry import CountedRecall, Telemetry
 from armwise.agent.serving.versions import ReplicaState, Versions
 from armwise.agent.turn import (
@@ -210,6 +211,7 @@ class DecisionPoint:
         arms: The live arms.
         passages: Returns passages of the corpus by their ids.
         observer: Observes finished turns in the background.
+        signals: Writes what turns say of the turns before them as feedback.
         telemetry: Metrics of the point.
         ranks: Whether its actions come with the request.
         unread: Warning that facts wait while no learner reads them; None if one does.
@@ -259,7 +261,13 @@ class DecisionPoint:
             charge=self._charge,
             find_draw=self._find_draw,
         )
-        self.observer = Observer(config.observations, self.turns, self.log, service.chats, self.telemetry)
+        self.signals = Signals(
+            *(config.reward.signals, self.turns, store, self.log, self.telemetry, service.clock),
+            wait_s=config.reward.wait_s,
+        )
+        self.observer = Observer(
+            *(config.observations, self.turns, self.log, service.chats, self.telemetry, self.signals)
+        )
         self.turns.on_answer = self.observer.offer
         configured = self._scorers.configured
         router = None if configured is None else configured.about
@@ -334,6 +342,7 @@ class DecisionPoint:
         for task in (self._poller, self._reaching, self._loading):
             if task is not None:
                 task.cancel()
+        await self.signals.stop()
         await self.observer.stop()
         self.arms.stop()
         self.versions.history.close()

@@ -34,6 +34,8 @@ class Ask:
         options: Further parameters of the model, as in `armwise.arms.llm.Prompt`.
         continues: Earlier decision that this turn continues after function calls: `forced`, its arm, repeats
             its search with the same seed, and `messages` has the results of the calls.
+        called: Earlier decision whose answer called the functions with whose results `messages` end, also
+            where its arm is not repeated.
         actions: Features of the actions that came with the request, by their names in the log; empty to
             choose among arms.
         ids: The caller's id of each action, by the same names.
@@ -66,6 +68,7 @@ class Ask:
     stop: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     continues: str | None = None
+    called: str | None = None
     actions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)
     user_digest: str | None = None

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from armwise.agent.policies import sampling
-from armwise.arms.base import ArmError, Passage
+from armwise.arms.base import Passage
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, writing
 from armwise.arms.retrievers import AnswerCheck, CheckResult
-from armwise.feedback.errors import described
 
 AT_ONCE = 16
 """Checks that run at once in a process; more wait, within the time limit of the language model."""
@@ -75,9 +74,9 @@ class AnswerStage:
         arms: The arm whose settings applied.
         failed: The arm, if its model failed.
         llm: Name of the model.
-        score: What the check said, in [0, 1]; None: the answer was not checked.
-        said: Why the check or the model said so.
-        threshold: Smallest score with which the answer is sent; None: it was not checked.
+        score: What the check said, in [0, 1]; None: the answer was not checked, or could not be.
+        said: What the check said, or why the check or the model failed.
+        threshold: Smallest score with which the answer is sent; None: there was no score.
         goes_on: Whether another model answers in its place.
         probability: Probability of that choice, 1 unless a coin may overrule the score.
     """
@@ -104,7 +103,7 @@ async def check_texts(
     answers: Sequence[str],
     prompt_model: PromptModel,
 ) -> CheckResult:
-    """Check the texts of an answer, and return the worst result; one that cannot be checked has failed.
+    """Check the texts of an answer, and return the worst result.
 
     Args:
         check: The check.
@@ -112,6 +111,9 @@ async def check_texts(
         passages: Passages that the answer was written from.
         answers: The texts, one for each choice; at least one.
         prompt_model: Prompts a language model in the loop of the caller.
+
+    Raises:
+        ArmError, GeneratorError, TimeoutError: The answer could not be checked.
     """
     loop, pending, left = asyncio.get_running_loop(), list[Future[tuple[str, Chunk]]](), False
 
@@ -132,8 +134,6 @@ async def check_texts(
 
     try:
         result = await loop.run_in_executor(_THREADS, run)
-    except (ArmError, GeneratorError, TimeoutError) as error:
-        result = CheckResult(0.0, f"not checked: {described(error)}")
     except asyncio.CancelledError:
         left = True
         for future in pending:  # its thread would otherwise wait for a loop that may have ended

@@ -692,12 +692,14 @@ class TurnLoop:
         checked: CheckedAnswering,
         stage: AnswerStage,
     ) -> AnswerStage:
-        """Return the stage of an answer with what its check says, and with what follows from that."""
-        choices = recorder.written or Choices()
+        """Return the stage of an answer with what its check says; one that cannot be checked has failed."""
+        texts = [choice.text for choice in (recorder.written or Choices()).all]
         prompt_model = partial(self._prompt_for_check, recorder)
-        async with asyncio.timeout_at(recorder.llm_until or None):
-            texts = [choice.text for choice in choices.all]
-            result = await check_texts(checked.check, ask.question, passages, texts, prompt_model)
+        try:
+            async with asyncio.timeout_at(recorder.llm_until or None):
+                result = await check_texts(checked.check, ask.question, passages, texts, prompt_model)
+        except (ArmError, GeneratorError) as error:
+            return replace(stage, said=f"not checked: {described(error)}"[:SAID], goes_on=True)
         u = draw_overrule(ask.continues or ask.decision_id, self.decider.salt)
         goes_on, p = checked.decide(result.score, u)
         return replace(

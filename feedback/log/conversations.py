@@ -1,12 +1,15 @@
-"""Look up the draw whose arm a conversation keeps, so that any replica can continue it, also after a restart.
+"""Look up earlier turns of a conversation in the log: any replica continues it, also after a restart.
 
-A turn reads it before it decides. Two indexes cover just the decisions that keep an arm, so only the newest
-of these in the episode and the turns of its draw are read.
+A turn reads the draw whose arm it keeps before it decides. Two indexes cover just the decisions that keep an
+arm, so only the newest of these in the episode and the turns of its draw are read. What follows on a turn is
+looked up after it, where a reward asks for that.
 """
+
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from armwise.feedback.events import FAILURES, KeptDraw, Mode, Status
+from armwise.feedback.events import FAILURES, LABELS, KeptDraw, Mode, Status
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.store import Store
 
@@ -43,3 +46,61 @@ def kept_draw(store: Store, episode: str) -> KeptDraw | None:
         turns=len(rows),
         failed=failed or draw.status == Status.CANCELLED,
     )
+
+
+ROUND = 32
+"""Turns before a decision among which that of its question is looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierTurn:
+    """The turn of a conversation before another one.
+
+    Attributes:
+        decision_id: The decision that its answer is credited to: where it repeated an arm to answer the same
+            question, as after calls of functions, the one that drew this arm.
+        question: Its question.
+        served: The arm that answered it last; the drawn one if none has answered.
+        decided_at: When it was last decided, seconds since the epoch.
+    """
+
+    decision_id: str
+    question: str
+    served: str
+    decided_at: float
+
+
+def previous_turn(store: Store, episode: str, decision_id: str) -> EarlierTurn | None:
+    """Return the turn of an episode before a decision; None: it is the first one, or is not in the log.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    d, e = t.decisions.c, t.executions.c
+    position = sa.select(d.seq).where(d.id == decision_id, d.episode_id == episode).scalar_subquery()
+    query = (
+        sa.select(d.id, d.mode, d.question, d.drawn, e.served, d.decided_at)
+        .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
+        .where(d.episode_id == episode, d.seq < position, d.policy != LABELS)
+        .order_by(d.seq.desc())
+        .limit(ROUND)
+    )
+    with store.reading() as connection:
+        rows = connection.execute(query).all()
+    if not rows:
+        return None
+    newest = rows[0]
+    began = newest
+    for row in rows[1:]:
+        if began.mode != Mode.FORCED or row.question != newest.question:
+            break
+        began = row
+    return EarlierTurn(began.id, newest.question, newest.served or newest.drawn, newest.decided_at)
+
+
+def is_newest(store: Store, episode: str, decision_id: str) -> bool:
+    """Return whether a decision is the newest one of an episode. Raises LogUnavailableError."""
+    d = t.decisions.c
+    query = sa.select(d.id).where(d.episode_id == episode, d.policy != LABELS).order_by(d.seq.desc()).limit(1)
+    with store.reading() as connection:
+        return bool(connection.scalar(query) == decision_id)

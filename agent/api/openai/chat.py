@@ -258,7 +258,7 @@ async def in_its_round(
         begins = bool(ask.options.get("tools")) and ask.episode_id is None
         return replace(ask, episode_id=ask.decision_id) if begins else ask
     decision, execution = record.decision, record.execution
-    ask = replace(ask, episode_id=ask.episode_id or decision.episode_id)
+    ask = replace(ask, episode_id=ask.episode_id or decision.episode_id, called=decision.id)
     arm = (execution and execution.served) or decision.drawn
     info = point.turns.arms.get(arm)
     allowed = ask.allowed is None or arm in ask.allowed

@@ -190,7 +190,7 @@ async def test_an_answer_that_cannot_be_judged_has_failed(tmp_path: Path, small:
     async with make(tmp_path, small, large, check, models={"grader": grader}).running() as service:
         done = await execution(service, await ask(service))
     assert done.answer == RIGHT
-    assert done.stages[0]["score"] == 0.0
+    assert (done.stages[0]["score"], done.stages[0]["goes_on"]) == (None, True)
     assert done.stages[0]["said"].startswith("not checked: JudgeError")
     assert done.cost.usd == pytest.approx(0.001 + 0.02 + 2 * 0.0005), "both attempts of the judge"
 

@@ -1,0 +1,260 @@
+"""Signals about an answer that the service observes by itself, written to the log as feedback.
+
+    a turn --> queue --> the turn before it, from the log --> feedback on that turn
+
+A signal is written only if the reward names it, by one metric. It is a fact of its own, with an id that
+depends on the signal and the decision alone: whatever replica observes it, and however often, it is written
+once. Either value of a signal is written at the same moment, so that when a decision is learned does not
+depend on its value. Queue and waiting turns are bounded; what exceeds them is not observed.
+"""
+
+import asyncio
+import json
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from armwise.agent.serving.telemetry import Telemetry
+from armwise.agent.turn import Ask, TurnLoop
+from armwise.arms.llm import Message
+from armwise.feedback.answer_metrics import words
+from armwise.feedback.errors import ConflictError, StoreError
+from armwise.feedback.events import Decision, Feedback
+from armwise.feedback.log import GroupCommit, Store
+from armwise.feedback.log.conversations import EarlierTurn, is_newest, previous_turn
+from armwise.feedback.reward import Signal
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+QUEUE = 1000
+"""Most turns that wait to be looked at; more are not observed."""
+
+WAITING = 10_000
+"""Most turns that wait for the next one of their conversation; more are not observed."""
+
+SAME = 0.8
+"""Share of words that two questions have in common, of all words of both, from which on they are the same."""
+
+READ_TOKENS, WRITTEN_TOKENS = 1000, 250
+"""Tokens of the answer by whose price arms are compared."""
+
+TOOL_TEXT = 4000
+"""Characters of a result of a function that are read."""
+
+_ERROR = re.compile(r"\s*(?:error\b|exception\b|traceback \(most recent call last\))", re.IGNORECASE)
+
+_ERROR_KEYS = ("error", "is_error", "isError")
+
+
+def is_same_question(first: str, second: str) -> bool:
+    """Return whether two questions are the same, or nearly: they share four fifths of their words.
+
+    >>> is_same_question("Which river runs through Vienna?", "which river runs through vienna")
+    True
+    >>> is_same_question("Which river runs through Vienna?", "Which river runs through Graz?")
+    False
+    """
+    one, other = {*words(first)}, {*words(second)}
+    if not one or not other:
+        return first.strip() == second.strip()
+    return len(one & other) / len(one | other) >= SAME
+
+
+def reports_error(result: str) -> bool:
+    """Return whether a result of a function reports an error.
+
+    It does where it is a JSON object in which `error`, `is_error` or `isError` is neither null, false, zero
+    nor empty, or a text that begins with the word error or exception, or with a traceback of Python.
+
+    >>> [reports_error(text) for text in ('{"error": "no such file"}', "Error: 404", "no errors", "{}")]
+    [True, True, False, False]
+    """
+    result = result[:TOOL_TEXT]
+    if _ERROR.match(result):
+        return True
+    try:
+        document = json.loads(result)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and any(document.get(key) for key in _ERROR_KEYS)
+
+
+def last_results(messages: Sequence[Message]) -> list[str]:
+    """Return the results of functions with which a conversation ends, the last one first."""
+    results = []
+    for message in reversed(messages):
+        if message["role"] != "tool":
+            break
+        results.append(message["content"])
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A turn to look at: its request, its decision, and when the turn after it counts as missing."""
+
+    ask: Ask
+    decision: Decision
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A result of a check to write."""
+
+    decision_id: str
+    score: float
+
+
+@dataclass(slots=True)
+class Signals:
+    """Observes the turns of a decision point in the background.
+
+    Attributes:
+        metrics: Metric of each signal that the reward names.
+        turns: Has the arms and their prices.
+        store: Where earlier turns are looked up.
+        log: Where signals are committed.
+        telemetry: Counts signals.
+        clock: Seconds since the epoch.
+        wait_s: Seconds in which feedback counts; after half of them a conversation counts as abandoned.
+    """
+
+    metrics: Mapping[Signal, str]
+    turns: TurnLoop
+    store: Store
+    log: GroupCommit
+    telemetry: Telemetry
+    clock: Callable[[], float]
+    wait_s: float
+    _queue: deque[_Turn | _Checked] = field(default_factory=deque)
+    _waiting: deque[_Turn] = field(default_factory=deque)
+    _workers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _stopped: bool = False
+
+    def offer(self, ask: Ask, decision: Decision) -> None:
+        """Queue a turn whose decision is durable, if a signal may follow from it; returns at once."""
+        if self._stopped or not self.metrics or decision.episode_id is None:
+            return
+        turn = _Turn(ask, decision, asyncio.get_running_loop().time() + self.wait_s / 2)
+        if self.metrics.keys() - {Signal.CHECK, Signal.ABANDONED}:
+            self._add(self._queue, turn, QUEUE)
+            self._start("signals", self._observe_queue)
+        if Signal.ABANDONED in self.metrics:
+            self._add(self._waiting, turn, WAITING)
+            self._start("abandoned", self._observe_waiting)
+
+    def offer_check(self, decision: Decision, score: float) -> None:
+        """Queue the result of a check of the answer to a decision, in [0, 1]; returns at once."""
+        if not self._stopped and Signal.CHECK in self.metrics:
+            self._add(self._queue, _Checked(decision.id, score), QUEUE)
+            self._start("signals", self._observe_queue)
+
+    def _add(self, queue: deque[T], item: T, most: int) -> None:
+        if len(queue) < most:
+            queue.append(item)
+        else:
+            self.telemetry.observed("shed")
+
+    def _start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if name not in self._workers or self._workers[name].done():
+            self._workers[name] = asyncio.get_running_loop().create_task(work(), name=name)
+
+    async def drain(self) -> None:
+        """Wait until all queued turns are looked at; those that wait for a next turn are left."""
+        if (worker := self._workers.get("signals")) is not None:
+            await worker
+
+    async def stop(self) -> None:
+        """Stop observing; what was not looked at yet is lost."""
+        self._stopped = True
+        self._queue.clear()
+        self._waiting.clear()
+        for worker in self._workers.values():
+            worker.cancel()
+        await asyncio.gather(*self._workers.values(), return_exceptions=True)
+
+    async def _observe_queue(self) -> None:
+        while self._queue:
+            item = self._queue.popleft()
+            try:
+                if isinstance(item, _Checked):
+                    await self.write(Signal.CHECK, item.decision_id, item.score, {})
+                else:
+                    await self._observe(item.ask, item.decision)
+            except ConflictError:
+                pass  # an earlier turn has said otherwise: a signal is written once
+            except StoreError as error:
+                logger.warning("a signal was not written: %s", error)
+
+    async def _observe_waiting(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(self._waiting[0].due - asyncio.get_running_loop().time())
+            decision = self._waiting.popleft().decision
+            with suppress(StoreError):  # if the log is unavailable, turns fail and report it
+                last = await asyncio.to_thread(is_newest, self.store, decision.episode_id or "", decision.id)
+                await self.write(Signal.ABANDONED, decision.id, float(last), {})
+
+    async def _observe(self, ask: Ask, decision: Decision) -> None:
+        """Write what a turn says of an earlier one."""
+        next_turn = {"next": decision.id}
+        if results := last_results(ask.messages):
+            if ask.called is not None:
+                failed = any(map(reports_error, results))
+                await self.write(Signal.TOOL_ERROR, ask.called, float(failed), next_turn)
+            return  # the answer to the same question goes on
+        if not self.metrics.keys() & {Signal.RETRY, Signal.ESCALATION}:
+            return
+        episode = decision.episode_id or ""
+        before = await asyncio.to_thread(previous_turn, self.store, episode, decision.id)
+        if before is None:
+            return
+        asked_again = is_same_question(before.question, ask.question)
+        await self.write(Signal.RETRY, before.decision_id, float(asked_again), next_turn)
+        escalated = self._escalates(ask, before)
+        await self.write(Signal.ESCALATION, before.decision_id, float(escalated), next_turn)
+
+    def _escalates(self, ask: Ask, before: EarlierTurn) -> bool:
+        """Return whether a request allows only arms that are dearer than the one that answered before."""
+        arms = self.turns.known
+        if ask.forced is None and ask.allowed is None and not ask.excluded:
+            return False  # the policy chose
+        allowed = (
+            {ask.forced} if ask.forced is not None else (ask.allowed or {*self.turns.arms}) - ask.excluded
+        )
+        prices = [self._price(arm) for arm in allowed if arm in arms]
+        return bool(prices) and before.served in arms and min(prices) > self._price(before.served)
+
+    def _price(self, arm: str) -> float:
+        """Return the dollars of an answer of a usual length by an arm."""
+        info = self.turns.known[arm]
+        model = self.turns.models.get(info.answering.llm)
+        answer = 0.0 if model is None else model.compute_usd(READ_TOKENS, WRITTEN_TOKENS)
+        return answer + info.bound.search_usd
+
+    async def write(self, signal: Signal, decision_id: str, value: float, tags: Mapping[str, str]) -> None:
+        """Commit a signal on a decision, if the reward names it.
+
+        Raises:
+            StoreError: It could not be committed, or the decision has as much feedback as it may.
+        """
+        if (metric := self.metrics.get(signal)) is None:
+            return
+        fact = Feedback(
+            id=f"signal:{signal.value}:{decision_id}",
+            decision_id=decision_id,
+            metric=metric,
+            value=value,
+            received_at=self.clock(),
+            tags={"signal": signal.value, **tags},
+            source="operator",
+            rater="",
+        )
+        (receipt,) = await self.log.append(fact)
+        self.telemetry.fed_back(fact, receipt)
