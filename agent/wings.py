@@ -33,6 +33,9 @@ VERIFY_RECEIPT = "armwise.agent.lab.receipt.verbs:verify_receipt"
 OPEN_SELECTOR = "armwise.agent.lab.routers:open_selector"
 """Opens the trained model of an arm of kind ensemble or cascade."""
 
+SATISFIES_SCHEMA = "armwise.arms.more.checked.form:satisfies"
+"""Validates an answer against the JSON schema of its request."""
+
 
 def load(path: str) -> Any:
     """Return what a wing registers under an import path, `module` or `module:attribute`.

@@ -64,6 +64,8 @@ class Signal(StrEnum):
     """Whether the next turn of the conversation allows only arms dearer than the one that answered."""
     TOOL_ERROR = "tool_error"
     """Whether a result of the functions that the answer called reports an error."""
+    SCHEMA_ERROR = "schema_error"
+    """Whether the answer does not satisfy the JSON schema of `response_format`."""
     ABANDONED = "abandoned"
     """Whether no turn of the conversation follows within half of the wait time."""
 
@@ -105,8 +107,9 @@ class Metric(BaseModel):
         default=None,
         exclude_if=lambda signal: signal is None,  # so that digests of rules without signals stay
         description="What the service observes by itself and reports as this metric: `check`, a float in "
-        "[0, 1] that is best at 1; or `retry`, `escalation`, `tool_error` or `abandoned`, booleans that are "
-        "best at false. Type and `optimize` follow from it. Null for a metric of which callers send values.",
+        "[0, 1] that is best at 1; or `retry`, `escalation`, `tool_error`, `schema_error` or `abandoned`, "
+        "booleans that are best at false. Type and `optimize` follow from it. Null for a metric of which "
+        "callers send values.",
     )
 
     @model_validator(mode="before")

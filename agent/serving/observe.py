@@ -92,6 +92,7 @@ class Observer:
 
     def offer(self, ask: Ask, decision: Decision, execution: Execution, passages: Sequence[Passage]) -> None:
         """Queue a turn if it is sampled and there is room; returns at once, and drops the turn otherwise."""
+        self.signals.offer_answer(ask, decision, execution)
         if decision.mode is not Mode.EXPLORE or execution.status is not Status.OK or not execution.answer:
             return
         if ask.options.get("tools") or not is_text(execution.answer):

@@ -11,21 +11,20 @@ depend on its value. Queue and waiting turns are bounded; what exceeds them is n
 import asyncio
 import json
 import logging
-import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from armwise.agent import wings
 from armwise.agent.serving.telemetry import Telemetry
-from armwise.agent.turn import Ask, TurnLoop
+from armwise.agent.turn import Ask, TurnLoop, is_text
 from armwise.arms.llm import Message
 from armwise.feedback.answer_metrics import words
 from armwise.feedback.errors import ConflictError, StoreError
-from armwise.feedback.events import Decision, Feedback
-from armwise.feedback.log import GroupCommit, Store
-from armwise.feedback.log.conversations import EarlierTurn, is_newest, previous_turn
+from armwise.feedback.events import Decision, Execution, Feedback
+from armwise.feedback.log import GroupCommit, Store, conversations
 from armwise.feedback.reward import Signal
 
 logger = logging.getLogger(__name__)
@@ -47,7 +46,10 @@ READ_TOKENS, WRITTEN_TOKENS = 1000, 250
 TOOL_TEXT = 4000
 """Characters of a result of a function that are read."""
 
-_ERROR = re.compile(r"\s*(?:error\b|exception\b|traceback \(most recent call last\))", re.IGNORECASE)
+TOOL_WORDS = 50
+"""Characters of a result in which it says that it is an error, if it is a text."""
+
+_ERRORS = ("error", "exception", "traceback (most recent call last)")
 
 _ERROR_KEYS = ("error", "is_error", "isError")
 
@@ -75,8 +77,9 @@ def reports_error(result: str) -> bool:
     >>> [reports_error(text) for text in ('{"error": "no such file"}', "Error: 404", "no errors", "{}")]
     [True, True, False, False]
     """
-    result = result[:TOOL_TEXT]
-    if _ERROR.match(result):
+    result = result[:TOOL_TEXT].strip()
+    begin = result[:TOOL_WORDS].lower()
+    if any(begin.startswith(word) and not begin[len(word) :][:1].isalnum() for word in _ERRORS):
         return True
     try:
         document = json.loads(result)
@@ -96,7 +99,7 @@ def last_results(messages: Sequence[Message]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _NextTurn:
     """A turn to look at: its request, its decision, and when the turn after it counts as missing."""
 
     ask: Ask
@@ -110,6 +113,15 @@ class _Checked:
 
     decision_id: str
     score: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Formed:
+    """An answer to validate, and the schema of its request."""
+
+    decision_id: str
+    schema: Mapping[str, Any]
+    answer: str
 
 
 @dataclass(slots=True)
@@ -133,8 +145,8 @@ class Signals:
     telemetry: Telemetry
     clock: Callable[[], float]
     wait_s: float
-    _queue: deque[_Turn | _Checked] = field(default_factory=deque)
-    _waiting: deque[_Turn] = field(default_factory=deque)
+    _queue: deque[_NextTurn | _Checked | _Formed] = field(default_factory=deque)
+    _waiting: deque[_NextTurn] = field(default_factory=deque)
     _workers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stopped: bool = False
 
@@ -142,8 +154,8 @@ class Signals:
         """Queue a turn whose decision is durable, if a signal may follow from it; returns at once."""
         if self._stopped or not self.metrics or decision.episode_id is None:
             return
-        turn = _Turn(ask, decision, asyncio.get_running_loop().time() + self.wait_s / 2)
-        if self.metrics.keys() - {Signal.CHECK, Signal.ABANDONED}:
+        turn = _NextTurn(ask, decision, asyncio.get_running_loop().time() + self.wait_s / 2)
+        if self.metrics.keys() & {Signal.RETRY, Signal.ESCALATION, Signal.TOOL_ERROR}:
             self._add(self._queue, turn, QUEUE)
             self._start("signals", self._observe_queue)
         if Signal.ABANDONED in self.metrics:
@@ -154,6 +166,16 @@ class Signals:
         """Queue the result of a check of the answer to a decision, in [0, 1]; returns at once."""
         if not self._stopped and Signal.CHECK in self.metrics:
             self._add(self._queue, _Checked(decision.id, score), QUEUE)
+            self._start("signals", self._observe_queue)
+
+    def offer_answer(self, ask: Ask, decision: Decision, execution: Execution) -> None:
+        """Queue an answer that is complete, if its request has a schema; returns at once."""
+        if self._stopped or Signal.SCHEMA_ERROR not in self.metrics or not execution.answer:
+            return
+        form = ask.options.get("response_format") or {}
+        schema = (form.get("json_schema") or {}).get("schema")
+        if isinstance(schema, Mapping) and is_text(execution.answer):
+            self._add(self._queue, _Formed(decision.id, schema, execution.answer), QUEUE)
             self._start("signals", self._observe_queue)
 
     def _add(self, queue: deque[T], item: T, most: int) -> None:
@@ -184,21 +206,33 @@ class Signals:
         while self._queue:
             item = self._queue.popleft()
             try:
-                if isinstance(item, _Checked):
-                    await self.write(Signal.CHECK, item.decision_id, item.score, {})
-                else:
-                    await self._observe(item.ask, item.decision)
+                match item:
+                    case _Checked():
+                        await self.write(Signal.CHECK, item.decision_id, item.score, {})
+                    case _Formed():
+                        await self._validate(item)
+                    case _NextTurn():
+                        await self._observe(item.ask, item.decision)
             except ConflictError:
                 pass  # an earlier turn has said otherwise: a signal is written once
             except StoreError as error:
                 logger.warning("a signal was not written: %s", error)
+
+    async def _validate(self, item: _Formed) -> None:
+        """Write whether an answer does not satisfy its schema, if that can be known."""
+        satisfies = wings.load(wings.SATISFIES_SCHEMA)
+        valid: bool | None = await asyncio.to_thread(satisfies, item.schema, item.answer)
+        if valid is not None:
+            await self.write(Signal.SCHEMA_ERROR, item.decision_id, float(not valid), {})
 
     async def _observe_waiting(self) -> None:
         while self._waiting:
             await asyncio.sleep(self._waiting[0].due - asyncio.get_running_loop().time())
             decision = self._waiting.popleft().decision
             with suppress(StoreError):  # if the log is unavailable, turns fail and report it
-                last = await asyncio.to_thread(is_newest, self.store, decision.episode_id or "", decision.id)
+                last = await asyncio.to_thread(
+                    conversations.is_newest, self.store, decision.episode_id or "", decision.id
+                )
                 await self.write(Signal.ABANDONED, decision.id, float(last), {})
 
     async def _observe(self, ask: Ask, decision: Decision) -> None:
@@ -212,7 +246,7 @@ class Signals:
         if not self.metrics.keys() & {Signal.RETRY, Signal.ESCALATION}:
             return
         episode = decision.episode_id or ""
-        before = await asyncio.to_thread(previous_turn, self.store, episode, decision.id)
+        before = await asyncio.to_thread(conversations.previous_turn, self.store, episode, decision.id)
         if before is None:
             return
         asked_again = is_same_question(before.question, ask.question)
@@ -220,7 +254,7 @@ class Signals:
         escalated = self._escalates(ask, before)
         await self.write(Signal.ESCALATION, before.decision_id, float(escalated), next_turn)
 
-    def _escalates(self, ask: Ask, before: EarlierTurn) -> bool:
+    def _escalates(self, ask: Ask, before: conversations.EarlierTurn) -> bool:
         """Return whether a request allows only arms that are dearer than the one that answered before."""
         arms = self.turns.known
         if ask.forced is None and ask.allowed is None and not ask.excluded:

@@ -59,7 +59,7 @@ class EarlierTurn:
     Attributes:
         decision_id: The decision that its answer is credited to: where it repeated an arm to answer the same
             question, as after calls of functions, the one that drew this arm.
-        question: Its question.
+        question: The question that it answered.
         served: The arm that answered it last; the drawn one if none has answered.
         decided_at: When it was last decided, seconds since the epoch.
     """

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Annotated, Literal
 
@@ -30,12 +31,66 @@ PATIENCE_S = 10.0
 """Seconds beyond the limits after which the process that keeps to them is killed itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class CommandLimits:
+    """CommandLimits of a command.
+
+    Attributes:
+        seconds: Most seconds that it runs, above 0.
+        memory: Most bytes of memory of each of its processes.
+        output: Most bytes that it prints, and of a file that it writes.
+    """
+
+    seconds: float
+    memory: int
+    output: int
+
+
+def run_confined(command: Sequence[str], given: str, limits: CommandLimits) -> tuple[int, str, str]:
+    """Run a command in an empty folder of its own, without the variables of this process but PATH.
+
+    Args:
+        command: Program and arguments.
+        given: What the command reads from its standard input.
+        limits: CommandLimits of the command.
+
+    Returns:
+        The exit code of `confined`, and the ends of the standard output and of the standard error.
+    """
+    words = [sys.executable, "-I", "-S", str(Path(confined.__file__)), json.dumps(asdict(limits)), *command]
+    with (
+        tempfile.TemporaryDirectory(prefix="armwise-check-") as folder,
+        tempfile.TemporaryFile() as read,
+        tempfile.TemporaryFile() as printed,
+        tempfile.TemporaryFile() as complaints,
+    ):
+        read.write(given.encode(errors="replace"))
+        read.seek(0)
+        environment = {"PATH": os.environ.get("PATH", os.defpath)}
+        process = subprocess.Popen(
+            words,
+            stdin=read,
+            stdout=printed,
+            stderr=complaints,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(limits.seconds + confined.KILLING_S + PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            code = confined.OUT_OF_TIME
+        return code, _last(printed), _last(complaints)
+
+
 class CommandCheck(BaseModel):
     """A check by a command of the operator."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    by: Literal["command"]
+    by: Literal["command"] = Field(description="A command of the operator checks the answer.")
     command: Annotated[tuple[Annotated[str, Field(pattern=r"^[^\x00]+$")], ...], Field(min_length=1)] = Field(
         description="Program and arguments, without a shell. It reads the answer from its standard input; "
         "exit code 0 says that the answer passes. Only the configuration file can name it."
@@ -65,43 +120,9 @@ class CommandCheck(BaseModel):
     def __call__(self, question: str, passages: Sequence[Passage], answer: str, write: Write) -> CheckResult:
         """Return what the command says of an answer; one that does not end as it should has failed it."""
         del question, passages, write
-        with (
-            tempfile.TemporaryDirectory(prefix="armwise-check-") as folder,
-            tempfile.TemporaryFile() as given,
-            tempfile.TemporaryFile() as printed,
-            tempfile.TemporaryFile() as complaints,
-        ):
-            given.write(answer.encode(errors="replace"))
-            given.seek(0)
-            code = self._run(folder, given, printed, complaints)
-            said = _last(complaints) or _last(printed)
-            return self._read(code, _last(printed), said)
-
-    def _run(self, folder: str, given: IO[bytes], printed: IO[bytes], complaints: IO[bytes]) -> int:
-        """Run the command, and return the exit code of `confined`."""
-        limits = {
-            "seconds": self.seconds,
-            "memory": self.memory_mib << 20,
-            "output": self.output_kib << 10,
-        }
-        words = [sys.executable, "-I", "-S", str(Path(confined.__file__)), json.dumps(limits), *self.command]
-        process = subprocess.Popen(
-            words,
-            stdin=given,
-            stdout=printed,
-            stderr=complaints,
-            cwd=folder,
-            env={"PATH": os.environ.get("PATH", os.defpath)},
-            start_new_session=True,
-        )
-        try:
-            return process.wait(self.seconds + confined.KILLING_S + PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            return confined.OUT_OF_TIME
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        limits = CommandLimits(self.seconds, self.memory_mib << 20, self.output_kib << 10)
+        code, printed, complaints = run_confined(self.command, answer, limits)
+        return self._read(code, printed, complaints or printed)
 
     def _read(self, code: int, printed: str, said: str) -> CheckResult:
         """Return the result of an exit code and of what was printed."""

@@ -18,7 +18,7 @@ class JudgeCheck(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    by: Literal["judge"]
+    by: Literal["judge"] = Field(description="A language model checks the answer.")
     judge: str = Field(default=writing.DEFAULT, description="A language model of `llms`, or `default`.")
     word_budget: int = Field(
         default=WORD_BUDGET, ge=0, le=10_000, description="Most words of passages that it is shown."

@@ -20,7 +20,7 @@ class SchemaCheck(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    by: Literal["schema"]
+    by: Literal["schema"] = Field(description="A JSON schema checks the answer.")
     satisfies: dict[str, Any] = Field(
         description="A JSON schema (2020-12, unless `$schema` names another draft). The answer must be one "
         "JSON value that satisfies it, without text around it. References point into the schema itself."

@@ -380,3 +380,39 @@ def test_a_metric_of_a_signal_has_the_form_of_the_signal() -> None:
         Metric.model_validate({"signal": "check", "range": (0, 10)})
     with pytest.raises(ValidationError, match="signal retry is two metrics"):
         RewardRule.model_validate({"metrics": {"a": {"signal": "retry"}, "b": {"signal": "retry"}}})
+
+
+@pytest.mark.parametrize(
+    ("said", "value"), [('{"river": "Danube"}', 0.0), ('{"rivers": []}', 1.0), ("The Danube.", 1.0)]
+)
+async def test_an_answer_that_does_not_satisfy_the_schema_of_its_request_is_a_signal(
+    tmp_path: Path, said: str, value: float
+) -> None:
+    model = ScriptedGenerator({}, default=said)
+    made = make(
+        tmp_path, {"misshapen": {"signal": "schema_error"}}, generators={"default": model, "large": model}
+    )
+    async with made.running() as service:
+        decision = await formed(service, JSON["satisfies"])
+        assert told(service, decision) == {"misshapen": value}
+        assert told(service, await ask(service, "Which river?")) == {}, "no schema, no signal"
+
+
+async def formed(service: Service, schema: dict[str, Any]) -> str:
+    form = {"type": "json_schema", "json_schema": {"name": "river", "schema": schema}}
+    messages = [{"role": "user", "content": "Which river?"}]
+    body = {"model": "auto", "messages": messages, "response_format": form}
+    answer = await service.client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    await service.point.signals.drain()
+    return str(answer.json()["agent"]["decision_id"])
+
+
+async def test_a_schema_that_cannot_be_validated_says_nothing(tmp_path: Path) -> None:
+    model = ScriptedGenerator({}, default="1")
+    made = make(
+        tmp_path, {"misshapen": {"signal": "schema_error"}}, generators={"default": model, "large": model}
+    )
+    async with made.running() as service:
+        for schema in ({"type": "nothing"}, {"$ref": "https://schemas.example/river"}):
+            assert told(service, await formed(service, schema)) == {}
