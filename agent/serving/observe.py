@@ -63,6 +63,11 @@ class _Finished:
     graded: bool
     check: AnswerCheck | None = None
 
+    @property
+    def prompts(self) -> bool:
+        """Whether a language model is prompted."""
+        return bool(self.arms or self.graded) or (self.check is not None and self.check.llm is not None)
+
 
 @dataclass(slots=True)
 class Observer:
@@ -106,10 +111,11 @@ class Observer:
         check = self._find_check(decision, execution)
         if self._stopped or not (arms or graded or check):
             return
-        if len(self._queue) >= self.spec.queue or self._exhausted():
+        turn = _Finished(ask, decision, execution, passages, arms, graded, check)
+        if len(self._queue) >= self.spec.queue or (turn.prompts and self._exhausted()):
             self.telemetry.observed("shed")
             return
-        self._queue.append(_Finished(ask, decision, execution, passages, arms, graded, check))
+        self._queue.append(turn)
         if len(self._workers) < self.spec.at_once:
             worker = asyncio.get_running_loop().create_task(self._work(), name="observer")
             self._workers.add(worker)
@@ -171,7 +177,7 @@ class Observer:
     async def _work(self) -> None:
         while self._queue:
             turn = self._queue.popleft()
-            if self._exhausted() or not await self._room():
+            if turn.prompts and (self._exhausted() or not await self._room()):
                 self.telemetry.observed("shed")
                 continue
             try:

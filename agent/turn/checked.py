@@ -124,13 +124,8 @@ async def check_texts(
         return pending[-1].result()
 
     def run() -> CheckResult:
-        worst = CheckResult(1.0)
-        for answer in answers:
-            if left:
-                break
-            result = check(question, passages, answer, write)
-            worst = result if result.score < worst.score or not worst.said else worst
-        return worst
+        results = (check(question, passages, answer, write) for answer in answers)
+        return min(results, key=lambda result: result.score)
 
     try:
         result = await loop.run_in_executor(_THREADS, run)

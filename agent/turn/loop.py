@@ -695,11 +695,14 @@ class TurnLoop:
         """Return the stage of an answer with what its check says; one that cannot be checked has failed."""
         texts = [choice.text for choice in (recorder.written or Choices()).all]
         prompt_model = partial(self._prompt_for_check, recorder)
+        started = time.perf_counter()
         try:
             async with asyncio.timeout_at(recorder.llm_until or None):
                 result = await check_texts(checked.check, ask.question, passages, texts, prompt_model)
         except (ArmError, GeneratorError) as error:
             return replace(stage, said=f"not checked: {described(error)}"[:SAID], goes_on=True)
+        finally:
+            recorder.llm_s += time.perf_counter() - started
         u = draw_overrule(ask.continues or ask.decision_id, self.decider.salt)
         goes_on, p = checked.decide(result.score, u)
         return replace(

@@ -294,7 +294,7 @@ class TurnRecorder:
         compute_usd: Price of tokens read and written, for these estimates.
         steps: Rounds of retrieval after the draw.
         retrieval_s: Seconds in arms after the draw.
-        llm_s: Seconds in language models.
+        llm_s: Seconds in language models, and in checks of their answers.
         llm_until: Deadline of the language models, by the event loop's clock; 0 before the first begins.
         error: Why the drawn arm failed, if the fallback served.
         answers: Stages of a checked answer, in order.

@@ -235,11 +235,14 @@ async def test_a_caller_who_leaves_ends_the_turn_while_its_answer_is_judged(
     assert not large.prompts
 
 
-async def test_several_choices_pass_only_if_each_does(tmp_path: Path, large: Paid) -> None:
+@pytest.mark.parametrize("texts", [(RIGHT, WRONG), (WRONG, RIGHT)])
+async def test_several_choices_pass_only_if_each_does(
+    tmp_path: Path, large: Paid, texts: tuple[str, str]
+) -> None:
     class Mixed(Paid):
         async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
             self.prompts.append(prompt)
-            for index, text in enumerate((RIGHT, WRONG)):
+            for index, text in enumerate(texts):
                 yield Chunk(text, index=index)
             yield Chunk(finish_reason="stop", finish_reasons=("stop",), usd=0.001)
 
@@ -293,6 +296,30 @@ async def test_the_most_that_a_turn_may_cost_includes_both_models_and_the_judge(
     service.close()
 
 
+async def test_without_a_judge_a_turn_may_cost_what_both_models_may(
+    tmp_path: Path, small: Paid, large: Paid
+) -> None:
+    changes = {"llms": {"large": PRICED}, "llm": {"engine": "scripted"}}
+    service = make(tmp_path, small, large, JSON, changes=changes)
+    turns, message = service.point.turns, {"role": "user", "content": "Which river?"}
+    most = {
+        arm: turns.most(Ask("d", "Which river?", (message,), forced=arm))
+        for arm in ("none", "large", "checked")
+    }
+    assert most["checked"] == most["none"] + most["large"]
+    assert most["large"].usd > 0.0
+    service.close()
+
+
+def test_a_checked_arm_answers_first_as_its_first_arm_does() -> None:
+    made = arms(JSON)
+    made["checked"]["params"] |= {"first": "large", "then": "none"}
+    config = parse({**CONFIG, "llms": {"large": LARGE}, "arms": made})
+    assert config.find_answering("checked") == config.find_answering("large")
+    assert config.find_answering("checked").max_tokens == 77
+    assert parse(config.model_dump(mode="json")).find_answering("checked").llm == "large"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -335,3 +362,10 @@ async def test_no_request_brings_in_a_command_or_a_pattern(service: Service, che
     renamed = {**arms(JSON), "checks": arms(JSON)["checked"]}
     answer = await service.client.put("/v1/arms", json={"arms": renamed})
     assert answer.status_code == 200, answer.text
+
+
+async def test_the_time_of_a_check_counts(tmp_path: Path, large: Paid) -> None:
+    check = {"by": "command", "command": [sys.executable, "-c", "import time; time.sleep(0.2)"]}
+    async with make(tmp_path, Paid("a", usd=0.001), large, check).running() as service:
+        done = await execution(service, await ask(service))
+    assert done.cost.llm_s >= 0.2

@@ -241,6 +241,7 @@ def test_a_result_that_is_deep_or_long_is_no_error_of_ours() -> None:
     ("first", "second", "same"),
     [
         ("a b c d e", "a b c d e f", True),
+        ("b c d e", "b c d e f", True),
         ("a b c d", "a b c d e f", False),
         ("?!", "?! ", True),
         ("?!", "!?", False),
@@ -416,3 +417,31 @@ async def test_a_schema_that_cannot_be_validated_says_nothing(tmp_path: Path) ->
     async with made.running() as service:
         for schema in ({"type": "nothing"}, {"$ref": "https://schemas.example/river"}):
             assert told(service, await formed(service, schema)) == {}
+
+
+@pytest.mark.parametrize(("check", "values"), [(JSON, 2), ({"by": "judge", "judge": "default"}, 1)])
+async def test_checks_that_prompt_a_model_keep_to_the_ceiling_of_an_hour(
+    tmp_path: Path, check: dict[str, Any], values: int
+) -> None:
+    arms = {
+        **ARMS,
+        "checked": {"kind": "checked", "params": {"first": "small", "then": "large", "check": check}},
+    }
+    model = ScriptedGenerator({}, default='{"score": 7}')
+    ceiling = {"tokens_per_hour": 1}
+    made = make(
+        tmp_path,
+        CHECK_METRIC,
+        arms=arms,
+        generators={"default": model, "large": model},
+        observations=ceiling,
+        policy={"kind": "fixed", "params": {"arm": "small"}},
+    )
+    async with made.running() as service:
+        written = 0
+        for _ in range(2):
+            decision = await ask(service, "Which river?", episode=None, allowed_arms=["small"])
+            await service.point.observer.drain()
+            await service.point.signals.drain()
+            written += len(told(service, decision))
+        assert written == values

@@ -1,6 +1,7 @@
 """The threshold of a checked arm: estimated from decisions where a coin overruled the score."""
 
 from collections.abc import AsyncGenerator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ from typer.testing import CliRunner
 from armwise.agent.cli.main import app
 from armwise.agent.config import ConfigError
 from armwise.agent.lab.offline import CheckedAnswers, ThresholdError, fit_logged_threshold, fit_threshold
+from armwise.agent.lab.offline.check_threshold import read_checked
 from armwise.arms.llm import Chunk, Prompt
 from armwise.arms.llm.base import ScriptedGenerator
+from armwise.feedback.log import Store
+from armwise.feedback.training_log import Joiner, take_epoch
 from tests.agent.asking import tell
 from tests.agent.fakes import CONFIG, Service
 
@@ -130,7 +134,7 @@ class Grades(ScriptedGenerator):
 LARGE = {"engine": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "large"}
 
 
-def settings(explore: float) -> dict[str, Any]:
+def settings(explore: float, **changes: Any) -> dict[str, Any]:
     params = {"first": "none", "then": "large", "check": {"by": "judge", "judge": "grader"}}
     return {
         "llms": {"large": LARGE, "grader": LARGE},
@@ -141,17 +145,13 @@ def settings(explore: float) -> dict[str, Any]:
         },
         "reward": {"metrics": {"thumb": {"range": [-1, 1]}}, "cost_weight": 0.0},
         "limits": {"in_flight": 64},
+        **changes,
     }
 
 
 async def serve(folder: Path, explore: float, n: int) -> Service:
     """Answer and rate questions: the second answer is always right, the first one where its grade is 9."""
-    models = {
-        "default": ScriptedGenerator({}, default="small"),
-        "large": ScriptedGenerator({}, default="large"),
-        "grader": Grades(),
-    }
-    async with Service(folder, generators=models, **settings(explore)).running() as service:
+    async with Service(folder, generators=models(), **settings(explore)).running() as service:
         for turn in range(n):
             body = {"model": "auto", "messages": [{"role": "user", "content": f"Which river, {turn}?"}]}
             answer = (await service.client.post("/v1/chat/completions", json=body)).json()
@@ -186,6 +186,42 @@ async def test_a_threshold_is_fitted_to_the_log_of_a_service(tmp_path: Path) -> 
     assert "is of kind 'none': its answers are not checked" in ran.output
     with pytest.raises(ConfigError, match="unknown arm 'check'"):
         fit_logged_threshold(service.config, "check")
+
+
+async def answer(service: Service, episode: str | None = None) -> str:
+    agent = {} if episode is None else {"episode_id": episode}
+    body = {"model": "auto", "messages": [{"role": "user", "content": "Which river?"}], "agent": agent}
+    answered = await service.client.post("/v1/chat/completions", json=body)
+    return str(answered.json()["agent"]["decision_id"])
+
+
+def models() -> dict[str, Any]:
+    said = {name: ScriptedGenerator({}, default=name) for name in ("default", "large")}
+    return {**said, "grader": Grades()}
+
+
+async def test_decisions_after_one_that_still_waits_are_left_out(tmp_path: Path) -> None:
+    async with Service(tmp_path, generators=models(), **settings(0.8)).running() as service:
+        for rated in (True, False, True, True):
+            decision = await answer(service)
+            if rated:
+                await tell(service, decision)
+        await service.learn()
+        answers, left_out = read_checked(service.point.store, service.config, "checked")
+        assert (len(answers), dict(left_out)) == (0, {"still waiting for feedback": 3})
+
+
+async def test_decisions_of_several_turns_are_left_out(tmp_path: Path) -> None:
+    changes = settings(0.8, sticky="episode")
+    async with Service(tmp_path, generators=models(), **changes).running() as service:
+        for episode in ("one", "two", "two"):
+            await tell(service, await answer(service, episode))
+        later, config = service.clock() + 2 * service.config.reward.wait_s, service.config
+    join = config.reward.join
+    with closing(Store(config.database_url, join, clock=lambda: later)) as store:
+        Joiner(store, config.reward, take_epoch(store, "test", 0.0)).advance(later)
+        answers, left_out = read_checked(store, config, "checked")
+    assert (len(answers), dict(left_out)) == (1, {"of a conversation of several turns": 1})
 
 
 @pytest.mark.slow

@@ -120,6 +120,8 @@ def test_a_command_has_a_folder_of_its_own_and_no_variable_but_path(
     assert folder != str(Path.cwd())
     assert not Path(folder).exists(), "it is removed"
     assert rest in ("[] ['PATH']", "[] ['LC_CTYPE', 'PATH']"), "the second is Python's own doing"
+    above = "import os; print('SECRET' in open(f'/proc/{os.getppid()}/environ').read())"
+    assert run(python(above)).said == "False", "nor has the process that started it"
     assert run(command("env")).said == f"PATH={os.environ['PATH']}"[-500:]
 
 
