@@ -64,9 +64,11 @@ class _Finished:
     check: AnswerCheck | None = None
 
     @property
-    def prompts(self) -> bool:
-        """Whether a language model is prompted."""
-        return bool(self.arms or self.graded) or (self.check is not None and self.check.llm is not None)
+    def unprompted(self) -> "_Finished | None":
+        """The part of the work that prompts no language model; None: all of it does."""
+        if self.check is None or self.check.llm is not None:
+            return None
+        return replace(self, arms=(), graded=False) if self.arms or self.graded else self
 
 
 @dataclass(slots=True)
@@ -112,7 +114,7 @@ class Observer:
         if self._stopped or not (arms or graded or check):
             return
         turn = _Finished(ask, decision, execution, passages, arms, graded, check)
-        if len(self._queue) >= self.spec.queue or (turn.prompts and self._exhausted()):
+        if len(self._queue) >= self.spec.queue or (self._exhausted() and turn.unprompted is None):
             self.telemetry.observed("shed")
             return
         self._queue.append(turn)
@@ -177,11 +179,13 @@ class Observer:
     async def _work(self) -> None:
         while self._queue:
             turn = self._queue.popleft()
-            if turn.prompts and (self._exhausted() or not await self._room()):
+            left: _Finished | None = turn
+            if turn.unprompted is not turn and (self._exhausted() or not await self._room()):
                 self.telemetry.observed("shed")
-                continue
+                left = turn.unprompted
             try:
-                await self._observe(turn)
+                if left is not None:
+                    await self._observe(left)
             except Exception:
                 logger.exception("decision %s could not be observed", turn.decision.id)
                 self.telemetry.observed("failed")

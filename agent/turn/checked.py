@@ -120,8 +120,11 @@ async def check_texts(
     def write(prompt: Prompt) -> tuple[str, Chunk]:
         if left or check.llm is None:
             raise GeneratorError("nobody waits for this check any more")
-        pending.append(asyncio.run_coroutine_threadsafe(prompt_model(check.llm, prompt), loop))
-        return pending[-1].result()
+        future = asyncio.run_coroutine_threadsafe(prompt_model(check.llm, prompt), loop)
+        pending.append(future)
+        if left:  # meanwhile, so that nobody else cancels it
+            future.cancel()
+        return future.result()
 
     def run() -> CheckResult:
         results = (check(question, passages, answer, write) for answer in answers)

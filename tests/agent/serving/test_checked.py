@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from armwise.agent.config import ConfigError, parse
+from armwise.agent.serving import arm_infos
 from armwise.agent.turn import Ask
 from armwise.arms.llm import Chunk, GeneratorError, Prompt
 from armwise.arms.llm.base import ScriptedGenerator
@@ -209,12 +210,15 @@ async def test_a_command_reads_the_answer(tmp_path: Path, large: Paid) -> None:
 async def test_a_caller_who_leaves_ends_the_turn_while_its_answer_is_judged(
     tmp_path: Path, small: Paid, large: Paid
 ) -> None:
-    asked = asyncio.Event()
+    asked, ended = asyncio.Event(), asyncio.Event()
 
     class Slow(Paid):
         async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
             asked.set()
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
             yield Chunk(prompt.messages[0]["content"])
 
     check = {"by": "judge", "judge": "grader"}
@@ -229,6 +233,8 @@ async def test_a_caller_who_leaves_ends_the_turn_while_its_answer_is_judged(
         await asked.wait()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
+        async with asyncio.timeout(10):
+            await ended.wait()
         done = (await record(service, "left", lambda found: found.execution)).execution
     assert done is not None
     assert done.status is Status.CANCELLED
@@ -309,6 +315,17 @@ async def test_without_a_judge_a_turn_may_cost_what_both_models_may(
     assert most["checked"] == most["none"] + most["large"]
     assert most["large"].usd > 0.0
     service.close()
+
+
+def test_a_checked_arm_takes_the_options_that_both_models_take() -> None:
+    plain = {**LARGE, "request": {"tools": None}}
+    config = parse({**CONFIG, "llm": LARGE, "llms": {"large": plain}, "arms": arms(JSON)})
+    infos = arm_infos(config)
+    options = [infos[name].options or frozenset() for name in ("none", "large", "checked")]
+    assert "tools" in options[0]
+    assert "tools" not in options[1]
+    assert options[2] == options[0] & options[1]
+    assert options[2]
 
 
 def test_a_checked_arm_answers_first_as_its_first_arm_does() -> None:

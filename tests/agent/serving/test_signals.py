@@ -428,7 +428,7 @@ async def test_checks_that_prompt_a_model_keep_to_the_ceiling_of_an_hour(
         "checked": {"kind": "checked", "params": {"first": "small", "then": "large", "check": check}},
     }
     model = ScriptedGenerator({}, default='{"score": 7}')
-    ceiling = {"tokens_per_hour": 1}
+    ceiling = {"tokens_per_hour": 1, "judge": 1.0}
     made = make(
         tmp_path,
         CHECK_METRIC,
