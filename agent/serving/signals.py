@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from armwise.agent import wings
@@ -88,14 +89,9 @@ def reports_error(result: str) -> bool:
     return isinstance(document, dict) and any(document.get(key) for key in _ERROR_KEYS)
 
 
-def last_results(messages: Sequence[Message]) -> list[str]:
+def last_results(messages: Sequence[Message]) -> list[Message]:
     """Return the results of functions with which a conversation ends, the last one first."""
-    results = []
-    for message in reversed(messages):
-        if message["role"] != "tool":
-            break
-        results.append(message["content"])
-    return results
+    return [*takewhile(lambda message: message["role"] == "tool", reversed(messages))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +236,7 @@ class Signals:
         next_turn = {"next": decision.id}
         if results := last_results(ask.messages):
             if ask.called is not None:
-                failed = any(map(reports_error, results))
+                failed = any(one.get("is_error") or reports_error(one["content"]) for one in results)
                 await self.write(Signal.TOOL_ERROR, ask.called, float(failed), next_turn)
             return  # the answer to the same question goes on
         if not self.metrics.keys() & {Signal.RETRY, Signal.ESCALATION}:

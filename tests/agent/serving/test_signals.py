@@ -216,6 +216,17 @@ async def test_a_result_that_reports_an_error_is_a_signal_on_the_decision_that_m
         assert told(service, drawn)["again"] == 1.0, "on the decision that drew the arm"
 
 
+async def test_a_result_that_its_sender_calls_an_error_is_one_whatever_it_says(tmp_path: Path) -> None:
+    async with (await calling(tmp_path)).running() as service:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "How many rows?"}]
+        first = await send(service, messages)
+        called = first["choices"][0]["message"]
+        (call,) = called["tool_calls"]
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "3 rows", "is_error": True}
+        await send(service, [*messages, called, result])
+        assert told(service, first["agent"]["decision_id"]) == {"broken": 1.0}
+
+
 @pytest.mark.parametrize(
     ("messages", "results"),
     [
@@ -228,7 +239,7 @@ def test_the_results_are_those_with_which_a_conversation_ends(
     messages: list[tuple[str, str]], results: list[str]
 ) -> None:
     conversation: Any = [{"role": role, "content": content} for role, content in messages]
-    assert signals.last_results(conversation) == results
+    assert [message["content"] for message in signals.last_results(conversation)] == results
 
 
 def test_a_result_that_is_deep_or_long_is_no_error_of_ours() -> None:
