@@ -47,6 +47,8 @@ class Checked(Protocol):
 class Reopened:
     """A part that is opened again, after a pause that doubles, when it cannot be opened or has failed.
 
+    After a minute without a failure the pause is the first one again.
+
     Args:
         name: What it is, for the log.
         make: Opens it.
@@ -58,15 +60,18 @@ class Reopened:
     ) -> None:
         self._name, self._make, self._clock = name, make, clock
         self._part: Checked | None = None
-        self._pause_s, self._at = PAUSE_S, -inf
+        self._pause_s, self._at = PAUSE_S, -inf  # of the next failure; when it is opened, or was
 
     def check(self) -> None:
         """Open it if that is due, or look whether it is well."""
         try:
             if self._part is not None:
                 self._part.check_health()
+                if self._clock() - self._at > LONGEST_PAUSE_S:
+                    self._pause_s = PAUSE_S
             elif self._clock() >= self._at:
                 self._part = self._make()
+                self._at = self._clock()
         except Exception:
             self._part = None
             self._at = self._clock() + self._pause_s

@@ -70,6 +70,29 @@ def test_the_pause_of_a_part_that_cannot_be_opened_doubles_up_to_a_minute(
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
 
 
+def test_the_pause_is_short_again_after_a_minute_without_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    now, parts = [0.0], list[Part]()
+
+    def make() -> Part:
+        parts.append(Part())
+        return parts[-1]
+
+    part = Reopened("the learner", make, lambda: now[0])
+
+    def fail_after(seconds: float) -> str:
+        caplog.clear()
+        part.check()
+        now[0] += seconds
+        part.check()
+        parts[-1].well = False
+        part.check()
+        now[0] += LONGEST_PAUSE_S
+        return caplog.text.partition(" in ")[2].partition("\n")[0]
+
+    pauses = [fail_after(seconds) for seconds in (1.0, 1.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S + 0.1, 1.0)]
+    assert pauses == ["1 s", "2 s", "4 s", "1 s", "2 s"]
+
+
 @pytest.mark.parametrize(
     ("own", "points", "late"),
     [
