@@ -65,7 +65,13 @@ class Demo(BaseModel):
     k: int = Field(default=2, ge=1, le=50, description="Passages to ask for, and the cut of recall.")
     concurrency: int = Field(default=4, ge=1, le=64, description="Questions in flight.")
     seed: int = Field(default=0, ge=0, description="Draws the traffic.")
+    ray: bool = Field(default=False, description="Serve by deployments of Ray Serve, not by one process.")
     plan: Plan = Plan()
+
+    @property
+    def mode(self) -> str:
+        """The option of `armwise serve` that serves so."""
+        return "--ray" if self.ray else "--single-process"
 
     @property
     def command(self) -> str:
@@ -75,6 +81,7 @@ class Demo(BaseModel):
         for name in ("k", "concurrency", "seed"):
             if getattr(self, name) != configured[name].default:
                 words += [f"--{name}" if len(name) > 1 else f"-{name}", str(getattr(self, name))]
+        words += ["--ray"] if self.ray else []
         return shlex.join(words)
 
 
@@ -109,7 +116,7 @@ def run(
     prepare(config, home)
     story = Story(config=config.read_text(encoding="utf-8"), command=settings.command)
     on_progress("starting the service", 0, 1)
-    with _team(configured, there) as stale, serving(config, home, output / PRINTED, url):
+    with _team(configured, there) as stale, serving(config, home, output / PRINTED, url, settings.mode):
         on_progress("starting the service", 1, 1)
         on_serving(url)
         try:

@@ -51,7 +51,7 @@ def prepare(config: Path, home: Path) -> None:
 
 
 @contextmanager
-def serving(config: Path, home: Path, log: Path, url: str) -> Iterator[None]:
+def serving(config: Path, home: Path, log: Path, url: str, mode: str) -> Iterator[None]:
     """Run `armwise serve` in a process of its own, from when it is ready until the block is left.
 
     Args:
@@ -59,6 +59,7 @@ def serving(config: Path, home: Path, log: Path, url: str) -> Iterator[None]:
         home: ARMWISE_HOME of the service.
         log: Takes what it prints.
         url: Where it listens.
+        mode: `--ray` or `--single-process`.
 
     Raises:
         LaunchError: It does not become ready.
@@ -66,7 +67,7 @@ def serving(config: Path, home: Path, log: Path, url: str) -> Iterator[None]:
     with log.open("wb") as printed, _interruptible():
         # in a session of its own, so that Ctrl-C reaches it once, from here, and it can stop in order
         process = subprocess.Popen(
-            armwise("serve", "--config", str(config)),
+            armwise("serve", "--config", str(config), mode),
             env=_environment(home),
             stdout=printed,
             stderr=subprocess.STDOUT,

@@ -649,7 +649,7 @@ def test_the_service_is_gone_once_the_story_is_interrupted(
     handler = signal.getsignal(signal.SIGTERM)
 
     def broken_off() -> None:
-        with serving(EXAMPLE, tmp_path, tmp_path / "log", url):
+        with serving(EXAMPLE, tmp_path, tmp_path / "log", url, "--ray"):
             assert httpx.get(f"{url}/ready").is_success
             assert begun[0].poll() is None
             signal.raise_signal(number)
@@ -668,16 +668,28 @@ def test_a_service_that_does_not_start_is_told_with_its_log(
     url, _ = stand_in(monkeypatch, "raise SystemExit(3)")
     with (
         pytest.raises(LaunchError, match=r"ended with status 3: .*see .*log"),
-        serving(EXAMPLE, tmp_path, tmp_path / "log", url),
+        serving(EXAMPLE, tmp_path, tmp_path / "log", url, "--ray"),
     ):
         raise AssertionError("it is never ready")
 
 
-def test_the_page_says_by_which_command_it_was_made(tmp_path: Path) -> None:
-    settings = Demo(config=EXAMPLE, output=tmp_path, k=3, seed=3)
+@pytest.mark.parametrize(("ray", "mode"), [(True, "--ray"), (False, "--single-process")])
+def test_the_page_says_by_which_command_it_was_made(tmp_path: Path, ray: bool, mode: str) -> None:
+    settings = Demo(config=EXAMPLE, output=tmp_path, k=3, seed=3, ray=ray)
     assert settings.command == (
         f"python -m examples.demo --config examples/demo.yaml --output {tmp_path} -k 3 --seed 3"
+        + " --ray" * ray
     )
+    assert settings.mode == mode
+
+
+@pytest.mark.slow
+def test_the_service_is_run_as_the_demo_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, _ = stand_in(monkeypatch, CHILD)
+    stand, words = demo_service.armwise, list[str]()
+    monkeypatch.setattr(demo_service, "armwise", lambda *given: words.extend(given) or stand())
+    with serving(EXAMPLE, tmp_path, tmp_path / "log", url, "--single-process"):
+        assert words == ["serve", "--config", str(EXAMPLE), "--single-process"]
 
 
 @pytest.mark.parametrize(
