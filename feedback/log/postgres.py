@@ -153,7 +153,7 @@ class PostgreSQL:
         self.engine.dispose()
 
     def _take_back(self, _driver: object, record: sa.pool.ConnectionPoolEntry) -> None:
-        if record.info["closed"] != self._closed:  # its pool is gone
+        if record.info.get("closed", self._closed) != self._closed:  # its pool is gone
             record.invalidate()
 
     def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
