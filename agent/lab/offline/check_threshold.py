@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
-from scipy import stats
 
 from armwise.agent.config import AppConfig, ConfigError
 from armwise.arms.retrievers import ArmGraph
@@ -160,7 +159,9 @@ def fit_threshold(arm: str, answers: CheckedAnswers, present: float) -> Threshol
     expected = _expect(answers, candidates)
     now = _values(answers, expected, present)
     # each other threshold may be picked: their intervals hold together
-    width = stats.norm.ppf(1.0 - (1.0 - LEVEL) / 2.0 / max(1, len(candidates) - 1))
+    from scipy.special import ndtri  # here: a service that fits no threshold does not load it
+
+    width = ndtri(1.0 - (1.0 - LEVEL) / 2.0 / max(1, len(candidates) - 1))
     values = []
     for threshold in candidates:
         value = _values(answers, expected, threshold)
