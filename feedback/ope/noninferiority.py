@@ -141,7 +141,8 @@ class Sessions:
     Attributes:
         rows: The explored decisions.
         unit: Session of each row, shape (n,), numbered in the order in which they began.
-        usd: Dollars of each draw and of the turns that kept its arm, shape (n,); NaN: unknown.
+        usd: Dollars of each draw, of its rounds of tools and of the turns that kept its arm, shape (n,); NaN:
+            unknown.
         names: All arms that could be drawn, by name.
     """
 
@@ -151,7 +152,7 @@ class Sessions:
         decisions = decisions.take(np.lexsort((decisions.seq, decisions.at)))
         unit, first = find_sessions(decisions.episode, decisions.at)
         kept = decisions.explored & (first[unit] < settlement.begun_before)
-        self.rows, self.usd = decisions.where(kept), _with_kept_turns(decisions)[kept]
+        self.rows, self.usd = decisions.where(kept), _with_later_turns(decisions, unit)[kept]
         self.unit = encode(unit[kept])
         arms = {arm for key in self.rows.draw.values for arm in key.arms}
         self.names = tuple(sorted(arm for arm in arms if self.could(arm).any()))
@@ -245,12 +246,42 @@ def find_sessions(episode: Integers, at: Floats) -> tuple[Integers, Floats]:
     return np.array(unit, dtype=np.int64), np.array(first)
 
 
-def _with_kept_turns(decisions: Decisions) -> Floats:
-    """Return the dollars of each decision, shape (n,), with those of the later turns that kept its arm.
+def find_tool_rounds(decisions: Decisions, unit: Integers) -> Integers:
+    """Return the row of the draw that each request with results of tools belongs to, shape (n,); -1: none.
 
-    In the log of a service, such a turn is a decision of its own; in an export, its dollars are in the draw.
+    Such a request has no draw of its own: in the same session it has the question and the arm of a draw, or
+    of a turn that kept its arm, and the mode is `forced`. One that names the arm and asks again looks alike.
+
+    Args:
+        decisions: The decisions, in the order in which they were made.
+        unit: Session of each, shape (n,).
+    """
+    found, asked, draws = np.full(len(decisions), -1), dict[tuple[int, int], int](), dict[int, int]()
+    codes, keys = decisions.draw.codes.tolist(), decisions.draw.values
+    columns = unit.tolist(), decisions.question.tolist(), decisions.episode.tolist(), codes
+    for row, (session, question, episode, code) in enumerate(zip(*columns, strict=True)):
+        match keys[code].mode:
+            case Mode.EXPLORE:
+                asked[session, question] = draws[episode] = row
+            case Mode.CONTINUED if episode in draws:
+                asked[session, question] = draws[episode]
+            case Mode.FORCED:
+                draw = asked.get((session, question), -1)
+                same = draw >= 0 and keys[codes[draw]].drawn == keys[code].drawn
+                found[row] = draw if same else -1
+    return found
+
+
+def _with_later_turns(decisions: Decisions, unit: Integers) -> Floats:
+    """Return the dollars of each decision, shape (n,), with those of its rounds of tools and of kept turns.
+
+    In the log of a service, each of these is a decision of its own. In an export the dollars of kept turns
+    are in the draw, and rounds of tools are missing.
     """
     usd, draws = decisions.usd.copy(), dict[int, int]()
+    rounds = find_tool_rounds(decisions, unit)
+    paid = np.flatnonzero((rounds >= 0) & ~np.isnan(decisions.usd))
+    np.add.at(usd, rounds[paid], decisions.usd[paid])
     kept = decisions.draw.each(lambda key: key.mode == Mode.CONTINUED)
     if not kept.any():
         return usd

@@ -53,7 +53,7 @@ class SessionOutcomes:
 
     Attributes:
         sessions: Number of sessions, by the ids of episodes.
-        retried: Those in which a question was asked again.
+        retried: Those in which a question was asked again, other than with the results of tools.
         escalated: Those in which a caller named another arm after an answer; None: not on record.
         abandoned: Those whose last answer was given up before it was complete; None: not on record.
     """
@@ -96,17 +96,19 @@ class LoggedTraffic:
 
     def outcomes(self, settlement: Settlement) -> SessionOutcomes | None:
         """Return how the sessions of the final part went; None: the log has no ids of episodes."""
-        d = self.decisions
-        d = d.where((d.at < settlement.before) & (d.episode != d.id))
+        d = self.decisions.where(self.decisions.at < settlement.before)
         d = d.take(np.lexsort((d.seq, d.at)))
         unit, first = noninferiority.find_sessions(d.episode, d.at)
-        kept = first[unit] < settlement.begun_before
-        d, unit = d.where(kept), unit[kept]
-        if not len(d):
+        asked = noninferiority.find_tool_rounds(d, unit) < 0
+        named = np.unique(unit[d.episode != d.id])
+        kept = np.isin(unit, named) & (first[unit] < settlement.begun_before)
+        if not kept.any():
             return None
-        order = np.lexsort((d.question, unit))
-        again = (np.diff(unit[order]) == 0) & (np.diff(d.question[order]) == 0)
-        retried = len(np.unique(unit[order][1:][again]))
+        question, session = d.question[kept & asked], unit[kept & asked]
+        order = np.lexsort((question, session))
+        again = (np.diff(session[order]) == 0) & (np.diff(question[order]) == 0)
+        retried = len(np.unique(session[order][1:][again]))
+        d, unit = d.where(kept), unit[kept]
         n_sessions = len(np.unique(unit))
         if not self.complete:
             return SessionOutcomes(n_sessions, retried, None, None)

@@ -1,7 +1,6 @@
 """Anthropic's protocol: messages, events, tools, errors and keys, as its clients send and read them."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,8 @@ from tests.agent.gateways.coding_agent import (
     SESSION,
     SYSTEM,
     TOOLS,
+    events,
+    put_together,
     request,
     results,
 )
@@ -69,48 +70,6 @@ def scripted(service: Service) -> Prompt:
     assert isinstance(service.generator, base.ScriptedGenerator)
     assert service.generator.last_prompt is not None
     return service.generator.last_prompt
-
-
-def events(response: httpx.Response) -> list[dict[str, Any]]:
-    """Return the events of a stream, whose names are those of their data."""
-    assert response.status_code == 200, response.text
-    assert response.headers["content-type"].startswith("text/event-stream")
-    *frames, rest = response.text.split("\n\n")
-    assert rest == ""
-    read = []
-    for frame in frames:
-        name, data = frame.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        read.append(event)
-    return read
-
-
-def put_together(read: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the blocks of a stream, checked to be opened, written and closed one after the other."""
-    blocks: list[dict[str, Any]] = []
-    written, is_open = "", False
-    for event in read:
-        match event["type"]:
-            case "content_block_start":
-                assert not is_open
-                assert event["index"] == len(blocks)
-                is_open, written = True, ""
-                blocks.append(event["content_block"])
-            case "content_block_delta":
-                assert is_open
-                assert event["index"] == len(blocks) - 1
-                delta = event["delta"]
-                written += delta["text"] if delta["type"] == "text_delta" else delta["partial_json"]
-            case "content_block_stop":
-                assert is_open
-                is_open = False
-                last = blocks[-1]
-                blocks[-1] = last | (
-                    {"text": written} if last["type"] == "text" else {"input": json.loads(written)}
-                )
-    assert not is_open
-    return blocks
 
 
 def refused(response: httpx.Response, status: int, kind: str, code: str, param: str | None = None) -> str:

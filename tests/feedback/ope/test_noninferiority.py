@@ -24,6 +24,7 @@ from armwise.feedback.ope.noninferiority import (
     compare,
     count,
     find_sessions,
+    find_tool_rounds,
 )
 from benchmarks.receipt import CLAIM, DAY, LARGE, LOSS, WAIT_S, Watched, look, measure_power, simulate, watch
 
@@ -211,6 +212,54 @@ def test_turns_that_kept_an_arm_cost_with_the_draw_before_them() -> None:
     lost = made.usd.copy()
     lost[1] = np.nan
     assert Sessions(replace(made, usd=lost)).usd[0] == 0.0
+
+
+def rounds_of_tools() -> Decisions:
+    """Draws of one question each in rows 0, 2, 5 and 8; the other of the first ten rows are forced."""
+    session = np.array([0, 0, 0, 1, 0, 1, 1, 0, 2, 2, *range(10, 410)])
+    question = np.array([7, 7, 8, 7, 7, 7, 7, 7, 9, 9, *range(10, 410)])
+    made = table(410, session=session, usd=np.arange(410.0) + 1.0, question=question)
+    made = keyed(made, [*range(9)], drawn="a")
+    made = keyed(keyed(made, [7], drawn="b"), [8], drawn="b")
+    made = keyed(made, [1, 3, 4, 6, 7], mode=Mode.FORCED)
+    return keyed(keyed(made, [9], drawn="b"), [9], mode=Mode.CONTINUED)
+
+
+def test_rounds_of_tools_cost_with_the_draw_of_their_question_in_their_session() -> None:
+    """Not those before a draw (row 3), nor a caller's own choice of another arm (row 7)."""
+    made = rounds_of_tools()
+    found = find_tool_rounds(made, find_sessions(made.episode, made.at)[0])
+    assert found[:10].tolist() == [-1, 0, -1, -1, 0, -1, 5, -1, -1, -1]
+    assert (found[10:] == -1).all()
+    assert Sessions(made).usd[:4].tolist() == [1.0 + 2.0 + 5.0, 3.0, 6.0 + 7.0, 9.0 + 10.0]
+    unknown = made.usd.copy()
+    unknown[1] = np.nan
+    assert Sessions(replace(made, usd=unknown)).usd[0] == 1.0 + 5.0
+
+
+def test_a_question_that_is_drawn_for_again_has_the_rounds_of_tools_that_follow() -> None:
+    zeros = np.zeros(400, dtype=np.int64)
+    made = keyed(table(400, session=zeros, question=zeros), [*range(4)], drawn="a")
+    made = keyed(made, [1, 3], mode=Mode.FORCED)
+    assert find_tool_rounds(made, zeros)[:4].tolist() == [-1, 0, -1, 2]
+
+
+def test_rounds_of_tools_of_a_turn_that_kept_its_arm_cost_with_the_draw() -> None:
+    session = np.array([0, 0, 0, 0, *range(10, 410)])
+    question = np.array([1, 2, 2, 1, *range(10, 410)])
+    made = table(404, session=session, usd=np.arange(404.0) + 1.0, question=question)
+    made = keyed(made, [0, 1, 2, 3], drawn="a")
+    made = keyed(keyed(made, [1], mode=Mode.CONTINUED), [2, 3], mode=Mode.FORCED)
+    assert Sessions(made).usd[0] == 1.0 + 2.0 + 3.0 + 4.0
+
+
+def test_a_round_of_tools_an_hour_after_its_session_began_belongs_to_no_draw() -> None:
+    session, question = np.array([0, 0, *range(10, 410)]), np.array([1, 1, *range(10, 410)])
+    made = keyed(table(402, session=session, question=question), [0, 1], drawn="a")
+    made = keyed(made, [1], mode=Mode.FORCED)
+    for late, draw in ((SESSION_S - 1.0, 0), (SESSION_S, -1)):
+        at = made.at + np.where(np.arange(402) == 0, 0.0, late - 60.0)
+        assert find_tool_rounds(made, find_sessions(session, at)[0])[1] == draw
 
 
 def test_decisions_without_feedback_count_in_the_savings_alone() -> None:

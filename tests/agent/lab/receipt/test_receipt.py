@@ -580,6 +580,24 @@ def talk(number: int, turn: int, arm: str, mode: Mode, status: Status = Status.O
     return [decision, Execution(name, arm, status, Cost(usd=0.25), ("p",), "yes", "", at + 0.1)]
 
 
+def test_results_of_tools_ask_nothing_again_where_a_session_is_named_after_its_draw(
+    config: Path, store: Store
+) -> None:
+    fill(store, WORLD, 600, seed=4)
+    for number in range(2):  # in the second, the person asks again after the tools
+        facts = [
+            fact if isinstance(fact, Execution)
+            else replace(fact, context=Context("why?"), episode_id=f"c{number}-0")
+            for turn in range(4 + number)
+            for fact in talk(number, turn, "none", Mode.FORCED if turn % 4 else Mode.EXPLORE)
+        ]  # fmt: skip
+        store.append(facts)
+    fill(store, World(dict(WORLD.right), WORLD.usd), 1, seed=1, first=60_000, prefix="later", settled=True)
+    add_up(store)
+    outcomes = proven("-c", config)["outcomes"]
+    assert outcomes == {"sessions": 2, "retried": 1, "escalated": 0, "abandoned": 0}
+
+
 def test_sessions_of_the_own_log_are_counted_by_how_they_went(config: Path, store: Store) -> None:
     """A forced turn is an escalation where it names another arm than the one before; a cost is its draw's."""
     fill(store, WORLD, 600, seed=4)
