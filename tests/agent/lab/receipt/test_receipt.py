@@ -32,6 +32,7 @@ from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
+from armwise.feedback.ope.noninferiority import Settlement
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from tests.agent.cli.test_cli import Canned, said
 from tests.agent.console.test_period_file import BEGIN, USD, row
@@ -155,6 +156,15 @@ def test_a_question_that_was_asked_again_in_a_session_is_counted(tmp_path: Path)
     log = write(tmp_path / "log.jsonl", rows)
     assert proven(log)["outcomes"]["retried"] == 1
     assert "Of 300 sessions 1 asked a question again" in run(log)
+
+
+def test_sessions_that_may_still_go_on_are_not_counted(tmp_path: Path) -> None:
+    rows = served(600, every=2)
+    traffic = receipt_traffic.read_file(write(tmp_path / "log.jsonl", rows), lambda *_: None)
+    begins = rows[8].decision.decided_at  # of the fifth session
+    outcomes = traffic.outcomes(Settlement(rows[20].decision.decided_at, begins))
+    assert outcomes is not None
+    assert outcomes.sessions == 4
 
 
 def test_the_same_question_of_two_sessions_was_not_asked_again(tmp_path: Path) -> None:
