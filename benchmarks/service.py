@@ -226,8 +226,9 @@ def running(root: Path, replicas: Sequence[int], *, peers: bool) -> Iterator[dic
                 folder, port, armwise(config)
             )
             uvloop.run(built(port))
-        for name, words in ((FUSED, ()), ("one process", SINGLE), ("one process, rrf", SINGLE)):
-            folder, port = root / name.replace(", ", "-").replace(" ", "-"), free_port()
+        others = {FUSED: ("rrf", ()), "one process": ("one", SINGLE), "one process, rrf": ("one-f", SINGLE)}
+        for name, (short, words) in others.items():
+            folder, port = root / short, free_port()
             folder.mkdir()
             rest = {"limits": {"in_flight": IN_FLIGHT}}
             args = fused(folder) if name.endswith("rrf") else settings(folder) | rest
