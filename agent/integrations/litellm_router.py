@@ -38,7 +38,7 @@ METADATA = ("litellm_metadata", "metadata")
 LOGGED = "spend_logs_metadata"
 """Key of the metadata that LiteLLM copies into its standard logging payload and its spend logs."""
 
-PRICES = {"input_cost_per_token": "usd_in", "output_cost_per_token": "usd_out"}
+PRICES = {"input_cost_per_token": "usd_in", "output_cost_per_token": "usd_out"}  # nosec B105 - names of prices
 """Prices of a deployment by token, and the features that they are by a million of them."""
 
 Deployment = Mapping[str, Any]
