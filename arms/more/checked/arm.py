@@ -65,12 +65,12 @@ def _build(name: str, params: CheckedParams, have: Resources, member: Members) -
 
 
 def _check_reach(params: CheckedParams, reach: NewArms) -> None:
-    """Refuse the command of an arm that is not in the file, and patterns, which can take long."""
+    """Refuse the command of an arm that is not in the file, and what of a schema can take long."""
     del reach
     if isinstance(params.check, CommandCheck):
         raise ArmError("only the configuration file can name the command of a check, with these parameters")
-    if isinstance(params.check, SchemaCheck) and params.check.has_patterns:
-        raise ArmError("only the configuration file can name a schema with patterns")
+    if isinstance(params.check, SchemaCheck) and params.check.may_take_long:
+        raise ArmError("only the configuration file can name a schema with patterns or references")
 
 
 KIND = Kind(

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -36,6 +37,8 @@ class SchemaCheck(BaseModel):
         for reference in _references(schema):
             if not reference.startswith("#"):
                 raise ValueError(f"$ref {reference!r} points out of the schema: nothing is fetched")
+        if (loop := _find_loop(schema)) is not None:
+            raise ValueError(f"$ref {loop!r} leads back to itself: no value could be checked")
         return schema
 
     @property
@@ -43,9 +46,10 @@ class SchemaCheck(BaseModel):
         """It prompts no language model."""
 
     @property
-    def has_patterns(self) -> bool:
-        """Whether the schema has regular expressions, which can take long on some answers."""
-        return any(key in part for part in _parts(self.satisfies) for key in ("pattern", "patternProperties"))
+    def may_take_long(self) -> bool:
+        """Whether the schema has regular expressions or references, with which some answers can take long."""
+        slow = {"pattern", "patternProperties", "$ref", "$dynamicRef"}
+        return any(slow & part.keys() for part in _parts(self.satisfies))
 
     def bound(self, answer_tokens: int) -> Bound:
         """Return the bound of no prompt."""
@@ -78,6 +82,50 @@ def _references(schema: Any) -> list[str]:
     """Return the references anywhere in a schema."""
     named = (part[key] for part in _parts(schema) for key in ("$ref", "$dynamicRef") if key in part)
     return [name for name in named if isinstance(name, str)]
+
+
+_ALL, _ONE = ("allOf", "anyOf", "oneOf"), ("not", "if", "then", "else")
+"""Keywords with a list of schemas, or with one, for the same value."""
+
+
+def _find_loop(schema: dict[str, Any]) -> str | None:
+    """Return a reference by which a schema comes back to itself for the same value; None: there is none."""
+    opened, closed = set[int](), set[int]()
+    waiting: list[tuple[Any, str, bool]] = [(schema, "", False)]
+    while waiting:
+        part, reference, seen = waiting.pop()
+        if seen:
+            opened.remove(id(part))
+            closed.add(id(part))
+        elif isinstance(part, dict) and id(part) not in closed:
+            if id(part) in opened:
+                return reference
+            opened.add(id(part))
+            waiting += [(part, reference, True), *((one, name, False) for one, name in _alike(part, schema))]
+    return None
+
+
+def _alike(part: dict[str, Any], schema: dict[str, Any]) -> Iterator[tuple[Any, str]]:
+    """Yield what a part applies to the same value, each with its reference, or else an empty one."""
+    if isinstance(reference := part.get("$ref"), str):
+        yield _resolve(reference, schema), reference
+    yield from ((part.get(key), "") for key in _ONE)
+    yield from ((one, "") for key in _ALL for one in part.get(key) or ())
+    yield from ((one, "") for one in (part.get("dependentSchemas") or {}).values())
+
+
+def _resolve(reference: str, schema: dict[str, Any]) -> Any:
+    """Return the part of a schema that a pointer names; None where it names none, or is no pointer."""
+    part: Any = schema
+    for name in reference.removeprefix("#").split("/")[1:]:
+        name = unquote(name).replace("~1", "/").replace("~0", "~")
+        if isinstance(part, list) and name.isdecimal() and int(name) < len(part):
+            part = part[int(name)]
+        elif isinstance(part, dict):
+            part = part.get(name)
+        else:
+            return None
+    return part if reference in ("", "#") or reference.startswith("#/") else None
 
 
 def _parts(schema: Any) -> Iterator[dict[str, Any]]:

@@ -371,9 +371,12 @@ def test_a_checked_arm_is_checked_once_and_has_no_answering_of_its_own() -> None
     [
         {"by": "command", "command": ["true"]},
         {"by": "schema", "satisfies": {"type": "string", "pattern": "(a+)+$"}},
+        {"by": "schema", "satisfies": {"items": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}},
     ],
 )
-async def test_no_request_brings_in_a_command_or_a_pattern(service: Service, check: dict[str, Any]) -> None:
+async def test_no_request_brings_in_a_command_or_a_slow_schema(
+    service: Service, check: dict[str, Any]
+) -> None:
     answer = await service.client.put("/v1/arms", json={"arms": arms(check)})
     assert "only the configuration file can name" in refused(answer, 400, "invalid_value", "arms")
     renamed = {**arms(JSON), "checks": arms(JSON)["checked"]}

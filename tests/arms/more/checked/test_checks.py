@@ -60,8 +60,42 @@ def test_an_answer_satisfies_a_schema_or_is_told_what_is_wrong(answer: str, said
     assert len(result.said) <= 300
 
 
-def test_a_schema_that_refers_to_itself_without_end_fails_the_answer() -> None:
-    assert run(schema({"$ref": "#"}), "1").score == 0.0
+@pytest.mark.parametrize(
+    "satisfies",
+    [
+        {"$ref": "#"},
+        {"anyOf": [{"type": "string"}, {"$ref": "#"}]},
+        {
+            "$defs": {"a/b": {"not": {"$ref": "#/$defs/c"}}, "c": {"$ref": "#/$defs/a~1b"}},
+            "$ref": "#/$defs/c",
+        },
+        {"if": {"type": "null"}, "else": {"allOf": [{}, {"$ref": "#/else"}]}},
+        {"dependentSchemas": {"a": {"oneOf": [{"$ref": "#/dependentSchemas/a/oneOf/0"}]}}},
+    ],
+)
+def test_a_schema_that_comes_back_to_itself_for_the_same_value_is_refused(satisfies: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="leads back to itself"):
+        schema(satisfies)
+
+
+def test_a_schema_may_refer_to_itself_for_what_is_inside_of_a_value() -> None:
+    tree = schema(
+        {"type": "object", "properties": {"left": {"$ref": "#"}, "right": {"anyOf": [{"$ref": "#"}]}}}
+    )
+    assert run(tree, '{"left": {"left": {}}, "right": {}}').score == 1.0
+    assert run(tree, '{"left": {"left": 1}}').score == 0.0
+    twice = {
+        "$defs": {"text": {"type": "string"}},
+        "allOf": [{"$ref": "#/$defs/text"}, {"$ref": "#/$defs/text"}],
+    }
+    assert run(schema(twice), '"a"').score == 1.0
+
+
+def test_references_that_multiply_are_looked_at_once() -> None:
+    named: dict[str, Any] = {"d3000": {}}
+    for n in range(3000):
+        named[f"d{n}"] = {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]}
+    assert schema({"$defs": named, "$ref": "#/$defs/d0"}).by == "schema"
 
 
 def test_a_reference_that_leads_nowhere_fails_the_answer() -> None:
