@@ -29,6 +29,7 @@ class Usage:
         cached_tokens: Tokens among those read that the engine had cached.
         usd: The total price.
         search_usd: The part of the price that searches cost.
+        cache_written_tokens: Tokens among those read that the engine has cached now.
     """
 
     prompt_tokens: int = 0
@@ -36,12 +37,13 @@ class Usage:
     cached_tokens: int = 0
     usd: float = 0.0
     search_usd: float = 0.0
+    cache_written_tokens: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
         """Return the sum.
 
-        >>> Usage(1, 2) + Usage(10, 20, 5, 0.5)
-        Usage(prompt_tokens=11, completion_tokens=22, cached_tokens=5, usd=0.5, search_usd=0.0)
+        >>> (Usage(1, 2) + Usage(10, 20, 5, 0.5)).prompt_tokens
+        11
         """
         return Usage(
             self.prompt_tokens + other.prompt_tokens,
@@ -49,6 +51,7 @@ class Usage:
             self.cached_tokens + other.cached_tokens,
             self.usd + other.usd,
             self.search_usd + other.search_usd,
+            self.cache_written_tokens + other.cache_written_tokens,
         )
 
 

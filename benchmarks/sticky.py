@@ -7,7 +7,8 @@ conversations of some eight turns. The prompt of a turn is the whole conversatio
 tokens. What a model has read of it before is read from its cache; the rest is paid in full. How good a model
 is depends on the kind of the turn. In `follow-ups` a conversation is of one kind, which its first question
 shows, and each later one with probability 0.3: the rest read as `and why?` does. In `every turn shows` all
-show it. In `changing` they do, and a turn is of another kind than the one before with probability 0.3.
+show it. In `changing` they do, and a turn is of another kind than the one before with probability 0.3. In `an
+agent` half of them do, the kind changes with probability 0.2, and prompts are five times as long.
 
 The policy learns online: a decision a turn from each turn, a kept draw from the means of its turns once
 the conversation, or the draw, has ended. All settings see the same conversations and the same noise.
@@ -30,7 +31,8 @@ from rich.table import Table
 from scipy.stats import t as student
 
 from armwise.agent.policies import Exploration, Policy, PolicySpec, build_policy
-from armwise.agent.turn import Ask, Decider, Keeping, Serving
+from armwise.agent.turn import NO_MISSES, Ask, CacheMisses, Decider, Keeping, Serving
+from armwise.arms.llm import TokenPrices
 from armwise.feedback.events import Context, Cost, Decision, Example, KeptDraw, Mode
 from armwise.feedback.reward import Metric, Prices, RewardRule
 
@@ -50,18 +52,32 @@ QUALITY: Mapping[str, tuple[float, float, float]] = {
 }
 """Probability that a turn of a kind is good, by model."""
 
-SETTINGS: Mapping[str, int] = {"a decision a turn": 0, "sticky: episode": 1000, "at most 4 turns": 4}
+SETTINGS: Mapping[str, int] = {
+    "a decision a turn": 0,
+    "that counts caches": 0,
+    "all at once": 0,
+    "sticky: episode": 1000,
+    "at most 4 turns": 4,
+}
 """Most turns of a draw; 0 where every turn draws."""
 
-WORLDS: Mapping[str, tuple[float, float]] = {
-    "follow-ups": (0.0, 0.3),
-    "every turn shows": (0.0, 1.0),
-    "changing": (0.3, 1.0),
-}
-"""Probability that a turn is of another kind than the one before, and that a later turn shows its kind."""
+COUNTS_CACHES = "that counts caches"
 
-TURNS, READ, WRITTEN = 8.0, 600, 250
-"""Mean number of turns of a conversation; mean of the new tokens of a prompt; tokens written."""
+CACHE_TURNS: Mapping[str, float] = {COUNTS_CACHES: 5.0, "all at once": 1.0}
+"""Turns over which a draw counts what a model lacks in its cache; 5 is the default of a service."""
+
+WORLDS: Mapping[str, tuple[float, float, int]] = {
+    "follow-ups": (0.0, 0.3, 600),
+    "every turn shows": (0.0, 1.0, 600),
+    "changing": (0.3, 1.0, 600),
+    "an agent": (0.2, 0.5, 3000),
+}
+"""Probability that a turn is of another kind than the one before, that a later turn shows its kind, and mean
+of the new tokens of a prompt."""
+
+TURNS, WRITTEN = 8.0, 250
+"""Mean number of turns of a conversation; tokens written."""
+
 
 ARMS = tuple(PRICES)
 
@@ -109,15 +125,17 @@ class Outcome:
     best: list[float] = field(default_factory=list)
 
 
-def conversations(rng: np.random.Generator, n: int, changes: float, shows: float) -> Iterator[list[Turn]]:
-    """Yield conversations of a world; its two numbers are those of `WORLDS`."""
+def conversations(
+    rng: np.random.Generator, n: int, changes: float, shows: float, new: int
+) -> Iterator[list[Turn]]:
+    """Yield conversations of a world; its three numbers are those of `WORLDS`."""
     kinds = list(QUALITY)
     for _ in range(n):
         kind, length, turns = str(rng.choice(kinds)), 0, []
         for number in range(2 + int(rng.poisson(TURNS - 2))):
             if number and rng.random() < changes:
                 kind = str(rng.choice([other for other in kinds if other != kind]))
-            length += int(rng.uniform(0.5, 1.5) * READ)
+            length += int(rng.uniform(0.5, 1.5) * new)
             shown = kind if not number or rng.random() < shows else "follow-up"
             turns.append(Turn(kind, shown, length, rng.random(len(ARMS))))
             length += WRITTEN
@@ -153,8 +171,20 @@ def best_of(turns: Sequence[Turn]) -> float:
     return max(greedy, *fixed_rewards)
 
 
-def run(policy: Policy, most: int, seed: int, n: int, world: tuple[float, float]) -> Outcome:
-    """Let a policy learn through conversations in which a draw has at most so many turns."""
+def expect(cached: Mapping[str, int], turns: float) -> CacheMisses:
+    """Return what a draw counts of what each model lacks in its cache, over so many turns."""
+    usd = {
+        arm: TokenPrices(usd_per_kilotoken_in=read / 1000, usd_per_kilotoken_cached=kept / 1000).compute_miss(
+            max(cached.values()) - cached[arm]
+        )
+        for arm, (read, _, kept) in PRICES.items()
+    }
+    return CacheMisses(RULE.weigh_usd(None), {arm: more / turns for arm, more in usd.items() if more})
+
+
+def run(policy: Policy, setting: str, seed: int, n: int, world: tuple[float, float, int]) -> Outcome:
+    """Let a policy learn through conversations in one of the settings."""
+    most = SETTINGS[setting]
     clock = count(1.0)
     decider = Decider(
         Serving(policy, 1),
@@ -173,7 +203,8 @@ def run(policy: Policy, most: int, seed: int, n: int, world: tuple[float, float]
             context = Context("", {f"kind={turn.shown}": 1.0}, arms={arm: {} for arm in ARMS})
             ask = Ask(f"{seed}-{number}-{place}", "?", episode_id=f"talk-{number}")
             draw = kept if kept is not None and decider.is_kept(kept, ARMS) else None
-            decision = decider.decide(ask, ARMS, context, draw=draw)
+            misses = expect(cached, CACHE_TURNS[setting]) if setting in CACHE_TURNS else NO_MISSES
+            decision = decider.decide(ask, ARMS, context, draw=draw, misses=misses)
             arm = decision.drawn
             tokens = tokens_of(turn, cached[arm])
             cached[arm] = turn.length
@@ -204,7 +235,7 @@ def _learn(policy: Policy, examples: Sequence[tuple[Decision, Sequence[Example]]
     for decision, turns in examples:
         cost = Cost(usd=sum(example.cost.usd for example in turns))
         metrics = RULE.mean_of_turns([example.metrics for example in turns])
-        reward = RULE.compute_reward(Example(0, decision, cost, metrics, turns=len(turns)))
+        reward = RULE.compute_learned_reward(Example(0, decision, cost, metrics, turns=len(turns)))
         assert reward is not None
         policy.learn(decision, reward)
 
@@ -232,7 +263,7 @@ def main(
         outcomes[world, setting] = [
             run(
                 build_policy(PolicySpec(kind=policy), list(ARMS)),
-                *(SETTINGS[setting], seed, conversations_, WORLDS[world]),
+                *(setting, seed, conversations_, WORLDS[world]),
             )
             for seed in range(seeds)
         ]

@@ -4,7 +4,7 @@ Facts are frozen and append-only. A decision is committed before its answer is s
 fact.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from math import nan
@@ -150,6 +150,29 @@ class Context:
         return {}
 
 
+def penalise(
+    price: float, costs: Sequence[float], usd_weight: float, miss_costs: Sequence[float]
+) -> tuple[float, ...]:
+    """Return the reduction of the score of each arm in a draw; empty if no cost is known.
+
+    Args:
+        price: Reward that a unit of cost has to be worth under a budget.
+        costs: Expected cost of each arm in the unit of the budget; empty without one.
+        usd_weight: Reward of a dollar.
+        miss_costs: Dollars that each arm costs more for what its language model lacks in its cache; empty if
+            none does.
+
+    >>> penalise(2.0, (1.0, 3.0), 10.0, ()), penalise(2.0, (1.0, 3.0), 10.0, (0.0, 0.5))
+    ((2.0, 6.0), (2.0, 11.0))
+    >>> penalise(0.0, (), 10.0, (0.0, 0.5))
+    (0.0, 5.0)
+    """
+    if not miss_costs:
+        return tuple(price * cost for cost in costs)
+    costs = costs or (0.0,) * len(miss_costs)
+    return tuple(price * cost + usd_weight * usd for cost, usd in zip(costs, miss_costs, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One draw from one distribution.
@@ -196,6 +219,10 @@ class Decision:
             plus the rest times the distribution of `version` with the floor mixed in.
         quoted_groups: Groups of the user whose passages the earlier messages of the request may quote; empty
             without earlier messages.
+        miss_costs: Dollars that each arm is expected to cost more, since its language model lacks the
+            conversation in its cache, as far as the draw counts them, in the order of `arms`; empty if no arm
+            does.
+        usd_weight: Reward that a dollar of `miss_costs` costs in the draw.
     """
 
     id: str
@@ -227,6 +254,8 @@ class Decision:
     incumbent: tuple[float, ...] = ()
     incumbent_share: float = 0.0
     quoted_groups: tuple[str, ...] = ()
+    miss_costs: tuple[float, ...] = ()
+    usd_weight: float = 0.0
 
     @property
     def candidate_context(self) -> Context:
@@ -237,8 +266,13 @@ class Decision:
 
     @property
     def penalty(self) -> tuple[float, ...]:
-        """Reduction of the score of each arm under a budget; empty without a budget."""
-        return tuple(self.price * cost for cost in self.costs)
+        """Reduction of the score of each arm by a budget and by cache misses; empty without either."""
+        return penalise(self.price, self.costs, self.usd_weight, self.miss_costs)
+
+    @property
+    def miss_usd(self) -> float:
+        """Dollars that the drawn arm is expected to cost more for cache misses."""
+        return self.miss_costs[self.arms.index(self.drawn)] if self.miss_costs else 0.0
 
     @property
     def propensity(self) -> float:
@@ -292,11 +326,36 @@ class Cost:
     usd: float = 0.0
 
 
-ModelTokens = tuple[int, int, int] | tuple[int, int, int, float]
+ModelTokens = tuple[int, int, int] | tuple[int, int, int, float] | tuple[int, int, int, float, int]
 """Tokens read, tokens written, and tokens of those read that the engine had cached.
 
-A fourth number is dollars of priced searches, which are recorded with the model that the arms prompt.
+A fourth number is dollars of priced searches, which are recorded with the model that the arms prompt; a fifth
+is the tokens of those read that the engine has cached now.
 """
+
+
+def count_cache_written(tokens: ModelTokens) -> int:
+    """Return the tokens read that the engine has cached now.
+
+    >>> count_cache_written((100, 10, 20, 0.0, 70)), count_cache_written((100, 10, 20))
+    (70, 0)
+    """
+    return tokens[4] if len(tokens) > 4 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredTurn:
+    """What language models read in a turn of a conversation.
+
+    Attributes:
+        tokens_by_model: Tokens by name of the language model.
+        decided_at: When it was decided, seconds since the epoch.
+        quotes_passages: Whether passages were in the prompt.
+    """
+
+    tokens_by_model: Mapping[str, ModelTokens]
+    decided_at: float
+    quotes_passages: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -305,6 +305,8 @@ def _misfits(d: Decision) -> Iterator[str]:
         yield f"decision.incumbent has {len(d.incumbent)} numbers for {len(d.arms)} arms"
     if d.costs and len(d.costs) != len(d.arms):
         yield f"decision.costs has {len(d.costs)} numbers for {len(d.arms)} arms"
+    if d.miss_costs and len(d.miss_costs) != len(d.arms):
+        yield f"decision.miss_costs has {len(d.miss_costs)} numbers for {len(d.arms)} arms"
 
 
 def _shares_out_of_range(d: Decision) -> Iterator[str]:
@@ -318,7 +320,8 @@ def _shares_out_of_range(d: Decision) -> Iterator[str]:
 def _out_of_range(example: Example) -> Iterator[str]:
     d, cost = example.decision, example.cost
     yield from _shares_out_of_range(d)
-    for name, values in (("price", (d.price,)), ("costs", d.costs), ("cost_weight", (d.cost_weight or 0.0,))):
+    amounts = (("price", (d.price,)), ("costs", d.costs), ("cost_weight", (d.cost_weight or 0.0,)))
+    for name, values in (*amounts, ("miss_costs", d.miss_costs), ("usd_weight", (d.usd_weight,))):
         for value in values:
             if not 0.0 <= value < math.inf:
                 yield f"decision.{name} has {value}; it must be finite and not below 0"

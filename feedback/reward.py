@@ -309,8 +309,10 @@ def read_seconds(duration: str, setting: str, example: str) -> float:
         raise ValueError(f"{setting} {duration!r} is not an ISO 8601 duration such as {example}") from None
 
 
-TokenPrices = Mapping[str, tuple[float, float, float]]
-"""USD for 1000 tokens read, written, and read from the engine's cache, by language model."""
+TokenPrices = Mapping[str, tuple[float, ...]]
+"""USD for 1000 tokens read, written, and read from the engine's cache, by language model.
+
+A fourth number is the price of those written to that cache, if they have one."""
 
 
 def usd_today(paid: float, tokens_by_model: Mapping[str, Sequence[float]], prices: TokenPrices) -> float:
@@ -318,24 +320,28 @@ def usd_today(paid: float, tokens_by_model: Mapping[str, Sequence[float]], price
 
     Args:
         paid: The charged cost; returned if the tokens or a price are unknown.
-        tokens_by_model: Tokens read, tokens written, tokens of those read that the engine had cached, and
-            dollars of searches, if any; by model.
+        tokens_by_model: Tokens read, tokens written, tokens of those read that the engine had cached, dollars
+            of searches, and tokens of those read that the engine has cached now, if any; by model.
         prices: Prices of today.
 
     >>> usd_today(9.0, {"large": (30, 10, 20)}, {"large": (1.0, 2.0, 0.5)})
     0.04
     >>> usd_today(9.0, {"large": (30, 10, 20, 0.5)}, {"large": (1.0, 2.0, 0.5)})
     0.54
+    >>> usd_today(9.0, {"large": (30, 10, 20, 0.0, 8)}, {"large": (1.0, 2.0, 0.5, 1.25)})
+    0.042
     >>> usd_today(9.0, {"gone": (30, 10, 0)}, {}), usd_today(9.0, {}, {})
     (9.0, 9.0)
     """
     if not tokens_by_model or not tokens_by_model.keys() <= prices.keys():
         return paid
     total = searched = 0.0
-    for model, (read, written, cached, *searches) in tokens_by_model.items():
-        per_read, per_written, per_cached = prices[model]
+    for model, (read, written, cached, *more) in tokens_by_model.items():
+        per_read, per_written, per_cached, *of_its_own = prices[model]
         total += (read - cached) * per_read + cached * per_cached + written * per_written
-        searched += sum(searches)
+        if of_its_own and len(more) > 1:
+            total += more[1] * (of_its_own[0] - per_read)
+        searched += sum(more[:1])
     return total / 1000 + searched
 
 
@@ -359,6 +365,13 @@ class RewardRule(BaseModel):
         description="Prices of today by language model, in USD for 1000 tokens read, written, and read from "
         "the engine's cache. Where dollars have a price, all rewards count what the tokens would cost today, "
         "not what they did; by default those of `llm` and `llms`.",
+    )
+    cache_write_prices: dict[str, NonNegative] = Field(
+        default_factory=dict,
+        exclude_if=lambda prices: not prices,  # likewise
+        description="Prices of today by language model, in USD for 1000 tokens read that the engine writes "
+        "to its cache; a model that is left out has that of tokens read. By default those of `llm` and "
+        "`llms`.",
     )
     wait_time: str = Field(
         default="PT30M", description="ISO 8601 duration after a decision in which feedback counts."
@@ -572,7 +585,13 @@ class RewardRule(BaseModel):
 
     def usd_today(self, paid: float, tokens_by_model: Mapping[str, Sequence[float]]) -> float:
         """Return the cost of an answer at today's prices of tokens, in USD; see the function `usd_today`."""
-        return usd_today(paid, tokens_by_model, self.token_prices)
+        prices: TokenPrices = self.token_prices
+        if written := self.cache_write_prices:
+            prices = {
+                model: (*of_model, written.get(model, of_model[0]))
+                for model, of_model in self.token_prices.items()
+            }
+        return usd_today(paid, tokens_by_model, prices)
 
     @property
     def prices_tokens(self) -> bool:
@@ -596,9 +615,40 @@ class RewardRule(BaseModel):
 
     def compute_reward(self, example: Example) -> float | None:
         """Return the reward of a joined decision, if the rule declares one for it."""
-        total = self.priced(example.cost, example.tokens_by_model, example.turns)
+        return self._reward(example, 0.0)
+
+    def compute_learned_reward(self, example: Example) -> float | None:
+        """Return the reward that a policy learns: as if the conversation had been in the cache of each model.
+
+        What a cache miss costs is known before each draw and counts in it, so a policy that learned it would
+        count it twice.
+
+        >>> from armwise.feedback.events import Context, Decision
+        >>> decision = Decision("d", Context("?"), ("a",), (1.0,), "a", "uniform", 1, miss_costs=(0.5,))
+        >>> rule = RewardRule(metrics={"right": Metric()}, cost=Prices(steps=0, usd=1.0), cost_weight=1.0)
+        >>> example = Example(1, decision, Cost(usd=0.75), {"right": 1.0})
+        >>> rule.compute_reward(example), rule.compute_learned_reward(example)
+        (0.25, 0.75)
+        """
+        return self._reward(example, self.cost.usd * example.decision.miss_usd / example.turns)
+
+    def _reward(self, example: Example, missed: float) -> float | None:
+        """Return the reward of a joined decision without a part of its priced cost."""
+        total = self.priced(example.cost, example.tokens_by_model, example.turns) - missed
         weight = example.decision.cost_weight
         return self.formula(example.metrics, total, weight, failed=example.failed, arithmetic=NUMBERS)
+
+    def weigh_usd(self, cost_weight: float | None) -> float:
+        """Return the reward that a dollar costs a request with this weight of cost; None: as the rule says.
+
+        >>> rule = RewardRule(cost=Prices(usd=2.0), cost_weight=0.5)
+        >>> rule.weigh_usd(None), rule.weigh_usd(3.0)
+        (1.0, 6.0)
+        """
+        return self._weight(cost_weight) * self.cost.usd
+
+    def _weight(self, of_request: N | float | None) -> N | float:
+        return self.cost_weight if of_request is None or self.cost_weight == 0.0 else of_request
 
     reward_of = compute_reward
     """Deprecated name of `compute_reward`, from 0.1.0."""
@@ -634,7 +684,7 @@ class RewardRule(BaseModel):
             The reward; None if the rule declares none for these values.
         """
         quality = self.failed if failed else self._quality(values, arithmetic)
-        weight = self.cost_weight if cost_weight is None or self.cost_weight == 0.0 else cost_weight
+        weight = self._weight(cost_weight)
         return None if quality is None else self._net(quality, priced_cost, weight, arithmetic)
 
     def _quality(self, values: Mapping[str, N], arithmetic: Arithmetic[N]) -> N | float | None:

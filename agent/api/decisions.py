@@ -44,6 +44,7 @@ from armwise.feedback.events import (
     Mode,
     Observation,
     Status,
+    count_cache_written,
     type_of_error,
     without_quotations,
 )
@@ -172,6 +173,14 @@ class ModelTokens(Reply):
     prompt: int
     completion: int
     cached: int = Field(description="Prompt tokens that the engine had cached.")
+    cache_written: int = Field(description="Prompt tokens that the engine has cached now.")
+
+
+class CacheMissRecord(Reply):
+    """What arms were expected to cost more, since a cache lacked the conversation."""
+
+    usd: dict[str, float] = Field(description="Dollars by arm.")
+    usd_weight: float = Field(description="Reward that a dollar cost in the draw.")
 
 
 class DecisionRecord(Chosen):
@@ -193,6 +202,10 @@ class DecisionRecord(Chosen):
     deferred: bool
     activated: bool
     budget: DecisionBudget | None
+    cache_misses: CacheMissRecord | None = Field(
+        description="What arms were expected to cost more, since their language models lacked the "
+        "conversation in their caches; null where none did."
+    )
     shadow: dict[str, float] | None
     canary: Share | None
     incumbent: IncumbentShare | None
@@ -456,6 +469,10 @@ def document(
     if logged.costs:
         expected = dict(zip(logged.arms, logged.costs, strict=True))
         budget = construct(DecisionBudget, price=logged.price, expected_costs=expected)
+    misses = None
+    if logged.miss_costs:
+        usd = dict(zip(logged.arms, logged.miss_costs, strict=True))
+        misses = construct(CacheMissRecord, usd=usd, usd_weight=logged.usd_weight)
     return construct(
         DecisionRecord,
         **chosen(logged, served, execution.cost if execution else None, rule.cost),
@@ -473,6 +490,7 @@ def document(
         deferred=logged.deferred,
         activated=any(item.kind is FeedbackKind.ACTIVATION for item in record.feedback),
         budget=budget,
+        cache_misses=misses,
         shadow=dict(zip(logged.arms, logged.shadow, strict=False)) or None,
         canary=construct(Share, version=logged.candidate, share=logged.share) if logged.share else None,
         incumbent=_incumbent(logged),
@@ -544,7 +562,13 @@ def _tokens(execution: Execution | None) -> dict[str, ModelTokens] | None:
     if execution is None:
         return None
     return {
-        model: construct(ModelTokens, prompt=read, completion=written, cached=cached)
+        model: construct(
+            ModelTokens,
+            prompt=read,
+            completion=written,
+            cached=cached,
+            cache_written=count_cache_written(tokens),
+        )
         for model, tokens in execution.tokens_by_model.items()
         for read, written, cached in [tokens[:3]]
         if read or written  # a search with a price may stand there alone

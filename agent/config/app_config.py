@@ -271,8 +271,13 @@ class AppConfig(PointFields):
     def _price_tokens(self) -> "AppConfig":
         """Add the token prices of the language models to the reward, if it prices dollars."""
         if self.reward.cost.usd and self.reward.cost_weight:
-            prices = self.token_prices | self.reward.token_prices
-            object.__setattr__(self, "reward", self.reward.model_copy(update={"token_prices": prices}))
+            prices = {name: of_model[:3] for name, of_model in self.token_prices.items()}
+            written = {name: of_model[3] for name, of_model in self.token_prices.items() if len(of_model) > 3}
+            update = {
+                "token_prices": prices | self.reward.token_prices,
+                "cache_write_prices": written | self.reward.cache_write_prices,
+            }
+            object.__setattr__(self, "reward", self.reward.model_copy(update=update))
         return self
 
     @model_validator(mode="after")
@@ -398,8 +403,14 @@ class AppConfig(PointFields):
         return {writing.DEFAULT: self.llm, **self.llms}
 
     @property
-    def token_prices(self) -> dict[str, tuple[float, float, float]]:
-        """Token prices of the language models that have any, as in `RewardRule`."""
+    def prices_caches(self) -> bool:
+        """Whether draws count what engines lack in their caches."""
+        counts = self.cache_turns is not None and self.reward.weigh_usd(None) > 0.0
+        return counts and any(spec.usd_per_kilotoken_cached is not None for spec in self.models.values())
+
+    @property
+    def token_prices(self) -> dict[str, tuple[float, ...]]:
+        """Token prices of the language models that have any, as for `usd_today`."""
         prices = {name: spec.per_kilotoken for name, spec in self.models.items()}
         return prices if any(map(any, prices.values())) else {}
 

@@ -86,6 +86,14 @@ class PointFields(BaseModel):
     learning: Learning = Learning()
     observations: Observations = Observations()
     sticky: Sticky = Sticky()
+    cache_turns: Number | None = Field(
+        default=5.0,
+        ge=1,
+        description="Turns of a conversation over which a draw spreads what an arm costs more because its "
+        "language model lacks the conversation in its cache: the turns after it read it from there. 1 counts "
+        "all of it in this turn; null counts none. Nothing is counted where tokens of a cache have no price "
+        "(`usd_per_kilotoken_cached`) or dollars do not count (`reward.cost.usd`).",
+    )
     drift: DriftSpec | None = Field(
         default=DriftSpec(),
         description="How drift is detected, and what happens after an alarm; null turns detection off.",

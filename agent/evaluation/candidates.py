@@ -31,7 +31,7 @@ from armwise.agent.routers import RouterError, Stage, dataset
 from armwise.agent.spec import lines
 from armwise.arms.models import ModelNotFoundError, build_embedder
 from armwise.feedback.budget import Budget, Pacer
-from armwise.feedback.events import LABELS, ROUTER, Decision, Example, ObservationSource
+from armwise.feedback.events import LABELS, ROUTER, Decision, Example, ObservationSource, penalise
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, arm_sets, versions
 from armwise.feedback.reward import RewardRule
@@ -339,7 +339,9 @@ class LearnedTarget(Candidate):
             logged = dict(zip(decision.arms, decision.penalty, strict=False))
             penalty = [logged[arm] for arm in arms if arm in logged]
         else:
-            penalty = [self.pacer.price * cost for cost in self.pacer.costs(arms)]
+            known = dict(zip(decision.arms, decision.miss_costs, strict=False))
+            misses = [known[arm] for arm in arms] if known else ()
+            penalty = [*penalise(self.pacer.price, self.pacer.costs(arms), decision.usd_weight, misses)]
         floor = (decision.floor or 0.0) if self.canary else _choose_floor(decision, self.explores, len(arms))
         if self.canary:
             self.largest_share = max(self.largest_share, decision.share)
@@ -575,7 +577,7 @@ def _beside(
 ) -> Iterator[tuple[Decision, float]]:
     """Yield the decisions and rewards of observations to learn after an example."""
     for observation in islice(beside.follow((example,)), 1, None):
-        if (reward := rule.compute_reward(observation)) is not None:
+        if (reward := rule.compute_learned_reward(observation)) is not None:
             yield observation.decision, reward
 
 

@@ -417,7 +417,7 @@ def _replay(
             reward = (
                 None
                 if training_log_examples.find_run(example.decision) is not None
-                else setting.rule.compute_reward(example)
+                else setting.rule.compute_learned_reward(example)
             )
             for candidate in replayed:
                 candidate.learn(candidate.block[place], reward)

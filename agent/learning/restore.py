@@ -132,7 +132,7 @@ def resume_point(store: Store, empty: Policy, version: Version) -> tuple[Policy,
 def train_on(policy: Policy, rule: RewardRule, examples: Iterable[Example]) -> None:
     """Train a policy on examples, in order, with the rewards of a rule."""
     for example in examples:
-        reward = rule.compute_reward(example)
+        reward = rule.compute_learned_reward(example)
         if reward is not None:
             policy.learn(example.decision, reward)
 

@@ -178,7 +178,7 @@ def _with_ties_of_the_log(decision: Decision, p: Array, distribution: Callable[[
     ):
         return p
     lowered = (decision.penalty or (0.0,) * len(p)) + NEAR_TIE * np.sign(p - np.array(logged))
-    tied = distribution(replace(decision, costs=tuple(lowered.tolist()), price=1.0))
+    tied = distribution(replace(decision, costs=tuple(lowered.tolist()), price=1.0, miss_costs=()))
     return tied if ComparedDistribution(logged, tuple(tied.tolist())).same else p
 
 

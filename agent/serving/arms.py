@@ -49,6 +49,7 @@ def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) 
             bound=graph.bound(name),
             profile=profiles.get(name),
             checked=checked,
+            searches=spec.kind != "none",
         )
         for name, spec in config.actions.items()
         for checked in [_checked(config, graph, name)]

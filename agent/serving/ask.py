@@ -223,10 +223,15 @@ SESSION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def _episode(point: DecisionPoint, caller: Caller, body: Asking) -> str | None:
-    """Return the stored episode id of a request; a session counts as an episode if it keeps its arm."""
-    name = body.agent.episode_id
-    if name is None and point.config.sticky.of == "session":
-        name = find_session(getattr(body, "metadata", None), getattr(body, "prompt_cache_key", None))
+    """Return the stored episode id of a request.
+
+    A session counts as an episode if it keeps its arm, or if what engines have cached of it has a price.
+    """
+    name, config = body.agent.episode_id, point.config
+    if name is None and (config.sticky.of == "session" or config.prices_caches):
+        # many conversations may share a prefix of the prompt: one that keeps its arm asks for it
+        key = getattr(body, "prompt_cache_key", None) if config.sticky.of == "session" else None
+        name = find_session(getattr(body, "metadata", None), key)
     return name and caller.stored(name, "episode")
 
 

@@ -37,7 +37,7 @@ from armwise.feedback.budget import Price
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.drift import read_alarms
 from armwise.feedback.errors import LogUnavailableError, SupersededError
-from armwise.feedback.events import Cost, KeptDraw
+from armwise.feedback.events import AnsweredTurn, Cost, KeptDraw
 from armwise.feedback.log import ChangeWatch, GroupCommit, Store, conversations, damage
 from armwise.feedback.registry import ActivePolicy, arm_sets, prices
 from armwise.feedback.training_log import lag
@@ -170,6 +170,8 @@ def name_models(config: AppConfig, generators: Mapping[str, Generator]) -> dict[
             spec.compute_usd,
             catalog.list_options(spec),
             isinstance(spec, catalog.EndpointSpec) and spec.hedge_after is not None,
+            spec,
+            isinstance(spec, catalog.AnthropicSpec),
         )
         for name, spec in config.models.items()
     }
@@ -260,6 +262,9 @@ class DecisionPoint:
             passages=arms.passages,
             charge=self._charge,
             find_draw=self._find_draw,
+            find_turns=self._find_turns,
+            weigh_usd=config.reward.weigh_usd,
+            cache_turns=config.cache_turns,
         )
         self.signals = Signals(
             *(config.reward.signals, self.turns, store, self.log, self.telemetry, service.clock),
@@ -298,6 +303,9 @@ class DecisionPoint:
 
     async def _find_draw(self, episode: str) -> KeptDraw | None:
         return await asyncio.to_thread(conversations.kept_draw, self.store, episode)
+
+    async def _find_turns(self, episode: str) -> list[AnsweredTurn]:
+        return await asyncio.to_thread(conversations.answered_turns, self.store, episode)
 
     def _charge(self, decision_id: str, cost: Cost) -> None:
         name = self.booking(decision_id)

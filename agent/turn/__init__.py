@@ -8,6 +8,7 @@
 """
 
 from .ask import Ask, ObservedDecision
+from .cached_prompt import NO_MISSES, CacheMisses, expect_misses
 from .checked import AnswerStage, CheckedAnswering, check_texts
 from .draw import ArmScorer, Canary, Decider, Keeping, Serving, build_context
 from .eligibility import ArmInfo, NoEligibleArmError, OverloadedError, check_eligibility
@@ -40,6 +41,7 @@ from .record import (
 __all__ = [
     "FREE",
     "NONE_SERVED",
+    "NO_MISSES",
     "NO_MODELS",
     "SEPARATOR",
     "UNPROBED",
@@ -49,6 +51,7 @@ __all__ = [
     "ArmInfo",
     "ArmScorer",
     "Ask",
+    "CacheMisses",
     "CallNames",
     "Canary",
     "CheckedAnswering",
@@ -84,6 +87,7 @@ __all__ = [
     "check_texts",
     "dearest",
     "decision_of_call",
+    "expect_misses",
     "is_text",
     "llm_key",
     "paced",

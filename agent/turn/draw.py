@@ -23,6 +23,7 @@ from armwise.agent.policies import (
     served_distribution,
 )
 from armwise.agent.turn.ask import Ask, ObservedDecision
+from armwise.agent.turn.cached_prompt import NO_MISSES, CacheMisses
 from armwise.agent.turn.eligibility import ArmInfo, NoEligibleArmError, OverloadedError
 from armwise.agent.turn.health import NO_MODELS, ArmHealth
 from armwise.agent.turn.probes import UNPROBED, Embeddings, Probes
@@ -30,7 +31,17 @@ from armwise.arms import tracing
 from armwise.arms.base import ArmError, Query, Retrieval
 from armwise.arms.profile import similarities
 from armwise.feedback.budget import Price
-from armwise.feedback.events import INCUMBENT, OBSERVED, SIMILARITY, Context, Decision, KeptDraw, Mask, Mode
+from armwise.feedback.events import (
+    INCUMBENT,
+    OBSERVED,
+    SIMILARITY,
+    Context,
+    Decision,
+    KeptDraw,
+    Mask,
+    Mode,
+    penalise,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -367,6 +378,7 @@ class Decider:
         masked: Mapping[str, Mask] = MappingProxyType({}),
         models: Mapping[str, str] = NO_MODELS,
         draw: KeptDraw | None = None,
+        misses: CacheMisses = NO_MISSES,
     ) -> Decision:
         """Decide on an arm: `choose` draws it from the distribution of the policy, the canary and the floor.
 
@@ -383,20 +395,23 @@ class Decider:
             masked: The live arms that are missing from `names`, each with the reason.
             models: Language model of each arm; empty to retrieve only.
             draw: The draw whose arm, one of `names`, the conversation keeps, with probability 1.
+            misses: What arms are known to cost more in this turn.
 
         Raises:
             OverloadedError: No arm has room.
         """
         serving, unavailable = serving or self.serving, self.masked(names, probes, models)
         names = [name for name in names if name not in unavailable]
-        version, price, costs = serving.version, 0.0, tuple[float, ...]()
+        version, price, costs, missed = serving.version, 0.0, tuple[float, ...](), tuple[float, ...]()
         draw_id: str | None
         if draw is not None and draw.arm in names:
             certain = np.array([float(name == draw.arm) for name in names])
             lottery = Lottery(certain, Mode.CONTINUED, draw.policy, 0.0)
             version, draw_id = draw.version, draw.id
         else:
-            price, costs, penalty = self._priced(names if ask.forced is None else ())
+            price, costs = self._priced(names if ask.forced is None else ())
+            missed = misses.costs(names)
+            penalty = penalise(price, costs, misses.usd_weight, missed)
             lottery = self._distribute(ask, names, context, serving, candidate_scores, penalty)
             draw_id = ask.decision_id if lottery.mode is Mode.EXPLORE and self.keeps(ask) else None
         p, mode = lottery.p, lottery.mode
@@ -434,6 +449,8 @@ class Decider:
             incumbent_share=lottery.incumbent_share,
             quoted_groups=ask.quoted_groups,
             draw_id=draw_id,
+            miss_costs=missed,
+            usd_weight=misses.usd_weight if missed else 0.0,
         )
 
     def _distribute(
@@ -468,15 +485,14 @@ class Decider:
         shadow = sampling.shadow_distribution(policy, context, names, floor, penalty)
         return Lottery(p, mode, policy.kind, floor, shadow, candidate, share)
 
-    def _priced(self, names: Sequence[str]) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
-        """Return the price of a unit of cost, the cost of each arm, and the penalty on each score.
+    def _priced(self, names: Sequence[str]) -> tuple[float, tuple[float, ...]]:
+        """Return the price of a unit of cost, and the cost of each arm.
 
         These are 0 and empty without a budget, before its first request, and if `names` is empty.
         """
         if self.price is None or not names:
-            return 0.0, (), ()
-        price, costs = self.price.price, self.price.costs(names)
-        return price, costs, tuple(price * cost for cost in costs)
+            return 0.0, ()
+        return self.price.price, self.price.costs(names)
 
     @staticmethod
     def _incumbent(named: Mapping[str, float], names: Sequence[str]) -> NDArray[np.float64]:
@@ -503,7 +519,8 @@ class Decider:
         """
         arms = observed.arms
         floor = self.floor(len(arms))
-        price, costs, penalty = self._priced(arms)
+        price, costs = self._priced(arms)
+        penalty = penalise(price, costs, 0.0, ())
         shadow = served_distribution(serving.policy, context, arms, floor, penalty)
         return Decision(
             id=ask.decision_id,

@@ -38,6 +38,7 @@ class ArmInfo:
         bound: Most that a search spends.
         profile: Embeddings of what its source is about, if the policy reads similarities.
         checked: How its answers are checked, and who answers where they fail; None: they are sent.
+        searches: Whether it finds passages, which stand before the conversation in its prompts.
     """
 
     backbones: frozenset[str] = frozenset()
@@ -51,6 +52,7 @@ class ArmInfo:
     bound: Bound = UNPROMPTED
     profile: Profile | None = None
     checked: CheckedAnswering | None = None
+    searches: bool = True
 
 
 def check_eligibility(

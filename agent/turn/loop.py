@@ -35,6 +35,7 @@ from typing import TypeVar
 from armwise.agent.policies import FeatureSpec, sampling
 from armwise.agent.telemetry import turns
 from armwise.agent.turn.ask import Ask, ObservedDecision
+from armwise.agent.turn.cached_prompt import NO_MISSES, CacheMisses, expect_misses
 from armwise.agent.turn.checked import SAID, AnswerStage, CheckedAnswering, check_texts, draw_overrule
 from armwise.agent.turn.draw import Decider, Scored, Serving, build_context, list_scorers
 from armwise.agent.turn.eligibility import UNFILTERED, ArmInfo, check_eligibility, must_filter
@@ -54,9 +55,10 @@ from armwise.agent.turn.record import (
     TurnCommit,
     TurnError,
     TurnRecorder,
+    read_usage,
     tokens_in,
 )
-from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval, Usage
+from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from armwise.arms.filters import permits
 from armwise.arms.llm import (
     QUOTED_TOKENS,
@@ -69,7 +71,7 @@ from armwise.arms.llm import (
     writing,
 )
 from armwise.feedback.errors import described
-from armwise.feedback.events import Context, Cost, Decision, Execution, KeptDraw, Status
+from armwise.feedback.events import AnsweredTurn, Context, Cost, Decision, Execution, KeptDraw, Status
 
 logger = logging.getLogger(__name__)
 
@@ -160,6 +162,15 @@ async def no_draw(_: str) -> None:
     """Return None: every turn draws."""
 
 
+FindTurns = Callable[[str], Awaitable[Sequence[AnsweredTurn]]]
+"""Episode -> its first turn and its newest ones, oldest first. Raises LogUnavailableError."""
+
+
+async def no_turns(_: str) -> Sequence[AnsweredTurn]:
+    """Return no turn: every conversation begins."""
+    return ()
+
+
 FindPassages = Callable[[Sequence[str]], Awaitable[Sequence[Passage]]]
 """Ids -> the passages with these ids that are in the corpus. Raises ArmError."""
 
@@ -197,6 +208,9 @@ class TurnLoop:
             eligible then.
         passages: Returns the passages of the corpus with given ids. Raises ArmError.
         find_draw: Returns the newest draw of a conversation whose arm may be kept.
+        find_turns: Returns turns of a conversation, for what language models have cached of it.
+        weigh_usd: Reward that a dollar costs a request with a weight of cost, None for one that names none.
+        cache_turns: Turns over which what a cache lacks is counted, at least 1; None: it is not.
         on_answer: Called with each turn whose answer is complete and durable, and its passages.
         charge: Called once for each turn and each repeated search, with the decision's id and the cost,
             however it ended.
@@ -219,6 +233,9 @@ class TurnLoop:
     restricted: bool = False
     passages: FindPassages = no_passages
     find_draw: FindDraw = no_draw
+    find_turns: FindTurns = no_turns
+    weigh_usd: Callable[[float | None], float] = lambda _: 0.0
+    cache_turns: float | None = None
     on_answer: Callable[[Ask, Decision, Execution, Sequence[Passage]], object] = lambda *_: None
     charge: Callable[[str, Cost], object] = lambda *_: None
 
@@ -304,14 +321,29 @@ class TurnLoop:
             masked |= decider.masked(eligible, models=models)
             names = [name for name in eligible if name not in masked]
             kept = draw if draw is not None and decider.is_kept(draw, names) else None
-            scored = Scored(context)  # for a kept arm, which is neither scored nor probed
+            scored, misses = Scored(context), NO_MISSES  # a kept arm is neither scored nor probed
             if kept is None:
+                misses = await self._expect_misses(ask, {name: arms[name] for name in names})
                 search_first = partial(self._search_first, ask, query, arms, _depth(serving), spending)
                 scored = await decider.score(ask, names, query, context, search_first, serving)
             inputs = scored.context, scored.probes, serving, scored.candidate_scores
-            decision = decider.decide(ask, names, *inputs, masked, models, kept)
+            decision = decider.decide(ask, names, *inputs, masked, models, kept, misses)
             turns.decided(span, decision)
         return decision, replace(query, expected=decision.context.expected), scored.probes
+
+    async def _expect_misses(self, ask: Ask, arms: Mapping[str, ArmInfo]) -> CacheMisses:
+        """Return what arms cost more in a turn of a conversation, where tokens of a cache have a price."""
+        goes_on = ask.episode_id is not None and bool(ask.messages) and ask.forced is None
+        if self.cache_turns is None or not goes_on or ask.external:
+            return NO_MISSES
+        usd_weight = self.weigh_usd(ask.cost_weight)
+        models = self.models
+        asked = (models.get(info.answering.llm) for info in arms.values())
+        if not usd_weight or not any(model is not None and model.caches for model in asked):
+            return NO_MISSES
+        turns = await self.find_turns(ask.episode_id or "")
+        usd = expect_misses(ask, turns, arms, models, self.decider.clock())
+        return CacheMisses(usd_weight, {arm: more / self.cache_turns for arm, more in usd.items()})
 
     async def _hand_over(
         self, ask: Ask, decision: Decision, on_commit: Callable[[Commit], object]
@@ -454,7 +486,7 @@ class TurnLoop:
             self.on_answer(ask, decision, execution, recorder.retrieval.passages)
         usage = recorder.usage
         reasons = (usage.finish_reason or "stop", *usage.finish_reasons)
-        yield Finished(execution, reasons, usage.cache_written_tokens)
+        yield Finished(execution, reasons)
 
     def _ended(
         self, recorder: TurnRecorder, failure: Exception | None = None, *, cancelled: bool = False
@@ -718,8 +750,7 @@ class TurnLoop:
         """Prompt the language model of a check, and charge it to the turn."""
         with self.decider.health.track(llm_key(name)) as report, report_model(report, name):
             text, last = await base.complete(self.models[name].generator, prompt)
-        tokens = last.prompt_tokens, last.completion_tokens, last.cached_tokens
-        recorder.spending.add(name, Usage(*tokens, last.usd))
+        recorder.spending.add(name, read_usage(last))
         return text, last
 
     async def _write(

@@ -18,6 +18,7 @@ from armwise.arms.llm import (
     UNPROMPTED,
     Generator,
     Message,
+    TokenPrices,
     base,
     most_tokens,
     prompts,
@@ -34,12 +35,21 @@ class LanguageModel:
         compute_usd: Price of tokens that it reads and writes.
         options: Names of the `Prompt.options` that it is given.
         hedged: Whether a prompt is sent again if its first words take long; both are charged.
+        prices: Prices of its tokens, with those of its cache.
+        marked: Whether it caches what a client marks, and reports that; else it caches each prompt by itself.
     """
 
     generator: Generator
     compute_usd: Callable[[int, int], float] = lambda *_: 0.0
     options: frozenset[str] = base.OPTIONS
     hedged: bool = False
+    prices: TokenPrices = field(default_factory=TokenPrices)
+    marked: bool = False
+
+    @property
+    def caches(self) -> bool:
+        """Whether tokens that it has cached have a price of their own."""
+        return self.prices.usd_per_kilotoken_cached is not None
 
 
 IMAGE_TOKENS = 2000
@@ -180,7 +190,8 @@ class PriceList:
         if (llm := self.models.get(model)) is None:
             return UNUSED
         read *= HEDGED if llm.hedged else 1
-        return Usage(read, written, 0, llm.compute_usd(read, written))
+        usd = max(llm.compute_usd(read, written), llm.prices.compute_usd(read, written, 0, read))
+        return Usage(read, written, 0, usd)
 
 
 def _most(usage: Usage) -> CostBound:

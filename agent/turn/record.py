@@ -20,7 +20,14 @@ from armwise.agent.turn.probes import UNPROBED, Probes
 from armwise.arms.base import UNUSED, Retrieval, Usage
 from armwise.arms.llm import Chunk, base, writing
 from armwise.feedback.errors import LogUnavailableError, described
-from armwise.feedback.events import Cost, Decision, Execution, ModelTokens, Status
+from armwise.feedback.events import (
+    Cost,
+    Decision,
+    Execution,
+    ModelTokens,
+    Status,
+    count_cache_written,
+)
 
 SEPARATOR = "\x1e"
 
@@ -200,6 +207,12 @@ class Spending:
         )
 
 
+def read_usage(last: Chunk) -> Usage:
+    """Return the usage that the last chunk of an answer reports."""
+    tokens = last.prompt_tokens, last.completion_tokens, last.cached_tokens
+    return Usage(*tokens, last.usd, cache_written_tokens=last.cache_written_tokens)
+
+
 class TurnError(Exception):
     """A turn failed after its decision, which stays in the log with the failure.
 
@@ -246,17 +259,20 @@ class Finished:
     Attributes:
         execution: The execution.
         finish_reasons: Finish reason of each choice.
-        cache_written_tokens: Tokens read that the engine has cached; 0 for a turn that is repeated.
     """
 
     execution: Execution
     finish_reasons: tuple[str, ...]
-    cache_written_tokens: int = 0
 
     @property
     def cached_tokens(self) -> int:
         """Tokens that language models read from their caches, searches included."""
         return sum(tokens[2] for tokens in self.execution.tokens_by_model.values())
+
+    @property
+    def cache_written_tokens(self) -> int:
+        """Tokens read that language models have written to their caches, searches included."""
+        return sum(count_cache_written(tokens) for tokens in self.execution.tokens_by_model.values())
 
 
 Event = Decided | Chunk | Finished
@@ -351,7 +367,7 @@ class TurnRecorder:
         if usage.finish_reason is None and (self.pieces or left):
             written = max(self.pieces, tokens_in(self.answer or ""))
             return Usage(self.read, written, 0, self.compute_usd(self.read, written))
-        return Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.usd)
+        return read_usage(usage)
 
     def _by_model(self, *, left: bool) -> dict[str, Usage]:
         """Return the usage of each language model in the turn."""
@@ -409,6 +425,8 @@ class TurnRecorder:
 def _tokens(usage: Usage) -> ModelTokens:
     """Return a usage as the log stores it."""
     tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
+    if usage.cache_written_tokens:
+        return (*tokens, usage.search_usd, usage.cache_written_tokens)
     return (*tokens, usage.search_usd) if usage.search_usd else tokens
 
 

@@ -337,7 +337,7 @@ def metered(write: Write, prices: TokenPrices) -> Write:
             meter.spent.append(Usage(read, prompt.max_tokens, 0, usd))
             raise
         counts = last.prompt_tokens, last.completion_tokens, last.cached_tokens, last.usd
-        meter.spent.append(Usage(*counts))
+        meter.spent.append(Usage(*counts, cache_written_tokens=last.cache_written_tokens))
         return text, last
 
     return counted

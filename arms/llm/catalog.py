@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -298,7 +297,10 @@ LlmSpec = Annotated[
 ]
 
 
-_OPERATIONS = {"concurrency", "hedge_after", "inputs", "usd_per_kilotoken_cached"}
+_OPERATIONS = {
+    *("concurrency", "hedge_after", "inputs"),
+    *("usd_per_kilotoken_cached", "usd_per_kilotoken_cache_write", "cache_lifetime_s"),
+}
 """Settings that change no answer, beside those that were always part of the identity."""
 
 _PRICES = set(TokenPrices.model_fields)
@@ -332,7 +334,7 @@ def build_generator(spec: LlmSpec) -> Generator:
     if missing := describe_missing(spec.libraries):
         raise GeneratorError(missing)
     generator = _engine(spec)
-    return PricedGenerator(generator, spec) if any(map(partial(getattr, spec), _PRICES)) else generator
+    return PricedGenerator(generator, spec) if any(spec.per_kilotoken) else generator
 
 
 def _engine(spec: LlmSpec) -> Generator:

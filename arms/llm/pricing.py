@@ -116,22 +116,71 @@ class TokenPrices(BaseModel):
         description="Price of 1000 tokens read from the engine's cache, in USD; null is the price of "
         "tokens read.",
     )
+    usd_per_kilotoken_cache_write: Number | None = Field(
+        default=None,
+        ge=0,
+        description="Price of 1000 tokens read that the engine writes to its cache, in USD; null is the "
+        "price of tokens read.",
+    )
+    cache_lifetime_s: Number = Field(
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="Seconds after which the engine has forgotten a prompt that it has cached, unless it is "
+        "read again. A conversation goes on at the price of cached tokens until then, which the next "
+        "decision counts.",
+    )
 
     @property
-    def per_kilotoken(self) -> tuple[float, float, float]:
-        """Prices of 1000 tokens read, written, and read from the engine's cache, in USD."""
-        read, cached = self.usd_per_kilotoken_in, self.usd_per_kilotoken_cached
-        return read, self.usd_per_kilotoken_out, read if cached is None else cached
+    def per_kilotoken(self) -> tuple[float, ...]:
+        """Prices of 1000 tokens read, written, and read from the engine's cache, in USD.
 
-    def compute_usd(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
+        A fourth number is the price of those written to that cache, if they have one.
+        """
+        read, cached = self.usd_per_kilotoken_in, self.usd_per_kilotoken_cached
+        prices = read, self.usd_per_kilotoken_out, read if cached is None else cached
+        kept = self.usd_per_kilotoken_cache_write
+        return prices if kept is None else (*prices, kept)
+
+    def compute_usd(
+        self,
+        prompt_tokens: int,
+        completion_tokens: int,
+        cached_tokens: int = 0,
+        cache_written_tokens: int = 0,
+    ) -> float:
         """Return the price of an answer, in USD.
+
+        Args:
+            prompt_tokens: Tokens read.
+            completion_tokens: Tokens written.
+            cached_tokens: Tokens among those read that the engine had cached.
+            cache_written_tokens: Tokens among those read that it has cached now.
 
         >>> TokenPrices(usd_per_kilotoken_in=1, usd_per_kilotoken_out=2).compute_usd(30, 10)
         0.05
+        >>> prices = TokenPrices(usd_per_kilotoken_in=1, usd_per_kilotoken_cache_write=1.25)
+        >>> prices.compute_usd(100, 10, 0, 80)
+        0.12
         """
-        per_read, per_written, per_cached = self.per_kilotoken
-        read = (prompt_tokens - cached_tokens) * per_read + cached_tokens * per_cached
+        per_read, per_written, per_cached, *of_its_own = self.per_kilotoken
+        per_kept = of_its_own[0] if of_its_own else per_read
+        read = (prompt_tokens - cached_tokens - cache_written_tokens) * per_read
+        read += cached_tokens * per_cached + cache_written_tokens * per_kept
         return (read + completion_tokens * per_written) / 1000
+
+    def compute_miss(self, tokens: int) -> float:
+        """Return what tokens cost more that the engine lacks in its cache, in USD; at least 0.
+
+        >>> prices = TokenPrices(usd_per_kilotoken_in=1, usd_per_kilotoken_cached=0.1)
+        >>> prices.compute_miss(1000)
+        0.9
+        >>> prices.model_copy(update={"usd_per_kilotoken_cache_write": 1.25}).compute_miss(1000)
+        1.15
+        """
+        per_read, _, per_cached, *of_its_own = self.per_kilotoken
+        per_new = of_its_own[0] if of_its_own else per_read
+        return max(0.0, tokens * (per_new - per_cached) / 1000)
 
 
 class PricedGenerator(Generator):
@@ -152,7 +201,8 @@ class PricedGenerator(Generator):
             async for chunk in chunks:
                 if chunk.finish_reason is not None:
                     usage = (chunk.prompt_tokens, chunk.completion_tokens, chunk.cached_tokens)
-                    chunk = replace(chunk, usd=self._prices.compute_usd(*usage))
+                    usd = self._prices.compute_usd(*usage, chunk.cache_written_tokens)
+                    chunk = replace(chunk, usd=usd)
                 yield chunk
 
     @override

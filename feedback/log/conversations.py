@@ -1,16 +1,17 @@
 """Look up earlier turns of a conversation in the log: any replica continues it, also after a restart.
 
-A turn reads the draw whose arm it keeps before it decides. Two indexes cover just the decisions that keep an
-arm, so only the newest of these in the episode and the turns of its draw are read. What follows on a turn is
-looked up after it, where a reward asks for that.
+A turn reads the draw whose arm it keeps, and what language models have cached, before it decides. Two
+indexes cover just the decisions that keep an arm, so only the newest of these in the episode and the turns of
+its draw are read. What follows on a turn is looked up after it, where a reward asks for that.
 """
 
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from armwise.feedback.events import FAILURES, LABELS, KeptDraw, Mode, Status
+from armwise.feedback.events import FAILURES, LABELS, AnsweredTurn, KeptDraw, Mode, Status
 from armwise.feedback.log import tables as t
+from armwise.feedback.log.rows import read_tokens
 from armwise.feedback.log.store import Store
 
 
@@ -68,6 +69,29 @@ class EarlierTurn:
     question: str
     served: str
     decided_at: float
+
+
+def answered_turns(store: Store, episode: str) -> list[AnsweredTurn]:
+    """Return the first turn of an episode that asked a language model and the newest ones, oldest first.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    d, e = t.decisions.c, t.executions.c
+    turns = (
+        sa.select(d.seq, d.decided_at, e.passages, e.tokens_by_model)
+        .join_from(t.decisions, t.executions, e.decision_id == d.id)
+        .where(d.episode_id == episode, d.policy != LABELS)
+    )
+    with store.reading() as connection:
+        rows = list(connection.execute(turns.order_by(d.seq.desc()).limit(ROUND)))
+        if len(rows) == ROUND:
+            rows += connection.execute(turns.where(d.seq < rows[-1].seq).order_by(d.seq).limit(1))
+    return [
+        AnsweredTurn(tokens, row.decided_at, bool(row.passages))
+        for row in reversed(rows)
+        if (tokens := read_tokens(row.tokens_by_model))
+    ]
 
 
 def previous_turn(store: Store, episode: str, decision_id: str) -> EarlierTurn | None:

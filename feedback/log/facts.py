@@ -37,6 +37,7 @@ def decision_row(d: Decision, seq: int, logged_at: float, erased: int | None = N
             **({"trace": d.trace} if d.trace else {}),
             **({"incumbent": [d.incumbent_share, *d.incumbent]} if d.incumbent else {}),
             **({"quoted_groups": d.quoted_groups} if d.quoted_groups else {}),
+            **({"miss_costs": [d.usd_weight, *d.miss_costs]} if d.miss_costs else {}),
         },
         "candidate": d.candidate,
         "share": d.share,

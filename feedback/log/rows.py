@@ -117,6 +117,7 @@ def read_decision(row: Sequence[Any]) -> Decision:
     candidate, share, price, costs, cost_weight, candidate_scores, erased, draw_id = rest
     stored = numeric_features(resolved(loads(features)))
     incumbent_share, *incumbent = stored.get("incumbent", (0.0,))
+    usd_weight, *miss_costs = stored.get("miss_costs", (0.0,))
     eligible = tuple(loads(arms) or ())
     if drawn not in eligible:  # their names are damaged
         eligible = (drawn, *eligible)
@@ -149,6 +150,8 @@ def read_decision(row: Sequence[Any]) -> Decision:
         incumbent=_by_arm(eligible, incumbent),
         incumbent_share=incumbent_share,
         quoted_groups=tuple(stored.get("quoted_groups", ())),
+        miss_costs=_by_arm(eligible, miss_costs),
+        usd_weight=usd_weight,
     )
 
 
@@ -174,7 +177,7 @@ PROPENSITY = Propensity()
 LARGEST_FEATURE = 1e6
 """Largest magnitude of a feature: with larger ones, the equations of linear policies cannot be solved."""
 
-FEATURE_NUMBERS = ("sparse", "embedding", "arms", "incumbent")
+FEATURE_NUMBERS = ("sparse", "embedding", "arms", "incumbent", "miss_costs")
 """The parts of features that hold only numbers."""
 
 

@@ -271,7 +271,9 @@ class WithObservations:
         assert self._also.shadow is not None
         others = tuple(arm for arm in decision.arms if arm != decision.drawn)
         share = (1.0 / len(others),) * len(others)
-        relabelled = replace(decision, arms=others, probabilities=share, drawn=what.arm)
+        known = dict(zip(decision.arms, decision.miss_costs, strict=False))
+        misses = tuple(known[arm] for arm in others) if known else ()
+        relabelled = replace(decision, arms=others, probabilities=share, drawn=what.arm, miss_costs=misses)
         metrics = moved(self._rule, observed.metrics, self._also.shadow * what.value)
         return Example(example.seq, _label(relabelled, what), what.cost, metrics, by=example.by)
 

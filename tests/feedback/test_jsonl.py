@@ -88,6 +88,20 @@ def test_the_part_of_an_incumbent_comes_back_and_has_a_number_for_each_arm(tmp_p
             list(read_export(stored(tmp_path, written([wrong]))))
 
 
+def test_what_caches_lacked_comes_back_and_has_a_number_for_each_arm(tmp_path: Path) -> None:
+    made = replace(example(3).decision, miss_costs=(0.0, 0.25, 0.5), usd_weight=2.0)
+    (back,) = read_export(stored(tmp_path, written([replace(example(3), decision=made)])))
+    assert back.decision == made
+    for change, message in (
+        ({"miss_costs": (0.5, 0.5)}, "decision.miss_costs has 2 numbers for 3 arms"),
+        ({"miss_costs": (0.5, -0.5, 0.0)}, "decision.miss_costs has -0.5; it must be finite and not below 0"),
+        ({"usd_weight": -1.0}, "decision.usd_weight has -1.0; it must be finite and not below 0"),
+    ):
+        wrong = replace(example(3), decision=replace(made, **change))  # type: ignore[arg-type]
+        with pytest.raises(ExchangeError, match=message):
+            list(read_export(stored(tmp_path, written([wrong]))))
+
+
 def test_the_first_line_says_what_follows(tmp_path: Path) -> None:
     assert list(read_headers(stored(tmp_path, written([])))) == [HEADER]
     assert orjson.loads(written([]).splitlines()[0])["schema"] == 1

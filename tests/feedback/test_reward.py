@@ -268,7 +268,7 @@ def test_each_component_of_cost_has_its_price(prices: Prices, total: float) -> N
     assert prices.total(Cost(2, 300, 200, 0.5, 3.0, 0.01)) == pytest.approx(total)
 
 
-TODAY = {"large": (1.0, 2.0, 0.5), "small": (0.0, 4.0, 0.0)}
+TODAY = {"large": (1.0, 2.0, 0.5), "small": (0.0, 4.0, 0.0), "kept": (1.0, 2.0, 0.25)}
 
 
 @pytest.mark.parametrize(
@@ -278,6 +278,8 @@ TODAY = {"large": (1.0, 2.0, 0.5), "small": (0.0, 4.0, 0.0)}
         ({"large": (2000, 500, 1000)}, 2.5),
         ({"large": (2000, 500, 0), "small": (9000, 250, 9000)}, 4.0),
         ({"large": (2000, 500, 0, 0.5), "small": (9000, 250, 9000, 0.25)}, 4.75),
+        ({"large": (2000, 500, 0, 0.0, 1000)}, 3.0),
+        ({"kept": (2000, 500, 400, 0.5, 1000)}, 5.2),
         ({"large": (2000, 500, 0), "gone": (1, 1, 0)}, 7.0),
         ({}, 7.0),
     ],
@@ -286,7 +288,13 @@ def test_tokens_count_at_the_prices_of_today_where_all_of_them_are_known(
     tokens: dict[str, ModelTokens], usd: float
 ) -> None:
     prices = Prices(steps=0.5, usd=0.1)
-    rule = RewardRule(metrics={"right": Metric()}, cost_weight=1.0, cost=prices, token_prices=TODAY)
+    rule = RewardRule(
+        metrics={"right": Metric()},
+        cost_weight=1.0,
+        cost=prices,
+        token_prices=TODAY,
+        cache_write_prices={"kept": 3.0},
+    )
     cost = Cost(steps=1, usd=7.0)
     assert rule.usd_today(7.0, tokens) == usd
     assert rule.priced(cost, tokens) == pytest.approx(0.5 + 0.1 * usd)

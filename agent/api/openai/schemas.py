@@ -278,10 +278,11 @@ class Sampling(Nullable):
     ) = Field(default=None, max_length=1024)
     user: Text | None = None
     metadata: Document | None = Field(
-        default=None, description="`session_id` names the session at a point with `sticky: session`."
+        default=None,
+        description="`session_id` names the session, for `sticky` and for prices of cached tokens.",
     )
     prompt_cache_key: Text | None = Field(
-        default=None, description="Names the session there, where `metadata` does not."
+        default=None, description="Names the session for `sticky: session`, where `metadata` does not."
     )
     agent: AgentOptions = Field(default_factory=AgentOptions)
 

@@ -403,6 +403,25 @@ def openai(read: float, written: float, cached: float | None = None) -> dict[str
     return {"engine": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m", **prices, **of_cached}
 
 
+def test_a_price_of_writing_to_a_cache_is_the_fourth_of_a_model() -> None:
+    llm = {**openai(0.5, 2.0, 0.25), "usd_per_kilotoken_cache_write": 0.625}
+    reward = {**CONFIG["reward"], "cost": {"usd": 1.0}}
+    config = parse({**CONFIG, "llm": llm, "reward": reward})
+    assert config.token_prices == {"default": (0.5, 2.0, 0.25, 0.625)}
+    assert config.reward.token_prices == {"default": (0.5, 2.0, 0.25)}
+    assert config.reward.cache_write_prices == {"default": 0.625}
+    assert parse(config.model_dump(mode="json")).reward == config.reward
+    own = {**reward, "cache_write_prices": {"default": 1.0, "gone": 2.0}}
+    assert parse({**CONFIG, "llm": llm, "reward": own}).reward.cache_write_prices == own["cache_write_prices"]
+    assert config.prices_caches
+    assert not parse({**CONFIG, "llm": llm, "reward": reward, "cache_turns": None}).prices_caches
+
+
+@pytest.mark.parametrize("turns", [0.5, 0, "off", True])
+def test_a_miss_is_counted_over_at_least_the_turn_itself(turns: object) -> None:
+    assert "cache_turns" in complaint({**CONFIG, "cache_turns": turns})
+
+
 def test_rewards_in_dollars_count_the_tokens_of_every_model_at_its_price() -> None:
     models = {"llm": openai(0.5, 2.0, 0.25), "llms": {"large": openai(4.0, 8.0)}}
     paid = {"cost_weight": 0.1, "cost": {"usd": 1.0}}

@@ -52,6 +52,16 @@ def test_by_default_a_candidate_has_the_price_that_the_decision_was_made_with() 
     assert found[0] > 0.9
 
 
+def test_a_candidate_counts_what_caches_lacked_beside_its_own_ceiling() -> None:
+    policy, context = build_policy(parse(CONFIG).policy, ARMS), turn(0, "none")[0].context
+    p, missed = (0.2, 0.3, 0.5), {"miss_costs": (0.0, 0.01, 0.05), "usd_weight": 10.0, "floor": 0.01}
+    made = Decision("d-1", context, ARMS, p, "none", "vowpal", 1, **missed)  # type: ignore[arg-type]
+    expected = served_distribution(policy, context, ["none", "dense"], 0.01, (0.0, 0.5))
+    for pacer in (None, Pacer(Budget(steps_per_request=1.0))):
+        one = LearnedTarget("", frozenset(ARMS), policy, Exploration(0.1, 0.01), pacer=pacer)
+        assert one.probabilities(made, ["none", "dense"]).tolist() == expected.tolist()
+
+
 def test_a_candidate_pays_what_its_own_distribution_would() -> None:
     pacer = Pacer(Budget(steps_per_request=1.0))
     one = LearnedTarget(

@@ -17,6 +17,7 @@ from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation.candidates import (
     CandidateError,
     EvaluationError,
+    LearnedTarget,
     LeftOutError,
     Recorded,
     UnscoredError,
@@ -30,6 +31,7 @@ from armwise.feedback.events import Context, Cost, Decision, Example, Execution,
 from armwise.feedback.log import Store
 from armwise.feedback.ope import GateSpec, judge
 from armwise.feedback.registry import versions
+from armwise.feedback.reward import Prices
 from armwise.feedback.sources import LogSource
 from armwise.feedback.training_log import take_epoch
 from tests.agent.asking import join
@@ -247,6 +249,27 @@ def test_the_same_seed_gives_the_same_report(filled: AppConfig, store: Store) ->
     first, second = (evaluated(filled, store, interval="bootstrap", seed=3) for _ in range(2))
     assert first == second.model_copy(update={"made_at": first.made_at})
     assert first.candidates != evaluated(filled, store, interval="bootstrap", seed=4).candidates
+
+
+def test_candidates_learn_rewards_without_what_caches_lacked(
+    config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = config.reward.model_copy(update={"cost": Prices(steps=0.0, usd=1.0), "cost_weight": 1.0})
+    config = config.model_copy(update={"reward": rule})
+    facts = []
+    for number in range(30):
+        decision, execution, *rest = turn(number, ARMS[number % 3])
+        missed = replace(decision, miss_costs=(0.0, 0.125, 0.25), usd_weight=1.0)
+        facts += [missed, replace(execution, cost=replace(execution.cost, usd=0.25)), *rest]
+    store.append(facts)
+    join(store, config)
+    heard: list[tuple[Example, float | None]] = []
+    monkeypatch.setattr(LearnedTarget, "learn", lambda _, *told: heard.append(told))
+    report = evaluated(config, store, "configured")
+    assert report.rows == len(heard) == 30
+    for example, reward in heard:
+        assert reward == rule.compute_learned_reward(example)
+    assert sum(reward != rule.compute_reward(example) for example, reward in heard) == 20
 
 
 def test_progress_is_told_to_the_end(filled: AppConfig, store: Store) -> None:

@@ -339,7 +339,15 @@ async def test_tokens_of_the_cache_are_told_apart(tmp_path: Path) -> None:
         "output_tokens": 2,
     }
     async with Service(tmp_path, Caching({})).running() as service:
-        assert (await send(service, ASK)).json()["usage"] == usage
+        sent = await send(service, ASK)
+        assert sent.json()["usage"] == usage
+        told = (await service.client.get(f"/v1/decisions/{sent.headers['x-decision-id']}")).json()
+        assert told["tokens_by_model"]["default"] == {
+            "prompt": 700,
+            "completion": 2,
+            "cached": 600,
+            "cache_written": 90,
+        }
         assert events(await send(service, ASK | {"stream": True}))[-2]["usage"] == usage
         body = {"messages": ASK["messages"]}
         chat = (await service.client.post("/v1/chat/completions", json=body)).json()

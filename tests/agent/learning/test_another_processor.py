@@ -256,5 +256,8 @@ def test_a_tie_that_another_processor_finds_or_does_not_find_is_none_of_a_change
     assert verify(drawn, other, SALT).verified  # type: ignore[arg-type]
     changed = replace(drawn, probabilities=(p[2], p[1], p[0]))
     assert not verify(changed, other, SALT).verified  # type: ignore[arg-type]
+    lacked = replace(drawn, miss_costs=(0.25, 0.0, 0.0), usd_weight=1.0)
+    dearer = Scores(0.75, 0.5 - sampling.TIE - apart, 0.1)
+    assert verify(lacked, dearer, SALT).verified  # type: ignore[arg-type]
     far = Scores(0.5, 0.5 - 2 * sampling.TIE if apart > 0 else 0.5, 0.1)
     assert not verify(drawn, far, SALT).verified  # type: ignore[arg-type]

@@ -11,10 +11,13 @@ import pytest
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.learning.learner import Learner
 from armwise.agent.learning.recipe import Recipe, active_recipe, digest_configuration
+from armwise.agent.learning.restore import train_on
 from armwise.agent.policies import PolicyError, PolicySpec
+from armwise.agent.policies.base import Uniform
+from armwise.feedback.events import Context, Cost, Decision, Example
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, promotions
-from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.reward import Metric, Prices, RewardRule
 from armwise.feedback.training_log import StartingPoint, take_epoch
 from armwise.feedback.training_log.observed import Also
 from tests.agent.fakes import CONFIG
@@ -162,3 +165,20 @@ def test_what_was_promoted_and_cannot_be_built_here_is_passed_over(
     assert warned.message.startswith(
         "version 1 was promoted and is passed over: policy 'fixed' names the arm"
     )
+
+
+def test_a_policy_is_trained_on_rewards_without_what_caches_lacked() -> None:
+    heard = list[float]()
+
+    class Listening(Uniform):
+        def learn(self, decision: Decision, reward: float) -> None:  # noqa: ARG002
+            heard.append(reward)
+
+    rule = RewardRule(metrics={"right": Metric()}, cost=Prices(steps=0.0, usd=1.0), cost_weight=1.0)
+    arms, p = ("a", "b"), (0.5, 0.5)
+    made = Decision("d", Context("?"), arms, p, "b", "uniform", 1, miss_costs=(0.0, 0.25), usd_weight=9.0)
+    once = Example(1, made, Cost(usd=0.5), {"right": 1.0})
+    train_on(
+        Listening(), rule, [once, replace(once, turns=2), replace(once, decision=replace(made, drawn="a"))]
+    )
+    assert heard == [0.75, 0.875, 0.5], "the mean of two turns has half of it"

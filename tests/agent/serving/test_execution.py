@@ -73,6 +73,20 @@ def test_what_arms_prompted_is_priced_and_told_from_what_the_answer_took() -> No
     assert done.tokens_by_model == {"default": (35, 5, 8), "large": (100, 9, 64)}
 
 
+def test_tokens_that_an_engine_caches_are_recorded_after_the_dollars_of_searches() -> None:
+    turn = recorder()
+    turn.spending.search(Retrieval(tokens=6, usage=Usage(4, 2, search_usd=0.5)))
+    turn.begin("default", 100, free)
+    counts = {"prompt_tokens": 100, "completion_tokens": 9, "cached_tokens": 60, "cache_written_tokens": 30}
+    turn.note(Chunk("The Danube", "stop", **counts))  # type: ignore[arg-type]
+    done = turn.execution(7.0)
+    assert done.tokens_by_model == {"default": (104, 11, 60, 0.5, 30)}
+    turn.begin("large", 100, free)
+    turn.note(Chunk("The Danube", "stop", **counts))  # type: ignore[arg-type]
+    turn.abandon()
+    assert turn.execution(7.0).tokens_by_model["large"] == (100, 9, 60, 0.0, 30)
+
+
 def test_the_tokens_of_the_arms_own_model_are_recorded_by_its_name() -> None:
     turn = recorder()
     turn.spending.search(Retrieval(tokens=6, usage=Usage(4, 2)))

@@ -84,6 +84,13 @@ def test_searches_before_the_draw_are_all_reserved_and_those_that_are_the_same_o
     )
 
 
+def test_all_that_is_read_may_be_written_to_a_cache() -> None:
+    dear = PRICES.model_copy(update={"usd_per_kilotoken_cache_write": 2.0})
+    model = LanguageModel(base.ScriptedGenerator({}), dear.compute_usd, prices=dear)
+    several = PriceList({"a": searching(100, 10)}, {DEFAULT: model}, TEMPLATES)
+    assert several.search("a", "?") == CostBound(110, pytest.approx(0.3))  # type: ignore[arg-type]
+
+
 def test_the_fallback_is_reserved_beside_the_arm_in_whose_place_it_answers() -> None:
     both = FEW.search("dear", "?") + FEW.search("cheap", "?")
     assert both.tokens == 330

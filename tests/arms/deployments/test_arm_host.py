@@ -116,7 +116,8 @@ class Paid(base.ScriptedGenerator):
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         async for chunk in super().stream(prompt):
             ends = chunk.finish_reason is not None
-            yield replace(chunk, cached_tokens=3, usd=0.25) if ends else chunk
+            kept = {"cached_tokens": 3, "cache_written_tokens": 2}
+            yield replace(chunk, usd=0.25, **kept) if ends else chunk  # type: ignore[arg-type]
 
 
 async def test_cached_tokens_and_prices_of_all_prompts_are_counted_beside_what_an_arm_counts_itself(
@@ -127,6 +128,7 @@ async def test_cached_tokens_and_prices_of_all_prompts_are_counted_beside_what_a
     key, search = digest_arm("both", ArmGraph(specs).closure("both")), VersionedArm.search
     usage = (await host.search("both", key, asked(), 1)).usage
     assert (usage.completion_tokens, usage.cached_tokens, usage.usd) == (6, 6, 0.5)
+    assert usage.cache_written_tokens == 4
     monkeypatch.setattr(
         VersionedArm, "search", lambda *told: replace(search(*told), usage=Usage(1000, 100, 10, 1.0))
     )

@@ -369,6 +369,8 @@ async def test_tokens_of_the_cache_have_their_price(url: str) -> None:
     prices = {"usd_per_kilotoken_in": 1.0, "usd_per_kilotoken_cached": 0.1, "usd_per_kilotoken_out": 5.0}
     *_, last = await asked(f"{url}/calling", **prices)
     assert last.usd == pytest.approx((100 * 1.0 + 600 * 0.1 + 30 * 5.0) / 1000)
+    *_, last = await asked(f"{url}/calling", **prices, usd_per_kilotoken_cache_write=1.25)
+    assert last.usd == pytest.approx((10 * 1.0 + 90 * 1.25 + 600 * 0.1 + 30 * 5.0) / 1000)
 
 
 async def test_an_answer_that_is_sent_whole_is_read(url: str) -> None:

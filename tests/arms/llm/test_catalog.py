@@ -124,14 +124,20 @@ def test_an_engine_is_built_from_every_setting_of_its_spec(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "price", ["usd_per_kilotoken_in", "usd_per_kilotoken_out", "usd_per_kilotoken_cached"]
+    "price", [f"usd_per_kilotoken_{tokens}" for tokens in ("in", "out", "cached", "cache_write")]
 )
 def test_an_engine_of_which_any_price_is_set_is_a_priced_one(price: str) -> None:
     assert isinstance(build_generator(ScriptedSpec(engine="scripted", **{price: 0.1})), PricedGenerator)  # type: ignore[arg-type]
 
 
 def test_engines_without_settings_have_the_documented_ones() -> None:
-    free = {"usd_per_kilotoken_in": 0.0, "usd_per_kilotoken_out": 0.0, "usd_per_kilotoken_cached": None}
+    free = {
+        "usd_per_kilotoken_in": 0.0,
+        "usd_per_kilotoken_out": 0.0,
+        "usd_per_kilotoken_cached": None,
+        "usd_per_kilotoken_cache_write": None,
+        "cache_lifetime_s": 300.0,
+    }
     embedded = EmbeddedSpec().model_dump(exclude={"model"})
     assert embedded == {**free, "engine": "embedded", "context_tokens": 4096, "slots": 4, "threads": None}
     named = {"engine": "openai", "base_url": "http://h/v1", "model": "m"}

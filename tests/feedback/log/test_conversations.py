@@ -6,9 +6,9 @@ from itertools import count
 import pytest
 import sqlalchemy as sa
 
-from armwise.feedback.events import LABELS, Decision, KeptDraw, Mode, Status
+from armwise.feedback.events import LABELS, AnsweredTurn, Decision, KeptDraw, Mode, Status
 from armwise.feedback.log import Store
-from armwise.feedback.log.conversations import kept_draw
+from armwise.feedback.log.conversations import ROUND, answered_turns, kept_draw
 from tests.feedback.conftest import decision, execution
 
 
@@ -91,3 +91,24 @@ def test_it_is_read_by_an_index(store: Store) -> None:
     assert "decisions_kept_by_episode" in text
     assert "decisions_by_draw_id" in text
     assert "SCAN" not in text
+
+
+def test_the_first_turn_and_the_newest_ones_say_what_models_read(store: Store) -> None:
+    assert answered_turns(store, "talk") == []
+    for number in range(ROUND + 3):
+        made = replace(decision(f"d{number}", at=100.0 + number), episode_id="talk")
+        read = replace(execution(made.id), tokens_by_model={"large": (number + 1, 2, 0)}, passages=())
+        store.append([made, read])
+    store.append([replace(decision("x"), episode_id="other"), replace(execution("x"), tokens_by_model={})])
+    found = answered_turns(store, "talk")
+    assert [turn.tokens_by_model["large"][0] for turn in found] == [1, *range(4, ROUND + 4)]
+    assert found[0] == AnsweredTurn({"large": (1, 2, 0)}, 100.0)
+    assert answered_turns(store, "other") == []
+
+
+def test_turns_tell_whether_they_quoted_passages_and_labels_are_none(store: Store) -> None:
+    quoted = replace(execution("d1"), tokens_by_model={"large": (9, 2, 4, 0.0, 3)})
+    store.append([replace(decision("d1"), episode_id="talk"), quoted])
+    store.append([replace(decision("d2"), episode_id="talk", policy=LABELS)])
+    store.append([replace(execution("d2"), tokens_by_model={"large": (9, 2, 4)})])
+    assert answered_turns(store, "talk") == [AnsweredTurn({"large": (9, 2, 4, 0.0, 3)}, 100.0, True)]

@@ -25,7 +25,7 @@ from armwise.feedback.events import (
     Tick,
 )
 from armwise.feedback.log import Fact, Receipt, Store
-from armwise.feedback.reward import Complete, Metric, RewardRule
+from armwise.feedback.reward import Complete, Metric, Prices, RewardRule
 from armwise.feedback.training_log import Joiner, StartingPoint, learned_examples, observed, take_epoch
 from armwise.feedback.training_log.observed import (
     Also,
@@ -141,6 +141,18 @@ def test_what_is_learned_beside_a_decision_has_nothing_of_how_that_was_drawn(sto
         cost_weight=0.25,
     )
     assert (other.cost, other.metrics, other.seq, other.by) == (Cost(2, 20, 5), {"right": 1.0}, 1, 4)
+
+
+def test_what_a_cache_lacked_is_out_of_what_is_learned_of_a_second_answer_too(store: Store) -> None:
+    rule = RULE.model_copy(update={"cost": Prices(steps=0.0, usd=1.0), "cost_weight": 1.0})
+    made = replace(decision("d"), arms=("b", "a"), miss_costs=(0.0, 0.25), usd_weight=1.0)
+    paid = replace(second("d", 1.0), cost=Cost(usd=0.5))
+    store.append([made, execution("d"), paid, value("d", number=1.0)])
+    joined(store)
+    own, other = learned_examples(store, rule, SHADOW)
+    assert other.decision.miss_costs == (0.25,)
+    assert (rule.compute_reward(other), rule.compute_learned_reward(other)) == (0.5, 0.75)
+    assert rule.compute_reward(own) == rule.compute_learned_reward(own)
 
 
 def test_only_a_label_was_observed() -> None:
