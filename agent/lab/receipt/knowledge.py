@@ -47,7 +47,7 @@ def assess(traffic: LoggedTraffic, settlement: Settlement, sessions: Sessions) -
         *remarks,
         *drawn,
         *_feedback(traffic, sessions),
-        _prices(sessions),
+        *_prices(sessions),
         _sessions(traffic, settlement),
     ]
 
@@ -181,15 +181,31 @@ def _feedback(traffic: LoggedTraffic, sessions: Sessions) -> list[Remark]:
     return remarks
 
 
-def _prices(sessions: Sessions) -> Remark:
+def _prices(sessions: Sessions) -> list[Remark]:
     """Return what is known of dollars."""
     charged = int((sessions.usd > 0.0).sum())
     if not charged:
-        return Remark(
+        none = "No dollars are on record: savings cannot be known. Declare the prices of models and engines."
+        return [Remark(False, none)]
+    known = Remark(True, f"{charged:,} decisions were charged, tokens from a cache at their own price.")
+    if not (switched := _count_switches(sessions)):
+        return [known]
+    return [
+        known,
+        Remark(
             False,
-            "No dollars are on record: savings cannot be known. Declare the prices of models and engines.",
-        )
-    return Remark(True, f"{charged:,} decisions were charged, tokens from a cache at their own price.")
+            f"What one arm alone would have had in its cache: {switched:,} decisions came after another arm "
+            "in their session. An arm that then reads the conversation anew pays more than it alone would, "
+            "so savings may be overstated by that.",
+        ),
+    ]
+
+
+def _count_switches(sessions: Sessions) -> int:
+    """Return the number of decisions that drew another arm than the one before in their session."""
+    order = np.argsort(sessions.unit, kind="stable")
+    drawn = np.array([key.drawn for key in sessions.rows.draw.values])[sessions.rows.draw.codes][order]
+    return int(((np.diff(sessions.unit[order]) == 0) & (drawn[1:] != drawn[:-1])).sum())
 
 
 def _sessions(traffic: LoggedTraffic, settlement: Settlement) -> Remark:

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,17 @@ def test_a_conversation_is_one_observation(tmp_path: Path) -> None:
     assert "1,200 decisions (" in printed
     assert "in 400 sessions" in printed
     assert "who named another arm or gave up is not on record" in printed
+
+
+def test_decisions_after_another_arm_of_their_session_are_counted(tmp_path: Path) -> None:
+    rows = served(every=3)
+    decisions = [one.decision for one in rows]
+    switched = sum(
+        one.episode_id == other.episode_id and one.drawn != other.drawn for one, other in pairwise(decisions)
+    )
+    said_so = "decisions came after another arm in their session"
+    assert f"{switched:,} {said_so}" in run(write(tmp_path / "sessions.jsonl", rows))
+    assert said_so not in run(write(tmp_path / "alone.jsonl", served()))
 
 
 def test_decisions_beyond_the_limit_of_a_session_are_left_out_and_counted(tmp_path: Path) -> None:
