@@ -189,7 +189,7 @@ test-frameworks: $(CLIENTS)/ready
 
 # clients of OpenAI's API, of which some want other versions than $(VENV) has: they know the service by its address alone
 $(OPENAI_CLIENTS)/ready: requirements/openai-clients.txt tests/clients/openai/node/package-lock.json
-	@echo "== installing clients of OpenAI's API (750 MB on disk)"
+	@echo "== installing clients of OpenAI's API, and a coding agent (1 GB on disk)"
 	test -x $(OPENAI_CLIENTS)/bin/python || $(PYTHON) -m venv $(OPENAI_CLIENTS)
 	$(OPENAI_CLIENTS)/bin/python -m pip --disable-pip-version-check $(LOCKED) --quiet -r requirements/openai-clients.txt
 	if command -v npm >/dev/null; then npm ci --prefix tests/clients/openai/node --no-audit --no-fund; fi

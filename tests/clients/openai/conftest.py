@@ -76,8 +76,17 @@ def started(
 
 
 @contextmanager
-def armwise(folder: Path, llm: dict[str, Any], *options: str, **environment: str) -> Iterator[str]:
-    """Serve the small corpus with a language model and options of `armwise serve`; yield the URL."""
+def armwise(
+    folder: Path,
+    llm: dict[str, Any],
+    *options: str,
+    args: dict[str, Any] | None = None,
+    **environment: str,
+) -> Iterator[str]:
+    """Serve the small corpus with a language model and options of `armwise serve`; yield the URL.
+
+    `args` are settings that replace those of the configuration.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     corpus = folder / "corpus.jsonl"
     corpus.write_text(
@@ -93,6 +102,7 @@ def armwise(folder: Path, llm: dict[str, Any], *options: str, **environment: str
         "llm": llm,
         "policy": {"kind": "linucb"},
         "reward": {"metrics": {"thumb": {"range": [-1, 1]}}},
+        **(args or {}),
     }
     application = {
         "name": "armwise",
