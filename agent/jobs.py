@@ -15,16 +15,19 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from armwise.agent.background import Work, WorkFailure, clear, record
-from armwise.agent.config import warm_start
+from armwise.agent.config import AppConfig, warm_start
+from armwise.agent.learning import Recipe
 from armwise.arms.own_processes import importable
 from armwise.feedback.drift import Alarm, Alarms
 from armwise.feedback.errors import LogUnavailableError, described
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run, runs
+from armwise.feedback.training_log import traffic
 
 if TYPE_CHECKING:
     from armwise.agent.serving import DecisionPoint
@@ -187,6 +190,17 @@ class Planned:
 
     at: float
     trigger: runs.Trigger
+
+
+def is_first_run_due(config: AppConfig) -> bool:
+    """Return whether a run is to promote a candidate before the first request.
+
+    That is where the configuration asks for it, and the log has no traffic and no run with a verdict.
+    """
+    if config.warm_start is None or config.warm_start.first != "promote":
+        return False
+    with closing(Store(config.database_url, config.reward.join)) as store:
+        return not (traffic.exists(store) or runs.judged(store, Recipe.configured(config).digest))
 
 
 def next_run(

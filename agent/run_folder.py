@@ -24,6 +24,9 @@ RAY_ENDS = "ray-ends"
 BEHIND = "build-behind"
 """File that marks that something is left to build; with the content `cold`, the warm start is left out."""
 
+TO_BUILD = "to-build"
+"""File that marks that the process that serves has checked all, and that something is left to build."""
+
 GO_ON = "prepared\n"
 """Line to the process that has started Ray: everything that Ray Serve needs is built."""
 

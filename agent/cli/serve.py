@@ -13,15 +13,13 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Protocol
 
-import httpx
 import psutil
 import typer
 import yaml
@@ -30,27 +28,24 @@ from rich.console import Console
 from armwise.agent.background import PAUSES_S, Work, WorkFailure, record
 from armwise.agent.cli.console import (
     PLAIN,
-    RAY_LOG,
-    ProgressCallback,
     console,
     errors,
     explained,
-    native_messages_in,
     print_left_out,
     progress,
 )
-from armwise.agent.cli.options import CONFIG, POINT, SOURCES, ConfigPath, Key, Point, open_home, opened
+from armwise.agent.cli.options import CONFIG, POINT, SOURCES, ConfigPath, Key, Point, opened
 from armwise.agent.cli.predecessor import HAND_OVER, Predecessor, find_predecessor
 from armwise.agent.cli.ray_processes import ProcessLostError, RayProcesses, how_it_ended, lost
 from armwise.agent.cli.serve_config import (
     LaunchError,
+    base_url,
     ingress_replicas,
     logs_json,
     read_document,
     read_listening_address,
 )
-from armwise.agent.cli.served_home import Server, mark_served
-from armwise.agent.cli.service import print_answer
+from armwise.agent.cli.served_home import served
 from armwise.agent.cli.single_process import SingleProcess, find_deployments
 from armwise.agent.proxy import (
     CONFIGURATION,
@@ -66,12 +61,11 @@ from armwise.agent.run_folder import (
     BEHIND,
     GO_ON,
     PROGRESS,
-    QUESTION,
     RUN_FOLDER,
+    TO_BUILD,
     BuildingProgress,
     read_question,
 )
-from armwise.arms.catalog import present_name
 from armwise.arms.local_ray import QUIET, cluster_problem, private_folder
 from armwise.arms.own_processes import python
 
@@ -89,6 +83,9 @@ START_S, LATE_LOOK_S = 600.0, 5.0
 
 LOOK_S = 0.1
 """Pause between two checks that the processes still run."""
+
+SHORT_LOOK_S = 0.02
+"""Pause between two checks that the next step of a start can begin."""
 
 USUAL_PRIORITY = {"RAY_worker_niceness": "0"}
 """Ray would start its workers at niceness 15, and so the service, which people wait for."""
@@ -159,10 +156,8 @@ def serve(
         if prepare_only:
             _prepare(config, cold=cold)
             return
-        from armwise.agent.config import load
-
-        settings = load(config)  # what is wrong with it is said before any process begins
-        single = ray is False and "RAY_ADDRESS" not in os.environ
+        single = ray is False and "RAY_ADDRESS" not in os.environ and haproxy_binary() is not None
+        settings = None if single else _load(config)  # what is wrong with it is said before anything begins
         if single and (named := find_deployments(read_document(config))):
             raise ValueError(
                 f"{config}: deployments has options for {', '.join(named)}: leave these out, or "
@@ -180,118 +175,49 @@ def serve(
             )
         raise_limit_of_files()
         once = None if question is None else partial(_ask_once, question, key, remark)
-        with mark_served(settings.home_path, _base(address)) as others, run_folder() as folder:
-            _report_others(others, settings, predecessor)
+        replaced = None if predecessor is None else predecessor.pid
+        marked = nullcontext() if settings is None else served(settings, base_url(address), replaced)
+        with marked, run_folder() as folder:
             if predecessor is not None and folder is None:
                 raise ValueError("--replace needs HAProxy on this machine: stop the other service first")
-            prepare_first = partial(prepare_in_process, config, folder, cold=cold)
+            prepare: Callable[..., int] = wait_until_prepared if single else prepare_in_process
             code = run_service(
-                config, folder, address, console, once, prepare_first, remark, predecessor, single=single
+                config,
+                folder,
+                address,
+                console,
+                once,
+                partial(prepare, config, folder, cold=cold),
+                remark,
+                predecessor,
+                single=single,
+                cold=cold,
             )
             raise typer.Exit(code)
 
 
-def _base(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+def _load(config: Path) -> "AppConfig":
+    from armwise.agent.config import load
 
-
-def _report_others(others: Iterable[Server], settings: "AppConfig", predecessor: Predecessor | None) -> None:
-    """Print which processes write the same log file, without the one that is replaced."""
-    from armwise.agent.config import HOME_REMEDY
-
-    for other in others if settings.log_path is not None else ():
-        if predecessor is None or other.pid != predecessor.pid:
-            errors.print(
-                f"process {other.pid} serves {other.url} from the same home, {settings.home_path}: both "
-                "learn from one log, which is mostly a mistake. On its port, `armwise serve --replace` takes "
-                f"its place; {HOME_REMEDY}",
-                style="yellow",
-                **PLAIN,
-            )
-
-
-def _ask_once(question: str, key: str | None, remark: str, url: str) -> None:
-    print_answer(question, None, url, key)
-    if remark:
-        console.print(remark, style="dim", **PLAIN)
+    return load(config)
 
 
 def _prepare(config: Path, *, cold: bool) -> None:
-    from armwise.agent.access import is_loopback, require_closed
-    from armwise.agent.checks import (
-        configuration_findings,
-        endpoint_findings,
-        file_findings,
-        is_open_to_all,
-        require_libraries,
-        require_models,
-    )
-    from armwise.agent.cli import first_start
-    from armwise.agent.cli.preparation import (
-        install_missing_models,
-        prepare,
-        print_oddities,
-        suggest_question,
-    )
-    from armwise.agent.config import load
-    from armwise.agent.proxy import Listening, hard_limit_of_files, most_connections, write_configuration
+    from armwise.agent.cli.before_serving import prepare_service
 
-    settings, address = load(config), read_listening_address(config)
-    require_libraries(settings)
-    open_to_all = is_open_to_all(settings, address[0])
-    require_closed(address[0], is_open=bool(open_to_all), allowed=settings.open)
-    findings = configuration_findings(settings, address[0], is_open=open_to_all)
-    for finding in chain(findings, file_findings(settings), endpoint_findings(settings)):
-        if finding.serious:
-            errors.print(str(finding), style="yellow", soft_wrap=True)
+    settings = _load(config)
     if RUN_FOLDER not in os.environ:  # else the process that serves has looked, or takes the port over
-        require_free_port(*address)
-    open_home(settings)
-    install_missing_models(settings)
-    require_models(settings)
-    if open_to_all and is_loopback(address[0]):
-        closes = shlex.join(["armwise", "key", "create", "--name", "me", "-c", str(config)])
-        console.print(f"open to every program of this machine: `{closes}` closes it", **PLAIN)
-    folder = os.environ.get(RUN_FOLDER)
+        require_free_port(*read_listening_address(config))
     with progress() as on_progress:
-        if folder is not None and first_start.begin(settings, on_progress):
-            (Path(folder) / BEHIND).write_text("cold" if cold else "")
-            BuildingProgress(Path(folder))("waiting for the service")
-        else:
-            prepare(settings, on_progress)
-            if not cold:
-                _warm_start(settings, on_progress)
-    sources = settings.settled().corpus_sources
-    print_oddities(sources)
-    if folder is not None:
-        (Path(folder) / QUESTION).write_text(suggest_question(sources), encoding="utf-8")
-        if settings.http.connections > (most := most_connections()):
-            errors.print(
-                f"{most:,} connections are served, not {settings.http.connections:,} as configured: "
-                f"a process may open {hard_limit_of_files():,} files; raise the hard limit (`ulimit -Hn`)",
-                style="yellow",
-                soft_wrap=True,
-            )
-        write_configuration(settings, Listening(*address, Path(folder), ingress_replicas(config).most))
+        prepare_service(config, settings, on_progress, cold=cold)
 
 
-def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
-    """Learn from questions made from the corpus, before the first request.
+def _ask_once(question: str, key: str | None, remark: str, url: str) -> None:
+    from armwise.agent.cli.service import print_answer
 
-    After a failure the service starts without it and tries again; the run is in the log.
-    """
-    from armwise.agent.jobs import RunFailedError
-    from armwise.agent.wings import WARM_START_BEFORE_TRAFFIC, load
-    from armwise.feedback.errors import LogUnavailableError, UnderWayError
-
-    try:
-        with native_messages_in(settings.home_path / RAY_LOG):
-            load(WARM_START_BEFORE_TRAFFIC)(settings, console, on_progress)
-    except (RunFailedError, UnderWayError, LogUnavailableError) as error:
-        errors.print(
-            f"{error}; the service starts without it and tries again", style="yellow", soft_wrap=True
-        )
+    print_answer(question, None, url, key)
+    if remark:
+        console.print(remark, style="dim", **PLAIN)
 
 
 # -- the processes ----------------------------------------------------------------------------------
@@ -335,6 +261,22 @@ def prepare_in_process(
     return preparing.returncode
 
 
+def wait_until_prepared(
+    config: Path, folder: Path, check: Callable[[], int | None], *, cold: bool = False
+) -> int:
+    """Wait until the one process has prepared itself; what takes long is built by a separate process.
+
+    Args and Returns as `prepare_in_process`.
+    """
+    while not (folder / CONFIGURATION).exists():
+        if (code := check()) is not None:
+            return code
+        if (folder / TO_BUILD).exists():
+            return prepare_in_process(config, folder, check, cold=cold)
+        time.sleep(SHORT_LOOK_S)
+    return 0
+
+
 @contextmanager
 def run_folder() -> Iterator[Path | None]:
     """Yield the private folder of the run, for sockets and Ray; None: Ray Serve's proxy listens."""
@@ -375,6 +317,7 @@ def run_service(
     predecessor: Predecessor | None = None,
     *,
     single: bool = False,
+    cold: bool = False,
 ) -> int:
     """Run the proxy and Ray Serve until interrupted; print when it is ready.
 
@@ -391,7 +334,8 @@ def run_service(
             calls its argument meanwhile, which returns the exit code of Ray, or raises if Ray is lost.
         remark: Printed with the address when the service is ready.
         predecessor: A service that has the address until this one is ready; None: nobody has it.
-        single: Whether one process serves, without Ray; it needs a folder.
+        single: Whether one process serves, without Ray; it needs a folder, and prepares itself.
+        cold: Whether it is to leave out the warm start before the first request.
 
     Returns:
         The exit code of Ray Serve, or of an earlier step that failed; 0 after `once`.
@@ -401,9 +345,9 @@ def run_service(
         ProxyError: HAProxy does not run.
     """
     _handle_signals()
-    ray = _start(config, folder, single=single)
+    ray = _start(config, folder, predecessor, single=single, cold=cold)
     proxy: Proxy | None = None
-    base = _base(address)
+    base = base_url(address)
     try:
         if code := prepare_first(ray.check):
             _end_unprepared(ray.process)
@@ -493,10 +437,12 @@ def _say_ready(base: str, folder: Path | None, console: Console, remark: str) ->
         console.print(f"note:    {remark}", **PLAIN)
 
 
-def _start(config: Path, folder: Path | None, *, single: bool) -> Processes:
-    """Start the processes of a service, which wait for a line before they serve."""
+def _start(
+    config: Path, folder: Path | None, predecessor: Predecessor | None, *, single: bool, cold: bool
+) -> Processes:
+    """Start the processes of a service, which wait for a line before they serve what was not prepared."""
     if single and folder is not None:
-        return SingleProcess(partial(_start_single, config, folder))
+        return SingleProcess(partial(_start_single, config, folder, predecessor, cold=cold))
     return RayProcesses(_start_ray(config, folder), folder)
 
 
@@ -517,11 +463,14 @@ def _start_ray(config: Path, folder: Path | None) -> subprocess.Popen[bytes]:
     )
 
 
-def _start_single(config: Path, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the process of a service without Ray, which waits for a line on its input before it serves."""
+def _start_single(
+    config: Path, folder: Path, predecessor: Predecessor | None, *, cold: bool
+) -> subprocess.Popen[bytes]:
+    """Start the process of a service without Ray; where something is to build, it waits for a line first."""
+    replaced = "" if predecessor is None else str(predecessor.pid)
     few = {"OMP_NUM_THREADS": "1"}  # as Ray has it: threads of a question wait for each other
     return subprocess.Popen(
-        python("-m", "armwise.agent.cli.start_single", str(config), str(folder)),
+        python("-m", "armwise.agent.cli.start_single", str(config), replaced, "cold" if cold else ""),
         env={**QUIET, **few, **os.environ, RUN_FOLDER: str(folder)},
         stdin=subprocess.PIPE,
         start_new_session=True,
@@ -618,6 +567,8 @@ class BehindBuilder:
 
 def _without_proxy(config: Path, folder: Path) -> Path:
     """Write the same configuration without Ray Serve's HTTP proxy; return its path."""
+    from armwise.arms.catalog import present_name
+
     path, document = folder / "serve.yaml", read_document(config)
     (application,) = document["applications"]
     named = {**application, "import_path": present_name(application.get("import_path") or APPLICATION)}
@@ -680,6 +631,8 @@ def _wait_until_ready(
     Returns:
         None once it is ready, or the exit code of Ray Serve's process if that ends before.
     """
+    import httpx  # here: the process that serves loads meanwhile
+
     transport = None if unix_socket is None else httpx.HTTPTransport(uds=str(unix_socket))
     late_at, pause_s, next_at = time.monotonic() + START_S, LOOK_S, 0.0
     # one client: each reads the certificates of the system

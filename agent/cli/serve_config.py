@@ -4,9 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from armwise.agent.config import describe_unreadable
+from armwise.agent.configuration_file import read_file
 
 MOST_AUTOMATIC = 100
 """Replicas at most of a deployment with `num_replicas: auto`, by Ray Serve."""
@@ -25,6 +23,16 @@ def read_listening_address(config: Path) -> tuple[str, int]:
         raise LaunchError(
             f"{config}: http_options {http!r} is not of the form {{host: 127.0.0.1, port: 8000}}"
         ) from None
+
+
+def base_url(address: tuple[str, int]) -> str:
+    """Return the URL of a host and a port.
+
+    >>> base_url(("::1", 8000))
+    'http://[::1]:8000'
+    """
+    host, port = address
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +69,6 @@ def logs_json(config: Path) -> bool:
 
 
 def read_document(config: Path) -> dict[str, Any]:
-    """Return what a Serve configuration says; empty where it is no mapping.
-
-    Raises:
-        LaunchError: The file is no YAML.
-    """
-    try:
-        document = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise LaunchError(f"{config}: {describe_unreadable(error)}") from None
+    """Return what a Serve configuration says; empty where it is no mapping. Raises ConfigError."""
+    document = read_file(config)
     return document if isinstance(document, dict) else {}

@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from armwise.agent.cli.console import PLAIN, errors
 from armwise.arms.local_ray import UMASK
+
+if TYPE_CHECKING:
+    from armwise.agent.config import AppConfig
 
 MARK, UNFINISHED = ".serving-", ".begins-"
 """How the names of marks begin: of one that is locked and whole, and of one before that."""
@@ -28,20 +33,46 @@ class Server:
 
 
 @contextmanager
-def mark_served(home: Path, url: str) -> Iterator[list[Server]]:
+def served(settings: "AppConfig", url: str, replaced: int | None, pid: int | None = None) -> Iterator[None]:
+    """Mark the home of a configuration as served, and print which others write the same log file.
+
+    Args:
+        settings: The configuration.
+        url: Where the service will listen.
+        replaced: Process id of the one that is replaced, of which nothing is said; None: none is.
+        pid: As for `mark_served`.
+    """
+    from armwise.agent.config import HOME_REMEDY
+
+    with mark_served(settings.home_path, url, pid) as others:
+        for other in others if settings.log_path is not None else ():
+            if other.pid != replaced:
+                errors.print(
+                    f"process {other.pid} serves {other.url} from the same home, {settings.home_path}: both "
+                    "learn from one log, which is mostly a mistake. On its port, `armwise serve --replace` "
+                    f"takes its place; {HOME_REMEDY}",
+                    style="yellow",
+                    **PLAIN,
+                )
+        yield
+
+
+@contextmanager
+def mark_served(home: Path, url: str, pid: int | None = None) -> Iterator[list[Server]]:
     """Mark a home as served by this process, and yield the others that serve from it.
 
     Where the home takes no file or no lock, this process has no mark: others do not learn of it.
 
     Args:
         home: A folder, made where it is missing.
-        url: Where this process will listen.
+        url: Where the service will listen.
+        pid: Process id of the `armwise serve`; None: this process.
     """
     name = secrets.token_hex(8)
     mark = home / f"{MARK}{name}"
     with ExitStack() as stack:
         with suppress(OSError):
-            _write(home / f"{UNFINISHED}{name}", mark, f"{os.getpid()} {url}", stack)
+            _write(home / f"{UNFINISHED}{name}", mark, f"{pid or os.getpid()} {url}", stack)
         yield find_servers(home, without=mark)
 
 

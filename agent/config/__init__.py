@@ -1,12 +1,12 @@
 """The settings of the service, typed: `serve_config.yaml` as objects."""
 
+from armwise.agent.configuration_file import ConfigError
+
 from . import warm_start
-from .app_config import AppConfig, ConfigError
+from .app_config import AppConfig
 from .loading import (
-    CONFIG,
     HOME_REMEDY,
     configured,
-    describe_unreadable,
     find_home_problem,
     load,
     make_home,
@@ -31,7 +31,6 @@ from .warm_start import KEPT_FLOOR, WarmStartSpec
 
 __all__ = [
     "ACTION_PREFIX",
-    "CONFIG",
     "DEFAULT_POINT",
     "HOME_REMEDY",
     "KEPT_FLOOR",
@@ -50,7 +49,6 @@ __all__ = [
     "Scope",
     "WarmStartSpec",
     "configured",
-    "describe_unreadable",
     "find_home_problem",
     "load",
     "make_home",

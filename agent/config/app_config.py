@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from armwise.agent.config.points import DEFAULT_POINT, PointFields, PointSpec
 from armwise.agent.config.privacy import Privacy
 from armwise.agent.config.sections import CorpusSpec, Http, Key, Limits, RetrievalCacheSpec, SourceSpec
+from armwise.agent.configuration_file import ConfigError
 from armwise.agent.policies import Exploration, build_policy, require_action_features
 from armwise.agent.spec import lines
 from armwise.agent.telemetry import TelemetrySpec
@@ -36,10 +37,6 @@ TEMPLATES = {
 
 RESERVED_HOSTS = ("Ingress", "Learner", "Jobs", "Generator")
 """Names of deployments, which a host of arms cannot have."""
-
-
-class ConfigError(ValueError):
-    """The configuration is invalid; one line per error."""
 
 
 class AppConfig(PointFields):

@@ -14,7 +14,8 @@ from typing import Any, Literal, get_origin
 import yaml
 from pydantic import BaseModel
 
-from armwise.agent.config.app_config import AppConfig, ConfigError
+from armwise.agent.config.app_config import AppConfig
+from armwise.agent.configuration_file import ConfigError, describe_unreadable, read_file
 from armwise.agent.file_errors import (
     describe_closed,
     describe_file_error,
@@ -27,12 +28,6 @@ from armwise.arms.models import Backbone
 from armwise.arms.retrievers import ArmSpec, catalog
 from armwise.arms.secrets import read_text
 from armwise.arms.suggestions import did_you_mean
-
-CONFIG = Path("serve_config.yaml")
-"""Default of `--config`."""
-
-WRITTEN = Path("armwise.yaml")
-"""Default of `armwise init --output`."""
 
 PREFIX = "ARMWISE_"
 
@@ -61,21 +56,6 @@ SQLITE_SUFFIXES = ("", "-wal", "-shm")
 """Suffixes of the files that SQLite creates beside a database."""
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a mapping with a repeated key, of which YAML would keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in keys:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key.value!r} is there twice", key.start_mark
-                    )
-                keys.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def load(path: Path, without: Collection[str] = ()) -> AppConfig:
     """Read the application's `args` from a Ray Serve configuration file.
 
@@ -86,14 +66,7 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
     Raises:
         ConfigError: The file cannot be read, or is invalid.
     """
-    try:
-        document = _Loader(path.read_text(encoding="utf-8")).get_single_data()
-    except FileNotFoundError:
-        here = path == CONFIG and WRITTEN.is_file()
-        remedy = f"{WRITTEN} is here: -c {WRITTEN}" if here else "`armwise init` writes a configuration"
-        raise ConfigError(f"{path}: no such file; {remedy}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {describe_unreadable(error)}") from None
+    document = read_file(path)
     applications = document.get("applications") if isinstance(document, dict) else None
     if not isinstance(applications, list) or len(applications) != 1 or not isinstance(applications[0], dict):
         raise ConfigError(f"{path}: exactly one application is expected under `applications`")
@@ -103,23 +76,6 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
         set_here = select_variables(os.environ)
         where = f"{path} with {', '.join(set_here)}" if set_here else path
         raise ConfigError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
-
-
-def describe_unreadable(error: Exception) -> str:
-    """Return on one line why a file of YAML cannot be read: where in it, or what is at its place.
-
-    >>> try:
-    ...     yaml.safe_load("arms: [bm25")
-    ... except yaml.YAMLError as error:
-    ...     describe_unreadable(error)
-    "line 1, column 12: expected ',' or ']', but got '<stream end>'"
-    """
-    if isinstance(error, OSError):
-        return describe_file_error(error)
-    mark = getattr(error, "problem_mark", None)
-    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
-        return str(error).partition("\n")[0]
-    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
 
 
 def configured(args: object, without: Collection[str] = ()) -> AppConfig:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 import json
 import shlex
 
-from armwise.agent.config import CONFIG
+from armwise.agent.configuration_file import CONFIG
 from armwise.agent.reporting import draw_svg, filled, moment
 
 

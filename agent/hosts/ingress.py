@@ -19,8 +19,8 @@ from armwise.agent.access import require_closed
 from armwise.agent.api import ApiError, create_app
 from armwise.agent.config import AppConfig
 from armwise.agent.hosts.arms import open_here
+from armwise.agent.hosts.listener import listening
 from armwise.agent.hosts.replica import keep_what_is_loaded, once_the_log_answers, open_cache, open_replica
-from armwise.agent.proxy import listening
 from armwise.agent.run_folder import RUN_FOLDER
 from armwise.agent.serving import Backends
 from armwise.agent.telemetry import begin

@@ -21,8 +21,8 @@ from armwise.agent.config import AppConfig
 from armwise.agent.hosts import arms as hosted
 from armwise.agent.hosts.jobs import JobsHost
 from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.hosts.listener import listening
 from armwise.agent.hosts.replica import keep_what_is_loaded, once_the_log_answers, open_cache, open_replica
-from armwise.agent.proxy import listening
 from armwise.agent.serving import Backends, Replica
 from armwise.agent.telemetry import begin
 from armwise.arms.deployments import AddressedGenerator, ArmHost, Embedders, LateGenerator, TracedGenerator

@@ -8,7 +8,6 @@ from .limits import (
     most_connections,
     raise_limit_of_files,
 )
-from .listener import listening
 from .process import Proxy, ProxyError, ends_with_its_parent, haproxy_binary
 
 __all__ = [
@@ -22,7 +21,6 @@ __all__ = [
     "ends_with_its_parent",
     "haproxy_binary",
     "hard_limit_of_files",
-    "listening",
     "most_connections",
     "raise_limit_of_files",
     "socket_path",

@@ -28,7 +28,7 @@ from rich.console import Console
 
 from armwise.agent.config import AppConfig, ConfigError, WarmStartSpec
 from armwise.agent.evaluation import EvaluationFailedError, EvaluationRequest, run_evaluation, verdict_on
-from armwise.agent.jobs import RunFailedError, this_process
+from armwise.agent.jobs import RunFailedError, is_first_run_due, this_process
 from armwise.agent.lab.warmstart.canary import first_share
 from armwise.agent.lab.warmstart.journal import HEARTBEAT_S, Journal, Step
 from armwise.agent.lab.warmstart.label_sources import LabelSources, Lot
@@ -232,15 +232,9 @@ def warm_start(
 
 
 def warm_start_before_traffic(config: AppConfig, console: Console, on_progress: Progress) -> Run | None:
-    """Do a run if the log has no traffic and no run with a verdict; else return None.
-
-    Raises as `warm_start`.
-    """
-    if config.warm_start is None or config.warm_start.first != "promote":
+    """Do a run if one is due before the first request; else return None. Raises as `warm_start`."""
+    if not is_first_run_due(config):
         return None
-    with closing(Store(config.database_url, config.reward.join)) as store:
-        if traffic.exists(store) or registry_runs.judged(store, Recipe.configured(config).digest):
-            return None
     return warm_start(config, registry_runs.Trigger.FIRST, console, on_progress)
 
 

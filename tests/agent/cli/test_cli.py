@@ -25,7 +25,7 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from armwise.agent import config as agent_config
+from armwise.agent import configuration_file
 from armwise.agent.checks import is_open_to_all
 from armwise.agent.cli import options
 from armwise.agent.cli import service as service_verbs
@@ -300,7 +300,7 @@ def test_a_defect_is_not_explained() -> None:
 
 
 def test_constants_that_a_verb_repeats_are_those_of_the_service() -> None:
-    assert options.CONFIG == agent_config.CONFIG
+    assert (options.CONFIG, options.WRITTEN) == (configuration_file.CONFIG, configuration_file.WRITTEN)
     assert service_verbs.LARGEST_SHARE == promotions.LARGEST_SHARE
 
 
@@ -1046,7 +1046,7 @@ def test_verify_asks_the_service_of_a_configuration(
     config.write_text(yaml.safe_dump(document))
     service.reply("GET /v1/decisions/d-1/verify", refusal("of that service", "not_drawn"), 409)
     assert "not_drawn: of that service" in said(run("verify", "d-1", "-c", config), 1)
-    assert f"{config}x: No such file" in said(run("verify", "d-1", "-c", f"{config}x"), 1)
+    assert f"{config}x: no such file" in said(run("verify", "d-1", "-c", f"{config}x"), 2)
 
 
 def test_the_address_may_stand_in_the_environment(service: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1108,8 +1108,10 @@ def test_serve_asks_its_one_question_with_the_key(
         predecessor: Predecessor | None,
         *,
         single: bool,
+        cold: bool,
     ) -> int:
         assert predecessor is None
+        assert not cold
         assert not single, "a configuration is served by Ray Serve"
         assert prepare_first(lambda: None) == 0
         assert remark == "", "a configuration says which model is its own"

@@ -16,7 +16,8 @@ from fastapi.responses import JSONResponse
 
 from armwise.agent.api import KNOWN_CALLER
 from armwise.agent.config import parse
-from armwise.agent.proxy import Listening, Proxy, listening, write_configuration
+from armwise.agent.hosts.listener import listening
+from armwise.agent.proxy import Listening, Proxy, write_configuration
 
 HTTP = {"request_s": 0.4, "queue": 1, "queue_s": 0.2, "connections_per_address": 12, "header_bytes": 2048}
 SETTINGS = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 from typing_extensions import override
 
-from armwise.agent.proxy.configuration import socket_path
+from armwise.agent.proxy import socket_path
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

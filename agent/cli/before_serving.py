@@ -1,0 +1,124 @@
+"""What comes before a service: checks, what is missing is built, and HAProxy's configuration is written.
+
+A separate process builds, `armwise serve --prepare-only`, whose memory is free again at its end. The one
+process of a service without Ray does the same by `look`, and serves at once where nothing is missing.
+"""
+
+import os
+import shlex
+from itertools import chain
+from pathlib import Path
+from typing import NoReturn
+
+from armwise.agent.access import is_loopback, require_closed
+from armwise.agent.checks import (
+    configuration_findings,
+    endpoint_findings,
+    file_findings,
+    is_open_to_all,
+    require_libraries,
+    require_models,
+)
+from armwise.agent.cli import first_start
+from armwise.agent.cli.console import PLAIN, RAY_LOG, ProgressCallback, console, errors, native_messages_in
+from armwise.agent.cli.options import open_home
+from armwise.agent.cli.preparation import install_missing_models, prepare, print_oddities, suggest_question
+from armwise.agent.cli.serve_config import ingress_replicas, read_listening_address
+from armwise.agent.config import AppConfig
+from armwise.agent.jobs import RunFailedError, is_first_run_due
+from armwise.agent.proxy import Listening, hard_limit_of_files, most_connections, write_configuration
+from armwise.agent.run_folder import BEHIND, QUESTION, RUN_FOLDER, TO_BUILD, BuildingProgress
+from armwise.agent.wings import WARM_START_BEFORE_TRAFFIC, load
+from armwise.feedback.errors import LogUnavailableError, UnderWayError
+
+
+class NotBuiltError(Exception):
+    """Something has to be built before the service answers."""
+
+
+def look(*_: object) -> NoReturn:
+    """Refuse to build: in place of a callback of the progress. Raises NotBuiltError."""
+    raise NotBuiltError
+
+
+def prepare_service(config: Path, settings: AppConfig, on_progress: ProgressCallback, *, cold: bool) -> None:
+    """Check a configuration, build what is missing, and write what the other processes of its run read.
+
+    Args:
+        config: A Ray Serve configuration file.
+        settings: What it says.
+        on_progress: Progress callback; `look` to build nothing that takes long.
+        cold: Whether to leave out the warm start before the first request.
+
+    Raises:
+        NotBuiltError: By `look`; the checks are made, which another process of this run then leaves out.
+        ConfigError, ArmError, StoreError, ModelNotFoundError: What is configured cannot be served.
+    """
+    run = os.environ.get(RUN_FOLDER)
+    folder, address = None if run is None else Path(run), read_listening_address(config)
+    if folder is None or not (folder / TO_BUILD).exists():
+        _check(config, settings, address[0])
+    try:
+        _build(settings, folder, on_progress, cold=cold)
+    except NotBuiltError:
+        if folder is not None:
+            (folder / TO_BUILD).touch()
+        raise
+    sources = settings.settled().corpus_sources
+    print_oddities(sources)
+    if folder is None:
+        return
+    (folder / QUESTION).write_text(suggest_question(sources), encoding="utf-8")
+    if settings.http.connections > (most := most_connections()):
+        errors.print(
+            f"{most:,} connections are served, not {settings.http.connections:,} as configured: "
+            f"a process may open {hard_limit_of_files():,} files; raise the hard limit (`ulimit -Hn`)",
+            style="yellow",
+            soft_wrap=True,
+        )
+    write_configuration(settings, Listening(*address, folder, ingress_replicas(config).most))
+
+
+def _check(config: Path, settings: AppConfig, host: str) -> None:
+    """Make the home, install missing models, and print what is serious, or raise what is wrong."""
+    require_libraries(settings)
+    open_to_all = is_open_to_all(settings, host)
+    require_closed(host, is_open=bool(open_to_all), allowed=settings.open)
+    findings = configuration_findings(settings, host, is_open=open_to_all)
+    for finding in chain(findings, file_findings(settings), endpoint_findings(settings)):
+        if finding.serious:
+            errors.print(str(finding), style="yellow", soft_wrap=True)
+    open_home(settings)
+    install_missing_models(settings)
+    require_models(settings)
+    if open_to_all and is_loopback(host):
+        closes = shlex.join(["armwise", "key", "create", "--name", "me", "-c", str(config)])
+        console.print(f"open to every program of this machine: `{closes}` closes it", **PLAIN)
+
+
+def _build(settings: AppConfig, folder: Path | None, on_progress: ProgressCallback, *, cold: bool) -> None:
+    if folder is not None and first_start.begin(settings, on_progress):
+        (folder / BEHIND).write_text("cold" if cold else "")
+        BuildingProgress(folder)("waiting for the service")
+        return
+    prepare(settings, on_progress)
+    if cold:
+        return
+    if on_progress is not look:
+        _warm_start(settings, on_progress)
+    elif is_first_run_due(settings):
+        raise NotBuiltError
+
+
+def _warm_start(settings: AppConfig, on_progress: ProgressCallback) -> None:
+    """Learn from questions made from the corpus, before the first request.
+
+    After a failure the service starts without it and tries again; the run is in the log.
+    """
+    try:
+        with native_messages_in(settings.home_path / RAY_LOG):
+            load(WARM_START_BEFORE_TRAFFIC)(settings, console, on_progress)
+    except (RunFailedError, UnderWayError, LogUnavailableError) as error:
+        errors.print(
+            f"{error}; the service starts without it and tries again", style="yellow", soft_wrap=True
+        )
