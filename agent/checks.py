@@ -43,7 +43,7 @@ from armwise.agent.proxy import OTHER_HANDLES, bind_problem, hard_limit_of_files
 from armwise.agent.routers import build_router
 from armwise.arms import manifest
 from armwise.arms.base import ArmError
-from armwise.arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, located, open_source, problems
+from armwise.arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, open_source, problems
 from armwise.arms.extras import find_missing, install_command, installed
 from armwise.arms.indexes import build_once
 from armwise.arms.llm import LlmSpec, catalog, writing
@@ -58,6 +58,7 @@ from armwise.arms.models import (
     locate_here,
     model_problems,
 )
+from armwise.arms.places import located
 from armwise.arms.retrievers import ArmGraph, Resources, find_damage, read_ingested
 from armwise.arms.secrets import read_secret
 from armwise.feedback.errors import ClockError, LogUnavailableError, SchemaError, StoreError

@@ -26,7 +26,13 @@ from armwise.agent.cli.preparation import install_missing_models, prepare, print
 from armwise.agent.cli.serve_config import ingress_replicas, read_listening_address
 from armwise.agent.config import AppConfig
 from armwise.agent.jobs import RunFailedError, is_first_run_due
-from armwise.agent.proxy import Listening, hard_limit_of_files, most_connections, write_configuration
+from armwise.agent.proxy import (
+    CONFIGURATION,
+    Listening,
+    hard_limit_of_files,
+    most_connections,
+    write_configuration,
+)
 from armwise.agent.run_folder import BEHIND, QUESTION, RUN_FOLDER, TO_BUILD, BuildingProgress
 from armwise.agent.wings import WARM_START_BEFORE_TRAFFIC, load
 from armwise.feedback.errors import LogUnavailableError, UnderWayError
@@ -77,6 +83,19 @@ def prepare_service(config: Path, settings: AppConfig, on_progress: ProgressCall
             soft_wrap=True,
         )
     write_configuration(settings, Listening(*address, folder, ingress_replicas(config).most))
+
+
+def is_prepared(config: Path, settings: AppConfig, folder: Path, *, cold: bool) -> bool:
+    """Prepare a service where nothing is to build; return whether it is prepared, or was by another process.
+
+    Args, and Raises but for NotBuiltError, as `prepare_service`; the folder is that of the run.
+    """
+    if not (folder / CONFIGURATION).exists():
+        try:
+            prepare_service(config, settings, look, cold=cold)
+        except NotBuiltError:
+            return False
+    return True
 
 
 def _check(config: Path, settings: AppConfig, host: str) -> None:

@@ -5,14 +5,12 @@ Comments stay: parts of the text are replaced, not of a document.
 
 import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import yaml
 
-if TYPE_CHECKING:
-    from armwise.agent.config import CorpusSpec
+from armwise.arms.places import located
 
 TEMPLATE, EXAMPLE = "template.yaml", "example.yaml"
 """The configurations of one corpus and of several, in `armwise.agent.config`."""
@@ -65,14 +63,28 @@ _MODELS = "Further models of the endpoint. An arm is one way to search and one m
 _PIPELINES = "Every way to search with every model; `default` is that of `llm`."
 
 
+class NamedSource(Protocol):
+    """A corpus of a configuration."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Where its passages come from."""
+        ...
+
+
 def read_bundled(name: str) -> str:
     """Return the text of a shipped configuration, with the place of its schema."""
-    text = resources.files("armwise.agent.config").joinpath(name).read_text(encoding="utf-8")
+    text = SCHEMA.with_name(name).read_text(encoding="utf-8")
     return text.replace(f"agent/config/{SCHEMA.name}", str(SCHEMA), 1)
 
 
 def render_config(
-    corpora: "Sequence[CorpusSpec]",
+    corpora: Sequence[NamedSource],
     llm: Mapping[str, Any] | None = None,
     log_url: str | None = None,
     llms: Mapping[str, Mapping[str, Any]] | None = None,
@@ -94,7 +106,7 @@ def render_config(
     if len(corpora) == 1:
         text = read_bundled(TEMPLATE)
         text = text if is_installed("xgboost") else _TREES.sub("", text)
-        single = f"corpus: {_flow({'name': corpora[0].name, 'source': _place(corpora[0])})}"
+        single = f"corpus: {_flow({'name': corpora[0].name, 'source': located(corpora[0].source)})}"
         text = _replace(_CORPUS, text, [*home, single, *log])
     else:
         text = _TITLE.sub(
@@ -102,7 +114,7 @@ def render_config(
             read_bundled(EXAMPLE),
             count=1,
         )
-        sources = [f"  {corpus.name}: {_flow({'source': _place(corpus)})}" for corpus in corpora]
+        sources = [f"  {corpus.name}: {_flow({'source': located(corpus.source)})}" for corpus in corpora]
         text = _replace(_CORPORA, text, [*home, *_comment(_SOURCES), "corpora:", *sources, *log])
         text = _replace(_ARMS, text, ["arms:", *(line for corpus in corpora for line in _arms(corpus.name))])
     text = text if llm is None else replace_llm(text, llm)
@@ -113,12 +125,6 @@ def replace_llm(text: str, llm: Mapping[str, Any]) -> str:
     """Return the text of a bundled configuration with another language model."""
     about = _comment(_ENDPOINT if llm["engine"] == "openai" else _IN_PROCESS)
     return _replace(_LLM, text, [*about, f"llm: {_flow(dict(llm))}"])
-
-
-def _place(corpus: "CorpusSpec") -> str:
-    from armwise.arms.corpus import located
-
-    return located(corpus.source)
 
 
 def _arms(source: str) -> list[str]:

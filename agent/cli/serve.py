@@ -699,7 +699,8 @@ def ingest_corpus(
         if source is None or name is None:
             raise ValueError("which corpus? `armwise ingest SOURCE --name NAME`, or `--into ARM`")
         from armwise.agent.config import CorpusSpec
-        from armwise.arms.corpus import ingest, located
+        from armwise.arms.corpus import ingest
+        from armwise.arms.places import located
 
         spec = CorpusSpec(name=name, source=source)
         settings = opened(config)

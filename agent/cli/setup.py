@@ -321,7 +321,8 @@ def _asked_engine() -> Engine:
 
 def _sound_corpus(source: str) -> None:
     """Read the first passage. Raises ValueError."""
-    from armwise.arms.corpus import BUILT_IN, CorpusError, group_skipped, located, open_source
+    from armwise.arms.corpus import CorpusError, group_skipped, open_source
+    from armwise.arms.places import BUILT_IN, located
 
     if source not in BUILT_IN:
         unread = []

@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import typer
@@ -25,32 +26,27 @@ def main(config: str, replaced: str, cold: str, prepared: Callable[[], bool]) ->
         prepared: Waits until what takes long is built; returns whether it was.
     """
     gc.disable()  # what is imported stays; looking for cycles takes a sixth of the time
-    import uvloop
-
-    from armwise.agent.cli.before_serving import NotBuiltError, look, prepare_service
+    from armwise.agent.cli.before_serving import is_prepared
     from armwise.agent.cli.serve_config import base_url, read_listening_address
     from armwise.agent.cli.served_home import served
     from armwise.agent.config import ConfigError, load
-    from armwise.agent.hosts import single_process
-    from armwise.agent.proxy import CONFIGURATION
     from armwise.arms.base import ArmError
     from armwise.arms.llm import GeneratorError
 
     path, folder = Path(config), Path(os.environ[RUN_FOLDER])
     try:
-        with explained():
-            settings = load(path)
-            address = read_listening_address(path)
-        with served(settings, base_url(address), int(replaced or 0), os.getppid()):
-            if not (folder / CONFIGURATION).exists():  # else an earlier process was prepared, and has ended
-                try:
-                    with explained():
-                        prepare_service(path, settings, look, cold=bool(cold))
-                except NotBuiltError:
-                    if not prepared():
-                        return 0
-            gc.enable()
-            uvloop.run(single_process.serve(settings.settled(), folder))
+        with ExitStack() as stack:
+            with explained():
+                settings, url = load(path), base_url(read_listening_address(path))
+                stack.enter_context(served(settings, url, int(replaced or 0), os.getppid()))
+                is_built = is_prepared(path, settings, folder, cold=bool(cold))
+            import uvloop
+
+            from armwise.agent.hosts import single_process  # while another process builds what is missing
+
+            if is_built or prepared():
+                gc.enable()
+                uvloop.run(single_process.serve(settings.settled(), folder))
     except KeyboardInterrupt:  # before there was anything to stop
         return 0
     except typer.Exit as ended:

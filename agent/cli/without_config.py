@@ -8,9 +8,8 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import httpx
 import yaml
 
 from armwise.agent.cli.configuration_text import EXAMPLE, read_bundled, render_config, replace_llm
@@ -19,8 +18,7 @@ from armwise.agent.cli.options import WRITTEN
 from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.cli.served_home import find_servers
 from armwise.agent.cli.setup import require_web_address
-from armwise.agent.config import CorpusSpec
-from armwise.feedback.log import without_password
+from armwise.arms.places import BUILT_IN, located, name_corpus
 
 EXAMPLE_NAME = "example"
 """Name of the home of the example."""
@@ -36,6 +34,13 @@ PLACEHOLDER = (
 )
 
 FILE = "serve_config.yaml"
+
+
+class Documents(NamedTuple):
+    """The corpus of given documents: its name, and a path or the name of a built-in source."""
+
+    name: str
+    source: str
 
 
 def write(
@@ -102,7 +107,7 @@ def find_homes() -> list[Path]:
     return [Path(named).expanduser()] if named else sorted(Path("~/.armwise").expanduser().glob("*/"))
 
 
-def _home(corpus: CorpusSpec | None) -> Path:
+def _home(corpus: Documents | None) -> Path:
     """Return the home of a corpus, distinct for other documents; None: the home of the example."""
     named = os.environ.get("ARMWISE_HOME")
     home = (
@@ -123,10 +128,8 @@ def _example() -> str:
     return text.replace("    args:\n", "    args:\n      home: ~/.armwise/example\n", 1)
 
 
-def _corpus(documents: str) -> CorpusSpec:
+def _corpus(documents: str) -> Documents:
     """Return the corpus of some documents, with a unique name, and so a unique home."""
-    from armwise.arms.corpus import BUILT_IN, located
-
     if documents not in BUILT_IN:
         place = Path(documents).expanduser()
         if not place.exists():
@@ -137,13 +140,12 @@ def _corpus(documents: str) -> CorpusSpec:
             raise LaunchError(
                 f"{documents} is no document: `armwise serve --config {documents}` serves by it"
             )
-    corpus = CorpusSpec.of(documents)
-    source = located(documents)
+    name, source = name_corpus(documents), located(documents)
     digest = hashlib.sha256(source.encode()).hexdigest()[:8]
-    taken = Path("~/.armwise").expanduser() / corpus.name / FILE
-    if corpus.name == EXAMPLE_NAME or (taken.is_file() and _source(taken) != source):
-        return CorpusSpec(name=f"{corpus.name[:90]}-{digest}", source=source)
-    return CorpusSpec(name=corpus.name, source=source)
+    taken = Path("~/.armwise").expanduser() / name / FILE
+    if name == EXAMPLE_NAME or (taken.is_file() and _source(taken) != source):
+        name = f"{name[:90]}-{digest}"
+    return Documents(name, source)
 
 
 def _source(path: Path) -> str | None:
@@ -194,6 +196,8 @@ def language_model(
         require_web_address(address)
     except ValueError as error:
         raise LaunchError(f"{BASE_URL} {error}") from None
+    from armwise.feedback.log import without_password
+
     place = without_password(address)
     source = BASE_URL if base else API_KEY
     names = _models(address, key)
@@ -215,7 +219,10 @@ def _models(address: str, key: str | None) -> list[str]:
     Raises:
         LaunchError: The endpoint does not answer, or refuses the key.
     """
+    import httpx
+
     from armwise.agent.checks import ask_for_models, names_of_models
+    from armwise.feedback.log import without_password
 
     place = without_password(address)
     try:

@@ -18,11 +18,12 @@ from armwise.agent.policies import Exploration, build_policy, require_action_fea
 from armwise.agent.spec import lines
 from armwise.agent.telemetry import TelemetrySpec
 from armwise.arms.base import checked_name
-from armwise.arms.corpus import CorpusSource, located
+from armwise.arms.corpus import CorpusSource
 from armwise.arms.llm import LlmSpec, writing
 from armwise.arms.llm import catalog as llm_catalog
 from armwise.arms.llm import prompts as llm_prompts
 from armwise.arms.models import Backbone
+from armwise.arms.places import located
 from armwise.arms.retrievers import EXTERNAL, ArmGraph, ArmSpec, ArmSpecError, NewArms, Trust, catalog
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.errors import StoreError

@@ -1,9 +1,7 @@
 """Sections of the configuration: keys, corpus, limits, answers, learning, observations."""
 
-import re
 from collections.abc import Collection
 from ipaddress import IPv4Network, IPv6Network
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -19,7 +17,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from armwise.arms.base import NAME, RESERVED, checked_name
+from armwise.arms.base import NAME, checked_name
+from armwise.arms.places import name_corpus
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.reward import read_seconds
 from armwise.feedback.training_log import observed
@@ -92,14 +91,8 @@ class CorpusSpec(BaseModel):
 
     @classmethod
     def of(cls, source: str, name: str | None = None) -> "CorpusSpec":
-        """Return the corpus of a source, named after it where no name is given.
-
-        >>> CorpusSpec.of("/data/our manuals.jsonl.gz").name
-        'our-manuals'
-        """
-        stem = Path(source).expanduser().absolute().name.split(".jsonl")[0]
-        slug = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:100]
-        return cls(name=name or ("corpus" if slug.lower() in ("", *RESERVED) else slug), source=source)
+        """Return the corpus of a source, named after it where no name is given."""
+        return cls(name=name or name_corpus(source), source=source)
 
 
 class SourceSpec(BaseModel):

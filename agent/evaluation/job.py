@@ -73,6 +73,7 @@ class Evaluations:
         point: The decision point at which to record a failure that is not the request's fault, after several
             attempts; None: a single attempt, whose error is raised.
         pauses_s: Pauses between attempts, shorter than the lease.
+        changed: Whether the log is worth a look for the next request.
     """
 
     def __init__(
@@ -86,15 +87,18 @@ class Evaluations:
         only: int | None = None,
         point: str | None = None,
         pauses_s: Sequence[float] = RETRIES_S,
+        changed: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store, self._config_digest, self._only = store, config_digest, only
         self._worker, self._evaluate = worker, evaluate
         self._clock, self._timer = clock, timer
-        self._point, self._pauses_s = point, pauses_s
+        self._point, self._pauses_s, self._changed = point, pauses_s, changed
         self._mine: EvaluationRow | None = None
 
     def due(self, now: float) -> bool:
         """Claim the next request, if there is one."""
+        if not self._changed():
+            return False
         self._mine = evaluations.claim(self._store, self._config_digest, self._worker, now, self._only)
         return self._mine is not None
 

@@ -12,7 +12,7 @@ from armwise.agent.learning import digest_configuration
 from armwise.agent.telemetry import begin
 from armwise.agent.wings import CANARIES, WARM_STARTS, load
 from armwise.feedback.clock import SteadyClock
-from armwise.feedback.log import Store
+from armwise.feedback.log import ChangeWatch, Store
 
 
 class JobsHost:
@@ -44,16 +44,21 @@ class JobsHost:
 
     def _evaluations(self, config: AppConfig, point: str) -> Task:
         config_digest, evaluate = digest_configuration(config), partial(evaluate_apart, config)
+        store = self._store(config)
+        changed = ChangeWatch(store).is_due
         return Evaluations(
-            self._store(config), config_digest, self._worker, evaluate, self._clock, point=point
+            store, config_digest, self._worker, evaluate, self._clock, point=point, changed=changed
         )
 
     def _warm_starts(self, config: AppConfig, since: float) -> Task:
-        task: Task = load(WARM_STARTS)(self._store(config), config, since, clock=self._clock)
+        store = self._store(config)
+        changed = ChangeWatch(store).is_due
+        task: Task = load(WARM_STARTS)(store, config, since, clock=self._clock, changed=changed)
         return task
 
     def _canaries(self, config: AppConfig) -> Task:
-        task: Task = load(CANARIES)(self._store(config), config, self._clock)
+        store = self._store(config)
+        task: Task = load(CANARIES)(store, config, self._clock, ChangeWatch(store).is_due)
         return task
 
     def check_health(self) -> None:

@@ -28,7 +28,7 @@ from armwise.agent.telemetry import begin
 from armwise.arms.deployments import AddressedGenerator, ArmHost, Embedders, LateGenerator, TracedGenerator
 from armwise.arms.llm import Generator, LlmSpec, writing
 
-LOOK_S = 0.25
+LOOK_S = 1.0
 """Pause between two looks at whether all parts are well."""
 
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
@@ -145,8 +145,9 @@ async def serve(config: AppConfig, folder: Path) -> None:
     async with app.router.lifespan_context(app):
         while not stopping.is_set():
             replica.check()
-            for part in (learner, jobs):  # what is opened may wait for the log
-                await asyncio.to_thread(part.check)
+            # jobs load much that no answer needs; the learner makes the version without which none is given
+            for part in (learner, jobs) if replica.service.ready else (learner,):
+                await asyncio.to_thread(part.check)  # what is opened may wait for the log
             if replica.service.ready and not settled:
                 settled = True
                 keep_what_is_loaded()

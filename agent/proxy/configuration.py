@@ -158,7 +158,9 @@ def write_configuration(config: "AppConfig", listening: Listening) -> Path:
         config = config.model_copy(update={"http": http})
     lines = [*_globals(config, listening), *_frontend(config, listening), *_lanes(config, listening)]
     path = listening.folder / CONFIGURATION
-    path.write_text("\n".join(lines) + "\n", encoding="ascii")
+    unfinished = path.with_suffix(".next")
+    unfinished.write_text("\n".join(lines) + "\n", encoding="ascii")
+    unfinished.replace(path)  # atomic: whoever waits for the file reads all of it
     return path
 
 

@@ -381,7 +381,7 @@ class DecisionPoint:
             try:
                 if self.log.trouble:
                     await asyncio.to_thread(self.log.check)
-                if await asyncio.to_thread(changes.is_due):
+                if changes.is_due():
                     await self.refresh()
                 await self._check_log()
             except LogUnavailableError as error:

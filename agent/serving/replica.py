@@ -15,6 +15,9 @@ from armwise.feedback.errors import LogUnavailableError, StoreError
 from armwise.feedback.log import SERVING_S, ChangeWatch, open_log
 from armwise.feedback.registry import usage
 
+REPORT_S = 1.0
+"""Most seconds between two reports of the usage of keys."""
+
 
 class Replica:
     """The state behind the HTTP surface. Start it inside a running event loop.
@@ -121,9 +124,9 @@ class Replica:
             await self.service.quota.report()
 
     async def _poll(self) -> None:
-        changes = ChangeWatch(self.service.store)
+        changes = ChangeWatch(self.service.store, longest_s=REPORT_S)
         while True:
             with suppress(LogUnavailableError):  # the default point warns of it
-                if await asyncio.to_thread(changes.is_due):
+                if changes.is_due():
                     await self.refresh()
             await asyncio.sleep(self.service.config.learning.poll_s)

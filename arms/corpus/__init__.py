@@ -3,11 +3,10 @@
 from .corpora import Corpora, CorpusSource, ingest_all
 from .corpus import Corpus, group_skipped, ingest, problems
 from .permissions import Permitted
-from .readers import BUILT_IN, located, open_source
+from .readers import open_source
 from .records import CorpusError
 
 __all__ = [
-    "BUILT_IN",
     "Corpora",
     "Corpus",
     "CorpusError",
@@ -16,7 +15,6 @@ __all__ = [
     "group_skipped",
     "ingest",
     "ingest_all",
-    "located",
     "open_source",
     "problems",
 ]

@@ -48,6 +48,7 @@ from armwise.arms.corpus.records import (
 )
 from armwise.arms.filters import Metadata
 from armwise.arms.own_processes import python
+from armwise.arms.places import BUILT_IN
 
 DOCUMENT_SUFFIXES = tuple(documents.READERS)
 
@@ -501,11 +502,8 @@ def markdown_title(text: str) -> str:
     return heading[1].rstrip(" \t#") if heading else ""
 
 
-BUILT_IN = {
-    "stdlib": (stdlib, "the standard library"),
-    "language": (language, "the language reference"),
-}
-"""Names of the sources that every interpreter has, each with the module that writes it and what it is."""
+WRITERS = {"stdlib": stdlib, "language": language}
+"""Modules that write the built-in sources."""
 
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz")
 
@@ -532,15 +530,6 @@ class PassageSource(Protocol):
     def records(self, start: int = 0) -> Iterator[CorpusRecord]:
         """Yield the records after the first `start`. Raises CorpusError when the source is unreadable."""
         ...
-
-
-def located(source: str | Path) -> str:
-    """Return a source as an absolute path, or a built-in one by its name.
-
-    >>> located("language"), located("/data/notes")
-    ('language', '/data/notes')
-    """
-    return str(source) if source in BUILT_IN else str(Path(source).expanduser().absolute())
 
 
 def open_source(source: str | Path) -> PassageSource:
@@ -614,7 +603,7 @@ class BuiltIn:
 
     def __init__(self, name: str) -> None:
         self.name = self.place = name
-        self._module, self._what = BUILT_IN[name]
+        self._module, self._what = WRITERS[name], BUILT_IN[name]
 
     def fingerprint(self) -> str:
         """Hash the version and the build of the interpreter."""

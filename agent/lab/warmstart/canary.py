@@ -190,19 +190,26 @@ class AutomaticCanaries:
         store: The log.
         config: Configuration with defaults resolved, with a warm start.
         clock: Seconds since the epoch.
+        changed: Whether the log is worth a look.
     """
 
-    def __init__(self, store: Store, config: AppConfig, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: Store,
+        config: AppConfig,
+        clock: Callable[[], float] = time.time,
+        changed: Callable[[], bool] = lambda: True,
+    ) -> None:
         assert config.warm_start is not None
         self._store, self._config, self._spec, self._clock = store, config, config.warm_start, clock
         self._configured = Recipe.configured(config).digest
-        self._next_read = 0.0
+        self._next_read, self._changed = 0.0, changed
         self._looks: dict[int, tuple[int, int]] = {}  # by version: examples at the first look and the next
         self._due: int | None = None
 
     def due(self, now: float) -> bool:
-        """Read the canaries and the length of the training log, once a second."""
-        if now < self._next_read:
+        """Read the canaries and the length of the training log, at most once a second."""
+        if now < self._next_read or not self._changed():
             return False
         self._next_read = now + READ_S
         self._due = None

@@ -53,6 +53,7 @@ class WarmStarts:
         since: Start of a cron schedule before the first run, seconds since the epoch.
         begin: Starts a child process for the configuration and the number of its run.
         clock: Seconds since the epoch.
+        changed: Whether the log is worth a look.
     """
 
     def __init__(
@@ -62,17 +63,18 @@ class WarmStarts:
         since: float,
         begin: "Callable[[AppConfig, int], subprocess.Popen[bytes]] | None" = None,
         clock: Callable[[], float] = time.time,
+        changed: Callable[[], bool] = lambda: True,
     ) -> None:
         assert config.warm_start is not None
         self._store, self._config, self._spec, self._since = store, config, config.warm_start, since
-        self._begin, self._clock = begin or begin_child, clock
+        self._begin, self._clock, self._changed = begin or begin_child, clock, changed
         self._configured = Recipe.configured(config).digest
         self._next_read = 0.0
         self._trigger = runs.Trigger.SCHEDULE
 
     def due(self, now: float) -> bool:
-        """Read the schedule and the log, once a second."""
-        if now < self._next_read:
+        """Read the schedule and the log, at most once a second."""
+        if now < self._next_read or not self._changed():
             return False
         self._next_read = now + READ_S
         active = active_policy(self._store, self._configured)

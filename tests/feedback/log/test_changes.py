@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,32 @@ def test_a_log_is_due_at_first_after_each_commit_and_after_a_while() -> None:
     assert not is_due()
     now[0] += 0.001
     assert [is_due(), is_due()] == [True, False]
+
+
+def test_a_log_is_read_the_more_rarely_the_longer_nothing_was_committed() -> None:
+    log, now = Counted(), [100.0]
+    is_due, looks = watched(log, now), list[float]()
+    while now[0] < 200.0:
+        if is_due():
+            looks.append(now[0] - 100.0)
+        now[0] += 1 / 64
+    pauses = [later - look for look, later in pairwise(looks)]
+    late = [pause - min(max(1.0, look / 4), 10.0) for pause, look in zip(pauses, looks, strict=False)]
+    assert all(0.0 <= each < 1 / 64 for each in late)
+    assert (pauses[0], pauses[-1]) == (1.0, 10.0)
+    log.commits = 1
+    assert is_due(), "a commit is seen at once"
+    now[0] += 1.0
+    assert is_due(), "and what falls due soon after it as well"
+
+
+def test_a_log_may_be_read_as_often_however_long_nothing_was_committed() -> None:
+    now = [0.0]
+    is_due = ChangeWatch(Counted(), longest_s=1.0, clock=lambda: now[0]).is_due
+    for now[0] in (0.0, 100.0, 101.0):
+        assert is_due()
+    now[0] = 101.9
+    assert not is_due()
 
 
 def test_a_commit_puts_the_next_look_in_any_case_off() -> None:
