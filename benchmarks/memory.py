@@ -5,14 +5,15 @@
     python benchmarks/memory.py --single-process
     python benchmarks/memory.py --pid PID
 
-Builds the indexes where they are not there yet, starts `armwise serve`, waits until it is ready and
-settled, and prints its processes as a Markdown table. `--source` takes the code of another checkout, to
-compare; `--replicas` starts so many replicas of the HTTP surface; `--pid` attaches to a service that
-runs. Memory is the proportional set size: a page that several processes share counts for its part in
+Compiles the code and builds the indexes where they are not there yet, starts `armwise serve`, waits until it
+is ready and settled, and prints its processes as a Markdown table. `--source` takes the code of another
+checkout, to compare; `--replicas` starts so many replicas of the HTTP surface; `--pid` attaches to a service
+that runs. Memory is the proportional set size: a page that several processes share counts for its part in
 each, so that the sum is what the service takes. `--arms` also prints how long one client then waits for
 `POST /v1/retrieve` with each of these arms, forced by `model: arm/<name>`, on one connection.
 """
 
+import compileall
 import itertools
 import os
 import signal
@@ -104,6 +105,8 @@ def measure(
     environment = {**os.environ, "PYTHONPATH": str(source.resolve())}
     if not (source / "agent" / "cli" / "main.py").exists():  # a checkout from before the rooms
         command[2] = "from armwise.agent.cli import main; main()"
+    for package in ("agent", "arms", "feedback"):  # as pip does where it installs them
+        compileall.compile_dir(source / package, quiet=1)
     subprocess.run(
         [*command, "--prepare-only"], cwd=source, env=environment, check=True, stdout=subprocess.DEVNULL
     )

@@ -68,7 +68,7 @@ class NamedSource(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the corpus."""
         ...
 
     @property

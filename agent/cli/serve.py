@@ -2,8 +2,9 @@
 
 `armwise serve` builds in a separate process, which frees its memory, and runs `serve run` with the same file.
 HAProxy listens in place of Ray Serve's HTTP proxy, and the replicas of the ingress answer on sockets in a
-private folder. If RAY_ADDRESS names a cluster, or HAProxy is missing, Ray Serve's proxy listens. `armwise
-ingest` reads a corpus, or fills a search engine with one.
+private folder. If RAY_ADDRESS names a cluster, or HAProxy is missing, Ray Serve's proxy listens. Without Ray,
+one process serves that looks itself what is missing: this one loads no settings then.
+`armwise ingest` reads a corpus, or fills a search engine with one.
 """
 
 import errno

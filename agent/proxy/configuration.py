@@ -160,7 +160,7 @@ def write_configuration(config: "AppConfig", listening: Listening) -> Path:
     path = listening.folder / CONFIGURATION
     unfinished = path.with_suffix(".next")
     unfinished.write_text("\n".join(lines) + "\n", encoding="ascii")
-    unfinished.replace(path)  # atomic: whoever waits for the file reads all of it
+    unfinished.replace(path)  # atomic: a process waits for the file
     return path
 
 
