@@ -326,6 +326,30 @@ def test_a_file_elsewhere_in_the_package_is_not_of_the_model(package: Path) -> N
     assert models.model_problems(str(package)) == []
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_model_is_compared_whichever_distribution_has_installed_it(package: Path, beside: bool) -> None:
+    site = package.parents[1]
+    info = (site / "river_model-1.dist-info").rename(site / "weights_of_rivers-1.dist-info")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: weights-of-rivers\nVersion: 1\n")
+    if beside:  # one with the name of the package, and none of its files
+        other = site / "river_model-1.dist-info"
+        other.mkdir()
+        (other / "METADATA").write_text("Metadata-Version: 2.1\nName: river-model\nVersion: 1\n")
+        (other / "RECORD").write_text("river_model-1.dist-info/RECORD,,")
+    assert models.model_problems(MODEL) == []
+    damage(package / "a.bin", "one bit flipped")
+    (problem,) = models.model_problems(MODEL)
+    assert "a.bin is damaged" in problem
+
+
+def test_a_model_may_be_a_single_file_of_a_package(package: Path) -> None:
+    damage(package / "b.bin", "deleted")
+    assert models.model_problems(f"{MODEL}/a.bin") == []
+    damage(package / "a.bin", "one bit flipped")
+    (problem,) = models.model_problems(f"{MODEL}/a.bin")
+    assert "a.bin is damaged" in problem
+
+
 def test_preparing_refuses_a_damaged_model(
     home: Home, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,6 +232,34 @@ def test_a_service_is_asked_once_it_is_ready_and_stopped_then(
     assert launched.processes[0].poll() == -signal.SIGINT
 
 
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("predecessor", [None, Predecessor(77, Path("admin.sock"))])
+@pytest.mark.usefixtures("starting")
+def test_one_process_is_told_what_it_replaces_and_whether_it_starts_cold(
+    tmp_path: Path, launched: Launched, predecessor: Predecessor | None, cold: bool
+) -> None:
+    def prepare_first(_: Callable[[], int | None]) -> int:
+        raise KeyboardInterrupt
+
+    config = configured(tmp_path, 1)
+    code = serve.run_service(
+        config,
+        tmp_path,
+        ("127.0.0.1", 1),
+        Console(file=StringIO()),
+        prepare_first=prepare_first,
+        predecessor=predecessor,
+        single=True,
+        cold=cold,
+    )
+    (process,) = launched.processes
+    assert (code, process.poll()) == (-signal.SIGINT, -signal.SIGINT)
+    told = [str(config), "" if predecessor is None else "77", "cold" if cold else ""]
+    assert launched.command[1:] == ["-P", "-m", "armwise.agent.cli.start_single", *told]
+    environment = launched.options["env"]
+    assert (environment[RUN_FOLDER], environment["OMP_NUM_THREADS"]) == (str(tmp_path), "1")
+
+
 @pytest.mark.usefixtures("launched")
 def test_an_address_of_ipv6_stands_in_brackets(tmp_path: Path, starting: int) -> None:
     class Six(ThreadingHTTPServer):

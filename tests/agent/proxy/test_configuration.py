@@ -39,6 +39,16 @@ def test_the_whole_file_is_the_one_that_was_reviewed(folder: Path) -> None:
     assert everything(folder) == REVIEWED.read_text()
 
 
+def test_a_process_that_reads_the_file_reads_all_of_it(folder: Path) -> None:
+    path = write_configuration(parse(SETTINGS), Listening("127.0.0.1", 8000, folder))
+    before = path.read_text()
+    with path.open() as reading:
+        write_configuration(parse(SETTINGS), Listening("127.0.0.1", 8001, folder))
+        assert reading.read() == before
+    assert path.read_text() == before.replace("127.0.0.1:8000", "127.0.0.1:8001")
+    assert list(folder.iterdir()) == [path]
+
+
 def sections(folder: Path, replicas: int = 1, **changes: Any) -> Sections:
     """Return the lines of each section of the file, by its head."""
     path = write_configuration(parse(SETTINGS | changes), Listening("127.0.0.1", 8000, folder, replicas))
