@@ -1,14 +1,20 @@
 """Parts of a service in one process: one that fails is opened again, and the others go on."""
 
 import logging
+import signal
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from armwise.agent.config import parse
+from armwise.agent.hosts import single_process
 from armwise.agent.hosts.single_process import LONGEST_PAUSE_S, PAUSE_S, Reopened, open_generators
 from armwise.arms.deployments import LateGenerator, generator_host
+from tests.agent.fakes import CONFIG
 
 
 class Part:
@@ -50,6 +56,35 @@ def test_a_part_that_fails_is_opened_again_after_a_pause(caplog: pytest.LogCaptu
     part.check()
     part.check()
     assert len(parts) == 2
+
+
+class Starting:
+    """A replica that is ready at its third look; Ctrl-C is pressed at the fifth."""
+
+    def __init__(self) -> None:
+        self.service, self.looks = SimpleNamespace(ready=False), 0
+
+    def check(self) -> None:
+        self.looks += 1
+        self.service.ready = self.looks >= 3
+        if self.looks == 5:
+            signal.raise_signal(signal.SIGINT)
+
+
+async def test_what_runs_jobs_is_opened_once_questions_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica, opened = Starting(), list[tuple[str, int]]()
+
+    def part(name: str) -> Reopened:
+        return Reopened(name, lambda: opened.append((name, replica.looks)) or Part())
+
+    parts = replica, part("learner"), part("jobs")
+    monkeypatch.setattr(single_process, "open_parts", lambda *_: parts)
+    monkeypatch.setattr(single_process, "create_app", lambda _: FastAPI())
+    monkeypatch.setattr(single_process, "LOOK_S", 0.01)
+    await single_process.serve(parse(CONFIG), tmp_path)
+    assert (opened, replica.looks) == ([("learner", 1), ("jobs", 3)], 5)
 
 
 def test_the_pause_of_a_part_that_cannot_be_opened_doubles_up_to_a_minute(

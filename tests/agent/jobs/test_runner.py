@@ -89,6 +89,13 @@ def test_what_is_asked_for_is_answered_and_then_nothing_is_due(store: Store) -> 
     assert not Evaluations(store, OURS, "w", answered).due(NOW)
 
 
+def test_a_request_is_looked_for_where_the_log_is_worth_it(store: Store) -> None:
+    evaluations.submit(store, OURS, REQUEST, NOW)
+    worth = iter([False, True])
+    task = Evaluations(store, OURS, "w", answered, changed=lambda: next(worth))
+    assert [task.due(NOW), task.due(NOW)] == [False, True]
+
+
 def test_an_evaluation_that_cannot_be_made_has_failed_in_the_words_of_whoever_tried(store: Store) -> None:
     one = worked(store, raising(JobFailedError("the window holds no decision")))
     assert (one.status, one.error) == (evaluations.EvaluationStatus.FAILED, "the window holds no decision")

@@ -1,14 +1,18 @@
 """A replica: what it serves while a newer version cannot be loaded, and how it ends."""
 
+import asyncio
 import logging
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from armwise.agent.serving import replica
 from armwise.arms.llm.base import ScriptedGenerator
 from armwise.feedback.errors import ClockError
+from armwise.feedback.log import ChangeWatch
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import versions
 from tests.agent.asking import look_up, tell
@@ -75,3 +79,24 @@ async def test_connections_to_language_models_end_with_the_replica(tmp_path: Pat
     async with service.running():
         assert closed == []
     assert sorted(closed) == ["one", "other"]
+
+
+async def test_the_usage_of_keys_is_reported_every_second_however_long_nothing_was_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, reported = [0.0], asyncio.Event()
+    service = Service(tmp_path, learning={"poll_s": 0.005})
+
+    async def report() -> None:
+        reported.set()
+
+    async def next_report(at: float) -> None:
+        reported.clear()
+        now[0] = at
+        await asyncio.wait_for(reported.wait(), 20)
+
+    monkeypatch.setattr(replica, "ChangeWatch", partial(ChangeWatch, clock=lambda: now[0]))
+    async with service.running():
+        monkeypatch.setattr(service.replica.service.quota, "report", report)
+        for at in (100.0, 101.0, 102.0):
+            await next_report(at)

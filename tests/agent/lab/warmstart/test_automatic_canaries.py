@@ -255,6 +255,15 @@ def test_a_canary_is_looked_at_every_fifty_examples_and_then_more_rarely(beside:
     assert beside.due()
 
 
+def test_canaries_are_looked_at_where_the_log_is_worth_it(beside: Beside) -> None:
+    beside.canary()
+    worth, task = iter([True, False, True]), beside.task
+    beside.task = AutomaticCanaries(beside.store, beside.config, lambda: beside.now, lambda: next(worth))
+    assert not beside.due(), "its first look"
+    beside.traffic(50)
+    assert [beside.due(), beside.due(), task.due(beside.now)] == [False, True, True]
+
+
 def test_a_canary_that_begins_again_is_looked_at_anew(beside: Beside) -> None:
     version = beside.canary()
     beside.traffic(300)

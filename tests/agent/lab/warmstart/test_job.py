@@ -95,6 +95,14 @@ def test_the_log_says_when_a_run_is_due(store: Store, config: AppConfig, task: T
     assert task.due(101.0 + 3600.0)
 
 
+def test_the_schedule_is_read_where_the_log_is_worth_it_and_once_a_second_at_most(
+    store: Store, config: AppConfig, children: Children, clock: Clock
+) -> None:
+    worth = iter([False, True, True])
+    task = WarmStarts(store, config, 100.0, children, clock, lambda: next(worth))
+    assert [task.due(now) for now in (101.0, 101.0, 101.9, 102.0)] == [False, True, False, True]
+
+
 def test_runs_of_another_service_on_the_same_log_are_its_own(
     store: Store, task: WarmStarts, children: Children
 ) -> None:
