@@ -8,6 +8,7 @@ A limit per minute slides: usage in the previous minute of the clock counts in p
 minute that lies in the last 60 s, as if it had been spread evenly.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
@@ -207,8 +208,19 @@ class UsageLedger:
             connection.execute(sa.delete(t.usage).where(old))
 
     def _end(self, connection: sa.Connection, now: float) -> None:
-        mine = t.leases.c.holder == self._holder
-        connection.execute(sa.delete(t.leases).where(mine | (t.leases.c.until < now)))
+        """End the leases of this replica and expired ones.
+
+        An expired one counts as used in its minute: a replica that was killed or stopped may have spent it.
+        """
+        c = t.leases.c
+        mine, expired = c.holder == self._holder, c.until < now
+        lost = sa.select(c.key, c.period, c.requests, c.tokens, c.usd)
+        of_minutes = lost.where(~mine, expired, sa.func.length(c.period) == MINUTE)
+        spent: defaultdict[Use, UsageAmount] = defaultdict(UsageAmount)
+        for key, at, *amounts in connection.execute(of_minutes):
+            spent[key, at] += UsageAmount(*amounts)
+        self._add(connection, spent, now)
+        connection.execute(sa.delete(t.leases).where(mine | expired))
 
     def _hold(self, connection: sa.Connection, leases: Mapping[Use, UsageAmount], now: float) -> None:
         rows = [

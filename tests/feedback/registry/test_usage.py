@@ -82,6 +82,28 @@ def test_a_lease_counts_for_others_until_five_seconds_after_the_last_report(stor
     assert one.exchange({}, {}, NOON + 5.5, next_month) == Grant(60, 20), "and each period"
 
 
+def test_what_an_expired_lease_held_of_a_minute_counts_as_used_and_of_longer_periods_does_not(
+    store: Store,
+) -> None:
+    one, other = UsageLedger(store, "r1"), UsageLedger(store, "r2")
+    minute, month = ("k1", period(NOON, MINUTE)), ("k1", period(NOON, MONTH))
+    one.exchange({}, {("k2", minute[1]): UsageAmount(3)}, NOON, Reserve(minute, "requests", 80, 60))
+    one.exchange({}, {minute: UsageAmount(60), month: UsageAmount(7, 8, 0.5)}, NOON)
+    assert other.exchange({}, {}, NOON + 5.0, Reserve(minute, "requests", 80, 60)) == Grant(20, 0)
+    again = other.exchange({}, {}, NOON + 5.5, Reserve(minute, "requests", 80, 60))
+    assert again == Grant(20, 0), "60 may have been used by a replica that was killed"
+    assert other.exchange({}, {}, NOON + 20.0, Reserve(minute, "requests", 80, 60)) == Grant(20, 0), "once"
+    assert other.exchange({}, {}, NOON + 20.0, Reserve(month, "requests", 80, 80)) == Grant(80, 0)
+
+
+def test_a_lease_that_a_replica_gives_back_is_free_again(store: Store) -> None:
+    one, other = UsageLedger(store, "r1"), UsageLedger(store, "r2")
+    minute = ("k1", period(NOON, MINUTE))
+    assert one.exchange({}, {}, NOON, Reserve(minute, "requests", 80, 60)) == Grant(60, 20)
+    one.exchange({}, {}, NOON + 5.5)
+    assert other.exchange({}, {}, NOON + 6.0, Reserve(minute, "requests", 80, 80)) == Grant(80, 0)
+
+
 def test_a_lease_that_is_held_on_is_added_to(store: Store) -> None:
     usage = UsageLedger(store, "r1")
     assert usage.exchange({}, {USE: UsageAmount(16)}, NOON, Reserve(USE, "requests", 80, 1)) == Grant(8, 56)
