@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo dist test test-core test-wing test-wheel test-slow test-nightly test-kernel test-properties test-pythons test-anywhere test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures demo-picture bench models lock sbom audit vllm-ask test-vllm release-check clean
+.PHONY: help serve demo dist test test-core test-wing test-wheel test-slow test-nightly simulate test-kernel test-properties test-pythons test-anywhere test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures demo-picture bench models lock sbom audit vllm-ask test-vllm release-check clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,11 @@ test-slow: $(VENV)/ready-dev  ## run the tests that take seconds each: real serv
 test-nightly: $(VENV)/ready-dev  ## run what is left out of `make test-slow`: tutorials, pages and recipes from start to end, each process killed, soaks; an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m nightly --durations=30 \
 		$$(grep -rl 'mark\.nightly' tests --include='test_*.py')
+
+SEEDS ?= 2000
+FIRST ?= 1
+simulate: $(VENV)/ready-dev  ## run the service in SEEDS=2000 simulated worlds from FIRST=1: kills, losses of power, disks, clocks and callers by a seed
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) --processes 2
 
 test-kernel: $(VENV)/ready-dev  ## run the tests of numbers with another kernel of BLAS
 	$(BIN)/python -m tests.anywhere --numeric nehalem

@@ -1,19 +1,17 @@
 """What must hold of a log after any number of kills, checked against what clients received.
 
-    lost           an acknowledged decision, execution or feedback is not in the log
-    changed        it is there, and differs from what its client received
-    gap            the positions of the facts are not 1, 2, ... up to the head of the log
-    twice          a decision is in the training log more than once
+What clients received is compared by `tests.simulation.history`, which lists its kinds of faults. Besides:
+
     training log   it is not what a fold of all facts from the first one gives
     digest         a version is not what a replay of the training log from its start gives
     untrue         a decision was not drawn from the distribution of the version that it names
 
     rebuild        `armwise rebuild --verify --all` says so
 
-The last four are computed in a process of their own, which has seen nothing but the log.
+These are computed in a process of their own, which has seen nothing but the log.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -25,18 +23,20 @@ from armwise.agent.config import AppConfig, parse
 from armwise.agent.learning import Recipe, rebuild
 from armwise.agent.policies import Policy, build_policy, choose, sampling, served_distribution
 from armwise.agent.turn import Choices, is_text
+from armwise.feedback.clock import GRACE_S
 from armwise.feedback.events import Decision, Mode
 from armwise.feedback.log import Store
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import versions as registry_versions
+from armwise.feedback.reward import Complete
 from armwise.feedback.training_log import read_examples, read_position
 from armwise.feedback.training_log.join import Fold, Joined, rated_rows, read_facts, read_head
 from benchmarks.crash_children import fresh_process
-from benchmarks.crash_ledger import Answered, Kept, Ledger
+from benchmarks.crash_ledger import Ledger
+from tests.simulation.history import TABLES, Rule, Tables, find_faults, parse_rows
 
 CHUNK = 5000
-FACTS = (t.decisions, t.executions, t.feedback, t.observations, t.ticks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def audit(document: dict[str, Any], ledger: Ledger) -> Verdict:
     config = parse(document)
     store = Store(config.database_url, config.reward.join)
     try:
-        faults = (*_answers(store, ledger.answered), *_feedback(store, ledger.kept))
+        faults = tuple(compare(store, config, ledger))
     finally:
         store.close()
     verdict = fresh_process(verify, document)
@@ -92,28 +92,28 @@ def audit(document: dict[str, Any], ledger: Ledger) -> Verdict:
 # -- against the clients -------------------------------------------------------------------------------------
 
 
-def _answers(store: Store, answered: Sequence[Answered]) -> Iterator[Fault]:
-    decisions, executions = _decisions(store), _rows(store, t.executions, "decision_id")
-    for answer in answered:
-        logged, ran = decisions.get(answer.id), executions.get((answer.id,), [])
-        if logged is None:
-            yield Fault("lost", f"decision {answer.id} is not there", answer.round)
-        elif answer.fields and (now := _fields_of(logged)) != answer.fields:
-            yield Fault(
-                "changed", f"decision {answer.id} was received as {answer.fields}, and is {now}", answer.round
-            )
-        if answer.status is None:
-            continue
-        if len(ran) != 1:
-            yield Fault("lost", f"the execution of {answer.id} is there {len(ran)} times", answer.round)
-        elif ran[0].status != answer.status or (
-            answer.fields and (ran[0].served, _text(ran[0].answer)) != (answer.served, answer.text or "")
-        ):
-            yield Fault(
-                "changed",
-                f"the execution of {answer.id} was received as {answer}, and is {ran[0]}",
-                answer.round,
-            )
+def compare(store: Store, config: AppConfig, ledger: Ledger) -> Iterator[Fault]:
+    """Compare a log with what clients received."""
+    history, rounds = ledger.history()
+    learned = config.reward
+    rule = Rule(
+        {name: metric.aggregation.value for name, metric in learned.metrics.items()},
+        at_once=learned.complete is Complete.ANY,
+        grace_s=GRACE_S,
+    )
+    for fault in find_faults(history, read_tables(store), rule, settled=False):
+        yield Fault(fault.kind, fault.what, rounds.get(fault.about))
+
+
+def read_tables(store: Store) -> Tables:
+    """Return every row of the tables that a history is compared with, as the database has them."""
+    tables = {}
+    with store.reading() as connection:
+        for name in TABLES:
+            found = connection.exec_driver_sql(f"SELECT * FROM {name}")
+            tables[name] = parse_rows(name, [*found.keys()], found)
+    executions = [{**row, "answer": _text(row["answer"])} for row in tables["executions"]]
+    return {**tables, "executions": executions}
 
 
 def _text(recorded: str | None) -> str:
@@ -133,45 +133,6 @@ def _decisions(store: Store) -> dict[str, Decision]:
         }
 
 
-def _rows(store: Store, table: sa.Table, *key: str) -> dict[tuple[str, ...], list[Any]]:
-    rows_by_key: defaultdict[tuple[str, ...], list[Any]] = defaultdict(list)
-    with store.reading() as connection:
-        for row in connection.execute(sa.select(table)):
-            rows_by_key[tuple(getattr(row, part) for part in key)].append(row)
-    return rows_by_key
-
-
-def _fields_of(decision: Decision) -> dict[str, Any]:
-    """Return the fields that an answer should have of a decision."""
-    return {
-        "decision_id": decision.id,
-        "episode_id": decision.episode_id,
-        "policy_version": decision.version,
-        "mode": decision.mode.value,
-        "arm_drawn": decision.drawn,
-        "propensity": decision.propensity,
-        "pmf": dict(zip(decision.arms, decision.probabilities, strict=True)),
-        "reward_deadline": decision.deadline,
-    }
-
-
-def _feedback(store: Store, kept: Sequence[Kept]) -> Iterator[Fault]:
-    rows = _rows(store, t.feedback, "id", "kind")
-    for fact in kept:
-        matches = rows.get((fact.id, fact.content[0]), [])
-        if len(matches) != 1:
-            yield Fault("lost", f"feedback {fact.id} is there {len(matches)} times", fact.round)
-            continue
-        row = matches[0]
-        logged = (row.kind, row.decision_id, row.episode_id, row.metric, row.value)
-        if (logged, row.seq) != (fact.content, fact.seq):
-            what = (
-                f"feedback {fact.id} was received as {fact.content} at {fact.seq}, "
-                f"and is {logged} at {row.seq}"
-            )
-            yield Fault("changed", what, fact.round)
-
-
 # -- against a life without a kill ---------------------------------------------------------------------------
 
 
@@ -180,7 +141,7 @@ def verify(document: dict[str, Any]) -> Verdict:
     config = parse(document)
     store = Store(config.database_url, config.reward.join)
     try:
-        faults = [*_positions(store), *_training_log(store, config)]
+        faults = [*_training_log(store, config)]
         with store.reading() as connection:
             facts, joined = read_head(connection), read_position(connection, config.reward.join)
             versions = connection.execute(
@@ -201,19 +162,6 @@ def verify(document: dict[str, Any]) -> Verdict:
         store.close()
 
 
-def _positions(store: Store) -> Iterator[Fault]:
-    with store.reading() as connection:
-        given = Counter(seq for table in FACTS for seq in connection.scalars(sa.select(table.c.seq)))
-        head = read_head(connection)
-    if given != Counter(range(1, head + 1)):
-        missing = sorted(set(range(1, head + 1)) - given.keys())
-        double = sorted(seq for seq, times in given.items() if times > 1)
-        beyond = sorted(given.keys() - set(range(1, head + 1)))
-        yield Fault(
-            "gap", f"of {head} positions {missing} are missing, {double} double, {beyond} out of range"
-        )
-
-
 def _training_log(store: Store, config: AppConfig) -> Iterator[Fault]:
     """Compare the training log, and who rated, with a fold of all facts from the first one."""
     rule, x, r = config.reward, t.examples.c, t.raters.c
@@ -227,13 +175,8 @@ def _training_log(store: Store, config: AppConfig) -> Iterator[Fault]:
         rows = connection.execute(sa.select(t.examples).where(x.join == rule.join).order_by(x.seq)).all()
         rated = sa.select(r.seq, r.decision_id, r.rater, r.learned, r.joined_by).where(r.join == rule.join)
         raters = [dict(row) for row in connection.execute(rated.order_by(r.seq)).mappings()]
-    for name, times in Counter(row.decision_id for row in rows).items():
-        if times > 1:
-            yield Fault("twice", f"decision {name} is in the training log {times} times")
     joined = [(row.decision_id, row.metrics, row.joined_by) for row in rows]
     expected = [(one.decision_id, one.metrics, one.by) for one in ready if one.learned]
-    if [row.seq for row in rows] != list(range(1, len(rows) + 1)):
-        yield Fault("training log", f"its {len(rows)} rows are not numbered from 1")
     for what, found, due in (("row", joined, expected), ("rater", raters, rated_rows(ready, 0))):
         if found != due:
             pairs = enumerate(zip_longest(found, due), start=1)

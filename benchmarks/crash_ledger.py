@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.simulation import history
+
 DECISION = (
     "decision_id",
     "episode_id",
@@ -79,6 +81,18 @@ class Ledger:
     def __len__(self) -> int:
         """Return the number of acknowledgements."""
         return len(self.answered) + len(self.kept)
+
+    def history(self) -> tuple[history.History, dict[str, int]]:
+        """Return what clients were told, and the round in which each id was acknowledged."""
+        answered = [
+            history.Answered(
+                one.id, one.fields, one.served, one.text, done=one.status is not None, status=one.status
+            )
+            for one in self.answered
+        ]
+        kept = [history.Kept(fact.id, *fact.content, fact.seq) for fact in self.kept]
+        rounds = {fact.id: fact.round for fact in (*self.answered, *self.kept)}
+        return history.History(answered, kept), rounds
 
     def note_answer(self, ours: Mapping[str, Any], text: str | None, *, over: bool) -> None:
         """Record the decision in an answer, and its text if the answer is complete."""

@@ -1,0 +1,182 @@
+"""Faults that are planted in our code as it is imported, to see in how many worlds each is found.
+
+Nothing is written: a module is compiled from its source with one piece replaced.
+"""
+
+import importlib.machinery
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Sabotage:
+    """A piece of a module, which must be there once, and what takes its place.
+
+    Attributes:
+        module: Path of the module in the package.
+        old: The piece.
+        new: What takes its place.
+    """
+
+    module: str
+    old: str
+    new: str
+
+
+COMMIT, BATCH = "feedback/log/group_commit.py", "feedback/log/batch.py"
+JOIN, LEARNER, VERSIONS = (
+    "feedback/training_log/join.py",
+    "agent/learning/learner.py",
+    "agent/serving/versions.py",
+)
+USAGE, QUOTA, ERASURES = "feedback/registry/usage.py", "agent/access/quota.py", "feedback/log/erasures.py"
+
+SABOTAGE = {
+    "commit: answered before it is durable": Sabotage(
+        COMMIT,
+        "            receipts = iter(self._store.append([fact for item in batch for fact in item.facts]))\n",
+        "            head = self._store.log_seq()\n"
+        "            n = sum(len(item.facts) for item in batch)\n"
+        "            receipts = iter([Receipt(head + 1 + i) for i in range(n)])\n"
+        "            threading.Thread(target=self._store.append,\n"
+        "                args=([fact for item in batch for fact in item.facts],)).start()\n",
+    ),
+    "commit: the second half of a bisected batch is left": Sabotage(
+        COMMIT, "                self._commit(batch[middle:])\n", ""
+    ),
+    "commit: an unavailable log counts as written": Sabotage(
+        COMMIT,
+        "            _settle([(item, away) for item in batch])\n",
+        "            _settle([(item, [Receipt(1) for _ in item.facts]) for item in batch])\n",
+    ),
+    "commit: receipts of the second append are those of the first": Sabotage(
+        COMMIT,
+        "_settle([(item, list(islice(receipts, len(item.facts)))) for item in batch])",
+        "listed = list(receipts); _settle([(item, listed[: len(item.facts)]) for item in batch])",
+    ),
+    "commit: the disk is not synced": Sabotage(
+        "feedback/log/sqlite.py", '"synchronous=FULL"', '"synchronous=OFF"'
+    ),
+    "commit: feedback under a used id is stored again": Sabotage(
+        BATCH,
+        "            return Receipt(stored[1], FeedbackStatus.DUPLICATE)\n",
+        "            item = replace(item, id=item.id + '-again')\n",
+    ),
+    "commit: a second execution is stored": Sabotage(
+        BATCH,
+        "                if fact.decision_id in self.stored.executions:\n"
+        "                    return Receipt()\n",
+        "                if fact.decision_id in self.stored.executions:\n"
+        "                    fact = replace(fact, decision_id=fact.decision_id + '-again')\n",
+    ),
+    "join: the position is written apart from the examples": Sabotage(
+        JOIN,
+        "                connection.execute(sa.insert(t.raters), named)\n            write_position",
+        "                connection.execute(sa.insert(t.raters), named)\n"
+        "        with self._store.writing() as connection:\n            write_position",
+    ),
+    "join: feedback after the deadline counts": Sabotage(
+        JOIN, "        if feedback.received_at > self.deadline:\n            return\n", ""
+    ),
+    "join: a retraction is ignored": Sabotage(JOIN, "                self.values.pop(name, None)\n", ""),
+    "join: early feedback is forgotten": Sabotage(
+        JOIN, "[f.early & (f.decision_id == d.id)]", "[f.early & (f.decision_id != d.id)]"
+    ),
+    "join: what was never answered is learned": Sabotage(
+        JOIN,
+        "            elif pending.active and pending.status in self._learned_statuses:\n"
+        "                closed",
+        "            elif pending.active:\n                closed",
+    ),
+    "join: closed a second too early": Sabotage(
+        JOIN,
+        "return max(self._deadline(fact), fact.logged_at) + GRACE_S",
+        "return max(self._deadline(fact), fact.logged_at) - 1.0",
+    ),
+    "learner: an old epoch may still write": Sabotage(
+        JOIN, "    if newest == epoch:\n", "    if newest >= epoch:\n"
+    ),
+    "learner: ends when the log was away": Sabotage(
+        LEARNER,
+        "                learner = None  # its policy may have learned unpublished examples\n",
+        "                return\n",
+    ),
+    "learner: resumes one example too early": Sabotage(
+        LEARNER,
+        "self._policy, self._known = saved, self._version.examples_seq",
+        "self._policy, self._known = saved, max(0, self._version.examples_seq - 1)",
+    ),
+    "learner: versions say that they have learned more": Sabotage(
+        LEARNER,
+        "self._store, self.recipe, self._policy, self.learned, self._version",
+        "self._store, self.recipe, self._policy, self.learned + 1, self._version",
+    ),
+    "promotion: replicas ignore a rollback": Sabotage(
+        VERSIONS,
+        "        if pin is None:\n            version = versions.latest",
+        "        if True:\n            version = versions.latest",
+    ),
+    "promotion: a canary ends a rollback": Sabotage(
+        "feedback/registry/promotions.py",
+        "active = ActivePolicy(active.recipe, active.promotion, active.pin, tuple(canaries), row)",
+        "active = ActivePolicy(active.recipe, active.promotion, None, tuple(canaries), row)",
+    ),
+    "promotion: decisions name another version than the one that decides": Sabotage(
+        "agent/serving/point.py",
+        "self.decider.serving = Serving(served.policy, served.version.version, canaries, served.scorer)",
+        "number = served.version.version - (served.version.version > 2)\n"
+        "        self.decider.serving = Serving(served.policy, number, canaries, served.scorer)",
+    ),
+    "quota: what is taken stays in the lease": Sabotage(QUOTA, "    lease.free -= amount\n", ""),
+    "quota: leases of others do not count": Sabotage(
+        USAGE,
+        "used, reserved = _used(connection, reserve.use), _leased(connection, reserve.use) + held",
+        "used, reserved = _used(connection, reserve.use), held",
+    ),
+    "quota: a killed replica gives back what it has used": Sabotage(
+        USAGE,
+        "        self._add(connection, spent, now)\n        connection.execute(sa.delete(t.leases)",
+        "        connection.execute(sa.delete(t.leases)",
+    ),
+    "quota: usage is not reported": Sabotage(
+        USAGE,
+        "        with self._store.writing() as connection:\n            self._add(connection, spent, now)\n",
+        "        with self._store.writing() as connection:\n",
+    ),
+    "erasure: answers stay": Sabotage(
+        ERASURES, '"answer": sa.case((sa.column("answer").is_not(None), "")), ', ""
+    ),
+    "erasure: a turn under way keeps its texts": Sabotage(
+        "feedback/log/under_way.py",
+        "        if not self.numbers:\n            return None\n",
+        "        return None\n",
+    ),
+    "erasure: later facts keep their texts": Sabotage(
+        BATCH,
+        "            case Execution() | Observation():\n"
+        "                gone = fact.decision_id in stored.erased\n",
+        "            case Execution() | Observation():\n                gone = False\n",
+    ),
+    "erasure: bytes stay in the file": Sabotage(
+        "feedback/log/sqlite.py", "secure_delete=ON", "secure_delete=OFF"
+    ),
+}
+"""By what is broken."""
+
+
+def plant(name: str) -> None:
+    """Let a module be imported with a fault. Raises ValueError if the piece is not there once."""
+    sabotage = SABOTAGE[name]
+    get_code = importlib.machinery.SourceFileLoader.get_code
+
+    def get_sabotaged(loader: Any, fullname: str) -> CodeType | None:
+        path: str = loader.get_filename(fullname)
+        if not path.endswith(f"/{sabotage.module}"):
+            return get_code(loader, fullname)
+        source = loader.get_data(path).decode()
+        if source.count(sabotage.old) != 1:
+            raise ValueError(f"{sabotage.module} has {source.count(sabotage.old)} times {sabotage.old!r}")
+        return compile(source.replace(sabotage.old, sabotage.new), path, "exec")
+
+    importlib.machinery.SourceFileLoader.get_code = get_sabotaged  # type: ignore[method-assign,assignment]

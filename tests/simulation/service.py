@@ -1,0 +1,399 @@
+"""The service in a world: real replicas and a real learner, over stand-ins for arms and the language model.
+
+    Service --- replicas: `create_app` over a `Replica`, each in a process with an event loop
+       |------- learner: `LearnerHost`, in a process of its own or in that of the replica
+       `------- a supervisor for each, which starts it again after it has ended
+
+Requests are spoken to the application itself, as its server would: what a killed replica has not sent is
+lost.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from armwise.agent.access import keyring as keyrings
+from armwise.agent.api import choose_code, create_app
+from armwise.agent.config import AppConfig
+from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.serving import Backends, Replica, Telemetry
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt
+from armwise.feedback.clock import SteadyClock
+from tests.agent.fakes import CONFIG, FakeArms, FakeEmbedders, FakeGate
+from tests.simulation.scheduler import EventLoop, Process, Thread, World
+
+LOOK_S, AGAIN_S = 0.25, 0.5
+"""Pause between two looks at the health of a part, and before a part that has ended is started again."""
+
+ARM_S, WRITE_S, QUEUE_S, OVER_S = 0.5, 1.0, 0.5, 8.0
+"""Time limits of an arm, of the language model and of the wait for it, and how long one hangs, seconds."""
+
+
+def make_document(url: str) -> dict[str, Any]:
+    """Return a configuration with short waits, in which decisions are closed while the world lasts."""
+    return {
+        **CONFIG,
+        "log_url": url,
+        "policy": {"kind": "linucb"},
+        "reward": {
+            "metrics": {"thumb": {"range": [-1, 1]}, "right": {"type": "boolean"}},
+            "cost_weight": 0.1,
+            "wait_time": "PT4S",
+            "default": 0.0,
+        },
+        "learning": {"interval_s": 1.5, "poll_s": 1.0},
+        "limits": {
+            "in_flight": 6,
+            "arm_timeout_s": ARM_S,
+            "llm_timeout_s": WRITE_S,
+            "chat_queue_s": QUEUE_S,
+            "feedback_items": 20,
+        },
+    }
+
+
+@dataclass(slots=True)
+class Upstream:
+    """Arms and a language model that do as the weather is.
+
+    Attributes:
+        rng: Draws what each call meets.
+        bad: Share of the calls that fail, hang or break off.
+    """
+
+    rng: random.Random
+    bad: float = 0.0
+
+    async def search(self, arm: str, query: Query, k: int) -> Retrieval:
+        """Find passages, or fail in one of the ways in which a search fails."""
+        await asyncio.sleep(self.rng.expovariate(50.0))
+        if self.rng.random() < self.bad:
+            match self.rng.randrange(3):
+                case 0:
+                    raise ArmError("the index is gone")
+                case 1:
+                    await asyncio.sleep(OVER_S)
+                case 2:
+                    raise ZeroDivisionError("an arm with a fault of its own")
+        passages = tuple(Passage(f"{arm}-{i}", "", query.text, 1.0 / i) for i in range(1, k + 1))
+        return Retrieval(passages, steps=0 if arm == "none" else 1)
+
+
+class Writer(Generator):
+    """A language model that writes three words, or breaks off, hangs or says nothing."""
+
+    model = "writer"
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        """Write, in words of the question."""
+        rng, asked = self._upstream.rng, str(prompt.messages[-1]["content"])
+        fate = rng.randrange(3) if rng.random() < self._upstream.bad else 3
+        for word in ("the ", "Danube ", asked):
+            await asyncio.sleep(rng.expovariate(50.0))
+            if fate == 0:
+                await asyncio.sleep(OVER_S)
+            yield Chunk(word)
+            if fate == 1:
+                raise GeneratorError("connection reset by peer")
+            if fate == 2:
+                return
+        yield Chunk("", prompt_tokens=7, completion_tokens=3, finish_reason="stop")
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(slots=True)
+class Response:
+    """What a client received; `whole` is False where the connection broke off before the end."""
+
+    status: int = 0
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    whole: bool = False
+
+    @property
+    def document(self) -> Any:
+        """The body as JSON."""
+        return orjson.loads(self.body)
+
+
+class Part:
+    """A process of the service that is started again whenever it has ended.
+
+    Attributes:
+        process: The one that runs, or has ended.
+        loop: Its event loop, if it has one.
+        app: Its application, once it answers.
+    """
+
+    def __init__(
+        self, world: World, name: str, run: Callable[["Part"], None], kill: Callable[[Process], None]
+    ) -> None:
+        self._world, self._name, self._run, self._kill = world, name, run, kill
+        self.process: Process
+        self.loop: EventLoop | None = None
+        self.app: Any = None
+        self.replica: Replica | None = None
+        self.starts = 0
+        self.ahead_s = 0.0
+        self._supervisor: Thread | None = None
+
+    def start(self) -> None:
+        """Start it, and what watches over it."""
+        self.process = self._world.start_process(self._name)
+        self._supervisor = self._world.start(
+            self._world.outside, f"supervisor of {self._name}", self._supervise
+        )
+
+    def die(self) -> None:
+        """Kill the process that runs."""
+        self._kill(self.process)
+
+    def start_beside(self) -> None:
+        """Start a second process, that nobody asks, as a service does that replaces one that hangs."""
+        world = self._world
+        other = Part(world, f"second {self._name}", self._run, self._kill)
+        other.process = world.start_process(other._name)
+        world.start(other.process, "main", other._main)
+
+    def _supervise(self) -> None:
+        world = self._world
+        while True:
+            process = self.process = world.start_process(self._name)
+            process.ahead_s = self.ahead_s
+            self.starts += 1
+            self.loop = self.app = self.replica = None
+            world.start(process, "main", self._main)
+            process.at_death.append(lambda: world.wake(self._supervisor))  # type: ignore[arg-type]
+            while process.alive:
+                world.block()
+            world.sleep(AGAIN_S)
+
+    def _main(self) -> None:
+        process = self._world.process
+        try:
+            self._run(self)
+        except Exception as error:  # noqa: BLE001 - a process ends by what it raises, and is started again
+            self._world.note(f"{self._name} ends: {type(error).__name__}: {error}")
+        self._kill(process)
+
+
+class Service:
+    """Replicas and a learner.
+
+    Args:
+        world: The world.
+        config: The configuration.
+        replicas: Number of replicas.
+        together: Whether the learner shares the process of the only replica.
+        rng: Draws what arms and the language model do.
+        kill: Kills a process, and what it has open.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        config: AppConfig,
+        replicas: int,
+        *,
+        together: bool,
+        rng: random.Random,
+        kill: Callable[[Process], None],
+    ) -> None:
+        self._world, self._config, self._together = world, config, together
+        self.upstream = Upstream(rng)
+        keyrings._DIGITS = keyrings._digits()
+        self.replicas = [Part(world, f"replica {n}", self._serve, kill) for n in range(replicas)]
+        self.learner = None if together else Part(world, "learner", self._learn, kill)
+        self.parts = self.replicas if self.learner is None else [*self.replicas, self.learner]
+
+    def start(self) -> None:
+        """Start all parts."""
+        for part in self.parts:
+            part.start()
+
+    def _backends(self) -> Backends:
+        arms = FakeArms({arm: _Searching(self.upstream, arm) for arm in ("none", "bm25", "dense", "graph")})
+        return Backends(arms, FakeEmbedders(), {"default": Writer(self.upstream)})
+
+    def _serve(self, part: Part) -> None:
+        part.loop = EventLoop(self._world)
+        part.loop.run_until_complete(self._serving(part))
+
+    async def _serving(self, part: Part) -> None:
+        replica = await asyncio.to_thread(self._open)
+        part.replica = replica
+        app = create_app(replica)
+        learner = None
+        async with app.router.lifespan_context(app):
+            part.app = app
+            while True:
+                replica.check()
+                if self._together and learner is None:
+                    learner = await asyncio.to_thread(LearnerHost, self._config)
+                if learner is not None:
+                    await asyncio.to_thread(learner.check_health)
+                await asyncio.sleep(LOOK_S)
+
+    def _open(self) -> Replica:
+        return Replica(
+            self._config,
+            self._backends(),
+            clock=SteadyClock(),
+            telemetry=Telemetry(),
+            gate=FakeGate(promote=True),
+            choose_code=choose_code,
+        )
+
+    def _learn(self, part: Part) -> None:
+        del part
+        host = LearnerHost(self._config)
+        while True:
+            host.check_health()
+            self._world.sleep(LOOK_S)
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def request(
+        self,
+        part: Part,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        key: str,
+        patience_s: float = 30.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response | None:
+        """Send a request to a replica, and wait for the response; called by a thread outside of the service.
+
+        Returns:
+            The response; None if nobody listens, or the connection broke off before a status was sent.
+        """
+        world, process, loop, app = self._world, part.process, part.loop, part.app
+        if app is None or loop is None or not process.alive:
+            world.sleep(0.05)
+            return None
+        exchange = _Exchange(world, method, path, body, key, headers or {})
+        process.at_death.append(exchange.cut)
+        loop.call_soon_threadsafe(exchange.begin, app)
+        if not exchange.wait(patience_s) and process.alive:
+            loop.call_soon_threadsafe(exchange.hang_up)
+        exchange.over = True
+        return exchange.response if exchange.response.status else None
+
+
+@dataclass(slots=True)
+class _Searching:
+    """One of the arms."""
+
+    upstream: Upstream
+    arm: str
+
+    async def __call__(self, query: Query, k: int) -> Retrieval:
+        return await self.upstream.search(self.arm, query, k)
+
+
+class _Exchange:
+    """One request, and what has come back so far."""
+
+    def __init__(
+        self, world: World, method: str, path: str, body: Any, key: str, headers: Mapping[str, str]
+    ) -> None:
+        self.response, self.over = Response(), False
+        self._world, self._waiter = world, world.current
+        self._ended = False
+        content = b"" if body is None else orjson.dumps(body)
+        path, _, query = path.partition("?")
+        sent = {
+            "host": "service",
+            "authorization": f"Bearer {key}",
+            "content-type": "application/json",
+            "content-length": str(len(content)),
+            **headers,
+        }
+        self._scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
+            "client": ("127.0.0.1", 1),
+            "server": ("service", 80),
+            "state": {},
+        }
+        self._content = content
+        self._left: asyncio.Event
+        self._task: asyncio.Task[None]
+
+    def begin(self, app: Any) -> None:
+        """Let the application answer; in its event loop."""
+        self._left = asyncio.Event()
+        self._task = asyncio.ensure_future(self._answer(app))
+
+    def hang_up(self) -> None:
+        """Close the connection; in the event loop of the application."""
+        self._left.set()
+
+    def cut(self) -> None:
+        """The process behind it has died."""
+        self._end()
+
+    def wait(self, patience_s: float) -> bool:
+        """Wait for the end of the response, and return whether it came."""
+        deadline = self._world.now + patience_s
+        while not self._ended and self._world.now < deadline:
+            self._world.block(deadline - self._world.now)
+        return self._ended
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._waiter is not None and not self.over:
+            self._world.wake(self._waiter)
+
+    async def _answer(self, app: Any) -> None:
+        try:
+            await app(self._scope, self._receive(), self._send)
+        finally:
+            if not self._world.over:
+                self._end()
+
+    def _receive(self) -> Callable[[], Any]:
+        sent = False
+
+        async def receive() -> dict[str, Any]:
+            nonlocal sent
+            if not sent:
+                sent = True
+                return {"type": "http.request", "body": self._content, "more_body": False}
+            await self._left.wait()
+            return {"type": "http.disconnect"}
+
+        return receive
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if self.over or self._left.is_set():
+            return
+        response = self.response
+        if message["type"] == "http.response.start":
+            response.status = message["status"]
+            response.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        elif message["type"] == "http.response.body":
+            response.body += message.get("body", b"")
+            if not message.get("more_body", False):
+                response.whole = True
+                self._end()

@@ -1,0 +1,429 @@
+"""Run the world of a plan, and check what is left of it."""
+
+import contextlib
+import gc
+import logging
+import random
+import sqlite3
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.learning import rebuild
+from armwise.feedback.clock import GRACE_S
+from armwise.feedback.log import Store
+from armwise.feedback.registry import KeyLimits, KeySettings, keys
+from tests.simulation import connections, disk
+from tests.simulation.callers import LIMIT, LIMITED, Callers
+from tests.simulation.disk import DRIVER, Disk, File
+from tests.simulation.history import (
+    TABLES,
+    Answered,
+    Fault,
+    History,
+    Rule,
+    Tables,
+    find_disobeyed,
+    find_faults,
+    parse_rows,
+)
+from tests.simulation.plan import FAULTS, Event, Kind, Plan
+from tests.simulation.scheduler import EPOCH, WORLD, Process, StuckError, World
+from tests.simulation.service import Part, Service, make_document
+
+REMOTE_S = 0.002
+"""Usual time of a statement where the log is behind a link, seconds."""
+
+AGGREGATION = {"thumb": "last", "right": "mean"}
+CALM_S, WAIT_S = 60.0, 4.0
+"""Seconds within which everything answers again after the last fault, and the wait time of a decision."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a world.
+
+    Attributes:
+        plan: Its plan.
+        faults: What is wrong.
+        seconds: How long it lasted, by its clock.
+        steps: Choices of the scheduler.
+        digest: Of all choices, and of the rows at the end: the same for the same plan.
+        counts: What it did, by name.
+        trace: What happened, for people.
+    """
+
+    plan: Plan
+    faults: list[Fault]
+    seconds: float
+    steps: int
+    digest: str
+    counts: dict[str, int] = field(default_factory=dict)
+    trace: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A log before the first decision, and the keys in it."""
+
+    files: Mapping[str, bytes]
+    keys: Mapping[str, str]
+    public: Mapping[str, str]
+    url: str
+
+
+@cache
+def make_image() -> Image:
+    """Return a log with the keys of two tenants and of an operator."""
+    url = f"sqlite:///{tempfile.mkdtemp()}/log.db"
+    with running(World(0), {}) as (world, files):
+        store = Store(url)
+        settings = {
+            "red": KeySettings("red", ("decide", "feedback", "read"), "red"),
+            "blue": KeySettings("blue", ("decide", "feedback", "read"), "blue"),
+            LIMITED: KeySettings(
+                LIMITED, ("decide", "feedback", "read"), LIMITED, limits=KeyLimits(rpm_limit=LIMIT)
+            ),
+            "operator": KeySettings("operator", ("admin",), source="operator"),
+        }
+        made = {name: keys.create(store, setting, EPOCH + world.now) for name, setting in settings.items()}
+        store.close()
+        content = {path: bytes(file.data) for path, file in files.files.items()}
+    secrets = {name: secret for name, (_, secret) in made.items()}
+    return Image(content, secrets, {name: key.public_id for name, (key, _) in made.items()}, url)
+
+
+@contextlib.contextmanager
+def running(world: World, files: Mapping[str, bytes]) -> Iterator[tuple[World, Disk]]:
+    """Let a world be the one that runs, over a disk with some files."""
+    seed = world.random_bytes.random()
+    here = DRIVER.disk = Disk(random.Random(f"{seed}/disk"), lambda: world.process, lambda: EPOCH + world.now)
+    here.files = {path: File(bytearray(data), bytearray(data)) for path, data in files.items()}
+    DRIVER.error = None
+    WORLD.append(world)
+    connections.LINK.append(connections.Link(random.Random(f"{seed}/link")))
+    try:
+        yield world, here
+    finally:
+        for process in world.processes:
+            here.kill(process)
+        world.end()
+        WORLD.clear()
+        connections.LINK.clear()
+        connections.OPENED.clear()
+
+
+@cache
+def make_config(*, at_once: bool) -> AppConfig:
+    """Return the configuration of a world."""
+    document = make_document(make_image().url)
+    metrics = document["reward"]["metrics"]
+    for name, how in AGGREGATION.items():
+        metrics[name]["aggregation"] = how
+    document["reward"] |= {"complete": "any", "default": None} if at_once else {"complete": "deadline"}
+    return parse(document)
+
+
+class Simulation:
+    """One world.
+
+    Args:
+        plan: Its plan.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.history = History()
+        self.image = make_image()
+        self._config = make_config(at_once=plan.at_once)
+        self._broken: list[Fault] = []
+        self._rows = 0  # checksum of the tables at the end
+        self._troubled_until = 0.0  # until when a replica may have been unable to follow the log
+
+    def run(self) -> Outcome:
+        """Run it to its end, and return what came of it."""
+        plan = self.plan
+        with _quiet(), running(World(plan.seed), self.image.files) as (world, here):
+            self._world, self._disk = world, here
+            self._link = connections.LINK[-1]
+            self._usual_delay_s = self._link.delay_s = REMOTE_S if plan.remote else 0.0
+            self._service = Service(
+                *(world, self._config, plan.replicas),
+                together=plan.together,
+                rng=random.Random(f"{plan.seed}/upstream"),
+                kill=self._kill,
+            )
+            clocks_agree = not any(event.kind is Kind.CLOCK for event in plan.events)
+            self._callers = Callers(
+                *(world, self._service, self.history, dict(self.image.keys), dict(self.image.public)),
+                *(self._look, clocks_agree),
+            )
+            try:
+                self._live()
+            except (StuckError, disk.NoLibraryError) as error:
+                self._broken.append(Fault("stuck", str(error)))
+            trace = [f"{at:9.3f} {who:14} {what}" for at, who, what in world.trace]
+            counts = {
+                "answers": len(self.history.answered),
+                "feedback": len(self.history.kept),
+                "starts": sum(part.starts for part in self._service.parts),
+                "erasures": sum(one.done for one in self.history.erased),
+            }
+            faults = self._broken or self._find_faults()
+            digest = f"{world.digest:08x}{self._rows:08x}"
+            return Outcome(plan, faults, world.now, world.steps, digest, counts, trace)
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        world, service = self._world, self._service
+        service.start()
+        for event in self.plan.events:
+            world.start(world.outside, f"event {event.number}", lambda event=event: self._happen(event))
+        self._callers.unfinished = sum(event.kind not in FAULTS for event in self.plan.events)
+        self._pending_faults = sum(event.kind in FAULTS for event in self.plan.events)
+        world.run(lambda: not self._callers.unfinished and not self._pending_faults)
+        self._calm_down()
+        done: list[bool] = []
+        world.start(world.outside, "end", lambda: done.append(self._come_to_rest()))
+        world.run(lambda: bool(done))
+        if not done[0]:
+            self._broken.append(Fault("stuck", f"not everything answers {CALM_S:g} s after the last fault"))
+
+    def _happen(self, event: Event) -> None:
+        self._world.sleep(event.at)
+        self._world.note(f"event {event}")
+        if event.kind not in FAULTS:
+            self._callers.act(event, self.plan.seed)
+            return
+        try:
+            self._break(event)
+        finally:
+            self._pending_faults -= 1
+            self._troubled_until = self._world.now
+
+    def _part(self, event: Event) -> Part:
+        parts = self._service.parts
+        return parts[event.settings["part"] % len(parts)]
+
+    def _break(self, event: Event) -> None:
+        """Do what a fault says, and wait until it is over."""
+        match event.kind:
+            case Kind.KILL | Kind.KILL_SOON | Kind.KILL_COMMIT | Kind.SECOND | Kind.STALL | Kind.CLOCK:
+                self._break_part(event.kind, self._part(event), event.settings)
+            case Kind.POWER:
+                self._kill_all()
+                self._disk.lose_power()
+            case _:
+                self._break_around(event.kind, **event.settings)
+
+    def _break_part(self, kind: Kind, part: Part, settings: Mapping[str, Any]) -> None:
+        """Do something to a process."""
+        world, process = self._world, part.process
+        match kind:
+            case Kind.KILL:
+                part.die()
+            case Kind.KILL_SOON:
+                at = world.steps + settings["steps"]
+                while world.steps < at:
+                    world.pause()
+                part.die()
+            case Kind.KILL_COMMIT:
+                self._kill_at_commit(part, settings["commits"], done=settings["done"])
+            case Kind.SECOND:
+                part.start_beside()
+            case Kind.CLOCK:
+                part.ahead_s = process.ahead_s = settings["ahead_s"]
+            case Kind.STALL:
+                world.stall(process)
+                world.sleep(settings["lasts_s"])
+                world.go_on(process)
+
+    def _break_around(self, kind: Kind, *, lasts_s: float, **settings: Any) -> None:
+        """Do something to what is around the processes, for a while."""
+        match kind:
+            case Kind.DISK:
+                self._disk.fault = disk.Fault(settings["fault"])
+                self._world.sleep(lasts_s)
+                self._disk.fault = disk.Fault.NONE
+            case Kind.UPSTREAM:
+                self._service.upstream.bad = settings["bad"]
+                self._world.sleep(lasts_s)
+                self._service.upstream.bad = 0.0
+            case Kind.LINK:
+                self._link.delay_s, self._link.losses = settings["delay_s"], settings["losses"]
+                self._world.sleep(lasts_s)
+                self._link.delay_s, self._link.losses = self._usual_delay_s, 0.0
+
+    def _kill_at_commit(self, part: Part, commits: int, *, done: bool) -> None:
+        """Kill the process of a part before or after a commit, counted from now."""
+        process, left = part.process, commits
+
+        def count(is_done: bool) -> None:
+            nonlocal left
+            left -= is_done is done
+            if not left:
+                self._kill(process)
+
+        process.at_commit = count
+
+    def _kill_all(self) -> None:
+        for process in [*self._world.processes]:
+            self._kill(process)
+
+    def _kill(self, process: Process) -> None:
+        if process.alive:
+            self._world.note(f"{process} dies")
+            self._disk.kill(process)
+        self._world.kill(process)
+
+    def _calm_down(self) -> None:
+        """End every fault; clocks are right again."""
+        self._disk.fault, self._link.losses = disk.Fault.NONE, 0.0
+        self._service.upstream.bad = 0.0
+        for part in self._service.parts:
+            part.ahead_s = part.process.ahead_s = 0.0
+            part.process.at_commit = None
+        self._world.note("calm")
+
+    def _come_to_rest(self) -> bool:
+        """Ask each replica until it answers, and wait until all is learned; return whether it was in time."""
+        world = self._world
+        deadline = world.now + CALM_S
+        for number, part in enumerate(self._service.replicas):
+            if not self._answers(part, f"end{number}", deadline):
+                return False
+        world.now += WAIT_S + GRACE_S + 1.0  # the machine was asleep
+        if not self._answers(self._service.replicas[0], "last", world.now + CALM_S):
+            return False
+        self._verify()
+        deadline = world.now + CALM_S
+        while not self._all_is_read():
+            if world.now > deadline:
+                return False
+            world.sleep(1.0)
+        return True
+
+    def _verify(self) -> None:
+        """Let the service compute some decisions again."""
+        answered = sorted({answer.id for answer in self.history.answered})
+        for name in random.Random(self.plan.seed).sample(answered, min(2, len(answered))):
+            part = self._service.replicas[0]
+            response = self._callers.send(part, "GET", f"/v1/decisions/{name}/verify", key="operator")
+            if response is None or response.status != 200 or not response.document["verified"]:
+                found = "nothing" if response is None else f"{response.status} {response.body[:400]!r}"
+                self._broken.append(Fault("propensity", f"{name} was verified with {found}"))
+
+    def _rebuild(self) -> Iterator[Fault]:
+        """Fold the log from its first fact, learn it again, and compare every state with what is stored."""
+        with contextlib.closing(Store(self.image.url, self._config.reward.join)) as store:
+            report = rebuild(store, self._config, lambda *_: None, every=True)
+        for compared in report.compared:
+            if not compared.equal:
+                yield Fault("rebuilt", str(compared))
+
+    def _all_is_read(self) -> bool:
+        """Whether the learner has read all facts."""
+        sql = "SELECT (SELECT seq FROM log_head) = (SELECT log_seq FROM progress)"
+        with self._opened() as connection:
+            (is_read,) = connection.execute(sql).fetchone()
+        return bool(is_read)
+
+    def _answers(self, part: Part, name: str, deadline: float) -> bool:
+        world = self._world
+        while world.now < deadline:
+            body = {"query": "is anybody there?", "model": "auto"}
+            headers = {"idempotency-key": name}
+            response = self._callers.send(part, "POST", "/v1/retrieve", body, key="operator", headers=headers)
+            if response is not None and response.status == 200:
+                told = {"policy_version": response.document["agent"]["policy_version"]}
+                self.history.answered.append(Answered(name, told, begun=world.now, at=world.now))
+                return True
+            world.sleep(0.5)
+        return False
+
+    # -- what is checked ---------------------------------------------------------------------------
+
+    def _look(self, answered: Answered) -> None:
+        """Check at once that an answered decision is in the log: what is only queued would be missing."""
+        with self._opened() as connection:
+            sql = "SELECT count(*) FROM decisions WHERE id = ?"
+            (times,) = connection.execute(sql, (answered.id,)).fetchone()
+        if times != 1:
+            what = f"decision {answered.id} is in the log {times} times as it is answered"
+            self._broken.append(Fault("lost", what))
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """Read the log beside everybody else."""
+        path = self.image.url.removeprefix("sqlite:///")
+        current, self._world.current = self._world.current, None
+        connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+        try:
+            yield connection
+        finally:
+            connection.close()
+            self._world.current = current
+
+    def _find_faults(self) -> list[Fault]:
+        with self._opened() as connection:
+            tables = read_tables(connection)
+        self._rows = zlib.crc32(repr(tables).encode())
+        rule = Rule(AGGREGATION, self.plan.at_once, GRACE_S)
+        history = self.history
+        faults = find_faults(history, tables, rule, settled=True)
+        faults += find_disobeyed(history, self._troubled_until)
+        self._kill_all()
+        faults += self._rebuild()
+        with self._opened() as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        for erased in (one for one in history.erased if one.done):
+            for word in erased.words:
+                if found := self._disk.contains(word.encode()):
+                    faults.append(Fault("erased", f"a text of {erased.decision_id} is in {', '.join(found)}"))
+        return faults
+
+
+def read_tables(connection: sqlite3.Connection) -> Tables:
+    """Return every row of the tables that a history is compared with."""
+    tables = {}
+    for name in TABLES:
+        cursor = connection.execute(f"SELECT * FROM {name}")
+        tables[name] = parse_rows(name, [column[0] for column in cursor.description], cursor)
+    return tables
+
+
+class _Handler(logging.Handler):
+    """Writes what the service logs into the trace of the world."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if WORLD and not WORLD[-1].over:
+            text = record.getMessage()
+            if record.exc_info:
+                text += "\n" + logging.Formatter().formatException(record.exc_info)
+            WORLD[-1].note(f"{record.levelname.lower()}: {text}")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Log into the trace; collect no garbage, whose finalizers would run at any moment."""
+    gc.disable()
+    root = logging.getLogger()
+    before, handlers = root.level, root.handlers
+    root.handlers = [_Handler(logging.WARNING)]
+    try:
+        yield
+    finally:
+        root.handlers = handlers
+        root.setLevel(before)
+        gc.enable()
+        gc.collect()
+
+
+def simulate(plan: Plan) -> Outcome:
+    """Run the world of a plan."""
+    return Simulation(plan).run()

@@ -1,0 +1,281 @@
+"""The checker of histories finds each thing that must not be, in logs written by hand."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from tests.simulation.history import (
+    Admitted,
+    Answered,
+    Change,
+    Erased,
+    History,
+    Kept,
+    Rule,
+    find_disobeyed,
+    find_faults,
+)
+
+RULE = Rule({"thumb": "last", "right": "mean"}, at_once=False, grace_s=2.0)
+
+
+def make_decision(seq: int, name: str, at: float, **changes: Any) -> dict[str, Any]:
+    return {
+        "seq": seq,
+        "id": name,
+        "decided_at": at,
+        "deadline": at + 10.0,
+        "logged_at": at,
+        "mode": "explore",
+        "version": 1,
+        "floor": 0.1,
+        "drawn": "bm25",
+        "propensity": 0.75,
+        "episode_id": None,
+        "deferred": False,
+        "arms": ["none", "bm25"],
+        "probabilities": [0.25, 0.75],
+        "question": "which river?",
+        "features": {},
+        **changes,
+    }
+
+
+def make_log() -> dict[str, Any]:
+    """Return a sound log: one decision with two values, learned when its time was over, and one without."""
+    tables: dict[str, Any] = {
+        "decisions": [make_decision(1, "a", 100.0), make_decision(5, "b", 113.0)],
+        "executions": [
+            {"seq": 2, "decision_id": "a", "finished_at": 101.0, "status": "ok", "served": "bm25"},
+            {"seq": 6, "decision_id": "b", "finished_at": 114.0, "status": "arm_failed", "served": None},
+        ],
+        "feedback": [],
+        "observations": [],
+        "ticks": [{"seq": 7, "at": 130.0}],
+        "log_head": [{"seq": 7}],
+        "examples": [
+            {"seq": 1, "decision_id": "a", "metrics": {"thumb": -1.0, "right": 0.5}, "joined_by": 5}
+        ],
+        "versions": [
+            {"version": 1, "recipe": "r", "examples_seq": 0, "epoch": 1},
+            {"version": 2, "recipe": "r", "examples_seq": 1, "epoch": 2},
+        ],
+    }
+    for row in tables["executions"]:
+        row |= {"answer": "the Danube", "error": "", "passages": [], "stages": None}
+    for seq, name, metric, value in ((3, "f", "thumb", 1.0), (4, "g", "thumb", -1.0)):
+        tables["feedback"].append(make_feedback(seq, name, metric, value))
+    tables["decisions"][1]["seq"] = 7
+    tables["executions"][1]["seq"] = 8
+    tables["ticks"][0]["seq"] = 9
+    tables["feedback"] += [make_feedback(5, "h", "right", 1.0), make_feedback(6, "i", "right", 0.0)]
+    tables["log_head"][0]["seq"] = 9
+    tables["examples"][0]["joined_by"] = 7
+    return tables
+
+
+def make_feedback(seq: int, name: str, metric: str, value: float | None, **changes: Any) -> dict[str, Any]:
+    return {
+        "seq": seq,
+        "id": name,
+        "kind": "value",
+        "decision_id": "a",
+        "episode_id": None,
+        "metric": metric,
+        "value": value,
+        "received_at": 101.0 + seq / 10,
+        "content": None,
+        "tags": {},
+        **changes,
+    }
+
+
+TOLD = {
+    "policy_version": 1,
+    "mode": "explore",
+    "arm_drawn": "bm25",
+    "propensity": 0.75,
+    "pmf": {"none": 0.25, "bm25": 0.75},
+    "reward_deadline": 110.0,
+    "episode_id": None,
+}
+
+
+def make_history() -> History:
+    return History(
+        answered=[Answered("a", TOLD, "bm25", "the Danube")],
+        kept=[Kept("f", "value", "a", None, "thumb", 1.0, 3)],
+        erased=[Erased("b", ("secret",))],
+        admitted=[Admitted("k", 2, 60.0, 61.0), Admitted("k", 2, 62.0, 63.0), Admitted("k", 2, 119.0, 121.0)],
+    )
+
+
+def kinds(history: History, tables: dict[str, Any], rule: Rule = RULE) -> set[str]:
+    return {fault.kind for fault in find_faults(history, tables, rule, settled=True)}
+
+
+def test_a_sound_log_has_no_fault() -> None:
+    assert find_faults(make_history(), make_log(), RULE, settled=True) == []
+
+
+Breakage = Callable[[History, dict[str, Any]], object]
+
+
+def swap(table: str, index: int, **changes: Any) -> Breakage:
+    return lambda _, tables: tables[table][index].update(changes)
+
+
+def drop(table: str, index: int) -> Breakage:
+    return lambda _, tables: tables[table].pop(index)
+
+
+def again(table: str, index: int, **changes: Any) -> Breakage:
+    return lambda _, tables: tables[table].append({**deepcopy(tables[table][index]), **changes})
+
+
+def told(**changes: Any) -> Breakage:
+    return lambda history, _: history.answered.append(
+        Answered("a", {**TOLD, **changes}, "bm25", "the Danube")
+    )
+
+
+@pytest.mark.parametrize(
+    ("broken", "kind"),
+    [
+        (drop("decisions", 0), "lost"),
+        (drop("executions", 0), "lost"),
+        (drop("feedback", 0), "lost"),
+        (swap("executions", 0, answer="the Rhine"), "changed"),
+        (swap("executions", 0, served="none"), "changed"),
+        (swap("feedback", 0, value=0.5), "changed"),
+        (swap("feedback", 0, decision_id="b"), "changed"),
+        (told(arm_drawn="none"), "changed"),
+        (told(propensity=0.25), "changed"),
+        (told(pmf={"bm25": 1.0}), "changed"),
+        (told(reward_deadline=111.0), "changed"),
+        (told(policy_version=2), "changed"),
+        (swap("log_head", 0, seq=10), "gap"),
+        (swap("ticks", 0, seq=8), "gap"),
+        (again("decisions", 0), "gap"),
+        (again("executions", 0), "gap"),
+        (again("feedback", 0), "gap"),
+        (swap("executions", 1, decision_id="c"), "gap"),
+        (again("examples", 0, seq=2), "twice"),
+        (swap("examples", 0, seq=2), "learned"),
+        (drop("examples", 0), "learned"),
+        (swap("examples", 0, decision_id="b"), "learned"),
+        (swap("examples", 0, joined_by=6), "learned"),
+        (swap("examples", 0, joined_by=1), "learned"),
+        (swap("examples", 0, metrics={"thumb": 1.0, "right": 0.5}), "learned"),
+        (swap("examples", 0, metrics={"thumb": -1.0, "right": 0.0}), "learned"),
+        (swap("examples", 0, metrics={"thumb": -1.0}), "learned"),
+        (swap("feedback", 1, kind="retraction", id="f"), "learned"),
+        (swap("feedback", 1, received_at=110.1), "learned"),
+        (swap("decisions", 0, mode="forced"), "learned"),
+        (swap("decisions", 0, deferred=True), "learned"),
+        (swap("decisions", 0, episode_id="e"), "changed"),
+        (swap("feedback", 1, decision_id=None, episode_id="e"), "learned"),
+        (swap("executions", 0, status="fell_back"), "learned"),
+        (swap("versions", 0, examples_seq=2), "version"),
+        (swap("versions", 0, epoch=3), "version"),
+        (swap("decisions", 1, version=3), "propensity"),
+        (swap("decisions", 1, probabilities=[0.25, 0.5], propensity=0.5), "propensity"),
+        (swap("decisions", 1, propensity=0.25), "propensity"),
+        (swap("decisions", 1, drawn="dense"), "propensity"),
+        (swap("decisions", 1, probabilities=[0.05, 0.95], propensity=0.95), "propensity"),
+        (lambda history, _: history.admitted.append(Admitted("k", 2, 64.0, 65.0)), "quota"),
+        (swap("decisions", 1, question="a secret river"), "erased"),
+        (swap("decisions", 1, features={"of secret": 1.0}), "erased"),
+        (swap("executions", 1, answer="secretly"), "erased"),
+        (swap("executions", 1, passages=["secret-1"]), "erased"),
+        (swap("feedback", 3, content={"comment": "secret"}), "erased"),
+        (swap("feedback", 3, tags={"who": "secret"}), "erased"),
+    ],
+)
+def test_what_must_not_be_is_found(broken: Breakage, kind: str) -> None:
+    history, tables = make_history(), make_log()
+    broken(history, tables)
+    assert kind in kinds(history, tables)
+
+
+def test_feedback_on_an_episode_is_on_its_decisions_from_then_on() -> None:
+    tables = make_log()
+    tables["decisions"][0]["episode_id"] = "e"
+    tables["feedback"][1] |= {"decision_id": None, "episode_id": "e"}
+    history = History()
+    assert kinds(history, tables) == set()
+    tables["decisions"][0]["decided_at"] = 101.5
+    assert kinds(history, tables) == {"learned"}
+    tables["feedback"][1]["kind"] = "retraction"
+    assert kinds(history, tables) == {"learned"}
+
+
+def test_a_deferred_decision_is_learned_once_it_is_activated() -> None:
+    tables = make_log()
+    tables["decisions"][0]["deferred"] = True
+    tables["decisions"][1]["seq"], tables["executions"][1]["seq"] = 8, 9
+    tables["ticks"][0]["seq"] = tables["log_head"][0]["seq"] = 10
+    tables["feedback"].append(make_feedback(7, "a", "", None, kind="activation"))
+    tables["examples"][0]["joined_by"] = 8
+    assert kinds(History(), tables) == set()
+    tables["feedback"][-1]["received_at"] = 110.1
+    assert kinds(History(), tables) == {"learned"}
+
+
+def test_an_erased_answer_may_differ_from_what_was_told() -> None:
+    history, tables = make_history(), make_log()
+    tables["executions"][0]["answer"] = ""
+    assert kinds(history, tables) == {"changed"}
+    history.erased.append(Erased("a", ("river",)))
+    tables["decisions"][0]["question"] = ""
+    tables["decisions"][1]["question"] = ""
+    assert kinds(history, tables) == set()
+
+
+def test_an_erasure_without_an_outcome_may_have_happened_or_not() -> None:
+    history, tables = make_history(), make_log()
+    history.erased = [Erased("a", ("river",), done=False)]
+    assert kinds(history, tables) == set()
+    tables["executions"][0]["answer"] = ""
+    assert kinds(history, tables) == set()
+
+
+def test_an_answer_that_broke_off_needs_no_execution() -> None:
+    history, tables = make_history(), make_log()
+    history.answered.append(Answered("b", {**TOLD, "reward_deadline": 123.0}, done=False))
+    tables["executions"].pop()
+    tables["ticks"][0]["seq"] = tables["log_head"][0]["seq"] = 8
+    assert kinds(history, tables) == set()
+
+
+def test_with_the_first_value_a_decision_is_learned_at_once() -> None:
+    tables = make_log()
+    at_once = Rule(RULE.aggregation, at_once=True, grace_s=2.0)
+    tables["examples"][0] |= {"joined_by": 3, "metrics": {"thumb": 1.0}}
+    assert kinds(make_history(), tables, at_once) == set()
+    assert kinds(make_history(), tables) == {"learned"}
+    del tables["examples"][0]
+    assert kinds(make_history(), tables, at_once) == {"learned"}
+
+
+@pytest.mark.parametrize(
+    ("version", "begun", "change", "found"),
+    [
+        (1, 20.0, Change(2, 9.0, 10.0), True),
+        (2, 20.0, Change(2, 9.0, 10.0), False),
+        (1, 14.0, Change(2, 9.0, 10.0), False),
+        (1, 20.0, Change(None, 9.0, 10.0), False),
+        (1, 104.0, Change(2, 99.0, 100.0), False),
+    ],
+)
+def test_another_version_than_the_pinned_one_may_decide_until_replicas_follow(
+    version: int, begun: float, change: Change, found: bool
+) -> None:
+    history = History(answered=[Answered("a", {"policy_version": version}, begun=begun, at=begun + 1.0)])
+    history.changes.append(change)
+    assert [fault.kind for fault in find_disobeyed(history, 0.0)] == ["version"] * found
+    assert not [*find_disobeyed(history, begun)]
+    history.changes.append(Change(None, 15.0, 16.0))
+    assert not [*find_disobeyed(history, 0.0)]
