@@ -7,7 +7,22 @@ from contextlib import closing
 
 import pytest
 
-from tests.simulation.disk import DRIVER, Disk, Fault, File, NoLibraryError, install
+from tests.simulation.disk import (
+    BUSY,
+    DRIVER,
+    EXCLUSIVE,
+    NONE,
+    OK,
+    RESERVED,
+    SHARED,
+    SHM_SHARED,
+    SHM_UNLOCK,
+    Disk,
+    Fault,
+    File,
+    NoLibraryError,
+    install,
+)
 
 PLACE = "file:/simulated/log.db?vfs=simulated"
 
@@ -65,8 +80,9 @@ def test_a_second_writer_is_refused_until_the_first_is_killed(disk: Disk) -> Non
         one.execute("INSERT INTO t VALUES ('half')")
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             add(other, "y")
-        crash(disk, "a", one)
+        disk.kill("a")
         add(other, "y")
+        one.close()
         assert names(other) == ["y"]
 
 
@@ -118,12 +134,52 @@ def test_a_disk_with_a_fault_refuses_writes_and_is_whole_afterwards(
         assert names(connection) == ["x", "z"]
 
 
+def test_locks_of_a_file_are_shared_until_one_handle_wants_to_write(disk: Disk) -> None:
+    one, other = (disk.open("/simulated/file", create=True) for _ in range(2))
+    assert [disk.lock(one, SHARED), disk.lock(other, SHARED)] == [OK, OK]
+    assert [disk.lock(one, RESERVED), disk.lock(other, RESERVED)] == [OK, BUSY]
+    assert disk.lock(one, EXCLUSIVE) == BUSY, "the other still reads"
+    disk.unlock(other, NONE)
+    assert [disk.lock(other, SHARED), disk.lock(one, EXCLUSIVE)] == [BUSY, OK]
+    disk.unlock(one, SHARED)
+    assert [disk.lock(other, SHARED), disk.lock(other, RESERVED)] == [OK, OK]
+    for number in (one, other):
+        disk.release(number)
+        del disk.handles[number]
+
+
+def test_a_slot_of_shared_memory_has_readers_or_one_writer(disk: Disk) -> None:
+    one, other = (disk.open("/simulated/file", create=True) for _ in range(2))
+    assert [disk.lock_memory(number, 2, 1, SHM_SHARED) for number in (one, other)] == [OK, OK]
+    assert disk.lock_memory(one, 2, 1, 0) == BUSY
+    assert disk.lock_memory(one, 3, 2, 0) == OK
+    assert [disk.lock_memory(other, 4, 1, flags) for flags in (0, SHM_SHARED)] == [BUSY, BUSY]
+    disk.lock_memory(other, 2, 1, SHM_UNLOCK)
+    assert disk.lock_memory(one, 2, 1, 0) == OK
+    for number in (one, other):
+        disk.release(number)
+        del disk.handles[number]
+
+
 def test_bytes_are_found_in_the_files_that_hold_them(disk: Disk) -> None:
     with closing(opened(disk, "a")) as connection:
         add(connection, "needle")
         assert disk.contains(b"needle") == ["/simulated/log.db-wal"]
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         assert disk.contains(b"needle") == ["/simulated/log.db"]
+
+
+def test_a_later_write_may_survive_an_earlier_one_that_is_lost() -> None:
+    left = set()
+    for seed in range(50):
+        file = File()
+        file.sync()
+        file.write(0, b"a" * 512)
+        file.write(512, b"b" * 512)
+        file.lose_power(random.Random(seed))
+        left.add((bytes(file.data[:1]), bytes(file.data[512:513])))
+    assert (b"\0", b"b") in left
+    assert {(b"", b""), (b"a", b""), (b"a", b"b")} <= left
 
 
 def test_an_unsynced_file_is_torn_at_sectors_or_gone() -> None:

@@ -140,6 +140,46 @@ def test_a_killed_process_never_runs_again_and_others_go_on() -> None:
     assert done == ["death", "other"]
 
 
+def test_a_process_that_is_killed_where_it_could_run_does_not() -> None:
+    ran: list[str] = []
+
+    def work() -> None:
+        for _ in range(100):
+            WORLD[-1].pause()
+        if not WORLD[-1].over:
+            ran.append("doomed")
+
+    with world() as here:
+        doomed = here.start_process("doomed")
+        here.start(doomed, "main", work)
+
+        def kill() -> None:
+            WORLD[-1].pause()
+            here.kill(doomed)
+            WORLD[-1].sleep(1.0)
+
+        run_all(here, kill)
+    assert not ran
+
+
+def test_a_time_out_that_was_not_needed_wakes_nothing_later() -> None:
+    gate, never = THREADING.Event(), THREADING.Event()
+    woken: list[float] = []
+
+    def wait() -> None:
+        gate.wait(5.0)
+        never.wait(20.0)
+        woken.append(WORLD[-1].now)
+
+    def open_gate() -> None:
+        WORLD[-1].sleep(1.0)
+        gate.set()
+
+    with world() as here:
+        run_all(here, wait, open_gate)
+    assert woken == [21.0]
+
+
 def test_a_stalled_process_goes_on_where_it_was() -> None:
     ticks: list[float] = []
 
@@ -198,11 +238,16 @@ def test_event_loops_run_beside_each_other_with_executors_and_time_outs() -> Non
 
 def test_a_pool_runs_as_many_as_it_has_threads_in_order() -> None:
     begun: list[int] = []
+    running: list[int] = []
+    most: list[int] = []
     futures: list[Future[Any]] = []
 
     def work(number: int) -> int:
         begun.append(number)
+        running.append(number)
+        most.append(len(running))
         WORLD[-1].sleep(1.0)
+        running.remove(number)
         return number * number
 
     def submit() -> None:
@@ -218,6 +263,7 @@ def test_a_pool_runs_as_many_as_it_has_threads_in_order() -> None:
     with world() as here:
         run_all(here, submit)
     assert sorted(begun[:2]) == [0, 1]
+    assert max(most) == 2
     assert sorted(begun) == [0, 1, 2, 3]
     assert [future.result() for future in futures[:4]] == [0, 1, 4, 9]
     assert futures[4].cancelled()
