@@ -140,7 +140,11 @@ def test_an_open_service_on_a_network_is_refused_before_its_home_is_made(
     assert served == []
 
 
-@pytest.mark.parametrize(("replaced", "told"), [("", True), (str(os.getpid()), False), ("1", True)])
+@pytest.mark.parametrize(
+    ("replaced", "told"),
+    [("", True), (str(os.getpid()), False), ("1", True)],
+    ids=["nobody is replaced", "it is replaced", "another is replaced"],
+)
 @pytest.mark.usefixtures("run", "served")
 def test_another_service_of_the_home_is_named_unless_it_is_replaced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], replaced: str, told: bool
