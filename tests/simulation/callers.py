@@ -68,6 +68,8 @@ class Callers:
                     self._replace_arms(rng)
                 case Kind.PROMOTE | Kind.ROLLBACK | Kind.CANARY:
                     self._change_policy(event, rng)
+                case Kind.EVALUATE:
+                    self._ask_for_evaluation(event, rng)
                 case Kind.ERASE:
                     self._erase(rng)
         finally:
@@ -124,6 +126,12 @@ class Callers:
             done = response is not None and response.status == 200
             pin = version if event.kind is Kind.ROLLBACK and done else None
             self.history.changes.append(Change(pin, begun, self.world.now, event.kind is not Kind.CANARY))
+
+    def _ask_for_evaluation(self, event: Event, rng: random.Random) -> None:
+        asked = ["uniform", *(["fixed:bm25"] if event.number % 2 else [])]
+        response = self.operate(rng, "POST", "/v1/evaluations", candidates=asked)
+        if response is not None and response.status == 202:
+            self.history.evaluations.append((response.document["id"], tuple(asked)))
 
     def _erase(self, rng: random.Random) -> None:
         if not self.said:

@@ -44,6 +44,7 @@ DOCUMENTS = {
     "feedback": {"tags", "content"},
     "observations": {"passages"},
     "examples": {"metrics", "turns"},
+    "evaluations": {"request", "result"},
 }
 """Columns that hold JSON, by table."""
 
@@ -161,6 +162,7 @@ class History:
     """Everything that callers were told, in order.
 
     Attributes:
+        evaluations: Those that were accepted: their number, and the candidates that were asked for.
         odd: Answers that no caller should ever get.
     """
 
@@ -169,6 +171,7 @@ class History:
     erased: list[Erased] = field(default_factory=list)
     admitted: list[Admitted] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    evaluations: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     odd: list[Fault] = field(default_factory=list)
 
 
@@ -480,6 +483,20 @@ def find_beyond_limits(admitted: Iterable[Admitted]) -> Iterator[Fault]:
             yield Fault(
                 "quota", f"key {key} was admitted {requests} times in minute {minute}: its limit is {limit}"
             )
+
+
+def find_lost_evaluations(history: History, tables: Tables, *, settled: bool) -> Iterator[Fault]:
+    """Yield evaluations that were accepted and are not there, have not ended, or have another's result."""
+    rows = {row["seq"]: row for row in tables["evaluations"]}
+    for number, candidates in history.evaluations:
+        row = rows.get(number)
+        if row is None:
+            yield Fault("lost", f"evaluation {number} is not there")
+        elif settled and row["status"] != "done":
+            yield Fault("lost", f"evaluation {number} is {row['status']}: {row['error']}")
+        elif settled and tuple(row["result"]["asked"]["candidates"]) != candidates:
+            what = f"evaluation {number} was asked for {candidates}, and its result is {row['result']}"
+            yield Fault("changed", what)
 
 
 def find_texts(history: History, tables: Tables) -> Iterator[Fault]:

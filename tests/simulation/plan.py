@@ -29,6 +29,7 @@ class Kind(StrEnum):
     ROLLBACK = "roll back"
     CANARY = "canary"
     ERASE = "erase"
+    EVALUATE = "evaluate"
     KILL = "kill"
     KILL_SOON = "kill at a step"
     KILL_COMMIT = "kill at a commit"
@@ -46,6 +47,8 @@ FAULTS = (
     *(Kind.UPSTREAM, Kind.LINK, Kind.STALL),
 )
 ACTS = (Kind.SWITCH, Kind.REPLACE, Kind.PROMOTE, Kind.ROLLBACK, Kind.CANARY, Kind.ERASE)
+EVALUATING = 0.2
+"""Share of the worlds in which evaluations are asked for, and a worker runs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,11 @@ class Plan:
     remote: bool
     events: tuple[Event, ...]
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether evaluations are asked for."""
+        return any(event.kind is Kind.EVALUATE for event in self.events)
+
     def with_events(self, events: Sequence[Event]) -> "Plan":
         """Return the same world with other events."""
         return replace(self, events=tuple(events))
@@ -114,6 +122,8 @@ def draw(seed: int) -> Plan:
     kinds = [Kind.TALK] * rng.randint(3, 8) + [Kind.TWINS] * rng.randint(0, 2)
     kinds += [Kind.CROWD] * rng.choice((0, 0, 1))
     kinds += [Kind.ERASE] * rng.choice((0, 0, 1))
+    if rng.random() < EVALUATING:
+        kinds += [Kind.EVALUATE] * rng.randint(1, 3)
     kinds += rng.choices(ACTS, k=rng.randint(0, 3))
     kinds += rng.choices((*FAULTS, Kind.KILL_COMMIT, Kind.KILL_COMMIT), k=rng.choice((0, 1, 1, 2, 3, 5)))
     events, bursts = [], [rng.uniform(0.0, BUSY_S) for _ in range(BURSTS)]
@@ -147,7 +157,7 @@ def _choose_link(rng: random.Random) -> dict[str, Any]:
 
 _CHOICES: dict[Kind, Callable[[random.Random], dict[str, Any]]] = {
     Kind.KILL: lambda rng: {"part": rng.randrange(3)},
-    Kind.SECOND: lambda _: {"part": -1},  # the learner, where it has a process of its own
+    Kind.SECOND: lambda rng: {"part": -rng.randint(1, 2)},  # mostly what must be there once: the learner
     Kind.KILL_COMMIT: _choose_kill,
     Kind.KILL_SOON: lambda rng: {"part": rng.randrange(3), "steps": int(rng.expovariate(1 / 40)) + 1},
     Kind.DISK: lambda rng: {

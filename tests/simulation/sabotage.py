@@ -128,6 +128,11 @@ SABOTAGE = {
         "number = served.version.version - (served.version.version > 2)\n"
         "        self.decider.serving = Serving(served.policy, number, canaries, served.scorer)",
     ),
+    "jobs: what a dead worker began stays with it": Sabotage(
+        "feedback/registry/evaluations.py",
+        "(_e.alive_at < now - lease_s) | (_e.worker == worker)",
+        "(_e.alive_at < 0.0) | (_e.worker == worker)",
+    ),
     "quota: what is taken stays in the lease": Sabotage(QUOTA, "    lease.free -= amount\n", ""),
     "quota: leases of others do not count": Sabotage(
         USAGE,

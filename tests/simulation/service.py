@@ -18,12 +18,18 @@ import orjson
 
 from armwise.agent.access import keyring as keyrings
 from armwise.agent.api import choose_code, create_app
+from armwise.agent.background import Work
 from armwise.agent.config import AppConfig
+from armwise.agent.evaluation import Evaluations
 from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.jobs import Jobs, ProgressCallback, this_process
+from armwise.agent.learning import digest_configuration
 from armwise.agent.serving import Backends, Replica, Telemetry
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
 from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt
 from armwise.feedback.clock import SteadyClock
+from armwise.feedback.log import ChangeWatch, Store
+from armwise.feedback.registry.evaluations import StoredResult
 from tests.agent.fakes import CONFIG, FakeArms, FakeEmbedders, FakeGate
 from tests.simulation.scheduler import EventLoop, Process, Thread, World
 
@@ -126,6 +132,10 @@ class Response:
         return orjson.loads(self.body)
 
 
+EVALUATED = 6
+"""Steps of an evaluation, of a second each on average."""
+
+
 class Part:
     """A process of the service that is started again whenever it has ended.
 
@@ -195,6 +205,7 @@ class Service:
         config: The configuration.
         replicas: Number of replicas.
         together: Whether the learner shares the process of the only replica.
+        evaluates: Whether a worker runs evaluations, in a process of its own.
         rng: Draws what arms and the language model do.
         kill: Kills a process, and what it has open.
     """
@@ -206,6 +217,7 @@ class Service:
         replicas: int,
         *,
         together: bool,
+        evaluates: bool,
         rng: random.Random,
         kill: Callable[[Process], None],
     ) -> None:
@@ -214,7 +226,9 @@ class Service:
         keyrings._DIGITS = keyrings._digits()
         self.replicas = [Part(world, f"replica {n}", self._serve, kill) for n in range(replicas)]
         self.learner = None if together else Part(world, "learner", self._learn, kill)
-        self.parts = self.replicas if self.learner is None else [*self.replicas, self.learner]
+        self.worker = Part(world, "worker", self._work, kill) if evaluates else None
+        others = (part for part in (self.worker, self.learner) if part is not None)
+        self.parts = [*self.replicas, *others]
 
     def start(self) -> None:
         """Start all parts."""
@@ -260,6 +274,30 @@ class Service:
         while True:
             host.check_health()
             self._world.sleep(LOOK_S)
+
+    def _work(self, part: Part) -> None:
+        """Run evaluations, as `JobsHost` does."""
+        del part
+        clock, config = SteadyClock(), self._config
+        store = Store(config.database_url, config.reward.join, clock)
+
+        def make() -> Evaluations:
+            digest, changed = digest_configuration(config), ChangeWatch(store).is_due
+            worker = this_process()
+            return Evaluations(store, digest, worker, self._evaluate, clock, point="default", changed=changed)
+
+        jobs = Jobs({(Work.EVALUATION, "default"): make}, config.learning.poll_s, clock)
+        while True:
+            clock.check()
+            jobs.check()
+            self._world.sleep(LOOK_S)
+
+    def _evaluate(self, request: Mapping[str, Any], on_progress: ProgressCallback) -> StoredResult:
+        """Take some seconds in the place of an evaluation, and answer with its request."""
+        for part in range(EVALUATED):
+            self._world.sleep(self.upstream.rng.expovariate(1.0))
+            on_progress(part / EVALUATED)
+        return StoredResult({"asked": dict(request)}, "<p></p>")
 
     # -- requests ----------------------------------------------------------------------------------
 

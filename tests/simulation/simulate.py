@@ -17,6 +17,7 @@ from armwise.agent.learning import rebuild
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.log import Store
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
+from armwise.feedback.registry.evaluations import LEASE_S
 from tests.simulation import connections, disk
 from tests.simulation.callers import LIMIT, LIMITED, Callers
 from tests.simulation.disk import DRIVER, Disk, File
@@ -29,6 +30,7 @@ from tests.simulation.history import (
     Tables,
     find_disobeyed,
     find_faults,
+    find_lost_evaluations,
     parse_rows,
 )
 from tests.simulation.plan import FAULTS, Event, Kind, Plan
@@ -154,6 +156,7 @@ class Simulation:
             self._service = Service(
                 *(world, self._config, plan.replicas),
                 together=plan.together,
+                evaluates=plan.evaluates,
                 rng=random.Random(f"{plan.seed}/upstream"),
                 kill=self._kill,
             )
@@ -306,7 +309,23 @@ class Simulation:
             if world.now > deadline:
                 return False
             world.sleep(1.0)
-        return True
+        return self._all_are_evaluated()
+
+    def _all_are_evaluated(self) -> bool:
+        """Wait until every evaluation has ended; that of a dead worker goes on after its lease."""
+        world = self._world
+        if not self.plan.evaluates:
+            return True
+        deadline = world.now + 2 * LEASE_S
+        sql = "SELECT count(*) FROM evaluations WHERE status IN ('queued', 'running')"
+        while world.now < deadline:
+            with self._opened() as connection:
+                (left,) = connection.execute(sql).fetchone()
+            if not left:
+                return True
+            world.now += 10.0  # the machine sleeps, and wakes for a moment
+            world.sleep(3.0)
+        return False
 
     def _verify(self) -> None:
         """Let the service compute some decisions again."""
@@ -377,6 +396,7 @@ class Simulation:
         history = self.history
         faults = find_faults(history, tables, rule, settled=True)
         faults += find_disobeyed(history, self._troubled_until)
+        faults += find_lost_evaluations(history, tables, settled=True)
         self._kill_all()
         faults += self._rebuild()
         with self._opened() as connection:
@@ -391,7 +411,7 @@ class Simulation:
 def read_tables(connection: sqlite3.Connection) -> Tables:
     """Return every row of the tables that a history is compared with."""
     tables = {}
-    for name in TABLES:
+    for name in (*TABLES, "evaluations"):
         cursor = connection.execute(f"SELECT * FROM {name}")
         tables[name] = parse_rows(name, [column[0] for column in cursor.description], cursor)
     return tables

@@ -16,6 +16,7 @@ from tests.simulation.history import (
     Rule,
     find_disobeyed,
     find_faults,
+    find_lost_evaluations,
 )
 
 RULE = Rule({"thumb": "last", "right": "mean"}, at_once=False, grace_s=2.0)
@@ -240,6 +241,28 @@ def test_an_erasure_without_an_outcome_may_have_happened_or_not() -> None:
     assert kinds(history, tables) == set()
     tables["executions"][0]["answer"] = ""
     assert kinds(history, tables) == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({}, []),
+        ({"seq": 4}, ["lost"]),
+        ({"status": "failed", "error": "out of memory"}, ["lost"]),
+        ({"status": "running"}, ["lost"]),
+        ({"result": {"asked": {"candidates": ["fixed:bm25"]}}}, ["changed"]),
+    ],
+)
+def test_an_evaluation_that_was_accepted_ends_with_its_own_result(
+    changes: dict[str, Any], kinds: list[str]
+) -> None:
+    history = History(evaluations=[(3, ("uniform",))])
+    row = {"seq": 3, "status": "done", "error": None, "result": {"asked": {"candidates": ["uniform"]}}}
+    tables = {"evaluations": [{**row, **changes}]}
+    found = find_lost_evaluations(history, tables, settled=True)
+    assert [fault.kind for fault in found] == kinds
+    unsettled = find_lost_evaluations(history, tables, settled=False)
+    assert [fault.kind for fault in unsettled] == (["lost"] if "seq" in changes else [])
 
 
 def test_an_answer_that_broke_off_needs_no_execution() -> None:
