@@ -15,7 +15,7 @@ from rich.progress import track
 
 from tests.simulation.history import Fault
 from tests.simulation.plan import Plan, draw
-from tests.simulation.simulate import Outcome, simulate
+from tests.simulation.simulate import Outcome, make_image, simulate
 
 CHUNK = 50
 """Worlds of one process, where there are several."""
@@ -88,6 +88,7 @@ def run(
     counts = ", ".join(f"{n} {name}" for name, n in total.items())
     print(f"{seeds} worlds in {_now() - began:.1f} s of a processor, {failed} failed: {counts}")
     sys.stdout.flush()
+    make_image().path.parent.rmdir()
     os._exit(1 if failed else 0)  # what is left of the worlds is not worth a finalizer
 
 

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from armwise.agent.config import AppConfig, parse
@@ -75,15 +76,20 @@ class Image:
     files: Mapping[str, bytes]
     keys: Mapping[str, str]
     public: Mapping[str, str]
-    url: str
+    path: Path
+
+    @property
+    def url(self) -> str:
+        """URL of the log."""
+        return f"sqlite:///{self.path}"
 
 
 @cache
 def make_image() -> Image:
     """Return a log with the keys of two tenants and of an operator."""
-    url = f"sqlite:///{tempfile.mkdtemp()}/log.db"
+    path = Path(tempfile.mkdtemp()) / "log.db"  # our code makes its folder on the real disk
     with running(World(0), {}) as (world, files):
-        store = Store(url)
+        store = Store(f"sqlite:///{path}")
         settings = {
             "red": KeySettings("red", ("decide", "feedback", "read"), "red"),
             "blue": KeySettings("blue", ("decide", "feedback", "read"), "blue"),
@@ -96,7 +102,7 @@ def make_image() -> Image:
         store.close()
         content = {path: bytes(file.data) for path, file in files.files.items()}
     secrets = {name: secret for name, (_, secret) in made.items()}
-    return Image(content, secrets, {name: key.public_id for name, (key, _) in made.items()}, url)
+    return Image(content, secrets, {name: key.public_id for name, (key, _) in made.items()}, path)
 
 
 @contextlib.contextmanager
@@ -379,9 +385,8 @@ class Simulation:
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """Read the log beside everybody else."""
-        path = self.image.url.removeprefix("sqlite:///")
         current, self._world.current = self._world.current, None
-        connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+        connection = sqlite3.connect(self.image.path, timeout=0, isolation_level=None)
         try:
             yield connection
         finally:
