@@ -517,7 +517,7 @@ def test_what_the_demo_writes_is_of_its_user_alone(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         refused = CliRunner().invoke(command_line, ["--config", str(tmp_path / "none.yaml")])
-        assert (refused.exit_code, os.umask(before)) == (1, 0o077)
+        assert (refused.exit_code, os.umask(before)) == (2, 0o077)
     finally:
         os.umask(before)
 
