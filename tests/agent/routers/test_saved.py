@@ -1,5 +1,6 @@
 """A trained router in a folder, in the configuration, and in a replica."""
 
+import asyncio
 import json
 import logging
 from dataclasses import replace
@@ -281,10 +282,18 @@ def test_vectors_are_asked_for_where_a_router_looks_at_passages(tmp_path: Path) 
 # -- a replica ---------------------------------------------------------------------------------------
 
 
+async def until_it_decides(service: Service) -> None:
+    """Wait until the router is loaded, in a thread."""
+    async with asyncio.timeout(30):
+        while not service.replica.service.decides:
+            await asyncio.sleep(0.001)
+
+
 async def test_a_service_follows_a_router_of_the_question(tmp_path: Path) -> None:
     folder = kept(tmp_path / "router", **QUESTION_ROUTER)
     routed = {"kind": "routed", "params": {"epsilon": 0.0}}
     async with Service(tmp_path, router={"path": str(folder)}, policy=routed).running() as service:
+        await until_it_decides(service)
         when = [{"role": "user", "content": "when 3?"}]
         ours = (await ask(service, messages=when)).json()["agent"]
         assert ours["pmf"]["bm25"] == pytest.approx(1 - 2 * 0.02 / 3), (
@@ -308,6 +317,7 @@ async def test_a_service_follows_a_router_of_the_question(tmp_path: Path) -> Non
 async def test_a_service_follows_a_router_of_what_was_retrieved(tmp_path: Path) -> None:
     folder = kept(tmp_path / "router", "max_sim")
     async with Service(tmp_path, router={"path": str(folder), "k": 3}).running() as service:
+        await until_it_decides(service)
         ours = (await look_up(service, k=1)).json()["agent"]
         assert sorted(service.arms.asked) == ["bm25", "dense", "none"]
         assert {k for _, _, k in service.arms.calls} == {3}
