@@ -83,7 +83,7 @@ class Ledger:
         return len(self.answered) + len(self.kept)
 
     def history(self) -> tuple[history.History, dict[str, int]]:
-        """Return what clients were told, and the round in which each id was acknowledged."""
+        """Return what clients were told, and the round in which each id was first acknowledged."""
         answered = [
             history.Answered(
                 one.id, one.fields, one.served, one.text, done=one.status is not None, status=one.status
@@ -91,7 +91,7 @@ class Ledger:
             for one in self.answered
         ]
         kept = [history.Kept(fact.id, *fact.content, fact.seq) for fact in self.kept]
-        rounds = {fact.id: fact.round for fact in (*self.answered, *self.kept)}
+        rounds = {fact.id: fact.round for fact in reversed((*self.answered, *self.kept))}
         return history.History(answered, kept), rounds
 
     def note_answer(self, ours: Mapping[str, Any], text: str | None, *, over: bool) -> None:

@@ -224,10 +224,13 @@ def _find_lost_execution(answer: Answered, ran: Sequence[Row], *, erased: bool) 
 
 def _find_lost_feedback(history: History, tables: Tables) -> Iterator[Fault]:
     rows = {row["seq"]: row for row in tables["feedback"]}
+    places = {(row["id"], row["kind"]): row["seq"] for row in tables["feedback"]}
     for fact in history.kept:
         row = rows.get(fact.seq)
         if row is None:
-            yield Fault("lost", f"feedback {fact.id} is not at {fact.seq}", fact.id)
+            at = places.get((fact.id, fact.kind))
+            kind, where = ("lost", "not there") if at is None else ("changed", f"at {at}")
+            yield Fault(kind, f"feedback {fact.id} was received at {fact.seq}, and is {where}", fact.id)
             continue
         told = (fact.kind, fact.decision_id, fact.episode_id, fact.metric, fact.value)
         there = tuple(row[name] for name in ("kind", "decision_id", "episode_id", "metric", "value"))

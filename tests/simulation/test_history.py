@@ -117,6 +117,12 @@ def kinds(history: History, tables: dict[str, Any], rule: Rule = RULE) -> set[st
     return {fault.kind for fault in find_faults(history, tables, rule, settled=True)}
 
 
+def test_feedback_at_another_position_is_not_lost() -> None:
+    tables = make_log()
+    tables["feedback"][0]["seq"] = 10
+    assert "lost" not in kinds(make_history(), tables)
+
+
 def test_a_sound_log_has_no_fault() -> None:
     assert find_faults(make_history(), make_log(), RULE, settled=True) == []
 
@@ -151,6 +157,7 @@ def told(**changes: Any) -> Breakage:
         (swap("executions", 0, answer="the Rhine"), "changed"),
         (swap("executions", 0, served="none"), "changed"),
         (swap("feedback", 0, value=0.5), "changed"),
+        (swap("feedback", 0, seq=10), "changed"),
         (swap("feedback", 0, decision_id="b"), "changed"),
         (told(arm_drawn="none"), "changed"),
         (told(propensity=0.25), "changed"),
