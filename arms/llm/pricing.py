@@ -142,6 +142,12 @@ class TokenPrices(BaseModel):
         kept = self.usd_per_kilotoken_cache_write
         return prices if kept is None else (*prices, kept)
 
+    @property
+    def _per_kept(self) -> float:
+        """Price of 1000 tokens read that the engine writes to its cache, in USD."""
+        kept = self.usd_per_kilotoken_cache_write
+        return self.usd_per_kilotoken_in if kept is None else kept
+
     def compute_usd(
         self,
         prompt_tokens: int,
@@ -163,10 +169,9 @@ class TokenPrices(BaseModel):
         >>> prices.compute_usd(100, 10, 0, 80)
         0.12
         """
-        per_read, per_written, per_cached, *of_its_own = self.per_kilotoken
-        per_kept = of_its_own[0] if of_its_own else per_read
+        per_read, per_written, per_cached = self.per_kilotoken[:3]
         read = (prompt_tokens - cached_tokens - cache_written_tokens) * per_read
-        read += cached_tokens * per_cached + cache_written_tokens * per_kept
+        read += cached_tokens * per_cached + cache_written_tokens * self._per_kept
         return (read + completion_tokens * per_written) / 1000
 
     def compute_miss(self, tokens: int) -> float:
@@ -178,9 +183,7 @@ class TokenPrices(BaseModel):
         >>> prices.model_copy(update={"usd_per_kilotoken_cache_write": 1.25}).compute_miss(1000)
         1.15
         """
-        per_read, _, per_cached, *of_its_own = self.per_kilotoken
-        per_new = of_its_own[0] if of_its_own else per_read
-        return max(0.0, tokens * (per_new - per_cached) / 1000)
+        return max(0.0, tokens * (self._per_kept - self.per_kilotoken[2]) / 1000)
 
 
 class PricedGenerator(Generator):
