@@ -94,15 +94,14 @@ def audit(document: dict[str, Any], ledger: Ledger) -> Verdict:
 
 def compare(store: Store, config: AppConfig, ledger: Ledger) -> Iterator[Fault]:
     """Compare a log with what clients received."""
-    history, rounds = ledger.history()
     learned = config.reward
     rule = Rule(
         {name: metric.aggregation.value for name, metric in learned.metrics.items()},
         at_once=learned.complete is Complete.ANY,
         grace_s=GRACE_S,
     )
-    for fault in find_faults(history, read_tables(store), rule, settled=False):
-        yield Fault(fault.kind, fault.what, rounds.get(fault.about))
+    for fault in find_faults(ledger.history(), read_tables(store), rule, settled=False):
+        yield Fault(fault.kind, fault.what, ledger.rounds.get(fault.about))
 
 
 def read_tables(store: Store) -> Tables:

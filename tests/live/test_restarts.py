@@ -36,7 +36,7 @@ def test_a_killed_replica_takes_nothing_with_it_that_was_acknowledged(live: Live
         assert one.status in (None, kept["status"])
         assert one.text in (None, kept["answer"])
     for kept in ledger.kept:
-        _, decision_id, _, metric, value = kept.content
+        decision_id, metric, value = kept.decision_id, kept.metric, kept.value
         if metric and value is not None and decision_id is not None:
             listed = live.client.get(f"/v1/decisions/{decision_id}").json()["feedback"]
             (found,) = (row for row in listed if row["feedback_id"] == kept.id and row["value"] is not None)

@@ -5,7 +5,7 @@ late, twice, in another form and takes it back, and looks at what is not its own
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,8 +42,8 @@ class Callers:
     world: World
     service: Service
     history: History
-    keys: dict[str, str]
-    public: dict[str, str]
+    keys: Mapping[str, str]
+    public: Mapping[str, str]
     look: Callable[[Answered], None]
     clocks_agree: bool
     said: dict[str, str] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class Callers:
         world = self.world
         begun = EPOCH + world.now
         response = self.service.request(
-            part, method, path, body, key=self.keys[key], patience_s=patience_s, headers=headers
+            part, method, path, body, key=self.keys[key], patience_s=patience_s, headers=headers or {}
         )
         if patience_s >= PATIENCE_S and world.now - begun + EPOCH >= PATIENCE_S and part.process.alive:
             self.history.odd.append(Fault("stuck", f"{method} {path} was not answered for {patience_s:g} s"))
@@ -215,7 +215,7 @@ class Talk:
             if rng.random() < 0.2:
                 self._tell(f"f{number}", None)
             if rng.random() < 0.1:
-                self._tell(f"f{number}", value / 2, conflicts=True)
+                self._tell(f"f{number}", value / 2)  # another value under a used id
 
     def _part(self) -> Part:
         return self._rng.choice(self._callers.service.replicas)
@@ -323,7 +323,7 @@ class Talk:
 
     # -- telling -----------------------------------------------------------------------------------
 
-    def _tell(self, name: str, value: float | None, *, conflicts: bool = False) -> None:
+    def _tell(self, name: str, value: float | None) -> None:
         metric = "thumb" if name != "f1" else "right"
         if metric == "right" and value is not None:
             value = float(value > 0)
@@ -364,7 +364,6 @@ class Talk:
             )
             return True
 
-        del conflicts
         self._until(attempt)
 
     def _look_as(self, other: str) -> None:

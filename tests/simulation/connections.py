@@ -11,11 +11,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from armwise.feedback.log.backend import WAIT_S
 from tests.simulation.disk import BUSY, DRIVER, IOERR
 from tests.simulation.scheduler import WORLD
-
-WAIT_S = 10.0
-"""How long a writer waits for others, as `armwise.feedback.log.backend.WAIT_S`."""
 
 AGAIN_S = 0.01
 """Pause before a writer tries again."""

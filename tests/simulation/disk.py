@@ -173,11 +173,10 @@ class Handle:
 
     file: File
     owner: object
-    path: str | None
     dead: bool = False
 
 
-GONE = Handle(File(), None, None, dead=True)
+GONE = Handle(File(), None, dead=True)
 _NUMBERS = count(1)
 
 
@@ -210,7 +209,7 @@ class Disk:
             assert path is not None
             file = self.files[path] = File()
         number = next(_NUMBERS)
-        self.handles[number] = Handle(file, self.owner(), path)
+        self.handles[number] = Handle(file, self.owner())
         return number
 
     def release(self, number: int) -> None:

@@ -82,7 +82,7 @@ class Answered:
     """A decision as a caller received it.
 
     Attributes:
-        id: Its id in the log.
+        id: The decision, by the id in the log.
         fields: What the answer says of the decision, under the names of the API.
         served: The arm that answered; None if unknown.
         text: The text of the answer; None if it is unknown, or broke off.

@@ -56,7 +56,7 @@ class Event:
     """Something that happens.
 
     Attributes:
-        number: Its number in the plan, which names its stream of random numbers.
+        number: Place in the plan, which names the stream of random numbers.
         at: Seconds from the beginning.
         settings: Further choices, by name.
     """
@@ -81,7 +81,7 @@ class Plan:
     """A world before it begins.
 
     Attributes:
-        seed: Its number.
+        seed: Number of the world.
         replicas: Number of replicas.
         together: Whether one process does everything.
         at_once: Whether decisions are learned with their first value, and else after their wait time.

@@ -31,7 +31,6 @@ EPOCH = 1_790_000_000.0
 MOST_STEPS = 400_000
 """Steps after which a world is called endless."""
 
-_monotonic, _perf_counter = clocks.monotonic, clocks.perf_counter
 _urandom = os.urandom
 
 
@@ -598,19 +597,15 @@ class _Threading(ModuleType):
 
 THREADING = _Threading("threading")
 THREADING.__dict__.update(
-    vars(
-        SimpleNamespace(
-            Thread=_Started,
-            Lock=Lock,
-            RLock=RLock,
-            Condition=Condition,
-            Event=Event,
-            BoundedSemaphore=BoundedSemaphore,
-            Semaphore=BoundedSemaphore,
-            get_ident=lambda: id(WORLD[-1].current),
-            local=SimpleNamespace,
-        )
-    )
+    Thread=_Started,
+    Lock=Lock,
+    RLock=RLock,
+    Condition=Condition,
+    Event=Event,
+    BoundedSemaphore=BoundedSemaphore,
+    Semaphore=BoundedSemaphore,
+    get_ident=lambda: id(WORLD[-1].current),
+    local=SimpleNamespace,
 )
 
 

@@ -11,7 +11,8 @@ lost.
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -40,17 +41,28 @@ ARM_S, WRITE_S, QUEUE_S, OVER_S = 0.5, 1.0, 0.5, 8.0
 """Time limits of an arm, of the language model and of the wait for it, and how long one hangs, seconds."""
 
 
-def make_document(url: str) -> dict[str, Any]:
+AGGREGATION = {"thumb": "last", "right": "mean"}
+"""How several values of a metric become one."""
+
+WAIT_S = 4.0
+"""Wait time of a decision, so short that decisions are closed while the world lasts, seconds."""
+
+
+def make_document(url: str, *, at_once: bool) -> dict[str, Any]:
     """Return a configuration with short waits, in which decisions are closed while the world lasts."""
     return {
         **CONFIG,
         "log_url": url,
         "policy": {"kind": "linucb"},
         "reward": {
-            "metrics": {"thumb": {"range": [-1, 1]}, "right": {"type": "boolean"}},
+            "metrics": {
+                "thumb": {"range": [-1, 1], "aggregation": AGGREGATION["thumb"]},
+                "right": {"type": "boolean", "aggregation": AGGREGATION["right"]},
+            },
+            "complete": "any" if at_once else "deadline",
             "cost_weight": 0.1,
-            "wait_time": "PT4S",
-            "default": 0.0,
+            "wait_time": f"PT{WAIT_S:g}S",
+            "default": None if at_once else 0.0,
         },
         "learning": {"interval_s": 1.5, "poll_s": 1.0},
         "limits": {
@@ -123,7 +135,6 @@ class Response:
 
     status: int = 0
     body: bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
     whole: bool = False
 
     @property
@@ -141,8 +152,8 @@ class Part:
 
     Attributes:
         process: The one that runs, or has ended.
-        loop: Its event loop, if it has one.
-        app: Its application, once it answers.
+        loop: The event loop of the process, if it has one.
+        app: The application, once it answers.
     """
 
     def __init__(
@@ -152,7 +163,6 @@ class Part:
         self.process: Process
         self.loop: EventLoop | None = None
         self.app: Any = None
-        self.replica: Replica | None = None
         self.starts = 0
         self.ahead_s = 0.0
         self._supervisor: Thread | None = None
@@ -181,7 +191,7 @@ class Part:
             process = self.process = world.start_process(self._name)
             process.ahead_s = self.ahead_s
             self.starts += 1
-            self.loop = self.app = self.replica = None
+            self.loop = self.app = None
             world.start(process, "main", self._main)
             process.at_death.append(lambda: world.wake(self._supervisor))  # type: ignore[arg-type]
             while process.alive:
@@ -236,7 +246,8 @@ class Service:
             part.start()
 
     def _backends(self) -> Backends:
-        arms = FakeArms({arm: _Searching(self.upstream, arm) for arm in ("none", "bm25", "dense", "graph")})
+        search = self.upstream.search
+        arms = FakeArms({arm: partial(search, arm) for arm in ("none", "bm25", "dense", "graph")})
         return Backends(arms, FakeEmbedders(), {"default": Writer(self.upstream)})
 
     def _serve(self, part: Part) -> None:
@@ -245,7 +256,6 @@ class Service:
 
     async def _serving(self, part: Part) -> None:
         replica = await asyncio.to_thread(self._open)
-        part.replica = replica
         app = create_app(replica)
         learner = None
         async with app.router.lifespan_context(app):
@@ -309,8 +319,8 @@ class Service:
         body: Any = None,
         *,
         key: str,
-        patience_s: float = 30.0,
-        headers: Mapping[str, str] | None = None,
+        patience_s: float,
+        headers: Mapping[str, str],
     ) -> Response | None:
         """Send a request to a replica, and wait for the response; called by a thread outside of the service.
 
@@ -321,24 +331,13 @@ class Service:
         if app is None or loop is None or not process.alive:
             world.sleep(0.05)
             return None
-        exchange = _Exchange(world, method, path, body, key, headers or {})
+        exchange = _Exchange(world, method, path, body, key, headers)
         process.at_death.append(exchange.cut)
         loop.call_soon_threadsafe(exchange.begin, app)
         if not exchange.wait(patience_s) and process.alive:
             loop.call_soon_threadsafe(exchange.hang_up)
         exchange.over = True
         return exchange.response if exchange.response.status else None
-
-
-@dataclass(slots=True)
-class _Searching:
-    """One of the arms."""
-
-    upstream: Upstream
-    arm: str
-
-    async def __call__(self, query: Query, k: int) -> Retrieval:
-        return await self.upstream.search(self.arm, query, k)
 
 
 class _Exchange:
@@ -429,7 +428,6 @@ class _Exchange:
         response = self.response
         if message["type"] == "http.response.start":
             response.status = message["status"]
-            response.headers = {name.decode(): value.decode() for name, value in message["headers"]}
         elif message["type"] == "http.response.body":
             response.body += message.get("body", b"")
             if not message.get("more_body", False):

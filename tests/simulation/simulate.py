@@ -36,14 +36,13 @@ from tests.simulation.history import (
 )
 from tests.simulation.plan import FAULTS, Event, Kind, Plan
 from tests.simulation.scheduler import EPOCH, WORLD, Process, StuckError, World
-from tests.simulation.service import Part, Service, make_document
+from tests.simulation.service import AGGREGATION, WAIT_S, Part, Service, make_document
 
 REMOTE_S = 0.002
 """Usual time of a statement where the log is behind a link, seconds."""
 
-AGGREGATION = {"thumb": "last", "right": "mean"}
-CALM_S, WAIT_S = 60.0, 4.0
-"""Seconds within which everything answers again after the last fault, and the wait time of a decision."""
+CALM_S = 60.0
+"""Seconds within which everything answers again after the last fault."""
 
 
 @dataclass(slots=True)
@@ -51,11 +50,11 @@ class Outcome:
     """What came of a world.
 
     Attributes:
-        plan: Its plan.
+        plan: The plan of the world.
         faults: What is wrong.
         seconds: How long it lasted, by its clock.
         steps: Choices of the scheduler.
-        digest: Of all choices, and of the rows at the end: the same for the same plan.
+        digest: Digest of all choices, and of the rows at the end: the same for the same plan.
         counts: What it did, by name.
         trace: What happened, for people.
     """
@@ -128,19 +127,14 @@ def running(world: World, files: Mapping[str, bytes]) -> Iterator[tuple[World, D
 @cache
 def make_config(*, at_once: bool) -> AppConfig:
     """Return the configuration of a world."""
-    document = make_document(make_image().url)
-    metrics = document["reward"]["metrics"]
-    for name, how in AGGREGATION.items():
-        metrics[name]["aggregation"] = how
-    document["reward"] |= {"complete": "any", "default": None} if at_once else {"complete": "deadline"}
-    return parse(document)
+    return parse(make_document(make_image().url, at_once=at_once))
 
 
 class Simulation:
     """One world.
 
     Args:
-        plan: Its plan.
+        plan: The plan of the world.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -168,7 +162,7 @@ class Simulation:
             )
             clocks_agree = not any(event.kind is Kind.CLOCK for event in plan.events)
             self._callers = Callers(
-                *(world, self._service, self.history, dict(self.image.keys), dict(self.image.public)),
+                *(world, self._service, self.history, self.image.keys, self.image.public),
                 *(self._look, clocks_agree),
             )
             try:
