@@ -13,6 +13,7 @@ from armwise.feedback.errors import LogUnavailableError, SchemaError
 from benchmarks import crash_weather
 from benchmarks.crash_audit import Fault, Verdict
 from benchmarks.crash_children import BAGGED, EXACT
+from benchmarks.crash_ledger import DECISION, Ledger
 from benchmarks.crash_points import LEARNER, POINTS, REPLICA, STEPS, Trip
 from benchmarks.crash_report import Run
 from benchmarks.crash_rounds import ALL, DATABASE, Case, plan, stage
@@ -42,6 +43,20 @@ ON_POSTGRESQL = cases(
     (REPLICA, "feedback committed", 2),
     (ALL, "execution inserted", 4),
 )
+
+
+def test_a_whole_answer_without_a_text_has_an_empty_one_in_the_log() -> None:
+    ledger, ours = Ledger(), dict.fromkeys(DECISION, "a") | {"arm_served": "bm25"}
+    ledger.note_answer(ours, None, over=True)
+    ledger.round = 1
+    ledger.note_answer(ours, "the Danube", over=True)
+    ledger.note_answer(ours, "the Dan", over=False)
+    ledger.note_failure("b", "arm_failed")
+    ledger.note_failure("c", None)
+    answered = ledger.history().answered
+    assert [one.text for one in answered] == ["", "the Danube", None, None, None]
+    assert [one.done for one in answered] == [True, True, False, True, False]
+    assert ledger.rounds == {"a": 0, "b": 1, "c": 1}
 
 
 @pytest.mark.slow

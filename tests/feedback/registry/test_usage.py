@@ -86,13 +86,15 @@ def test_what_an_expired_lease_held_of_a_minute_counts_as_used_and_of_longer_per
     store: Store,
 ) -> None:
     one, other = UsageLedger(store, "r1"), UsageLedger(store, "r2")
-    minute, month = ("k1", period(NOON, MINUTE)), ("k1", period(NOON, MONTH))
+    minute, day, month = (("k1", period(NOON, kind)) for kind in (MINUTE, DAY, MONTH))
     one.exchange({}, {("k2", minute[1]): UsageAmount(3)}, NOON, Reserve(minute, "requests", 80, 60))
-    one.exchange({}, {minute: UsageAmount(60), month: UsageAmount(7, 8, 0.5)}, NOON)
+    longer = dict.fromkeys((day, month), UsageAmount(7, 8, 0.5))
+    one.exchange({}, {minute: UsageAmount(60), **longer}, NOON)
     assert other.exchange({}, {}, NOON + 5.0, Reserve(minute, "requests", 80, 60)) == Grant(20, 0)
     again = other.exchange({}, {}, NOON + 5.5, Reserve(minute, "requests", 80, 60))
     assert again == Grant(20, 0), "60 may have been used by a replica that was killed"
     assert other.exchange({}, {}, NOON + 20.0, Reserve(minute, "requests", 80, 60)) == Grant(20, 0), "once"
+    assert other.exchange({}, {}, NOON + 20.0, Reserve(day, "requests", 80, 80)) == Grant(80, 0)
     assert other.exchange({}, {}, NOON + 20.0, Reserve(month, "requests", 80, 80)) == Grant(80, 0)
 
 
