@@ -16,7 +16,6 @@ from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_void_p, memmove, memset
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import count
 from typing import Any
 
 OK, BUSY, IOERR, READONLY, FULL, CANTOPEN, NOTFOUND, SHORT_READ = 0, 5, 10, 8, 13, 14, 12, 522
@@ -39,10 +38,10 @@ class Fault(StrEnum):
 
 
 class _File(ctypes.Structure):
-    _fields_ = (("methods", c_void_p), ("number", c_int64))
+    _fields_ = (("methods", c_void_p),)
 
 
-_P = POINTER(_File)
+_P = c_void_p  # the place of a file, which is its name until it is closed: an int costs less than a pointer
 _Method = ctypes.CFUNCTYPE
 _SIGNATURES = {
     "xClose": _Method(c_int, _P),
@@ -125,9 +124,9 @@ class File:
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray | None = None
     unsynced: list[tuple[int, bytes | None]] = field(default_factory=list)
-    locks: dict[int, int] = field(default_factory=dict)
+    locks: dict["Handle", int] = field(default_factory=dict)
     regions: list[Any] = field(default_factory=list)
-    shm: list[dict[int, bool]] = field(default_factory=lambda: [{} for _ in range(SHM_SLOTS)])
+    shm: list[dict["Handle", bool]] = field(default_factory=lambda: [{} for _ in range(SHM_SLOTS)])
 
     def write(self, at: int, part: bytes) -> None:
         """Write bytes, which the disk has only after `sync`."""
@@ -175,9 +174,56 @@ class Handle:
     owner: object
     dead: bool = False
 
+    def release(self) -> None:
+        """Drop its locks."""
+        self.file.locks.pop(self, None)
+        self.release_memory()
+
+    def release_memory(self) -> None:
+        """Drop its locks of shared memory."""
+        for slot in self.file.shm:
+            slot.pop(self, None)
+
+    def lock(self, level: int) -> int:
+        """Raise its lock on the file."""
+        locks = self.file.locks
+        others = [held for other, held in locks.items() if other is not self]
+        if level == SHARED and any(held >= PENDING for held in others):
+            return BUSY
+        if level >= RESERVED and any(held >= RESERVED for held in others):
+            return BUSY
+        if level == EXCLUSIVE and others:
+            locks[self] = PENDING
+            return BUSY
+        locks[self] = max(level, locks.get(self, NONE))
+        return OK
+
+    def unlock(self, level: int) -> int:
+        """Lower its lock on the file."""
+        locks = self.file.locks
+        if level == NONE:
+            locks.pop(self, None)
+        elif self in locks:
+            locks[self] = level
+        return OK
+
+    def lock_memory(self, first: int, n: int, flags: int) -> int:
+        """Take or drop locks of shared memory."""
+        slots = self.file.shm[first : first + n]
+        if flags & SHM_UNLOCK:
+            for slot in slots:
+                slot.pop(self, None)
+            return OK
+        exclusive = not flags & SHM_SHARED
+        for slot in slots:
+            if slot and any(exclusive or held for other, held in slot.items() if other is not self):
+                return BUSY
+        for slot in slots:
+            slot[self] = exclusive
+        return OK
+
 
 GONE = Handle(File(), None, dead=True)
-_NUMBERS = count(1)
 
 
 @dataclass(slots=True)
@@ -190,6 +236,7 @@ class Disk:
         clock: Returns seconds since the epoch.
 
     Attributes:
+        handles: What is open, by the place where SQLite has it.
         fault: What is wrong with it now.
     """
 
@@ -200,31 +247,22 @@ class Disk:
     handles: dict[int, Handle] = field(default_factory=dict)
     fault: Fault = Fault.NONE
 
-    def open(self, path: str | None, *, create: bool) -> int:
-        """Open a file, and return the number of its handle; 0: it is not there."""
+    def open(self, path: str | None, *, create: bool) -> Handle | None:
+        """Open a file; None: it is not there."""
         file = File() if path is None else self.files.get(path)
         if file is None:
             if not create or self.fault is not Fault.NONE:
-                return 0
+                return None
             assert path is not None
             file = self.files[path] = File()
-        number = next(_NUMBERS)
-        self.handles[number] = Handle(file, self.owner())
-        return number
-
-    def release(self, number: int) -> None:
-        """Drop every lock of a handle."""
-        file = self.handles[number].file
-        file.locks.pop(number, None)
-        for slot in file.shm:
-            slot.pop(number, None)
+        return Handle(file, self.owner())
 
     def kill(self, owner: object) -> None:
         """End all handles of a process, as its kernel would."""
-        for number, handle in self.handles.items():
+        for handle in self.handles.values():
             if handle.owner is owner and not handle.dead:
                 handle.dead = True
-                self.release(number)
+                handle.release()
 
     def lose_power(self) -> None:
         """Lose what was not synced. Every process must have been killed."""
@@ -235,46 +273,6 @@ class Disk:
     def contains(self, text: bytes) -> list[str]:
         """Return the files that hold some bytes."""
         return [path for path, file in self.files.items() if text in file.data]
-
-    # -- locks -------------------------------------------------------------------------------------
-
-    def lock(self, number: int, level: int) -> int:
-        """Raise the lock of a handle on its file."""
-        locks = self.handles[number].file.locks
-        others = [held for other, held in locks.items() if other != number]
-        if level == SHARED and any(held >= PENDING for held in others):
-            return BUSY
-        if level >= RESERVED and any(held >= RESERVED for held in others):
-            return BUSY
-        if level == EXCLUSIVE and others:
-            locks[number] = PENDING
-            return BUSY
-        locks[number] = max(level, locks.get(number, NONE))
-        return OK
-
-    def unlock(self, number: int, level: int) -> int:
-        """Lower the lock of a handle on its file."""
-        locks = self.handles[number].file.locks
-        if level == NONE:
-            locks.pop(number, None)
-        elif number in locks:
-            locks[number] = level
-        return OK
-
-    def lock_memory(self, number: int, first: int, n: int, flags: int) -> int:
-        """Take or drop locks of shared memory."""
-        slots = self.handles[number].file.shm[first : first + n]
-        if flags & SHM_UNLOCK:
-            for slot in slots:
-                slot.pop(number, None)
-            return OK
-        exclusive = not flags & SHM_SHARED
-        for slot in slots:
-            if any(exclusive or held for other, held in slot.items() if other != number):
-                return BUSY
-        for slot in slots:
-            slot[number] = exclusive
-        return OK
 
 
 KEPT: deque[Any] = deque(maxlen=500)
@@ -288,20 +286,18 @@ class _Driver:
         self.disk: Disk | None = None
         self.error: BaseException | None = None
 
-    def handle(self, file: Any) -> tuple[int, Handle]:
+    def handle(self, file: int) -> Handle:
         """Return the handle of a file; one of an earlier disk is dead."""
         assert self.disk is not None
-        number = int(file.contents.number)
-        return number, self.disk.handles.get(number, GONE)
+        return self.disk.handles.get(file, GONE)
 
-    def x_close(self, file: Any) -> int:
-        if self.disk is not None and (number := int(file.contents.number)) in self.disk.handles:
-            self.disk.release(number)
-            del self.disk.handles[number]
+    def x_close(self, file: int) -> int:
+        if self.disk is not None and (handle := self.disk.handles.pop(file, None)):
+            handle.release()
         return OK
 
-    def x_read(self, file: Any, into: int, n: int, at: int) -> int:
-        _, handle = self.handle(file)
+    def x_read(self, file: int, into: int, n: int, at: int) -> int:
+        handle = self.handle(file)
         if handle.dead:
             return READ_FAILED
         part = bytes(handle.file.data[at : at + n])
@@ -311,8 +307,8 @@ class _Driver:
             return SHORT_READ
         return OK
 
-    def x_write(self, file: Any, source: int, n: int, at: int) -> int:
-        _, handle = self.handle(file)
+    def x_write(self, file: int, source: int, n: int, at: int) -> int:
+        handle = self.handle(file)
         if error := self._failed(handle, WRITE_FAILED):
             return error
         handle.file.write(at, ctypes.string_at(source, n))
@@ -331,51 +327,49 @@ class _Driver:
                 return broken
         return OK
 
-    def x_truncate(self, file: Any, size: int) -> int:
-        _, handle = self.handle(file)
+    def x_truncate(self, file: int, size: int) -> int:
+        handle = self.handle(file)
         if error := self._failed(handle, WRITE_FAILED):
             return error
         handle.file.truncate(size)
         return OK
 
-    def x_sync(self, file: Any, _flags: int) -> int:
-        _, handle = self.handle(file)
+    def x_sync(self, file: int, _flags: int) -> int:
+        handle = self.handle(file)
         if error := self._failed(handle, FSYNC_FAILED):
             return FSYNC_FAILED if error == FULL else error
         handle.file.sync()
         return OK
 
-    def x_file_size(self, file: Any, size: Any) -> int:
-        _, handle = self.handle(file)
+    def x_file_size(self, file: int, size: Any) -> int:
+        handle = self.handle(file)
         size[0] = len(handle.file.data)
         return OK
 
-    def x_lock(self, file: Any, level: int) -> int:
-        number, handle = self.handle(file)
-        assert self.disk is not None
-        return IOERR if handle.dead else self.disk.lock(number, level)
+    def x_lock(self, file: int, level: int) -> int:
+        handle = self.handle(file)
+        return IOERR if handle.dead else handle.lock(level)
 
-    def x_unlock(self, file: Any, level: int) -> int:
-        number, handle = self.handle(file)
-        assert self.disk is not None
-        return OK if handle.dead else self.disk.unlock(number, level)
+    def x_unlock(self, file: int, level: int) -> int:
+        handle = self.handle(file)
+        return OK if handle.dead else handle.unlock(level)
 
-    def x_check_reserved_lock(self, file: Any, held: Any) -> int:
-        _, handle = self.handle(file)
+    def x_check_reserved_lock(self, file: int, held: Any) -> int:
+        handle = self.handle(file)
         held[0] = int(any(level >= RESERVED for level in handle.file.locks.values()))
         return OK
 
-    def x_file_control(self, _file: Any, _what: int, _value: Any) -> int:
+    def x_file_control(self, _file: int, _what: int, _value: Any) -> int:
         return NOTFOUND
 
-    def x_sector_size(self, _file: Any) -> int:
+    def x_sector_size(self, _file: int) -> int:
         return SECTOR
 
-    def x_device_characteristics(self, _file: Any) -> int:
+    def x_device_characteristics(self, _file: int) -> int:
         return SAFE_OVERWRITE
 
-    def x_shm_map(self, file: Any, region: int, size: int, extend: int, at: Any) -> int:
-        _, handle = self.handle(file)
+    def x_shm_map(self, file: int, region: int, size: int, extend: int, at: Any) -> int:
+        handle = self.handle(file)
         if handle.dead:
             return IOERR
         regions = handle.file.regions
@@ -385,32 +379,31 @@ class _Driver:
         at[0] = ctypes.addressof(regions[region]) if region < len(regions) else None
         return OK
 
-    def x_shm_lock(self, file: Any, first: int, n: int, flags: int) -> int:
-        number, handle = self.handle(file)
-        assert self.disk is not None
+    def x_shm_lock(self, file: int, first: int, n: int, flags: int) -> int:
+        handle = self.handle(file)
         if handle.dead:
             return OK if flags & SHM_UNLOCK else IOERR
-        return self.disk.lock_memory(number, first, n, flags)
+        return handle.lock_memory(first, n, flags)
 
-    def x_shm_barrier(self, _file: Any) -> None:
-        return
+    def x_shm_barrier(self, _file: int) -> None:
+        """Do nothing; `install` puts a function in its place that costs nothing either."""
 
-    def x_shm_unmap(self, file: Any, delete: int) -> int:
-        number, handle = self.handle(file)
-        for slot in handle.file.shm:
-            slot.pop(number, None)
+    def x_shm_unmap(self, file: int, delete: int) -> int:
+        handle = self.handle(file)
+        handle.release_memory()
         if delete and not handle.dead:
             handle.file.regions = []
         return OK
 
-    def x_open(self, _vfs: Any, name: int | None, file: Any, flags: int, out: Any) -> int:
+    def x_open(self, _vfs: Any, name: int | None, file: int, flags: int, out: Any) -> int:
         assert self.disk is not None
         path = None if name is None else ctypes.string_at(name).decode()
-        number = self.disk.open(path, create=bool(flags & CREATE_FLAG) or path is None)
-        file.contents.methods = None
-        if not number:
+        handle = self.disk.open(path, create=bool(flags & CREATE_FLAG) or path is None)
+        opened = _File.from_address(file)
+        opened.methods = None
+        if handle is None:
             return CANTOPEN
-        file.contents.methods, file.contents.number = ctypes.addressof(METHODS), number
+        opened.methods, self.disk.handles[file] = ctypes.addressof(METHODS), handle
         if out:
             out[0] = flags
         return OK
@@ -510,6 +503,7 @@ def install(*, default: bool) -> None:
 
     try:
         library = ctypes.CDLL(getattr(_sqlite3, "__file__", None))
+        METHODS.xShmBarrier = ctypes.cast(library.sqlite3_libversion_number, _SIGNATURES["xShmBarrier"])
         code = library.sqlite3_vfs_register(byref(VFS), int(default))
     except (AttributeError, OSError) as error:
         raise NoLibraryError(f"the SQLite library of this Python cannot be called: {error}") from None

@@ -1,5 +1,6 @@
 """The command: worlds by their seeds, and the shortest schedule of one that fails."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from tests.simulation.history import Fault
 from tests.simulation.plan import Plan, draw
 from tests.simulation.simulate import Outcome, make_image, simulate
 
-CHUNK = 50
+CHUNK = 250
 """Worlds of one process, where there are several."""
 
 SHOWN = 60
@@ -72,6 +73,8 @@ def run(
     del sabotage  # planted before anything was imported
     if processes > 1:
         sys.exit(_share(range(first, first + seeds), processes))
+    make_image()
+    gc.freeze()  # after each world is collected what it left, and not what was loaded
     began, failed, total = _now(), 0, Counter[str]()
     for seed in range(first, first + seeds):
         outcome = attempt(draw(seed))

@@ -10,6 +10,7 @@ what they were given then. They are the real ones outside of a world.
 """
 
 import asyncio
+import gc
 import heapq
 import os
 import random
@@ -73,12 +74,15 @@ class Thread:
 
     def resume(self) -> None:
         """Run until it waits; the running event loop is one of a thread, and there are many here."""
-        asyncio._set_running_loop(self._loop)
-        sys.set_asyncgen_hooks(*self._hooks)
+        if self._loop is not None:
+            asyncio._set_running_loop(self._loop)
+            sys.set_asyncgen_hooks(*self._hooks)
         self.greenlet.switch()
-        self._loop, self._hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
-        asyncio._set_running_loop(None)
-        sys.set_asyncgen_hooks(None, None)
+        self._loop = asyncio._get_running_loop()
+        if self._loop is not None:
+            self._hooks = tuple(sys.get_asyncgen_hooks())  # the collector does not see into the original
+            asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(None, None)
 
 
 class World:
@@ -308,6 +312,8 @@ def install() -> None:
     }
     for name, function in patched.items():
         setattr(clocks, name, function)
+    freeze = gc.freeze
+    gc.freeze = lambda: freeze() if _now() is None else None  # it would keep what is left of earlier worlds
     getpid = os.getpid
     os.getpid = lambda: getpid() if _now() is None else 1000 + WORLD[-1].process.number
     os.urandom = _random_bytes

@@ -20,6 +20,7 @@ from tests.simulation.disk import (
     Disk,
     Fault,
     File,
+    Handle,
     NoLibraryError,
     install,
 )
@@ -134,31 +135,31 @@ def test_a_disk_with_a_fault_refuses_writes_and_is_whole_afterwards(
         assert names(connection) == ["x", "z"]
 
 
-def test_locks_of_a_file_are_shared_until_one_handle_wants_to_write(disk: Disk) -> None:
-    one, other = (disk.open("/simulated/file", create=True) for _ in range(2))
-    assert [disk.lock(one, SHARED), disk.lock(other, SHARED)] == [OK, OK]
-    assert [disk.lock(one, RESERVED), disk.lock(other, RESERVED)] == [OK, BUSY]
-    assert disk.lock(one, EXCLUSIVE) == BUSY, "the other still reads"
-    disk.unlock(other, NONE)
-    assert [disk.lock(other, SHARED), disk.lock(one, EXCLUSIVE)] == [BUSY, OK]
-    disk.unlock(one, SHARED)
-    assert [disk.lock(other, SHARED), disk.lock(other, RESERVED)] == [OK, OK]
-    for number in (one, other):
-        disk.release(number)
-        del disk.handles[number]
+def opened_twice() -> tuple[Handle, Handle]:
+    """Open a file twice, as two processes do."""
+    file = File()
+    return Handle(file, "a"), Handle(file, "b")
 
 
-def test_a_slot_of_shared_memory_has_readers_or_one_writer(disk: Disk) -> None:
-    one, other = (disk.open("/simulated/file", create=True) for _ in range(2))
-    assert [disk.lock_memory(number, 2, 1, SHM_SHARED) for number in (one, other)] == [OK, OK]
-    assert disk.lock_memory(one, 2, 1, 0) == BUSY
-    assert disk.lock_memory(one, 3, 2, 0) == OK
-    assert [disk.lock_memory(other, 4, 1, flags) for flags in (0, SHM_SHARED)] == [BUSY, BUSY]
-    disk.lock_memory(other, 2, 1, SHM_UNLOCK)
-    assert disk.lock_memory(one, 2, 1, 0) == OK
-    for number in (one, other):
-        disk.release(number)
-        del disk.handles[number]
+def test_locks_of_a_file_are_shared_until_one_handle_wants_to_write() -> None:
+    one, other = opened_twice()
+    assert [one.lock(SHARED), other.lock(SHARED)] == [OK, OK]
+    assert [one.lock(RESERVED), other.lock(RESERVED)] == [OK, BUSY]
+    assert one.lock(EXCLUSIVE) == BUSY, "the other still reads"
+    other.unlock(NONE)
+    assert [other.lock(SHARED), one.lock(EXCLUSIVE)] == [BUSY, OK]
+    one.unlock(SHARED)
+    assert [other.lock(SHARED), other.lock(RESERVED)] == [OK, OK]
+
+
+def test_a_slot_of_shared_memory_has_readers_or_one_writer() -> None:
+    one, other = opened_twice()
+    assert [handle.lock_memory(2, 1, SHM_SHARED) for handle in (one, other)] == [OK, OK]
+    assert one.lock_memory(2, 1, 0) == BUSY
+    assert one.lock_memory(3, 2, 0) == OK
+    assert [other.lock_memory(4, 1, flags) for flags in (0, SHM_SHARED)] == [BUSY, BUSY]
+    other.lock_memory(2, 1, SHM_UNLOCK)
+    assert one.lock_memory(2, 1, 0) == OK
 
 
 def test_bytes_are_found_in_the_files_that_hold_them(disk: Disk) -> None:
