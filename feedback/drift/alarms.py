@@ -78,16 +78,16 @@ def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm], join: str | 
         SupersededError: Another learner has taken over.
         LogUnavailableError: Try again later.
     """
-    a = t.alarms.c
     with store.writing() as connection:
         confirm_epoch(connection, epoch)
         recorded = {
             tuple(row)
             for row in connection.execute(
-                sa.select(a.subject, a.example_seq).where(
-                    a.recipe.in_({alarm.recipe for alarm in alarms}) | _belongs_to(join),
-                    a.example_seq >= min((alarm.example_seq for alarm in alarms), default=0),
-                )
+                sa.select(_a.subject, _a.example_seq).where(
+                    _a.recipe.in_({alarm.recipe for alarm in alarms}) | _OF_JOIN,
+                    _a.example_seq >= min((alarm.example_seq for alarm in alarms), default=0),
+                ),
+                {"of_join": join},
             )
         }
         new = [asdict(alarm) for alarm in alarms if (alarm.subject, alarm.example_seq) not in recorded]
@@ -96,10 +96,9 @@ def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm], join: str | 
     return len(new)
 
 
-def _belongs_to(join: str | None) -> sa.ColumnElement[bool]:
-    """Return the condition that an alarm belongs to a training log."""
-    v = t.versions.c
-    return sa.exists().where(v.recipe == t.alarms.c.recipe, v.join == join)
+_a, _v = t.alarms.c, t.versions.c
+
+_OF_JOIN = sa.exists().where(_v.recipe == _a.recipe, _v.join == sa.bindparam("of_join"))
 
 
 def read_alarms(store: Store, join: str | None = None, active: ActivePolicy | None = None) -> Alarms:
@@ -113,29 +112,29 @@ def read_alarms(store: Store, join: str | None = None, active: ActivePolicy | No
     Raises:
         LogUnavailableError: Try again later.
     """
-    a = t.alarms.c
-    ours = sa.true() if join is None else _belongs_to(join)
-    newest = (
-        sa.select(
-            *(a[name] for name in Alarm.__slots__),
-            sa.func.count().over().label("alarms"),
-            sa.select(sa.func.max(t.warm_starts.c.at)).scalar_subquery().label("warm_at"),
-        )
-        .where(ours)
-        .order_by(a.at.desc(), a.seq.desc())
-        .limit(1)
-    )
+    query = _SUMMARY if join is None else _SUMMARY_OF_JOIN
     promoted = active.promotion.version if active is not None and active.promotion is not None else 0
-    started = sa.select(t.versions.c.start).where(t.versions.c.version == promoted)
     with store.reading() as connection:
-        row = connection.execute(newest).first()
+        row = connection.execute(query, {"of_join": join}).first()
         if row is None:
             return Alarms()
-        start = StartingPoint.of(connection.scalar(started))
+        start = StartingPoint.of(connection.scalar(_START, {"number": promoted}))
     *alarm, count, warm_at = row
     last = Alarm(*alarm)
     begins = 0 if start is None else start.after
     return Alarms(count, last, begins < last.example_seq and (warm_at is None or warm_at < last.at))
+
+
+_NEWEST = sa.select(*(_a[name] for name in Alarm.__slots__)).order_by(_a.at.desc(), _a.seq.desc())
+
+_SUMMARY = _NEWEST.add_columns(
+    sa.func.count().over().label("alarms"),
+    sa.select(sa.func.max(t.warm_starts.c.at)).scalar_subquery().label("warm_at"),
+).limit(1)
+
+_SUMMARY_OF_JOIN = _SUMMARY.where(_OF_JOIN)
+
+_START = sa.select(_v.start).where(_v.version == sa.bindparam("number"))
 
 
 def newest_alarms(store: Store, limit: int, join: str | None = None) -> list[Alarm]:
@@ -149,11 +148,9 @@ def newest_alarms(store: Store, limit: int, join: str | None = None) -> list[Ala
     Raises:
         LogUnavailableError: Try again later.
     """
-    a = t.alarms.c
-    ours = sa.true() if join is None else _belongs_to(join)
-    query = sa.select(*(a[name] for name in Alarm.__slots__)).where(ours)
+    query = _NEWEST if join is None else _NEWEST.where(_OF_JOIN)
     with store.reading() as connection:
-        rows = connection.execute(query.order_by(a.at.desc(), a.seq.desc()).limit(limit)).all()
+        rows = connection.execute(query.limit(limit), {"of_join": join}).all()
     return [Alarm(*row) for row in rows]
 
 

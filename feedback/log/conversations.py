@@ -21,22 +21,8 @@ def kept_draw(store: Store, episode: str) -> KeptDraw | None:
     Raises:
         LogUnavailableError: Try again later.
     """
-    d, e = t.decisions.c, t.executions.c
-    newest = (
-        sa.select(d.draw_id)
-        .where(d.episode_id == episode, d.draw_id.is_not(None))
-        .order_by(d.seq.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
-    query = (
-        sa.select(d.id, d.mode, d.drawn, d.policy, d.version, d.decided_at, e.status)
-        .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
-        .where(d.draw_id == newest, d.draw_id.is_not(None))
-        .order_by(d.seq)
-    )
     with store.reading() as connection:
-        rows = connection.execute(query).all()
+        rows = connection.execute(_TURNS_OF_DRAW, {"episode": episode}).all()
     draw = next((row for row in rows if row.mode == Mode.EXPLORE), None)
     if draw is None:
         return None
@@ -48,6 +34,21 @@ def kept_draw(store: Store, episode: str) -> KeptDraw | None:
         failed=failed or draw.status == Status.CANCELLED,
     )
 
+
+_d, _e = t.decisions.c, t.executions.c
+
+_IN_EPISODE = _d.episode_id == sa.bindparam("episode")
+
+_NEWEST_DRAW = (
+    sa.select(_d.draw_id).where(_IN_EPISODE, _d.draw_id.is_not(None)).order_by(_d.seq.desc()).limit(1)
+)
+
+_TURNS_OF_DRAW = (
+    sa.select(_d.id, _d.mode, _d.drawn, _d.policy, _d.version, _d.decided_at, _e.status)
+    .outerjoin_from(t.decisions, t.executions, _e.decision_id == _d.id)
+    .where(_d.draw_id == _NEWEST_DRAW.scalar_subquery(), _d.draw_id.is_not(None))
+    .order_by(_d.seq)
+)
 
 ROUND = 32
 """Turns before a decision among which that of its question is looked up."""
@@ -77,21 +78,26 @@ def answered_turns(store: Store, episode: str) -> list[AnsweredTurn]:
     Raises:
         LogUnavailableError: Try again later.
     """
-    d, e = t.decisions.c, t.executions.c
-    turns = (
-        sa.select(d.seq, d.decided_at, e.passages, e.tokens_by_model)
-        .join_from(t.decisions, t.executions, e.decision_id == d.id)
-        .where(d.episode_id == episode, d.policy != LABELS)
-    )
     with store.reading() as connection:
-        rows = list(connection.execute(turns.order_by(d.seq.desc()).limit(ROUND)))
+        rows = list(connection.execute(_NEWEST_TURNS, {"episode": episode}))
         if len(rows) == ROUND:
-            rows += connection.execute(turns.where(d.seq < rows[-1].seq).order_by(d.seq).limit(1))
+            rows += connection.execute(_FIRST_TURN, {"episode": episode, "before": rows[-1].seq})
     return [
         AnsweredTurn(tokens, row.decided_at, bool(row.passages))
         for row in reversed(rows)
         if (tokens := read_tokens(row.tokens_by_model))
     ]
+
+
+_ANSWERED = (
+    sa.select(_d.seq, _d.decided_at, _e.passages, _e.tokens_by_model)
+    .join_from(t.decisions, t.executions, _e.decision_id == _d.id)
+    .where(_IN_EPISODE, _d.policy != LABELS)
+)
+
+_NEWEST_TURNS = _ANSWERED.order_by(_d.seq.desc()).limit(ROUND)
+
+_FIRST_TURN = _ANSWERED.where(_d.seq < sa.bindparam("before")).order_by(_d.seq).limit(1)
 
 
 def previous_turn(store: Store, episode: str, decision_id: str) -> EarlierTurn | None:
@@ -100,17 +106,8 @@ def previous_turn(store: Store, episode: str, decision_id: str) -> EarlierTurn |
     Raises:
         LogUnavailableError: Try again later.
     """
-    d, e = t.decisions.c, t.executions.c
-    position = sa.select(d.seq).where(d.id == decision_id, d.episode_id == episode).scalar_subquery()
-    query = (
-        sa.select(d.id, d.mode, d.question, d.drawn, e.served, d.decided_at)
-        .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
-        .where(d.episode_id == episode, d.seq < position, d.policy != LABELS)
-        .order_by(d.seq.desc())
-        .limit(ROUND)
-    )
     with store.reading() as connection:
-        rows = connection.execute(query).all()
+        rows = connection.execute(_TURNS_BEFORE, {"episode": episode, "named": decision_id}).all()
     if not rows:
         return None
     newest = rows[0]
@@ -122,9 +119,21 @@ def previous_turn(store: Store, episode: str, decision_id: str) -> EarlierTurn |
     return EarlierTurn(began.id, newest.question, newest.served or newest.drawn, newest.decided_at)
 
 
+_POSITION = sa.select(_d.seq).where(_d.id == sa.bindparam("named"), _IN_EPISODE)
+
+_TURNS_BEFORE = (
+    sa.select(_d.id, _d.mode, _d.question, _d.drawn, _e.served, _d.decided_at)
+    .outerjoin_from(t.decisions, t.executions, _e.decision_id == _d.id)
+    .where(_IN_EPISODE, _d.seq < _POSITION.scalar_subquery(), _d.policy != LABELS)
+    .order_by(_d.seq.desc())
+    .limit(ROUND)
+)
+
+
 def is_newest(store: Store, episode: str, decision_id: str) -> bool:
     """Return whether a decision is the newest one of an episode. Raises LogUnavailableError."""
-    d = t.decisions.c
-    query = sa.select(d.id).where(d.episode_id == episode, d.policy != LABELS).order_by(d.seq.desc()).limit(1)
     with store.reading() as connection:
-        return bool(connection.scalar(query) == decision_id)
+        return bool(connection.scalar(_NEWEST, {"episode": episode}) == decision_id)
+
+
+_NEWEST = sa.select(_d.id).where(_IN_EPISODE, _d.policy != LABELS).order_by(_d.seq.desc()).limit(1)

@@ -195,8 +195,11 @@ def numeric_features(stored: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def load_decisions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Decision]:
     """Return the decisions that exist among `ids`."""
-    rows = connection.execute(sa.select(*DECISION).where(t.decisions.c.id.in_(ids)))
+    rows = connection.execute(_DECISIONS, {"ids": ids})
     return {row[0]: read_decision(row) for row in rows}
+
+
+_DECISIONS = sa.select(*DECISION).where(t.decisions.c.id.in_(sa.bindparam("ids", expanding=True)))
 
 
 COST = (
@@ -226,7 +229,7 @@ def read_tokens(stored: Mapping[str, Sequence[float]] | None) -> dict[str, Model
 
 def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Execution]:
     """Return the executions that exist among the decisions `ids`."""
-    rows = connection.execute(sa.select(t.executions).where(t.executions.c.decision_id.in_(ids)))
+    rows = connection.execute(_EXECUTIONS, {"ids": ids})
     return {
         row.decision_id: Execution(
             row.decision_id,
@@ -244,6 +247,11 @@ def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, 
         )
         for row in rows
     }
+
+
+_EXECUTIONS = sa.select(t.executions).where(
+    t.executions.c.decision_id.in_(sa.bindparam("ids", expanding=True))
+)
 
 
 # -- the turns of a conversation that an example stands for ----------------------------------------

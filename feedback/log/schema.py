@@ -30,6 +30,8 @@ _version = sa.Table(  # as Alembic creates it
     sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
 
+_STAMP = sa.select(_version.c.version_num)
+
 
 @dataclass(frozen=True, slots=True)
 class DatabaseState:
@@ -110,9 +112,18 @@ def check(connection: sa.Connection) -> None:
     """
     if (number := _stamped(connection)) != t.SCHEMA:
         raise _refused(number, t.SCHEMA)
-    rows = [sa.select(sa.literal(1)).select_from(table).limit(1) for table in t.metadata.tables.values()]
-    connection.execute(sa.select(*(row.scalar_subquery() for row in rows)))
-    require_head(connection.scalar(sa.select(sa.func.count()).select_from(t.log_head)))
+    connection.execute(_A_ROW_OF_EACH)
+    require_head(connection.scalar(_HEADS))
+
+
+_A_ROW_OF_EACH = sa.select(
+    *(
+        sa.select(sa.literal(1)).select_from(table).limit(1).scalar_subquery()
+        for table in t.metadata.tables.values()
+    )
+)
+
+_HEADS = sa.select(sa.func.count()).select_from(t.log_head)
 
 
 def require_head(rows: int | None) -> None:
@@ -179,7 +190,7 @@ def read_schema(connection: sa.Connection) -> int:
 
 
 def _stamped(connection: sa.Connection) -> int:
-    stamp = connection.scalar(sa.select(_version.c.version_num))
+    stamp = connection.scalar(_STAMP)
     if stamp is not None and not stamp.isdecimal():
         raise SchemaError(
             f"the database has the schema {stamp!r} of another program: give the log its own database"

@@ -112,7 +112,10 @@ def row_time(connection: sa.Connection, now: float) -> float:
         connection: A write transaction.
         now: Seconds since the epoch.
     """
-    return max(now, float(connection.scalar(sa.select(t.log_head.c.at)) or 0.0))
+    return max(now, float(connection.scalar(_HEAD_AT) or 0.0))
+
+
+_HEAD_AT, _HEAD_SEQ = sa.select(t.log_head.c.at), sa.select(t.log_head.c.seq)
 
 
 def insert(connection: sa.Connection, table: sa.Table, row: Mapping[str, object]) -> int:
@@ -120,6 +123,23 @@ def insert(connection: sa.Connection, table: sa.Table, row: Mapping[str, object]
     result = connection.execute(sa.insert(table), row)
     assert result.inserted_primary_key is not None
     return int(result.inserted_primary_key[0])
+
+
+_d, _f, _o, _x = t.decisions.c, t.feedback.c, t.observations.c, t.examples.c
+
+_RECORDED = sa.select(*DECISION, _d.seq, _d.logged_at, _d.propensity).where(_d.id == sa.bindparam("about"))
+
+_FEEDBACK = (
+    sa.select(t.feedback)
+    .where((_f.decision_id == sa.bindparam("about")) | (_f.episode_id == sa.bindparam("episode")))
+    .order_by(_f.seq)
+)
+
+_OBSERVATIONS = sa.select(t.observations).where(_o.decision_id == sa.bindparam("about")).order_by(_o.seq)
+
+_LEARNED = sa.select(_x.seq, _x.metrics, _x.turns).where(
+    _x.decision_id == sa.bindparam("about"), _x.join == sa.bindparam("of_join")
+)
 
 
 class Store:
@@ -179,7 +199,7 @@ class Store:
             ClockError: The clock is behind the log, or differs from that of the database.
         """
         with self.reading() as connection:
-            log_at = float(connection.scalar(sa.select(t.log_head.c.at)) or 0.0)
+            log_at = float(connection.scalar(_HEAD_AT) or 0.0)
         with translated(self._database):
             check_clock(self._clock(), log_at, self._database.time())
 
@@ -275,28 +295,16 @@ class Store:
     def record(self, decision_id: str) -> LoggedDecision | None:
         """Return everything in the log about a decision, if it exists."""
         with self.reading() as connection:
-            d = t.decisions.c
-            beside = sa.select(*DECISION, d.seq, d.logged_at, d.propensity)
-            row = connection.execute(beside.where(d.id == decision_id)).first()
+            row = connection.execute(_RECORDED, {"about": decision_id}).first()
             if row is None:
                 return None
             *columns, seq, logged_at, propensity = row
             decision = read_decision(columns)
             execution = load_executions(connection, [decision_id]).get(decision_id)
-            f, x = t.feedback.c, t.examples.c
-            about = f.decision_id == decision_id
-            if decision.episode_id is not None:
-                about |= f.episode_id == decision.episode_id
-            rows = connection.execute(sa.select(t.feedback).where(about).order_by(f.seq))
-            feedback = tuple(map(read_feedback, rows))
-            o = t.observations.c
-            rows = connection.execute(
-                sa.select(t.observations).where(o.decision_id == decision_id).order_by(o.seq)
-            )
-            observations = tuple(map(read_observation, rows))
-            learned = connection.execute(
-                sa.select(x.seq, x.metrics, x.turns).where(x.decision_id == decision_id, x.join == self._join)
-            ).first()
+            about = {"about": decision_id, "episode": decision.episode_id, "of_join": self._join}
+            feedback = tuple(map(read_feedback, connection.execute(_FEEDBACK, about)))
+            observations = tuple(map(read_observation, connection.execute(_OBSERVATIONS, about)))
+            learned = connection.execute(_LEARNED, about).first()
         example_seq, metrics, turns = learned if learned else (None, None, None)
         return LoggedDecision(
             *(decision, seq, logged_at, propensity, execution, feedback, metrics, example_seq),
@@ -359,7 +367,7 @@ class Store:
     def log_seq(self) -> int:
         """Return the position of the newest fact; 0: the log is empty."""
         with self.reading() as connection:
-            return int(connection.scalar(sa.select(t.log_head.c.seq)) or 0)
+            return int(connection.scalar(_HEAD_SEQ) or 0)
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows of each table of facts."""

@@ -53,7 +53,7 @@ def started(store: Store, configured: Arms) -> ArmSet:
 def live(store: Store, after: int = 0) -> ArmSet | None:
     """Return the newest set of arms, if its position is above `after`."""
     with store.reading() as connection:
-        row = connection.execute(_NEWEST.where(t.arm_sets.c.seq > after)).first()
+        row = connection.execute(_NEWER, {"after": after}).first()
         return None if row is None else _read_set(row)
 
 
@@ -136,7 +136,7 @@ def without_versions(store: Store, configured: Arms) -> ArmSet:
         newest = connection.execute(_NEWEST).first()
         if newest is None or newest.configured != _digest(configured):
             return ArmSet(0, configured)
-        base = connection.execute(_NEWEST.where(t.arm_sets.c.version.is_(None))).first()
+        base = connection.execute(_NEWEST_BASE).first()
         return _read_set(newest if base is None else base)
 
 
@@ -148,9 +148,12 @@ def defined(store: Store) -> dict[str, Mapping[str, Any]]:
 
 def _defined(connection: sa.Connection) -> dict[str, Mapping[str, Any]]:
     newest: dict[str, Mapping[str, Any]] = {}
-    for arms in connection.scalars(sa.select(t.arm_sets.c.arms).order_by(t.arm_sets.c.seq)):
+    for arms in connection.scalars(_DEFINITIONS):
         newest |= arms
     return newest
+
+
+_DEFINITIONS = sa.select(t.arm_sets.c.arms).order_by(t.arm_sets.c.seq)
 
 
 def replace(store: Store, arms: Arms, configured: Arms, same: Same) -> ArmSet:
@@ -225,7 +228,7 @@ def _brought(connection: sa.Connection, version: int) -> tuple[int | None, Arms]
     newest = connection.execute(_NEWEST).first()
     if newest is None or newest.version is None:
         return None
-    base = connection.execute(_NEWEST.where(t.arm_sets.c.version.is_(None))).first()
+    base = connection.execute(_NEWEST_BASE).first()
     return None if base is None else (None, base.arms)
 
 
@@ -238,6 +241,10 @@ def _refuse_other(before: Mapping[str, Mapping[str, Any]], arms: Arms, same: Sam
 
 
 _NEWEST = sa.select(t.arm_sets).order_by(t.arm_sets.c.seq.desc()).limit(1)
+
+_NEWER = _NEWEST.where(t.arm_sets.c.seq > sa.bindparam("after"))
+
+_NEWEST_BASE = _NEWEST.where(t.arm_sets.c.version.is_(None))  # an operator or the configuration wrote it
 
 
 def _read_set(row: Any) -> ArmSet:
@@ -262,7 +269,11 @@ def switch(store: Store, arm: str, enabled: bool, now: float) -> None:
 
 def disabled(store: Store) -> frozenset[str]:
     """Return the arms whose newest switch is off."""
-    newest = sa.select(sa.func.max(t.switches.c.seq)).group_by(t.switches.c.arm)
-    query = sa.select(t.switches.c.arm).where(t.switches.c.seq.in_(newest)).where(~t.switches.c.enabled)
     with store.reading() as connection:
-        return frozenset(connection.scalars(query))
+        return frozenset(connection.scalars(_DISABLED))
+
+
+_DISABLED = sa.select(t.switches.c.arm).where(
+    t.switches.c.seq.in_(sa.select(sa.func.max(t.switches.c.seq)).group_by(t.switches.c.arm)),
+    ~t.switches.c.enabled,
+)

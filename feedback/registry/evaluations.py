@@ -179,18 +179,10 @@ def claim(
         only: Number of the only evaluation that may be claimed; None: any.
         lease_s: Time without a heartbeat after which a claim expires.
     """
-    lost = (_e.status == EvaluationStatus.RUNNING.value) & (
-        (_e.alive_at < now - lease_s) | (_e.worker == worker)
-    )
-    waiting = ((_e.status == EvaluationStatus.QUEUED.value) | lost) & (_e.configured == config_digest)
-    if only is not None:
-        waiting &= _e.seq == only
-    of_project = t.evaluations.alias().c
-    same = (of_project.configured == config_digest) & of_project.project.is_not_distinct_from(_e.project)
-    last = sa.select(sa.func.coalesce(sa.func.max(of_project.started_at), 0.0)).where(same).scalar_subquery()
-    oldest = sa.select(_e.seq).where(waiting).order_by(last, _e.seq).limit(1)
+    oldest = _OLDEST if only is None else _OLDEST.where(_e.seq == only)
+    by = {"configuration": config_digest, "claimed_by": worker, "expired": now - lease_s}
     with store.reading() as connection:  # usually there is nothing, and a reader blocks no writer
-        if connection.scalar(oldest) is None:
+        if connection.scalar(oldest, by) is None:
             return None
     taken = {
         "status": EvaluationStatus.RUNNING.value,
@@ -200,11 +192,32 @@ def claim(
         "done": 0.0,
     }
     with store.writing() as connection:
-        seq = connection.scalar(oldest)
+        seq = connection.scalar(oldest, by)
         if seq is None:  # another worker was faster
             return None
         connection.execute(sa.update(t.evaluations).where(_e.seq == seq).values(**taken))
         return _read(connection, seq)
+
+
+_LOST = (_e.status == EvaluationStatus.RUNNING.value) & (
+    (_e.alive_at < sa.bindparam("expired")) | (_e.worker == sa.bindparam("claimed_by"))
+)
+
+_of_project = t.evaluations.alias().c
+
+_LAST_CLAIM = sa.select(sa.func.coalesce(sa.func.max(_of_project.started_at), 0.0)).where(
+    _of_project.configured == sa.bindparam("configuration"),
+    _of_project.project.is_not_distinct_from(_e.project),
+)
+
+_OLDEST = (
+    sa.select(_e.seq)
+    .where(
+        (_e.status == EvaluationStatus.QUEUED.value) | _LOST, _e.configured == sa.bindparam("configuration")
+    )
+    .order_by(_LAST_CLAIM.scalar_subquery(), _e.seq)
+    .limit(1)
+)
 
 
 def report_progress(store: Store, mine: EvaluationRow, done: float, now: float) -> None:

@@ -180,10 +180,14 @@ def read(store: Store) -> Sequence[ApiKey]:
 
 def head(store: Store) -> tuple[int, int]:
     """Return the positions of the newest key and of the newest disabling; 0 before the first."""
-    newest = (sa.select(sa.func.max(table.c.seq)).scalar_subquery() for table in (t.keys, t.disabled_keys))
     with store.reading() as connection:
-        made, disabled = connection.execute(sa.select(*newest)).one()
+        made, disabled = connection.execute(_HEAD).one()
     return made or 0, disabled or 0
+
+
+_HEAD = sa.select(
+    *(sa.select(sa.func.max(table.c.seq)).scalar_subquery() for table in (t.keys, t.disabled_keys))
+)
 
 
 def _read(connection: sa.Connection) -> list[ApiKey]:

@@ -23,13 +23,19 @@ RECENT = 5000
 
 def latest(store: Store, budget: Budget) -> Price | None:
     """Return the newest price of a budget, if any."""
-    p = t.prices.c
-    query = sa.select(*(p[name] for name in Price.__slots__)).where(p.budget == budget.name)
     with store.reading() as connection:
-        row = connection.execute(query.order_by(p.seq.desc()).limit(1)).first()
+        row = connection.execute(_LATEST, {"name": budget.name}).first()
     if row is None:
         return None
     return replace(Price(*row), arms={arm: (n, mean) for arm, (n, mean) in row.arms.items()})
+
+
+_LATEST = (
+    sa.select(*(t.prices.c[name] for name in Price.__slots__))
+    .where(t.prices.c.budget == sa.bindparam("name"))
+    .order_by(t.prices.c.seq.desc())
+    .limit(1)
+)
 
 
 def publish(store: Store, price: Price) -> None:

@@ -169,14 +169,9 @@ def active_policy(store: Store, configured: str) -> ActivePolicy:
     Raises:
         LogUnavailableError: Try again later.
     """
-    p = t.promotions.c
-    canary = sa.case((p.action == Action.CANARY.value, p.version), else_=0)
-    last = sa.select(sa.func.max(p.seq)).where(p.configured == configured).group_by(p.action, canary)
-    with_recipe = sa.select(*_COLUMNS, t.versions.c.recipe).join_from(t.promotions, t.versions)
-    query = with_recipe.where(p.seq.in_(last)).order_by(p.seq)
     active = ActivePolicy(configured)
     with store.reading() as connection:
-        rows = connection.execute(query).all()
+        rows = connection.execute(_LAST, {"of_recipe": configured}).all()
     for *values, recipe in rows:  # later rows override earlier ones
         row = _read_promotion(values)
         match row.action:
@@ -260,7 +255,22 @@ def first_starts(store: Store, versions: Collection[int]) -> set[int]:
         return set(connection.scalars(query))
 
 
-_COLUMNS = tuple(t.promotions.c[name] for name in Promotion.__slots__)
+_p = t.promotions.c
+
+_COLUMNS = tuple(_p[name] for name in Promotion.__slots__)
+
+_LAST = (  # promotion, rollback, and row of each canary
+    sa.select(*_COLUMNS, t.versions.c.recipe)
+    .join_from(t.promotions, t.versions)
+    .where(
+        _p.seq.in_(
+            sa.select(sa.func.max(_p.seq))
+            .where(_p.configured == sa.bindparam("of_recipe"))
+            .group_by(_p.action, sa.case((_p.action == Action.CANARY.value, _p.version), else_=0))
+        )
+    )
+    .order_by(_p.seq)
+)
 
 
 def _read_promotion(row: Sequence[Any]) -> Promotion:

@@ -9,13 +9,15 @@ minute that lies in the last 60 s, as if it had been spread evenly.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import inf
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
 
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
@@ -179,48 +181,43 @@ class UsageLedger:
         """
         held_by_replica, grant = dict(leases), Grant()
         with self._store.writing() as connection:
-            self._add(connection, spent, now)
-            self._end(connection, now)
+            self._add(connection, [*spent.items(), *self._end(connection, now)], now)
             if reserve is not None:
-                held = held_by_replica.get(reserve.use, UsageAmount())
-                used, reserved = _used(connection, reserve.use), _leased(connection, reserve.use) + held
-                earlier, before = _minute_before(reserve.use), UsageAmount()
-                if earlier is not None:
-                    before = _used(connection, earlier) + _leased(connection, earlier)
-                    before += held_by_replica.get(earlier, UsageAmount())
-                grant = reserve.grant(used, reserved, before, MINUTE_S - now % MINUTE_S)
-                held_by_replica[reserve.use] = held + make_amount(reserve.meter, grant.amount)
+                use, before = reserve.use, _minute_before(reserve.use)
+                held, held_before = (held_by_replica.get(each, UsageAmount()) for each in (use, before))
+                used, leased = (_sum(connection, query, use, before) for query in (_USED, _LEASED))
+                grant = reserve.grant(
+                    used[use],
+                    leased[use] + held,
+                    used[before] + leased[before] + held_before,
+                    MINUTE_S - now % MINUTE_S,
+                )
+                held_by_replica[use] = held + make_amount(reserve.meter, grant.amount)
             self._hold(connection, held_by_replica, now)
         return grant
 
-    def _add(self, connection: sa.Connection, spent: Mapping[Use, UsageAmount], now: float) -> None:
-        u = t.usage.c
-        for (key, at), amount in spent.items():
-            values = asdict(amount)
-            added = {name: u[name] + value for name, value in values.items()}
-            update = sa.update(t.usage).where(u.key == key, u.period == at).values(added)
-            if not connection.execute(update).rowcount:
-                connection.execute(sa.insert(t.usage), {"key": key, "period": at, **values})
+    def _add(self, connection: sa.Connection, spent: Iterable[tuple[Use, UsageAmount]], now: float) -> None:
+        added: defaultdict[Use, UsageAmount] = defaultdict(UsageAmount)
+        for use, amount in spent:
+            added[use] += amount
+        if added:
+            rows = [{"key": key, "period": at, **asdict(amount)} for (key, at), amount in added.items()]
+            connection.execute(_ADD, rows)
         minute = period(now - KEPT_S, MINUTE)
         if minute != self._pruned:
             self._pruned = minute
-            old = (sa.func.length(u.period) == MINUTE) & (u.period < minute)
-            connection.execute(sa.delete(t.usage).where(old))
+            connection.execute(_PRUNE, {"minute": minute})
 
-    def _end(self, connection: sa.Connection, now: float) -> None:
-        """End the leases of this replica and expired ones.
+    def _end(self, connection: sa.Connection, now: float) -> list[tuple[Use, UsageAmount]]:
+        """End the leases of this replica and expired ones; return what others held of minutes.
 
-        An expired one counts as used in its minute: a replica that was killed or stopped may have spent it.
+        That counts as used: a replica that was killed or stopped may have spent it.
         """
-        c = t.leases.c
-        mine, expired = c.holder == self._holder, c.until < now
-        lost = sa.select(c.key, c.period, c.requests, c.tokens, c.usd)
-        of_minutes = lost.where(~mine, expired, sa.func.length(c.period) == MINUTE)
-        spent: defaultdict[Use, UsageAmount] = defaultdict(UsageAmount)
-        for key, at, *amounts in connection.execute(of_minutes):
-            spent[key, at] += UsageAmount(*amounts)
-        self._add(connection, spent, now)
-        connection.execute(sa.delete(t.leases).where(mine | expired))
+        ended = {"replica": self._holder, "now": now}
+        rows = connection.execute(_LOST, ended)
+        lost = [((key, at), UsageAmount(*amounts)) for key, at, *amounts in rows]
+        connection.execute(_END, ended)
+        return lost
 
     def _hold(self, connection: sa.Connection, leases: Mapping[Use, UsageAmount], now: float) -> None:
         rows = [
@@ -229,18 +226,18 @@ class UsageLedger:
             if amount
         ]
         if rows:
-            connection.execute(sa.insert(t.leases), rows)
+            connection.execute(_HOLD, rows)
 
 
-def _minute_before(use: Use) -> Use | None:
-    """Return the same key in the minute before; None: the period is a day or a month.
+def _minute_before(use: Use) -> Use:
+    """Return the same key in the minute before; in no period, if the period is a day or a month.
 
     >>> _minute_before(("k", "2026-01-01T00:00")), _minute_before(("k", "2026-01"))
-    (('k', '2025-12-31T23:59'), None)
+    (('k', '2025-12-31T23:59'), ('k', ''))
     """
     key, at = use
     if len(at) != MINUTE:
-        return None
+        return key, ""
     return key, period(datetime.fromisoformat(f"{at}Z").timestamp() - MINUTE_S, MINUTE)
 
 
@@ -253,19 +250,42 @@ def make_amount(meter: str, value: float) -> UsageAmount:
     return UsageAmount(**{meter: value if meter == "usd" else int(value)})  # type: ignore[arg-type]
 
 
-def _used(connection: sa.Connection, use: Use) -> UsageAmount:
-    u = t.usage.c
-    return _sum(connection, t.usage, (u.key == use[0]) & (u.period == use[1]))
+def _sum(
+    connection: sa.Connection, query: sa.Select[Any], use: Use, before: Use
+) -> defaultdict[Use, UsageAmount]:
+    sums: defaultdict[Use, UsageAmount] = defaultdict(UsageAmount)
+    for key, at, *amounts in connection.execute(query, {"of_key": use[0], "at": use[1], "before": before[1]}):
+        sums[key, at] += UsageAmount(*amounts)
+    return sums
 
 
-def _leased(connection: sa.Connection, use: Use) -> UsageAmount:
-    c = t.leases.c
-    return _sum(connection, t.leases, (c.key == use[0]) & (c.period == use[1]))
+_u, _l = t.usage.c, t.leases.c
 
+_new = insert(t.usage)  # of PostgreSQL, which SQLAlchemy compiles for SQLite as well
 
-def _sum(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[bool]) -> UsageAmount:
-    rows = connection.execute(sa.select(table.c.requests, table.c.tokens, table.c.usd).where(where))
-    return sum((UsageAmount(requests, tokens, usd) for requests, tokens, usd in rows), UsageAmount())
+_ADD = _new.on_conflict_do_update(
+    index_elements=[_u.key, _u.period],
+    set_={name: _u[name] + _new.excluded[name] for name in UsageAmount.__slots__},
+)
+
+_PRUNE = sa.delete(t.usage).where(sa.func.length(_u.period) == MINUTE, _u.period < sa.bindparam("minute"))
+
+_HOLD = sa.insert(t.leases)
+
+_MINE, _EXPIRED = _l.holder == sa.bindparam("replica"), _l.until < sa.bindparam("now")
+
+_END = sa.delete(t.leases).where(_MINE | _EXPIRED)
+
+_LOST = sa.select(_l.key, _l.period, _l.requests, _l.tokens, _l.usd).where(
+    ~_MINE, _EXPIRED, sa.func.length(_l.period) == MINUTE
+)
+
+_USED, _LEASED = (
+    sa.select(c.key, c.period, c.requests, c.tokens, c.usd).where(
+        c.key == sa.bindparam("of_key"), c.period.in_([sa.bindparam("at"), sa.bindparam("before")])
+    )
+    for c in (_u, _l)
+)
 
 
 def spend(store: Store, now: float) -> dict[str, dict[str, UsageAmount]]:

@@ -128,13 +128,18 @@ def add(connection: sa.Connection, version: Version, state: bytes) -> int:
     row = {name: getattr(version, name) for name in Version.__slots__ if name != "version"}
     number = insert(connection, t.versions, row)
     connection.execute(sa.insert(t.checkpoints), {"version": number, "state": state})
-    c, v = t.checkpoints.c.version, t.versions.c
-    chosen, newest = sa.select(t.promotions.c.version), sa.select(sa.func.max(v.version)).group_by(v.recipe)
-    kept = connection.scalars(sa.select(c).where(c.not_in(chosen), c.not_in(newest)))
-    pruned = [version_number for version_number in kept if not is_kept(version_number, number)]
+    pruned = [kept for kept in connection.scalars(_PRUNABLE) if not is_kept(kept, number)]
     if pruned:
-        connection.execute(sa.delete(t.checkpoints).where(c.in_(pruned)))
+        connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version.in_(pruned)))
     return number
+
+
+_PRUNABLE = sa.select(t.checkpoints.c.version).where(
+    t.checkpoints.c.version.not_in(sa.select(t.promotions.c.version)),
+    t.checkpoints.c.version.not_in(
+        sa.select(sa.func.max(t.versions.c.version)).group_by(t.versions.c.recipe)
+    ),
+)
 
 
 def store_checkpoint(connection: sa.Connection, version: int, state: bytes) -> None:
@@ -158,12 +163,20 @@ def is_kept(version: int, newest: int) -> bool:
 
 def latest(store: Store, recipe: str | None = None, after: int = 0) -> Version | None:
     """Return the newest version of a recipe, or of any, if it is newer than `after`."""
-    query = sa.select(t.versions).where(t.versions.c.version > after)
-    if recipe is not None:
-        query = query.where(t.versions.c.recipe == recipe)
+    query = _NEWEST if recipe is None else _NEWEST_OF_RECIPE
     with store.reading() as connection:
-        row = connection.execute(query.order_by(t.versions.c.version.desc()).limit(1)).mappings().first()
+        row = connection.execute(query, {"after": after, "of_recipe": recipe}).mappings().first()
     return None if row is None else Version(**row)
+
+
+_NEWEST = (
+    sa.select(t.versions)
+    .where(t.versions.c.version > sa.bindparam("after"))
+    .order_by(t.versions.c.version.desc())
+    .limit(1)
+)
+
+_NEWEST_OF_RECIPE = _NEWEST.where(t.versions.c.recipe == sa.bindparam("of_recipe"))
 
 
 def computed_alike(store: Store, version: Version, arithmetic: str) -> bool:
@@ -239,10 +252,11 @@ def among(store: Store, recipe: str, numbers: Collection[int]) -> set[int]:
 def find(store: Store, number: int) -> Version | None:
     """Return the version with a number, if any."""
     with store.reading() as connection:
-        row = (
-            connection.execute(sa.select(t.versions).where(t.versions.c.version == number)).mappings().first()
-        )
+        row = connection.execute(_NUMBERED, {"number": number}).mappings().first()
     return None if row is None else Version(**row)
+
+
+_NUMBERED = sa.select(t.versions).where(t.versions.c.version == sa.bindparam("number"))
 
 
 def recipes(
@@ -300,5 +314,8 @@ def page(
 def checkpoint(store: Store, version: int) -> bytes | None:
     """Return the bytes of a version's checkpoint; None if it was pruned."""
     with store.reading() as connection:
-        state = connection.scalar(sa.select(t.checkpoints.c.state).where(t.checkpoints.c.version == version))
+        state = connection.scalar(_STATE, {"number": version})
     return None if state is None else bytes(state)
+
+
+_STATE = sa.select(t.checkpoints.c.state).where(t.checkpoints.c.version == sa.bindparam("number"))

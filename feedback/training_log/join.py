@@ -691,9 +691,11 @@ def confirm_epoch(connection: sa.Connection, epoch: int) -> None:
 
 def newest_epoch(connection: sa.Connection) -> tuple[int, str]:
     """Return the epoch that may write and its holder; 0 and `nobody` before the first."""
-    newest = sa.select(t.epochs.c.epoch, t.epochs.c.holder).order_by(t.epochs.c.epoch.desc()).limit(1)
-    row = connection.execute(newest).first()
+    row = connection.execute(_NEWEST_EPOCH).first()
     return (row.epoch, row.holder) if row else (0, "nobody")
+
+
+_NEWEST_EPOCH = sa.select(t.epochs.c.epoch, t.epochs.c.holder).order_by(t.epochs.c.epoch.desc()).limit(1)
 
 
 # -- the join, and its training log ----------------------------------------------------------------

@@ -66,14 +66,13 @@ def read_contexts(
         number for decision in decisions for number in (decision.version, decision.candidate) if number
     }
     with store.reading() as connection:
-        query = sa.select(_v.version, _v.router).where(_v.version.in_(numbers), _v.router.is_not(None))
-        routers: dict[int, str] = {row[0]: row[1] for row in connection.execute(query)}
+        rows_of_versions = connection.execute(_ROUTERS, {"numbers": list(numbers)})
+        routers: dict[int, str] = {row[0]: row[1] for row in rows_of_versions}
         stored = {}
         if router is not None and stored_since:
             ids = [decision.id for decision in decisions if routers.get(decision.version) != router]
-            scored = sa.select(_s.decision_id, sa.cast(_s.scores, sa.Text))
-            scored = scored.where(_s.router == router, _s.decision_id.in_(ids))
-            stored = {row[0]: loads(row[1] or "null") for row in connection.execute(scored)}
+            scored = connection.execute(_SCORES, {"digest": router, "ids": ids})
+            stored = {row[0]: loads(row[1] or "null") for row in scored}
 
     def read_context(decision: Decision) -> Context:
         if routers.get(decision.version) == router:
@@ -83,6 +82,17 @@ def read_contexts(
         return decision.context.with_scores(stored.get(decision.id) or {})
 
     return [read_context(decision) for decision in decisions]
+
+
+_WITH_ROUTER = sa.select(_v.version, _v.router).where(_v.router.is_not(None))
+
+_ROUTERS = _WITH_ROUTER.where(_v.version.in_(sa.bindparam("numbers", expanding=True)))
+
+_SCORES = sa.select(_s.decision_id, sa.cast(_s.scores, sa.Text)).where(
+    _s.router == sa.bindparam("digest"), _s.decision_id.in_(sa.bindparam("ids", expanding=True))
+)
+
+_ANY_ROUTER = _WITH_ROUTER.limit(1)
 
 
 def unscored(
@@ -174,4 +184,4 @@ def store_scores(store: Store, router: str, scores: Mapping[str, Mapping[str, fl
 
 def _any_router(store: Store) -> bool:
     with store.reading() as connection:
-        return connection.scalar(sa.select(_v.version).where(_v.router.is_not(None)).limit(1)) is not None
+        return connection.scalar(_ANY_ROUTER) is not None

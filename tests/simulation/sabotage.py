@@ -130,24 +130,24 @@ SABOTAGE = {
     ),
     "jobs: what a dead worker began stays with it": Sabotage(
         "feedback/registry/evaluations.py",
-        "(_e.alive_at < now - lease_s) | (_e.worker == worker)",
-        "(_e.alive_at < 0.0) | (_e.worker == worker)",
+        '(_e.alive_at < sa.bindparam("expired"))',
+        "(_e.alive_at < 0.0)",
     ),
     "quota: what is taken stays in the lease": Sabotage(QUOTA, "    lease.free -= amount\n", ""),
     "quota: leases of others do not count": Sabotage(
         USAGE,
-        "used, reserved = _used(connection, reserve.use), _leased(connection, reserve.use) + held",
-        "used, reserved = _used(connection, reserve.use), held",
+        "                    leased[use] + held,\n",
+        "                    held,\n",
     ),
     "quota: a killed replica gives back what it has used": Sabotage(
         USAGE,
-        "        self._add(connection, spent, now)\n        connection.execute(sa.delete(t.leases)",
-        "        connection.execute(sa.delete(t.leases)",
+        "[*spent.items(), *self._end(connection, now)]",
+        "[*spent.items(), *self._end(connection, now)[:0]]",
     ),
     "quota: usage is not reported": Sabotage(
         USAGE,
-        "        with self._store.writing() as connection:\n            self._add(connection, spent, now)\n",
-        "        with self._store.writing() as connection:\n",
+        "[*spent.items(), *self._end(connection, now)]",
+        "self._end(connection, now)",
     ),
     "erasure: answers stay": Sabotage(
         ERASURES, '"answer": sa.case((sa.column("answer").is_not(None), "")), ', ""
