@@ -99,6 +99,9 @@ def test_the_first_turn_and_the_newest_ones_say_what_models_read(store: Store) -
         made = replace(decision(f"d{number}", at=100.0 + number), episode_id="talk")
         read = replace(execution(made.id), tokens_by_model={"large": (number + 1, 2, 0)}, passages=())
         store.append([made, read])
+        if number == ROUND - 1:
+            first = [turn.tokens_by_model["large"][0] for turn in answered_turns(store, "talk")]
+            assert first == [*range(1, ROUND + 1)], "each once"
     store.append([replace(decision("x"), episode_id="other"), replace(execution("x"), tokens_by_model={})])
     found = answered_turns(store, "talk")
     assert [turn.tokens_by_model["large"][0] for turn in found] == [1, *range(4, ROUND + 4)]

@@ -98,6 +98,16 @@ def test_what_an_expired_lease_held_of_a_minute_counts_as_used_and_of_longer_per
     assert other.exchange({}, {}, NOON + 20.0, Reserve(month, "requests", 80, 80)) == Grant(80, 0)
 
 
+def test_what_killed_replicas_held_is_added_to_what_another_reports_at_once(store: Store) -> None:
+    minute, later = ("k1", period(NOON, MINUTE)), NOON + 5.5
+    for killed in ("r1", "r2"):
+        UsageLedger(store, killed).exchange({}, {minute: UsageAmount(20, 5, 0.25)}, NOON)
+    another, spent = UsageLedger(store, "r3"), {minute: UsageAmount(10, 1, 0.5)}
+    assert another.exchange(spent, {}, later, Reserve(minute, "requests", 80, 80)) == Grant(30, 0)
+    assert another.exchange({}, {}, later, Reserve(minute, "tokens", 80, 80)) == Grant(69, 0)
+    assert another.exchange({}, {}, later, Reserve(minute, "usd", 80.0, 80.0)) == Grant(79.0, 0.0)
+
+
 def test_a_lease_that_a_replica_gives_back_is_free_again(store: Store) -> None:
     one, other = UsageLedger(store, "r1"), UsageLedger(store, "r2")
     minute = ("k1", period(NOON, MINUTE))
