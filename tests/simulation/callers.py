@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.history import Admitted, Answered, Change, Erased, Fault, History, Kept
-from tests.simulation.plan import Event, Kind
+from tests.simulation.plan import STORM, Event, Kind
 from tests.simulation.scheduler import EPOCH, World
 from tests.simulation.service import Part, Response, Service
 
@@ -34,20 +34,26 @@ class Callers:
     """All callers of a world.
 
     Attributes:
+        histories: What they were told of each decision point, by its name; the default one is first.
         keys: Secrets, by name of the key.
-        said: Texts of each decision by its id in the log, for erasures.
+        said: Point and text of each decision by its id in the log, for erasures.
         unfinished: Callers that have not ended.
     """
 
     world: World
     service: Service
-    history: History
+    histories: Mapping[str, History]
     keys: Mapping[str, str]
     public: Mapping[str, str]
-    look: Callable[[Answered], None]
+    look: Callable[[Answered, str], None]
     clocks_agree: bool
-    said: dict[str, str] = field(default_factory=dict)
+    said: dict[str, tuple[str, str]] = field(default_factory=dict)
     unfinished: int = 0
+
+    @property
+    def history(self) -> History:
+        """What they were told of the default point, and of what all points share."""
+        return next(iter(self.histories.values()))
 
     def act(self, event: Event, seed: int) -> None:
         """Do what an event says; in a thread of its own."""
@@ -60,36 +66,56 @@ class Callers:
                     self._start_twins(event, seed)
                 case Kind.CROWD:
                     self._crowd(rng)
-                case Kind.SWITCH:
-                    self.operate(
-                        rng, "PATCH", f"/v1/arms/{event.settings['arm']}", enabled=event.settings["enabled"]
-                    )
-                case Kind.REPLACE:
-                    self._replace_arms(rng)
-                case Kind.PROMOTE | Kind.ROLLBACK | Kind.CANARY:
-                    self._change_policy(event, rng)
-                case Kind.EVALUATE:
-                    self._ask_for_evaluation(event, rng)
-                case Kind.ERASE:
-                    self._erase(rng)
+                case Kind.STORM:
+                    self._storm(event, seed)
+                case _:
+                    self._operate(event, rng)
         finally:
             self.unfinished -= 1
+
+    def _operate(self, event: Event, rng: random.Random) -> None:
+        """Do what an operator does."""
+        match event.kind:
+            case Kind.TRAIN:
+                self.service.train(event.settings["kind"], anew=event.settings["anew"])
+            case Kind.SWITCH:
+                path, enabled = f"/v1/arms/{event.settings['arm']}", event.settings["enabled"]
+                self.operate(rng, "PATCH", path, enabled=enabled)
+            case Kind.REPLACE:
+                self._replace_arms(rng)
+            case Kind.PROMOTE | Kind.ROLLBACK | Kind.CANARY:
+                self._change_policy(event, rng)
+            case Kind.EVALUATE:
+                self._ask_for_evaluation(event, rng)
+            case Kind.ERASE:
+                self._erase(rng)
 
     def _start_twins(self, event: Event, seed: int) -> None:
         """Let another caller, who knows nothing of the first, ask the same under the same key."""
         name, streams = f"w{event.number}", (event.stream(seed), event.stream(seed))
         first, second = (Talk(self, stream, name) for stream in streams)
         second.differ(streams[1].random())
+        self._start(f"twin {name}", second.run)
+        first.run()
+
+    def _start(self, name: str, act: Callable[[], None]) -> None:
+        """Let a further caller act."""
         self.unfinished += 1
 
         def run() -> None:
             try:
-                second.run()
+                act()
             finally:
                 self.unfinished -= 1
 
-        self.world.start(self.world.outside, f"twin {name}", run)
-        first.run()
+        self.world.start(self.world.outside, name, run)
+
+    def _storm(self, event: Event, seed: int) -> None:
+        """Let more ask at once than may be in flight; each of them once."""
+        for number in range(STORM):
+            name = f"s{event.number}x{number}"
+            talk = Talk(self, random.Random(f"{seed}/event {event.number}/{number}"), name)
+            self._start(f"caller {name}", talk.ask_once)
 
     def _crowd(self, rng: random.Random) -> None:
         """Send more requests than the limit of a key, to all replicas."""
@@ -137,9 +163,10 @@ class Callers:
         if not self.said:
             return
         name = rng.choice([*self.said][-RECENT:])
-        response = self.operate(rng, "DELETE", f"/v1/decisions/{name}")
+        point, word = self.said[name]
+        response = self.operate(rng, "DELETE", f"/v1/decisions/{name}?point={point}")
         done = response is not None and response.status == 200
-        self.history.erased.append(Erased(name, (self.said[name],), done))
+        self.histories[point].erased.append(Erased(name, (word,), done))
         self.world.note(f"{name} {'was' if done else 'may have been'} erased")
 
     def send(
@@ -183,6 +210,8 @@ class Talk:
         self._callers, self._rng, self._name = callers, rng, name
         self._key = rng.choice(TENANTS)
         self._stored = f"{self._key}~{name}"
+        self._point = rng.choice([*callers.histories])
+        self._history = callers.histories[self._point]
         self._word = f"secretword{name}x{rng.randrange(10**6)}"
         self._chat = rng.random() < 0.6
         self._streamed = self._chat and rng.random() < 0.4
@@ -217,6 +246,10 @@ class Talk:
             if rng.random() < 0.1:
                 self._tell(f"f{number}", value / 2)  # another value under a used id
 
+    def ask_once(self) -> None:
+        """Ask, and leave it at that."""
+        self._make_attempt()()
+
     def _part(self) -> Part:
         return self._rng.choice(self._callers.service.replicas)
 
@@ -232,6 +265,10 @@ class Talk:
     # -- asking ------------------------------------------------------------------------------------
 
     def _ask(self) -> bool:
+        return self._until(self._make_attempt())
+
+    def _make_attempt(self) -> Callable[[], bool | None]:
+        """Return what asks once, and returns whether there is an answer; None: it may be asked again."""
         question = f"what of {self._word}?"
         options = {"return": ["decision"]}
         if self._chat:
@@ -246,7 +283,8 @@ class Talk:
             )
         else:
             path, body = "/v1/retrieve", {"query": question, "model": "auto", "agent": options}
-        self._callers.said[self._stored] = self._word
+        path += f"?point={self._point}"
+        self._callers.said[self._stored] = self._point, self._word
         self._begun = self._callers.world.now
 
         def attempt() -> bool | None:
@@ -261,7 +299,7 @@ class Talk:
                 return self._judge_refusal(path, response)
             return self._note_answer(response)
 
-        return self._until(attempt)
+        return attempt
 
     def _judge_refusal(self, path: str, response: Response) -> bool | None:
         error = response.document["error"] if response.whole else {}
@@ -313,12 +351,12 @@ class Talk:
             self._first = fields
         elif fields != self._first:
             what = f"{self._stored} was first told {self._first}, and then {fields}"
-            self._callers.history.odd.append(Fault("changed", what))
+            self._history.odd.append(Fault("changed", what))
         now = self._callers.world.now
         served = agent.get("arm_served") if done else None
         answered = Answered(self._stored, fields, served, text, done, None, self._begun, now)
-        self._callers.history.answered.append(answered)
-        self._callers.look(answered)
+        self._history.answered.append(answered)
+        self._callers.look(answered, self._point)
         return True
 
     # -- telling -----------------------------------------------------------------------------------
@@ -337,7 +375,8 @@ class Talk:
             body["comment"] = f"on {self._word}"
 
         def attempt() -> bool | None:
-            response = self._callers.send(self._part(), "POST", "/v1/feedback", body, key=self._key)
+            path = f"/v1/feedback?point={self._point}"
+            response = self._callers.send(self._part(), "POST", path, body, key=self._key)
             if response is None or not response.whole:
                 return None
             if response.status != 202:
@@ -351,7 +390,7 @@ class Talk:
             receipt = response.document
             self._callers.world.note(f"{body['feedback_id']} is {receipt['status']} at {receipt['log_seq']}")
             kind = "retraction" if value is None else "value"
-            self._callers.history.kept.append(
+            self._history.kept.append(
                 Kept(
                     f"{self._key}~{self._name}-{name}",
                     kind,
@@ -368,7 +407,8 @@ class Talk:
 
     def _look_as(self, other: str) -> None:
         """Try to read the decision with the key of another tenant."""
-        response = self._callers.send(self._part(), "GET", f"/v1/decisions/{self._name}", key=other)
+        path = f"/v1/decisions/{self._name}?point={self._point}"
+        response = self._callers.send(self._part(), "GET", path, key=other)
         if response is not None and response.status == 200 and self._word.encode() in response.body:
             what = f"{other} was shown {self._stored}"
-            self._callers.history.odd.append(Fault("foreign", what))
+            self._history.odd.append(Fault("foreign", what))

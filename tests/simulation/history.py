@@ -8,6 +8,7 @@
     version     versions, epochs or what a version has learned go backwards, or another one than was pinned
                 decides
     propensity  a distribution does not add up, is below its floor, or is not what was drawn from
+    price       the price of a budget is not the one that the costs before it give
     quota       a key was admitted beyond its limit
     erased      a text is there after its erasure was acknowledged
     foreign     a caller was shown what belongs to another
@@ -20,7 +21,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum, isclose
+from math import exp, fsum, isclose
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -45,6 +46,7 @@ DOCUMENTS = {
     "observations": {"passages"},
     "examples": {"metrics", "turns"},
     "evaluations": {"request", "result"},
+    "prices": {"arms"},
 }
 """Columns that hold JSON, by table."""
 
@@ -469,6 +471,71 @@ def find_odd_draws(tables: Tables) -> Iterator[Fault]:
             yield Fault("propensity", f"{name} has a floor of {row['floor']}, and {p}")
         if row["version"] and row["version"] not in versions:
             yield Fault("propensity", f"{name} was decided by version {row['version']}, which is not there")
+
+
+# -- budgets -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """A ceiling on the mean number of steps of a request, and the requests over which it is kept."""
+
+    steps: float
+    window: int
+
+
+Paced = tuple[float, float]
+"""A price of a step, and what was spent above the ceiling."""
+
+
+def _pace(paced: Paced, spent: float, ceiling: Ceiling) -> Paced:
+    """Take a step of mirror descent on the dual of the budget: the price times the exponential of it.
+
+    Source: Balseiro, Lu and Mirrokni 2023, The best of many worlds: dual mirror descent for online allocation
+    problems. A step of 4 in a window that costs twice the ceiling; of one request 20 ceilings count; half a
+    ceiling is paid back; debts end at two windows; prices are from a thousandth to a thousand, and begin at
+    a tenth.
+    """
+    price, debt = paced
+    a_window = ceiling.steps * ceiling.window
+    over = spent / ceiling.steps - 1.0
+    step = (min(over, 20.0) + max(-0.5, min(0.5, debt / a_window))) * 4.0 / ceiling.window
+    scaled = max(1e-3, min(1e3, (price * ceiling.steps or 0.1) * exp(step)))
+    return scaled / ceiling.steps, max(-2.0 * a_window, min(2.0 * a_window, debt + spent - ceiling.steps))
+
+
+def find_wrong_prices(tables: Tables, ceiling: Ceiling) -> Iterator[Fault]:
+    """Yield prices that do not follow from the one before and the costs since, and decisions by others.
+
+    The first price counts from wherever the log ended when the learner first began.
+    """
+    decisions = {row["id"]: row for row in tables["decisions"]}
+    spent = {
+        row["seq"]: float(row["steps"])
+        for row in sorted(tables["executions"], key=lambda row: int(row["seq"]))
+        if decisions[row["decision_id"]]["mode"] != "forced"
+    }
+
+    def follows(row: Row, paced: Paced, after: int) -> bool:
+        for seq, steps in spent.items():
+            if after < seq <= row["log_seq"]:
+                paced = _pace(paced, steps, ceiling)
+        due = dict(zip(("price", "debt"), paced, strict=True))
+        return all(isclose(due[name], row[name], abs_tol=1e-12) for name in due)
+
+    before: Row | None = None
+    for row in sorted(tables["prices"], key=lambda row: int(row["seq"])):
+        if before is None:
+            right = any(follows(row, (0.0, 0.0), after) for after in range(row["log_seq"]))
+        else:
+            right = follows(row, (before["price"], before["debt"]), before["log_seq"])
+        if not right:
+            yield Fault("price", f"{dict(row)} does not follow from {before and dict(before)}")
+        before = row
+    known = {0.0, *(row["price"] for row in tables["prices"])}
+    for row in tables["decisions"]:
+        if row["price"] not in known:
+            yield Fault("price", f"{row['id']} was decided at a price of {row['price']}, which never was")
 
 
 # -- limits, erasures ----------------------------------------------------------------------------------------

@@ -23,11 +23,13 @@ class Kind(StrEnum):
     TALK = "talk"
     TWINS = "two ask under one key"
     CROWD = "many requests of a limited key"
+    STORM = "many ask at once"
     SWITCH = "switch an arm"
     REPLACE = "replace the arms"
     PROMOTE = "promote"
     ROLLBACK = "roll back"
     CANARY = "canary"
+    TRAIN = "train a candidate"
     ERASE = "erase"
     EVALUATE = "evaluate"
     KILL = "kill"
@@ -46,9 +48,16 @@ FAULTS = (
     *(Kind.KILL, Kind.KILL_SOON, Kind.KILL_COMMIT, Kind.SECOND, Kind.POWER, Kind.DISK, Kind.CLOCK),
     *(Kind.UPSTREAM, Kind.LINK, Kind.STALL),
 )
-ACTS = (Kind.SWITCH, Kind.REPLACE, Kind.PROMOTE, Kind.ROLLBACK, Kind.CANARY, Kind.ERASE)
+ACTS = (Kind.SWITCH, Kind.REPLACE, Kind.PROMOTE, Kind.ROLLBACK, Kind.CANARY, Kind.TRAIN, Kind.ERASE)
 EVALUATING = 0.2
 """Share of the worlds in which evaluations are asked for, and a worker runs them."""
+
+
+PACED, TWO_POINTS, STORMY = 0.3, 0.1, 0.15
+"""Shares of the worlds with a budget, with a second decision point, and with more requests than may be."""
+
+STORM = 30
+"""Requests of a storm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,8 @@ class Plan:
         together: Whether one process does everything.
         at_once: Whether decisions are learned with their first value, and else after their wait time.
         remote: Whether a link lies before the log.
+        paced: Whether the mean cost of a request has a ceiling.
+        two_points: Whether there is a second decision point, with a log of its own.
         events: In order of time.
     """
 
@@ -94,6 +105,8 @@ class Plan:
     together: bool
     at_once: bool
     remote: bool
+    paced: bool
+    two_points: bool
     events: tuple[Event, ...]
 
     @property
@@ -110,7 +123,8 @@ class Plan:
         form = "one process" if self.together else f"{self.replicas} replicas and a learner"
         learned = "with the first value" if self.at_once else "after the wait time"
         log = "behind a link" if self.remote else "on a disk of the machine"
-        head = f"seed {self.seed}: {form}, learned {learned}, log {log}"
+        more = ", a budget" * self.paced + ", two points" * self.two_points
+        head = f"seed {self.seed}: {form}, learned {learned}, log {log}{more}"
         return "\n".join([head, *map(str, self.events)])
 
 
@@ -121,6 +135,7 @@ def draw(seed: int) -> Plan:
     remote = not together and rng.random() < 0.5
     kinds = [Kind.TALK] * rng.randint(3, 8) + [Kind.TWINS] * rng.randint(0, 2)
     kinds += [Kind.CROWD] * rng.choice((0, 0, 1))
+    kinds += [Kind.STORM] * (rng.random() < STORMY)
     kinds += [Kind.ERASE] * rng.choice((0, 0, 1))
     if rng.random() < EVALUATING:
         kinds += [Kind.EVALUATE] * rng.randint(1, 3)
@@ -134,7 +149,16 @@ def draw(seed: int) -> Plan:
         events.append(Event(0, at, kind, _settle(kind, rng, remote=remote)))
     events.sort(key=lambda event: event.at)
     numbered = tuple(replace(event, number=number) for number, event in enumerate(events, 1))
-    return Plan(seed, 1 if together else rng.randint(1, 2), together, rng.random() < 0.5, remote, numbered)
+    return Plan(
+        seed,
+        replicas=1 if together else rng.randint(1, 2),
+        together=together,
+        at_once=rng.random() < 0.5,
+        remote=remote,
+        paced=rng.random() < PACED,
+        two_points=rng.random() < TWO_POINTS,
+        events=numbered,
+    )
 
 
 def _settle(kind: Kind, rng: random.Random, *, remote: bool) -> dict[str, Any]:
@@ -169,5 +193,6 @@ _CHOICES: dict[Kind, Callable[[random.Random], dict[str, Any]]] = {
     Kind.LINK: _choose_link,
     Kind.STALL: lambda rng: {"part": rng.randrange(3), "lasts_s": rng.choice((1.0, 6.0, 15.0))},
     Kind.SWITCH: lambda rng: {"arm": rng.choice(("bm25", "dense")), "enabled": rng.random() < 0.5},
+    Kind.TRAIN: lambda rng: {"kind": rng.choice(("linucb", "epsilon_greedy")), "anew": rng.random() < 0.5},
     Kind.CANARY: lambda rng: {"share": rng.choice((0.0, 0.1, 0.5))},
 }

@@ -16,7 +16,7 @@ from rich.progress import track
 
 from tests.simulation.history import Fault
 from tests.simulation.plan import Plan, draw
-from tests.simulation.simulate import Outcome, make_image, simulate
+from tests.simulation.simulate import Outcome, find_path, make_image, simulate
 
 CHUNK = 250
 """Worlds of one process, where there are several."""
@@ -91,7 +91,7 @@ def run(
     counts = ", ".join(f"{n} {name}" for name, n in total.items())
     print(f"{seeds} worlds in {_now() - began:.1f} s of a processor, {failed} failed: {counts}")
     sys.stdout.flush()
-    make_image().path.parent.rmdir()
+    find_path(make_image().url).parent.rmdir()
     os._exit(1 if failed else 0)  # what is left of the worlds is not worth a finalizer
 
 

@@ -46,10 +46,13 @@ class Process:
         ahead_s: What its wall clock is ahead of the world's, seconds.
         at_commit: Called before and after each of its commits, with whether it is done.
         at_death: Called once it is dead.
+        threads: How many it has: what waits in it for anything but a callback.
+        most_threads: The largest number of these so far.
     """
 
     def __init__(self, name: str, number: int) -> None:
         self.name, self.number = name, number
+        self.threads = self.most_threads = 0
         self.alive = True
         self.ahead_s = 0.0
         self.at_commit: Callable[[bool], None] | None = None
@@ -152,7 +155,10 @@ class World:
                 raise
             except BaseException as error:  # noqa: BLE001 - raised by `run` of the world
                 self._errors.append(error)
+            process.threads -= 1
 
+        process.threads += 1
+        process.most_threads = max(process.most_threads, process.threads)
         thread = Thread(process, name, body, self._hub)
         self._threads.append(thread)
         self._ready.append(thread)

@@ -24,14 +24,18 @@ from armwise.agent.config import AppConfig
 from armwise.agent.evaluation import Evaluations
 from armwise.agent.hosts.learner import LearnerHost
 from armwise.agent.jobs import Jobs, ProgressCallback, this_process
-from armwise.agent.learning import digest_configuration
+from armwise.agent.learning import Recipe, digest_configuration, known_arms, publish_candidate
+from armwise.agent.policies import PolicySpec
 from armwise.agent.serving import Backends, Replica, Telemetry
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
 from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt
 from armwise.feedback.clock import SteadyClock
+from armwise.feedback.errors import LogGapError, LogUnavailableError
 from armwise.feedback.log import ChangeWatch, Store
 from armwise.feedback.registry.evaluations import StoredResult
+from armwise.feedback.training_log import StartingPoint, read_position
 from tests.agent.fakes import CONFIG, FakeArms, FakeEmbedders, FakeGate
+from tests.simulation.history import Ceiling
 from tests.simulation.scheduler import EventLoop, Process, Thread, World
 
 LOOK_S, AGAIN_S = 0.25, 0.5
@@ -48,10 +52,22 @@ WAIT_S = 4.0
 """Wait time of a decision, so short that decisions are closed while the world lasts, seconds."""
 
 
-def make_document(url: str, *, at_once: bool) -> dict[str, Any]:
+IN_FLIGHT = 6
+"""Most requests at once of a replica."""
+
+CEILING = Ceiling(steps=0.6, window=20)
+"""The budget, where there is one."""
+
+SECOND = "second"
+"""Name of the second decision point, where there is one."""
+
+
+def make_document(url: str, *, at_once: bool, paced: bool, two_points: bool) -> dict[str, Any]:
     """Return a configuration with short waits, in which decisions are closed while the world lasts."""
     return {
         **CONFIG,
+        "budget": {"steps_per_request": CEILING.steps, "window": CEILING.window} if paced else None,
+        "points": {SECOND: {"policy": {"kind": "epsilon_greedy"}}} if two_points else {},
         "log_url": url,
         "policy": {"kind": "linucb"},
         "reward": {
@@ -66,7 +82,7 @@ def make_document(url: str, *, at_once: bool) -> dict[str, Any]:
         },
         "learning": {"interval_s": 1.5, "poll_s": 1.0},
         "limits": {
-            "in_flight": 6,
+            "in_flight": IN_FLIGHT,
             "arm_timeout_s": ARM_S,
             "llm_timeout_s": WRITE_S,
             "chat_queue_s": QUEUE_S,
@@ -231,7 +247,7 @@ class Service:
         rng: random.Random,
         kill: Callable[[Process], None],
     ) -> None:
-        self._world, self._config, self._together = world, config, together
+        self._world, self._config, self._together, self._kill = world, config, together, kill
         self.upstream = Upstream(rng)
         keyrings._DIGITS = keyrings._digits()
         self.replicas = [Part(world, f"replica {n}", self._serve, kill) for n in range(replicas)]
@@ -308,6 +324,38 @@ class Service:
             self._world.sleep(self.upstream.rng.expovariate(1.0))
             on_progress(part / EVALUATED)
         return StoredResult({"asked": dict(request)}, "<p></p>")
+
+    def train(self, kind: str, *, anew: bool) -> None:
+        """Let an operator's process train a candidate; wait until it has ended, or was killed.
+
+        Args:
+            kind: Kind of its policy.
+            anew: Whether it learns only what comes from now on.
+        """
+        world, waiter = self._world, self._world.current
+        process = world.start_process("operator")
+
+        def main() -> None:
+            try:
+                self._publish(kind, anew=anew)
+            except (LogUnavailableError, LogGapError) as error:
+                world.note(f"{process} ends: {error}")
+            self._kill(process)
+
+        process.at_death.append(lambda: world.wake(waiter))  # type: ignore[arg-type]
+        world.start(process, "main", main)
+        while process.alive:
+            world.block()
+
+    def _publish(self, kind: str, *, anew: bool) -> None:
+        config, clock = self._config, SteadyClock()
+        store = Store(config.database_url, config.reward.join, clock)
+        with store.reading() as connection:
+            joined = read_position(connection, config.reward.join).examples_seq
+        start = StartingPoint(after=joined) if anew else None
+        recipe = Recipe(PolicySpec(kind=kind), config.reward, start)  # type: ignore[arg-type]
+        version = publish_candidate(store, recipe, known_arms(store, config), clock)
+        self._world.note(f"version {version.version} is a candidate")
 
     # -- requests ----------------------------------------------------------------------------------
 

@@ -13,13 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from armwise.agent.config import AppConfig, parse
+from armwise.agent.config import DEFAULT_POINT, AppConfig, parse
 from armwise.agent.learning import rebuild
 from armwise.feedback.clock import GRACE_S
-from armwise.feedback.log import Store
+from armwise.feedback.log import Store, point_url
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
 from armwise.feedback.registry.evaluations import LEASE_S
-from tests.simulation import connections, disk
+from tests.simulation import connections, disk, laws
 from tests.simulation.callers import LIMIT, LIMITED, Callers
 from tests.simulation.disk import DRIVER, Disk, File
 from tests.simulation.history import (
@@ -32,14 +32,18 @@ from tests.simulation.history import (
     find_disobeyed,
     find_faults,
     find_lost_evaluations,
+    find_wrong_prices,
     parse_rows,
 )
 from tests.simulation.plan import FAULTS, Event, Kind, Plan
 from tests.simulation.scheduler import EPOCH, WORLD, Process, StuckError, World
-from tests.simulation.service import AGGREGATION, WAIT_S, Part, Service, make_document
+from tests.simulation.service import AGGREGATION, CEILING, SECOND, WAIT_S, Part, Service, make_document
 
 REMOTE_S = 0.002
 """Usual time of a statement where the log is behind a link, seconds."""
+
+MOST_THREADS = 24
+"""Most threads of a process at once: requests of storms wait to be refused, and not for a thread."""
 
 CALM_S = 60.0
 """Seconds within which everything answers again after the last fault."""
@@ -70,25 +74,22 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A log before the first decision, and the keys in it."""
+    """The logs of two decision points before the first decision, under the laws, and the keys in them."""
 
     files: Mapping[str, bytes]
     keys: Mapping[str, str]
     public: Mapping[str, str]
-    path: Path
-
-    @property
-    def url(self) -> str:
-        """URL of the log."""
-        return f"sqlite:///{self.path}"
+    url: str
 
 
 @cache
 def make_image() -> Image:
-    """Return a log with the keys of two tenants and of an operator."""
-    path = Path(tempfile.mkdtemp()) / "log.db"  # our code makes its folder on the real disk
+    """Return logs with the keys of two tenants and of an operator."""
+    url = f"sqlite:///{tempfile.mkdtemp()}/log.db"  # our code makes its folder on the real disk
+    second = point_url(url, SECOND)
     with running(World(0), {}) as (world, files):
-        store = Store(f"sqlite:///{path}")
+        Store(second).close()
+        store = Store(url)
         settings = {
             "red": KeySettings("red", ("decide", "feedback", "read"), "red"),
             "blue": KeySettings("blue", ("decide", "feedback", "read"), "blue"),
@@ -99,9 +100,17 @@ def make_image() -> Image:
         }
         made = {name: keys.create(store, setting, EPOCH + world.now) for name, setting in settings.items()}
         store.close()
+        for each in (url, second):
+            with contextlib.closing(sqlite3.connect(find_path(each), timeout=0, isolation_level=None)) as log:
+                laws.enact(log, LIMIT)
         content = {path: bytes(file.data) for path, file in files.files.items()}
     secrets = {name: secret for name, (_, secret) in made.items()}
-    return Image(content, secrets, {name: key.public_id for name, (key, _) in made.items()}, path)
+    return Image(content, secrets, {name: key.public_id for name, (key, _) in made.items()}, url)
+
+
+def find_path(url: str) -> Path:
+    """Return the file of a log."""
+    return Path(url.removeprefix("sqlite:///"))
 
 
 @contextlib.contextmanager
@@ -125,9 +134,10 @@ def running(world: World, files: Mapping[str, bytes]) -> Iterator[tuple[World, D
 
 
 @cache
-def make_config(*, at_once: bool) -> AppConfig:
-    """Return the configuration of a world."""
-    return parse(make_document(make_image().url, at_once=at_once))
+def make_configs(*, at_once: bool, paced: bool, two_points: bool) -> Mapping[str, AppConfig]:
+    """Return the configurations of the decision points of a world; the first one is that of the service."""
+    document = make_document(make_image().url, at_once=at_once, paced=paced, two_points=two_points)
+    return parse(document).by_point
 
 
 class Simulation:
@@ -139,9 +149,10 @@ class Simulation:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.history = History()
         self.image = make_image()
-        self._config = make_config(at_once=plan.at_once)
+        self._configs = make_configs(at_once=plan.at_once, paced=plan.paced, two_points=plan.two_points)
+        self.histories = {point: History() for point in self._configs}
+        self._paths = {point: find_path(config.database_url) for point, config in self._configs.items()}
         self._broken: list[Fault] = []
         self._rows = 0  # checksum of the tables at the end
         self._troubled_until = 0.0  # until when a replica may have been unable to follow the log
@@ -154,7 +165,7 @@ class Simulation:
             self._link = connections.LINK[-1]
             self._usual_delay_s = self._link.delay_s = REMOTE_S if plan.remote else 0.0
             self._service = Service(
-                *(world, self._config, plan.replicas),
+                *(world, self._configs[DEFAULT_POINT], plan.replicas),
                 together=plan.together,
                 evaluates=plan.evaluates,
                 rng=random.Random(f"{plan.seed}/upstream"),
@@ -162,7 +173,7 @@ class Simulation:
             )
             clocks_agree = not any(event.kind is Kind.CLOCK for event in plan.events)
             self._callers = Callers(
-                *(world, self._service, self.history, self.image.keys, self.image.public),
+                *(world, self._service, self.histories, self.image.keys, self.image.public),
                 *(self._look, clocks_agree),
             )
             try:
@@ -171,10 +182,10 @@ class Simulation:
                 self._broken.append(Fault("stuck", str(error)))
             trace = [f"{at:9.3f} {who:14} {what}" for at, who, what in world.trace]
             counts = {
-                "answers": len(self.history.answered),
-                "feedback": len(self.history.kept),
+                "answers": sum(len(history.answered) for history in self.histories.values()),
+                "feedback": sum(len(history.kept) for history in self.histories.values()),
                 "starts": sum(part.starts for part in self._service.parts),
-                "erasures": sum(one.done for one in self.history.erased),
+                "erasures": sum(one.done for history in self.histories.values() for one in history.erased),
             }
             faults = self._broken or self._find_faults()
             digest = f"{world.digest:08x}{self._rows:08x}"
@@ -319,9 +330,7 @@ class Simulation:
         deadline = world.now + 2 * LEASE_S
         sql = "SELECT count(*) FROM evaluations WHERE status IN ('queued', 'running')"
         while world.now < deadline:
-            with self._opened() as connection:
-                (left,) = connection.execute(sql).fetchone()
-            if not left:
+            if not self._ask(sql)[0]:
                 return True
             world.now += 10.0  # the machine sleeps, and wakes for a moment
             world.sleep(3.0)
@@ -329,7 +338,7 @@ class Simulation:
 
     def _verify(self) -> None:
         """Let the service compute some decisions again."""
-        answered = sorted({answer.id for answer in self.history.answered})
+        answered = sorted({answer.id for answer in self.histories[DEFAULT_POINT].answered})
         for name in random.Random(self.plan.seed).sample(answered, min(2, len(answered))):
             part = self._service.replicas[0]
             response = self._callers.send(part, "GET", f"/v1/decisions/{name}/verify", key="operator")
@@ -337,20 +346,18 @@ class Simulation:
                 found = "nothing" if response is None else f"{response.status} {response.body[:400]!r}"
                 self._broken.append(Fault("propensity", f"{name} was verified with {found}"))
 
-    def _rebuild(self) -> Iterator[Fault]:
+    def _rebuild(self, config: AppConfig) -> Iterator[Fault]:
         """Fold the log from its first fact, learn it again, and compare every state with what is stored."""
-        with contextlib.closing(Store(self.image.url, self._config.reward.join)) as store:
-            report = rebuild(store, self._config, lambda *_: None, every=True)
+        with contextlib.closing(Store(config.database_url, config.reward.join)) as store:
+            report = rebuild(store, config, lambda *_: None, every=True)
         for compared in report.compared:
             if not compared.equal:
                 yield Fault("rebuilt", str(compared))
 
     def _all_is_read(self) -> bool:
-        """Whether the learner has read all facts."""
-        sql = "SELECT (SELECT seq FROM log_head) = (SELECT log_seq FROM progress)"
-        with self._opened() as connection:
-            (is_read,) = connection.execute(sql).fetchone()
-        return bool(is_read)
+        """Whether the learners have read all facts."""
+        sql = "SELECT (SELECT seq FROM log_head) = coalesce((SELECT log_seq FROM progress), 0)"
+        return all(self._ask(sql, point)[0] for point in self._paths)
 
     def _answers(self, part: Part, name: str, deadline: float) -> bool:
         world = self._world
@@ -360,27 +367,32 @@ class Simulation:
             response = self._callers.send(part, "POST", "/v1/retrieve", body, key="operator", headers=headers)
             if response is not None and response.status == 200:
                 told = {"policy_version": response.document["agent"]["policy_version"]}
-                self.history.answered.append(Answered(name, told, begun=world.now, at=world.now))
+                history = self.histories[DEFAULT_POINT]
+                history.answered.append(Answered(name, told, begun=world.now, at=world.now))
                 return True
             world.sleep(0.5)
         return False
 
     # -- what is checked ---------------------------------------------------------------------------
 
-    def _look(self, answered: Answered) -> None:
+    def _look(self, answered: Answered, point: str) -> None:
         """Check at once that an answered decision is in the log: what is only queued would be missing."""
-        with self._opened() as connection:
-            sql = "SELECT count(*) FROM decisions WHERE id = ?"
-            (times,) = connection.execute(sql, (answered.id,)).fetchone()
+        (times,) = self._ask("SELECT count(*) FROM decisions WHERE id = ?", point, answered.id)
         if times != 1:
             what = f"decision {answered.id} is in the log {times} times as it is answered"
             self._broken.append(Fault("lost", what))
 
+    def _ask(self, sql: str, point: str = DEFAULT_POINT, *values: object) -> tuple[Any, ...]:
+        """Return the first row of a query."""
+        with self._opened(point) as connection:
+            row: tuple[Any, ...] = connection.execute(sql, values).fetchone()
+        return row
+
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        """Read the log beside everybody else."""
+    def _opened(self, point: str) -> Iterator[sqlite3.Connection]:
+        """Read a log beside everybody else."""
         current, self._world.current = self._world.current, None
-        connection = sqlite3.connect(self.image.path, timeout=0, isolation_level=None)
+        connection = sqlite3.connect(self._paths[point], timeout=0, isolation_level=None)
         try:
             yield connection
         finally:
@@ -388,17 +400,33 @@ class Simulation:
             self._world.current = current
 
     def _find_faults(self) -> list[Fault]:
-        with self._opened() as connection:
+        faults = [
+            Fault("waiting", f"{process} had {process.most_threads} threads at once")
+            for process in self._world.processes
+            if process.most_threads > MOST_THREADS
+        ]
+        tables = {point: self._read_tables(point) for point in self._configs}
+        self._kill_all()
+        for point, config in self._configs.items():
+            faults += self._find_faults_of(point, config, tables[point])
+        return faults
+
+    def _read_tables(self, point: str) -> Tables:
+        with self._opened(point) as connection:
             tables = read_tables(connection)
-        self._rows = zlib.crc32(repr(tables).encode())
-        rule = Rule(AGGREGATION, self.plan.at_once, GRACE_S)
-        history = self.history
-        faults = find_faults(history, tables, rule, settled=True)
+        self._rows = zlib.crc32(repr(tables).encode(), self._rows)
+        return tables
+
+    def _find_faults_of(self, point: str, config: AppConfig, tables: Tables) -> list[Fault]:
+        history = self.histories[point]
+        faults = find_faults(history, tables, Rule(AGGREGATION, self.plan.at_once, GRACE_S), settled=True)
         faults += find_disobeyed(history, self._troubled_until)
         faults += find_lost_evaluations(history, tables, settled=True)
-        self._kill_all()
-        faults += self._rebuild()
-        with self._opened() as connection:
+        if self.plan.paced:
+            faults += find_wrong_prices(tables, CEILING)
+        faults += self._rebuild(config)
+        with self._opened(point) as connection:
+            faults += [Fault("law", what) for what in laws.read_broken(connection)]
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         for erased in (one for one in history.erased if one.done):
             for word in erased.words:
@@ -410,7 +438,7 @@ class Simulation:
 def read_tables(connection: sqlite3.Connection) -> Tables:
     """Return every row of the tables that a history is compared with."""
     tables = {}
-    for name in (*TABLES, "evaluations"):
+    for name in (*TABLES, "evaluations", "prices"):
         cursor = connection.execute(f"SELECT * FROM {name}")
         tables[name] = parse_rows(name, [column[0] for column in cursor.description], cursor)
     return tables

@@ -1,0 +1,119 @@
+"""Laws of a log that hold at every statement, as triggers of its database, which know nothing of the code.
+
+A trigger that finds a law broken leaves a row in `broken`, in the transaction that breaks it: what is rolled
+back has never been.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+
+KEPT = {
+    "decisions": "seq, id, decided_at, logged_at, deadline, mode, policy, version, floor, drawn, propensity, "
+    "deferred, episode_id, arms, probabilities, price",
+    "executions": "seq, decision_id, served, status, steps, usd, finished_at",
+    "feedback": "seq, kind, decision_id, episode_id, metric, value, received_at",
+    "observations": "seq, decision_id, source, observed_at",
+    "ticks": "seq, at",
+    "examples": '"join", seq, decision_id, metrics, joined_by',
+    "versions": "version, recipe, policy, examples_seq, digest, epoch, arms",
+    "epochs": "epoch, holder, taken_at",
+    "prices": "seq, budget, log_seq, price, debt, epoch",
+    "promotions": "seq, version, action, configured, share",
+    "switches": "seq, arm, enabled",
+    "alarms": "seq, recipe, subject, example_seq",
+}
+"""Columns that a row keeps, by table, and no row of these goes; what an erasure removes is not among them."""
+
+GROWS = {
+    "log_head": ("seq", "at"),
+    "progress": ("log_seq", "log_at", "examples_seq"),
+    "rollup_positions": ("log_seq", "examples_seq"),
+    "usage": ("requests", "tokens", "usd"),
+}
+"""Columns of a row that never become smaller, by table."""
+
+HOLDS = (
+    ("epochs", "epochs grow", "NOT EXISTS (SELECT 1 FROM epochs WHERE epoch > NEW.epoch)"),
+    ("versions", "versions grow", "NOT EXISTS (SELECT 1 FROM versions WHERE version > NEW.version)"),
+    (
+        "examples",
+        "examples are numbered one by one",
+        'NEW.seq = 1 OR EXISTS (SELECT 1 FROM examples WHERE "join" = NEW."join" AND seq = NEW.seq - 1)',
+    ),
+    (
+        "versions",
+        "a version is of the newest epoch, and has learned no more than was joined",
+        "NEW.epoch = (SELECT max(epoch) FROM epochs) AND NEW.examples_seq <= "
+        '(SELECT examples_seq FROM progress WHERE "join" = NEW."join")',
+    ),
+    (
+        "prices",
+        "a price is of the newest epoch, and after the one before it",
+        "NEW.epoch = (SELECT max(epoch) FROM epochs) AND NEW.log_seq > (SELECT coalesce(max(log_seq), -1) "
+        "FROM prices WHERE budget = NEW.budget AND seq < NEW.seq)",
+    ),
+    (
+        "examples",
+        "what is learned is of a decision that was answered",
+        "EXISTS (SELECT 1 FROM executions WHERE decision_id = NEW.decision_id AND status = 'ok')",
+    ),
+    (
+        "executions",
+        "what is done was decided before",
+        "EXISTS (SELECT 1 FROM decisions WHERE id = NEW.decision_id AND seq < NEW.seq)",
+    ),
+    (
+        "executions",
+        "what is done of an erased decision has no text",
+        "coalesce(NEW.answer, '') = '' OR (SELECT erased FROM decisions WHERE id = NEW.decision_id) IS NULL",
+    ),
+)
+"""What must hold of a new row: its table, and the law in words and in SQL."""
+
+
+Trigger = tuple[str, str, str, str]
+"""When it acts, its table, what breaks the law, and that in words."""
+
+
+def _list_triggers(limit: int) -> Iterator[Trigger]:
+    for table, columns in KEPT.items():
+        kept = " OR ".join(f"NEW.{name} IS NOT OLD.{name}" for name in columns.split(", "))
+        yield "AFTER UPDATE", table, kept, f"a row of {table} was changed"
+        yield "AFTER DELETE", table, "1", f"a row of {table} was removed"
+    for table, names in GROWS.items():
+        fell = " OR ".join(f"NEW.{name} < OLD.{name}" for name in names)
+        yield "AFTER UPDATE", table, fell, f"{' or '.join(names)} of {table} became smaller"
+    for table, law, holds in HOLDS:
+        yield "AFTER INSERT", table, f"NOT ({holds})", f"not so: {law}"
+    texts = ("decisions", "question", "NEW.erased IS NULL"), ("executions", "answer", "0")
+    for table, text, erased in texts:
+        written = f"NEW.{text} IS NOT OLD.{text} AND (NEW.{text} <> '' OR {erased})"
+        yield "AFTER UPDATE", table, written, f"a text of {table} was changed, and not by an erasure"
+    left = (
+        "(SELECT sum(requests) FROM leases WHERE key = NEW.key AND period = NEW.period) + coalesce((SELECT "
+        f"requests FROM usage WHERE key = NEW.key AND period = NEW.period), 0) > {limit}"
+    )
+    of_minutes = f"length(NEW.period) = 16 AND {left}"
+    yield "AFTER INSERT", "leases", of_minutes, f"more than {limit} requests of a minute are leased"
+
+
+def enact(connection: sqlite3.Connection, limit: int) -> None:
+    """Add the laws to a log.
+
+    Args:
+        connection: A connection to it.
+        limit: Requests of a minute of each key that has a limit.
+    """
+    connection.execute("CREATE TABLE broken (what TEXT, about INTEGER)")
+    # a row at 0 is a probe of whether the log can be written, and is gone at once
+    for number, (act, table, breaks, what) in enumerate(_list_triggers(limit)):
+        row = "OLD" if act.endswith("DELETE") else "NEW"
+        connection.execute(
+            f"CREATE TRIGGER law_{number} {act} ON {table} WHEN {row}.rowid > 0 AND ({breaks}) "
+            f"BEGIN INSERT INTO broken VALUES ('{what}', {row}.rowid); END"
+        )
+
+
+def read_broken(connection: sqlite3.Connection) -> list[str]:
+    """Return what has broken a law, in order."""
+    return [f"{what}: row {about}" for what, about in connection.execute("SELECT what, about FROM broken")]
