@@ -3,7 +3,7 @@
 Readers get the nearest value within the limits, see `limits`, and go on; here the rows are counted and named.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,6 @@ WINDOW = 2000
 
 PORTION = 100
 """Positions that a `DamageCount` checks in a step: milliseconds, even with embeddings."""
-
-_FACTS = (t.decisions, t.executions, t.observations, t.feedback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,34 +108,72 @@ def read(store: Store, after: int, upto: int) -> list[Damaged]:
     if upto <= after:  # as at most steps of a learner without traffic
         return []
     with store.reading() as connection:
-        rows = [row for table in _FACTS for row in _of_table(connection, table, after, upto)]
+        rows = [row for check in _CHECKS for row in check.read(connection, after, upto)]
     return sorted(rows, key=lambda damaged: damaged.seq)
 
 
-def _of_table(connection: sa.Connection, table: sa.Table, after: int, upto: int) -> Iterator[Damaged]:
+@dataclass(frozen=True, slots=True)
+class _TableCheck:
+    """Finds the values beyond their limits in a table of facts.
+
+    Attributes:
+        name: The table.
+        limited: Types of the columns that have limits, by name.
+        beyond: Query of position, subject and these columns, of the rows that have a value beyond its limits.
+        documents: Columns that hold documents.
+        texts: Query of position, subject and these columns as texts, of all rows.
+    """
+
+    name: str
+    limited: Mapping[str, Limited | Word]
+    beyond: sa.Select[Any]
+    documents: Sequence[sa.Column[Any]]
+    texts: sa.Select[Any]
+
+    def read(self, connection: sa.Connection, after: int, upto: int) -> Iterator[Damaged]:
+        """Yield the values beyond their limits from position `after` + 1 to `upto`."""
+        here = {"after": after, "upto": upto}
+        for seq, subject, *values in connection.execute(self.beyond, here):
+            for (column, kind), value in zip(self.limited.items(), values, strict=True):
+                if kind.within(value) != value:
+                    if isinstance(kind, Word):
+                        expected = " or ".join(kind.words)
+                    else:
+                        expected = f"{kind.low:g} to {kind.high:g}"
+                    yield Damaged(
+                        *(seq, subject or "", f"{self.name}.{column}", value, kind.within(value), expected)
+                    )
+        for seq, subject, *values in connection.execute(self.texts, here):
+            for document, text in zip(self.documents, values, strict=True):
+                if text is not None and not (is_within(text) and _has_its_numbers(document, text)):
+                    what = "a number or a text beyond its limits, or no number: readers get the nearest, or 0"
+                    yield Damaged(seq, subject or "", f"{self.name}.{document.name}", None, None, what)
+
+
+def _check(table: sa.Table, subject: sa.ColumnElement[Any]) -> _TableCheck:
+    """Return the check of a table whose rows are on a subject: a decision or an episode."""
     c = table.c
-    subject: sa.ColumnElement[Any] = c.id if table is t.decisions else c.decision_id
-    if table is t.feedback:
-        subject = sa.func.coalesce(c.decision_id, c.episode_id)
-    here = c.seq > after, c.seq <= upto
+    here = c.seq > sa.bindparam("after"), c.seq <= sa.bindparam("upto")
     limited = {column.name: column.type for column in c if isinstance(column.type, Limited | Word)}
     beyond = sa.or_(*(kind.beyond(c[name]) for name, kind in limited.items()))
     raw = (sa.type_coerce(c[name], kind.impl_instance) for name, kind in limited.items())
-    for seq, name, *values in connection.execute(sa.select(c.seq, subject, *raw).where(*here, beyond)):
-        for (column, kind), value in zip(limited.items(), values, strict=True):
-            if kind.within(value) != value:
-                if isinstance(kind, Word):
-                    expected = " or ".join(kind.words)
-                else:
-                    expected = f"{kind.low:g} to {kind.high:g}"
-                yield Damaged(seq, name or "", f"{table.name}.{column}", value, kind.within(value), expected)
-    documents = [column.name for column in c if isinstance(column.type, sa.JSON)]
-    texts = (sa.cast(c[column], sa.Text) for column in documents)
-    for seq, name, *values in connection.execute(sa.select(c.seq, subject, *texts).where(*here)):
-        for column, text in zip(documents, values, strict=True):
-            if text is not None and not (is_within(text) and _has_its_numbers(c[column], text)):
-                what = "a number or a text beyond its limits, or no number: readers get the nearest, or 0"
-                yield Damaged(seq, name or "", f"{table.name}.{column}", None, None, what)
+    documents = [column for column in c if isinstance(column.type, sa.JSON)]
+    texts = (sa.cast(column, sa.Text) for column in documents)
+    return _TableCheck(
+        table.name,
+        limited,
+        sa.select(c.seq, subject, *raw).where(*here, beyond),
+        documents,
+        sa.select(c.seq, subject, *texts).where(*here),
+    )
+
+
+_CHECKS = (
+    _check(t.decisions, t.decisions.c.id),
+    _check(t.executions, t.executions.c.decision_id),
+    _check(t.observations, t.observations.c.decision_id),
+    _check(t.feedback, sa.func.coalesce(t.feedback.c.decision_id, t.feedback.c.episode_id)),
+)
 
 
 def _has_its_numbers(column: sa.Column[Any], text: str) -> bool:
