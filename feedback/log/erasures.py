@@ -139,13 +139,19 @@ def forget_subjects(store: Store, now: float) -> None:
     Raises:
         LogUnavailableError: They are still there.
     """
-    c = t.erasures.c
-    over = c.subject.is_not(None) & (c.at < now - UNDER_WAY_S)
+    before = {"before": now - UNDER_WAY_S}
     with store.reading() as connection:
-        if connection.execute(sa.select(c.seq).where(over).limit(1)).first() is None:
+        if connection.execute(_ANY_OVER, before).first() is None:
             return
     with store.writing() as connection:
-        connection.execute(sa.update(t.erasures).where(over).values(subject=None))
+        connection.execute(_FORGET, before)
+
+
+_OVER = t.erasures.c.subject.is_not(None) & (t.erasures.c.at < sa.bindparam("before"))
+
+_ANY_OVER = sa.select(t.erasures.c.seq).where(_OVER).limit(1)
+
+_FORGET = sa.update(t.erasures).where(_OVER).values(subject=None)
 
 
 def erase_older(store: Store, days: float, now: float) -> bool:
@@ -162,24 +168,20 @@ def erase_older(store: Store, days: float, now: float) -> bool:
     Raises:
         LogUnavailableError: Nothing was erased.
     """
-    c = t.erasures.c
-    last = sa.select(c.seq, c.at, c.upto, *(c[name] for name in _COUNTS))
-    last = last.where(c.scope == Scope.AGE.value).order_by(c.seq.desc()).limit(1)
-    oldest = sa.select(_d.seq).where(_d.logged_at < now - DAY_S * days).order_by(_d.logged_at.desc())
+    old = {"before": now - DAY_S * days}
     with store.reading() as connection:
-        before = connection.execute(last).first()
-        due = int(connection.scalar(oldest.order_by(_d.seq.desc()).limit(1)) or 0)
+        before = connection.execute(_LAST_BY_AGE).first()
         start = before.upto if before else 0
+        due = int(connection.scalar(_NEWEST_OLD, old) or 0)
         # feedback whose decision never came may be the newest there is
-        alone = (_f.early | _f.decision_id.is_(None)) & (_f.received_at < now - DAY_S * days)
-        old = sa.select(sa.func.max(_f.seq)).where(_f.seq > start, _f.seq <= start + AT_ONCE, alone)
-        due = max(due, int(connection.scalar(old) or 0))
+        here = {"after": start, "upto": start + AT_ONCE}
+        due = max(due, int(connection.scalar(_NEWEST_OLD_FEEDBACK, {**here, **old}) or 0))
     if due <= start or (before and due < start + AT_ONCE and now < before.at + PAUSE_S):
         return False
     end = min(due, start + AT_ONCE)
     with store.writing() as connection:
         _lock(connection)
-        if connection.execute(last).first() != before:
+        if connection.execute(_LAST_BY_AGE).first() != before:
             return True  # another process did it
         if before and before.at // DAY_S == now // DAY_S:
             number, so_far = before.seq, {name: getattr(before, name) for name in _COUNTS}
@@ -196,7 +198,7 @@ def erase_older(store: Store, days: float, now: float) -> bool:
         of_these = _e.decision_id.in_(ids), feedback, _o.decision_id.in_(ids)
         counts = _overwrite(connection, number, between(_d.seq), *of_these)
         added = {name: so_far[name] + n for name, n in counts.items()}
-        moved = sa.update(t.erasures).where(c.seq == number).values(at=now, upto=end, **added)
+        moved = sa.update(t.erasures).where(t.erasures.c.seq == number).values(at=now, upto=end, **added)
         connection.execute(moved)
     return due > end
 
@@ -214,6 +216,27 @@ def erasures(store: Store) -> list[Erasure]:
 
 
 _COUNTS = ("n_decisions", "n_executions", "n_feedback", "n_observations")
+
+_LAST_BY_AGE = (
+    sa.select(*(t.erasures.c[name] for name in ("seq", "at", "upto", *_COUNTS)))
+    .where(t.erasures.c.scope == Scope.AGE.value)
+    .order_by(t.erasures.c.seq.desc())
+    .limit(1)
+)
+
+_NEWEST_OLD = (
+    sa.select(_d.seq)
+    .where(_d.logged_at < sa.bindparam("before"))
+    .order_by(_d.logged_at.desc(), _d.seq.desc())
+    .limit(1)
+)
+
+_NEWEST_OLD_FEEDBACK = sa.select(sa.func.max(_f.seq)).where(
+    _f.seq > sa.bindparam("after"),
+    _f.seq <= sa.bindparam("upto"),
+    _f.early | _f.decision_id.is_(None),
+    _f.received_at < sa.bindparam("before"),
+)
 
 
 def _lock(connection: sa.Connection) -> None:

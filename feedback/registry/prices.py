@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import sqlalchemy as sa
 
-from armwise.feedback.budget import Budget, Price, mean_costs
+from armwise.feedback.budget import Budget, Price, Unit, mean_costs
 from armwise.feedback.events import ELSEWHERE, LABELS, Mode
 from armwise.feedback.log import Store
 from armwise.feedback.log import rows as log_rows
@@ -59,10 +59,10 @@ def read_spending(store: Store, budget: Budget, after: int, limit: int) -> list[
 
     Forced decisions, labels and decisions of the tap are left out: the policy here had no influence on them.
     """
-    e = t.executions.c
-    query = _spending(budget).where(e.seq > after).order_by(e.seq).limit(limit)
+    part = {"after": after, "limit": limit}
     with store.reading() as connection:
-        return [(seq, arm, float(spent)) for seq, arm, spent in connection.execute(query)]
+        rows = connection.execute(_FOLLOWING[budget.unit], part)
+        return [(seq, arm, float(spent)) for seq, arm, spent in rows]
 
 
 def repriced(store: Store, budget: Budget, upto: int, tokens: TokenPrices) -> dict[str, tuple[int, float]]:
@@ -77,7 +77,8 @@ def repriced(store: Store, budget: Budget, upto: int, tokens: TokenPrices) -> di
     if budget.unit != "usd" or not tokens:
         return {}
     e = t.executions.c
-    query = _spending(budget, e.tokens_by_model).where(e.seq <= upto).order_by(e.seq.desc()).limit(RECENT)
+    query = _spending(budget.unit, e.tokens_by_model).where(e.seq <= upto)
+    query = query.order_by(e.seq.desc()).limit(RECENT)
     with store.reading() as connection:
         rows = connection.execute(query).all()
     today = [
@@ -91,11 +92,21 @@ def repriced(store: Store, budget: Budget, upto: int, tokens: TokenPrices) -> di
     return mean_costs(budget, [(arm, usd) for arm, usd in reversed(today) if arm in changed])
 
 
-def _spending(budget: Budget, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def _spending(unit: Unit, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """Return the query of position, drawn arm and cost of executions, and of further columns."""
     d, e = t.decisions.c, t.executions.c
     return (
-        sa.select(e.seq, d.drawn, e.usd if budget.unit == "usd" else e.steps, *more)
+        sa.select(e.seq, d.drawn, e.usd if unit == "usd" else e.steps, *more)
         .join_from(t.executions, t.decisions, d.id == e.decision_id)
         .where(d.mode != Mode.FORCED, d.policy.not_in((LABELS, *ELSEWHERE)))
     )
+
+
+def _following(unit: Unit) -> sa.Select[Any]:
+    """Return the query of the first executions after a position."""
+    seq = t.executions.c.seq
+    query = _spending(unit).where(seq > sa.bindparam("after")).order_by(seq)
+    return query.limit(sa.bindparam("limit", type_=sa.Integer))
+
+
+_FOLLOWING: dict[Unit, sa.Select[Any]] = {unit: _following(unit) for unit in get_args(Unit)}
