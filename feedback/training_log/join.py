@@ -43,7 +43,7 @@ from armwise.feedback.events import (
     Status,
     Tick,
 )
-from armwise.feedback.log import Store, insert, loads
+from armwise.feedback.log import LARGEST, Store, insert, loads
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -519,21 +519,46 @@ _FEEDBACK = (
 )
 
 
+def _between(seq: sa.Column[int], *columns: sa.Column[Any]) -> sa.Select[Any]:
+    """Return the query of columns from position `after` + 1 to `upto`, in order."""
+    here = seq > sa.bindparam("after"), seq <= sa.bindparam("upto")
+    return sa.select(seq, *columns).where(*here).order_by(seq)
+
+
+_FACTS = (
+    _between(*_DECIDED),
+    _between(*(t.executions.c[name] for name in ("seq", "decision_id", "finished_at", "status"))),
+    _between(*_FEEDBACK),
+    _between(t.observations.c.seq, t.observations.c.observed_at),
+    _between(t.ticks.c.seq, t.ticks.c.at),
+)
+
+
+def _find_earlier(about: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Return the query of feedback that precedes its decision, one from position `after` + 1 to `upto`."""
+    seq = t.decisions.c.seq
+    return (
+        sa.select(*_FEEDBACK, t.decisions.c.id.label("about"))
+        .join_from(t.decisions, t.feedback, about)
+        .where(seq > sa.bindparam("after"), seq <= sa.bindparam("upto"), t.feedback.c.seq < seq)
+    )
+
+
+_EARLIER_ON_DECISIONS = _find_earlier(t.feedback.c.early & (t.feedback.c.decision_id == t.decisions.c.id))
+
+_EARLIER_ON_EPISODES = _find_earlier(
+    (t.feedback.c.episode_id == t.decisions.c.episode_id)
+    & ((t.feedback.c.kind != FeedbackKind.VALUE) | (t.feedback.c.received_at >= t.decisions.c.decided_at))
+)
+
+
 def read_facts(connection: sa.Connection, after: int, upto: int) -> Iterator[JoinedFact]:
     """Read the rows from position `after` + 1 to `upto`, and yield their facts in order."""
-    e = t.executions.c
-
-    def between(*columns: sa.ColumnElement[Any]) -> Sequence[Row]:
-        seq = columns[0]
-        query = sa.select(*columns).where(seq > after, seq <= upto).order_by(seq)
-        return connection.execute(query).all()
-
-    decided = between(*_DECIDED)
+    if upto <= after:  # as at most steps of a learner without traffic
+        return iter(())
+    here = {"after": after, "upto": upto}
+    decided, executed, feedback, observed, ticked = (connection.execute(rows, here).all() for rows in _FACTS)
     earlier = _earlier(connection, decided, after, upto)
-    executed = between(e.seq, e.decision_id, e.finished_at, e.status)
-    feedback = between(*_FEEDBACK)
-    observed = between(t.observations.c.seq, t.observations.c.observed_at)
-    ticked = between(t.ticks.c.seq, t.ticks.c.at)
     # Facts are created lazily: thousands at once would take twice as long.
     return heapq.merge(
         (_decided(row, earlier.get(row[1], ())) for row in decided),
@@ -644,19 +669,12 @@ def _earlier(
     """
     if not decided:
         return {}
-    d, f = t.decisions.c, t.feedback.c
     by_decision: defaultdict[str, _Numbered] = defaultdict(list)
-    ways: list[sa.ColumnElement[bool]] = [f.early & (f.decision_id == d.id)]
+    queries = [_EARLIER_ON_DECISIONS]
     if any(row.episode_id is not None for row in decided):
-        counts = (f.kind != FeedbackKind.VALUE) | (f.received_at >= d.decided_at)
-        ways.append((f.episode_id == d.episode_id) & counts)
-    for way in ways:
-        query = (
-            sa.select(*_FEEDBACK, d.id.label("about"))
-            .join_from(t.decisions, t.feedback, way)
-            .where(d.seq > after, d.seq <= upto, f.seq < d.seq)
-        )
-        for row in connection.execute(query):
+        queries.append(_EARLIER_ON_EPISODES)
+    for query in queries:
+        for row in connection.execute(query, {"after": after, "upto": upto}):
             by_decision[row.about].append((row.seq, _feedback(row)))
     return _in_order(by_decision)
 
@@ -808,11 +826,14 @@ class Joiner:
         with self._store.writing() as connection:
             confirm_epoch(connection, self._epoch)
             if rows:
-                connection.execute(sa.insert(t.examples), rows)
+                connection.execute(_ADD_EXAMPLES, rows)
             if rated:
                 named = [{"join": self._join, **row} for row in rated]
-                connection.execute(sa.insert(t.raters), named)
+                connection.execute(_ADD_RATERS, named)
             write_position(connection, self._join, position)
+
+
+_ADD_EXAMPLES, _ADD_RATERS = sa.insert(t.examples), sa.insert(t.raters)
 
 
 def rated_rows(ready: Sequence[Joined], after: int) -> list[dict[str, Any]]:
@@ -850,20 +871,29 @@ def read_conversation_costs(connection: sa.Connection, joined: Sequence[Joined])
 
 def read_position(connection: sa.Connection, join: str) -> Position:
     """Return how far a join has read."""
-    row = connection.execute(sa.select(t.progress).where(t.progress.c.join == join)).first()
+    row = connection.execute(_PROGRESS, {"join": join}).first()
     return Position(row.log_seq, row.log_at, row.examples_seq, row.idle_seq) if row else Position(0, 0.0, 0)
 
 
 def write_position(connection: sa.Connection, join: str, position: Position) -> None:
     """Write how far a join has read."""
-    moved = sa.update(t.progress).where(t.progress.c.join == join).values(**asdict(position))
-    if not connection.execute(moved).rowcount:
-        connection.execute(sa.insert(t.progress), {"join": join, **asdict(position)})
+    moved = asdict(position)
+    if not connection.execute(_MOVE, {"of": join, **moved}).rowcount:
+        connection.execute(_BEGIN, {"join": join, **moved})
 
 
 def read_head(connection: sa.Connection) -> int:
     """Return the last position of the log; 0: it is empty."""
-    return int(connection.scalar(sa.select(t.log_head.c.seq)) or 0)
+    return int(connection.scalar(_HEAD) or 0)
+
+
+_PROGRESS = sa.select(t.progress).where(t.progress.c.join == sa.bindparam("join"))
+
+_MOVE = sa.update(t.progress).where(t.progress.c.join == sa.bindparam("of"))
+
+_BEGIN = sa.insert(t.progress)
+
+_HEAD = sa.select(t.log_head.c.seq)
 
 
 def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int, int]:
@@ -916,23 +946,10 @@ def read_examples(
     Raises:
         LogGapError: Rows of it, or of its facts, are missing.
     """
-    x, e = t.examples.c, t.executions.c
-    query = (
-        sa.select(
-            *(x.seq, sa.cast(x.metrics, sa.Text), x.joined_by, x.turns, e.status),
-            *(*log_rows.SOURCES, *log_rows.COST, *log_rows.DECISION),
-        )
-        .join(t.decisions, t.decisions.c.id == x.decision_id)
-        .join(t.executions, e.decision_id == x.decision_id)
-        .where(x.join == join)
-        .order_by(x.seq)
-        .limit(chunk)
-    )
-    if upto is not None:
-        query = query.where(x.seq <= upto)
+    part = {"join": join, "upto": LARGEST if upto is None else upto, "chunk": chunk}
     while True:
         with store.reading() as connection:
-            rows = connection.execute(query.where(x.seq > after)).all()
+            rows = connection.execute(_EXAMPLES, {**part, "after": after}).all()
         for seq, metrics, by, turns, status, index, cached, tokens, *values in rows:
             if seq != after + 1:
                 raise LogGapError(f"the training log goes on at {seq} after {after}: {_GONE}")
@@ -958,3 +975,18 @@ def read_examples(
             break
     if upto is not None and after < upto:
         raise LogGapError(f"the training log ends at {after} and not at {upto}: {_GONE}")
+
+
+_x, _e = t.examples.c, t.executions.c
+
+_EXAMPLES = (
+    sa.select(
+        *(_x.seq, sa.cast(_x.metrics, sa.Text), _x.joined_by, _x.turns, _e.status),
+        *(*log_rows.SOURCES, *log_rows.COST, *log_rows.DECISION),
+    )
+    .join(t.decisions, t.decisions.c.id == _x.decision_id)
+    .join(t.executions, _e.decision_id == _x.decision_id)
+    .where(_x.join == sa.bindparam("join"), _x.seq > sa.bindparam("after"), _x.seq <= sa.bindparam("upto"))
+    .order_by(_x.seq)
+    .limit(sa.bindparam("chunk", type_=sa.Integer))
+)

@@ -53,9 +53,7 @@ class Lag:
 
 def applied_by(connection: sa.Connection, join: str, examples_seq: int) -> int:
     """Return the position up to which facts are applied by a version that learned `examples_seq` examples."""
-    x = t.examples.c
-    following = sa.select(x.joined_by).where(x.join == join, x.seq == examples_seq + 1)
-    joined_by = connection.scalar(following)
+    joined_by = connection.scalar(_JOINED_BY, {"join": join, "seq": examples_seq + 1})
     return read_position(connection, join).log_seq if joined_by is None else int(joined_by) - 1
 
 
@@ -73,7 +71,7 @@ def measure_lag(store: Store, join: str, examples_seq: int | None) -> Lag:
     with store.reading() as connection:
         head = read_head(connection)
         applied = 0 if examples_seq is None else applied_by(connection, join, examples_seq)
-        oldest = connection.execute(_OLDEST, {"after": applied}).first()
+        oldest = None if applied == head else connection.execute(_OLDEST, {"after": applied}).first()
     return Lag(head, applied, None if oldest is None else oldest.at)
 
 
@@ -134,6 +132,11 @@ def count_waiting(store: Store, wait_s: float) -> int:
     """
     with store.reading() as connection:
         return int(connection.scalar(_WAITING, {"wait_s": wait_s}) or 0)
+
+
+_JOINED_BY = sa.select(t.examples.c.joined_by).where(
+    t.examples.c.join == sa.bindparam("join"), t.examples.c.seq == sa.bindparam("seq")
+)
 
 
 def _find_first(seq: sa.ColumnElement[int], at: sa.ColumnElement[float]) -> sa.Select[tuple[int, float]]:

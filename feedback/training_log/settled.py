@@ -20,7 +20,7 @@ from armwise.feedback.events import LABELS, Decision, Mode
 from armwise.feedback.log import Store, rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log.join import read_head, read_position
+from armwise.feedback.training_log.join import Position, read_head, read_position
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,9 @@ def read(store: Store, rule: RewardRule) -> Settled:
 
 def settled_at(connection: sa.Connection, rule: RewardRule) -> Settled:
     """Return the settled part of a log under a rule, as far as its join has read."""
-    position, d = read_position(connection, rule.join), t.decisions.c
-    some = sa.select(d.decided_at, d.seq).where(
-        d.mode == Mode.EXPLORE, d.policy != LABELS, d.seq > position.idle_seq
-    )
-    now = position.log_at - GRACE_S
-    still_open = sa.union(
-        some.where(*_is_open(d, rule, now)),
-        some.where(d.draw_id == d.id, d.id.in_(_continued(rule, now))),
-    ).subquery()
-    earliest = sa.select(sa.func.min(still_open.c.decided_at), sa.func.min(still_open.c.seq), sa.func.count())
-    before, first, n_open = connection.execute(earliest).one()
+    position = read_position(connection, rule.join)
+    values = {"idle_seq": position.idle_seq, **_open_at(position, rule)}
+    before, first, n_open = connection.execute(_EARLIEST, values).one()
     return Settled(before, first - 1, n_open) if n_open else Settled(position=read_head(connection))
 
 
@@ -102,10 +94,11 @@ def waiting(
     """
     decision_by_id = dict[str, Decision]()
     with store.reading() as connection:
-        for query in _waiting(connection, rule, upto, since):
+        values = _open_at(read_position(connection, rule.join), rule)
+        for query in _waiting(rule, upto, since):
             if canaries:
                 query = query.where(t.decisions.c.candidate.in_(canaries))
-            first = connection.execute(query.order_by(t.decisions.c.decided_at).limit(most + 1))
+            first = connection.execute(query.order_by(t.decisions.c.decided_at).limit(most + 1), values)
             decision_by_id |= {row[0]: rows.read_decision(row) for row in first}
     decisions = sorted(decision_by_id.values(), key=lambda decision: decision.decided_at)
     if len(decisions) <= most:
@@ -116,9 +109,7 @@ def waiting(
     )
 
 
-def _waiting(
-    connection: sa.Connection, rule: RewardRule, upto: int, since: float | None
-) -> tuple[sa.Select[Any], ...]:
+def _waiting(rule: RewardRule, upto: int, since: float | None) -> tuple[sa.Select[Any], ...]:
     """Return three queries of decisions: learned after a position, open, and continued.
 
     The third is of draws that a turn continues which can still get feedback.
@@ -128,25 +119,49 @@ def _waiting(
     if since is not None:
         some = some.where(d.decided_at >= since)
     learned = sa.exists().where(x.decision_id == d.id, x.join == rule.join)
-    now = read_position(connection, rule.join).log_at - GRACE_S
     later = some.join_from(t.decisions, t.examples, x.decision_id == d.id)
     never = some.outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
     never = never.where(~learned, sa.or_(e.status.is_(None), e.status.in_(rule.learned_statuses)))
     return (
         later.where(x.join == rule.join, x.seq > upto),
-        never.where(*_is_open(d, rule, now)),
-        never.where(d.draw_id == d.id, d.id.in_(_continued(rule, now))),
+        never.where(*_is_open(d)),
+        never.where(*_CONTINUED),
     )
 
 
-def _is_open(c: Any, rule: RewardRule, now: float) -> Sequence[sa.ColumnElement[bool]]:
+def _open_at(position: Position, rule: RewardRule) -> dict[str, float]:
+    """Return the values of the conditions of `_is_open` as far as a join has read."""
+    now = position.log_at - GRACE_S
+    return {"now": now, "wait_s": rule.wait_s, "logged_since": now - rule.wait_s - GRACE_S}
+
+
+def _is_open(c: Any) -> Sequence[sa.ColumnElement[bool]]:
     """Return conditions on the columns of a decision that its wait time is still running."""
+    now, wait_s, logged_since = (
+        sa.bindparam(name, type_=sa.Double) for name in ("now", "wait_s", "logged_since")
+    )
     # The first is implied by the second, but this column has an index.
-    in_time = sa.or_(c.decided_at + rule.wait_s >= now, c.logged_at >= now)
-    return c.logged_at >= now - rule.wait_s - GRACE_S, in_time
+    return c.logged_at >= logged_since, sa.or_(c.decided_at + wait_s >= now, c.logged_at >= now)
 
 
-def _continued(rule: RewardRule, now: float) -> sa.Select[Any]:
-    """Return a query of the draws of which a turn can still get feedback."""
-    turn = t.decisions.alias("turn").c
-    return sa.select(turn.draw_id).where(turn.mode == Mode.CONTINUED, *_is_open(turn, rule, now))
+def _continued() -> Sequence[sa.ColumnElement[bool]]:
+    """Return conditions that a decision is a draw of which a turn can still get feedback."""
+    d, turn = t.decisions.c, t.decisions.alias("turn").c
+    draws = sa.select(turn.draw_id).where(turn.mode == Mode.CONTINUED, *_is_open(turn))
+    return d.draw_id == d.id, d.id.in_(draws)
+
+
+_CONTINUED = _continued()
+
+
+def _find_earliest() -> sa.Select[Any, Any, int]:
+    """Return the query of the earliest time and position of open decisions, and of their number."""
+    d = t.decisions.c
+    some = sa.select(d.decided_at, d.seq).where(
+        d.mode == Mode.EXPLORE, d.policy != LABELS, d.seq > sa.bindparam("idle_seq")
+    )
+    still_open = sa.union(some.where(*_is_open(d)), some.where(*_CONTINUED)).subquery()
+    return sa.select(sa.func.min(still_open.c.decided_at), sa.func.min(still_open.c.seq), sa.func.count())
+
+
+_EARLIEST = _find_earliest()

@@ -72,8 +72,8 @@ SABOTAGE = {
     ),
     "join: the position is written apart from the examples": Sabotage(
         JOIN,
-        "                connection.execute(sa.insert(t.raters), named)\n            write_position",
-        "                connection.execute(sa.insert(t.raters), named)\n"
+        "                connection.execute(_ADD_RATERS, named)\n            write_position",
+        "                connection.execute(_ADD_RATERS, named)\n"
         "        with self._store.writing() as connection:\n            write_position",
     ),
     "join: feedback after the deadline counts": Sabotage(
@@ -81,7 +81,9 @@ SABOTAGE = {
     ),
     "join: a retraction is ignored": Sabotage(JOIN, "                self.values.pop(name, None)\n", ""),
     "join: early feedback is forgotten": Sabotage(
-        JOIN, "[f.early & (f.decision_id == d.id)]", "[f.early & (f.decision_id != d.id)]"
+        JOIN,
+        "(t.feedback.c.early & (t.feedback.c.decision_id == t.decisions.c.id))",
+        "(t.feedback.c.early & (t.feedback.c.decision_id != t.decisions.c.id))",
     ),
     "join: what was never answered is learned": Sabotage(
         JOIN,
