@@ -97,8 +97,8 @@ def digest_rule(rule: RewardRule) -> str:
 def progress(store: Store, rule: RewardRule) -> Read:
     """Return how far the sums have read. Raises LogUnavailableError."""
     with store.reading() as connection:
-        position = _position(connection, rule)
-        return Read(*position, _left(connection, rule, position, settled_at(connection, rule).position))
+        position = _position(connection, digest_rule(rule))
+        return Read(*position, _left(position, _end(connection, rule)))
 
 
 def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
@@ -113,36 +113,32 @@ def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
         LogUnavailableError: Try again later; a fact is never added twice.
     """
     sums: dict[Key, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    digest = digest_rule(rule)
     with store.reading() as connection:
-        before = log_seq, examples_seq, rewarded_seq = _position(connection, rule)
-        settled = settled_at(connection, rule).position
+        before = log_seq, examples_seq, rewarded_seq = _position(connection, digest)
+        end = head, n_examples, settled = _end(connection, rule)
         after = (
-            min(read_head(connection), log_seq + batch),
-            min(read_position(connection, rule.join).examples_seq, examples_seq + batch),
+            min(head, log_seq + batch),
+            min(n_examples, examples_seq + batch),
             max(rewarded_seq, min(settled, rewarded_seq + batch)),
         )
-        oldest = (connection.scalar(sa.select(t.log_head.c.at)) or 0.0) - MINUTES_FOR_S
+        if after == before:
+            return Read(*after, _left(after, end))
+        oldest = (connection.scalar(_AT) or 0.0) - MINUTES_FOR_S
         _add(sums, _decisions(connection, log_seq, after[0]))
         _add(sums, _executions(connection, log_seq, after[0]))
         _add(sums, _rewards(connection, rule, before, after))
-        left = _left(connection, rule, after, settled)
-    if after == before:
-        return Read(*after, left)
-    p, digest = rollup_positions.c, digest_rule(rule)
-    there = (p.rule == digest) & (p.log_seq == log_seq)
-    there &= (p.examples_seq == examples_seq) & (p.rewarded_seq == rewarded_seq)
-    moved = sa.update(rollup_positions).where(there).values(dict(zip(_POSITION, after, strict=True)))
     with store.writing() as connection:
-        if _position(connection, rule) == (0, 0, 0) == before:
+        if before == (0, 0, 0) == _position(connection, digest):
             _clear(connection)
-            begin = {"rule": digest, **dict.fromkeys(_POSITION, 0)}
-            connection.execute(sa.insert(rollup_positions), begin)
-        if connection.execute(moved).rowcount:  # else another process has counted these
+            connection.execute(_BEGIN, {"rule": digest, **dict.fromkeys(_POSITION, 0)})
+        moved = {**_named("before", before), **_named("after", after)}
+        if connection.execute(_MOVE, {"of": digest, **moved}).rowcount:  # else another has counted these
             rows = [*_rows(sums, MINUTE, oldest), *_rows(sums, HOUR, -math.inf), *_rows(sums, LOG, -math.inf)]
             if rows:
                 connection.execute(_UPSERT, rows)
-            connection.execute(sa.delete(rollups).where(rollups.c.width == MINUTE, rollups.c.start < oldest))
-    return Read(*after, left)
+            connection.execute(_DROP_MINUTES, {"oldest": oldest})
+    return Read(*after, _left(after, end))
 
 
 def clear(store: Store) -> None:
@@ -296,18 +292,15 @@ def newest_rewards(
     Raises:
         LogUnavailableError: Try again later.
     """
-    features = sa.cast(t.decisions.c.features, sa.Text)
+    query = _with_reward(sa.cast(t.decisions.c.features, sa.Text)).where(*criteria.conditions())
     with store.reading() as connection:
-        after = read_position(connection, rule.join).examples_seq - limit
-        where = (
-            t.examples.c.seq > after,
+        query = query.where(
+            t.examples.c.seq > read_position(connection, rule.join).examples_seq - limit,
             t.decisions.c.seq <= settled_at(connection, rule).position,
-            t.decisions.c.policy.not_in(NOT_SERVED),
-            *criteria.conditions(),
         )
         return [
             Rewarded(arm, sums, numeric(loads(context)["sparse"]))
-            for (_, _, arm, _), sums, (context,) in _rewarded(connection, rule, where, features)
+            for (_, _, arm, _), sums, (context,) in _rewarded(connection, rule, query)
         ]
 
 
@@ -377,18 +370,48 @@ Positions = tuple[int, int, int]
 """The first three attributes of `Read`."""
 
 
-def _position(connection: sa.Connection, rule: RewardRule) -> Positions:
-    p = rollup_positions.c
-    query = sa.select(*(p[name] for name in _POSITION)).where(p.rule == digest_rule(rule))
-    row = connection.execute(query).first()
+_READ = sa.select(*(rollup_positions.c[name] for name in _POSITION)).where(
+    rollup_positions.c.rule == sa.bindparam("rule")
+)
+
+_BEGIN = sa.insert(rollup_positions)
+
+_MOVE = (
+    sa.update(rollup_positions)
+    .where(
+        rollup_positions.c.rule == sa.bindparam("of"),
+        *(rollup_positions.c[name] == sa.bindparam(f"{name}_before") for name in _POSITION),
+    )
+    .values({name: sa.bindparam(f"{name}_after") for name in _POSITION})
+)
+
+_DROP_MINUTES = sa.delete(rollups).where(
+    rollups.c.width == MINUTE, rollups.c.start < sa.bindparam("oldest", type_=sa.Double)
+)
+
+_AT = sa.select(t.log_head.c.at)
+
+
+def _named(when: str, position: Positions) -> dict[str, int]:
+    """Return a position as parameters of `_MOVE`."""
+    return {f"{name}_{when}": seq for name, seq in zip(_POSITION, position, strict=True)}
+
+
+def _position(connection: sa.Connection, digest: str) -> Positions:
+    row = connection.execute(_READ, {"rule": digest}).first()
     return (0, 0, 0) if row is None else (row.log_seq, row.examples_seq, row.rewarded_seq)
 
 
-def _left(connection: sa.Connection, rule: RewardRule, position: Positions, settled: int) -> int:
+def _end(connection: sa.Connection, rule: RewardRule) -> Positions:
+    """Return the last position of the log, that of the training log, and the last settled one."""
+    examples_seq = read_position(connection, rule.join).examples_seq
+    return read_head(connection), examples_seq, settled_at(connection, rule).position
+
+
+def _left(position: Positions, end: Positions) -> int:
     """Return the number of facts, examples and settled positions that are still to be counted."""
-    log_seq, examples_seq, rewarded_seq = position
-    examples = read_position(connection, rule.join).examples_seq - examples_seq
-    return read_head(connection) - log_seq + examples + max(0, settled - rewarded_seq)
+    facts, examples, settled = (last - seq for last, seq in zip(end, position, strict=True))
+    return facts + examples + max(0, settled)
 
 
 def _clear(connection: sa.Connection) -> None:
@@ -400,22 +423,31 @@ Addition = tuple[tuple[Any, ...], dict[str, float]]
 """The draw that a fact belongs to, and its contribution to the sums."""
 
 
+_DECISIONS = sa.select(*_DRAW, t.decisions.c.mode).where(
+    t.decisions.c.seq > sa.bindparam("after"),
+    t.decisions.c.seq <= sa.bindparam("upto"),
+    t.decisions.c.policy.not_in(NOT_SERVED),
+)
+
+_EXECUTIONS = (
+    sa.select(t.executions.c.status, t.executions.c.answer.is_not(None), *log_rows.COST, *_DRAW)
+    .join_from(t.executions, t.decisions, t.decisions.c.id == t.executions.c.decision_id)
+    .where(
+        t.executions.c.seq > sa.bindparam("after"),
+        t.executions.c.seq <= sa.bindparam("upto"),
+        t.decisions.c.policy.not_in(NOT_SERVED),
+    )
+)
+
+
 def _decisions(connection: sa.Connection, after: int, upto: int) -> Iterator[Addition]:
-    d = t.decisions.c
-    query = sa.select(*_DRAW, d.mode).where(d.seq > after, d.seq <= upto, d.policy.not_in(NOT_SERVED))
-    for *draw, mode in connection.execute(query):
+    for *draw, mode in connection.execute(_DECISIONS, {"after": after, "upto": upto}):
         yield tuple(draw), {"decisions": 1, "explored": mode == Mode.EXPLORE}
 
 
 def _executions(connection: sa.Connection, after: int, upto: int) -> Iterator[Addition]:
-    d, e = t.decisions.c, t.executions.c
-    query = (
-        sa.select(e.status, e.answer.is_not(None), *log_rows.COST, *_DRAW)
-        .join_from(t.executions, t.decisions, d.id == e.decision_id)
-        .where(e.seq > after, e.seq <= upto, d.policy.not_in(NOT_SERVED))
-    )
     costs = len(log_rows.COST)
-    for status, answered, *rest in connection.execute(query):
+    for status, answered, *rest in connection.execute(_EXECUTIONS, {"after": after, "upto": upto}):
         cost = Cost(*rest[:costs])
         yield (
             tuple(rest[costs:]),
@@ -438,34 +470,52 @@ def _rewards(
     connection: sa.Connection, rule: RewardRule, before: Positions, after: Positions
 ) -> Iterator[Addition]:
     """Yield the rewards between two positions: examples of newly settled decisions, and late examples."""
-    x, d = t.examples.c, t.decisions.c
-    now_settled = x.seq <= after[1], d.seq > before[2], d.seq <= after[2]
-    late = x.seq > before[1], x.seq <= after[1], d.seq <= before[2]
-    for where in (now_settled, late):
-        for draw, added, _ in _rewarded(connection, rule, (*where, d.policy.not_in(NOT_SERVED))):
+    (_, examples_before, settled_before), (_, examples_after, settled_after) = before, after
+    upto = {"examples_upto": examples_after}
+    if settled_after > settled_before:
+        newly_settled = {"settled_after": settled_before, "settled_upto": settled_after, **upto}
+        for draw, added, _ in _rewarded(connection, rule, _NEWLY_SETTLED, newly_settled):
+            yield draw, added
+    if examples_after > examples_before:
+        late = {"examples_after": examples_before, "settled_upto": settled_before, **upto}
+        for draw, added, _ in _rewarded(connection, rule, _LATE, late):
             yield draw, added
 
 
-def _rewarded(
-    connection: sa.Connection,
-    rule: RewardRule,
-    where: Iterable[sa.ColumnElement[bool]],
-    *more: sa.ColumnElement[Any],
-) -> Iterator[tuple[tuple[Any, ...], dict[str, float], list[Any]]]:
-    """Yield the draw of examples that have a reward, its contribution, and the columns `more`."""
+def _with_reward(*more: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Return the query of the examples of a join, for `_rewarded`, with the columns `more`."""
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     metrics = sa.cast(x.metrics, sa.Text)
-    costs = len(log_rows.COST)
-    query = (
+    return (
         sa.select(
             *(*_DRAW, d.propensity, d.cost_weight, e.status, metrics, x.turns, e.tokens_by_model),
             *(*log_rows.COST, *more),
         )
         .join_from(t.examples, t.decisions, d.id == x.decision_id)
         .join(t.executions, e.decision_id == x.decision_id)
-        .where(x.join == rule.join, *where)
+        .where(x.join == sa.bindparam("join"), d.policy.not_in(NOT_SERVED))
     )
-    for row in connection.execute(query):
+
+
+_NEWLY_SETTLED = _with_reward().where(
+    t.examples.c.seq <= sa.bindparam("examples_upto"),
+    t.decisions.c.seq > sa.bindparam("settled_after"),
+    t.decisions.c.seq <= sa.bindparam("settled_upto"),
+)
+
+_LATE = _with_reward().where(
+    t.examples.c.seq > sa.bindparam("examples_after"),
+    t.examples.c.seq <= sa.bindparam("examples_upto"),
+    t.decisions.c.seq <= sa.bindparam("settled_upto"),
+)
+
+
+def _rewarded(
+    connection: sa.Connection, rule: RewardRule, query: sa.Select[Any], part: Mapping[str, int] = {}
+) -> Iterator[tuple[tuple[Any, ...], dict[str, float], list[Any]]]:
+    """Yield the draw of examples that have a reward, its contribution, and further columns of the query."""
+    costs = len(log_rows.COST)
+    for row in connection.execute(query, {"join": rule.join, **part}):
         draw, outcome = row[: len(_DRAW)], row[len(_DRAW) :]
         propensity, weight, status, values, turns, tokens, *rest = outcome
         spent = turns, Cost(*rest[:costs]), tokens
