@@ -295,6 +295,7 @@ def newest_rewards(
     query = _with_reward(sa.cast(t.decisions.c.features, sa.Text)).where(*criteria.conditions())
     with store.reading() as connection:
         query = query.where(
+            t.examples.c.join == rule.join,
             t.examples.c.seq > read_position(connection, rule.join).examples_seq - limit,
             t.decisions.c.seq <= settled_at(connection, rule).position,
         )
@@ -471,7 +472,7 @@ def _rewards(
 ) -> Iterator[Addition]:
     """Yield the rewards between two positions: examples of newly settled decisions, and late examples."""
     (_, examples_before, settled_before), (_, examples_after, settled_after) = before, after
-    upto = {"examples_upto": examples_after}
+    upto = {"join": rule.join, "examples_upto": examples_after}
     if settled_after > settled_before:
         newly_settled = {"settled_after": settled_before, "settled_upto": settled_after, **upto}
         for draw, added, _ in _rewarded(connection, rule, _NEWLY_SETTLED, newly_settled):
@@ -483,7 +484,7 @@ def _rewards(
 
 
 def _with_reward(*more: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """Return the query of the examples of a join, for `_rewarded`, with the columns `more`."""
+    """Return the query of examples that were served here, for `_rewarded`, with the columns `more`."""
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     metrics = sa.cast(x.metrics, sa.Text)
     return (
@@ -493,17 +494,23 @@ def _with_reward(*more: sa.ColumnElement[Any]) -> sa.Select[Any]:
         )
         .join_from(t.examples, t.decisions, d.id == x.decision_id)
         .join(t.executions, e.decision_id == x.decision_id)
-        .where(x.join == sa.bindparam("join"), d.policy.not_in(NOT_SERVED))
+        .where(d.policy.not_in(NOT_SERVED))
     )
 
 
+_JOIN = sa.bindparam("join", type_=sa.String)
+
+# `join` and `seq` in expressions, which no index serves: SQLite would read all examples of the join instead
+# of the newly settled decisions.
 _NEWLY_SETTLED = _with_reward().where(
-    t.examples.c.seq <= sa.bindparam("examples_upto"),
+    t.examples.c.join + "" == _JOIN,
+    t.examples.c.seq + 0 <= sa.bindparam("examples_upto"),
     t.decisions.c.seq > sa.bindparam("settled_after"),
     t.decisions.c.seq <= sa.bindparam("settled_upto"),
 )
 
 _LATE = _with_reward().where(
+    t.examples.c.join == _JOIN,
     t.examples.c.seq > sa.bindparam("examples_after"),
     t.examples.c.seq <= sa.bindparam("examples_upto"),
     t.decisions.c.seq <= sa.bindparam("settled_upto"),
@@ -511,11 +518,11 @@ _LATE = _with_reward().where(
 
 
 def _rewarded(
-    connection: sa.Connection, rule: RewardRule, query: sa.Select[Any], part: Mapping[str, int] = {}
+    connection: sa.Connection, rule: RewardRule, query: sa.Select[Any], part: Mapping[str, Any] = {}
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, float], list[Any]]]:
     """Yield the draw of examples that have a reward, its contribution, and further columns of the query."""
     costs = len(log_rows.COST)
-    for row in connection.execute(query, {"join": rule.join, **part}):
+    for row in connection.execute(query, part):
         draw, outcome = row[: len(_DRAW)], row[len(_DRAW) :]
         propensity, weight, status, values, turns, tokens, *rest = outcome
         spent = turns, Cost(*rest[:costs]), tokens

@@ -1,10 +1,12 @@
 """Sums of the log by time and arm are those of the rows, however they were added up."""
 
 import math
+import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -278,6 +280,22 @@ def test_another_reward_rule_begins_anew_and_old_minutes_are_dropped(filled: Sto
     while rollups.advance(filled, other, 500).left:
         pass
     assert {key[0] for key in sums(filled) if key[1] < 1100 * HOUR} == {0, HOUR}
+
+
+def test_rewards_of_newly_settled_decisions_are_found_by_their_positions(tmp_path: Path) -> None:
+    store, read = Store(f"sqlite:///{tmp_path / 'log.db'}"), list[str]()
+    store.append([fact for turn in islice(turns(np.random.default_rng(3)), 9) for fact in turn if fact])
+    Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(2000.0 * HOUR)
+
+    @sa.event.listens_for(store.engine, "before_cursor_execute")
+    def _(_: object, cursor: sqlite3.Cursor, statement: str, values: object, *__: object) -> None:
+        if "FROM examples JOIN decisions" in statement:
+            plan = cursor.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+            read.append(plan[0][-1])
+
+    rollups.advance(store, RULE)
+    store.close()
+    assert read[0] == "SEARCH decisions USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"
 
 
 def test_the_newest_seconds_are_those_of_the_last_executions(filled: Store) -> None:
