@@ -3,7 +3,7 @@
 import pytest
 import sqlalchemy as sa
 
-from armwise.feedback.events import Tick
+from armwise.feedback.events import Feedback, Observation, ObservationSource, Tick
 from armwise.feedback.log import Store, damage
 from armwise.feedback.log import tables as t
 from tests.feedback.conftest import decision, execution
@@ -43,6 +43,32 @@ def test_a_single_new_position_is_looked_at_and_none_where_there_is_none(store: 
     assert [damaged.seq for damaged in damage.read(store, 1, 2)] == [2]
     assert damage.read(store, 2, 2) == []
     assert damage.read(store, 0, 1) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "subject"),
+    [
+        (t.decisions, "price", "d1"),
+        (t.executions, "usd", "d1"),
+        (t.observations, "judge_usd", "d1"),
+        (t.feedback, "value", "talk"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_a_value_is_named_with_its_column_and_its_subject_in_each_table(
+    store: Store, table: sa.Table, column: str, subject: str
+) -> None:
+    observation = Observation("d1", ObservationSource.JUDGE, "b", 0.5, observed_at=100.0)
+    on_episode = Feedback("f1", None, "right", 1.0, 100.0, episode_id="talk")
+    store.append([decision("d1"), execution("d1"), observation, on_episode])
+    documents = [each.name for each in table.c if isinstance(each.type, sa.JSON)]
+    beyond = {column: 1e308, documents[0]: [1e308]}
+    with store.writing() as connection:
+        connection.execute(sa.update(table).values(beyond))
+    value, document = damage.read(store, 0, 4)
+    assert value.column == f"{table.name}.{column}"
+    assert document.column == f"{table.name}.{documents[0]}"
+    assert value.subject == document.subject == subject
 
 
 def test_what_the_newest_positions_have_left_behind_is_counted_no_longer(store: Store) -> None:

@@ -264,6 +264,41 @@ def test_sums_are_added_only_where_each_position_is_the_one_they_were_read_from(
     assert sums(filled) == before, f"{MOVED[position]} are counted already"
 
 
+def test_sums_are_not_added_to_those_that_another_rule_has_begun_meanwhile(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollups.advance(filled, RULE, 10)
+    before, writing = sums(filled), filled.writing
+
+    def taken() -> AbstractContextManager[sa.Connection]:
+        monkeypatch.setattr(filled, "writing", writing)
+        with writing() as connection:
+            connection.execute(sa.update(t.rollup_positions).values(rule="another"))
+        return writing()
+
+    monkeypatch.setattr(filled, "writing", taken)
+    rollups.advance(filled, RULE, 10)
+    assert sums(filled) == before
+
+
+def test_a_reward_is_added_once_whether_its_decision_or_its_example_is_read_first(store: Store) -> None:
+    numbers, begin = range(20), 1000.0 * HOUR
+    ids = [f"d{i}" for i in numbers]
+    made = [begin + 10.0 * (20 - i) for i in numbers]  # the last one is closed first
+    drawn = Context("?"), ARMS, (0.25, 0.25, 0.5), "a", "linucb", 1, Mode.EXPLORE
+    store.append([Decision(ids[i], *drawn, made[i], made[i] + 60.0) for i in numbers])
+    store.append([Execution(name, "a", Status.OK, Cost(), (), None, "", begin + 300.0) for name in ids])
+    store.append([Feedback(f"f{name}", name, "right", 1.0, begin + 300.0) for name in ids])
+    for rule in (RULE, RULE.model_copy(update={"wait_time": "PT1H"})):  # the sums are of the first
+        Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(2000.0 * HOUR)
+    learned = [example.decision.id for example in read_examples(store, RULE.join)]
+    assert learned == ids[::-1]
+    left = rollups.progress(store, RULE).left
+    assert left == 2 * store.log_seq() + len(ids), "facts, examples, and positions that are settled"
+    advance(store, 1)
+    assert rollups.read(store, 1000 * HOUR, 1001 * HOUR, HOUR).total()["rewarded"] == len(ids)
+
+
 def test_another_reward_rule_begins_anew_and_old_minutes_are_dropped(filled: Store) -> None:
     advance(filled, 500)
     before = sums(filled)
