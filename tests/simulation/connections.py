@@ -87,7 +87,7 @@ class SimulatedConnection(sqlite3.Connection):
     def take_turn(self, run: Any, *arguments: Any) -> None:
         """Let others run, then run a statement; wait for other writers by the scheduler."""
         world, link = WORLD[-1], LINK[-1]
-        if world.current is None:
+        if world.current is None or arguments[:1] == ("BEGIN",):  # it begins with its first statement
             run(*arguments)
             return
         if link.delay_s:

@@ -53,7 +53,7 @@ EVALUATING = 0.2
 """Share of the worlds in which evaluations are asked for, and a worker runs them."""
 
 
-PACED, TWO_POINTS, STORMY = 0.3, 0.1, 0.15
+PACED, TWO_POINTS, STORMY = 0.3, 0.1, 0.1
 """Shares of the worlds with a budget, with a second decision point, and with more requests than may be."""
 
 STORM = 30
@@ -133,8 +133,8 @@ def draw(seed: int) -> Plan:
     rng = random.Random(f"{seed}/plan")
     together = rng.random() < 0.4
     remote = not together and rng.random() < 0.5
-    kinds = [Kind.TALK] * rng.randint(3, 8) + [Kind.TWINS] * rng.randint(0, 2)
-    kinds += [Kind.CROWD] * rng.choice((0, 0, 1))
+    kinds = [Kind.TALK] * rng.randint(2, 6) + [Kind.TWINS] * rng.choice((0, 0, 1, 2))
+    kinds += [Kind.CROWD] * rng.choice((0, 0, 0, 1))
     kinds += [Kind.STORM] * (rng.random() < STORMY)
     kinds += [Kind.ERASE] * rng.choice((0, 0, 1))
     if rng.random() < EVALUATING:

@@ -154,6 +154,7 @@ class Simulation:
         self.histories = {point: History() for point in self._configs}
         self._paths = {point: find_path(config.database_url) for point, config in self._configs.items()}
         self._broken: list[Fault] = []
+        self._readers: dict[str, sqlite3.Connection] = {}
         self._rows = 0  # checksum of the tables at the end
         self._troubled_until = 0.0  # until when a replica may have been unable to follow the log
 
@@ -231,6 +232,8 @@ class Simulation:
                 self._break_part(event.kind, self._part(event), event.settings)
             case Kind.POWER:
                 self._kill_all()
+                self._readers.clear()
+                self._disk.kill(self._world.outside)
                 self._disk.lose_power()
             case _:
                 self._break_around(event.kind, **event.settings)
@@ -392,11 +395,11 @@ class Simulation:
     def _opened(self, point: str) -> Iterator[sqlite3.Connection]:
         """Read a log beside everybody else."""
         current, self._world.current = self._world.current, None
-        connection = sqlite3.connect(self._paths[point], timeout=0, isolation_level=None)
+        if point not in self._readers:
+            self._readers[point] = sqlite3.connect(self._paths[point], timeout=0, isolation_level=None)
         try:
-            yield connection
+            yield self._readers[point]
         finally:
-            connection.close()
             self._world.current = current
 
     def _find_faults(self) -> list[Fault]:
@@ -465,10 +468,10 @@ def _quiet() -> Iterator[None]:
     try:
         yield
     finally:
-        root.handlers = handlers
-        root.setLevel(before)
         gc.enable()
         gc.collect()
+        root.handlers = handlers
+        root.setLevel(before)
 
 
 def simulate(plan: Plan) -> Outcome:
