@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from math import exp
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.simulation.history import (
     Admitted,
     Answered,
+    Ceiling,
     Change,
     Erased,
     History,
@@ -17,6 +19,7 @@ from tests.simulation.history import (
     find_disobeyed,
     find_faults,
     find_lost_evaluations,
+    find_wrong_prices,
 )
 
 RULE = Rule({"thumb": "last", "right": "mean"}, at_once=False, grace_s=2.0)
@@ -309,3 +312,55 @@ def test_another_version_than_the_pinned_one_may_decide_until_replicas_follow(
     assert not [*find_disobeyed(history, begun)]
     history.changes.append(Change(None, 15.0, 16.0))
     assert not [*find_disobeyed(history, 0.0)]
+
+
+CEILING = Ceiling(steps=0.5, window=20)
+
+
+def make_paced_log() -> dict[str, Any]:
+    """Return three decisions at the price of the moment, a forced one, and a price after each of the three.
+
+    The ceiling is half a step in twenty requests, ten steps in all, so that an overspend of a ceiling raises
+    the price by the exponential of .2. The first decision has a step: one ceiling over. The next two have two
+    and none: 3 over, and -1, beside which a twentieth and a fifth of ten steps are owed.
+    """
+    first = 0.2 * exp(0.2)
+    second = first * exp(0.2 * (3.0 + 0.05))
+    third = second * exp(0.2 * (-1.0 + 0.2))
+    costs = (1, "explore", 0.0), (9, "forced", 0.0), (2, "explore", first), (0, "explore", second)
+    tables: dict[str, Any] = {"decisions": [], "executions": [], "prices": []}
+    for number, (steps, mode, price) in enumerate(costs, 1):
+        decision = make_decision(2 * number - 1, f"d{number}", 100.0, mode=mode, price=price)
+        tables["decisions"].append(decision)
+        tables["executions"].append({"seq": 2 * number, "decision_id": f"d{number}", "steps": steps})
+    for number, (log_seq, price, debt) in enumerate(((2, first, 0.5), (6, second, 2.0), (8, third, 1.5)), 1):
+        tables["prices"].append({"seq": number, "log_seq": log_seq, "price": price, "debt": debt})
+    return tables
+
+
+def test_prices_follow_from_the_costs_before_them() -> None:
+    assert [*find_wrong_prices(make_paced_log(), CEILING)] == []
+    later = make_paced_log()
+    later["prices"] = [{"seq": 1, "log_seq": 8, "price": 0.2 * exp(0.2 * -1.0), "debt": -0.5}]
+    for row in later["decisions"]:
+        row["price"] = 0.0
+    assert [*find_wrong_prices(later, CEILING)] == [], "the learner began after the third"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        swap("prices", 0, debt=1.0),
+        swap("prices", 1, price=0.3),
+        swap("prices", 1, log_seq=5),
+        swap("prices", 2, log_seq=7),
+        swap("executions", 2, steps=1),
+        swap("decisions", 1, mode="explore"),
+        swap("decisions", 3, price=0.21),
+        drop("prices", 1),
+    ],
+)
+def test_a_price_that_does_not_follow_is_found(broken: Breakage) -> None:
+    tables = make_paced_log()
+    broken(History(), tables)
+    assert {fault.kind for fault in find_wrong_prices(tables, CEILING)} == {"price"}
