@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 from pydantic import ValidationError
@@ -29,7 +30,7 @@ DIGEST_CHARS = 12
 """Digits of a digest that are shown."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Recipe:
     """Everything besides the log that determines a policy.
 
@@ -48,7 +49,7 @@ class Recipe:
     router: str | None = None
     arms: Mapping[str, Any] | None = None
 
-    @property
+    @cached_property  # asked for at each poll
     def digest(self) -> str:
         """Hash of the recipe: equal recipes give equal versions of equal logs."""
         document: dict[str, Any] = {

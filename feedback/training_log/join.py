@@ -593,7 +593,7 @@ def read_unlearned(
     query = (
         sa.select(*_DECIDED, e.status)
         .outerjoin(t.executions, (e.decision_id == d.id) & (e.seq > d.seq) & (e.seq <= upto))
-        .where(d.seq <= upto, d.mode.in_((Mode.EXPLORE, Mode.CONTINUED)), ~learned)
+        .where(d.seq + 0 <= upto, d.mode.in_((Mode.EXPLORE, Mode.CONTINUED)), ~learned)
     )
     rows = {row.seq: row for row in connection.execute(query.where(d.logged_at >= since))}
     continued = sorted({row.draw_id for row in rows.values() if row.mode == Mode.CONTINUED})
@@ -919,11 +919,11 @@ def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int, int]
         sa.select(d.decided_at, d.logged_at)
         .where(
             d.logged_at >= since,
-            d.seq <= position.log_seq,
+            d.seq + 0 <= position.log_seq,  # which no index serves: SQLite would begin at the first decision
             d.mode.in_((Mode.EXPLORE, Mode.CONTINUED)),
             d.policy != LABELS,
         )
-        .order_by(d.seq)
+        .order_by(d.logged_at, d.seq)
     )
     for decided_at, logged_at in connection.execute(newest):
         fold.in_time.append(max(decided_at + rule.wait_s, logged_at) + GRACE_S)

@@ -135,13 +135,17 @@ def _open_at(position: Position, rule: RewardRule) -> dict[str, float]:
     return {"now": now, "wait_s": rule.wait_s, "logged_since": now - rule.wait_s - GRACE_S}
 
 
+_IDLE_SEQ = sa.bindparam("idle_seq", type_=sa.BigInteger)
+
+_NOW, _WAIT_S, _LOGGED_SINCE = (
+    sa.bindparam(name, type_=sa.Double) for name in ("now", "wait_s", "logged_since")
+)
+
+
 def _is_open(c: Any) -> Sequence[sa.ColumnElement[bool]]:
     """Return conditions on the columns of a decision that its wait time is still running."""
-    now, wait_s, logged_since = (
-        sa.bindparam(name, type_=sa.Double) for name in ("now", "wait_s", "logged_since")
-    )
     # The first is implied by the second, but this column has an index.
-    return c.logged_at >= logged_since, sa.or_(c.decided_at + wait_s >= now, c.logged_at >= now)
+    return c.logged_at >= _LOGGED_SINCE, sa.or_(c.decided_at + _WAIT_S >= _NOW, c.logged_at >= _NOW)
 
 
 def _continued() -> Sequence[sa.ColumnElement[bool]]:
@@ -156,11 +160,15 @@ _CONTINUED = _continued()
 
 def _find_earliest() -> sa.Select[Any, Any, int]:
     """Return the query of the earliest time and position of open decisions, and of their number."""
-    d = t.decisions.c
-    some = sa.select(d.decided_at, d.seq).where(
-        d.mode == Mode.EXPLORE, d.policy != LABELS, d.seq > sa.bindparam("idle_seq")
-    )
-    still_open = sa.union(some.where(*_is_open(d)), some.where(*_CONTINUED)).subquery()
+    d, logged = t.decisions.c, t.decisions.alias("logged").c
+    some = sa.select(d.decided_at, d.seq).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
+    # Times and positions grow alike. An index serves no expression: SQLite would begin at `idle_seq`.
+    first = sa.select(logged.seq).where(logged.logged_at >= _LOGGED_SINCE)
+    first = first.order_by(logged.logged_at, logged.seq).limit(1)
+    recent = d.seq >= first.scalar_subquery(), d.seq + 0 > _IDLE_SEQ
+    still_open = sa.union(
+        some.where(*recent, *_is_open(d)), some.where(d.seq > _IDLE_SEQ, *_CONTINUED)
+    ).subquery()
     return sa.select(sa.func.min(still_open.c.decided_at), sa.func.min(still_open.c.seq), sa.func.count())
 
 

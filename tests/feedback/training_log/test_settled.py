@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,8 @@ from armwise.feedback.log import Store, listing
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import LogSource, read_decisions
 from armwise.feedback.training_log import Joiner, rollups, take_epoch
-from armwise.feedback.training_log.join import TOGETHER
-from armwise.feedback.training_log.settled import Settled, read
+from armwise.feedback.training_log.join import TOGETHER, resume
+from armwise.feedback.training_log.settled import Settled, read, settled_at
 
 WAIT_S, GRACE_S = 100.0, 2.0
 RULE = RewardRule(metrics={"click": Metric()}, cost_weight=0.0, wait_time="PT100S")
@@ -209,3 +210,22 @@ def rewarded(store: Store, rule: RewardRule, now: Settled) -> list[tuple[float, 
         return []
     rows = zip(log.at.tolist(), log.reward.tolist(), strict=True)
     return sorted(row for row in rows if row[0] < now.before)
+
+
+def test_what_is_open_is_found_without_reading_the_decisions_before_it(tmp_path: Path) -> None:
+    """Half of the decisions never get feedback, so that the log is never nearly all closed at once."""
+    steps = list[int]()
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
+        for thousand in range(2):
+            numbers = range(1000 * thousand, 1000 * (thousand + 1))
+            looked(store, [fact for n in numbers for fact in asked(n, 10.0 * n)])
+            with store.reading() as connection:
+                driver: Any = connection.connection.driver_connection
+                for find in (lambda: settled_at(connection, RULE), lambda: resume(connection, RULE)):
+                    done = list[None]()
+                    driver.set_progress_handler(lambda done=done: done.append(None), 100)
+                    find()
+                    driver.set_progress_handler(None, 0)
+                    steps.append(len(done))
+            assert read(store, RULE).n_open == 11
+    assert steps[2:] == pytest.approx(steps[:2], rel=0.2, abs=3)
