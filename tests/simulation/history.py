@@ -10,6 +10,8 @@
     propensity  a distribution does not add up, is below its floor, or is not what was drawn from
     price       the price of a budget is not the one that the costs before it give
     quota       a key was admitted beyond its limit
+    waiting     more is under way at once, or waits, than may
+    law         a statement broke what holds of every log: see `tests.simulation.laws`
     erased      a text is there after its erasure was acknowledged
     foreign     a caller was shown what belongs to another
 

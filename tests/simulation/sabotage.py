@@ -130,6 +130,20 @@ SABOTAGE = {
         "number = served.version.version - (served.version.version > 2)\n"
         "        self.decider.serving = Serving(served.policy, number, canaries, served.scorer)",
     ),
+    "budget: what is owed is forgotten at a restart": Sabotage(
+        "feedback/budget.py", "Pacer(budget, self.price, self.debt, ", "Pacer(budget, self.price, 0.0, "
+    ),
+    "budget: the newest cost is counted again": Sabotage(
+        LEARNER,
+        "            self._pacer.note(arm, spent)\n            self._seq = seq\n",
+        "            self._pacer.note(arm, spent)\n            self._seq = seq - 1\n",
+    ),
+    "budget: a learner of an old epoch sets prices": Sabotage(
+        "feedback/registry/prices.py", "        confirm_epoch(connection, price.epoch)\n", ""
+    ),
+    "load: nothing is shed": Sabotage(
+        "agent/serving/ask.py", "if len(in_flight) >= point.config.limits.in_flight:", "if False:"
+    ),
     "jobs: what a dead worker began stays with it": Sabotage(
         "feedback/registry/evaluations.py",
         '(_e.alive_at < sa.bindparam("expired"))',

@@ -10,8 +10,10 @@ lost.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -96,24 +98,41 @@ class Upstream:
     """Arms and a language model that do as the weather is.
 
     Attributes:
+        world: The world.
         rng: Draws what each call meets.
         bad: Share of the calls that fail, hang or break off.
+        most: The largest number of calls that a process had under way at once, by process.
     """
 
+    world: World
     rng: random.Random
     bad: float = 0.0
+    most: dict[Process, int] = field(default_factory=dict)
+    _under_way: Counter[Process] = field(default_factory=Counter)
+
+    @contextmanager
+    def called(self) -> Iterator[None]:
+        """Count a call of the process that runs."""
+        process = self.world.process
+        self._under_way[process] += 1
+        self.most[process] = max(self._under_way[process], self.most.get(process, 0))
+        try:
+            yield
+        finally:
+            self._under_way[process] -= 1
 
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
         """Find passages, or fail in one of the ways in which a search fails."""
-        await asyncio.sleep(self.rng.expovariate(50.0))
-        if self.rng.random() < self.bad:
-            match self.rng.randrange(3):
-                case 0:
-                    raise ArmError("the index is gone")
-                case 1:
-                    await asyncio.sleep(OVER_S)
-                case 2:
-                    raise ZeroDivisionError("an arm with a fault of its own")
+        with self.called():
+            await asyncio.sleep(self.rng.expovariate(50.0))
+            if self.rng.random() < self.bad:
+                match self.rng.randrange(3):
+                    case 0:
+                        raise ArmError("the index is gone")
+                    case 1:
+                        await asyncio.sleep(OVER_S)
+                    case 2:
+                        raise ZeroDivisionError("an arm with a fault of its own")
         passages = tuple(Passage(f"{arm}-{i}", "", query.text, 1.0 / i) for i in range(1, k + 1))
         return Retrieval(passages, steps=0 if arm == "none" else 1)
 
@@ -131,9 +150,10 @@ class Writer(Generator):
         rng, asked = self._upstream.rng, str(prompt.messages[-1]["content"])
         fate = rng.randrange(3) if rng.random() < self._upstream.bad else 3
         for word in ("the ", "Danube ", asked):
-            await asyncio.sleep(rng.expovariate(50.0))
-            if fate == 0:
-                await asyncio.sleep(OVER_S)
+            with self._upstream.called():
+                await asyncio.sleep(rng.expovariate(50.0))
+                if fate == 0:
+                    await asyncio.sleep(OVER_S)
             yield Chunk(word)
             if fate == 1:
                 raise GeneratorError("connection reset by peer")
@@ -248,7 +268,7 @@ class Service:
         kill: Callable[[Process], None],
     ) -> None:
         self._world, self._config, self._together, self._kill = world, config, together, kill
-        self.upstream = Upstream(rng)
+        self.upstream = Upstream(world, rng)
         keyrings._DIGITS = keyrings._digits()
         self.replicas = [Part(world, f"replica {n}", self._serve, kill) for n in range(replicas)]
         self.learner = None if together else Part(world, "learner", self._learn, kill)

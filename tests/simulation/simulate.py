@@ -37,7 +37,16 @@ from tests.simulation.history import (
 )
 from tests.simulation.plan import FAULTS, Event, Kind, Plan
 from tests.simulation.scheduler import EPOCH, WORLD, Process, StuckError, World
-from tests.simulation.service import AGGREGATION, CEILING, SECOND, WAIT_S, Part, Service, make_document
+from tests.simulation.service import (
+    AGGREGATION,
+    CEILING,
+    IN_FLIGHT,
+    SECOND,
+    WAIT_S,
+    Part,
+    Service,
+    make_document,
+)
 
 REMOTE_S = 0.002
 """Usual time of a statement where the log is behind a link, seconds."""
@@ -403,16 +412,20 @@ class Simulation:
             self._world.current = current
 
     def _find_faults(self) -> list[Fault]:
-        faults = [
-            Fault("waiting", f"{process} had {process.most_threads} threads at once")
-            for process in self._world.processes
-            if process.most_threads > MOST_THREADS
-        ]
+        faults = [*self._find_waiting()]
         tables = {point: self._read_tables(point) for point in self._configs}
         self._kill_all()
         for point, config in self._configs.items():
             faults += self._find_faults_of(point, config, tables[point])
         return faults
+
+    def _find_waiting(self) -> Iterator[Fault]:
+        """Yield processes in which more was under way, or waited, than may."""
+        for process in self._world.processes:
+            calls = self._service.upstream.most.get(process, 0)
+            if process.most_threads > MOST_THREADS or calls > IN_FLIGHT:
+                what = f"{process} had {process.most_threads} threads, and {calls} calls, at once"
+                yield Fault("waiting", what)
 
     def _read_tables(self, point: str) -> Tables:
         with self._opened(point) as connection:
