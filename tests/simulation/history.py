@@ -7,7 +7,8 @@
     learned     it was learned before its time, with other values than its feedback has, or not at all
     version     versions, epochs or what a version has learned go backwards, or another one than was pinned
                 decides
-    propensity  a distribution does not add up, is below its floor, or is not what was drawn from
+    propensity  a distribution does not add up, is below its floor, is not what was drawn from, or is not the
+                one that the version gives by what it has learned
     price       the price of a budget is not the one that the costs before it give
     quota       a key was admitted beyond its limit
     waiting     more is under way at once, or waits, than may
@@ -49,6 +50,7 @@ DOCUMENTS = {
     "examples": {"metrics", "turns"},
     "evaluations": {"request", "result"},
     "prices": {"arms"},
+    "versions": {"policy", "start"},
 }
 """Columns that hold JSON, by table."""
 
@@ -473,6 +475,80 @@ def find_odd_draws(tables: Tables) -> Iterator[Fault]:
             yield Fault("propensity", f"{name} has a floor of {row['floor']}, and {p}")
         if row["version"] and row["version"] not in versions:
             yield Fault("propensity", f"{name} was decided by version {row['version']}, which is not there")
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """A policy that learns one mean of each arm: LinUCB without columns, each arm apart.
+
+    Attributes:
+        policy: The policy, as versions name it.
+        alpha: Standard deviations in the bound.
+        ridge: Number of rewards that outweigh the prior.
+        prior: Expected reward of an arm without rewards.
+        ranges: Range of each metric, which all count alike.
+        cost_weight: Reward that a step costs.
+    """
+
+    policy: Mapping[str, Any]
+    alpha: float
+    ridge: float
+    prior: float
+    ranges: Mapping[str, tuple[float, float]]
+    cost_weight: float
+
+    def reward(self, values: Mapping[str, float], steps: float) -> float:
+        """Return the reward of a decision; without a value it is that of the cost alone."""
+        places = [
+            (value - self.ranges[name][0]) / (self.ranges[name][1] - self.ranges[name][0])
+            for name, value in values.items()
+        ]
+        quality = fsum(places) / len(places) if places else 0.0
+        return max(-1.0, min(1.0, quality - self.cost_weight * steps))
+
+    def bound(self, rewards: Sequence[float]) -> float:
+        """Return the upper bound on the mean reward of an arm.
+
+        Source: Li et al. 2010, A contextual-bandit approach to personalized news article recommendation,
+        algorithm 1, with a context of one number, which is 1.
+        """
+        a = self.ridge + len(rewards)
+        return self.prior + fsum(reward - self.prior for reward in rewards) / a + self.alpha / a**0.5
+
+
+def find_other_draws(tables: Tables, means: Means) -> Iterator[Fault]:
+    """Yield decisions with another distribution than their version gives by the examples that it has learned.
+
+    Those of another policy, and those that are shared with a canary, are left out.
+    """
+    decisions = {row["id"]: row for row in tables["decisions"]}
+    steps = {row["decision_id"]: row["steps"] for row in tables["executions"]}
+    learned = {
+        row["version"]: row["examples_seq"]
+        for row in tables["versions"]
+        if row["policy"] == means.policy and row["start"] is None
+    }
+    for row in decisions.values():
+        if row["mode"] != "explore" or row["candidate"] or row["version"] not in learned:
+            continue
+        rewards: dict[str, list[float]] = {arm: [] for arm in row["arms"]}
+        for example in tables["examples"]:
+            if example["seq"] <= learned[row["version"]]:
+                arm, name = decisions[example["decision_id"]]["drawn"], example["decision_id"]
+                rewards.setdefault(arm, []).append(means.reward(example["metrics"], steps[name]))
+        costs = row["costs"] or [0.0] * len(row["arms"])
+        bounds = [
+            means.bound(rewards[arm]) - row["price"] * cost
+            for arm, cost in zip(row["arms"], costs, strict=True)
+        ]
+        best = [bound >= max(bounds) - 1e-9 for bound in bounds]
+        left = 1.0 - row["floor"] * len(best)
+        due = [row["floor"] + left * is_best / sum(best) for is_best in best]
+        if not all(isclose(p, q, abs_tol=1e-9) for p, q in zip(due, row["probabilities"], strict=True)):
+            what = (
+                f"{row['id']} was drawn from {row['probabilities']}, and version {row['version']} gives {due}"
+            )
+            yield Fault("propensity", what)
 
 
 # -- budgets -------------------------------------------------------------------------------------------------

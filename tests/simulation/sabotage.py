@@ -114,6 +114,16 @@ SABOTAGE = {
         "self._store, self.recipe, self._policy, self.learned, self._version",
         "self._store, self.recipe, self._policy, self.learned + 1, self._version",
     ),
+    "learner: a reward is learned without its cost": Sabotage(
+        "feedback/reward.py",
+        "        total = self.priced(example.cost, example.tokens_by_model, example.turns) - missed\n",
+        "        total = 0.0\n",
+    ),
+    "draw: the price of a budget does not count": Sabotage(
+        "agent/turn/draw.py",
+        "            penalty = penalise(price, costs, misses.usd_weight, missed)\n",
+        "            penalty = penalise(0.0, costs, misses.usd_weight, missed)\n",
+    ),
     "promotion: replicas ignore a rollback": Sabotage(
         VERSIONS,
         "        if pin is None:\n            version = versions.latest",

@@ -37,7 +37,7 @@ from armwise.feedback.log import ChangeWatch, Store
 from armwise.feedback.registry.evaluations import StoredResult
 from armwise.feedback.training_log import StartingPoint, read_position
 from tests.agent.fakes import CONFIG, FakeArms, FakeEmbedders, FakeGate
-from tests.simulation.history import Ceiling
+from tests.simulation.history import Ceiling, Means
 from tests.simulation.scheduler import EventLoop, Process, Thread, World
 
 LOOK_S, AGAIN_S = 0.25, 0.5
@@ -60,6 +60,16 @@ IN_FLIGHT = 6
 CEILING = Ceiling(steps=0.6, window=20)
 """The budget, where there is one."""
 
+MEANS = Means(
+    {"kind": "linucb", "params": {"dims": 0, "shared": False}},
+    alpha=0.2,
+    ridge=100.0,
+    prior=1.0,
+    ranges={"thumb": (-1.0, 1.0), "right": (0.0, 1.0)},
+    cost_weight=0.1,
+)
+"""The configured policy, so simple that its distributions can be computed from the log with a pencil."""
+
 SECOND = "second"
 """Name of the second decision point, where there is one."""
 
@@ -71,14 +81,14 @@ def make_document(url: str, *, at_once: bool, paced: bool, two_points: bool) -> 
         "budget": {"steps_per_request": CEILING.steps, "window": CEILING.window} if paced else None,
         "points": {SECOND: {"policy": {"kind": "epsilon_greedy"}}} if two_points else {},
         "log_url": url,
-        "policy": {"kind": "linucb"},
+        "policy": MEANS.policy,
         "reward": {
             "metrics": {
                 "thumb": {"range": [-1, 1], "aggregation": AGGREGATION["thumb"]},
                 "right": {"type": "boolean", "aggregation": AGGREGATION["right"]},
             },
             "complete": "any" if at_once else "deadline",
-            "cost_weight": 0.1,
+            "cost_weight": MEANS.cost_weight,
             "wait_time": f"PT{WAIT_S:g}S",
             "default": None if at_once else 0.0,
         },

@@ -5,6 +5,7 @@ import gc
 import logging
 import random
 import sqlite3
+import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,7 @@ from tests.simulation.history import (
     find_disobeyed,
     find_faults,
     find_lost_evaluations,
+    find_other_draws,
     find_wrong_prices,
     parse_rows,
 )
@@ -41,6 +43,7 @@ from tests.simulation.service import (
     AGGREGATION,
     CEILING,
     IN_FLIGHT,
+    MEANS,
     SECOND,
     WAIT_S,
     Part,
@@ -324,6 +327,7 @@ class Simulation:
             if not self._answers(part, f"end{number}", deadline):
                 return False
         world.now += WAIT_S + GRACE_S + 1.0  # the machine was asleep
+        self._troubled_until = world.now
         if not self._answers(self._service.replicas[0], "last", world.now + CALM_S):
             return False
         self._verify()
@@ -373,6 +377,7 @@ class Simulation:
 
     def _answers(self, part: Part, name: str, deadline: float) -> bool:
         world = self._world
+        begun = world.now
         while world.now < deadline:
             body = {"query": "is anybody there?", "model": "auto"}
             headers = {"idempotency-key": name}
@@ -380,7 +385,7 @@ class Simulation:
             if response is not None and response.status == 200:
                 told = {"policy_version": response.document["agent"]["policy_version"]}
                 history = self.histories[DEFAULT_POINT]
-                history.answered.append(Answered(name, told, begun=world.now, at=world.now))
+                history.answered.append(Answered(name, told, begun=begun, at=world.now))
                 return True
             world.sleep(0.5)
         return False
@@ -438,6 +443,7 @@ class Simulation:
         faults = find_faults(history, tables, Rule(AGGREGATION, self.plan.at_once, GRACE_S), settled=True)
         faults += find_disobeyed(history, self._troubled_until)
         faults += find_lost_evaluations(history, tables, settled=True)
+        faults += find_other_draws(tables, MEANS)
         if self.plan.paced:
             faults += find_wrong_prices(tables, CEILING)
         faults += self._rebuild(config)
@@ -481,8 +487,10 @@ def _quiet() -> Iterator[None]:
     try:
         yield
     finally:
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # what is left of a loop that is closed
         gc.enable()
         gc.collect()
+        sys.unraisablehook = hook
         root.handlers = handlers
         root.setLevel(before)
 

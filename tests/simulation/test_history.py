@@ -15,10 +15,12 @@ from tests.simulation.history import (
     Erased,
     History,
     Kept,
+    Means,
     Rule,
     find_disobeyed,
     find_faults,
     find_lost_evaluations,
+    find_other_draws,
     find_wrong_prices,
 )
 
@@ -364,3 +366,87 @@ def test_a_price_that_does_not_follow_is_found(broken: Breakage) -> None:
     tables = make_paced_log()
     broken(History(), tables)
     assert {fault.kind for fault in find_wrong_prices(tables, CEILING)} == {"price"}
+
+
+MEANS = Means({"kind": "linucb"}, 0.5, 4.0, 1.0, {"thumb": (-1.0, 1.0), "right": (0.0, 1.0)}, 0.1)
+
+
+def make_taught_log() -> dict[str, Any]:
+    """Return a decision that was learned, and one that was drawn from what it taught.
+
+    Its reward is the mean of 0 and .5 less a tenth of two steps, .05. With the weight of four rewards on a
+    prior of 1, the bound of its arm is 1 - .95 / 5 + .5 / sqrt(5) = 1.0336, that of the other 1 + .5 / 2.
+    """
+    tables = make_log()
+    tables["decisions"][1] |= {"version": 2, "probabilities": [0.9, 0.1], "drawn": "none", "propensity": 0.9}
+    for row in tables["decisions"]:
+        row |= {"candidate": 0, "price": 0.0, "costs": []}
+    tables["decisions"][0] |= {"probabilities": [0.5, 0.5], "propensity": 0.5}
+    for row, steps in zip(tables["executions"], (2, 0), strict=True):
+        row["steps"] = steps
+    for row in tables["versions"]:
+        row |= {"policy": {"kind": "linucb"}, "start": None}
+    return tables
+
+
+def test_distributions_are_those_that_a_version_gives_by_what_it_has_learned() -> None:
+    tables = make_taught_log()
+    assert [*find_other_draws(tables, MEANS)] == []
+    tables["decisions"][1] |= {"price": 0.21, "costs": [1.0, 0.0]}
+    assert [*find_other_draws(tables, MEANS)] == [], "1.04 is still above 1.0336"
+    tables["decisions"][1] |= {"price": 0.22, "probabilities": [0.1, 0.9]}
+    assert [*find_other_draws(tables, MEANS)] == [], "1.03 is not"
+    tables["examples"][0]["metrics"] = {}
+    tables["decisions"][1] |= {"price": 0.0, "probabilities": [0.9, 0.1]}
+    assert [*find_other_draws(tables, MEANS)] == [], "without a value the cost alone counts"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        swap("decisions", 0, probabilities=[0.9, 0.1]),
+        swap("decisions", 1, probabilities=[0.1, 0.9]),
+        swap("decisions", 1, probabilities=[0.5, 0.5]),
+        swap("decisions", 1, floor=0.05),
+        swap("decisions", 1, price=0.22, costs=[1.0, 0.0]),
+        swap("versions", 0, examples_seq=1),
+        swap("versions", 1, examples_seq=0),
+        swap("decisions", 0, drawn="none"),
+    ],
+)
+def test_another_distribution_is_found(broken: Breakage) -> None:
+    tables = make_taught_log()
+    broken(History(), tables)
+    assert {fault.kind for fault in find_other_draws(tables, MEANS)} == {"propensity"}
+
+
+@pytest.mark.parametrize(
+    "apart",
+    [
+        swap("decisions", 1, mode="continued"),
+        swap("decisions", 1, candidate=1),
+        swap("decisions", 1, version=0),
+        swap("versions", 1, policy={"kind": "vowpal"}),
+        swap("versions", 1, start={"after": 1}),
+    ],
+)
+def test_what_another_policy_gives_is_not_judged(apart: Breakage) -> None:
+    tables = make_taught_log()
+    tables["decisions"][1]["probabilities"] = [0.5, 0.5]
+    apart(History(), tables)
+    assert [*find_other_draws(tables, MEANS)] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "steps", "reward"),
+    [
+        ({"thumb": 1.0}, 0, 1.0),
+        ({"thumb": 0.0, "right": 1.0}, 1, 0.65),
+        ({}, 1, -0.1),
+        ({"right": 0.0}, 20, -1.0),
+    ],
+)
+def test_a_reward_is_the_mean_of_its_values_less_its_cost(
+    values: dict[str, float], steps: int, reward: float
+) -> None:
+    assert MEANS.reward(values, steps) == pytest.approx(reward, abs=1e-12)
