@@ -32,6 +32,9 @@ EPOCH = 1_790_000_000.0
 MOST_STEPS = 400_000
 """Steps after which a world is called endless."""
 
+BETWEEN_CALLBACKS = 0.25
+"""Probability that others run between two rounds of callbacks of an event loop."""
+
 _urandom = os.urandom
 
 
@@ -642,7 +645,8 @@ class EventLoop(asyncio.BaseEventLoop):
     def select(self, timeout: float | None) -> list[Any]:
         """Wait for a callback or a timer."""
         if timeout is not None and timeout <= 0:
-            self._world.pause()
+            if self._world.rng.random() < BETWEEN_CALLBACKS:
+                self._world.pause()
             return []
         self._selecting = True
         self._world.block(timeout)

@@ -40,7 +40,7 @@ from tests.agent.fakes import CONFIG, FakeArms, FakeEmbedders, FakeGate
 from tests.simulation.history import Ceiling, Means
 from tests.simulation.scheduler import EventLoop, Process, Thread, World
 
-LOOK_S, AGAIN_S = 0.25, 0.5
+LOOK_S, AGAIN_S = 0.5, 0.5
 """Pause between two looks at the health of a part, and before a part that has ended is started again."""
 
 ARM_S, WRITE_S, QUEUE_S, OVER_S = 0.5, 1.0, 0.5, 8.0

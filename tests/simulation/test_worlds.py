@@ -25,22 +25,22 @@ def simulate(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
 
 
-def test_every_promise_holds_in_twenty_worlds_which_repeat() -> None:
-    done = simulate("--seeds", "20", "--digests")
+def test_every_promise_holds_in_forty_worlds_which_repeat() -> None:
+    done = simulate("--seeds", "40", "--digests")
     assert done.returncode == 0, done.stdout + done.stderr
     assert ", 0 failed" in done.stdout
     again = simulate("--seeds", "2", "--first", "11", "--digests")
     lines = done.stdout.splitlines()
     assert again.stdout.splitlines()[:2] == lines[10:12]
-    assert len({line.split()[1] for line in lines[:20]}) == 20
+    assert len({line.split()[1] for line in lines[:40]}) == 40
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_every_promise_holds_in_a_hundred_and_fifty_more_worlds() -> None:
-    done = simulate("--seeds", "150", "--first", "1001")
+def test_every_promise_holds_in_three_hundred_more_worlds() -> None:
+    done = simulate("--seeds", "300", "--first", "1001")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "150 worlds" in done.stdout
+    assert "300 worlds" in done.stdout
 
 
 @pytest.mark.slow
@@ -51,6 +51,15 @@ def test_every_promise_holds_in_the_worlds_of_the_day() -> None:
     done = simulate("--seeds", "2000", "--first", str(first), "--processes", "2", "--keep-going")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2000 worlds" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", SABOTAGE)
+def test_a_planted_fault_is_found_within_ten_thousand_worlds(name: str) -> None:
+    done = simulate("--seeds", "10000", "--no-short", "--sabotage", name)
+    assert done.returncode == 1, f"{name} is not found"
 
 
 @pytest.mark.slow
