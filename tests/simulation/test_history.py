@@ -450,3 +450,31 @@ def test_a_reward_is_the_mean_of_its_values_less_its_cost(
     values: dict[str, float], steps: int, reward: float
 ) -> None:
     assert MEANS.reward(values, steps) == pytest.approx(reward, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("steps", "price", "debt"),
+    [
+        (50, 0.2 * exp(0.2 * 20.0), 20.0),  # 99 ceilings over: twenty count, and two windows are owed
+        (0, 0.2 * exp(-0.2), -0.5),
+    ],
+)
+def test_of_an_extreme_cost_a_part_counts(steps: int, price: float, debt: float) -> None:
+    tables = make_paced_log()
+    tables["executions"][0]["steps"] = steps
+    tables["prices"][0] |= {"price": price, "debt": debt}
+    del tables["prices"][1:], tables["decisions"][2:], tables["executions"][2:]
+    assert [*find_wrong_prices(tables, CEILING)] == []
+
+
+def test_a_debt_is_paid_back_with_half_a_ceiling_a_request_and_prices_have_bounds() -> None:
+    tables = make_paced_log()
+    before = {"seq": 1, "log_seq": 4, "price": 1000.0 / 0.5, "debt": 20.0}
+    tables["decisions"][2]["price"] = tables["decisions"][3]["price"] = 0.0
+    tables["prices"] = [before, {**before, "seq": 2, "log_seq": 6, "debt": 20.0}]
+    tables["executions"][2]["steps"] = 2
+    faults = [*find_wrong_prices(tables, CEILING)]
+    assert [str(fault).count("'seq': 2, ") for fault in faults] == [0], "the first follows from nothing"
+    tables["executions"][2]["steps"] = 0
+    tables["prices"][1] |= {"price": 1000.0 / 0.5 * exp(0.2 * (-1.0 + 0.5)), "debt": 19.5}
+    assert len([*find_wrong_prices(tables, CEILING)]) == 1
