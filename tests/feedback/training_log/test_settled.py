@@ -110,6 +110,31 @@ def test_decisions_that_are_further_apart_are_not_settled_together(store: Store)
     assert not looked(store, facts).is_whole
 
 
+def test_a_restart_counts_the_decision_that_was_read_last(store: Store) -> None:
+    decisions = [asked(number, 10.0) for number in range(TOGETHER)]
+    values = [clicked(number, 11.0) for number in range(TOGETHER)]
+    first = [fact for decision in decisions[:-1] for fact in decision]
+    assert not looked(store, [*first, *values[:-1], decisions[-1][0]]).is_whole
+    assert looked(store, [decisions[-1][1], values[-1]]).is_whole, "one less is too few"
+
+
+def test_a_restart_forgets_decisions_that_are_past_their_time(store: Store) -> None:
+    times = [10.0] * (TOGETHER // 2 + 1) + [60.0] * (TOGETHER // 2 + 1)
+    facts = [fact for number, at in enumerate(times) for fact in asked(number, at)]
+    values = [clicked(number, 61.0) for number in range(len(times))]
+    assert looked(store, [*facts, *values[:-1]]).before == 10.0
+    assert looked(store, [Tick(112.5), values[-1]]).before == 60.0, "each half is too few"
+
+
+def test_a_draw_that_was_settled_with_many_stays_so_as_a_turn_continues_it(store: Store) -> None:
+    facts = [*asked(0, 10.0, draw_id="d-0", episode_id="e")]
+    for number in range(1, 100):
+        facts += [*asked(number, 10.0), clicked(number, 11.0)]
+    assert looked(store, facts).is_whole, "of a hundred, one may get another turn"
+    turn = asked(100, 50.0, draw_id="d-0", episode_id="e", mode=Mode.CONTINUED)
+    assert looked(store, turn).is_whole
+
+
 def test_time_is_written_down_once_the_last_decision_is_settled_although_it_was_learned(store: Store) -> None:
     looked(store, [*asked(1, 10.0), clicked(1, 12.0)])
     for learner in range(2):
