@@ -11,6 +11,7 @@
                 one that the version gives by what it has learned
     price       the price of a budget is not the one that the costs before it give
     quota       a key was admitted beyond its limit
+    alarm       a change was detected and is not in the log, or stands twice
     waiting     more is under way at once, or waits, than may
     law         a statement broke what holds of every log: see `tests.simulation.laws`
     erased      a text is there after its erasure was acknowledged
@@ -616,7 +617,22 @@ def find_wrong_prices(tables: Tables, ceiling: Ceiling) -> Iterator[Fault]:
             yield Fault("price", f"{row['id']} was decided at a price of {row['price']}, which never was")
 
 
-# -- limits, erasures ----------------------------------------------------------------------------------------
+# -- alarms, limits, erasures -------------------------------------------------------------------------------
+
+
+def find_other_alarms(tables: Tables, detected: Iterable[tuple[str, int]]) -> Iterator[Fault]:
+    """Yield alarms that are missing, double or of no change.
+
+    Args:
+        tables: The log.
+        detected: Subject and position in the training log of the changes that whoever reads it in one go
+            detects.
+    """
+    due = Counter(detected)
+    found = Counter((row["subject"], row["example_seq"]) for row in tables["alarms"])
+    for kind, some in (("missing", due - found), ("there, and should not be", found - due)):
+        for subject, seq in some:
+            yield Fault("alarm", f"that {subject!r} has changed at example {seq} is {kind}")
 
 
 def find_beyond_limits(admitted: Iterable[Admitted]) -> Iterator[Fault]:

@@ -151,6 +151,11 @@ SABOTAGE = {
     "budget: a learner of an old epoch sets prices": Sabotage(
         "feedback/registry/prices.py", "        confirm_epoch(connection, price.epoch)\n", ""
     ),
+    "drift: a new learner forgets what was detected": Sabotage(
+        "feedback/drift/alarms.py",
+        "            self.see(example)\n\n    def over",
+        "            pass\n\n    def over",
+    ),
     "load: nothing is shed": Sabotage(
         "agent/serving/ask.py", "if len(in_flight) >= point.config.limits.in_flight:", "if False:"
     ),

@@ -31,6 +31,7 @@ from armwise.agent.policies import PolicySpec
 from armwise.agent.serving import Backends, Replica, Telemetry
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
 from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt
+from armwise.feedback import drift
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.errors import LogGapError, LogUnavailableError
 from armwise.feedback.log import ChangeWatch, Store
@@ -53,6 +54,10 @@ AGGREGATION = {"thumb": "last", "right": "mean"}
 WAIT_S = 4.0
 """Wait time of a decision, so short that decisions are closed while the world lasts, seconds."""
 
+
+drift.monitor.WARM = 1
+DRIFT = {"detector": "page_hinkley", "page_hinkley": {"delta": 0.0, "threshold": 0.3, "grace": 1}}
+"""Detectors so nervous that changes are detected while a world lasts, from the second reward of an arm on."""
 
 IN_FLIGHT = 6
 """Most requests at once of a replica."""
@@ -82,6 +87,7 @@ def make_document(url: str, *, at_once: bool, paced: bool, two_points: bool) -> 
         "points": {SECOND: {"policy": {"kind": "epsilon_greedy"}}} if two_points else {},
         "log_url": url,
         "policy": MEANS.policy,
+        "drift": DRIFT,
         "reward": {
             "metrics": {
                 "thumb": {"range": [-1, 1], "aggregation": AGGREGATION["thumb"]},

@@ -17,9 +17,11 @@ from typing import Any
 from armwise.agent.config import DEFAULT_POINT, AppConfig, parse
 from armwise.agent.learning import rebuild
 from armwise.feedback.clock import GRACE_S
+from armwise.feedback.drift import Monitor
 from armwise.feedback.log import Store, point_url
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
 from armwise.feedback.registry.evaluations import LEASE_S
+from armwise.feedback.training_log import learned_examples
 from tests.simulation import connections, disk, laws
 from tests.simulation.callers import LIMIT, LIMITED, Callers
 from tests.simulation.disk import DRIVER, Disk, File
@@ -33,6 +35,7 @@ from tests.simulation.history import (
     find_disobeyed,
     find_faults,
     find_lost_evaluations,
+    find_other_alarms,
     find_other_draws,
     find_wrong_prices,
     parse_rows,
@@ -370,6 +373,17 @@ class Simulation:
             if not compared.equal:
                 yield Fault("rebuilt", str(compared))
 
+    def _detect(self, config: AppConfig) -> Iterator[tuple[str, int]]:
+        """Read the training log in one go, and yield subject and position of each change."""
+        assert config.drift is not None
+        rule, monitor = config.reward, Monitor(config.drift, config.reward)
+        with contextlib.closing(Store(config.database_url, rule.join)) as store:
+            for example in learned_examples(store, rule):
+                reward = rule.compute_reward(example)
+                assert reward is not None
+                for change in monitor.see(example, reward):
+                    yield change.subject, change.example_seq
+
     def _all_is_read(self) -> bool:
         """Whether the learners have read all facts."""
         sql = "SELECT (SELECT seq FROM log_head) = coalesce((SELECT log_seq FROM progress), 0)"
@@ -446,6 +460,7 @@ class Simulation:
         faults += find_other_draws(tables, MEANS)
         if self.plan.paced:
             faults += find_wrong_prices(tables, CEILING)
+        faults += find_other_alarms(tables, self._detect(config))
         faults += self._rebuild(config)
         with self._opened(point) as connection:
             faults += [Fault("law", what) for what in laws.read_broken(connection)]
@@ -460,7 +475,7 @@ class Simulation:
 def read_tables(connection: sqlite3.Connection) -> Tables:
     """Return every row of the tables that a history is compared with."""
     tables = {}
-    for name in (*TABLES, "evaluations", "prices"):
+    for name in (*TABLES, "evaluations", "prices", "alarms"):
         cursor = connection.execute(f"SELECT * FROM {name}")
         tables[name] = parse_rows(name, [column[0] for column in cursor.description], cursor)
     return tables

@@ -20,6 +20,7 @@ from tests.simulation.history import (
     find_disobeyed,
     find_faults,
     find_lost_evaluations,
+    find_other_alarms,
     find_other_draws,
     find_wrong_prices,
 )
@@ -478,3 +479,18 @@ def test_a_debt_is_paid_back_with_half_a_ceiling_a_request_and_prices_have_bound
     tables["executions"][2]["steps"] = 0
     tables["prices"][1] |= {"price": 1000.0 / 0.5 * exp(0.2 * (-1.0 + 0.5)), "debt": 19.5}
     assert len([*find_wrong_prices(tables, CEILING)]) == 1
+
+
+def test_alarms_are_those_of_the_changes_each_once() -> None:
+    alarms = [{"subject": "reward of bm25", "example_seq": seq} for seq in (4, 9)]
+    tables = {"alarms": alarms}
+    assert [*find_other_alarms(tables, [("reward of bm25", 4), ("reward of bm25", 9)])] == []
+    for detected in (
+        [("reward of bm25", 4)],
+        [("reward of bm25", 4), ("reward of bm25", 9), ("reward of none", 9)],
+        [("reward of bm25", 4), ("reward of none", 9)],
+        [("reward of bm25", 4), ("reward of bm25", 8)],
+    ):
+        assert {fault.kind for fault in find_other_alarms(tables, detected)} == {"alarm"}
+    alarms.append(alarms[0])
+    assert [*find_other_alarms(tables, [("reward of bm25", 4), ("reward of bm25", 9)])]
