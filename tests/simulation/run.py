@@ -75,8 +75,8 @@ def run(
         sys.exit(_share(range(first, first + seeds), processes))
     make_image()
     gc.freeze()  # after each world is collected what it left, and not what was loaded
-    began, failed, total = _now(), 0, Counter[str]()
-    for seed in range(first, first + seeds):
+    began, n, failed, total = _now(), 0, 0, Counter[str]()
+    for n, seed in enumerate(range(first, first + seeds), 1):  # noqa: B007 - `n` is shown at the end
         outcome = attempt(draw(seed))
         total.update(outcome.counts)
         if digests:
@@ -89,7 +89,7 @@ def run(
             if not keep_going:
                 break
     counts = ", ".join(f"{n} {name}" for name, n in total.items())
-    print(f"{seeds} worlds in {_now() - began:.1f} s of a processor, {failed} failed: {counts}")
+    print(f"{n} worlds in {_now() - began:.1f} s of a processor, {failed} failed: {counts}")
     sys.stdout.flush()
     find_path(make_image().url).parent.rmdir()
     os._exit(1 if failed else 0)  # what is left of the worlds is not worth a finalizer

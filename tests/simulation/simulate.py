@@ -26,6 +26,7 @@ from tests.simulation import connections, disk, laws
 from tests.simulation.callers import LIMIT, LIMITED, Callers
 from tests.simulation.disk import DRIVER, Disk, File
 from tests.simulation.history import (
+    FOLLOWED_S,
     TABLES,
     Answered,
     Fault,
@@ -331,6 +332,8 @@ class Simulation:
                 return False
         world.now += WAIT_S + GRACE_S + 1.0  # the machine was asleep
         self._troubled_until = world.now
+        if any(change.version is not None for change in self.histories[DEFAULT_POINT].changes):
+            world.sleep(FOLLOWED_S + 1.0)  # what is pinned holds from now on
         if not self._answers(self._service.replicas[0], "last", world.now + CALM_S):
             return False
         self._verify()
