@@ -16,7 +16,7 @@ traffic, are skipped. The detectors are those of river.
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import mul
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal, cast
@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.feedback.events import LABELS, Context, Example
 from armwise.feedback.reward import RewardRule, read_seconds
+from armwise.feedback.texts import by_pseudonym
 from armwise.number import Number
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ class Monitor:
         block = find_start(example.seq) // BLOCK
         if block != self._block:
             self._block, self._arms, self._questions = block, {}, _Questions(self._spec)
-        name, context = decision.drawn, decision.context
+        name, context = decision.drawn, _by_pseudonym(decision.context, decision.drawn)
         arm = self._arms.get(name)
         if arm is None:
             arm = self._arms[name] = _Arm(self._spec, self._span, self._possible)
@@ -241,6 +242,12 @@ class Monitor:
             changes += changed
             self._questions = _Questions(self._spec)
         return [Change(*shift, example.seq) for shift in changes]
+
+
+def _by_pseudonym(context: Context, arm: str) -> Context:
+    """Return a context, as far as it is of an arm, as an erasure leaves it: else that would be a change."""
+    of_arm = by_pseudonym(context.arms.get(arm, {}))
+    return replace(context, features=by_pseudonym(context.features), arms={arm: of_arm})
 
 
 def find_start(seq: int) -> int:
@@ -349,8 +356,10 @@ class _Questions:
             if len(self._vectors) == REFERENCE:
                 self._direction = _direction(self._vectors)
             return []
-        words = min(context.question.count(" ") + 1, LONGEST)
-        changes = {"length of questions": self._length.see(words)}
+        changes = dict[str, tuple[float, float] | None]()
+        if context.question:  # else it was erased
+            words = min(context.question.count(" ") + 1, LONGEST)
+            changes["length of questions"] = self._length.see(words)
         if features:
             n_known = sum(map(self._names.__contains__, features))
             changes["unknown features"] = self._unknown.see(1.0 - n_known / len(features))

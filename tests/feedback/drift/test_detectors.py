@@ -13,6 +13,7 @@ from river.drift import ADWIN
 from armwise.feedback.drift import monitor
 from armwise.feedback.drift.monitor import Adwin, Change, DriftSpec, Monitor, PageHinkley, find_start
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Example
+from armwise.feedback.log.texts import without_texts
 from armwise.feedback.reward import Metric, RewardRule
 
 RULE = RewardRule(metrics={"right": Metric()})
@@ -356,3 +357,32 @@ def test_the_mean_before_a_change_is_a_possible_one() -> None:
         assert whole is not None
         assert not 0.0 <= whole[0] <= 1.0
         assert cut == (1.0 if sign > 0.0 else 0.0, whole[1])
+
+
+def erased(log: list[Rewarded], upto: int) -> list[Rewarded]:
+    """Return a log after its first decisions were erased."""
+    bare = [(replace(one, decision=without_texts(one.decision)), reward) for one, reward in log[:upto]]
+    return [*bare, *log[upto:]]
+
+
+def test_a_log_gives_the_same_changes_after_an_erasure() -> None:
+    """Rewards follow a feature, which later earns nothing, and half of the questions have new ones."""
+    rng = np.random.default_rng(11)
+    contexts = [Context("a " * 9, words(rng, WORDS), arms={"a": {"near": rng.random()}}) for _ in range(2500)]
+    for context in contexts[1800::2]:
+        context.features["new"] = 1.0  # type: ignore[index]
+    rewards = [
+        float(WORDS[0] in context.features and number < 1500) + context.arms["a"]["near"] / 10
+        for number, context in enumerate(contexts)
+    ]
+    log = rewarded(contexts, rewards, ["a"] * len(rewards))
+    changes = watch(log)
+    assert {change.subject for change in changes} == {"reward of a", "unknown features"}
+    for upto in (1, 250, 501, 1000, 2000, len(log)):
+        assert watch(erased(log, upto)) == changes
+
+
+def test_an_erased_question_has_no_length() -> None:
+    log = rewarded([Context("a " * 9, {"w": 1.0})] * 2000, [0.5] * 2000, ["a"] * 2000)
+    for upto in (0, 700, 1500):
+        assert watch(erased(log, upto)) == []
