@@ -1,7 +1,7 @@
 """The SQL log: append, read, group commit, schema."""
 
 from . import conversations, damage, erasures, listing, rows, schema, tables
-from .backend import dumps, loads, storable
+from .backend import dumps, loads, storable, unindexed
 from .batch import FeedbackStatus, Receipt
 from .changes import ChangeWatch
 from .database import POINT, point_url, without_password
@@ -38,5 +38,6 @@ __all__ = [
     "schema",
     "storable",
     "tables",
+    "unindexed",
     "without_password",
 ]

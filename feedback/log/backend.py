@@ -156,6 +156,17 @@ def storable(text: str) -> str:
 _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
+def unindexed(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """Return an expression with the value of a column of texts or numbers, which no index serves.
+
+    Of several indexes that conditions offer, SQLite may take the one that selects nearly all rows: a
+    condition that hardly selects must not offer one.
+    """
+    nothing: Any = "" if isinstance(column.type, sa.String) else 0
+    expression: sa.ColumnElement[Any] = column + nothing
+    return expression
+
+
 def dumps(value: object) -> str:
     r"""Return a value as JSON that every database can store: with each text made `storable`.
 

@@ -280,9 +280,11 @@ _LOST = sa.select(_l.key, _l.period, _l.requests, _l.tokens, _l.usd).where(
     ~_MINE, _EXPIRED, sa.func.length(_l.period) == MINUTE
 )
 
+_AT, _BEFORE = (sa.bindparam(name, type_=sa.String) for name in ("at", "before"))
+
 _USED, _LEASED = (
     sa.select(c.key, c.period, c.requests, c.tokens, c.usd).where(
-        c.key == sa.bindparam("of_key"), c.period.in_([sa.bindparam("at"), sa.bindparam("before")])
+        c.key == sa.bindparam("of_key"), c.period.in_([_AT, _BEFORE])
     )
     for c in (_u, _l)
 )

@@ -43,7 +43,7 @@ from armwise.feedback.events import (
     Status,
     Tick,
 )
-from armwise.feedback.log import LARGEST, Store, insert, loads
+from armwise.feedback.log import LARGEST, Store, insert, loads, unindexed
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -593,7 +593,7 @@ def read_unlearned(
     query = (
         sa.select(*_DECIDED, e.status)
         .outerjoin(t.executions, (e.decision_id == d.id) & (e.seq > d.seq) & (e.seq <= upto))
-        .where(d.seq + 0 <= upto, d.mode.in_((Mode.EXPLORE, Mode.CONTINUED)), ~learned)
+        .where(unindexed(d.seq) <= upto, d.mode.in_((Mode.EXPLORE, Mode.CONTINUED)), ~learned)
     )
     rows = {row.seq: row for row in connection.execute(query.where(d.logged_at >= since))}
     continued = sorted({row.draw_id for row in rows.values() if row.mode == Mode.CONTINUED})
@@ -919,7 +919,7 @@ def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int, int]
         sa.select(d.decided_at, d.logged_at)
         .where(
             d.logged_at >= since,
-            d.seq + 0 <= position.log_seq,  # which no index serves: SQLite would begin at the first decision
+            unindexed(d.seq) <= position.log_seq,
             d.mode.in_((Mode.EXPLORE, Mode.CONTINUED)),
             d.policy != LABELS,
         )

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.events import ARM_FAILURES, ELSEWHERE, LABELS, UNRECOVERED, Cost, Mode, Status
-from armwise.feedback.log import Store, listing, loads, numeric
+from armwise.feedback.log import Store, listing, loads, numeric, unindexed
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -500,11 +500,9 @@ def _with_reward(*more: sa.ColumnElement[Any]) -> sa.Select[Any]:
 
 _JOIN = sa.bindparam("join", type_=sa.String)
 
-# `join` and `seq` in expressions, which no index serves: SQLite would read all examples of the join instead
-# of the newly settled decisions.
 _NEWLY_SETTLED = _with_reward().where(
-    t.examples.c.join + "" == _JOIN,
-    t.examples.c.seq + 0 <= sa.bindparam("examples_upto"),
+    unindexed(t.examples.c.join) == _JOIN,
+    unindexed(t.examples.c.seq) <= sa.bindparam("examples_upto"),
     t.decisions.c.seq > sa.bindparam("settled_after"),
     t.decisions.c.seq <= sa.bindparam("settled_upto"),
 )

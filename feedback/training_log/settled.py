@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.events import LABELS, Decision, Mode
-from armwise.feedback.log import Store, rows
+from armwise.feedback.log import Store, rows, unindexed
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.join import Position, read_head, read_position
@@ -162,10 +162,10 @@ def _find_earliest() -> sa.Select[Any, Any, int]:
     """Return the query of the earliest time and position of open decisions, and of their number."""
     d, logged = t.decisions.c, t.decisions.alias("logged").c
     some = sa.select(d.decided_at, d.seq).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
-    # Times and positions grow alike. An index serves no expression: SQLite would begin at `idle_seq`.
+    # times and positions grow alike, except where a row is damaged
     first = sa.select(logged.seq).where(logged.logged_at >= _LOGGED_SINCE)
     first = first.order_by(logged.logged_at, logged.seq).limit(1)
-    recent = d.seq >= first.scalar_subquery(), d.seq + 0 > _IDLE_SEQ
+    recent = d.seq >= first.scalar_subquery(), unindexed(d.seq) > _IDLE_SEQ
     still_open = sa.union(
         some.where(*recent, *_is_open(d)), some.where(d.seq > _IDLE_SEQ, *_CONTINUED)
     ).subquery()
