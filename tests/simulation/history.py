@@ -441,18 +441,31 @@ FOLLOWED_S = 5.0
 """Seconds within which every replica follows an operator that the log can be read by."""
 
 
-def find_disobeyed(history: History, calm_from: float) -> Iterator[Fault]:
+def _is_calm(calm_from: Sequence[float], at: float) -> bool:
+    """Return whether replicas could read the log for the last `FOLLOWED_S`.
+
+    Args:
+        calm_from: Moments from which on they could: the end of the last fault, and when the machine woke.
+        at: The time.
+    """
+    return any(moment <= at for moment in calm_from) and all(
+        moment > at or moment + FOLLOWED_S < at for moment in calm_from
+    )
+
+
+def find_disobeyed(history: History, calm_from: Sequence[float]) -> Iterator[Fault]:
     """Yield answers by another version than the one that was pinned before they were asked for.
 
     Args:
         history: What callers were told.
-        calm_from: From when on every replica can read the log.
+        calm_from: Moments from which on every replica can read the log, in order.
     """
     for change in history.changes:
         later = [other.begun for other in history.changes if other.releases and other.ended > change.ended]
         until = min(later, default=float("inf"))
         for answer in history.answered:
-            follows = max(change.ended, calm_from) + FOLLOWED_S < answer.begun and answer.at < until
+            follows = change.ended + FOLLOWED_S < answer.begun and answer.at < until
+            follows &= _is_calm(calm_from, answer.begun)
             told = answer.fields.get("policy_version")
             if change.version is not None and follows and told != change.version:
                 yield Fault(
@@ -489,6 +502,7 @@ class Means:
         prior: Expected reward of an arm without rewards.
         ranges: Range of each metric, which all count alike.
         cost_weight: Reward that a step costs.
+        shares: What all arms have alike of the draws together, and what they have after an alarm.
     """
 
     policy: Mapping[str, Any]
@@ -497,6 +511,7 @@ class Means:
     prior: float
     ranges: Mapping[str, tuple[float, float]]
     cost_weight: float
+    shares: tuple[float, ...]
 
     def reward(self, values: Mapping[str, float], steps: float) -> float:
         """Return the reward of a decision; without a value it is that of the cost alone."""
@@ -520,7 +535,8 @@ class Means:
 def find_other_draws(tables: Tables, means: Means) -> Iterator[Fault]:
     """Yield decisions with another distribution than their version gives by the examples that it has learned.
 
-    Those of another policy, and those that are shared with a canary, are left out.
+    Before the first version nothing is learned. Decisions of another policy are left out, and those of
+    versions that began to learn later, and those that are shared with a canary.
     """
     decisions = {row["id"]: row for row in tables["decisions"]}
     steps = {row["decision_id"]: row["steps"] for row in tables["executions"]}
@@ -529,14 +545,23 @@ def find_other_draws(tables: Tables, means: Means) -> Iterator[Fault]:
         for row in tables["versions"]
         if row["policy"] == means.policy and row["start"] is None
     }
+    taught = [
+        (row["seq"], decisions[name]["drawn"], means.reward(row["metrics"], steps[name]))
+        for row in tables["examples"]
+        if (name := row["decision_id"]) in decisions and name in steps  # else it is lost
+    ]
     for row in decisions.values():
-        if row["mode"] != "explore" or row["candidate"] or row["version"] not in learned:
+        known = 0 if row["policy"] == means.policy["kind"] and not row["version"] else None
+        upto = learned.get(row["version"], known)
+        if row["mode"] != "explore" or row["candidate"] or upto is None:
             continue
+        floors = [share / len(row["arms"]) for share in means.shares]
+        if not any(isclose(row["floor"], floor) for floor in floors):
+            yield Fault("propensity", f"{row['id']} has a floor of {row['floor']}, which is none of {floors}")
         rewards: dict[str, list[float]] = {arm: [] for arm in row["arms"]}
-        for example in tables["examples"]:
-            if example["seq"] <= learned[row["version"]]:
-                arm, name = decisions[example["decision_id"]]["drawn"], example["decision_id"]
-                rewards.setdefault(arm, []).append(means.reward(example["metrics"], steps[name]))
+        for seq, arm, reward in taught:
+            if seq <= upto and arm in rewards:
+                rewards[arm].append(reward)
         costs = row["costs"] or [0.0] * len(row["arms"])
         bounds = [
             means.bound(rewards[arm]) - row["price"] * cost
@@ -563,11 +588,34 @@ class Ceiling:
     window: int
 
 
-Paced = tuple[float, float]
-"""A price of a step, and what was spent above the ceiling."""
+@dataclass(frozen=True, slots=True)
+class Paced:
+    """A price of a step, what was spent above the ceiling, and number and mean of the costs of each arm."""
+
+    price: float = 0.0
+    debt: float = 0.0
+    arms: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, row: Row) -> "Paced":
+        """Return that of a row."""
+        return cls(row["price"], row["debt"], {arm: (n, mean) for arm, (n, mean) in row["arms"].items()})
+
+    def is_close(self, other: "Paced") -> bool:
+        """Whether both are the same, but for rounding."""
+        ours, theirs = (
+            [one.price, one.debt, *(x for _, average in sorted(one.arms.items()) for x in average)]
+            for one in (self, other)
+        )
+        same = len(ours) == len(theirs) and all(map(_is_close, ours, theirs))
+        return same and self.arms.keys() == other.arms.keys()
 
 
-def _pace(paced: Paced, spent: float, ceiling: Ceiling) -> Paced:
+def _is_close(one: float, other: float) -> bool:
+    return isclose(one, other, abs_tol=1e-9)
+
+
+def _pace(paced: Paced, arm: str, spent: float, ceiling: Ceiling) -> Paced:
     """Take a step of mirror descent on the dual of the budget: the price times the exponential of it.
 
     Source: Balseiro, Lu and Mirrokni 2023, The best of many worlds: dual mirror descent for online allocation
@@ -575,46 +623,68 @@ def _pace(paced: Paced, spent: float, ceiling: Ceiling) -> Paced:
     ceiling is paid back; debts end at two windows; prices are from a thousandth to a thousand, and begin at
     a tenth.
     """
-    price, debt = paced
     a_window = ceiling.steps * ceiling.window
     over = spent / ceiling.steps - 1.0
-    step = (min(over, 20.0) + max(-0.5, min(0.5, debt / a_window))) * 4.0 / ceiling.window
-    scaled = max(1e-3, min(1e3, (price * ceiling.steps or 0.1) * exp(step)))
-    return scaled / ceiling.steps, max(-2.0 * a_window, min(2.0 * a_window, debt + spent - ceiling.steps))
+    step = (min(over, 20.0) + max(-0.5, min(0.5, paced.debt / a_window))) * 4.0 / ceiling.window
+    scaled = max(1e-3, min(1e3, (paced.price * ceiling.steps or 0.1) * exp(step)))
+    debt = max(-2.0 * a_window, min(2.0 * a_window, paced.debt + spent - ceiling.steps))
+    n, mean = paced.arms.get(arm, (0, spent))
+    n = min(n + 1, ceiling.window)
+    return Paced(scaled / ceiling.steps, debt, {**paced.arms, arm: (n, mean + (spent - mean) / n)})
 
 
 def find_wrong_prices(tables: Tables, ceiling: Ceiling) -> Iterator[Fault]:
-    """Yield prices that do not follow from the one before and the costs since, and decisions by others.
+    """Yield prices that do not follow from the one before and the costs since.
 
     The first price counts from wherever the log ended when the learner first began.
     """
     decisions = {row["id"]: row for row in tables["decisions"]}
-    spent = {
-        row["seq"]: float(row["steps"])
+    spent = [
+        (row["seq"], decisions[row["decision_id"]]["drawn"], float(row["steps"]))
         for row in sorted(tables["executions"], key=lambda row: int(row["seq"]))
-        if decisions[row["decision_id"]]["mode"] != "forced"
-    }
+        if row["decision_id"] in decisions and decisions[row["decision_id"]]["mode"] != "forced"
+    ]
 
     def follows(row: Row, paced: Paced, after: int) -> bool:
-        for seq, steps in spent.items():
+        for seq, arm, steps in spent:
             if after < seq <= row["log_seq"]:
-                paced = _pace(paced, steps, ceiling)
-        due = dict(zip(("price", "debt"), paced, strict=True))
-        return all(isclose(due[name], row[name], abs_tol=1e-12) for name in due)
+                paced = _pace(paced, arm, steps, ceiling)
+        return paced.is_close(Paced.read(row))
 
     before: Row | None = None
     for row in sorted(tables["prices"], key=lambda row: int(row["seq"])):
         if before is None:
-            right = any(follows(row, (0.0, 0.0), after) for after in range(row["log_seq"]))
+            right = any(follows(row, Paced(), after) for after in range(row["log_seq"]))
         else:
-            right = follows(row, (before["price"], before["debt"]), before["log_seq"])
+            right = follows(row, Paced.read(before), before["log_seq"])
         if not right:
             yield Fault("price", f"{dict(row)} does not follow from {before and dict(before)}")
         before = row
-    known = {0.0, *(row["price"] for row in tables["prices"])}
-    for row in tables["decisions"]:
-        if row["price"] not in known:
-            yield Fault("price", f"{row['id']} was decided at a price of {row['price']}, which never was")
+
+
+def find_other_prices(tables: Tables, calm_from: Sequence[float]) -> Iterator[Fault]:
+    """Yield decisions at another price, or with other costs, than a replica could know.
+
+    Args:
+        tables: The log; the clocks of all processes agree.
+        calm_from: Moments from which on every replica can read the log, in order, seconds since the epoch.
+    """
+    prices = sorted(tables["prices"], key=lambda row: int(row["seq"]))
+    for row in (one for one in tables["decisions"] if one["mode"] == "explore"):
+        at = row["decided_at"]
+        follows = _is_calm(calm_from, at)
+        n_read = sum(price["at"] + FOLLOWED_S < at for price in prices) if follows else 0
+        could = [price for price in prices[max(0, n_read - 1) :] if price["at"] <= at]
+        due = [(price["price"], _read_costs(price, row["arms"])) for price in could]
+        due += [] if n_read else [(0.0, [])]
+        if (row["price"], list(row["costs"] or [])) not in due:
+            what = f"{row['id']} was decided at {row['price']} and {row['costs']}, where it could be {due}"
+            yield Fault("price", what)
+
+
+def _read_costs(price: Row, arms: Sequence[str]) -> list[float]:
+    means = {arm: mean for arm, (_, mean) in price["arms"].items()}
+    return [means.get(arm, 0.0) for arm in arms]
 
 
 # -- alarms, limits, erasures -------------------------------------------------------------------------------
@@ -625,8 +695,8 @@ def find_other_alarms(tables: Tables, detected: Iterable[tuple[str, int]]) -> It
 
     Args:
         tables: The log.
-        detected: Subject and position in the training log of the changes that whoever reads it in one go
-            detects.
+        detected: Subject and position in the training log of the changes that the service's detectors find
+            when they read it in one go.
     """
     due = Counter(detected)
     found = Counter((row["subject"], row["example_seq"]) for row in tables["alarms"])

@@ -44,7 +44,7 @@ HOLDS = (
         "versions",
         "a version is of the newest epoch, and has learned no more than was joined",
         "NEW.epoch = (SELECT max(epoch) FROM epochs) AND NEW.examples_seq <= "
-        '(SELECT examples_seq FROM progress WHERE "join" = NEW."join")',
+        'coalesce((SELECT examples_seq FROM progress WHERE "join" = NEW."join"), 0)',
     ),
     (
         "prices",
@@ -84,17 +84,18 @@ def _list_triggers(limit: int) -> Iterator[Trigger]:
         fell = " OR ".join(f"NEW.{name} < OLD.{name}" for name in names)
         yield "AFTER UPDATE", table, fell, f"{' or '.join(names)} of {table} became smaller"
     for table, law, holds in HOLDS:
-        yield "AFTER INSERT", table, f"NOT ({holds})", f"not so: {law}"
-    texts = ("decisions", "question", "NEW.erased IS NULL"), ("executions", "answer", "0")
-    for table, text, erased in texts:
-        written = f"NEW.{text} IS NOT OLD.{text} AND (NEW.{text} <> '' OR {erased})"
-        yield "AFTER UPDATE", table, written, f"a text of {table} was changed, and not by an erasure"
+        yield "AFTER INSERT", table, f"({holds}) IS NOT 1", f"not so: {law}"
+    asked = "NEW.question IS NOT OLD.question AND (NEW.question <> '' OR NEW.erased IS NULL)"
+    yield "AFTER UPDATE", "decisions", asked, "a question was changed, and not by an erasure"
+    answered = "NEW.answer IS NOT OLD.answer AND NEW.answer IS NOT ''"
+    yield "AFTER UPDATE", "executions", answered, "an answer was changed into another one"
     left = (
         "(SELECT sum(requests) FROM leases WHERE key = NEW.key AND period = NEW.period) + coalesce((SELECT "
         f"requests FROM usage WHERE key = NEW.key AND period = NEW.period), 0) > {limit}"
     )
     of_minutes = f"length(NEW.period) = 16 AND {left}"
-    yield "AFTER INSERT", "leases", of_minutes, f"more than {limit} requests of a minute are leased"
+    for act in ("AFTER INSERT", "AFTER UPDATE"):
+        yield act, "leases", of_minutes, f"more than {limit} requests of a minute are leased"
 
 
 def enact(connection: sqlite3.Connection, limit: int) -> None:
@@ -116,4 +117,5 @@ def enact(connection: sqlite3.Connection, limit: int) -> None:
 
 def read_broken(connection: sqlite3.Connection) -> list[str]:
     """Return what has broken a law, in order."""
-    return [f"{what}: row {about}" for what, about in connection.execute("SELECT what, about FROM broken")]
+    rows = connection.execute("SELECT what, about FROM broken ORDER BY rowid")
+    return [f"{what}: row {about}" for what, about in rows]

@@ -151,6 +151,11 @@ SABOTAGE = {
     "budget: a learner of an old epoch sets prices": Sabotage(
         "feedback/registry/prices.py", "        confirm_epoch(connection, price.epoch)\n", ""
     ),
+    "budget: replicas ignore its price": Sabotage(
+        "agent/serving/point.py",
+        "price = None if budget is None else prices.latest(self.store, budget)",
+        "price = None",
+    ),
     "drift: a new learner forgets what was detected": Sabotage(
         "feedback/drift/alarms.py",
         "            self.see(example)\n\n    def over",

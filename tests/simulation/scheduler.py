@@ -49,7 +49,7 @@ class Process:
         ahead_s: What its wall clock is ahead of the world's, seconds.
         at_commit: Called before and after each of its commits, with whether it is done.
         at_death: Called once it is dead.
-        threads: How many it has: what waits in it for anything but a callback.
+        threads: How many it has that have not ended; work that waits for a thread has one here.
         most_threads: The largest number of these so far.
     """
 

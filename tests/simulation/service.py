@@ -55,9 +55,11 @@ WAIT_S = 4.0
 """Wait time of a decision, so short that decisions are closed while the world lasts, seconds."""
 
 
-drift.monitor.WARM = 1
 DRIFT = {"detector": "page_hinkley", "page_hinkley": {"delta": 0.0, "threshold": 0.3, "grace": 1}}
-"""Detectors so nervous that changes are detected while a world lasts, from the second reward of an arm on."""
+"""Detectors so nervous that changes are detected while a world lasts."""
+
+INTERVAL_S = 1.5
+"""Pause between two steps of a learner, seconds."""
 
 IN_FLIGHT = 6
 """Most requests at once of a replica."""
@@ -72,6 +74,7 @@ MEANS = Means(
     prior=1.0,
     ranges={"thumb": (-1.0, 1.0), "right": (0.0, 1.0)},
     cost_weight=0.1,
+    shares=(0.02, 0.15),
 )
 """The configured policy, so simple that its distributions can be computed from the log with a pencil."""
 
@@ -80,7 +83,11 @@ SECOND = "second"
 
 
 def make_document(url: str, *, at_once: bool, paced: bool, two_points: bool) -> dict[str, Any]:
-    """Return a configuration with short waits, in which decisions are closed while the world lasts."""
+    """Return a configuration with short waits, in which decisions are closed while the world lasts.
+
+    From then on, the second reward of an arm is monitored already.
+    """
+    drift.monitor.WARM = 1
     return {
         **CONFIG,
         "budget": {"steps_per_request": CEILING.steps, "window": CEILING.window} if paced else None,
@@ -98,7 +105,7 @@ def make_document(url: str, *, at_once: bool, paced: bool, two_points: bool) -> 
             "wait_time": f"PT{WAIT_S:g}S",
             "default": None if at_once else 0.0,
         },
-        "learning": {"interval_s": 1.5, "poll_s": 1.0},
+        "learning": {"interval_s": INTERVAL_S, "poll_s": 1.0},
         "limits": {
             "in_flight": IN_FLIGHT,
             "arm_timeout_s": ARM_S,

@@ -38,6 +38,7 @@ from tests.simulation.history import (
     find_lost_evaluations,
     find_other_alarms,
     find_other_draws,
+    find_other_prices,
     find_wrong_prices,
     parse_rows,
 )
@@ -47,6 +48,7 @@ from tests.simulation.service import (
     AGGREGATION,
     CEILING,
     IN_FLIGHT,
+    INTERVAL_S,
     MEANS,
     SECOND,
     WAIT_S,
@@ -173,6 +175,8 @@ class Simulation:
         self._readers: dict[str, sqlite3.Connection] = {}
         self._rows = 0  # checksum of the tables at the end
         self._troubled_until = 0.0  # until when a replica may have been unable to follow the log
+        self._calm_from: list[float] = []  # moments from which on every replica can
+        self._asides = random.Random(f"{plan.seed}/asides")
 
     def run(self) -> Outcome:
         """Run it to its end, and return what came of it."""
@@ -322,6 +326,7 @@ class Simulation:
             part.ahead_s = part.process.ahead_s = 0.0
             part.process.at_commit = None
         self._world.note("calm")
+        self._calm_from.append(self._troubled_until)
 
     def _come_to_rest(self) -> bool:
         """Ask each replica until it answers, and wait until all is learned; return whether it was in time."""
@@ -331,17 +336,20 @@ class Simulation:
             if not self._answers(part, f"end{number}", deadline):
                 return False
         world.now += WAIT_S + GRACE_S + 1.0  # the machine was asleep
-        self._troubled_until = world.now
-        if any(change.version is not None for change in self.histories[DEFAULT_POINT].changes):
-            world.sleep(FOLLOWED_S + 1.0)  # what is pinned holds from now on
-        if not self._answers(self._service.replicas[0], "last", world.now + CALM_S):
-            return False
+        self._calm_from.append(world.now)
+        pins = any(change.version is not None for change in self.histories[DEFAULT_POINT].changes)
+        if pins or self.plan.paced:
+            world.sleep(FOLLOWED_S + 1.0)  # from now on they must follow
+        for number, part in enumerate(self._service.replicas):
+            if not self._answers(part, f"last{number}", world.now + CALM_S):
+                return False
         self._verify()
         deadline = world.now + CALM_S
         while not self._all_is_read():
             if world.now > deadline:
                 return False
             world.sleep(1.0)
+        world.sleep(2 * INTERVAL_S)  # what was read is learned, and alarms are raised
         return self._all_are_evaluated()
 
     def _all_are_evaluated(self) -> bool:
@@ -388,9 +396,13 @@ class Simulation:
                     yield change.subject, change.example_seq
 
     def _all_is_read(self) -> bool:
-        """Whether the learners have read all facts."""
-        sql = "SELECT (SELECT seq FROM log_head) = coalesce((SELECT log_seq FROM progress), 0)"
-        return all(self._ask(sql, point)[0] for point in self._paths)
+        """Whether the learners have read all facts, and all costs since the first price."""
+        facts = "SELECT (SELECT seq FROM log_head) = coalesce((SELECT log_seq FROM progress), 0)"
+        costs = (
+            "SELECT (SELECT max(seq) FROM executions) <= (SELECT max(log_seq) FROM prices) "
+            "OR NOT EXISTS (SELECT 1 FROM prices)"
+        )
+        return all(self._ask(sql, point)[0] for sql in (facts, costs) for point in self._paths)
 
     def _answers(self, part: Part, name: str, deadline: float) -> bool:
         world = self._world
@@ -431,6 +443,8 @@ class Simulation:
         try:
             yield self._readers[point]
         finally:
+            if self._asides.random() < 0.2:  # the last one that closes a log removes what is beside it
+                self._readers.pop(point).close()
             self._world.current = current
 
     def _find_faults(self) -> list[Fault]:
@@ -458,11 +472,14 @@ class Simulation:
     def _find_faults_of(self, point: str, config: AppConfig, tables: Tables) -> list[Fault]:
         history = self.histories[point]
         faults = find_faults(history, tables, Rule(AGGREGATION, self.plan.at_once, GRACE_S), settled=True)
-        faults += find_disobeyed(history, self._troubled_until)
+        faults += find_disobeyed(history, self._calm_from)
         faults += find_lost_evaluations(history, tables, settled=True)
         faults += find_other_draws(tables, MEANS)
         if self.plan.paced:
             faults += find_wrong_prices(tables, CEILING)
+            if not any(event.kind is Kind.CLOCK for event in self.plan.events):
+                calm_from = [EPOCH + moment for moment in self._calm_from]
+                faults += find_other_prices(tables, calm_from)
         faults += find_other_alarms(tables, self._detect(config))
         faults += self._rebuild(config)
         with self._opened(point) as connection:

@@ -22,6 +22,7 @@ from tests.simulation.history import (
     find_lost_evaluations,
     find_other_alarms,
     find_other_draws,
+    find_other_prices,
     find_wrong_prices,
 )
 
@@ -311,10 +312,12 @@ def test_another_version_than_the_pinned_one_may_decide_until_replicas_follow(
 ) -> None:
     history = History(answered=[Answered("a", {"policy_version": version}, begun=begun, at=begun + 1.0)])
     history.changes.append(change)
-    assert [fault.kind for fault in find_disobeyed(history, 0.0)] == ["version"] * found
-    assert not [*find_disobeyed(history, begun)]
+    assert [fault.kind for fault in find_disobeyed(history, [0.0])] == ["version"] * found
+    assert [fault.kind for fault in find_disobeyed(history, [0.0, begun + 0.1])] == ["version"] * found
+    for calm_from in ([begun], [0.0, begun], [begun + 0.1], []):
+        assert not [*find_disobeyed(history, calm_from)]
     history.changes.append(Change(None, 15.0, 16.0))
-    assert not [*find_disobeyed(history, 0.0)]
+    assert not [*find_disobeyed(history, [0.0])]
 
 
 CEILING = Ceiling(steps=0.5, window=20)
@@ -336,17 +339,18 @@ def make_paced_log() -> dict[str, Any]:
         decision = make_decision(2 * number - 1, f"d{number}", 100.0, mode=mode, price=price)
         tables["decisions"].append(decision)
         tables["executions"].append({"seq": 2 * number, "decision_id": f"d{number}", "steps": steps})
-    for number, (log_seq, price, debt) in enumerate(((2, first, 0.5), (6, second, 2.0), (8, third, 1.5)), 1):
-        tables["prices"].append({"seq": number, "log_seq": log_seq, "price": price, "debt": debt})
+    paced = (2, first, 0.5, 1.0), (6, second, 2.0, 1.5), (8, third, 1.5, 1.0)
+    for number, (log_seq, price, debt, mean) in enumerate(paced, 1):
+        row = {"seq": number, "log_seq": log_seq, "price": price, "debt": debt, "at": 100.0 + 10.0 * number}
+        tables["prices"].append({**row, "arms": {"bm25": [number, mean]}})
     return tables
 
 
 def test_prices_follow_from_the_costs_before_them() -> None:
     assert [*find_wrong_prices(make_paced_log(), CEILING)] == []
     later = make_paced_log()
-    later["prices"] = [{"seq": 1, "log_seq": 8, "price": 0.2 * exp(0.2 * -1.0), "debt": -0.5}]
-    for row in later["decisions"]:
-        row["price"] = 0.0
+    paced = {"price": 0.2 * exp(0.2 * -1.0), "debt": -0.5, "arms": {"bm25": [1, 0.0]}}
+    later["prices"] = [{"seq": 1, "log_seq": 8, **paced}]
     assert [*find_wrong_prices(later, CEILING)] == [], "the learner began after the third"
 
 
@@ -359,8 +363,11 @@ def test_prices_follow_from_the_costs_before_them() -> None:
         swap("prices", 2, log_seq=7),
         swap("executions", 2, steps=1),
         swap("decisions", 1, mode="explore"),
-        swap("decisions", 3, price=0.21),
-        drop("prices", 1),
+        swap("executions", 2, decision_id="d2"),
+        swap("decisions", 2, drawn="none"),
+        swap("prices", 1, arms={"bm25": [2, 1.0]}),
+        swap("prices", 1, arms={"bm25": [3, 1.5]}),
+        swap("prices", 1, arms={"none": [2, 1.5]}),
     ],
 )
 def test_a_price_that_does_not_follow_is_found(broken: Breakage) -> None:
@@ -369,7 +376,8 @@ def test_a_price_that_does_not_follow_is_found(broken: Breakage) -> None:
     assert {fault.kind for fault in find_wrong_prices(tables, CEILING)} == {"price"}
 
 
-MEANS = Means({"kind": "linucb"}, 0.5, 4.0, 1.0, {"thumb": (-1.0, 1.0), "right": (0.0, 1.0)}, 0.1)
+RANGES = {"thumb": (-1.0, 1.0), "right": (0.0, 1.0)}
+MEANS = Means({"kind": "linucb"}, 0.5, 4.0, 1.0, RANGES, 0.1, (0.2, 0.4))
 
 
 def make_taught_log() -> dict[str, Any]:
@@ -381,7 +389,7 @@ def make_taught_log() -> dict[str, Any]:
     tables = make_log()
     tables["decisions"][1] |= {"version": 2, "probabilities": [0.9, 0.1], "drawn": "none", "propensity": 0.9}
     for row in tables["decisions"]:
-        row |= {"candidate": 0, "price": 0.0, "costs": []}
+        row |= {"candidate": 0, "price": 0.0, "costs": [], "policy": "linucb"}
     tables["decisions"][0] |= {"probabilities": [0.5, 0.5], "propensity": 0.5}
     for row, steps in zip(tables["executions"], (2, 0), strict=True):
         row["steps"] = steps
@@ -408,7 +416,9 @@ def test_distributions_are_those_that_a_version_gives_by_what_it_has_learned() -
         swap("decisions", 0, probabilities=[0.9, 0.1]),
         swap("decisions", 1, probabilities=[0.1, 0.9]),
         swap("decisions", 1, probabilities=[0.5, 0.5]),
-        swap("decisions", 1, floor=0.05),
+        swap("decisions", 1, floor=0.2),
+        swap("decisions", 1, floor=0.05, probabilities=[0.95, 0.05]),
+        swap("decisions", 1, version=0),
         swap("decisions", 1, price=0.22, costs=[1.0, 0.0]),
         swap("versions", 0, examples_seq=1),
         swap("versions", 1, examples_seq=0),
@@ -426,7 +436,8 @@ def test_another_distribution_is_found(broken: Breakage) -> None:
     [
         swap("decisions", 1, mode="continued"),
         swap("decisions", 1, candidate=1),
-        swap("decisions", 1, version=0),
+        swap("decisions", 1, version=0, policy="vowpal"),
+        swap("decisions", 1, version=3),
         swap("versions", 1, policy={"kind": "vowpal"}),
         swap("versions", 1, start={"after": 1}),
     ],
@@ -463,21 +474,22 @@ def test_a_reward_is_the_mean_of_its_values_less_its_cost(
 def test_of_an_extreme_cost_a_part_counts(steps: int, price: float, debt: float) -> None:
     tables = make_paced_log()
     tables["executions"][0]["steps"] = steps
-    tables["prices"][0] |= {"price": price, "debt": debt}
+    tables["prices"][0] |= {"price": price, "debt": debt, "arms": {"bm25": [1, float(steps)]}}
     del tables["prices"][1:], tables["decisions"][2:], tables["executions"][2:]
     assert [*find_wrong_prices(tables, CEILING)] == []
 
 
 def test_a_debt_is_paid_back_with_half_a_ceiling_a_request_and_prices_have_bounds() -> None:
     tables = make_paced_log()
-    before = {"seq": 1, "log_seq": 4, "price": 1000.0 / 0.5, "debt": 20.0}
-    tables["decisions"][2]["price"] = tables["decisions"][3]["price"] = 0.0
-    tables["prices"] = [before, {**before, "seq": 2, "log_seq": 6, "debt": 20.0}]
+    before = {"seq": 1, "log_seq": 4, "price": 1000.0 / 0.5, "debt": 20.0, "arms": {"bm25": [20, 0.0]}}
+    arms = {"bm25": [20, 0.1]}
+    tables["prices"] = [before, {**before, "seq": 2, "log_seq": 6, "debt": 20.0, "arms": arms}]
     tables["executions"][2]["steps"] = 2
     faults = [*find_wrong_prices(tables, CEILING)]
     assert [str(fault).count("'seq': 2, ") for fault in faults] == [0], "the first follows from nothing"
     tables["executions"][2]["steps"] = 0
-    tables["prices"][1] |= {"price": 1000.0 / 0.5 * exp(0.2 * (-1.0 + 0.5)), "debt": 19.5}
+    paced = {"price": 1000.0 / 0.5 * exp(0.2 * (-1.0 + 0.5)), "debt": 19.5, "arms": before["arms"]}
+    tables["prices"][1] |= paced
     assert len([*find_wrong_prices(tables, CEILING)]) == 1
 
 
@@ -494,3 +506,36 @@ def test_alarms_are_those_of_the_changes_each_once() -> None:
         assert {fault.kind for fault in find_other_alarms(tables, detected)} == {"alarm"}
     alarms.append(alarms[0])
     assert [*find_other_alarms(tables, [("reward of bm25", 4), ("reward of bm25", 9)])]
+
+
+@pytest.mark.parametrize(
+    ("at", "price", "costs", "right"),
+    [
+        (109.0, 0.0, [], True),
+        (109.0, 1.0, [0.0, 1.0], False),  # it is published at 110
+        (112.0, 0.0, [], True),
+        (112.0, 1.0, [0.0, 1.0], True),
+        (115.5, 0.0, [], False),  # five seconds later all have read it
+        (115.5, 1.0, [0.0, 1.0], True),
+        (115.5, 1.0, [0.0, 1.5], False),
+        (122.0, 1.0, [0.0, 1.0], True),
+        (122.0, 2.0, [0.0, 1.5], True),
+        (126.0, 1.0, [0.0, 1.0], False),
+        (126.0, 2.0, [0.0, 1.5], True),
+        (126.0, 3.0, [0.0, 1.5], False),
+    ],
+)
+def test_a_decision_has_a_price_that_its_replica_could_know(
+    at: float, price: float, costs: list[float], right: bool
+) -> None:
+    prices = [
+        {"seq": number, "at": 100.0 + 10.0 * number, "price": float(number), "arms": {"bm25": [number, mean]}}
+        for number, mean in ((1, 1.0), (2, 1.5))
+    ]
+    decision = make_decision(1, "d", at, price=price, costs=costs)
+    tables = {"prices": prices, "decisions": [decision]}
+    assert bool([*find_other_prices(tables, [0.0])]) != right
+    decision["mode"] = "forced"
+    assert not [*find_other_prices(tables, [0.0])]
+    decision |= {"mode": "explore", "price": 0.0, "costs": []}
+    assert not [*find_other_prices(tables, [at - 1.0])], "a replica may have been unable to read any"

@@ -83,10 +83,17 @@ BROKEN = {
     f"INSERT INTO leases (key, period, requests) VALUES ('another', '{MINUTE}', 1)": (
         "more than 10 requests of a minute are leased: row 5"
     ),
-    "UPDATE decisions SET question = ''": "a text of decisions was changed, and not by an erasure: row 1",
-    "UPDATE executions SET answer = 'the Rhine'": (
-        "a text of executions was changed, and not by an erasure: row 2"
+    "INSERT INTO versions (version, \"join\", examples_seq, epoch) VALUES (4, 'nowhere', 1, 2)": (
+        "not so: a version is of the newest epoch, and has learned no more than was joined: row 4"
     ),
+    "INSERT INTO versions (version, \"join\", epoch) VALUES (4, 'j', 2)": (
+        "not so: a version is of the newest epoch, and has learned no more than was joined: row 4"
+    ),
+    "UPDATE leases SET requests = 5 WHERE holder = 'a' AND requests = 4": (
+        "more than 10 requests of a minute are leased: row 1"
+    ),
+    "UPDATE decisions SET question = ''": "a question was changed, and not by an erasure: row 1",
+    "UPDATE executions SET answer = 'the Rhine'": ("an answer was changed into another one: row 2"),
 }
 """What breaks a law, and how it is named."""
 
@@ -126,7 +133,7 @@ def test_a_text_goes_with_an_erasure_and_does_not_come_back(log: sqlite3.Connect
     log.execute("UPDATE decisions SET question = 'which river?'")
     assert read_broken(log) == [
         "not so: what is done of an erased decision has no text: row 5",
-        "a text of decisions was changed, and not by an erasure: row 1",
+        "a question was changed, and not by an erasure: row 1",
     ]
 
 
