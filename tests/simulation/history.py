@@ -422,19 +422,20 @@ def _aggregate(values: Sequence[float], how: str) -> float:
 
 
 def find_backward_versions(tables: Tables) -> Iterator[Fault]:
-    """Yield versions that have learned less than an earlier one of their recipe, or are of an old epoch."""
+    """Yield versions that have learned less than an earlier one of their recipe, or are of an older epoch."""
     learned: dict[str, int] = defaultdict(int)
-    epoch = 0
+    epochs: dict[str, int] = defaultdict(int)
     for row in sorted(tables["versions"], key=lambda row: int(row["version"])):
         if row["examples_seq"] < learned[row["recipe"]]:
             what = (
                 f"version {row['version']} has learned {row['examples_seq']} after {learned[row['recipe']]}"
             )
             yield Fault("version", what)
-        if row["epoch"] < epoch:
-            yield Fault("version", f"version {row['version']} is of epoch {row['epoch']} after {epoch}")
+        if row["epoch"] < epochs[row["recipe"]]:
+            what = f"version {row['version']} is of epoch {row['epoch']} after {epochs[row['recipe']]}"
+            yield Fault("version", what)
         learned[row["recipe"]] = max(learned[row["recipe"]], row["examples_seq"])
-        epoch = max(epoch, row["epoch"])
+        epochs[row["recipe"]] = max(epochs[row["recipe"]], row["epoch"])
 
 
 FOLLOWED_S = 5.0

@@ -42,9 +42,14 @@ HOLDS = (
     ),
     (
         "versions",
-        "a version is of the newest epoch, and has learned no more than was joined",
-        "NEW.epoch = (SELECT max(epoch) FROM epochs) AND NEW.examples_seq <= "
-        'coalesce((SELECT examples_seq FROM progress WHERE "join" = NEW."join"), 0)',
+        "a version of the configured recipe, as the first one is, is of the newest epoch",
+        "NEW.epoch = (SELECT max(epoch) FROM epochs) "
+        "OR NEW.recipe IS NOT (SELECT recipe FROM versions ORDER BY version LIMIT 1)",
+    ),
+    (
+        "versions",
+        "a version has learned no more than was joined",
+        'NEW.examples_seq <= coalesce((SELECT examples_seq FROM progress WHERE "join" = NEW."join"), 0)',
     ),
     (
         "prices",

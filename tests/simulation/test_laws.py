@@ -26,6 +26,7 @@ SOUND = (
     "INSERT INTO examples (\"join\", seq, decision_id) VALUES ('of another join', 1, 'd')",
     "INSERT INTO versions (version, recipe, \"join\", examples_seq, epoch) VALUES (2, 'r', 'j', 1, 2)",
     "INSERT INTO versions (version, recipe, \"join\", examples_seq, epoch) VALUES (3, 'r', 'j', 1, 2)",
+    "INSERT INTO versions (version, recipe, \"join\", examples_seq, epoch) VALUES (4, 'another', 'j', 1, 1)",
     "INSERT INTO prices (seq, budget, log_seq, price, epoch) VALUES (1, 'b', 2, 0.1, 2)",
     "INSERT INTO prices (seq, budget, log_seq, price, epoch) VALUES (2, 'b', 3, 0.2, 2)",
     "INSERT INTO prices (seq, budget, log_seq, price, epoch) VALUES (3, 'another', 1, 0.2, 2)",
@@ -62,11 +63,11 @@ BROKEN = {
     "INSERT INTO executions (seq, decision_id) VALUES (4, 'another')": (
         "not so: what is done was decided before: row 4"
     ),
-    "INSERT INTO versions (version, \"join\", examples_seq, epoch) VALUES (4, 'j', 2, 2)": (
-        "not so: a version is of the newest epoch, and has learned no more than was joined: row 4"
+    "INSERT INTO versions (version, \"join\", examples_seq, epoch) VALUES (5, 'j', 2, 2)": (
+        "not so: a version has learned no more than was joined: row 5"
     ),
-    "INSERT INTO versions (version, \"join\", examples_seq, epoch) VALUES (4, 'j', 1, 1)": (
-        "not so: a version is of the newest epoch, and has learned no more than was joined: row 4"
+    "INSERT INTO versions (version, recipe, \"join\", examples_seq, epoch) VALUES (5, 'r', 'j', 1, 1)": (
+        "not so: a version of the configured recipe, as the first one is, is of the newest epoch: row 5"
     ),
     "INSERT INTO versions (version, \"join\", examples_seq, epoch) VALUES (1, 'j', 1, 2)": (
         "not so: versions grow: row 1"
@@ -83,11 +84,11 @@ BROKEN = {
     f"INSERT INTO leases (key, period, requests) VALUES ('another', '{MINUTE}', 1)": (
         "more than 10 requests of a minute are leased: row 5"
     ),
-    "INSERT INTO versions (version, \"join\", examples_seq, epoch) VALUES (4, 'nowhere', 1, 2)": (
-        "not so: a version is of the newest epoch, and has learned no more than was joined: row 4"
+    "INSERT INTO versions (version, \"join\", examples_seq, epoch) VALUES (5, 'nowhere', 1, 2)": (
+        "not so: a version has learned no more than was joined: row 5"
     ),
-    "INSERT INTO versions (version, \"join\", epoch) VALUES (4, 'j', 2)": (
-        "not so: a version is of the newest epoch, and has learned no more than was joined: row 4"
+    "INSERT INTO versions (version, \"join\", epoch) VALUES (5, 'j', 2)": (
+        "not so: a version has learned no more than was joined: row 5"
     ),
     "UPDATE leases SET requests = 5 WHERE holder = 'a' AND requests = 4": (
         "more than 10 requests of a minute are leased: row 1"
