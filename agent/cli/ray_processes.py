@@ -21,6 +21,7 @@ import psutil
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.cli.console import PLAIN, errors
 from armwise.agent.cli.options import POINT
+from armwise.agent.proxy import wait_for_end
 from armwise.agent.run_folder import RAY_ENDS, RAY_STARTED
 
 LOOK_S = 1.0
@@ -186,7 +187,7 @@ class RayProcesses:
     def end(self) -> None:
         """Kill all processes."""
         kill_session(self.process.pid)
-        self.process.wait()
+        wait_for_end(self.process)
 
     def _ends_in_order(self, now: float) -> bool:
         """Return whether Ray ends since its starter does, which will say why with its exit code."""

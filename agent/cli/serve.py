@@ -57,6 +57,7 @@ from armwise.agent.proxy import (
     haproxy_binary,
     raise_limit_of_files,
     socket_path,
+    wait_for_end,
 )
 from armwise.agent.run_folder import (
     BEHIND,
@@ -425,7 +426,7 @@ def _end_unprepared(process: subprocess.Popen[bytes]) -> None:
     """Let a Ray without an application end."""
     _send(process, "")
     try:
-        process.wait(STOP_S)
+        wait_for_end(process, STOP_S)
     except subprocess.TimeoutExpired:
         _stop(process)
 
@@ -542,7 +543,7 @@ class BehindBuilder:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
-            self._process.wait()
+            wait_for_end(self._process)
 
     def _record(self, how: str, folder: Path) -> float:
         """Record how the process ended; return the pause until it is restarted, infinity for never."""
@@ -596,10 +597,10 @@ def _stop(process: subprocess.Popen[bytes]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         os.killpg(process.pid, number) if number is signal.SIGKILL else process.send_signal(number)
         try:
-            return process.wait(STOP_S)
+            return wait_for_end(process, STOP_S)
         except subprocess.TimeoutExpired:
             continue
-    return process.wait()
+    return wait_for_end(process)
 
 
 class HandedOver(KeyboardInterrupt):

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from armwise.agent.cli.console import PLAIN, errors
 from armwise.agent.cli.ray_processes import how_it_ended, kill_session, lost
+from armwise.agent.proxy import wait_for_end
 from armwise.agent.run_folder import GO_ON
 
 ENDS, ENDS_S = 5, 60.0
@@ -67,7 +68,7 @@ class SingleProcess:
     def end(self) -> None:
         """Kill the process and its children."""
         kill_session(self.process.pid)
-        self.process.wait()
+        wait_for_end(self.process)
 
 
 def find_deployments(document: dict[str, object]) -> list[str]:

@@ -8,7 +8,7 @@ from .limits import (
     most_connections,
     raise_limit_of_files,
 )
-from .process import Proxy, ProxyError, ends_with_its_parent, haproxy_binary
+from .process import Proxy, ProxyError, ends_with_its_parent, haproxy_binary, wait_for_end
 
 __all__ = [
     "ADMIN_SOCKET",
@@ -24,5 +24,6 @@ __all__ = [
     "most_connections",
     "raise_limit_of_files",
     "socket_path",
+    "wait_for_end",
     "write_configuration",
 ]

@@ -14,6 +14,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
+
 from armwise.agent.proxy.configuration import ADMIN_SOCKET, REFUSED_WITHOUT
 
 PR_SET_PDEATHSIG = 1
@@ -134,7 +136,7 @@ class Proxy:
     def stop(self) -> None:
         """Stop HAProxy at once; the replicas have stopped before."""
         self._process.terminate()
-        self._process.wait()
+        wait_for_end(self._process)
 
     def leave(self, limit_s: float) -> None:
         """Accept no more connections, and wait until the requests of those that are open have ended.
@@ -144,12 +146,35 @@ class Proxy:
         """
         self._process.send_signal(signal.SIGUSR1)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(limit_s)
+            wait_for_end(self._process, limit_s)
 
     def _started(self, *words: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             [*self._command, *words], start_new_session=True, preexec_fn=ends_with_its_parent
         )
+
+
+def wait_for_end(process: "subprocess.Popen[bytes]", limit_s: float | None = None) -> int:
+    """Wait until a child process has ended, and return its exit code; 0 if that is lost.
+
+    `Popen.wait` needs a lock that stays locked where an interrupt has ended a `Popen.poll`, and then it waits
+    for ever.
+
+    Args:
+        process: The process.
+        limit_s: Most seconds to wait; None: any number.
+
+    Raises:
+        subprocess.TimeoutExpired: It has not ended.
+    """
+    if process.returncode is None:
+        try:
+            process.returncode = int(psutil.Process(process.pid).wait(limit_s) or 0)
+        except psutil.NoSuchProcess:
+            process.returncode = 0
+        except psutil.TimeoutExpired:
+            raise subprocess.TimeoutExpired(process.args, limit_s or 0.0) from None
+    return process.returncode
 
 
 def ends_with_its_parent() -> None:

@@ -706,12 +706,14 @@ def test_ray_serve_is_interrupted_then_terminated_and_killed_with_its_session(
         def send_signal(self, number: int) -> None:
             sent.append(("process", number))
 
-        def wait(self, timeout: float | None = None) -> int:
-            sent.append(timeout)
-            if timeout is not None:
-                raise subprocess.TimeoutExpired("ray", timeout)
-            return -9
+    def wait(process: Deaf, timeout: float | None = None) -> int:
+        del process
+        sent.append(timeout)
+        if timeout is not None:
+            raise subprocess.TimeoutExpired("ray", timeout)
+        return -9
 
+    monkeypatch.setattr(serve, "wait_for_end", wait)
     monkeypatch.setattr("os.killpg", lambda pid, number: sent.append((f"session {pid}", number)))
     assert serve._stop(Deaf()) == -9  # type: ignore[arg-type]  # noqa: SLF001
     assert sent == [

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -33,6 +34,7 @@ from armwise.agent.proxy import (
     ends_with_its_parent,
     haproxy_binary,
     socket_path,
+    wait_for_end,
     write_configuration,
 )
 from tests.agent.proxy.conftest import SETTINGS, Behind, answered, decides, error_of, replica, statistics
@@ -533,3 +535,33 @@ async def test_a_replica_says_nothing_of_its_server_and_opens_no_socket_of_the_w
                 assert response.status_code == 200
                 assert response.json()["path"] == "health"
                 assert "server" not in response.headers
+
+
+def started(code: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-c", code])
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("raise SystemExit(3)", 3), ("import os; os.abort()", -6), ("", 0)]
+)
+def test_a_process_is_waited_for_whose_poll_an_interrupt_has_ended(code: str, status: int) -> None:
+    """A signal may come between the lock that `poll` takes and what gives it back."""
+    process = started(code)
+    process._waitpid_lock.acquire()  # type: ignore[attr-defined]  # noqa: SLF001
+    assert wait_for_end(process, 60.0) == status
+    assert process.returncode == status
+    assert wait_for_end(process) == status
+
+
+def test_a_process_that_does_not_end_is_waited_for_no_longer_than_the_limit() -> None:
+    with started("import time; time.sleep(60)") as process:
+        with pytest.raises(subprocess.TimeoutExpired, match=r"timed out after 0\.1 seconds"):
+            wait_for_end(process, 0.1)
+        process.kill()
+        assert wait_for_end(process) == -9
+
+
+def test_the_exit_code_of_a_process_that_somebody_else_waited_for_is_lost() -> None:
+    process = started("raise SystemExit(3)")
+    assert os.waitpid(process.pid, 0)[1]
+    assert wait_for_end(process) == 0
