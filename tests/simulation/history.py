@@ -604,16 +604,12 @@ class Paced:
 
     def is_close(self, other: "Paced") -> bool:
         """Whether both are the same, but for rounding."""
-        ours, theirs = (
-            [one.price, one.debt, *(x for _, average in sorted(one.arms.items()) for x in average)]
-            for one in (self, other)
-        )
-        same = len(ours) == len(theirs) and all(map(_is_close, ours, theirs))
-        return same and self.arms.keys() == other.arms.keys()
-
-
-def _is_close(one: float, other: float) -> bool:
-    return isclose(one, other, abs_tol=1e-9)
+        if self.arms.keys() != other.arms.keys():
+            return False
+        pairs = [(self.price, other.price), (self.debt, other.debt)]
+        for arm, average in self.arms.items():
+            pairs += zip(average, other.arms[arm], strict=True)
+        return all(isclose(ours, theirs, abs_tol=1e-9) for ours, theirs in pairs)
 
 
 def _pace(paced: Paced, arm: str, spent: float, ceiling: Ceiling) -> Paced:
