@@ -1,8 +1,8 @@
 """Validate an answer against a JSON schema of a request, in a process of its own: see `form`.
 
-    python -I _validate.py < '{"schema": {...}, "answer": "..."}'
+    python -I -B _validate.py < '{"schema": {...}, "answer": "..."}'
 
-The exit code is 0 if the answer satisfies the schema, 1 if it does not, and 3 if the schema is none or points
+The exit code is 0 if the answer satisfies the schema, 2 if it does not, and 3 if the schema is none or points
 out of itself. What is wrong is printed.
 """
 
@@ -14,7 +14,7 @@ from jsonschema.validators import Draft202012Validator, validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-VALID, INVALID, NO_SCHEMA = 0, 1, 3
+VALID, INVALID, NO_SCHEMA = 0, 2, 3
 
 
 def main() -> int:

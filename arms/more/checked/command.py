@@ -1,8 +1,8 @@
 """A check by a command of the operator: the answer on its standard input, the verdict by its exit code.
 
 The command is a list of words of the configuration file, started without a shell in an empty folder of its
-own, with no variable but PATH. It is limited in time, memory and output, but it is no sandbox: it runs as the
-user of the service. A command that runs code out of an answer has to confine it.
+own, with none of our variables but PATH. It is limited in time, memory and output, but it is no sandbox: it
+runs as the user of the service. A command that runs code out of an answer has to confine it.
 """
 
 import json

@@ -39,7 +39,9 @@ def start(command: list[str], limits: dict[str, float]) -> int:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as a shell starts commands, and not as Python does
         signal.signal(number, signal.SIG_DFL)
     try:
-        environment = {"PATH": os.environ.get("PATH", os.defpath)}  # Python adds to that of its own
+        # Python adds variables of its own. A module that it compiles would be cut off at the limit of output,
+        # and each later process would find it so
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONDONTWRITEBYTECODE": "1"}
         os.execvpe(command[0], command, environment)  # nosec B606: the words of the operator, and no shell
     except OSError as error:
         os.write(2, f"{command[0]!r} cannot be started: {error.strerror}".encode(errors="replace"))

@@ -15,8 +15,11 @@ from armwise.arms.more.checked.command import CommandLimits, run_confined
 
 SCRIPT = Path(confined.__file__).with_name("_validate.py")
 
-VALID, INVALID = 0, 1
-"""Exit codes of `SCRIPT`; others say that nothing is known."""
+WORDS = (sys.executable, "-I", "-B", str(SCRIPT))
+"""The command: without -B, Python would write compiled modules cut off at the limit of output."""
+
+VALID, INVALID = 0, 2
+"""Exit codes of `SCRIPT`. Others say that nothing is known: Python ends with 1 after an error."""
 
 LIMITS = CommandLimits(seconds=5.0, memory=1 << 30, output=1 << 16)
 
@@ -32,5 +35,5 @@ def satisfies(schema: Mapping[str, Any], answer: str, limits: CommandLimits = LI
         limits: CommandLimits of the validation.
     """
     given = json.dumps({"schema": schema, "answer": answer})
-    code, _, _ = run_confined((sys.executable, "-I", str(SCRIPT)), given, limits)
+    code, _, _ = run_confined(WORDS, given, limits)
     return {VALID: True, INVALID: False}.get(code)

@@ -1,11 +1,14 @@
 """Schemas of requests: validated in a process of its own, whatever they ask for."""
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from armwise.arms.more.checked.command import CommandLimits
+from armwise.arms.more.checked import form
+from armwise.arms.more.checked.command import CommandLimits, run_confined
 from armwise.arms.more.checked.form import satisfies
 
 SHORT = CommandLimits(seconds=1.0, memory=1 << 30, output=1 << 16)
@@ -49,3 +52,22 @@ def test_a_schema_without_end_is_given_up(schema: dict[str, Any], answer: str) -
     started = time.perf_counter()
     assert satisfies(schema, answer, SHORT) is None
     assert time.perf_counter() - started < 10.0
+
+
+def test_a_validation_that_ends_with_an_error_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (broken := tmp_path / "broken.py").write_text("raise EOFError('marshal data too short')")
+    monkeypatch.setattr(form, "WORDS", (*form.WORDS[:-1], str(broken)))
+    assert satisfies({"type": "integer"}, "3") is None
+
+
+@pytest.mark.parametrize("python", [form.WORDS[:-1], (sys.executable,)], ids=["a schema", "a command"])
+def test_a_process_in_limits_compiles_no_module_that_would_be_cut_off(
+    python: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "long.py").write_text("x = [" + "'text', 1.5, " * 20_000 + "]\n")
+    (tmp_path / "main.py").write_text(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import long")
+    for _ in range(2):
+        code, _, complaints = run_confined((*python, str(tmp_path / "main.py")), "", form.LIMITS)
+        assert (code, complaints) == (0, "")
