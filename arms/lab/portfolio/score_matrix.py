@@ -1,6 +1,7 @@
 """The score of every arm on every question, NaN if unknown.
 
-    blocks of questions --write_matrix--> scores.parquet   a row per question, a column per arm
+    blocks of questions --write_matrix--> questions.jsonl  id, text and data set of each question
+                                          scores.npy       float32, a row per question, a column per arm
                                           arms.json        the arms, their costs, the measure
                                           chances.npy      of a log: probability that each score was known
                                           manifest.json    the identity of the scores, the files' digests
@@ -12,11 +13,11 @@ memory sequentially.
 
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
 import numpy as np
 import orjson
@@ -31,22 +32,11 @@ from armwise.arms.questions import Question
 from armwise.arms.retrievers import ArmSpec
 from armwise.arms.suggestions import did_you_mean
 
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
-
 Scores = NDArray[np.float32]
 
-SCORES, ARMS, CHANCES = "scores.parquet", "arms.json", "chances.npy"
-
-ABOUT = ("query_id", "question", "dataset")
-
-FIELDS = ("id", "text", "dataset")
-"""Fields of a `Question` that fill the columns `ABOUT`, which come before the arms."""
+QUESTIONS, SCORES, ARMS, CHANCES = "questions.jsonl", "scores.npy", "arms.json", "chances.npy"
 
 AGAIN = "delete it and make the scores again (`armwise score`)"
-
-ROW_GROUP = 4096
-"""Questions per row group, the extra memory of writing or reading a matrix."""
 
 
 class MatrixError(ValueError):
@@ -69,7 +59,7 @@ class MatrixArms:
         manifest: Identity of the scores, such as digests of the corpus and of the models.
 
     Raises:
-        MatrixError: There are no arms, a name is reserved, or a cost is invalid or of another arm.
+        MatrixError: There are no arms, or a cost is invalid or of another arm.
     """
 
     specs: Mapping[str, ArmSpec]
@@ -81,9 +71,6 @@ class MatrixArms:
     def __post_init__(self) -> None:
         if not self.specs:
             raise MatrixError("a score matrix needs at least one arm")
-        for name in ABOUT:
-            if name in self.specs:
-                raise MatrixError(f"no arm can be called {name!r}: a column of the matrix is")
         for cost, by_arm in self.costs.items():
             for arm in self.specs.keys() ^ by_arm.keys():
                 lacks = "an arm without one" if arm in self.specs else "not an arm of the matrix"
@@ -186,14 +173,11 @@ def read_arms(folder: Path) -> MatrixArms:
 
 
 def read_matrix(folder: Path, arms: Collection[str] | None = None) -> ScoreMatrix:
-    """Read a matrix, or some of its arms, into one array, with a row group of extra memory.
+    """Read a matrix, or some of its arms, into one array.
 
     Raises:
         MatrixError: A file is missing or damaged, the files do not match, or an arm is missing.
     """
-    import pyarrow as pa  # here: what only evaluates has no need of it
-    import pyarrow.parquet as pq
-
     whole = read_arms(folder)
     if problems := manifest.problems(folder, contents=True):
         raise MatrixError(f"{folder}: {', '.join(problems)}; {AGAIN}")
@@ -201,54 +185,56 @@ def read_matrix(folder: Path, arms: Collection[str] | None = None) -> ScoreMatri
         if arm not in whole.specs:
             raise MatrixError(f"{folder} has no arm {arm!r}{did_you_mean(arm, whole.specs)}")
     table = whole if arms is None else whole.only(arms)
+    columns = [at for at, name in enumerate(whole.specs) if name in table.specs]
     try:
-        with pq.ParquetFile(folder / SCORES) as file:
-            if (columns := file.schema_arrow.names) != [*ABOUT, *whole.specs]:
-                raise MatrixError(
-                    f"{folder}: {SCORES} and {ARMS} do not name the same arms in the same order "
-                    f"({len(columns) - len(ABOUT)} and {len(whole.specs)})"
-                )
-            scores = np.empty((len(table.specs), file.metadata.num_rows), dtype=np.float32)
-            questions = tuple(_fill(scores, file, table))
-    except (OSError, pa.ArrowException) as error:
-        raise MatrixError(f"cannot read {folder / SCORES}: {error}") from error
-    if not (folder / CHANCES).exists():
-        return ScoreMatrix(questions, table, scores)
-    at = [place for place, name in enumerate(whole.specs) if name in table.specs]
-    chances = np.load(folder / CHANCES, allow_pickle=False)[:, at].T
-    return ScoreMatrix(questions, table, scores, np.ascontiguousarray(chances, dtype=np.float32))
+        with (folder / QUESTIONS).open("rb") as lines:
+            questions = tuple(
+                Question(id_, text, dataset=sys.intern(dataset))
+                for id_, text, dataset in map(orjson.loads, lines)
+            )
+        scores = _read_columns(folder / SCORES, len(whole.specs), columns)
+        chances = (
+            _read_columns(path, len(whole.specs), columns) if (path := folder / CHANCES).exists() else None
+        )
+    except (OSError, ValueError, TypeError) as error:
+        raise MatrixError(f"cannot read the scores in {folder}: {error}") from error
+    return ScoreMatrix(questions, table, scores, chances)
 
 
-def _fill(scores: Scores, file: "ParquetFile", table: MatrixArms) -> Iterator[Question]:
-    """Copy the row groups into the matrix, and yield the questions."""
-    at = 0
-    for group in range(file.num_row_groups):
-        rows = file.read_row_group(group, columns=[*ABOUT, *table.specs])
-        for arm, name in enumerate(table.specs):
-            scores[arm, at : at + len(rows)] = rows.column(name).to_numpy()
-        at += len(rows)
-        for id_, text, dataset in zip(*(rows.column(name).to_pylist() for name in ABOUT), strict=True):
-            yield Question(id_, text, dataset=sys.intern(dataset))
+def _read_columns(path: Path, n_arms: int, columns: Sequence[int]) -> Scores:
+    """Read columns of an array of shape (n_questions, n_arms) as rows. Raises ValueError."""
+    array: Scores = np.load(path, mmap_mode="r", allow_pickle=False)
+    if array.ndim != 2 or array.shape[1] != n_arms:
+        raise ValueError(f"{path.name} has shape {array.shape}, and {ARMS} {n_arms} arms")
+    rows = np.empty((len(columns), len(array)), dtype=np.float32)
+    for row, column in zip(rows, columns, strict=True):
+        row[:] = array[:, column]
+    return rows
 
 
 def _write(folder: Path, arms: MatrixArms, blocks: Blocks, chances: Scores | None) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     document = TypeAdapter(MatrixArms).dump_python(arms, mode="json", exclude={"manifest"})
     (folder / ARMS).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     if chances is not None:
         np.save(folder / CHANCES, np.asarray(chances, dtype=np.float32))
-    schema = pa.schema([(name, pa.string()) for name in ABOUT] + [(arm, pa.float32()) for arm in arms.specs])
+    n_questions = 0
     try:
-        with pq.ParquetWriter(folder / SCORES, schema, compression="zstd", write_statistics=False) as file:
-            for questions, scores in _grouped(_checked(blocks, arms)):
-                about = [[getattr(question, field) for question in questions] for field in FIELDS]
-                columns = [pa.array(column) for column in (*about, *np.ascontiguousarray(scores.T))]
-                file.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=ROW_GROUP)
+        with (folder / QUESTIONS).open("wb") as lines, (folder / SCORES).open("wb") as file:
+            _write_header(file, (0, len(arms.specs)))
+            for questions, scores in _checked(blocks, arms):
+                lines.writelines(orjson.dumps([q.id, q.text, q.dataset]) + b"\n" for q in questions)
+                file.write(scores.tobytes())
+                n_questions += len(questions)
+            file.seek(0)
+            _write_header(file, (n_questions, len(arms.specs)))
     except BaseException:
         shutil.rmtree(folder)
         raise
+
+
+def _write_header(file: BinaryIO, shape: tuple[int, int]) -> None:
+    """Write the head of an npy file, which NumPy pads so that the first dimension can be written again."""
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
 
 def _checked(blocks: Blocks, arms: MatrixArms) -> Blocks:
@@ -268,20 +254,6 @@ def _checked(blocks: Blocks, arms: MatrixArms) -> Blocks:
             yield questions, scores
     if not ids:
         raise MatrixError("a score matrix needs at least one question")
-
-
-def _grouped(blocks: Blocks) -> Blocks:
-    """Merge small blocks into row groups."""
-    questions: list[Question] = []
-    parts: list[Scores] = []
-    for block, scores in blocks:
-        questions += block
-        parts.append(scores)
-        if len(questions) >= ROW_GROUP:
-            yield questions, np.concatenate(parts)
-            questions, parts = [], []
-    if questions:
-        yield questions, np.concatenate(parts)
 
 
 def _check_ids(questions: Sequence[Question], ids: set[str]) -> None:

@@ -257,7 +257,7 @@ def test_a_damaged_model_of_relevance_is_named_before_the_service_starts(home: H
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-@pytest.mark.parametrize("name", ["scores.parquet", "arms.json"])
+@pytest.mark.parametrize("name", ["scores.npy", "arms.json"])
 def test_a_damaged_score_matrix_is_named_with_what_makes_it_again(home: Home, how: str, name: str) -> None:
     damage(home.root / "scores" / name, how)
     with pytest.raises(MatrixError, match=rf"{name} is .*`armwise score`"):

@@ -229,11 +229,6 @@ def test_questions_that_no_arm_answers_are_kept_as_unknown(corpus: Corpus, tmp_p
         ({"backbones": {}}, ArmSpecError, "unknown backbone 'tiny'"),
         ({"backbones": {"tiny": Backbone(model="./nowhere")}}, ModelNotFoundError, "nowhere"),
         ({"specs": {"b": ArmSpec(kind="bm52")}}, ArmSpecError, "unknown kind 'bm52'.*bm25"),
-        (
-            {"specs": {"question": ArmSpec(kind="bm25")}},
-            score_matrix.MatrixError,
-            "no arm can be called 'question'",
-        ),
         ({"specs": {}}, score_matrix.MatrixError, "at least one arm"),
     ],
 )
