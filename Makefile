@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 CONFIG ?= serve_config.yaml
 FUZZ_S ?= 600
-WHEEL  ?= --small
+FRESH  ?= slow and not nightly
 ROOM   ?= agent/access
 DAY    ?= $(shell date +%Y%m%d)
 DOCS   := .venv-docs
@@ -44,9 +44,9 @@ test-wing: $(VENV)/ready-dev  ## run the quick tests of one wing, WING=agent/lab
 
 test-slow: $(VENV)/ready-dev  ## run the tests that take seconds each: real services, kills, intervals over many worlds
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not nightly" --timeout 300 --durations=30 \
-		$$(grep -rl 'mark\.slow' tests --include='test_*.py' --exclude-dir=nodes --exclude-dir=clients --exclude-dir=anywhere)
+		$$(grep -rl 'mark\.slow' tests --include='test_*.py' --exclude-dir=nodes --exclude-dir=clients --exclude-dir=anywhere --exclude-dir=fresh)
 
-test-nightly: $(VENV)/ready-dev  ## run what is left out of `make test-slow`: tutorials, pages and recipes from start to end, each process killed, soaks; an hour
+test-nightly: $(VENV)/ready-dev dist  ## run what is left out of `make test-slow`: tutorials, pages, recipes and documented installations from start to end, each process killed, soaks; two hours
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m nightly --durations=30 \
 		$$(grep -rl 'mark\.nightly' tests --include='test_*.py')
 
@@ -159,8 +159,8 @@ $(RELEASE)/ready: requirements/release.txt
 	$(RELEASE)/bin/python -m pip --disable-pip-version-check $(LOCKED) --quiet -r requirements/release.txt
 	@touch $@
 
-test-wheel: dist $(VENV)/ready-dev  ## install the wheel into an empty environment, and read a log with it; WHEEL= for the service, too
-	$(BIN)/python benchmarks/clean_machine.py dist $(WHEEL)
+test-wheel: dist $(VENV)/ready-dev  ## install the wheel into new environments, and do there what the pages promise; FRESH=slow for every `pip install` of the docs
+	$(BIN)/python -m pytest -n0 -m "$(FRESH)" -o log_cli=true --log-cli-level=INFO tests/fresh
 
 sbom: $(VENV)/ready $(AUDIT)/ready  ## write build/sbom.json (CycloneDX) and build/licences.md: what is installed, and its licences
 	@mkdir -p build

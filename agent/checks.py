@@ -17,7 +17,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -70,13 +69,14 @@ NAMED = ("ray", "vowpalwabbit", "onnxruntime", "faiss-cpu")
 LOCK = Path(__file__).resolve().parents[1] / "requirements" / "base.txt"
 """Pins of packages in a checkout; a wheel does not include them."""
 
-EXTRAS = ("", "serve", "parquet", "plots")
+EXTRAS = ("", "serve", "plots")
 """Extras that the service needs completely; the empty one stands for the base requirements."""
 
 OPTIONAL = {
     "local": "no encoder and no language model in this process",
     "trees": "no routers of boosted trees, and no learned fusion",
     "mcp": "no /mcp, and no arms of kind mcp",
+    "parquet": "no files in Parquet, and no `armwise archive`",
 }
 """Extras that a service needs where its configuration names them, and what there is not without each."""
 
@@ -187,7 +187,7 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
         if not of or requirement.name == about["Name"]:
             continue
         release = installed(requirement.name)
-        remedy = PINNED if pinned else REQUIRED.format(extra=of[0] if of[0] in OPTIONAL else "serve")
+        remedy = PINNED if pinned else REQUIRED.format(extra=of[0] or "serve")
         if not release and of[0] in OPTIONAL:
             absent.add(of[0])
         elif not release:
@@ -863,8 +863,8 @@ def llm_findings(llm: LlmSpec, what: str = "the language model", key: str = "llm
         case catalog.EmbeddedSpec():
             yield from _weights(what, llm.model, f"{key}.model", locate_here)
         case catalog.VllmSpec():
-            if find_spec("vllm") is None:
-                yield Finding("vLLM is not installed", "`pip install 'armwise[vllm]'`")
+            if find_missing(["vllm"]):
+                yield Finding("vLLM is not installed", install_command(["vllm"]))
             yield from _weights(what, llm.model, f"{key}.model")
         case catalog.EndpointSpec():
             yield from _endpoint(llm, what, key)

@@ -59,7 +59,7 @@ ALONE = ("armwise serve",)
 
 ELSEWHERE = {
     "make serve": "the fixture runs it",
-    "pip install": "benchmarks/clean_machine.py does, in an empty environment",
+    "pip install": "tests/fresh does, in empty environments",
     "~/.armwise/example": "likewise: what `armwise serve` leaves where there is no configuration",
     "make test": "it is what runs this test",
     "make demo": "it takes six minutes; tests/examples/test_demo.py runs its parts",

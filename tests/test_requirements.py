@@ -224,3 +224,54 @@ def test_an_import_that_is_not_declared_is_found() -> None:
     providers = {"yaml": ["PyYAML"], "faiss": ["faiss-cpu"]}
     requirements = [Requirement("pyyaml>=6.0")]
     assert undeclared(modules, requirements, providers) == ["absent", "faiss"]
+
+
+DEFAULT = ("serve", "local")
+"""The extras with which the README serves the configuration that comes with the package."""
+
+NOT_BY_DEFAULT = {
+    "agent/gateways/mcp.py": "`/mcp` is 404 without the extra `mcp`",
+    "agent/integrations/haystack.py": "Haystack imports it",
+    "agent/integrations/langchain.py": "LangChain imports it",
+    "agent/integrations/litellm.py": "LiteLLM imports it",
+    "agent/integrations/llamaindex.py": "LlamaIndex imports it",
+    "agent/lab/routers/contrastive.py": "trains the neural routers",
+    "agent/lab/routers/neural/ltrr_training.py": "trains the neural routers",
+    "agent/lab/routers/neural/r3ag_training.py": "trains the neural routers",
+    "agent/lab/routers/neural/text_encoder.py": "trains the neural routers",
+    "agent/lab/routers/optimizer.py": "trains the neural routers",
+    "agent/lab/routers/ranking_targets.py": "trains the neural routers",
+    "agent/lab/routers/transformer.py": "trains the neural routers",
+    "agent/lab/routers/tree_ensemble.py": "boosted trees",
+    "agent/lab/routers/trees.py": "boosted trees",
+    "agent/policies/neural.py": "policy: {kind: neural}",
+    "arms/corpus/documents.py": "PDF, HTML and DOCX files are left out, and named",
+    "arms/lab/scoring/correctness.py": "`armwise label` with a model of correctness",
+    "arms/llm/vllm_engine.py": "llm: {engine: vllm}",
+    "arms/models/embedding.py": "encoders that are no BERT",
+    "arms/models/onnx_graph.py": "encoders that are no BERT",
+    "arms/models/onnx_torch.py": "encoders that are no BERT",
+    "arms/more/entities.py": "names in passages",
+    "arms/more/external/_mcp_session.py": "arms of kind mcp",
+    "arms/relevance/model.py": "learned fusion",
+    "arms/relevance/training.py": "learned fusion",
+    "arms/retrievers/cross_encoder.py": "cross-encoders",
+    "feedback/archived.py": "`armwise archive`",
+    "feedback/exchange/records.py": "files in Parquet",
+    "feedback/training_log/archive.py": "`armwise archive`",
+}
+"""Modules with an import that `DEFAULT` does not install, and what a user asks for to reach it."""
+
+
+def test_the_default_configuration_reaches_no_import_that_its_extras_lack() -> None:
+    installed = declared(DEFAULT)
+    providers = {**ELSEWHERE, **packages_distributions()}
+    found = {
+        str(path.relative_to(ROOT)): lacking
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if (lacking := undeclared(imported(path.read_text()), installed, providers))
+    }
+    unexpected = {path: lacking for path, lacking in found.items() if path not in NOT_BY_DEFAULT}
+    assert unexpected == {}, "declare it in the extra `serve`, or say in NOT_BY_DEFAULT who reaches it"
+    assert found.keys() == NOT_BY_DEFAULT.keys()

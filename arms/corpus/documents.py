@@ -574,7 +574,7 @@ def read(path: Path, limits: Limits) -> dict[str, Any]:
     except UnreadableDocumentError as error:
         return {"problem": cleaned(str(error))}
     except ImportError as error:
-        return {"problem": f"needs a library ({error.name}): pip install 'armwise[documents]'"}
+        return {"problem": f"needs {error.name}", "module": error.name}
     except MemoryError:
         return {"problem": f"needs more than {limits['memory_bytes'] >> 20:,} MiB of memory"}
     except Exception as error:  # noqa: BLE001 (of parsers that are not ours, about files of others)

@@ -12,7 +12,6 @@ import codecs
 import contextlib
 import functools
 import gzip
-import importlib.util
 import io
 import itertools
 import json
@@ -46,6 +45,7 @@ from armwise.arms.corpus.records import (
     hash_files,
     short,
 )
+from armwise.arms.extras import find_missing, install_command
 from armwise.arms.filters import Metadata
 from armwise.arms.own_processes import python
 from armwise.arms.places import BUILT_IN
@@ -101,7 +101,7 @@ LIMITS = DocumentLimits()
 
 def missing() -> list[str]:
     """Return the libraries that are not installed: with them, a folder would read differently."""
-    return [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    return find_missing(LIBRARIES)
 
 
 class Parser:
@@ -172,7 +172,8 @@ class Parser:
         reply: dict[str, Any] = json.loads(line)
         if "problem" in reply:
             self.close()  # what has failed half way may still hold memory
-            raise CorpusError(reply["problem"])
+            remedy = f": {install_command([reply['module']])}" if "module" in reply else ""
+            raise CorpusError(f"{reply['problem']}{remedy}")
         return reply
 
     def _line(self, process: subprocess.Popen[bytes], seconds: float) -> bytes:

@@ -13,14 +13,13 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.arms.extras import describe_missing, installed
+from armwise.arms.extras import describe_missing, install_command, installed, is_installed
 from armwise.arms.models.files import ModelNotFoundError, digest_file, digest_weights, hub_commit, locate
 from armwise.arms.own_processes import importable, python
 
@@ -55,9 +54,9 @@ class NotExportableError(Exception):
 
 def fall_back_on_torch(model: str, precision: str, error: Exception) -> None:
     """Log why a model runs on torch. Raises ModelNotFoundError in int8, or if torch is missing."""
-    if find_spec("sentence_transformers") is None:
+    if not is_installed("sentence_transformers"):
         raise ModelNotFoundError(
-            f"model {model!r} cannot be read: {error}; `pip install 'armwise[train]'` brings torch"
+            f"model {model!r} cannot be read: {error}; {install_command(['torch'])} brings torch"
         ) from error
     if precision == "int8":
         raise ModelNotFoundError(

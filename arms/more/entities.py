@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from armwise.arms import tokenizer
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.corpus import Corpus
+from armwise.arms.extras import install_command
 from armwise.arms.indexes.vectors import embedded_text
 from armwise.arms.llm import (
     MESSAGE_TOKENS,
@@ -278,7 +279,7 @@ class Recogniser:
         try:
             import spacy  # here: a heavy extra, not needed once the graph is built
         except ImportError as error:
-            raise ModelNotFoundError("entities 'ner' need spaCy: install armwise[ner]") from error
+            raise ModelNotFoundError(f"entities 'ner' need spaCy: {install_command(['spacy'])}") from error
         pipeline = spacy.load(self._place)
         if "ner" not in pipeline.pipe_names:
             has = ", ".join(pipeline.pipe_names) or "nothing"

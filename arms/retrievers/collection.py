@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from armwise.arms import tokenizer
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
+from armwise.arms.extras import install_command
 from armwise.arms.retrievers.conditions import list_facts, loaded_metadata, stored
 from armwise.arms.retrievers.fusion import fuse
 from armwise.arms.retrievers.kind import Kind, Members, ReadVersion, Resources, find_reach
@@ -384,13 +385,13 @@ def explained(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
 
 
-def client(module: str, extra: str) -> ModuleType:
+def client(module: str, engine: str) -> ModuleType:
     """Return the module of an engine's client. Raises ArmBuildError."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise ArmBuildError(
-            f"the client of {extra} is not installed ({error}): pip install 'armwise[{extra}]'"
+            f"the client of {engine} is not installed ({error}): {install_command([module])}"
         ) from error
 
 

@@ -1,5 +1,7 @@
 """What to install where a library is missing, and that the small installation needs none of the others."""
 
+import ast
+import re
 import subprocess
 import sys
 from collections.abc import Collection
@@ -11,6 +13,10 @@ import pytest
 
 from armwise.agent.cli import main as cli
 from armwise.arms import extras
+from armwise.arms.base import ArmBuildError, Passage
+from armwise.arms.models import ModelNotFoundError, onnx_graph
+from armwise.arms.more.entities import Recogniser
+from armwise.arms.retrievers import collection
 from tests.test_requirements import PACKAGES, PROJECT, ROOT, imported
 
 BASE = {line.partition(">")[0].replace("_", "-") for line in PROJECT["dependencies"]}
@@ -213,3 +219,49 @@ def test_a_policy_or_a_router_without_its_library_says_what_brings_it(
     code: str, extra: str, tmp_path: Path
 ) -> None:
     assert f"pip install 'armwise[{extra}]'` brings it" in small(code, tmp_path)
+
+
+def texts_of(path: Path) -> list[str]:
+    """Return the texts of a source file without its docstrings, of f-strings the constant parts."""
+    tree = ast.parse(path.read_text())
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone
+    ]
+
+
+def test_messages_take_the_name_of_an_extra_from_the_metadata() -> None:
+    named = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for text in texts_of(path)
+        if re.search(r"armwise\[\w", text)
+    }
+    assert named == set()
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+def test_names_in_passages_say_what_finds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, "spacy")
+    names = Recogniser(str(tmp_path))
+    with pytest.raises(ModelNotFoundError, match=r"spaCy: `pip install 'armwise\[ner\]'`"):
+        names.of_passages([Passage("p", "Vienna", "The river Danube")])
+
+
+def test_a_model_that_needs_torch_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, "sentence_transformers")
+    with pytest.raises(ModelNotFoundError, match=r"`pip install 'armwise\[train\]'` brings torch"):
+        onnx_graph.fall_back_on_torch("a-model", "float32", ValueError("no BERT"))
+
+
+def test_a_search_engine_says_what_brings_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, "qdrant_client")
+    with pytest.raises(ArmBuildError, match=r"client of qdrant .*`pip install 'armwise\[qdrant\]'`"):
+        collection.client("qdrant_client", "qdrant")

@@ -53,6 +53,13 @@ from armwise.feedback.registry import runs as registry_runs
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.training_log import StartingPoint, read_position, traffic
 
+HOW_IT_ENDED = {
+    registry_runs.RunState.PROMOTED: "and was promoted",
+    registry_runs.RunState.HELD: "and was held back: `armwise status` says why",
+    registry_runs.RunState.NOTHING_NEW: "with nothing new to learn from",
+}
+"""Ends of a run that did not fail."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
@@ -286,6 +293,7 @@ def _do(
         raise RunFailedError(f"run {mine.seq} failed, what is served is as it was: {error}") from error
     run = registry_runs.find(store, mine.seq)
     assert run is not None
+    console.print(f"warm start {run.seq} finished {HOW_IT_ENDED[run.status]}", markup=False, highlight=False)
     return run
 
 

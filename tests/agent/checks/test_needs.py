@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import sqlite3
 import threading
@@ -21,6 +22,7 @@ import pytest
 import sqlalchemy as sa
 import yaml
 from huggingface_hub.errors import LocalEntryNotFoundError
+from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 from armwise.agent import checks
@@ -87,10 +89,30 @@ def test_packages_that_are_missing_or_other_than_required_are_named(
     assert all("make .venv/ready" in line for line in found if line.startswith("problem"))
 
 
+def test_the_extra_that_doctor_names_brings_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_extra: dict[str, set[str]] = {}
+    for requirement in map(Requirement, metadata.requires("armwise") or ()):
+        extra = re.search(r"extra == [\"']([\w-]+)", str(requirement.marker))
+        of_extra.setdefault(extra[1] if extra else "serve", set()).add(requirement.name)
+    needed = (of_extra["serve"] | of_extra["plots"]) - {"armwise"}
+    assert {"ray", "httpx", "matplotlib"} <= needed
+    absent = ""
+    monkeypatch.setattr(checks, "installed", lambda name: "" if name == absent else metadata.version(name))
+    for absent in needed:
+        found = lines(checks.version_findings(tmp_path / "none"))
+        (missing,) = [line for line in found if " is not installed" in line]
+        remedy = rf"problem: {absent} is not installed; `pip install --upgrade 'armwise\[(\w+)\]'`"
+        named = re.fullmatch(remedy, missing)
+        assert named is not None, missing
+        assert absent in of_extra[named[1]], missing
+
+
 def test_an_extra_is_missed_where_the_configuration_names_what_needs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = {"mcp": "mcp", "onnx": "onnx", "xgboost": "xgboost-cpu"}
+    absent = {"mcp": "mcp", "onnx": "onnx", "xgboost": "xgboost-cpu", "pyarrow": "pyarrow"}
     real, find = metadata.version, extras.is_installed
 
     def version(name: str) -> str:
@@ -108,6 +130,7 @@ def test_an_extra_is_missed_where_the_configuration_names_what_needs_it(
         "fine: without armwise[local]: no encoder and no language model in this process",
         "fine: without armwise[trees]: no routers of boosted trees, and no learned fusion",
         "fine: without armwise[mcp]: no /mcp, and no arms of kind mcp",
+        "fine: without armwise[parquet]: no files in Parquet, and no `armwise archive`",
     ]
     assert lines(checks.library_findings(configured(tmp_path))) == []
     checks.require_libraries(configured(tmp_path))
@@ -685,13 +708,13 @@ def test_an_endpoint_that_takes_no_key_is_shown_none(
 def test_each_language_model_is_looked_at_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "find_spec", lambda _: None)
+    monkeypatch.setattr(extras, "is_installed", lambda module: module != "vllm")
     llms = {"other": {"engine": "vllm", "model": str(tmp_path / "gone")}}
     first, missing, gone = lines(checks.model_findings(configured(tmp_path, llms=llms)))
     assert first == "note: the language model is scripted: fixed replies; set llm for answers"
     assert missing == "problem: vLLM is not installed; `pip install 'armwise[vllm]'`"
     assert gone.startswith("problem: language model 'other': ")
-    monkeypatch.setattr(checks, "find_spec", lambda _: object())
+    monkeypatch.setattr(extras, "is_installed", bool)
     assert len(lines(checks.model_findings(configured(tmp_path, llms=llms)))) == 2
 
 

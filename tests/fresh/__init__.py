@@ -1,0 +1,1 @@
+"""What the pages promise of an installation, in environments that have nothing but what `pip` installs."""
