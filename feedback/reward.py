@@ -398,10 +398,11 @@ class RewardRule(BaseModel):
         gt=0,
         le=1,
         exclude_if=lambda share: share == RATER_SHARE,  # so that digests of rules from before stay
-        description="Most of the newest 20 decisions with a rating that one key of a user, or one address "
-        "without a key, may teach, unless it gave more than half as large a share of the 1,000 before, which "
-        "it may double. What exceeds it waits for its deadline, and is left out if there is still no room. "
-        "Keys of judges and operators are not limited; with 1 nobody is.",
+        description="Most of the newest 20 decisions with a rating that one key of a user, one address "
+        "without a key, or all keys of a project other than `default` may teach, unless they gave more than "
+        "half as large a share of the 1,000 before, which they may double. What exceeds it waits for its "
+        "deadline, and is left out if there is still no room. Keys "
+        "of judges and operators are not limited; with 1 nobody is.",
     )
     clip: tuple[Number, Number] = Field(
         default=(-1.0, 1.0),

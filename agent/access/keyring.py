@@ -26,7 +26,7 @@ from pydantic import (
 from armwise.agent.config import Key, KeyBase, Scope
 from armwise.arms.secrets import read_secret
 from armwise.feedback.clock import require_date
-from armwise.feedback.log import Store
+from armwise.feedback.log import DrawSecret, Store
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -99,6 +99,19 @@ class Caller:
         if self.prefix:
             return name.startswith(self.prefix)
         return self.sees_all or keys.SEPARATOR not in name
+
+    def identify(self, secret: DrawSecret) -> str | None:
+        """Return who asks or rates: its key or, without one, its address, in its project; None: unknown.
+
+        >>> Caller("k", frozenset(), "acme").identify(DrawSecret("s3cret", after=7))
+        'acme~k'
+        """
+        name = self.key if self.address is None else secret.rater_at(self.address)
+        return name and self.prefix + name
+
+    def find_rater(self, secret: DrawSecret) -> str | None:
+        """Return the rater of its feedback; see `Feedback.rater`."""
+        return "" if self.source in ("judge", "operator") else self.identify(secret)
 
     def stored(self, name: str, kind: str = "decision") -> str:
         """Return the stored id for an id that the caller sent, in the log of its point.

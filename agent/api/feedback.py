@@ -129,15 +129,8 @@ class FeedbackSender:
             source=caller.source,
             key=caller.key,
             content=content,
-            rater=self._rater,
+            rater=caller.find_rater(self.point.store.draw_secret),
         )
-
-    @property
-    def _rater(self) -> str | None:
-        """The rater of the caller's feedback, whose influence is limited; see `Feedback.rater`."""
-        if self.caller.address is not None:
-            return self.point.store.draw_secret.rater_at(self.caller.address)
-        return self.caller.key if self.caller.source in (None, "user") else ""
 
     def _read(self, item: FeedbackItem) -> tuple[float | None, dict[str, str]]:
         """Return the number of an item, and its further fields.

@@ -9,13 +9,14 @@ from .facts import Fact
 from .group_commit import GroupCommit
 from .limits import LARGEST, Limited, numeric
 from .open import SERVING_S, open_log
-from .store import LoggedDecision, Store, insert, row_time
+from .store import DrawSecret, LoggedDecision, Store, insert, row_time
 
 __all__ = [
     "LARGEST",
     "POINT",
     "SERVING_S",
     "ChangeWatch",
+    "DrawSecret",
     "Fact",
     "FeedbackStatus",
     "GroupCommit",

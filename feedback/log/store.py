@@ -9,9 +9,10 @@ import hmac
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from ipaddress import IPv6Address, IPv6Network
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,17 @@ class DrawSecret:
     def rater_at(self, address: str) -> str:
         """Return the rater that feedback from an address names in the place of a key: a keyed digest.
 
+        All addresses of a /64 of IPv6 are one rater, since a subscriber has all of them.
+
         >>> found = DrawSecret("s3cret", after=7)
         >>> found.rater_at("192.0.2.1") == found.rater_at("192.0.2.1") != found.rater_at("192.0.2.2")
         True
+        >>> found.rater_at("2001:db8::1") == found.rater_at("2001:db8::2") != found.rater_at("2001:db8:1::1")
+        True
         """
+        with suppress(ValueError):  # it is not one of IPv6
+            ip = IPv6Address(address)
+            address = str(ip.ipv4_mapped or IPv6Network((ip, 64), strict=False))
         digest = hmac.new(self.secret.encode(), b"address " + address.encode(), hashlib.sha256)
         return f"address-{digest.hexdigest()[:16]}"
 

@@ -1,8 +1,9 @@
 """Limit the share of each rater in the newest rated decisions that are learned.
 
 A key or an address that has rated little so far may have at most `RewardRule.rater_share` of them; others at
-most twice their share of the decisions learned before. A decision whose values all exceed these limits waits
-for its deadline, and is left out if they still do. Which ones are left out depends on the order of the
+most twice their share of the decisions learned before. The raters of a project together have the same limit,
+so that several keys of one tenant teach no more than one. A decision whose values all exceed these limits
+waits for its deadline, and is left out if they still do. Which ones are left out depends on the order of the
 training log and on the raters, never on the values.
 """
 
@@ -25,8 +26,11 @@ BEFORE = 1000
 GROWTH = 2.0
 """Factor by which a rater may exceed its usual share."""
 
+PROJECT_END = "~"
+"""End of the project with which a rater begins, if it is one of a project other than the default one."""
+
 UNLIMITED = ""
-"""Rater of judges and operators, and of feedback that came without a key from an unknown address."""
+"""Rater of judges, operators and checks."""
 
 
 class RaterShares:
@@ -55,31 +59,49 @@ class RaterShares:
         ...     shares.add("guest", learned=shares.has_room("guest"))
         >>> shares.has_room("guest"), shares.has_room("app")
         (False, True)
+
+        Keys of one project have the share of one rater, too:
+
+        >>> shares = RaterShares(0.25, [("app", True)] * 50)
+        >>> for n in range(10):
+        ...     shares.add(f"acme~{n}", learned=shares.has_room(f"acme~{n}"))
+        >>> shares.has_room("acme~new"), shares.has_room("other~new")
+        (False, True)
         """
         if rater == UNLIMITED or self._most >= 1.0 or len(self._before) < NEWEST:
             return True
-        usual = self._usual[rater] / len(self._before)
-        return self._learned[rater] + 1 <= NEWEST * max(self._most, GROWTH * usual)
+        return all(
+            self._learned[name] + 1
+            <= NEWEST * max(self._most, GROWTH * self._usual[name] / len(self._before))
+            for name in _limited(rater)
+        )
 
     def add(self, rater: str, *, learned: bool) -> None:
         """Add the next rated decision; the oldest of the newest moves to those before, if it was learned."""
         self._newest.append((rater, learned))
         if learned:
-            self._learned[rater] += 1
+            self._learned.update(_limited(rater))
         if len(self._newest) == NEWEST:
             oldest, was_learned = self._newest.popleft()
             if was_learned:
                 _less(self._learned, oldest)
                 self._before.append(oldest)
-                self._usual[oldest] += 1
+                self._usual.update(_limited(oldest))
         if len(self._before) > BEFORE:
             _less(self._usual, self._before.popleft())
 
 
-def _less(counts: Counter[str], name: str) -> None:
-    counts[name] -= 1
-    if not counts[name]:
-        del counts[name]
+def _limited(rater: str) -> tuple[str, ...]:
+    """Return what is limited of a rater: itself, and its project if it has one."""
+    project, end, _ = rater.partition(PROJECT_END)
+    return (rater, project + end) if end else (rater,)
+
+
+def _less(counts: Counter[str], rater: str) -> None:
+    for name in _limited(rater):
+        counts[name] -= 1
+        if not counts[name]:
+            del counts[name]
 
 
 def read_newest(connection: sa.Connection, join: str) -> tuple[list[tuple[str, bool]], int]:
@@ -99,7 +121,7 @@ class RaterCount:
     """Counts of a rater among the newest rated decisions.
 
     Attributes:
-        rater: Public id of a key, or `address-` and a digest; empty for unlimited raters.
+        rater: As in `Feedback.rater`; empty for unlimited raters.
         rated: Decisions that it rated, learned or left out.
         left_out: Decisions among these that were left out, since its share was used up.
     """

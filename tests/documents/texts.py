@@ -51,7 +51,7 @@ _ID = Place(
 
 _ARM = Place("a name of the configuration; of actions of a request their positions, `action-1`", Fate.NONE)
 
-_RATER = Place("an id of a key, or a keyed digest of an address", Fate.KEPT, "joins depend on it")
+_RATER = Place("a key or a keyed digest of an address, after its project", Fate.KEPT, "joins depend on it")
 
 _NUMBERS = Place("numbers, by names of arms", Fate.NONE)
 

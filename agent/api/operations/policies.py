@@ -49,7 +49,7 @@ from armwise.feedback.drift import Alarms, DriftSpec
 from armwise.feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
 from armwise.feedback.log import damage
 from armwise.feedback.ope import prediction_powered
-from armwise.feedback.registry import ActivePolicy, Version, active_policy, promotions
+from armwise.feedback.registry import ActivePolicy, Version, active_policy, keys, promotions
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.training_log import delays, observed, settled
 from armwise.feedback.training_log import lag as training_log_lag
@@ -275,7 +275,7 @@ def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> Dr
             after=last.after,
             example_seq=last.example_seq,
             at=last.at,
-            rater=last.rater,
+            rater=last.rater and last.rater.rpartition(keys.SEPARATOR)[2],  # without its project
         ),
         floor=floor,
         until=alarms.raised_until(spec) if raised else None,

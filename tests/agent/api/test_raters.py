@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from armwise.feedback.events import Feedback, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
+from armwise.feedback.log.store import DrawSecret
 from tests.agent.asking import forced, look_up
 from tests.agent.fakes import Service
 from tests.agent.gateways.test_buttons import BUTTON, EVIL, token
@@ -66,6 +67,33 @@ async def test_without_keys_a_rater_is_an_address_that_is_not_written_down(servi
     assert unknown is None
     assert str(one).startswith("address-")
     assert "192.0.2" not in f"{one}{other}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", True),
+        ("2001:db8:1:2::1", "2001:0db8:0001:0002::1", True),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+        ("192.0.2.1", "192.0.2.2", False),
+    ],
+)
+def test_addresses_of_one_subscriber_are_one_rater(one: str, other: str, same: bool) -> None:
+    rater_at = DrawSecret("s3cret", after=0).rater_at
+    assert (rater_at(one) == rater_at(other)) == same
+
+
+async def test_the_rater_of_another_project_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RATER_KEY", "a-secret")
+    keys = [{"env": "RATER_KEY", "scopes": ["feedback"], "project": "acme"}]
+    async with Service(tmp_path, keys=keys).running() as service:
+        headers = {"authorization": "Bearer a-secret"}
+        assert (await service.client.post("/v1/feedback", json=THUMB, headers=headers)).status_code == 202
+        assert await raters(service) == ["acme~RATER_KEY"]
 
 
 async def test_a_button_is_pressed_by_an_address_not_by_the_key_of_its_page(

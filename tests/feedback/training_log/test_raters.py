@@ -82,6 +82,34 @@ def test_of_twenty_newest_a_rater_teaches_its_share_or_twice_what_was_usual(
         past.append((name, room))
 
 
+@pytest.mark.parametrize(
+    ("flooding", "learned"),
+    [
+        (["acme~one", "acme~two", "acme~three"], 5),
+        (["acme~one", "beta~one"], 10),
+        (["one", "two"], 10),
+    ],
+)
+def test_keys_of_one_project_share_what_one_rater_teaches(flooding: list[str], learned: int) -> None:
+    how, facts = rule(), usual()
+    for number in range(24):
+        facts += rating(f"g{number}", flooding[number % len(flooding)])
+    assert Counter(one.rater for one in ready(how, facts) if one.rater in flooding).total() == learned
+
+
+def test_keys_of_a_project_that_always_rated_are_limited_one_by_one() -> None:
+    shares = RaterShares(0.25)
+    for number in range(100):
+        shares.add(f"acme~{number % 10}", learned=True)
+    flood = 0
+    while shares.has_room("acme~new"):
+        shares.add("acme~new", learned=True)
+        flood += 1
+    assert flood == 5
+    assert shares.has_room("acme~0")
+    assert not shares.has_room("acme~new")
+
+
 def test_one_who_is_new_becomes_usual_though_what_it_rates_is_left_out() -> None:
     shares = RaterShares(0.25, [("app", True)] * 2000)
     taught = []
