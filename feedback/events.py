@@ -223,6 +223,8 @@ class Decision:
             conversation in its cache, as far as the draw counts them, in the order of `arms`; empty if no arm
             does.
         usd_weight: Reward that a dollar of `miss_costs` costs in the draw.
+        asked_by: Who asked: the id of a key, after `<project>~` in a project other than the default one, or
+            `address-` and a keyed digest of an address that asks without a key; None: unknown.
     """
 
     id: str
@@ -256,6 +258,7 @@ class Decision:
     quoted_groups: tuple[str, ...] = ()
     miss_costs: tuple[float, ...] = ()
     usd_weight: float = 0.0
+    asked_by: str | None = None
 
     @property
     def candidate_context(self) -> Context:
@@ -424,14 +427,15 @@ class Feedback:
         tags: Free text pairs, stored as they are.
         episode_id: The episode; None: feedback on a decision.
         kind: The kind.
-        source: Source that the sender's key is for: user, judge or operator; None: sent without a key.
+        source: Source that the sender's key is for: user, judge or operator; None: sent without a key. A
+            signal that requests cause has the source user, the result of a check operator.
         key: The public id of that key.
         content: Texts: the `label` of a categorical value and the `comment` on a value; the `comment` or
             `demonstration` of a note; for a preference the less preferred decision, `over`, or the arms
             `better` and `worse`.
-        rater: Whose limited share of the training log it counts in: the public id of a user's key, or
-            `address-` and a keyed digest of an address that sends without a key. Empty for keys of judges
-            and operators, which are unlimited; None: unknown, as in older logs.
+        rater: Whose limited share of the training log it counts in: the user that sent it, as in
+            `Decision.asked_by`, or whose request caused a signal. Empty for keys of judges and operators and
+            for checks, which are unlimited; None: unknown, as in older logs.
     """
 
     id: str

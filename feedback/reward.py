@@ -401,7 +401,7 @@ class RewardRule(BaseModel):
         description="Most of the newest 20 decisions with a rating that one key of a user, one address "
         "without a key, or all keys of a project other than `default` may teach, unless they gave more than "
         "half as large a share of the 1,000 before, which they may double. What exceeds it waits for its "
-        "deadline, and is left out if there is still no room. Keys "
+        "deadline, and is left out if there is still no room. Signals are ratings of who caused them. Keys "
         "of judges and operators are not limited; with 1 nobody is.",
     )
     clip: tuple[Number, Number] = Field(

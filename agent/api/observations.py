@@ -278,6 +278,7 @@ def check_decision(
         episode_id=item.episode_id and caller.stored(item.episode_id, "episode"),
         request_digest=asking.digest_request(item) if name else "",
         user_digest=asking.user_digest(point, caller, item.user),
+        asked_by=caller.identify(point.store.draw_secret),
     )
     observed = _observed(point, item, now)
     failed, spent = item.status == "failed", item.cost
@@ -382,6 +383,7 @@ def _metrics(
             source=caller.source,
             key=caller.key,
             content={"label": value} if isinstance(value, str) else {},
+            rater=caller.find_rater(point.store.draw_secret),
         )
         facts.append(fact)
     return facts

@@ -468,6 +468,7 @@ async def stream_turn(
     served, log = "", partial(log_turn, point.config.telemetry, point.name, caller.key)
     service, booking = point.service, point.booking(ask.decision_id)
     service.under_way[booking] = caller.key
+    ask = replace(ask, asked_by=caller.identify(point.store.draw_secret))
     try:
         async with asyncio.timeout_at(deadline):
             opening = await _opened(point, ask, key, commits)

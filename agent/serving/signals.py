@@ -6,6 +6,9 @@ A signal is written only if the reward names it, by one metric. It is a fact of 
 depends on the signal and the decision alone: whatever replica observes it, and however often, it is written
 once. Either value of a signal is written at the same moment, so that when a decision is learned does not
 depend on its value. Queue and waiting turns are bounded; what exceeds them is not observed.
+
+A caller can cause a signal at will, so it says something only of answers to the same caller, and counts
+in the share of this rater. What a check of the operator says is not limited.
 """
 
 import asyncio
@@ -115,7 +118,7 @@ class _Checked:
 class _Formed:
     """An answer to validate, and the schema of its request."""
 
-    decision_id: str
+    decision: Decision
     schema: Mapping[str, Any]
     answer: str
 
@@ -171,7 +174,7 @@ class Signals:
         form = ask.options.get("response_format") or {}
         schema = (form.get("json_schema") or {}).get("schema")
         if isinstance(schema, Mapping) and is_text(execution.answer):
-            self._add(self._queue, _Formed(decision.id, schema, execution.answer), QUEUE)
+            self._add(self._queue, _Formed(decision, schema, execution.answer), QUEUE)
             self._start("signals", self._observe_queue)
 
     def _add(self, queue: deque[T], item: T, most: int) -> None:
@@ -204,7 +207,7 @@ class Signals:
             try:
                 match item:
                     case _Checked():
-                        await self.write(Signal.CHECK, item.decision_id, item.score, {})
+                        await self.write(Signal.CHECK, item.decision_id, item.score)
                     case _Formed():
                         await self._validate(item)
                     case _NextTurn():
@@ -219,36 +222,32 @@ class Signals:
         satisfies = wings.load(wings.SATISFIES_SCHEMA)
         valid: bool | None = await asyncio.to_thread(satisfies, item.schema, item.answer)
         if valid is not None:
-            await self.write(Signal.SCHEMA_ERROR, item.decision_id, float(not valid), {})
+            await self.write(Signal.SCHEMA_ERROR, item.decision.id, float(not valid), item.decision)
 
     async def _observe_waiting(self) -> None:
         while self._waiting:
             await asyncio.sleep(self._waiting[0].due - asyncio.get_running_loop().time())
             decision = self._waiting.popleft().decision
             with suppress(StoreError):  # if the log is unavailable, turns fail and report it
-                last = await asyncio.to_thread(
-                    conversations.is_newest, self.store, decision.episode_id or "", decision.id
-                )
-                await self.write(Signal.ABANDONED, decision.id, float(last), {})
+                last = await asyncio.to_thread(conversations.is_newest, self.store, decision)
+                await self.write(Signal.ABANDONED, decision.id, float(last), decision)
 
     async def _observe(self, ask: Ask, decision: Decision) -> None:
         """Write what a turn says of an earlier one."""
-        next_turn = {"next": decision.id}
         if results := last_results(ask.messages):
             if ask.called is not None:
                 failed = any(one.get("is_error") or reports_error(one["content"]) for one in results)
-                await self.write(Signal.TOOL_ERROR, ask.called, float(failed), next_turn)
+                await self.write(Signal.TOOL_ERROR, ask.called, float(failed), decision)
             return  # the answer to the same question goes on
         if not self.metrics.keys() & {Signal.RETRY, Signal.ESCALATION}:
             return
-        episode = decision.episode_id or ""
-        before = await asyncio.to_thread(conversations.previous_turn, self.store, episode, decision.id)
+        before = await asyncio.to_thread(conversations.previous_turn, self.store, decision)
         if before is None:
             return
         asked_again = is_same_question(before.question, ask.question)
-        await self.write(Signal.RETRY, before.decision_id, float(asked_again), next_turn)
+        await self.write(Signal.RETRY, before.decision_id, float(asked_again), decision)
         escalated = self._escalates(ask, before)
-        await self.write(Signal.ESCALATION, before.decision_id, float(escalated), next_turn)
+        await self.write(Signal.ESCALATION, before.decision_id, float(escalated), decision)
 
     def _escalates(self, ask: Ask, before: conversations.EarlierTurn) -> bool:
         """Return whether a request allows only arms that are dearer than the one that answered before."""
@@ -268,14 +267,23 @@ class Signals:
         answer = 0.0 if model is None else model.compute_usd(READ_TOKENS, WRITTEN_TOKENS)
         return answer + info.bound.search_usd
 
-    async def write(self, signal: Signal, decision_id: str, value: float, tags: Mapping[str, str]) -> None:
+    async def write(
+        self, signal: Signal, decision_id: str, value: float, cause: Decision | None = None
+    ) -> None:
         """Commit a signal on a decision, if the reward names it.
+
+        Args:
+            signal: The signal.
+            decision_id: The decision.
+            value: A number in [0, 1].
+            cause: Decision of the request that caused it; None: a check of the operator did.
 
         Raises:
             StoreError: It could not be committed, or the decision has as much feedback as it may.
         """
         if (metric := self.metrics.get(signal)) is None:
             return
+        tags = {} if cause is None or cause.id == decision_id else {"next": cause.id}
         fact = Feedback(
             id=f"signal:{signal.value}:{decision_id}",
             decision_id=decision_id,
@@ -283,8 +291,8 @@ class Signals:
             value=value,
             received_at=self.clock(),
             tags={"signal": signal.value, **tags},
-            source="operator",
-            rater="",
+            source="operator" if cause is None else "user",
+            rater="" if cause is None else cause.asked_by,
         )
         (receipt,) = await self.log.append(fact)
         self.telemetry.fed_back(fact, receipt)

@@ -46,6 +46,7 @@ class Ask:
         incumbent: Probability of each arm by the caller's own decider, summing to 1; disregarded once the
             share of the policy is 1.
         external: Whether the caller carries the decision out.
+        asked_by: Who asks, as in `Decision.asked_by`.
     """
 
     decision_id: str
@@ -77,6 +78,7 @@ class Ask:
     by_score: bool = False
     incumbent: Mapping[str, float] | None = None
     external: bool = False
+    asked_by: str | None = None
 
     @property
     def quoted_groups(self) -> tuple[str, ...]:

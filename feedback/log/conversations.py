@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from armwise.feedback.events import FAILURES, LABELS, AnsweredTurn, KeptDraw, Mode, Status
+from armwise.feedback.events import FAILURES, LABELS, AnsweredTurn, Decision, KeptDraw, Mode, Status
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.rows import read_tokens
 from armwise.feedback.log.store import Store
@@ -100,14 +100,16 @@ _NEWEST_TURNS = _ANSWERED.order_by(_d.seq.desc()).limit(ROUND)
 _FIRST_TURN = _ANSWERED.where(_d.seq < sa.bindparam("before")).order_by(_d.seq).limit(1)
 
 
-def previous_turn(store: Store, episode: str, decision_id: str) -> EarlierTurn | None:
-    """Return the turn of an episode before a decision; None: it is the first one, or is not in the log.
+def previous_turn(store: Store, decision: Decision) -> EarlierTurn | None:
+    """Return the turn before a decision in its episode; None: it is the first one, or is not in the log.
+
+    Others may name the same episode: only turns of the same caller count.
 
     Raises:
         LogUnavailableError: Try again later.
     """
     with store.reading() as connection:
-        rows = connection.execute(_TURNS_BEFORE, {"episode": episode, "named": decision_id}).all()
+        rows = connection.execute(_TURNS_BEFORE, {**_conversation(decision), "named": decision.id}).all()
     if not rows:
         return None
     newest = rows[0]
@@ -119,21 +121,29 @@ def previous_turn(store: Store, episode: str, decision_id: str) -> EarlierTurn |
     return EarlierTurn(began.id, newest.question, newest.served or newest.drawn, newest.decided_at)
 
 
+def _conversation(decision: Decision) -> dict[str, str | None]:
+    return {"episode": decision.episode_id, "asked_by": decision.asked_by}
+
+
+_IN_CONVERSATION = _IN_EPISODE & (
+    _d.features["asked_by"].as_string().is_not_distinct_from(sa.bindparam("asked_by", type_=sa.String()))
+)
+
 _POSITION = sa.select(_d.seq).where(_d.id == sa.bindparam("named"), _IN_EPISODE)
 
 _TURNS_BEFORE = (
     sa.select(_d.id, _d.mode, _d.question, _d.drawn, _e.served, _d.decided_at)
     .outerjoin_from(t.decisions, t.executions, _e.decision_id == _d.id)
-    .where(_IN_EPISODE, _d.seq < _POSITION.scalar_subquery(), _d.policy != LABELS)
+    .where(_IN_CONVERSATION, _d.seq < _POSITION.scalar_subquery(), _d.policy != LABELS)
     .order_by(_d.seq.desc())
     .limit(ROUND)
 )
 
 
-def is_newest(store: Store, episode: str, decision_id: str) -> bool:
-    """Return whether a decision is the newest one of an episode. Raises LogUnavailableError."""
+def is_newest(store: Store, decision: Decision) -> bool:
+    """Return whether a decision is its caller's newest one in its episode. Raises LogUnavailableError."""
     with store.reading() as connection:
-        return bool(connection.scalar(_NEWEST, {"episode": episode}) == decision_id)
+        return bool(connection.scalar(_NEWEST, _conversation(decision)) == decision.id)
 
 
-_NEWEST = sa.select(_d.id).where(_IN_EPISODE, _d.policy != LABELS).order_by(_d.seq.desc()).limit(1)
+_NEWEST = sa.select(_d.id).where(_IN_CONVERSATION, _d.policy != LABELS).order_by(_d.seq.desc()).limit(1)

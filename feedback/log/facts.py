@@ -38,6 +38,7 @@ def decision_row(d: Decision, seq: int, logged_at: float, erased: int | None = N
             **({"incumbent": [d.incumbent_share, *d.incumbent]} if d.incumbent else {}),
             **({"quoted_groups": d.quoted_groups} if d.quoted_groups else {}),
             **({"miss_costs": [d.usd_weight, *d.miss_costs]} if d.miss_costs else {}),
+            **({"asked_by": d.asked_by} if d.asked_by else {}),
         },
         "candidate": d.candidate,
         "share": d.share,

@@ -152,6 +152,7 @@ def read_decision(row: Sequence[Any]) -> Decision:
         quoted_groups=tuple(stored.get("quoted_groups", ())),
         miss_costs=_by_arm(eligible, miss_costs),
         usd_weight=usd_weight,
+        asked_by=stored.get("asked_by"),
     )
 
 

@@ -83,7 +83,8 @@ COLUMNS: Mapping[str, Place] = {
     ),
     "decisions.features": Place(
         "words of the question, names and texts of the context, ids, names and texts of actions: as names of "
-        "features; its values and the embedding are numbers, and stay",
+        "features; its values and the embedding are numbers, and stay, as does who asked: the id of a "
+        "key, or a keyed digest of an address",
         Fate.PSEUDONYM,
         "policies learn by it, so nothing that was learned changes; a guess can be compared with it",
     ),

@@ -239,11 +239,12 @@ async def in_its_round(
 
     A question whose answer may call functions begins an episode, named after its decision unless it has
     another name. A request with their results is of the same episode, and its arm is the one that answered
-    before: it is forced, and not learned, as nothing was drawn. The ids of the calls name the decision.
+    before: it is forced, and not learned, as nothing was drawn. The ids of the calls name the decision: since
+    a client writes them, it counts only if the same caller asked, in the same episode.
 
     Args:
         point: Reads the log.
-        caller: Whose decision it must be.
+        caller: Who asks.
         ask: The question.
         since: The messages after the question.
         same_arm: Whether the arm that answered before is forced.
@@ -254,7 +255,12 @@ async def in_its_round(
     if named:
         with suppress(ForeignIdError):
             record = await asyncio.to_thread(point.store.record, caller.stored(named[0]))
-    if record is None or record.decision.context.question != ask.question:
+    asked = ask.question, caller.identify(point.store.draw_secret)
+    if (
+        record is None
+        or (record.decision.context.question, record.decision.asked_by) != asked
+        or ask.episode_id not in (None, record.decision.episode_id)
+    ):
         begins = bool(ask.options.get("tools")) and ask.episode_id is None
         return replace(ask, episode_id=ask.decision_id) if begins else ask
     decision, execution = record.decision, record.execution

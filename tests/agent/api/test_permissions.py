@@ -417,7 +417,14 @@ CANNOT_QUOTE = {
 }
 """Fields with texts, or names of texts, that nothing writes which has read passages: ids, arms, names."""
 
-CANNOT_QUOTE[Decision] |= {"episode_id", "request_digest", "draw_id", "user_digest", "quoted_groups"}
+CANNOT_QUOTE[Decision] |= {
+    "episode_id",
+    "request_digest",
+    "draw_id",
+    "user_digest",
+    "quoted_groups",
+    "asked_by",
+}
 
 
 def quoting(kind: Any) -> set[str]:

@@ -86,7 +86,8 @@ async def test_the_same_question_again_is_a_retry_of_the_turn_before(
         (fact, *_) = items(service, first)
         assert fact.id == f"signal:retry:{first}"
         assert fact.tags == {"signal": "retry", "next": second}
-        assert (fact.source, fact.key, fact.rater) == ("operator", None, "")
+        rater = service.point.store.draw_secret.rater_at("127.0.0.1")
+        assert (fact.source, fact.key, fact.rater) == ("user", None, rater)
 
 
 async def test_the_turn_after_the_next_one_says_nothing_of_the_first(tmp_path: Path) -> None:
@@ -113,6 +114,7 @@ async def test_questions_of_other_conversations_and_of_none_are_no_retry(tmp_pat
         ("arm/small", "auto", {"excluded_arms": ["small"]}, 1.0),
         ("arm/small", "auto", {"allowed_arms": ["large"]}, 1.0),
         ("arm/small", "auto", {"allowed_arms": ["small", "large"]}, 0.0),
+        ("arm/small", "auto", {"allowed_arms": ["small", "large"], "excluded_arms": ["small"]}, 1.0),
         ("arm/small", "arm/small", {}, 0.0),
         ("arm/small", "auto", {}, 0.0),
         ("arm/large", "arm/small", {}, 0.0),
@@ -339,7 +341,7 @@ async def test_what_the_check_says_of_the_answer_that_was_sent_is_a_metric_of_ev
         await service.point.signals.drain()
         assert told(service, decision) == {"sound": value}
         (fact,) = items(service, decision)
-        assert fact.id == f"signal:check:{decision}"
+        assert (fact.id, fact.source, fact.rater) == (f"signal:check:{decision}", "operator", "")
 
 
 async def test_an_answer_that_cannot_be_judged_has_no_value(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from armwise.feedback.events import LABELS, AnsweredTurn, Decision, KeptDraw, Mode, Status
 from armwise.feedback.log import Store
-from armwise.feedback.log.conversations import ROUND, answered_turns, kept_draw
+from armwise.feedback.log.conversations import ROUND, answered_turns, is_newest, kept_draw, previous_turn
 from tests.feedback.conftest import decision, execution
 
 
@@ -66,6 +66,22 @@ def test_a_failure_of_the_draw_or_of_a_turn_ends_it(store: Store, status: Status
         found = kept_draw(store, episode)
         assert found is not None
         assert found.failed is expected
+
+
+@pytest.mark.parametrize(("asked_by", "other"), [("app", "guest"), (None, "guest"), ("app", None)])
+def test_turns_of_another_caller_are_not_of_the_conversation(
+    store: Store, asked_by: str | None, other: str | None
+) -> None:
+    callers = (asked_by, other, other, asked_by, other)
+    turns = [
+        replace(decision(f"d{n}", at=100.0 + n), episode_id="talk", asked_by=caller)
+        for n, caller in enumerate(callers)
+    ]
+    store.append(turns)
+    before = [previous_turn(store, turn) for turn in turns]
+    assert [turn and turn.decision_id for turn in before] == [None, None, "d1", "d0", "d2"]
+    assert [is_newest(store, turn) for turn in turns] == [False, False, False, True, True]
+    assert [store.decisions([turn.id])[turn.id][0].asked_by for turn in turns] == list(callers)
 
 
 def test_labels_are_no_draws(store: Store) -> None:
