@@ -3,6 +3,7 @@
 from .hosts import Hosts, UnknownHostError, is_loopback, local_url, require_closed
 from .keyring import (
     OPEN,
+    SIGNAL,
     Caller,
     ForbiddenError,
     ForeignIdError,
@@ -17,6 +18,7 @@ from .quota import Quota, RateLimitedError, SpentError
 
 __all__ = [
     "OPEN",
+    "SIGNAL",
     "Caller",
     "ForbiddenError",
     "ForeignIdError",

@@ -38,8 +38,12 @@ LONGEST = {"feedback": 256}
 """Most characters of an id in the log, if other than 128, by kind."""
 
 
+SIGNAL = "signal:"
+"""Beginning of the ids of feedback that the service writes by itself; no request may use it."""
+
+
 class ForeignIdError(ValueError):
-    """An id names a project that is not the caller's, or is too long for the log."""
+    """An id names a project that is not the caller's, is the service's own, or is too long for the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class Caller:
             kind: Kind of the id: decision, episode or feedback.
 
         Raises:
-            ForeignIdError: The id names another project or point, or is too long.
+            ForeignIdError: The id names another project or point, is the service's own, or is too long.
 
         >>> Caller("k", frozenset(), "acme").stored("d-1")
         'acme~d-1'
@@ -133,6 +137,10 @@ class Caller:
             name = rest
         elif kind != "feedback" and colon and not self.point and head in self.points:
             raise ForeignIdError(f"{kind} {name!r} begins with the name of the decision point {head!r}")
+        if kind == "feedback" and name.startswith(SIGNAL):
+            raise ForeignIdError(
+                f"feedback {name!r} begins with {SIGNAL!r}, as signals do: choose another id"
+            )
         project, separator, _ = name.partition(keys.SEPARATOR)
         is_exempt = self.sees_all or self.project != keys.DEFAULT
         if not is_exempt and separator and keys.PROJECT.fullmatch(project):

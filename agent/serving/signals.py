@@ -22,6 +22,7 @@ from itertools import takewhile
 from typing import Any, TypeVar
 
 from armwise.agent import wings
+from armwise.agent.access import SIGNAL
 from armwise.agent.serving.telemetry import Telemetry
 from armwise.agent.turn import Ask, TurnLoop, is_text
 from armwise.arms.llm import Message
@@ -285,7 +286,7 @@ class Signals:
             return
         tags = {} if cause is None or cause.id == decision_id else {"next": cause.id}
         fact = Feedback(
-            id=f"signal:{signal.value}:{decision_id}",
+            id=f"{SIGNAL}{signal.value}:{decision_id}",
             decision_id=decision_id,
             metric=metric,
             value=value,

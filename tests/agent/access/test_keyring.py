@@ -354,6 +354,14 @@ def test_ids_of_a_point_begin_with_its_name_for_its_callers_and_not_in_its_log()
     assert (news.shown_id("d-1"), default.shown_id("d-1")) == ("news:d-1", "d-1")
 
 
+@pytest.mark.parametrize("caller", [Caller("k", frozenset({"admin"})), Caller("k", frozenset(), "acme")])
+def test_no_caller_can_name_a_signal(caller: Caller) -> None:
+    with pytest.raises(ForeignIdError, match="feedback 'signal:retry:d-1' begins with 'signal:'"):
+        caller.stored("signal:retry:d-1", "feedback")
+    assert caller.stored("signal:d-1").endswith("signal:d-1"), "a decision may have this id"
+    assert caller.stored("signals", "feedback").endswith("signals")
+
+
 def test_new_ids_differ_and_begin_with_the_time() -> None:
     ids = [new_id() for _ in range(600)]
     assert len(set(ids)) == 600

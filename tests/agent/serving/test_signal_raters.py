@@ -212,3 +212,25 @@ async def test_the_id_of_a_call_counts_for_its_caller_in_its_episode_alone(
     assert record is not None
     joined = record.decision.episode_id == "talk"
     assert joined == ((key == "APP" and agent != {"episode_id": "own"}) or agent == {"episode_id": "talk"})
+
+
+# -- ids of signals ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [1.0, None])
+@pytest.mark.parametrize("place", ["item", "batch", "header"])
+async def test_ids_of_signals_are_reserved(service: Service, value: float | None, place: str) -> None:
+    first = decision_of(await ask(service, "ACME_ONE"))
+    own = decision_of(await ask(service, "APP"))
+    name = f"signal:retry:{own}" if place == "header" else f"signal:retry:acme~{first}"
+    item: dict[str, Any] = {"decision_id": own, "metric_name": "thumb", "value": value}
+    if place == "header":
+        reply = await post(service, "APP", "/v1/feedback", item, **{"idempotency-key": name})
+    else:
+        item["feedback_id"] = name
+        body = {"items": [item]} if place == "batch" else item
+        reply = await post(service, "APP", "/v1/feedback", body)
+    assert reply.status_code == 400
+    assert f"feedback '{name}' begins with 'signal:', as signals do: choose another id" in reply.text
+    await ask(service, "ACME_ONE")
+    assert values(service, f"acme~{first}") == {"again": 1.0, "dearer": 0.0}
