@@ -5,7 +5,7 @@
 A signal is written only if the reward names it, by one metric. It is a fact of its own, with an id that
 depends on the signal and the decision alone: whatever replica observes it, and however often, it is written
 once. Either value of a signal is written at the same moment, so that when a decision is learned does not
-depend on its value. Queue and waiting turns are bounded; what exceeds them is not observed.
+depend on its value. Queues and waiting turns are bounded; what exceeds them is not observed.
 
 A caller can cause a signal at will, so it says something only of answers to the same caller, and counts
 in the share of this rater. What a check of the operator says is not limited.
@@ -15,8 +15,8 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, TypeVar
@@ -38,6 +38,9 @@ T = TypeVar("T")
 
 QUEUE = 1000
 """Most turns that wait to be looked at; more are not observed."""
+
+ANSWERS = 20
+"""Most answers to one caller that wait to be validated; more are not observed."""
 
 WAITING = 10_000
 """Most turns that wait for the next one of their conversation; more are not observed."""
@@ -145,7 +148,8 @@ class Signals:
     telemetry: Telemetry
     clock: Callable[[], float]
     wait_s: float
-    _queue: deque[_NextTurn | _Checked | _Formed] = field(default_factory=deque)
+    _queue: deque[_NextTurn | _Checked] = field(default_factory=deque)
+    _answers: dict[str | None, deque[_Formed]] = field(default_factory=dict)
     _waiting: deque[_NextTurn] = field(default_factory=deque)
     _workers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stopped: bool = False
@@ -175,8 +179,12 @@ class Signals:
         form = ask.options.get("response_format") or {}
         schema = (form.get("json_schema") or {}).get("schema")
         if isinstance(schema, Mapping) and is_text(execution.answer):
-            self._add(self._queue, _Formed(decision, schema, execution.answer), QUEUE)
-            self._start("signals", self._observe_queue)
+            waiting = self._answers.get(decision.asked_by, deque())
+            is_full = sum(map(len, self._answers.values())) >= QUEUE
+            self._add(waiting, _Formed(decision, schema, execution.answer), 0 if is_full else ANSWERS)
+            if waiting:
+                self._answers[decision.asked_by] = waiting
+                self._start("answers", self._validate_answers)
 
     def _add(self, queue: deque[T], item: T, most: int) -> None:
         if len(queue) < most:
@@ -190,13 +198,13 @@ class Signals:
 
     async def drain(self) -> None:
         """Wait until all queued turns are looked at; those that wait for a next turn are left."""
-        if (worker := self._workers.get("signals")) is not None:
-            await worker
+        await asyncio.gather(*(work for name, work in self._workers.items() if name != "abandoned"))
 
     async def stop(self) -> None:
         """Stop observing; what was not looked at yet is lost."""
         self._stopped = True
         self._queue.clear()
+        self._answers.clear()
         self._waiting.clear()
         for worker in self._workers.values():
             worker.cancel()
@@ -205,31 +213,34 @@ class Signals:
     async def _observe_queue(self) -> None:
         while self._queue:
             item = self._queue.popleft()
-            try:
-                match item:
-                    case _Checked():
-                        await self.write(Signal.CHECK, item.decision_id, item.score)
-                    case _Formed():
-                        await self._validate(item)
-                    case _NextTurn():
-                        await self._observe(item.ask, item.decision)
-            except ConflictError:
-                pass  # an earlier turn has said otherwise: a signal is written once
-            except StoreError as error:
-                logger.warning("a signal was not written: %s", error)
+            with _warning():
+                if isinstance(item, _Checked):
+                    await self.write(Signal.CHECK, item.decision_id, item.score)
+                else:
+                    await self._observe(item.ask, item.decision)
 
-    async def _validate(self, item: _Formed) -> None:
-        """Write whether an answer does not satisfy its schema, if that can be known."""
+    async def _validate_answers(self) -> None:
+        """Write of each waiting answer whether it fails its schema, if that can be known.
+
+        A schema can take seconds: nothing else waits for it, and callers have their turns one by one.
+        """
         satisfies = wings.load(wings.SATISFIES_SCHEMA)
-        valid: bool | None = await asyncio.to_thread(satisfies, item.schema, item.answer)
-        if valid is not None:
-            await self.write(Signal.SCHEMA_ERROR, item.decision.id, float(not valid), item.decision)
+        while self._answers:
+            asker, waiting = next(iter(self._answers.items()))
+            item = waiting.popleft()
+            del self._answers[asker]
+            if waiting:
+                self._answers[asker] = waiting  # after all others
+            valid: bool | None = await asyncio.to_thread(satisfies, item.schema, item.answer)
+            if valid is not None:
+                with _warning():
+                    await self.write(Signal.SCHEMA_ERROR, item.decision.id, float(not valid), item.decision)
 
     async def _observe_waiting(self) -> None:
         while self._waiting:
             await asyncio.sleep(self._waiting[0].due - asyncio.get_running_loop().time())
             decision = self._waiting.popleft().decision
-            with suppress(StoreError):  # if the log is unavailable, turns fail and report it
+            with _warning():
                 last = await asyncio.to_thread(conversations.is_newest, self.store, decision)
                 await self.write(Signal.ABANDONED, decision.id, float(last), decision)
 
@@ -271,7 +282,7 @@ class Signals:
     async def write(
         self, signal: Signal, decision_id: str, value: float, cause: Decision | None = None
     ) -> None:
-        """Commit a signal on a decision, if the reward names it.
+        """Commit a signal on a decision, if the reward names it and none is there.
 
         Args:
             signal: The signal.
@@ -295,5 +306,15 @@ class Signals:
             source="operator" if cause is None else "user",
             rater="" if cause is None else cause.asked_by,
         )
-        (receipt,) = await self.log.append(fact)
-        self.telemetry.fed_back(fact, receipt)
+        with suppress(ConflictError):  # an earlier turn has said otherwise: a signal is written once
+            (receipt,) = await self.log.append(fact)
+            self.telemetry.fed_back(fact, receipt)
+
+
+@contextmanager
+def _warning() -> Iterator[None]:
+    """Log an error of the log instead of raising it, so that the work on a queue goes on."""
+    try:
+        yield
+    except StoreError as error:
+        logger.warning("a signal was not written: %s", error)

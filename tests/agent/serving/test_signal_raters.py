@@ -1,7 +1,8 @@
 """The attacker has a key: of which answers its questions say something, and how much of that is learned."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from armwise.agent import wings
+from armwise.agent.serving import signals
 from armwise.arms.llm.base import ScriptedGenerator
 from armwise.feedback.events import Feedback
+from armwise.feedback.log import conversations
 from armwise.feedback.log import tables as t
 from tests.agent.fakes import Service, pass_time
 
@@ -234,3 +238,101 @@ async def test_ids_of_signals_are_reserved(service: Service, value: float | None
     assert f"feedback '{name}' begins with 'signal:', as signals do: choose another id" in reply.text
     await ask(service, "ACME_ONE")
     assert values(service, f"acme~{first}") == {"again": 1.0, "dearer": 0.0}
+
+
+# -- the queues --------------------------------------------------------------------------------------
+
+
+async def test_a_signal_written_before_ends_no_work(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    firsts = [decision_of(await ask(service, "APP", talk=talk)) for talk in ("one", "two")]
+    before = Feedback(f"signal:retry:{firsts[0]}", firsts[0], "again", 0.0, received_at=service.clock())
+    service.point.store.append([before])
+    offered, previous_turn = threading.Event(), conversations.previous_turn
+
+    def wait(*arguments: Any) -> Any:
+        assert offered.wait(10)
+        return previous_turn(*arguments)
+
+    monkeypatch.setattr(conversations, "previous_turn", wait)
+    for talk in ("one", "two"):
+        await send(service, "APP", talk=talk)
+    offered.set()
+    await service.point.signals.drain()
+    assert [values(service, first) for first in firsts] == [
+        {"again": 0.0, "dearer": 0.0},
+        {"again": 1.0, "dearer": 0.0},
+    ]
+
+
+class Validation:
+    """Stands for the validation of answers; a schema with the title slow waits until `released` is set."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.titles = list[str]()
+
+    def __call__(self, schema: Mapping[str, Any], _: str) -> bool:
+        if schema["title"].startswith("slow"):
+            assert self.released.wait(10)
+        self.titles.append(schema["title"])
+        return True
+
+
+@pytest.fixture
+def validation(monkeypatch: pytest.MonkeyPatch) -> Validation:
+    validation, load = Validation(), wings.load
+
+    def stand_in(name: str) -> Callable[..., Any]:
+        return validation if name == wings.SATISFIES_SCHEMA else load(name)
+
+    monkeypatch.setattr(wings, "load", stand_in)
+    return validation
+
+
+async def shaped(service: Service, key: str, title: str) -> str:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"title": title}}}
+    return decision_of(await send(service, key, talk=None, response_format=form))
+
+
+async def test_other_signals_do_not_wait_for_slow_schemas(service: Service, validation: Validation) -> None:
+    for number in range(3):
+        await shaped(service, "ASKER", f"slow {number}")
+    first = decision_of(await send(service, "APP"))
+    await send(service, "APP")
+    async with asyncio.timeout(10):
+        while len(values(service, first)) < 2:
+            await asyncio.sleep(0.005)
+    assert validation.titles == [], "all of them wait still"
+    validation.released.set()
+    await service.point.signals.drain()
+    assert validation.titles == ["slow 0", "slow 1", "slow 2"]
+
+
+async def test_callers_have_their_answers_validated_in_turn(service: Service, validation: Validation) -> None:
+    for number in range(3):
+        await shaped(service, "ASKER", f"slow {number}")
+    written = [await shaped(service, key, key) for key in ("APP", "APP", "GRADER")]
+    validation.released.set()
+    await service.point.signals.drain()
+    assert validation.titles == ["slow 0", "slow 1", "APP", "GRADER", "slow 2", "APP"]
+    assert [values(service, one) for one in written] == [{"misshapen": 0.0}] * 3
+
+
+async def test_one_caller_cannot_fill_the_queue_of_schemas(
+    service: Service, validation: Validation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "ANSWERS", 2)
+    monkeypatch.setattr(signals, "QUEUE", 3)
+    shed = list[str]()
+    monkeypatch.setattr(service.point.signals.telemetry, "observed", shed.append)
+    for number in range(4):
+        await shaped(service, "ASKER", f"slow {number}")
+    assert shed == ["shed"], "one is under way, and two wait"
+    for _ in range(2):
+        await shaped(service, "APP", "APP")
+    assert shed == ["shed", "shed"], "three wait in all"
+    validation.released.set()
+    await service.point.signals.drain()
+    assert validation.titles == ["slow 0", "slow 1", "APP", "slow 2"]
