@@ -159,6 +159,9 @@ async def test_metrics_of_an_observation_count_in_the_share_of_its_sender(servic
     reply = await post(service, "APP", "/v1/observations", {"items": [body]})
     assert reply.status_code == 202, reply.text
     assert items(service, "seen")["thumb"].rater == "APP"
+    record = service.point.store.record("seen")
+    assert record is not None
+    assert record.decision.asked_by == "APP", "so that the next turn may say something of it"
 
 
 # -- of whose answers --------------------------------------------------------------------------------
