@@ -221,6 +221,14 @@ def test_what_a_command_leaves_behind_is_killed_and_not_waited_for(away: str) ->
     assert not alive(mark)
 
 
+@pytest.mark.parametrize("away", ["", "setsid "], ids=["in its session", "out of its session"])
+def test_a_command_that_kills_its_parent_leaves_nothing_behind(away: str) -> None:
+    mark = f"64.{os.getpid()}{len(away)}"
+    result = run(command("sh", "-c", f"{away}sleep {mark} & kill -9 $PPID; sleep {mark}"))
+    assert result == CheckResult(0.0, "exit code 137")
+    assert not alive(mark)
+
+
 def test_what_a_hanging_command_has_started_is_killed_with_it() -> None:
     mark = f"62.{os.getpid()}"
     assert run(command("sh", "-c", f"setsid sleep {mark} & sleep {mark}", seconds=0.3)).score == 0.0
