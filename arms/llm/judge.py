@@ -32,6 +32,7 @@ from armwise.arms.llm.structured_output import (
     json_values,
     quoted,
     read_object,
+    require_agreement,
 )
 
 T = TypeVar("T")
@@ -176,19 +177,19 @@ def _case(question: str, passages: Sequence[Passage], word_budget: int) -> str:
 
 
 def read_grade(text: str) -> float:
-    """Return the first grade in a text as a fraction of the best one.
+    """Return the grade in a text as a fraction of the best one.
 
     >>> read_grade('The answer is mostly right: {"score": 8}.')
     0.8
 
     Raises:
-        ValueError: There is no JSON object with a `score` from 0 to 10.
+        ValueError: There is no JSON object with a `score` from 0 to 10, or there are different scores.
     """
-    for document in json_values(text, "{"):
-        score = document.get("score")
-        # a bool is an int to Python, and no grade
-        if isinstance(score, int | float) and not isinstance(score, bool) and 0 <= score <= BEST_GRADE:
-            return score / BEST_GRADE
+    scores = [document.get("score") for document in json_values(text, "{")]
+    # a bool is an int to Python, and no grade
+    numbers = [score for score in scores if isinstance(score, int | float) and not isinstance(score, bool)]
+    if grades := [number / BEST_GRADE for number in numbers if 0 <= number <= BEST_GRADE]:
+        return require_agreement(text, grades)
     raise ValueError(f'{quoted(text)} holds no {{"score": n}} with n from 0 to {BEST_GRADE}')
 
 
@@ -210,12 +211,12 @@ def read_better(text: str) -> float:
     -1.0
 
     Raises:
-        ValueError: There is no JSON object with `better` 0, 1 or 2.
+        ValueError: There is no JSON object with `better` 0, 1 or 2, or there are different ones.
     """
-    for document in json_values(text, "{"):
-        better = document.get("better")
-        if isinstance(better, int) and not isinstance(better, bool) and better in (0, 1, 2):
-            return (0.0, 1.0, -1.0)[better]
+    named = [document.get("better") for document in json_values(text, "{")]
+    numbers = [better for better in named if isinstance(better, int) and not isinstance(better, bool)]
+    if verdicts := [(0.0, 1.0, -1.0)[better] for better in numbers if better in (0, 1, 2)]:
+        return require_agreement(text, verdicts)
     raise ValueError(f'{quoted(text)} holds no {{"better": n}} with n 0, 1 or 2')
 
 

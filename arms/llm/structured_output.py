@@ -9,7 +9,7 @@ item. The readers accept that; other text is prompted for again, and counted.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -165,18 +165,38 @@ def json_values(text: str, opening: str) -> Iterator[Any]:
             at = source.find(opening, at + 1)
 
 
-def read_object(model: type[M], text: str) -> M:
-    """Return the first JSON object in a text that is a valid `model`.
+def require_agreement(text: str, values: Sequence[T]) -> T:
+    """Return what a model wrote, if all values that were read from its text are the same.
+
+    Otherwise an answer could grade itself: the judge may quote it before or after its own grade.
+
+    Args:
+        text: Text of a model.
+        values: What was read from it; at least one.
 
     Raises:
-        ValueError: There is none; the message describes the errors of the first object.
+        ValueError: They are not the same.
     """
-    wrong = "no complete JSON object"
+    if any(value != values[0] for value in values):
+        raise ValueError(f"{quoted(text)} holds different values: write JSON once, and nothing else")
+    return values[0]
+
+
+def read_object(model: type[M], text: str) -> M:
+    """Return the only JSON object in a text that is a valid `model`.
+
+    Raises:
+        ValueError: There is none, or there are different ones. If there is none, the message describes the
+            errors of the first object.
+    """
+    wrong, found = "no complete JSON object", list[M]()
     for value in json_values(text, "{"):
         try:
-            return model.model_validate(value)
+            found.append(model.model_validate(value))
         except ValidationError as error:
             if wrong.startswith("no"):
                 details = error.errors(include_url=False)
                 wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in details)
+    if found:
+        return require_agreement(text, found)
     raise ValueError(f"{quoted(text)} is of no use: {wrong}")
