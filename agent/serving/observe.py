@@ -23,10 +23,9 @@ from armwise.agent.config import Observations
 from armwise.agent.policies import sampling
 from armwise.agent.serving.signals import Signals
 from armwise.agent.serving.telemetry import Telemetry
-from armwise.agent.turn import Ask, Places, TurnLoop, check_texts, is_text
+from armwise.agent.turn import Ask, CheckedAnswering, Places, TurnLoop, check_texts, is_text
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, writing
-from armwise.arms.retrievers import AnswerCheck
 from armwise.feedback.answer_metrics import words
 from armwise.feedback.errors import StoreError, described
 from armwise.feedback.events import Cost, Decision, Execution, Mode, Observation, ObservationSource, Status
@@ -61,12 +60,12 @@ class _Finished:
     passages: Sequence[Passage]
     arms: tuple[str, ...]
     graded: bool
-    check: AnswerCheck | None = None
+    checked: CheckedAnswering | None = None
 
     @property
     def unprompted(self) -> "_Finished | None":
         """The part of the work that prompts no language model; None: all of it does."""
-        if self.check is None or self.check.llm is not None:
+        if self.checked is None or self.checked.check.llm is not None:
             return None
         return replace(self, arms=(), graded=False) if self.arms or self.graded else self
 
@@ -110,10 +109,10 @@ class Observer:
             else ()
         )
         graded = self.sampled(decision, ObservationSource.JUDGE, self.spec.judge)
-        check = self._find_check(decision, execution)
-        if self._stopped or not (arms or graded or check):
+        checked = self._find_check(decision, execution)
+        if self._stopped or not (arms or graded or checked):
             return
-        turn = _Finished(ask, decision, execution, passages, arms, graded, check)
+        turn = _Finished(ask, decision, execution, passages, arms, graded, checked)
         if len(self._queue) >= self.spec.queue or (self._exhausted() and turn.unprompted is None):
             self.telemetry.observed("shed")
             return
@@ -123,16 +122,14 @@ class Observer:
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
-    def _find_check(self, decision: Decision, execution: Execution) -> AnswerCheck | None:
+    def _find_check(self, decision: Decision, execution: Execution) -> CheckedAnswering | None:
         """Return the check that is still to be made of an answer; report its result if that is known."""
         if Signal.CHECK not in self.signals.metrics or self._stopped:
             return None
         if execution.stages and (score := execution.stages[-1].get("score")) is not None:
             self.signals.offer_check(decision, float(score))  # type: ignore[arg-type]
             return None
-        return next(
-            (info.checked.check for info in self.turns.arms.values() if info.checked is not None), None
-        )
+        return next((info.checked for info in self.turns.arms.values() if info.checked is not None), None)
 
     @property
     def idle(self) -> bool:
@@ -208,10 +205,10 @@ class Observer:
                 self.telemetry.observed("shed")
         if turn.graded:
             await self._commit(await self._grade(turn))
-        if turn.check is not None:
-            await self._check(turn, turn.check)
+        if turn.checked is not None:
+            await self._check(turn, turn.checked)
 
-    async def _check(self, turn: _Finished, check: AnswerCheck) -> None:
+    async def _check(self, turn: _Finished, checked: CheckedAnswering) -> None:
         """Check the answer of the user, and report what is said of it."""
         spent = list[Chunk]()
 
@@ -223,8 +220,8 @@ class Observer:
 
         given = [turn.execution.answer or ""]
         try:
-            async with self.places.hold() if check.llm is not None else nullcontext():
-                result = await check_texts(check, turn.ask.question, turn.passages, given, prompt_model)
+            async with self.places.hold() if checked.check.llm is not None else nullcontext():
+                result = await check_texts(checked, turn.ask.question, turn.passages, given, prompt_model)
         except (ArmError, GeneratorError, TimeoutError):
             self.telemetry.observed("failed")
         else:

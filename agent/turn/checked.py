@@ -2,29 +2,29 @@
 
     the first model answers --check--> it is sent, or the second model answers
 
-The check runs in a thread of its own pool: a command may take seconds, and the log must not wait for it. What
-was said, and with which probability the answer was sent or replaced, is a stage of the execution: the
-threshold of a score is fitted to these.
+The check runs in a thread of its own: a command may take minutes, and neither the log nor the end of the
+service may wait for it. What was said, and with which probability the answer was sent or replaced, is a stage
+of the execution: the threshold of a score is fitted to these.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from armwise.agent.policies import sampling
-from armwise.arms.base import Passage
+from armwise.arms.base import ArmError, Passage
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, writing
 from armwise.arms.retrievers import AnswerCheck, CheckResult
 
 AT_ONCE = 16
-"""Checks that run at once in a process; more wait, within the time limit of the language model."""
+"""Checks of an arm that run at once in a process; more wait, within the time limit of the language model."""
 
 SAID = 500
 """Most characters of what a check says that the log keeps."""
-
-_THREADS = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="check")
 
 PromptModel = Callable[[str, Prompt], Coroutine[Any, Any, tuple[str, Chunk]]]
 """Name of a language model and prompt -> the answer, and its last chunk. Raises GeneratorError."""
@@ -41,6 +41,7 @@ class CheckedAnswering:
         check: The check.
         threshold: Smallest score with which the first answer is sent.
         explore: Share of the questions where a coin decides, and not the score.
+        places: Limits the checks of the arm that run at once, so that slow ones hold up no other arm.
     """
 
     first: str
@@ -49,6 +50,9 @@ class CheckedAnswering:
     check: AnswerCheck
     threshold: float
     explore: float = 0.0
+    places: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(AT_ONCE), repr=False, compare=False
+    )
 
     def decide(self, score: float, u: float) -> tuple[bool, float]:
         """Return whether the second model answers, and the probability of that choice.
@@ -97,7 +101,7 @@ def draw_overrule(decision_id: str, salt: str) -> float:
 
 
 async def check_texts(
-    check: AnswerCheck,
+    checked: CheckedAnswering,
     question: str,
     passages: Sequence[Passage],
     answers: Sequence[str],
@@ -106,7 +110,7 @@ async def check_texts(
     """Check the texts of an answer, and return the worst result.
 
     Args:
-        check: The check.
+        checked: Whose check it is.
         question: The question.
         passages: Passages that the answer was written from.
         answers: The texts, one for each choice; at least one.
@@ -115,7 +119,7 @@ async def check_texts(
     Raises:
         ArmError, GeneratorError, TimeoutError: The answer could not be checked.
     """
-    loop, pending, left = asyncio.get_running_loop(), list[Future[tuple[str, Chunk]]](), False
+    check, loop, pending, left = checked.check, asyncio.get_running_loop(), list[Future[Any]](), False
 
     def write(prompt: Prompt) -> tuple[str, Chunk]:
         if left or check.llm is None:
@@ -126,12 +130,25 @@ async def check_texts(
             future.cancel()
         return future.result()
 
-    def run() -> CheckResult:
-        results = (check(question, passages, answer, write) for answer in answers)
-        return min(results, key=lambda result: result.score)
+    def run() -> None:
+        try:
+            results = [check(question, passages, answer, write) for answer in answers if not left]
+            done.set_result(min(results, key=lambda result: result.score))
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            done.set_exception(error)
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(checked.places.release)
 
+    done = Future[CheckResult]()
+    done.set_running_or_notify_cancel()  # from now on it cannot be cancelled, and is set by the thread
+    await checked.places.acquire()  # until the check has ended, even if nobody waits for it any more
     try:
-        result = await loop.run_in_executor(_THREADS, run)
+        threading.Thread(target=run, name="check", daemon=True).start()
+    except RuntimeError as error:
+        checked.places.release()
+        raise ArmError(f"no thread for the check: {error}") from error
+    try:
+        result = await asyncio.wrap_future(done)
     except asyncio.CancelledError:
         left = True
         for future in pending:  # its thread would otherwise wait for a loop that may have ended

@@ -730,7 +730,8 @@ class TurnLoop:
         started = time.perf_counter()
         try:
             async with asyncio.timeout_at(recorder.llm_until or None):
-                result = await check_texts(checked.check, ask.question, passages, texts, prompt_model)
+                with failing_as(ArmError):
+                    result = await check_texts(checked, ask.question, passages, texts, prompt_model)
         except (ArmError, GeneratorError) as error:
             return replace(stage, said=f"not checked: {described(error)}"[:SAID], goes_on=True)
         finally:

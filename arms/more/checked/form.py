@@ -1,39 +1,121 @@
-"""Whether an answer has the form that its request asks for.
+"""Validate answers against JSON schemas, in other processes and within a time limit.
 
-The schema of a request is of someone else: it may take time without end to validate, by its patterns or by
-references that multiply. So it is validated in a process of its own, in limits.
+A schema is a program: its patterns, its references and `uniqueItems` can take hours for some answers. The
+process stays for the next answer, since starting Python takes 0.15 s of a core and validating a usual answer
+0.02 ms. If an answer exceeds the time limit, the process is killed, and the next answer starts another one.
 """
 
 import json
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
-from armwise.arms.more.checked import confined
-from armwise.arms.more.checked.command import CommandLimits, run_confined
+from armwise.arms.base import ArmError
 
-SCRIPT = Path(confined.__file__).with_name("_validate.py")
+SECONDS = 5.0
+"""Most seconds that a validation takes, with the wait for those before it."""
 
-WORDS = (sys.executable, "-I", "-B", str(SCRIPT))
-"""The command: without -B, Python would write compiled modules cut off at the limit of output."""
+MEMORY = 1 << 30
+"""Most bytes of memory of a process that validates."""
 
-VALID, INVALID = 0, 2
-"""Exit codes of `SCRIPT`. Others say that nothing is known: Python ends with 1 after an error."""
-
-LIMITS = CommandLimits(seconds=5.0, memory=1 << 30, output=1 << 16)
+WORDS = (sys.executable, "-I", str(Path(__file__).with_name("_validate.py")), str(MEMORY))
 
 
-def satisfies(schema: Mapping[str, Any], answer: str, limits: CommandLimits = LIMITS) -> bool | None:
-    """Return whether an answer is a JSON value that satisfies a schema; None: it could not be validated.
+class Validator:
+    """Validates answers in a process of its own, one at a time; thread-safe.
 
-    It blocks for some tenths of a second. Nothing that the schema refers to is fetched.
-
-    Args:
-        schema: A JSON schema, which may be of anyone.
-        answer: Text of the answer.
-        limits: CommandLimits of the validation.
+    Attributes:
+        process: The process, once there was an answer; None after a failure.
     """
-    given = json.dumps({"schema": schema, "answer": answer})
-    code, _, _ = run_confined(WORDS, given, limits)
-    return {VALID: True, INVALID: False}.get(code)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.process: subprocess.Popen[str] | None = None
+        self._end: Callable[[], Any] = lambda: None
+
+    def find_error(self, schema: str, answer: str) -> str:
+        """Return what is wrong with an answer; empty if it is a JSON value that satisfies the schema.
+
+        Args:
+            schema: Text of a JSON schema, from any source. Nothing that it refers to is fetched.
+            answer: Text of the answer.
+
+        Raises:
+            ArmError: It cannot be known, or not within `SECONDS`.
+        """
+        until = time.monotonic() + SECONDS
+        if not self._lock.acquire(timeout=SECONDS):
+            raise ArmError(f"the answer was not validated within {SECONDS:g} s: others came before it")
+        try:
+            valid, said = self._validate(schema, answer, until)
+        finally:
+            self._lock.release()
+        if valid is None:
+            raise ArmError(f"the answer cannot be validated: {said}")
+        return "" if valid else said
+
+    def _validate(self, schema: str, answer: str, until: float) -> tuple[bool | None, str]:
+        if self.process is None or self.process.poll() is not None:
+            self._start()
+        process, self.process = cast("subprocess.Popen[str]", self.process), None
+        given, replies = cast("IO[str]", process.stdin), cast("IO[str]", process.stdout)
+        left = max(until - time.monotonic(), 0.001)  # 0 would be no limit
+        try:
+            given.write(json.dumps([schema, answer, left]) + "\n")
+            given.flush()
+            valid, said = json.loads(replies.readline())
+        except (OSError, ValueError):  # it has ended, and its reply is missing
+            self._end()
+            if process.returncode == -signal.SIGALRM:
+                raise ArmError(f"the answer was not validated within {SECONDS:g} s") from None
+            code = process.returncode
+            raise ArmError(f"the answer was not validated: its process ended with code {code}") from None
+        self.process = process  # only now: after a failure, its next reply could be to an earlier answer
+        return valid, said
+
+    def _start(self) -> None:
+        self._end()
+        self.process = subprocess.Popen(
+            WORDS,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="ascii",
+            cwd="/",
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+            start_new_session=True,
+        )
+        self._end = weakref.finalize(self, _end, self.process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process, and close its pipes."""
+    with suppress(OSError), process:
+        process.kill()
+
+
+@lru_cache(16)
+def open_validator(purpose: str) -> Validator:
+    """Return the validator of a purpose, so that no answer waits for those of another one."""
+    del purpose
+    return Validator()
+
+
+def satisfies(schema: Mapping[str, Any], answer: str) -> bool | None:
+    """Return whether an answer satisfies the schema of its request; None if that cannot be known.
+
+    It blocks, for at most `SECONDS`.
+    """
+    try:
+        return not open_validator("requests").find_error(json.dumps(schema), answer)
+    except ArmError:
+        return None

@@ -1,8 +1,7 @@
 """A check by a JSON schema: the answer must be one JSON value that satisfies it."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 from urllib.parse import unquote
 
@@ -10,10 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from armwise.arms.base import Passage
 from armwise.arms.llm import UNPROMPTED, Bound, Write
+from armwise.arms.more.checked.form import open_validator
 from armwise.arms.retrievers import CheckResult
-
-MOST_SAID = 300
-"""Most characters of what is wrong with an answer."""
 
 
 class SchemaCheck(BaseModel):
@@ -31,9 +28,9 @@ class SchemaCheck(BaseModel):
     @classmethod
     def _sound(cls, schema: dict[str, Any]) -> dict[str, Any]:
         """Check the schema itself, and that its references point into it."""
-        from armwise.arms.more.checked import _json_schema
+        from armwise.arms.more.checked import _validate  # `jsonschema`, once a configuration names a schema
 
-        _json_schema.check_schema(schema)
+        _validate.open_schema(json.dumps(schema))
         for reference in _references(schema):
             if not reference.startswith("#"):
                 raise ValueError(f"$ref {reference!r} points out of the schema: nothing is fetched")
@@ -56,26 +53,16 @@ class SchemaCheck(BaseModel):
         del answer_tokens
         return UNPROMPTED
 
-    @cached_property
-    def _find_error(self) -> Callable[[Any], str]:
-        from armwise.arms.more.checked import _json_schema
-
-        return _json_schema.open_schema(self.satisfies)
-
     def __call__(self, question: str, passages: Sequence[Passage], answer: str, write: Write) -> CheckResult:
-        """Return 1 for a JSON value that satisfies the schema, and 0 with the worst error for others."""
+        """Return 1 for a JSON value that satisfies the schema, and 0 with the worst error for others.
+
+        Raises:
+            ArmError: The answer could not be validated, or not in time.
+        """
         del question, passages, write
-        try:
-            value = json.loads(answer, parse_constant=_refuse)
-            wrong = self._find_error(value)
-        except (ValueError, RecursionError) as error:
-            return CheckResult(0.0, f"no JSON: {error}"[:MOST_SAID])
-        return CheckResult(0.0 if wrong else 1.0, wrong[:MOST_SAID])
-
-
-def _refuse(name: str) -> None:
-    """Refuse `NaN` and the infinities, which Python reads and JSON does not have."""
-    raise ValueError(f"{name} is no JSON")
+        schema = json.dumps(self.satisfies)
+        wrong = open_validator(schema).find_error(schema, answer)
+        return CheckResult(0.0 if wrong else 1.0, wrong)
 
 
 def _references(schema: Any) -> list[str]:

@@ -1,7 +1,11 @@
 """Checked arms: the cheap model answers, a check looks at it, and the dear model answers where it fails."""
 
 import asyncio
+import os
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +14,16 @@ import pytest
 
 from armwise.agent.config import ConfigError, parse
 from armwise.agent.serving import arm_infos
-from armwise.agent.turn import Ask
+from armwise.agent.turn import Ask, CheckedAnswering, check_texts
 from armwise.arms.llm import Chunk, GeneratorError, Prompt
 from armwise.arms.llm.base import ScriptedGenerator
+from armwise.arms.llm.writing import Answering
+from armwise.arms.more.checked import command
+from armwise.arms.retrievers import CheckResult
 from armwise.feedback.events import Status
 from tests.agent.asking import events, record, refused
 from tests.agent.fakes import CONFIG, Service
+from tests.arms.more.checked.test_checks import alive
 
 LARGE = {"engine": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "large"}
 PRICED = {**LARGE, "usd_per_kilotoken_in": 1.0, "usd_per_kilotoken_out": 2.0}
@@ -207,6 +215,141 @@ async def test_a_command_reads_the_answer(tmp_path: Path, large: Paid) -> None:
     assert said == ["a", RIGHT]
 
 
+@pytest.mark.parametrize("number", ["1e999", "9" * 400])
+async def test_the_second_model_answers_where_a_number_breaks_the_check(
+    tmp_path: Path, large: Paid, number: str
+) -> None:
+    check = {"by": "schema", "satisfies": {"multipleOf": 0.1}}
+    async with make(tmp_path, Paid(number, usd=0.001), large, check).running() as service:
+        answer = await ask(service)
+        assert answer.json()["choices"][0]["message"]["content"] == RIGHT
+        first = (await execution(service, answer)).stages[0]
+    assert (first["score"], first["goes_on"]) == (None, True)
+    assert "the answer cannot be validated: OverflowError" in first["said"]
+
+
+async def test_the_second_model_answers_where_the_check_fails_unexpectedly(
+    tmp_path: Path, small: Paid, large: Paid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(command, "run_confined", broken)
+    async with make(tmp_path, small, large, {"by": "command", "command": ["true"]}).running() as service:
+        answer = await ask(service)
+        assert answer.json()["choices"][0]["message"]["content"] == RIGHT
+        first = (await execution(service, answer)).stages[0]
+    assert (first["score"], first["said"]) == (
+        None,
+        "not checked: ArmError: OSError: see the log of the service",
+    )
+
+
+class Held:
+    """An arm whose checks wait until they are let go.
+
+    Attributes:
+        checked: The arm.
+        begun: The texts whose check has begun.
+        go: Ends the checks.
+    """
+
+    def __init__(self, at_once: int = 16) -> None:
+        self.llm, self.begun, self.go = None, asyncio.Queue[str](), threading.Event()
+        self._loop = asyncio.get_running_loop()
+        places = asyncio.Semaphore(at_once)
+        self.checked = CheckedAnswering("small", "large", Answering(), self, 0.5, places=places)  # type: ignore[arg-type]
+
+    def __call__(self, question: str, passages: object, answer: str, write: object) -> CheckResult:
+        del question, passages, write
+        self._loop.call_soon_threadsafe(self.begun.put_nowait, answer)
+        return CheckResult(float(self.go.wait(30.0)))
+
+    async def score(self, *answers: str) -> float:
+        async def never(name: str, prompt: Prompt) -> tuple[str, Chunk]:
+            raise AssertionError(f"{name} is prompted: {prompt}")
+
+        return (await check_texts(self.checked, "?", (), answers, never)).score
+
+
+async def leave(*tasks: asyncio.Task[float]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_slow_checks_of_an_arm_hold_up_no_other_arm() -> None:
+    slow, quick = Held(), Held()
+    quick.go.set()
+    waiting = [asyncio.create_task(slow.score("a")) for _ in range(40)]
+    for _ in range(16):
+        await slow.begun.get()
+    async with asyncio.timeout(10.0):
+        assert await quick.score("b") == 1.0
+    assert not any(task.done() for task in waiting)
+    slow.go.set()
+    async with asyncio.timeout(10.0):
+        assert await asyncio.gather(*waiting) == [1.0] * 40
+
+
+def test_an_arm_has_16_checks_at_once_by_default() -> None:
+    arms = [CheckedAnswering("small", "large", Answering(), None, 0.5) for _ in range(2)]  # type: ignore[arg-type]
+    assert arms[0].places is not arms[1].places
+    assert "value:16" in repr(arms[0].places)
+
+
+async def test_a_check_keeps_its_place_until_it_has_ended_though_its_caller_left() -> None:
+    arm = Held(at_once=2)
+    left = [asyncio.create_task(arm.score("left")) for _ in range(2)]
+    assert [await arm.begun.get() for _ in left] == ["left", "left"]
+    await leave(*left)
+    later = asyncio.create_task(arm.score("later"))
+    await asyncio.sleep(0)
+    assert arm.checked.places.locked()
+    assert arm.begun.empty()
+    arm.go.set()
+    async with asyncio.timeout(10.0):
+        assert await later == 1.0
+
+
+async def test_no_further_choice_is_checked_once_the_caller_has_left() -> None:
+    arm = Held(at_once=1)
+    asking = asyncio.create_task(arm.score("first", "second"))
+    assert await arm.begun.get() == "first"
+    await leave(asking)
+    arm.go.set()
+    async with asyncio.timeout(10.0), arm.checked.places:  # the check has ended
+        assert arm.begun.empty()
+
+
+@pytest.mark.slow
+def test_a_service_ends_at_once_though_a_command_still_checks_an_answer(tmp_path: Path) -> None:
+    mark = f"63.{os.getpid()}"
+    code = """
+import asyncio, os, sys
+from armwise.agent.turn import CheckedAnswering, check_texts
+from armwise.arms.llm.writing import Answering
+from armwise.arms.more.checked import CommandCheck
+
+begun, mark = sys.argv[1:]
+shell = f"setsid sleep {mark} & echo > {begun}; sleep {mark}"
+check = CommandCheck(by="command", command=["sh", "-c", shell], seconds=60)
+
+async def main():
+    checked = CheckedAnswering("a", "b", Answering(), check, 0.5)
+    asyncio.create_task(check_texts(checked, "?", (), ["x"], None))
+    while not os.path.exists(begun):
+        await asyncio.sleep(0.02)
+
+asyncio.run(main())
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "begun"), mark], check=True, timeout=20.0)
+    until = time.monotonic() + 10.0
+    while alive(mark):
+        assert time.monotonic() < until, "what the command started still runs"
+        time.sleep(0.02)
+
+
 async def test_a_caller_who_leaves_ends_the_turn_while_its_answer_is_judged(
     tmp_path: Path, small: Paid, large: Paid
 ) -> None:
@@ -299,6 +442,22 @@ async def test_the_most_that_a_turn_may_cost_includes_both_models_and_the_judge(
     judged = most["checked"].usd - most["large"].usd
     assert judged > 48 * 2 * 3.0 / 1000, "two attempts to grade"
     assert most["checked"].tokens > most["large"].tokens + most["none"].tokens
+    service.close()
+
+
+async def test_a_judge_is_paid_for_each_choice(tmp_path: Path, small: Paid, large: Paid) -> None:
+    changes = {"llms": {"large": LARGE, "grader": PRICED}, "keys": []}
+    check = {"by": "judge", "judge": "grader"}
+    service = make(tmp_path, small, large, check, models={"grader": Paid("", usd=0.0)}, changes=changes)
+    message = {"role": "user", "content": "Which river?"}
+    most = [
+        service.point.turns.most(
+            Ask("d", "Which river?", (message,), forced="checked", options={"n": n} if n else {})
+        )
+        for n in (0, 1, 3)
+    ]
+    assert most[0].usd == most[1].usd > 0.0, "only the judge costs anything"
+    assert most[2].usd == pytest.approx(3 * most[1].usd)
     service.close()
 
 

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from armwise.arms.base import ArmError
 from armwise.arms.llm import UNPROMPTED, Chunk, Prompt
 from armwise.arms.llm.judge import JudgeError
-from armwise.arms.more.checked import CheckedParams, CommandCheck, JudgeCheck, SchemaCheck
+from armwise.arms.more.checked import CheckedParams, CommandCheck, JudgeCheck, SchemaCheck, form
 from armwise.arms.retrievers import CheckResult
 
 PERSON = {
@@ -98,10 +99,34 @@ def test_references_that_multiply_are_looked_at_once() -> None:
     assert schema({"$defs": named, "$ref": "#/$defs/d0"}).by == "schema"
 
 
-def test_a_reference_that_leads_nowhere_fails_the_answer() -> None:
-    result = run(schema({"$ref": "#/$defs/none"}), "1")
-    assert result.score == 0.0
-    assert "leads nowhere" in result.said
+@pytest.mark.parametrize(
+    ("satisfies", "answer", "message"),
+    [
+        ({"$ref": "#/$defs/none"}, "1", "a reference of the schema leads nowhere"),
+        ({"multipleOf": 0.1}, "1e999", "OverflowError: cannot convert Infinity to integer ratio"),
+        ({"multipleOf": 0.1}, "9" * 400, "OverflowError: int too large to convert to float"),
+        ({"items": {"$ref": "#"}}, "[" * 900 + "]" * 900, "RecursionError"),
+    ],
+    ids=["no reference", "an infinite number", "a long number", "a deep list"],
+)
+def test_an_answer_that_the_schema_cannot_validate_is_not_checked(
+    satisfies: dict[str, Any], answer: str, message: str
+) -> None:
+    with pytest.raises(ArmError, match=f"the answer cannot be validated: {message}"):
+        run(schema(satisfies), answer)
+
+
+@pytest.mark.slow
+def test_a_schema_that_takes_too_long_holds_up_no_other_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(form, "SECONDS", 2.0)
+    unique = schema({"uniqueItems": True, "items": {"type": "object"}})
+    answer = "[" + ", ".join(f'{{"n": {n}}}' for n in range(70_000)) + "]"
+    with ThreadPoolExecutor(1) as thread:
+        slow = thread.submit(run, unique, answer)
+        assert run(schema(PERSON), '{"name": "Ada"}').score == 1.0
+        assert not slow.done()
+        with pytest.raises(ArmError, match="not validated within 2 s"):
+            slow.result()
 
 
 @pytest.mark.parametrize(
@@ -110,6 +135,7 @@ def test_a_reference_that_leads_nowhere_fails_the_answer() -> None:
         ({"type": "person"}, r"no JSON schema: \$.type: 'person' is not valid"),
         ({"properties": {"a": {"$ref": "https://schemas.example/a"}}}, "points out of the schema"),
         ({"allOf": [{"$ref": "file:///etc/passwd"}]}, "points out of the schema"),
+        ({"items": {"$dynamicRef": "https://schemas.example/a#b"}}, "points out of the schema"),
     ],
 )
 def test_a_schema_that_is_none_or_points_elsewhere_is_refused(
