@@ -60,6 +60,7 @@ from armwise.arms.models import (
 from armwise.arms.places import located
 from armwise.arms.retrievers import ArmGraph, Resources, find_damage, read_ingested
 from armwise.arms.secrets import read_secret
+from armwise.arms.upstream import UNCOMPRESSED, limit_size
 from armwise.feedback.errors import ClockError, LogUnavailableError, SchemaError, StoreError
 from armwise.feedback.log import Store, schema, tables, without_password
 
@@ -120,6 +121,9 @@ LISTED_MODELS = 5
 
 ANSWER_TIMEOUT_S = 3.0
 """Seconds that a service, or a cluster, has to answer."""
+
+REPLY_BYTES = 1 << 24
+"""Largest response to a check: a list of models, or the state of a service."""
 
 MODELS_TIMEOUT_S = 5.0
 """Seconds that an endpoint has to list its models."""
@@ -597,7 +601,7 @@ def _is_ours(host: str, port: int) -> bool:
     """Return whether a service of this kind answers, ready or not."""
     try:
         url = f"{local_url(host, port)}/health/decides"
-        health = httpx.get(url, timeout=ANSWER_TIMEOUT_S, trust_env=False).json()
+        health = _get(url, {}, ANSWER_TIMEOUT_S, trust_env=False).json()
         return bool(health.get("status") == "decides" or health["error"]["code"] == "not_ready")
     except (httpx.HTTPError, ValueError, AttributeError, KeyError, TypeError):
         return False
@@ -949,9 +953,17 @@ def ask_for_models(
     """
     if engine == "anthropic":
         headers = {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})}
-        return httpx.get(f"{address}/models?limit=1000", headers=headers, timeout=timeout_s)
+        return _get(f"{address}/models?limit=1000", headers, timeout_s)
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    return httpx.get(f"{address}/models", headers=headers, timeout=timeout_s)
+    return _get(f"{address}/models", headers, timeout_s)
+
+
+def _get(url: str, headers: dict[str, str], timeout_s: float, *, trust_env: bool = True) -> httpx.Response:
+    """Return a response, which may be of any service. Raises httpx.HTTPError, also if it is too large."""
+    sent = UNCOMPRESSED | headers
+    with httpx.stream("GET", url, headers=sent, timeout=timeout_s, trust_env=trust_env) as response:
+        limit_size(response, REPLY_BYTES).read()
+    return response
 
 
 def names_of_models(reply: httpx.Response) -> list[str] | None:

@@ -1,16 +1,21 @@
 """Read responses of an untrusted HTTP service, within bounds: bytes, lines, events and pauses.
 
-A response that breaks a bound, or cannot be decoded, is an `UpstreamError`.
+A response that breaks a bound, or cannot be decoded, is an `UpstreamError`. `limit_size` is for callers of
+httpx, which handle its errors.
 """
 
 import asyncio
 import re
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import cast
+
+import httpx
+from typing_extensions import override
 
 STEP_BYTES = 1 << 16
 """Bytes that are decompressed at a time."""
@@ -116,6 +121,67 @@ async def read_beginning(parts: AsyncIterable[bytes], encoding: str | None) -> b
                 if len(body) >= ERROR_BYTES:
                     break
     return bytes(body[:ERROR_BYTES])
+
+
+UNCOMPRESSED = {"accept-encoding": "identity"}
+"""Headers for a request whose response `limit_size` reads: a few compressed bytes may become gigabytes."""
+
+
+def limit_size(response: httpx.Response, most: int) -> httpx.Response:
+    """Limit what will be read from a response, and return it.
+
+    A response that reports an error ends after `ERROR_BYTES`. Reading any other response that has more than
+    `most` bytes raises httpx.DecodingError.
+
+    Args:
+        response: A response of `httpx.Client.stream` or the like, of which nothing was read.
+        most: Largest number of bytes.
+
+    Raises:
+        httpx.DecodingError: It is compressed.
+    """
+    if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
+        message = f"the content encoding {encoding[:20]!r}, which was not asked for"
+        raise httpx.DecodingError(message, request=response.request)
+    cut = not response.is_success
+    response.stream = _LimitedStream(response.stream, ERROR_BYTES if cut else most, cut=cut)
+    return response
+
+
+class _LimitedStream(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """The body of a response, which ends after so many bytes, or fails there unless it is to be cut."""
+
+    def __init__(self, stream: httpx.SyncByteStream | httpx.AsyncByteStream, most: int, *, cut: bool) -> None:
+        self._stream, self._most, self._left, self._cut = stream, most, most, cut
+
+    def _take(self, part: bytes) -> bytes:
+        if len(part) > self._left and not self._cut:
+            raise httpx.DecodingError(f"more than {self._most:,} bytes")
+        taken = part[: self._left]
+        self._left -= len(taken)
+        return taken
+
+    @override
+    def __iter__(self) -> Iterator[bytes]:
+        for part in cast("httpx.SyncByteStream", self._stream):
+            yield self._take(part)
+            if self._cut and not self._left:
+                break
+
+    @override
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in cast("httpx.AsyncByteStream", self._stream):
+            yield self._take(part)
+            if self._cut and not self._left:
+                break
+
+    @override
+    def close(self) -> None:
+        cast("httpx.SyncByteStream", self._stream).close()
+
+    @override
+    async def aclose(self) -> None:
+        await cast("httpx.AsyncByteStream", self._stream).aclose()
 
 
 async def lines(parts: AsyncIterable[bytes], most: int = LINE_BYTES) -> AsyncGenerator[bytes, None]:

@@ -34,8 +34,12 @@ from armwise.agent.replies import (
     Policy,
 )
 from armwise.arms.own_processes import THIS_MACHINE
+from armwise.arms.upstream import UNCOMPRESSED, limit_size
 
 URL = "http://127.0.0.1:8000"
+
+REPLY_BYTES = 1 << 28
+"""Largest reply that is read, or all events of a streamed one."""
 
 ATTEMPTS = 8
 
@@ -138,7 +142,7 @@ class _ClientConnection:
             "method": call.method,
             "url": self.url + call.path,
             "json": call.body,
-            "headers": {**key, **call.headers},
+            "headers": {**UNCOMPRESSED, **key, **call.headers},
             "timeout": self._timeout,
         }
 
@@ -152,6 +156,8 @@ class _ClientConnection:
     def _lost(self, call: Call[Any], error: httpx.HTTPError) -> Exception:
         """Return the error for a request without a response."""
         trouble = f"{type(error).__name__} {error}".strip()
+        if isinstance(error, httpx.DecodingError):
+            return ClientError(f"{self._name(call)} gave {error}")
         if not self._reached:
             return ClientError(
                 f"no service answers at {self.url} ({trouble}); is it running there? Start it with "
@@ -377,7 +383,9 @@ class Client(_ClientConnection):
         def attempt() -> httpx.Response:
             sent = self._sent(call) | ({} if timeout_s is None else {"timeout": timeout_s})
             try:
-                return self._taken(self._http.request(**sent))
+                with self._http.stream(**sent) as response:
+                    limit_size(response, REPLY_BYTES).read()
+                return self._taken(response)
             except httpx.HTTPError as error:
                 raise self._lost(call, error) from error
 
@@ -396,7 +404,7 @@ class Client(_ClientConnection):
         def attempt() -> httpx.Response:
             try:
                 response = self._http.send(self._http.build_request(**self._sent(call)), stream=True)
-                if response.is_error:
+                if limit_size(response, REPLY_BYTES).is_error:
                     response.read()
                 self._taken(response)
             except httpx.HTTPError as error:
@@ -524,7 +532,9 @@ class AsyncClient(_ClientConnection):
 
         async def attempt() -> httpx.Response:
             try:
-                return self._taken(await self._http.request(**self._sent(call)))
+                async with self._http.stream(**self._sent(call)) as response:
+                    await limit_size(response, REPLY_BYTES).aread()
+                return self._taken(response)
             except httpx.HTTPError as error:
                 raise self._lost(call, error) from error
 
@@ -545,7 +555,7 @@ class AsyncClient(_ClientConnection):
         async def attempt() -> httpx.Response:
             try:
                 response = await self._http.send(self._http.build_request(**self._sent(call)), stream=True)
-                if response.is_error:
+                if limit_size(response, REPLY_BYTES).is_error:
                     await response.aread()
                 self._taken(response)
             except httpx.HTTPError as error:

@@ -14,6 +14,7 @@ from armwise.agent.client import Answer, AnswerFailedError, AsyncClient, Client,
 from armwise.agent.client.client import retry_after_s
 from tests.agent.asking import QUESTION, record
 from tests.agent.fakes import Service
+from tests.endless import EndlessBody
 
 AGENT = {
     "decision_id": "d1",
@@ -93,6 +94,60 @@ def a_client(answer: Answering) -> AsyncClient:
 def a_blocking_client(answer: Answering, **settings: Any) -> Client:
     http = httpx.Client(transport=httpx.MockTransport(answer))
     return Client("http://service", http=http, **settings)
+
+
+def endless(status: int, bodies: list[EndlessBody]) -> Answering:
+    """Return what answers each request with a body that has no end."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert request.headers["accept-encoding"] == "identity"
+        bodies.append(EndlessBody())
+        return httpx.Response(status, stream=bodies[-1])
+
+    return answer
+
+
+def write(client: Client, *, stream: bool) -> None:
+    if stream:
+        list(client.stream("Who?"))
+    else:
+        client.ask("Who?")
+
+
+async def write_async(client: AsyncClient, *, stream: bool) -> None:
+    if stream:
+        async for _ in client.stream("Who?"):
+            pass
+    else:
+        await client.ask("Who?")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_only_the_beginning_of_an_error_is_read(stream: bool) -> None:
+    bodies = list[EndlessBody]()
+    with a_blocking_client(endless(400, bodies)) as client, pytest.raises(ClientError, match="gave 400, xxx"):
+        write(client, stream=stream)
+    async with a_client(endless(400, bodies)) as client:
+        with pytest.raises(ClientError, match="gave 400, xxx"):
+            await write_async(client, stream=stream)
+    assert [(body.parts, body.closed) for body in bodies] == [(1, True), (1, True)]
+
+
+@pytest.mark.parametrize(
+    ("stream", "said"),
+    [(False, "gave more than 100,000 bytes"), (True, "was lost: .*more than 100,000 bytes")],
+)
+async def test_a_reply_that_is_too_large_is_refused_and_not_requested_again(
+    stream: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.agent.client.client.REPLY_BYTES", 100_000)
+    bodies = list[EndlessBody]()
+    with a_blocking_client(endless(200, bodies)) as client, pytest.raises(ClientError, match=said):
+        write(client, stream=stream)
+    async with a_client(endless(200, bodies)) as client:
+        with pytest.raises(ClientError, match=said):
+            await write_async(client, stream=stream)
+    assert [(body.parts, body.closed) for body in bodies] == [(2, True), (2, True)]
 
 
 def answering(responses: Iterable[httpx.Response | Exception]) -> Callable[[httpx.Request], httpx.Response]:

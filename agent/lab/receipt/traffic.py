@@ -20,6 +20,7 @@ from armwise.agent.client import ClientError
 from armwise.agent.client.errors import read_failure
 from armwise.arms.base import Progress
 from armwise.arms.own_processes import THIS_MACHINE
+from armwise.arms.upstream import UNCOMPRESSED, limit_size
 from armwise.feedback.decisions import Decisions, concatenate, tabulate
 from armwise.feedback.events import LABELS, Mode, Status
 from armwise.feedback.jsonl import ExchangeError, read_export, read_headers
@@ -219,7 +220,7 @@ def _read_address(url: str) -> httpx.URL:
 
 def _download(address: httpx.URL, name: str, key: str | None, point: str, path: Path) -> None:
     """Write the export of a service to a file. Raises ClientError."""
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+    headers = UNCOMPRESSED | ({"authorization": f"Bearer {key}"} if key else {})
     asked = address.copy_with(path=f"{address.path.rstrip('/')}/v1/export", params={"point": point})
     here = address.host in THIS_MACHINE  # no proxy of the network is asked for it
     try:
@@ -228,13 +229,12 @@ def _download(address: httpx.URL, name: str, key: str | None, point: str, path: 
             client.stream("GET", asked, headers=headers) as response,
             path.open("wb") as file,
         ):
-            if response.status_code != httpx.codes.OK:
+            limit_size(response, MOST_BYTES)
+            if not response.is_success:
                 response.read()
                 raise read_failure(response)
             for part in response.iter_bytes():
                 file.write(part)
-                if file.tell() > MOST_BYTES:
-                    raise ClientError(f"the export of {name} has more than {MOST_BYTES:,} bytes")
     except httpx.HTTPError as error:
         raise ClientError(f"no export came from {name}: {type(error).__name__} {error}") from None
 

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import huggingface_hub
 import psutil
 import pytest
@@ -36,6 +37,7 @@ from armwise.arms.retrievers import ArmSpec, Resources, fill_collection
 from armwise.feedback.log import Store, tables
 from armwise.feedback.log.database import open_database
 from armwise.feedback.log.schema import DatabaseState
+from tests.endless import endless
 
 ARGS: dict[str, Any] = {
     "arms": {"none": {"kind": "none"}},
@@ -278,15 +280,39 @@ def test_a_service_on_every_address_is_asked_on_the_loopback_device(
 ) -> None:
     urls = list[tuple[str, float]]()
 
-    def get(url: str, timeout: float, trust_env: bool) -> SimpleNamespace:
-        assert not trust_env, "a proxy of the network knows nothing of this machine"
+    @contextmanager
+    def stream(
+        method: str, url: str, *, headers: object, timeout: float, trust_env: bool
+    ) -> Iterator[httpx.Response]:
+        assert (method, trust_env) == ("GET", False), "a proxy of the network knows nothing of this machine"
+        del headers
         urls.append((url, timeout))
-        return SimpleNamespace(json=lambda: {"status": "decides"})
+        yield httpx.Response(200, json={"status": "decides"})
 
     monkeypatch.setattr(checks, "bind_problem", lambda *_: "in use")
-    monkeypatch.setattr(checks.httpx, "get", get)
+    monkeypatch.setattr(checks.httpx, "stream", stream)
     assert lines(checks.address_findings(host, 8000)) == [f"fine: a service answers on port 8000 of {host}"]
     assert urls == [(f"http://{asked}:8000/health/decides", 3.0)]
+
+
+def test_what_listens_on_a_port_cannot_send_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "bind_problem", lambda *_: "in use")
+    with endless(200) as server:
+        (line,) = lines(checks.address_findings("127.0.0.1", server.server_port))
+        assert not line.startswith("fine")
+        assert server.left.wait(10.0), "it was read to its end"
+
+
+@pytest.mark.parametrize("engine", ["openai", "anthropic"])
+def test_a_list_of_models_is_read_within_a_limit(engine: str) -> None:
+    with endless(404) as server:
+        reply = checks.ask_for_models(server.url, "", engine=engine)
+        assert (reply.status_code, len(reply.content)) == (404, 16_384)
+        assert server.left.wait(10.0), "it was read to its end"
+    with endless(200) as server:
+        with pytest.raises(httpx.DecodingError, match="more than 16,777,216 bytes"):
+            checks.ask_for_models(server.url, "", engine=engine)
+        assert server.left.wait(10.0), "it was read to its end"
 
 
 def test_the_owner_of_a_port_is_the_process_that_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ from armwise.feedback.reward import Metric, Prices, RewardRule
 from tests.agent.cli.test_cli import Canned, said
 from tests.agent.console.test_period_file import BEGIN, USD, row
 from tests.agent.evaluation.logged import FLOOR, World, add_up, configured, fill
+from tests.endless import endless
 
 P = (0.6, 0.2, 0.2)
 
@@ -677,9 +678,17 @@ def test_an_export_beyond_the_limit_is_not_read(tmp_path: Path, monkeypatch: pyt
     service = Canned()
     try:
         service.reply("GET /v1/export?point=default", write(tmp_path / "log.jsonl", served(20)).read_bytes())
-        assert "has more than 1,000 bytes" in run(service.url, code=1)
+        assert "more than 1,000 bytes" in run(service.url, code=1)
     finally:
         service.close()
+
+
+@pytest.mark.parametrize("status", [201, 403])
+def test_a_service_cannot_send_a_refusal_without_an_end(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipt_traffic, "MOST_BYTES", 1000)
+    with endless(status) as server:
+        run(server.url, code=1)
+        assert server.left.wait(10.0), "it was read to its end"
 
 
 @pytest.mark.slow
