@@ -179,7 +179,8 @@ def serve(
         once = None if question is None else partial(_ask_once, question, key, remark)
         replaced = None if predecessor is None else predecessor.pid
         marked = nullcontext() if settings is None else served(settings, base_url(address), replaced)
-        with marked, run_folder() as folder:
+        claimed = nullcontext() if predecessor is None else predecessor.claimed()
+        with claimed, marked, run_folder() as folder:
             if predecessor is not None and folder is None:
                 raise ValueError("--replace needs HAProxy on this machine: stop the other service first")
             prepare: Callable[..., int] = wait_until_prepared if single else prepare_in_process
@@ -345,6 +346,7 @@ def run_service(
     Raises:
         ProcessLostError: A process has ended that is never restarted.
         ProxyError: HAProxy does not run.
+        LaunchError: Another program has the port of a service that was to be replaced.
     """
     _handle_signals()
     ray = _start(config, folder, predecessor, single=single, cold=cold)
@@ -357,7 +359,7 @@ def run_service(
         _send(ray.process, GO_ON)
         ended = None if predecessor is None else _wait_for_replicas(ray, base, config, folder)
         if ended is None:
-            proxy = _open(folder, predecessor)
+            proxy = _open(folder, address, predecessor)
             ended = _wait_until_ready(ray, proxy, base)
         if ended is None:
             ray.has_served()
@@ -371,7 +373,7 @@ def run_service(
         _send(ray.process, "")
         _drain(proxy, handed_over=isinstance(interrupt, HandedOver))
         return _stop(ray.process)
-    except (ProxyError, ProcessLostError) as error:
+    except (ProxyError, ProcessLostError, LaunchError) as error:
         _send(ray.process, "")
         if isinstance(error, ProcessLostError):
             ray.end()  # it would not end in order by itself
@@ -385,9 +387,17 @@ def run_service(
             proxy.stop()
 
 
-def _open(folder: Path | None, predecessor: Predecessor | None) -> Proxy | None:
-    """Start HAProxy, on the sockets of a service that it replaces; None where Ray Serve's proxy listens."""
-    taking = None if predecessor is None else predecessor.admin
+def _open(folder: Path | None, address: tuple[str, int], predecessor: Predecessor | None) -> Proxy | None:
+    """Start HAProxy, on the sockets of a service that it replaces; None where Ray Serve's proxy listens.
+
+    Raises:
+        LaunchError: The service to replace has ended meanwhile, and another program has its port.
+    """
+    taking = None
+    if predecessor is not None and predecessor.has_ended():
+        require_free_port(*address)  # HAProxy would share it with another HAProxy
+    elif predecessor is not None:
+        taking = predecessor.admin
     return None if folder is None else Proxy(folder / CONFIGURATION, taking)
 
 
@@ -400,6 +410,9 @@ def _handle_signals() -> None:
 def _retire(predecessor: Predecessor | None, base: str, console: Console) -> None:
     """Have the service end whose port was taken over, if there is one."""
     if predecessor is not None:
+        if predecessor.has_ended():
+            console.print(f"process {predecessor.pid}, which had {base}, has ended by itself", **PLAIN)
+            return
         console.print(f"took {base} over from process {predecessor.pid}, which ends", **PLAIN)
         predecessor.retire()
 

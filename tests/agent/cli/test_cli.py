@@ -1127,7 +1127,7 @@ def test_serve_asks_its_one_question_with_the_key(
 
 
 def test_serve_takes_the_place_of_a_service_alone_and_starts_as_usual_where_nobody_listens(
-    config: Path, monkeypatch: pytest.MonkeyPatch
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = yaml.safe_load(config.read_text())["http_options"]["port"]
     taken = list[Predecessor | None]()
@@ -1137,7 +1137,7 @@ def test_serve_takes_the_place_of_a_service_alone_and_starts_as_usual_where_nobo
         return 0
 
     monkeypatch.setattr("armwise.agent.cli.serve.run_service", ready)
-    run_as = Predecessor(1, Path("admin.sock"))
+    run_as = Predecessor(1, tmp_path / "admin.sock", 0)
     said(run("serve", "-c", config, "--replace"), 0)
     with socket.create_server(("127.0.0.1", port)):
         refused = said(run("serve", "-c", config, "--replace"), 2)
@@ -1145,6 +1145,9 @@ def test_serve_takes_the_place_of_a_service_alone_and_starts_as_usual_where_nobo
         monkeypatch.setattr(
             "armwise.agent.cli.serve.find_predecessor", lambda asked: run_as if asked == port else None
         )
+        with run_as.claimed():
+            refused = said(run("serve", "-c", config, "--replace"), 2)
+            assert "another `armwise serve --replace` is taking the port over from process 1: wait" in refused
         said(run("serve", "-c", config, "--replace"), 0)
         refused = said(run("serve", "-c", config), 2)
         taker = "`armwise serve` (process 1) has it: `armwise serve --replace` takes the port over from it"
@@ -1156,8 +1159,8 @@ def test_serve_takes_the_place_of_a_service_alone_and_starts_as_usual_where_nobo
     ("replaced", "log_url", "told"),
     [
         (None, None, True),
-        (Predecessor(os.getpid(), Path("admin.sock")), None, False),
-        (Predecessor(1, Path("admin.sock")), None, True),
+        (os.getpid(), None, False),
+        (1, None, True),
         (None, "postgresql://db.internal/armwise", False),
     ],
 )
@@ -1165,7 +1168,7 @@ def test_serve_names_another_service_of_its_home_unless_it_replaces_it_or_the_lo
     config: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    replaced: Predecessor | None,
+    replaced: int | None,
     log_url: str | None,
     told: bool,
 ) -> None:
@@ -1179,7 +1182,8 @@ def test_serve_names_another_service_of_its_home_unless_it_replaces_it_or_the_lo
         return 0
 
     monkeypatch.setattr("armwise.agent.cli.serve.run_service", ready)
-    monkeypatch.setattr("armwise.agent.cli.serve.find_predecessor", lambda _: replaced)
+    running = None if replaced is None else Predecessor(replaced, tmp_path / "admin.sock", 0)
+    monkeypatch.setattr("armwise.agent.cli.serve.find_predecessor", lambda _: running)
     with mark_served(home, "http://127.0.0.1:1"):
         output = said(run("serve", "-c", config, *(["--replace"] if replaced else [])), 0)
     line = (

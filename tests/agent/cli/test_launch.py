@@ -233,7 +233,7 @@ def test_a_service_is_asked_once_it_is_ready_and_stopped_then(
 
 
 @pytest.mark.parametrize("cold", [False, True])
-@pytest.mark.parametrize("predecessor", [None, Predecessor(77, Path("admin.sock"))])
+@pytest.mark.parametrize("predecessor", [None, Predecessor(77, Path("admin.sock"), 0)])
 @pytest.mark.usefixtures("starting")
 def test_one_process_is_told_what_it_replaces_and_whether_it_starts_cold(
     tmp_path: Path, launched: Launched, predecessor: Predecessor | None, cold: bool
@@ -475,6 +475,7 @@ def test_a_port_is_taken_over_once_every_replica_is_ready(
 
     monkeypatch.setattr(serve, "Proxy", Taking)
     monkeypatch.setattr(Quiet, "looks", 0)
+    monkeypatch.setattr(Predecessor, "has_ended", lambda _: False)
     monkeypatch.setattr(Predecessor, "retire", lambda replaced: events.append(replaced.pid))
     config, printed = configured(tmp_path, starting), StringIO()
     document = yaml.safe_load(config.read_text())
@@ -482,7 +483,7 @@ def test_a_port_is_taken_over_once_every_replica_is_ready(
     config.write_text(yaml.safe_dump(document))
     folder.mkdir()
     servers = [replica(slot) for slot in range(2)]
-    address, predecessor = read_listening_address(config), Predecessor(77, admin)
+    address, predecessor = read_listening_address(config), Predecessor(77, admin, 0)
     serve.run_service(config, folder, address, Console(file=printed), predecessor=predecessor)
     for server in servers:
         server.shutdown()
@@ -490,6 +491,49 @@ def test_a_port_is_taken_over_once_every_replica_is_ready(
     looks = [[(0, False)] * 2 * (late == 0), (0, True), [(1, False)] * 2 * (late == 1), (1, True)]
     assert events == [*looks[0], looks[1], *looks[2], looks[3], admin, 77]
     assert "from process 77" in printed.getvalue()
+
+
+@pytest.mark.usefixtures("launched")
+def test_a_service_whose_predecessor_has_ended_meanwhile_listens_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starting: int
+) -> None:
+    taken, free = list[Path | None](), list[int]()
+
+    class Opened(Quiet):
+        def __init__(self, _: Path, taking: Path | None) -> None:
+            taken.append(taking)
+
+    monkeypatch.setattr(serve, "Proxy", Opened)
+    monkeypatch.setattr(Quiet, "looks", 0)
+    monkeypatch.setattr(serve, "_wait_for_replicas", lambda *_: None)
+    monkeypatch.setattr(serve, "require_free_port", lambda _, port: free.append(port))
+    with subprocess.Popen(["sleep", "600"]) as ended:
+        replaced = Predecessor(ended.pid, tmp_path / "admin.sock", os.pidfd_open(ended.pid))
+        ended.kill()
+    config, printed = configured(tmp_path, starting), StringIO()
+    console = Console(file=printed, width=200)
+    address = read_listening_address(config)
+    serve.run_service(config, tmp_path, address, console, predecessor=replaced, single=True)
+    assert (taken, free) == ([None], [starting])
+    assert f"process {ended.pid}, which had http://127.0.0.1:{starting}, has ended" in printed.getvalue()
+    os.close(replaced.descriptor)
+
+
+@pytest.mark.usefixtures("starting")
+def test_a_port_taken_by_another_program_meanwhile_stops_the_start_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: Launched
+) -> None:
+    monkeypatch.setattr(serve, "_wait_for_replicas", lambda *_: None)
+    monkeypatch.setattr(Predecessor, "has_ended", lambda _: True)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        config, replaced = configured(tmp_path, port), Predecessor(77, tmp_path / "admin.sock", 0)
+        console = Console(file=StringIO())
+        with pytest.raises(LaunchError, match=f"port {port} of 127.0.0.1 cannot be used"):
+            serve.run_service(
+                config, tmp_path, ("127.0.0.1", port), console, predecessor=replaced, single=True
+            )
+    assert launched.processes[0].poll() == -signal.SIGINT
 
 
 class Quiet:
