@@ -28,9 +28,13 @@ from armwise.agent.client import Client, ClientError
 logger = logging.getLogger(__name__)
 
 KEY = "armwise"
-"""Key of the metadata of a call under which further fields of its decision are read, named in `TAKEN`."""
+"""Key of the metadata of a call under which further fields of its decision are read: a `Draw`."""
 
-TAKEN = ("id", "arm", "arms", "propensity", "distribution", "features", "episode_id", "user", "metrics")
+FEATURES = "features"
+"""The one field that is read of a plain object, too, which clients of a proxy may send."""
+
+TAKEN = ("id", "arm", "arms", "propensity", "distribution", FEATURES, "episode_id", "user", "metrics")
+"""Fields of a `Draw`, as `POST /v1/observations` has them."""
 
 LONGEST = 8000
 """Most characters of a question that are sent, as many as a service reads by default."""
@@ -38,14 +42,36 @@ LONGEST = 8000
 BATCH = 100
 """Most calls in one request."""
 
+TOO_LARGE = 413
+"""Status of a batch that has more bytes than `limits.body_bytes`."""
+
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class Draw(dict[str, Any]):
+    """What your own code knows of a call: `metadata={"armwise": Draw(propensity=0.9)}`.
+
+    It is a class because the clients of a proxy send metadata, too. What they send is a plain object, of
+    which only `features` are read: a client states neither what was drawn, nor its probability or reward.
+
+    Args:
+        fields: Those of `TAKEN`.
+
+    Raises:
+        ValueError: A field is not one of them.
+    """
+
+    def __init__(self, **fields: Any) -> None:
+        if unknown := sorted(fields.keys() - set(TAKEN)):
+            raise ValueError(f"{unknown[0]!r} is no field of a draw: these are: {', '.join(TAKEN)}")
+        super().__init__(fields)
 
 
 class ArmwiseLogger(CustomLogger):
     """Sends each call of a model as an observation, in the background.
 
-    The arm is the model, as `tap.names` maps it. `metadata={"armwise": {"propensity": 0.9}}` of a call states
-    the probability of the draw; by default it is unknown. The id is that of the response, under which
+    The arm is the model, as `tap.names` maps it. `metadata={"armwise": Draw(propensity=0.9)}` of a call
+    states the probability of the draw; by default it is unknown. The id is that of the response, under which
     feedback is sent later; the episode is the session. Answers from LiteLLM's cache are left out.
 
     Args:
@@ -60,6 +86,7 @@ class ArmwiseLogger(CustomLogger):
     Attributes:
         sent: Number of calls that are durable.
         dropped: Number of calls dropped: the queue was full, the service unavailable, or the call refused.
+        ignored: Number of calls with fields in their metadata that only a `Draw` may have.
     """
 
     def __init__(
@@ -74,7 +101,7 @@ class ArmwiseLogger(CustomLogger):
         client: Client | None = None,
     ) -> None:
         super().__init__()
-        self.sent = self.dropped = 0
+        self.sent = self.dropped = self.ignored = 0
         self._client = Client(url, api_key, timeout_s=30.0) if client is None else client
         self._point, self._content, self._interval_s = point, content, interval_s
         self._waiting = queue.Queue[Mapping[str, Any] | None](most)
@@ -127,6 +154,16 @@ class ArmwiseLogger(CustomLogger):
         self, call: Mapping[str, Any], response: Any, start: Any, end: Any, status: str
     ) -> Mapping[str, Any] | None:
         """Return the item to send for a call; None for none."""
+        if unread := _read_fields(call)[1]:
+            self.ignored += 1
+            if self.ignored == 1:  # a client could fill the log
+                logger.warning(
+                    "the metadata of a call has %s in a plain object %r, as any client of a proxy can send: "
+                    "not read, nor in later calls. In your own code, import Draw from "
+                    "armwise.agent.integrations.litellm, and pass Draw(...)",
+                    ", ".join(unread),
+                    KEY,
+                )
         return make_observation(call, response, start, end, status, content=self._content)
 
     def _drop(self, calls: int, why: str) -> None:
@@ -151,11 +188,14 @@ class ArmwiseLogger(CustomLogger):
             return
         try:
             kept = self._deliver(items)
-        except ClientError as error:
-            self._drop(len(items), str(error))
-            return
         except Exception as error:  # noqa: BLE001 - the thread has to go on
-            self._drop(len(items), repr(error))
+            unsent = not isinstance(error, ClientError) or error.status == TOO_LARGE
+            if unsent and len(items) > 1:  # one that is no JSON, or too large, takes no other with it
+                middle = len(items) // 2
+                self._send(items[:middle])
+                self._send(items[middle:])
+            else:
+                self._drop(len(items), str(error) or repr(error))
             return
         self.sent += kept
         if refused := len(items) - kept:
@@ -183,7 +223,6 @@ def make_observation(
     logged = call.get("standard_logging_object") or {}
     params = call.get("litellm_params") or {}
     metadata = params.get("metadata") or {}
-    fields = metadata.get(KEY) or (metadata.get("requester_metadata") or {}).get(KEY) or {}
     cost = call.get("response_cost")
     item: dict[str, Any] = {
         "id": _name(_field(response, "id") or logged.get("id") or call.get("litellm_call_id")),
@@ -199,8 +238,19 @@ def make_observation(
             "completion_tokens": _tokens(response, logged, "completion_tokens"),
         },
     }
-    more = {name: fields[name] for name in TAKEN if name in fields} if isinstance(fields, Mapping) else {}
-    return {name: value for name, value in {**item, **more}.items() if value is not None}
+    fields = {**item, **_read_fields(call)[0]}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _read_fields(call: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
+    """Return what the metadata of a call state of its decision, and which fields are not read there."""
+    metadata = (call.get("litellm_params") or {}).get("metadata") or {}
+    given = metadata.get(KEY) or (metadata.get("requester_metadata") or {}).get(KEY)
+    if isinstance(given, Draw):
+        return given, []
+    sent = given if isinstance(given, Mapping) else {}
+    features = {FEATURES: sent[FEATURES]} if FEATURES in sent else {}
+    return features, sorted(sent.keys() & set(TAKEN) - {FEATURES})
 
 
 def _field(response: Any, name: str) -> Any:

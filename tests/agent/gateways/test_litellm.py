@@ -33,7 +33,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def call(**changes: Any) -> dict[str, Any]:
-    metadata = {"session_id": "s 1", "armwise": {"propensity": 0.8, "unheard_of": 1}}
+    metadata = {"session_id": "s 1"}
     return {
         "model": "openai/gpt",
         "messages": [
@@ -56,6 +56,7 @@ class Wire:
 
     def __init__(self, *refused: str) -> None:
         self.refused, self.away = refused, False
+        self.most_bytes = 1 << 20
         self.items: list[Mapping[str, Any]] = []
         self.requests: list[httpx.Request] = []
         self.gate = threading.Event()
@@ -66,6 +67,8 @@ class Wire:
         self.requests.append(request)
         if self.away:
             return httpx.Response(400, json={"error": {"code": "invalid_value", "message": "away"}})
+        if len(request.content) > self.most_bytes:
+            return httpx.Response(413, json={"error": {"code": "payload_too_large", "message": "?"}})
         items = json.loads(request.content)["items"]
         self.items += items
         error = {"type": "invalid_request_error", "code": "unknown_arm", "message": "?", "param": "arm"}
@@ -85,7 +88,8 @@ class Wire:
 
 def test_a_call_is_an_observation_with_what_is_known_of_it(module: Any) -> None:
     end = START + timedelta(seconds=1.5)
-    item = module.make_observation(call(), RESPONSE, START, end, "ok")
+    metadata = {"session_id": "s 1", "armwise": module.Draw(propensity=0.8, metrics={"right": True})}
+    item = module.make_observation(call(litellm_params={"metadata": metadata}), RESPONSE, START, end, "ok")
     assert item.pop("episode_id") == module._name("s 1") != "s 1"  # noqa: SLF001
     assert datetime.fromisoformat(item.pop("at")) == START
     assert item == {
@@ -95,6 +99,7 @@ def test_a_call_is_an_observation_with_what_is_known_of_it(module: Any) -> None:
         "status": "ok",
         "cost": {"usd": 0.25, "seconds": 1.5, "prompt_tokens": 5, "completion_tokens": 7},
         "propensity": 0.8,
+        "metrics": {"right": True},
     }
 
 
@@ -106,14 +111,68 @@ def test_what_is_not_known_is_left_out_and_no_propensity_is_made_up(module: Any)
 
 
 def test_the_metadata_of_a_request_to_the_proxy_and_the_standard_payload_are_read(module: Any) -> None:
-    metadata = {"requester_metadata": {"armwise": {"distribution": {"a": 1.0}, "arm": "a"}}}
+    metadata = {"requester_metadata": {"armwise": {"features": {"tier": "free"}}}}
     logged = {"id": "std-1", "prompt_tokens": 3, "completion_tokens": 4}
     params = {"metadata": metadata, "litellm_session_id": "s-1"}
     item = module.make_observation(
         call(litellm_params=params, standard_logging_object=logged), None, START, START, "ok"
     )
-    assert (item["id"], item["arm"], item["distribution"]) == ("std-1", "a", {"a": 1.0})
+    assert (item["id"], item["features"]) == ("std-1", {"tier": "free"})
     assert (item["episode_id"], item["cost"]["prompt_tokens"]) == ("s-1", 3)
+
+
+FORGED = {"id": "d-1", "arm": "mine", "propensity": 0.001, "metrics": {"right": True}, "user": "another"}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_client_of_a_proxy_sends_features_and_forges_nothing_else(
+    module: Any, caplog: pytest.LogCaptureFixture, nested: bool
+) -> None:
+    sent = {"armwise": {**FORGED, "distribution": {"mine": 1.0}, "features": {"tier": "free"}}}
+    metadata = {"requester_metadata": sent} if nested else sent
+    wire = Wire()
+    tap = module.ArmwiseLogger(client=wire.client(), interval_s=0.001)
+    for name in ("r-1", "r-2"):
+        forged = call(litellm_params={"metadata": metadata})
+        tap.log_success_event(forged, {**RESPONSE, "id": name}, START, START)
+    tap.close()
+    plain = module.make_observation(call(litellm_params={}), RESPONSE, START, START, "ok")
+    assert wire.items == [{**plain, "id": name, "features": {"tier": "free"}} for name in ("r-1", "r-2")]
+    assert (tap.sent, tap.dropped, tap.ignored) == (2, 0, 2)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "the metadata of a call has arm, distribution, id, metrics, propensity, user" in line
+    assert "Draw(...)" in line
+
+
+@pytest.mark.parametrize("sent", ["a text", 1, ["features"], None, {}])
+def test_metadata_of_another_form_does_not_keep_a_call_from_being_observed(module: Any, sent: object) -> None:
+    plain = module.make_observation(call(litellm_params={}), RESPONSE, START, START, "ok")
+    strange = call(litellm_params={"metadata": {"armwise": sent}})
+    assert module.make_observation(strange, RESPONSE, START, START, "ok") == plain
+
+
+def test_a_draw_of_unknown_fields_is_refused(module: Any) -> None:
+    with pytest.raises(ValueError, match="'propensty' is no field of a draw: these are: id, arm, "):
+        module.Draw(propensty=0.5)
+
+
+def test_one_item_that_cannot_be_sent_takes_no_other_with_it(
+    module: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire = Wire()
+    wire.most_bytes = 10_000
+    tap = module.ArmwiseLogger(client=wire.client(), interval_s=0.001)
+    items = [{"id": f"r-{n}", "arm": "x"} for n in range(9)]
+    strange = [
+        {"id": "nan", "arm": "x", "propensity": float("nan")},
+        {"id": "surrogate", "arm": "x", "question": "\ud800"},
+        {"id": "large", "arm": "x", "features": {"text": "?" * 10_000}},
+    ]
+    tap._send([strange[0], *items[:4], strange[1], *items[4:], strange[2]])  # noqa: SLF001
+    tap.close()
+    assert wire.items == items
+    assert (tap.sent, tap.dropped) == (9, 3)
+    assert [line.split(" were", 1)[0] for line in caplog.messages] == ["1 calls"] * 3
 
 
 def test_a_question_is_cut_and_left_out_on_demand(module: Any) -> None:
