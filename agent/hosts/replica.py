@@ -4,6 +4,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,10 +14,10 @@ from armwise.agent.evaluation import verdict
 from armwise.agent.serving import Backends, Replica, Telemetry
 from armwise.arms.deployments import retrieval_cache
 from armwise.feedback.clock import SteadyClock
-from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.errors import ClockError, LogUnavailableError
 
-OPENING_S = 1.0
-"""Pause between two attempts of a replica to open a log that is unavailable."""
+OPENING_S, SAID_S = 1.0, 60.0
+"""Pause between two attempts of a replica to open a log, and between two log messages about it."""
 
 T = TypeVar("T")
 
@@ -62,17 +63,21 @@ def keep_what_is_loaded() -> None:
 
 
 def once_the_log_answers(make: Callable[[], T], pause_s: float = OPENING_S) -> T:
-    """Return the result of `make`, which is called again while the log is unavailable.
+    """Return the result of `make`, which is called again while the log is unavailable or ahead of the clock.
 
-    Ray Serve abandons a deployment whose replicas fail a few times at their start.
+    Ray Serve abandons a deployment whose replicas fail a few times at their start, and so does the parent of
+    a single process. A clock that was set back passes the log again; a wrong one is set right by people.
 
     Args:
-        make: Opens the log.
+        make: Opens the log, with a new clock.
         pause_s: Seconds between two attempts.
     """
+    say_at = -inf
     while True:
         try:
             return make()
-        except LogUnavailableError as error:
-            logger.warning("a replica waits for the log: %s", error)
+        except (LogUnavailableError, ClockError) as error:
+            if time.monotonic() >= say_at:
+                say_at = time.monotonic() + SAID_S
+                logger.warning("a replica waits until it can write to the log: %s", error)
             time.sleep(pause_s)

@@ -25,7 +25,7 @@ from armwise.arms.base import Progress
 from armwise.arms.models import Backbone
 from armwise.feedback.budget import Budget, Pacer, Price
 from armwise.feedback.drift import Change, DriftSpec, Watch
-from armwise.feedback.errors import LogGapError, LogUnavailableError, SupersededError
+from armwise.feedback.errors import BehindError, LogGapError, LogUnavailableError, SupersededError
 from armwise.feedback.events import Example
 from armwise.feedback.log import Store, damage, erasures
 from armwise.feedback.registry import Version, prices, versions
@@ -301,7 +301,7 @@ class LearnerThread:
                 learner = self._make(learner)
                 learner.step()
                 pause_s = 0.0 if learner.behind else self._interval_s
-            except LogUnavailableError as error:
+            except (LogUnavailableError, BehindError) as error:
                 pause_s = min(max(self._interval_s, 2 * pause_s), MAX_PAUSE_S)
                 logger.warning("the learner waits %.3g s for the log: %s", pause_s, error)
                 learner = None  # its policy may have learned unpublished examples

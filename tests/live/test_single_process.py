@@ -2,6 +2,9 @@
 
 import os
 import signal
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,3 +40,25 @@ def test_one_process_answers_learns_and_comes_back_with_all_that_it_acknowledged
             kept = live.client.get(f"/v1/decisions/{decision}").json()
             assert [value["value"] for value in kept["feedback"]] == [1.0]
         assert live.learned(live.tell((live.look_up("and now?")["decision_id"], 1.0))) > version
+
+
+def test_one_process_waits_while_its_clock_is_behind_the_log(tmp_path: Path) -> None:
+    arms = {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}
+    with single(tmp_path, arms=arms, llm={"engine": "scripted"}, router=None, points={}) as live:
+        (serving,) = live.serving()
+        log, output = tmp_path / "home" / "log.db", tmp_path / "output.txt"
+        move_head(log, 3600.0)
+        os.kill(serving.pid, signal.SIGKILL)
+        until(lambda: "a replica waits until it can write to the log" in output.read_text(), START_S)
+        waiting = live.serving()
+        assert not live.answers()
+        move_head(log, 0.0)
+        until(live.answers, START_S)
+        assert live.serving() == waiting, "it was not started again meanwhile"
+        assert live.look_up("which bridge stands?")["decision_id"]
+
+
+def move_head(log: Path, ahead_s: float) -> None:
+    """Set the log's time, relative to the clock of this machine: as if that was set the other way."""
+    with closing(sqlite3.connect(log, timeout=30.0)) as connection, connection:
+        connection.execute("UPDATE log_head SET at = ?", (time.time() + ahead_s,))

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from armwise.agent.hosts.replica import once_the_log_answers
-from armwise.feedback.errors import LogUnavailableError, SchemaError
 from benchmarks import crash_weather
 from benchmarks.crash_audit import Fault, Verdict
 from benchmarks.crash_children import BAGGED, EXACT
@@ -177,25 +175,6 @@ def test_a_learner_that_learns_something_twice_is_found_by_its_digests(tmp_path:
     assert kinds["digest"] > 0
     assert kinds["rebuild"] > 0
     assert kinds["lost"] == 0
-
-
-def test_a_replica_that_starts_while_the_log_is_away_waits_for_it() -> None:
-    failures = iter([LogUnavailableError("starting up"), LogUnavailableError("starting up")])
-
-    def make() -> str:
-        if (failure := next(failures, None)) is not None:
-            raise failure
-        return "a replica"
-
-    assert once_the_log_answers(make, pause_s=0.0) == "a replica"
-
-
-def test_a_replica_that_cannot_use_the_log_says_so_at_once() -> None:
-    def make() -> str:
-        raise SchemaError("the log has schema 3")
-
-    with pytest.raises(SchemaError, match="schema 3"):
-        once_the_log_answers(make, pause_s=0.0)
 
 
 @pytest.mark.parametrize("database", [False, True])

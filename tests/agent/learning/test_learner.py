@@ -23,6 +23,7 @@ from armwise.agent.learning.recipe import Recipe
 from armwise.agent.policies import Policy, PolicySpec, build_policy
 from armwise.agent.policies.serialization import seal
 from armwise.feedback.errors import (
+    BehindError,
     ClockError,
     LogGapError,
     LogUnavailableError,
@@ -492,8 +493,11 @@ def test_the_thread_learns_until_it_is_stopped(a_store: MakeStore) -> None:
     thread.check()
 
 
-def test_the_thread_outlives_a_log_that_is_away_and_starts_from_what_is_published() -> None:
-    away = LogUnavailableError("the disk is full")
+@pytest.mark.parametrize("kind", [LogUnavailableError, BehindError])
+def test_the_thread_outlives_a_log_that_is_away_and_starts_from_what_is_published(
+    kind: type[Exception],
+) -> None:
+    away = kind("not yet")
     script = Scripted(away, away, None, None, away, None)
     thread = LearnerThread(script.make, interval_s=0.001)
     assert script.done.wait(30)
