@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from armwise.agent.file_errors import describe_file_error
-from armwise.agent.reporting import Terminal
+from armwise.agent.reporting import Terminal, log_plainly
 from armwise.agent.run_folder import Building, Pace
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ FAILURE = (
 @contextmanager
 def explained() -> Iterator[None]:
     """Print an error that a user can correct; exit with 2 for a wrong request, 1 for a failure."""
+    log_plainly()
     try:
         yield
     except Exception as error:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
 
 import typer
+from rich.text import Text
 
 from armwise.agent.cli.console import PLAIN, console, errors, explained
 from armwise.agent.cli.options import CONFIG, POINT, URL, Key, Point, Url
-from armwise.agent.reporting import one_line
 from armwise.agent.wings import VERIFY_RECEIPT, load
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def print_answer(question: str, arm: str | None, url: str, key: str | None, poin
         stream = client.stream(question, arm=arm, point=None if point == POINT else point)
         try:
             for text in stream:
-                console.print(text, end="", highlight=False)
+                console.print(Text(text), end="", highlight=False)
         finally:  # a part of an answer can be rated too
             if decision_id := stream.fields.get("decision_id"):
                 _remember_decision(str(decision_id), url)
@@ -74,7 +74,7 @@ def print_answer(question: str, arm: str | None, url: str, key: str | None, poin
 
 def _print_decision(answer: "Answer") -> None:
     def line(text: str) -> None:
-        console.print(one_line(text), style="dim", highlight=False)
+        console.print(text, style="dim", highlight=False)
 
     for rank, passage in enumerate(answer.passages, start=1):
         line(f"  [{rank}] {passage.id}  {passage.title}")
@@ -135,7 +135,7 @@ def feedback(
         metrics = dict(map(_value, values))
         if decision_id == LAST:
             decision_id = _last_decision(url)
-            console.print(f"decision {one_line(decision_id)}", **PLAIN)
+            console.print(f"decision {decision_id}", **PLAIN)
         with Client(url, key, attempts=1) as client:
             rows = client.feedback(decision_id, metrics).kept
         for row in rows:

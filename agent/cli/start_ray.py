@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.text import Text
+
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.cli.console import PLAIN, errors
 from armwise.agent.cli.options import POINT
@@ -170,7 +172,7 @@ class DeploymentWatch(threading.Thread):
         """Print what has come up since the last look, and record what is wrong until nothing is."""
         new = [problem for problem in there if problem not in self._reported]
         for problem in new:
-            errors.print(f"{problem.what}: {problem.message}", style="yellow", **PLAIN)
+            errors.print(Text(f"{problem.what}: {problem.message}"), style="yellow", **PLAIN)
         if there and there != self._reported:
             self._failures += bool(new)
             why = "; ".join(map(str, there))

@@ -12,9 +12,10 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 _CONTROLS = (
-    *(range(0x09), range(0x0B, 0x20), range(0x7F, 0xA0)),
+    *(range(0x09), range(0x0B, 0x20), range(0x7F, 0xA0), range(0x061C, 0x061D)),
     *(range(0x200E, 0x2010), range(0x2028, 0x202F), range(0x2060, 0x2070), range(0xFEFF, 0xFF00)),
     *(range(0xD800, 0xE000), range(0xE0000, 0xE0080)),
 )
@@ -42,10 +43,18 @@ def one_line(text: str) -> str:
 
 
 class Terminal(Console):
-    """A console that prints texts as they are: it reads no markup, and sends no control character."""
+    """A console that prints texts as they are: it reads no markup, and sends no control character.
+
+    A `str`, also one in a cell of a table, is one line: its line breaks are shown as codes. Lines that belong
+    together are a `rich.text.Text`.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text of one line."""
+        return super().render_str(one_line(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of what is printed; those that move the cursor are the console's own."""

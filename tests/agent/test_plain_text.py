@@ -5,12 +5,15 @@ from io import StringIO
 from typing import Any
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
+from rich.text import Text
 
 from armwise.agent.cli import service
-from armwise.agent.client import Answer, Client
+from armwise.agent.cli.console import explained
+from armwise.agent.client import Answer, Client, ClientError
 from armwise.agent.reporting import Terminal
 from armwise.agent.reporting.plain_text import LogRecord, visible
 
@@ -36,6 +39,7 @@ def test_a_visible_text_can_be_printed_and_stays_as_it_is_the_second_time(text: 
         (0x00, 0x08),
         (0x0B, 0x1F),
         (0x7F, 0x9F),
+        (0x061C, 0x061C),
         (0x200E, 0x200F),
         (0x2028, 0x202E),
         (0x2060, 0x206F),
@@ -132,6 +136,32 @@ def test_the_status_of_a_service_controls_no_terminal(
     assert "[bold]x[/bold]" in shown
 
 
+def test_a_line_break_in_a_text_of_others_begins_no_line() -> None:
+    output, forged = StringIO(), "cheap\nverified: all is well\r\nready"
+    table = Table("name", title=forged)
+    table.add_row(forged)
+    terminal = Terminal(file=output, width=80)
+    terminal.print(table)
+    terminal.print(f"arm {forged}", soft_wrap=True)
+    terminal.print(Text("two\nlines"))
+    lines = output.getvalue().splitlines()
+    assert not [line for line in lines if line.startswith(("verified", "ready", "│ verified"))]
+    assert output.getvalue().count(r"cheap\nverified: all is well\r\nready") == 3
+    assert lines[-2:] == ["two", "lines"]
+
+
+def test_an_error_of_a_service_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), explained():
+        raise ClientError("gave 400, no\nverified: all is well\x1b[2J\u061c")
+    assert capsys.readouterr().err == "gave 400, no\\nverified: all is well\\x1b[2J\\u061c\n"
+
+
+def test_a_library_of_a_verb_logs_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging, "_logRecordFactory", logging.LogRecord)
+    with explained():
+        assert formatted(lambda logger: logger.warning(FORGED), factory=None)[1:] == []
+
+
 def test_a_console_that_reads_markup_is_found_out() -> None:
     output = StringIO()
     table = Table("name")
@@ -144,15 +174,15 @@ def test_a_console_that_reads_markup_is_found_out() -> None:
 FORGED = "cannot be read\nWARNING armwise.agent.api: all is well\x1b[2J"
 
 
-def formatted(log: Any) -> list[str]:
-    """Return the lines that a logger writes."""
+def formatted(log: Any, factory: Any = LogRecord) -> list[str]:
+    """Return the lines that a logger writes; its records come from a factory, or the present one."""
     output = StringIO()
     handler = logging.StreamHandler(output)
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("planted")
     logger.addHandler(handler)
     before = logging.getLogRecordFactory()
-    logging.setLogRecordFactory(LogRecord)
+    logging.setLogRecordFactory(factory or before)
     try:
         log(logger)
     finally:

@@ -11,8 +11,8 @@ from textwrap import shorten
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from armwise.agent.config import AppConfig
 from armwise.agent.lab.offline.score import open_corpus
@@ -158,8 +158,6 @@ def _print_report(made: list[Made], duplicates: int, settings: Synthesis, consol
             f"{n:,}",
             f"{sum(len(question.gold_ids) for question in of) / n:.1f}",
             f"{sum(bool(question.answers) for question in of) / n:.0%}",
-            "\n".join(
-                escape(shorten(question.question, WIDTH, placeholder="...")) for question in of[:SHOWN]
-            ),
+            Text("\n".join(shorten(question.question, WIDTH, placeholder="...") for question in of[:SHOWN])),
         )
     console.print(table)

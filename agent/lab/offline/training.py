@@ -21,6 +21,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from armwise.agent.lab.offline.labelled_data import PLAIN, LabelledQuestions
 from armwise.agent.lab.routers import cross_validation
@@ -94,7 +95,7 @@ def print_results(results: Results | None, console: Console, missing: str = "") 
         console.print(f"not validated: {missing}", **PLAIN)
     else:
         console.print(results.table())
-        console.print(results.conclusion(), **PLAIN)
+        console.print(Text(results.conclusion()), **PLAIN)
 
 
 def check_output(folder: Path) -> None:
