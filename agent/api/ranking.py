@@ -125,7 +125,7 @@ async def choose(
         raise _refused(message, "point")
     question = asking.checked_question(body.question, point, "question")
     incumbent, tap = asking.read_incumbent(point, body.incumbent, "incumbent"), point.config.tap
-    if incumbent is None and tap is not None and tap.share < 1.0:
+    if incumbent is None and tap is not None and tap.incumbent is None and tap.share < 1.0:
         message = (
             f'the caller\'s own choice was expected, as `tap.share` is {tap.share:g}: {{"arm": "<name>"}}'
         )

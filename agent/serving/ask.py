@@ -278,24 +278,21 @@ def user_digest(point: DecisionPoint, caller: Caller, user: str | None) -> str |
 
 
 def read_incumbent(point: DecisionPoint, named: Named | None, param: str) -> Mapping[str, float] | None:
-    """Return the distribution of the caller's own decider by arm, if it takes part.
+    """Return the distribution of the caller's own decider by arm; None if the request names none.
 
     Args:
-        point: The decision point; its `tap` maps names of arms, and may name a default choice.
+        point: The decision point; its `tap` maps names of arms.
         named: The arm or the distribution that the request names.
         param: The field that `named` comes from.
 
     Raises:
         AskError: `named` is not a choice among live arms, or `tap` is not configured.
     """
-    tap = point.config.tap
-    if tap is None:
-        if named is not None:
-            message = f"no incumbent has a place at point {point.name!r}: `tap` is not configured there"
-            raise InvalidAskError(message, param)
-        return None
     if named is None:
-        return None if tap.incumbent is None else {tap.incumbent: 1.0}
+        return None
+    if point.config.tap is None:
+        message = f"no incumbent has a place at point {point.name!r}: `tap` is not configured there"
+        raise InvalidAskError(message, param)
     if (named.arm is None) == (named.distribution is None):
         raise InvalidAskError("either arm or distribution was expected, which is drawn from here", param)
     given = {named.arm: 1.0} if named.arm is not None else named.distribution or {}

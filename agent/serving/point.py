@@ -227,7 +227,7 @@ class DecisionPoint:
         self.ranks = name in service.config.ranking
         self.telemetry = service.telemetry.at(name)
         self.log = GroupCommit(store)
-        arms, embedders, limits = backends.arms, backends.embedders, config.limits
+        arms, embedders, limits, tap = backends.arms, backends.embedders, config.limits, config.tap
         self._scorers = Scorers(store, config, arms.vectors, embedders.embed)
         self.versions = Versions(store, config, self._scorers)
         self.decider = Decider(
@@ -237,7 +237,8 @@ class DecisionPoint:
             wait_s=config.reward.wait_s,
             clock=service.clock,
             health=ArmHealth(limits.arm_failures, limits.arm_rest_s, _caps(config)),
-            share=1.0 if config.tap is None else config.tap.share,
+            share=1.0 if tap is None else tap.share,
+            incumbent=None if tap is None or tap.incumbent is None else {tap.incumbent: 1.0},
             keeping=_keeping(config),
         )
         infos = arm_infos(config)

@@ -225,6 +225,7 @@ class Decider:
         dropped: Candidates that are left out because their policy or router failed.
         price: Price of a unit of cost under the budget; None: no budget, or no request under it yet.
         share: Weight of the policy beside the caller's own decider, in [0, 1].
+        incumbent: Probability of each arm by that decider in requests that name none; None: it takes no part.
         keeping: How long a conversation keeps its arm; None: every turn draws.
         alarm_at: When drift was last detected, seconds since the epoch; arms drawn before it are not kept.
         raised: What every eligible arm gets for a while after an alarm; None: no more than otherwise.
@@ -239,6 +240,7 @@ class Decider:
     dropped: tuple[Canary, ...] = ()
     price: Price | None = None
     share: float = 1.0
+    incumbent: Mapping[str, float] | None = None
     keeping: Keeping | None = None
     alarm_at: float | None = None
     raised: Exploration | None = None
@@ -251,9 +253,10 @@ class Decider:
     def keeps(self, ask: Ask) -> bool:
         """Return whether a request may use the arm of its conversation, and keep a new draw for it.
 
-        That takes an episode id and a plain draw: no forced arm, greedy choice, actions or incumbent.
+        That takes an episode id and a plain draw: no forced arm, greedy choice or actions, and no choice of
+        the caller for this turn that takes part.
         """
-        if self.keeping is None or ask.incumbent is not None:
+        if self.keeping is None or (ask.incumbent is not None and self.share < 1.0):
             return False
         named = ask.episode_id is not None and ask.episode_id != ask.decision_id
         return named and ask.explore and ask.forced is None and not ask.actions
@@ -468,8 +471,9 @@ class Decider:
         if ask.forced is not None:
             return Lottery(np.ones(1), Mode.FORCED, policy.kind, 0.0)
         mode, floor = Mode.EXPLORE if ask.explore else Mode.GREEDY, self.floor(len(names))
-        if ask.incumbent is not None and self.share < 1.0:
-            incumbent, rest = self._incumbent(ask.incumbent, names), 1.0 - self.share
+        named = self.incumbent if ask.incumbent is None else ask.incumbent
+        if named is not None and self.share < 1.0:
+            incumbent, rest = self._incumbent(named, names), 1.0 - self.share
             p = served_distribution(policy, context, names, floor, penalty)
             mixed = sampling.mixed(p, incumbent, rest)
             return Lottery(mixed, mode, INCUMBENT, floor, p, incumbent=incumbent, incumbent_share=rest)

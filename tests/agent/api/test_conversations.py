@@ -274,3 +274,25 @@ async def test_turns_that_the_decider_of_the_caller_takes_part_in_draw_each(tmp_
         assert all(one["pmf"]["bm25"] == pytest.approx(0.5 + 0.5 / 3) for one in turns)
         assert (await turn(service))["mode"] == "explore", "nothing was kept"
         assert (await turn(service))["mode"] == "continued"
+
+
+@pytest.mark.parametrize(
+    ("tap", "asked"), [({"share": 0.5, "incumbent": "bm25"}, None), ({"share": 1.0}, "none")]
+)
+async def test_a_choice_that_is_not_of_a_single_turn_leaves_a_conversation_its_arm(
+    tmp_path: Path, tap: dict[str, Any], asked: str | None
+) -> None:
+    """The configuration names it for all turns, or it takes no part at all."""
+    agent = {} if asked is None else {"incumbent": {"arm": asked}}
+    changes: dict[str, Any] = {"policy": UNIFORM, "sticky": "episode", "tap": tap}
+    async with Service(tmp_path, **changes).running() as service:
+        first, *later = [await turn(service, agent=agent) for _ in range(4)]
+        mixed = {"none": 1 / 6, "bm25": 0.5 + 1 / 6, "dense": 1 / 6}
+        assert first["pmf"] == pytest.approx(mixed if asked is None else dict.fromkeys(mixed, 1 / 3))
+        assert [(one["mode"], one["arm_drawn"]) for one in later] == [("continued", first["arm_drawn"])] * 3
+        for one in (first, *later):
+            path = f"/v1/decisions/{one['decision_id']}/verify"
+            assert (await service.client.get(path)).json()["verified"]
+        assert (await turn(service, agent={"incumbent": {"arm": "dense"}}))["mode"] == (
+            "explore" if asked is None else "continued"
+        ), "a choice of this turn takes part in its draw"
