@@ -31,7 +31,7 @@ from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params
 from examples.demo.operator import Operator
 from examples.demo.page import page
 from examples.demo.record import Story
-from examples.demo.service import Desk, prepare, serving
+from examples.demo.service import PATIENCE_S, Desk, PatientTransport, prepare, serving
 from examples.demo.story import ADDED, STALE, Narrator, Plan
 from examples.demo.team import team
 from examples.demo.traffic import METRIC, Traffic, World
@@ -158,8 +158,9 @@ async def _live(
     on_progress: ProgressCallback,
 ) -> None:
     limits = httpx.Limits(max_connections=settings.concurrency + 1)
-    async with httpx.AsyncClient(base_url=url, timeout=120.0, limits=limits) as http:
-        client = AsyncClient(url, http=http)
+    transport = PatientTransport(httpx.AsyncHTTPTransport(limits=limits))
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, transport=transport) as http:
+        client = AsyncClient(url, timeout_s=PATIENCE_S, http=http)
         rule = (await client.policy()).reward
         rng = np.random.default_rng(settings.seed)
         traffic = Traffic(client, rule, settings.k, settings.concurrency, rng)

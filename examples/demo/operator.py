@@ -4,7 +4,6 @@ What was sent for a chapter, and what was answered, is kept in it.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from armwise.agent.lab.simulation.questions import SimulatedQuestion
 from armwise.agent.lab.warmstart.canary import READ_S
 from armwise.feedback.answer_metrics import recall_at_k
 from examples.demo.record import Chapter, Story, Trail
-from examples.demo.service import Desk
+from examples.demo.service import PATIENCE_S, Desk, Patience
 from examples.demo.traffic import METRIC
 
 POLL_S = 0.5
@@ -21,9 +20,6 @@ POLL_S = 0.5
 
 LOOK_S = 2 * READ_S
 """Time in which the service begins to look at a canary that is due, and does what follows from a verdict."""
-
-PATIENCE_S = 600.0
-"""Longest wait for it."""
 
 ENDED = ("promoted", "held", "nothing_new", "failed", "abandoned")
 """How a run stands that is over."""
@@ -45,7 +41,7 @@ class Operator:
     Args:
         desk: Sends the requests.
         story: Takes marks, runs, and how evidence grew.
-        patience_s: Longest wait for a run or an evaluation.
+        patience_s: Seconds in which a run or an evaluation may stay as it is.
         poll_s: Pause between two looks at one.
         look_s: Time in which the service begins to look at a canary, and does what follows.
     """
@@ -182,7 +178,7 @@ class Operator:
         chapter.exchanges.append(self._desk.exchange("POST", path, body, shown))
 
     async def served(self, so: Callable[[Document], bool]) -> Document:
-        """Wait until the policy that decides meets a condition; return it. Raises ClientError on timeout."""
+        """Wait until the policy that decides meets a condition; return it. Raises ClientError."""
         return await self._once("/v1/policy", so)
 
     async def end_canary(self, chapter: Chapter, version: int, reason: str) -> None:
@@ -224,15 +220,16 @@ class Operator:
         return dict(verdict)
 
     async def _once(self, path: str, so: Callable[[Document], bool]) -> Document:
-        """Poll a path until its reply meets a condition; return it. Raises ClientError on timeout."""
-        deadline = time.monotonic() + self._patience_s
+        """Poll a path until its reply meets a condition; return it. Raises ClientError if nothing changes."""
+        patience = Patience(self._patience_s)
         while True:
             document: Document = await self._desk.get(path)
             if so(document):
                 return document
-            if time.monotonic() >= deadline:
+            if not patience.lasts(document):
                 raise ClientError(
-                    f"{path} was waited for in vain, {self._patience_s:g} s: {_short(document)}"
+                    f"{path} was waited for in vain, and stayed as it is for {self._patience_s:g} s: "
+                    f"{_short(document)}"
                 )
             await asyncio.sleep(self._poll_s)
 

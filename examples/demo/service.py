@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import orjson
+from typing_extensions import override
 
 from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.client import ClientError
@@ -20,16 +21,67 @@ from armwise.agent.client.calls import BUSY
 from armwise.agent.client.client import retry_after_s
 from examples.demo.record import Exchange
 
-START_S = 300.0
-"""How long a service may take to be ready."""
+PATIENCE_S = 7200.0
+"""How long nothing may change before what is waited for is given up.
+
+On a busy machine, work at low priority may hardly run for an hour.
+"""
 
 STOP_S = 30.0
 """How long it may take to stop in order."""
 
-ATTEMPTS = 8
+LONGEST_PAUSE_S = 10.0
+"""Longest pause before a request is sent again to a service that is busy, unless that says how long."""
 
 LONGEST_ANSWER = 1200
 """Characters of an answer that are shown."""
+
+
+class Patience:
+    """Lasts as long as what is waited for goes on, and `PATIENCE_S` after it last did.
+
+    Args:
+        limit_s: Seconds in which nothing changes.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, limit_s: float = PATIENCE_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit_s, self._clock = limit_s, clock
+        self._seen: object = None
+        self._changed_at = clock()
+
+    def lasts(self, seen: object) -> bool:
+        """Return whether to go on waiting, by what is seen now, which may have changed."""
+        if seen != self._seen:
+            self._seen, self._changed_at = seen, self._clock()
+        return self._clock() - self._changed_at < self._limit_s
+
+
+class PatientTransport(httpx.AsyncBaseTransport):
+    """Sends a request again while the service is busy.
+
+    Args:
+        transport: Sends each request.
+        patience_s: Seconds after which the answer that it is busy is returned.
+    """
+
+    def __init__(self, transport: httpx.AsyncBaseTransport, patience_s: float = PATIENCE_S) -> None:
+        self._transport, self._patience_s = transport, patience_s
+
+    @override
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        patience, pause_s = Patience(self._patience_s), 0.1
+        while True:
+            response = await self._transport.handle_async_request(request)
+            if response.status_code not in BUSY or not patience.lasts(None):
+                return response
+            await response.aclose()
+            await asyncio.sleep(retry_after_s(response.headers.get("retry-after"), default=pause_s))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    @override
+    async def aclose(self) -> None:
+        await self._transport.aclose()
 
 
 def armwise(*words: str) -> list[str]:
@@ -98,15 +150,17 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
+    patience, said = Patience(), ""
+    while patience.lasts((said, log.stat().st_size)):
         if process.poll() is not None:
             raise LaunchError(f"the service ended with status {process.returncode}: see {log}")
         with suppress(httpx.HTTPError):
-            if httpx.get(f"{url}/ready", timeout=5).is_success:
+            reply = httpx.get(f"{url}/ready", timeout=60)
+            if reply.is_success:
                 return
+            said = reply.text
         time.sleep(0.5)
-    raise LaunchError(f"the service was not ready within {START_S:g} s: see {log}")
+    raise LaunchError(f"the service is not ready, and said nothing new for {PATIENCE_S:g} s: see {log}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -156,16 +210,10 @@ class Desk:
         return response.status_code, response.json()
 
     async def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
-        """Send a request again while the service is busy."""
-        for attempt in range(ATTEMPTS):
-            try:
-                response = await self._http.request(method, path, json=body)
-            except httpx.TransportError as error:
-                raise ClientError(f"{method} {path}: {type(error).__name__} {error}") from error
-            if response.status_code not in BUSY:
-                return response
-            await asyncio.sleep(retry_after_s(response.headers.get("retry-after"), default=2.0**attempt / 10))
-        raise ClientError(f"{method} {path} failed {ATTEMPTS} times")
+        try:
+            return await self._http.request(method, path, json=body)
+        except httpx.TransportError as error:
+            raise ClientError(f"{method} {path}: {type(error).__name__} {error}") from error
 
     def exchange(self, method: str, path: str, body: Mapping[str, Any] | None, answer: Any) -> Exchange:
         """Say how a request would be typed, and what was answered."""

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from armwise.agent.client import Answer, AnswerFailedError, AsyncClient
+from armwise.agent.client import Answer, AnswerFailedError, AsyncClient, ClientError
 from armwise.agent.lab.simulation.learning_curves import SimulatedTurn
 from armwise.agent.lab.simulation.questions import SimulatedQuestion
 from armwise.agent.lab.simulation.simulation import in_parallel
 from armwise.arms.base import Progress
 from armwise.feedback.answer_metrics import recall_at_k
 from armwise.feedback.reward import RewardRule
+from examples.demo.service import PATIENCE_S, Patience
 
 METRIC = "recall"
 """What the feedback of the demo says: the share of the supporting passages that was found."""
@@ -107,14 +108,16 @@ class Traffic:
         await in_parallel(cells, self.concurrency, force)
         return earned
 
-    async def learned(self, patience_s: float = 60.0) -> bool:
-        """Wait until all feedback is learned; return whether it is."""
-        deadline = time.monotonic() + patience_s
-        while (await self.client.policy()).applied_seq < self.log_seq:
-            if time.monotonic() >= deadline:
-                return False
+    async def learned(self, patience_s: float = PATIENCE_S) -> None:
+        """Wait until all feedback is learned. Raises ClientError if none is learned for a long time."""
+        patience = Patience(patience_s)
+        while (seq := (await self.client.policy()).applied_seq) < self.log_seq:
+            if not patience.lasts(seq):
+                raise ClientError(
+                    f"position {seq:,} of {self.log_seq:,} is learned, and nothing more for "
+                    f"{patience_s:g} s: the log of the service says why"
+                )
             await asyncio.sleep(POLL_S)
-        return True
 
     async def _turn(self, question: SimulatedQuestion) -> None:
         try:

@@ -33,7 +33,7 @@ from examples.demo.demonstrate import Demo, lay_out, worlds
 from examples.demo.operator import Operator
 from examples.demo.page import page, summary
 from examples.demo.record import Chapter, Story
-from examples.demo.service import Desk, serving
+from examples.demo.service import Desk, Patience, PatientTransport, serving
 from examples.demo.story import Narrator, Plan
 from examples.demo.team import team
 from examples.demo.traffic import Traffic
@@ -326,7 +326,7 @@ async def lived(toy: ToyService, folder: Path, story: Story | None = None) -> St
     async with httpx.AsyncClient(transport=transport, base_url="http://toy") as http:
         client = AsyncClient("http://service", http=http)
         traffic = Traffic(client, (await client.policy()).reward, 2, 2, np.random.default_rng(0))
-        operator = Operator(Desk(http), story, patience_s=1.0, poll_s=0.001, look_s=0.0)
+        operator = Operator(Desk(http), story, patience_s=60.0, poll_s=0.001, look_s=0.0)
         tell = lambda *_: None  # noqa: E731
         return await Narrator(operator, traffic, before, after, toy.spoil, PLAN, story, tell).live()
 
@@ -458,6 +458,75 @@ async def test_a_run_that_never_ends_is_given_up_with_a_word() -> None:
         operator = Operator(Desk(http), Story(), patience_s=0.0, poll_s=0.001, look_s=0.0)
         with pytest.raises(ClientError, match="/v1/warm-starts was waited for in vain"):
             await operator.settled()
+
+
+def test_what_goes_on_is_waited_for_however_long_it_takes() -> None:
+    now = [0.0]
+    patience = Patience(10.0, lambda: now[0])
+    for step in range(100):
+        now[0] += 9.0
+        assert patience.lasts({"done": step}), "it went on within the time"
+    now[0] += 9.9
+    assert patience.lasts({"done": 99})
+    now[0] += 0.1
+    assert not patience.lasts({"done": 99}), "nothing has changed for 10 s"
+
+
+async def test_a_run_that_goes_on_outlasts_the_patience_for_one_that_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, run = [0.0], {"id": 1, "status": "running", "trigger": "schedule", "steps": 0}
+    patient = lambda limit_s: Patience(limit_s, lambda: now[0])  # noqa: E731
+    monkeypatch.setattr("examples.demo.operator.Patience", patient)
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        now[0] += 9.0
+        run["steps"] += 1  # type: ignore[operator]
+        run["status"] = "held" if run["steps"] == 50 else "running"
+        return httpx.Response(200, json={"warm_starts": [run], "next": None})
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://toy") as http:
+        operator = Operator(Desk(http), Story(), patience_s=10.0, poll_s=0.0, look_s=0.0)
+        (settled,) = await operator.settled()
+    assert (settled["steps"], now) == (50, [450.0])
+
+
+async def test_what_is_learned_is_waited_for_while_learning_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, learned, rule = [0.0], [0], {"metrics": {"recall": {}}, "cost_weight": 0.0}
+    patient = lambda limit_s: Patience(limit_s, lambda: now[0])  # noqa: E731
+    monkeypatch.setattr("examples.demo.traffic.Patience", patient)
+    monkeypatch.setattr("examples.demo.traffic.POLL_S", 0.0)
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        now[0] += 9.0
+        learned[0] = min(learned[0] + 1, 30)
+        return httpx.Response(200, json={**POLICY, "canaries": [], "reward": rule, "applied_seq": learned[0]})
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        client = AsyncClient("http://toy", http=http)
+        traffic = Traffic(client, (await client.policy()).reward, 2, 2, np.random.default_rng(0))
+        traffic.log_seq = 30
+        await traffic.learned(10.0)
+        assert learned == [30]
+        traffic.log_seq = 40
+        with pytest.raises(ClientError, match="position 30 of 40 is learned, and nothing more for 10 s"):
+            await traffic.learned(10.0)
+
+
+async def test_a_request_is_sent_again_while_the_service_is_busy() -> None:
+    answers = [httpx.Response(503, headers={"retry-after": "0"}) for _ in range(50)]
+    answers.append(httpx.Response(200, json={"object": "policy"}))
+    transport = PatientTransport(httpx.MockTransport(lambda _: answers.pop(0)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://toy") as http:
+        assert await Desk(http).get("/v1/policy") == {"object": "policy"}
+    assert answers == []
+
+
+async def test_a_service_that_is_busy_for_too_long_is_given_up_with_its_answer() -> None:
+    busy = httpx.MockTransport(lambda _: httpx.Response(503, json={"error": "the log is away"}))
+    async with httpx.AsyncClient(transport=PatientTransport(busy, 0.0), base_url="http://toy") as http:
+        with pytest.raises(ClientError, match=r"GET /v1/policy gave 503: .*the log is away"):
+            await Desk(http).get("/v1/policy")
 
 
 class Links(HTMLParser):
