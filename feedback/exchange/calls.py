@@ -161,7 +161,7 @@ def amount(values: Mapping[str, Any], *names: str) -> float:
         if is_missing(value := values.get(name)):
             continue
         try:
-            parsed = -1.0 if isinstance(value, bool) else number(value)
+            parsed = number(value)
         except (ValueError, TypeError):
             parsed = -1.0
         if parsed < 0.0:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, ValidationError
 
 from armwise.feedback.events import IMPORTED, Context, Cost, Decision, Example
 from armwise.feedback.exchange.identity import Ids
@@ -108,9 +108,11 @@ class _DsjsonEvent(BaseModel):
     at: Annotated[float, BeforeValidator(seconds)] = Field(default=0.0, alias="Timestamp")
     context: dict[str, Any] | None = Field(default=None, alias="c")
     actions: tuple[int, ...] | None = Field(default=None, validation_alias=AliasChoices("a", "_a"))
-    probabilities: tuple[float, ...] | None = Field(default=None, validation_alias=AliasChoices("p", "_p"))
+    probabilities: tuple[StrictFloat, ...] | None = Field(
+        default=None, validation_alias=AliasChoices("p", "_p")
+    )
     cost: float | None = Field(default=None, alias="_label_cost")
-    propensity: float | None = Field(default=None, alias="_label_probability")
+    propensity: StrictFloat | None = Field(default=None, alias="_label_probability")
     drawn: int | None = Field(default=None, alias="_label_Action")
     place: int | None = Field(default=None, alias="_labelIndex")
     skipped: bool = Field(default=False, alias="_skipLearn")

@@ -15,7 +15,7 @@ from typing import Any
 from armwise.feedback.exchange.identity import NewestById
 from armwise.feedback.exchange.imported import BadValue, Faults
 from armwise.feedback.exchange.records import FileRecord, names_in, value_at
-from armwise.feedback.exchange.table import is_missing, nearest, number, seconds
+from armwise.feedback.exchange.table import is_missing, nearest, read_reward, seconds
 from armwise.feedback.jsonl import ExchangeError
 
 
@@ -166,7 +166,7 @@ class JoinedScores:
     def _readable(self, score: GivenScore) -> GivenScore:
         """Return a score, its value cleared if that is not a number."""
         try:
-            number(score.value)
+            read_reward(score.value)
         except (ValueError, TypeError):
             right = "a number, true/false, yes/no or pass/fail was expected"
             self._faults.add(

@@ -29,7 +29,7 @@ from armwise.feedback.exchange.table import (
     Layout,
     is_missing,
     nearest,
-    number,
+    read_reward,
 )
 from armwise.feedback.jsonl import ExchangeError
 
@@ -99,7 +99,7 @@ def _number(values: Mapping[str, Any], column: str) -> float | None:
     if is_missing(value):
         return None
     try:
-        return number(value)
+        return read_reward(value)
     except (ValueError, TypeError):
         raise BadValue(
             "score is no number", f"{column} is {value!r:.80}; a number or true/false was expected"
@@ -137,7 +137,7 @@ def _winner(values: Mapping[str, Any]) -> float:
             return TIED
         raise BadValue("no winner", f"winner is {winner!r}; model_a, model_b or tie was expected")
     marks = {name: values.get(name) for name in ("winner_model_a", "winner_model_b", "winner_tie")}
-    won = [name for name, mark in marks.items() if not is_missing(mark) and number(mark) == 1.0]
+    won = [name for name, mark in marks.items() if not is_missing(mark) and read_reward(mark) == 1.0]
     if len(won) != 1:
         raise BadValue("no winner", f"{marks}; exactly one 1 was expected")
     return {"winner_model_a": 1.0, "winner_model_b": 0.0, "winner_tie": TIED}[won[0]]

@@ -266,17 +266,17 @@ DECIMAL_COMMA = re.compile(r"\A(?:[+-]?(?!\d{1,3},\d{3}$)\d+,\d+|[+-]?0,\d+)")
 
 
 def number(value: Any) -> float:
-    """Return a number; booleans and the texts for them as 1 and 0. Raises ValueError, TypeError.
+    """Return a finite number; a comma may stand for the decimal point. Raises ValueError, TypeError.
 
-    >>> number("0.5"), number("0,5"), number(True), number("No"), number(3)
-    (0.5, 0.5, 1.0, 0.0, 3.0)
+    >>> number("0.5"), number("0,5"), number(3)
+    (0.5, 0.5, 3.0)
     """
+    if isinstance(value, bool):
+        raise TypeError(f"{value} is not a number")
     try:
         if isinstance(value, str):
-            text = value.strip().lower()
-            if DECIMAL_COMMA.fullmatch(text):
-                text = text.replace(",", ".")
-            parsed = 1.0 if text in TRUE else 0.0 if text in FALSE else float(text)
+            text = value.strip()
+            parsed = float(text.replace(",", ".") if DECIMAL_COMMA.fullmatch(text) else text)
         else:
             parsed = float(value)
     except OverflowError:
@@ -284,6 +284,16 @@ def number(value: Any) -> float:
     if not math.isfinite(parsed):
         raise ValueError(f"{value!r:.80} is not finite")
     return parsed
+
+
+def read_reward(value: Any) -> float:
+    """Return a number, or 1 or 0 for a boolean or a text in `TRUE` or `FALSE`. Raises ValueError, TypeError.
+
+    >>> read_reward(True), read_reward("No"), read_reward("0.5")
+    (1.0, 0.0, 0.5)
+    """
+    text = str(value).strip().lower() if isinstance(value, bool | str) else ""
+    return 1.0 if text in TRUE else 0.0 if text in FALSE else number(value)
 
 
 ZONE = re.compile(r"(?<=\d) ?(?:utc|gmt|z)$|(?<=\d) (?=[+-]\d)", re.IGNORECASE)
@@ -347,8 +357,6 @@ def name_feature(name: str, value: Any) -> tuple[str, float] | None:
     try:
         size = number(value)
     except (ValueError, TypeError):
-        return f"{name}={value}", 1.0
-    if isinstance(value, str) and value.strip().lower() in TRUE | FALSE:
         return f"{name}={value}", 1.0
     return name, compressed(size)
 
@@ -551,7 +559,7 @@ class RowReader:
         if is_missing(value):
             return None
         try:
-            reward = number(value)
+            reward = read_reward(value)
         except (ValueError, TypeError):
             raise BadValue(
                 "reward is no number",
@@ -582,7 +590,7 @@ class RowReader:
             attribute, factor = COSTS[name]
             right = f"{column} is {cut(value)}; a number of {name} that is not below 0 was expected"
             try:
-                amount = -1.0 if isinstance(value, bool) else number(value) * factor
+                amount = number(value) * factor
             except (ValueError, TypeError):
                 raise BadValue(f"no cost: {name}", right) from None
             if amount < 0.0:

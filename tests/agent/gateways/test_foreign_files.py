@@ -66,7 +66,7 @@ EVENTS: dict[str, tuple[list[str], int, str]] = {
     ),
     "two labels": ([*GOOD, event(3, _label_Action=2)], 3, "line 4: _label_Action is 2 and _labelIndex is 0"),
     "p is no number": ([*GOOD, event(3, p=[float("nan"), 0.2])], 3, "line 4: p of the drawn action is nan"),
-    "p is a text": ([*GOOD, event(3, p=["NaN", 0.2])], 3, "line 4: p of the drawn action is nan"),
+    "p is a text": ([*GOOD, event(3, p=["NaN", 0.2])], 3, "line 4: p.0 is 'NaN'"),
     "p is zero": (
         [*GOOD, event(3, p=[0.0, 1.0])],
         3,

@@ -1,6 +1,7 @@
 """`armwise import` of production logs, and what `armwise replay` says of one without propensities."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -330,3 +331,23 @@ def test_rows_without_a_propensity_are_left_out_of_an_evaluation_of_the_others(
     assert report["excluded"]["no propensity on record"] == 98
     assert report["rows"] == 294
     assert not [line for line in report["assumptions"] if "direct model" in line]
+
+
+def test_impossible_propensities_reach_neither_an_audit_nor_a_report(tmp_path: Path) -> None:
+    rows, log = table_rows(TURNS[:200]), tmp_path / "log.jsonl"
+    spoiled = dict(enumerate(("Infinity", "1e400", "0", "-0.5", "1.5", "true")))
+    for at, row in enumerate(rows):
+        row.pop("dist")
+        row["chance"] = spoiled.get(at, row["chance"])
+    source = as_csv(tmp_path / "log.csv", rows)
+    printed = run("import", source, *COLUMNS, "--propensity", "chance", "-o", log)
+    assert "194 decisions written" in printed
+    assert "left out 6: propensity not in (0, 1]" in printed
+    run("audit", log)
+    assert "194 decisions" in run("report", "--from", log, "-o", tmp_path / "page.html")
+    lines = log.read_text().splitlines(keepends=True)
+    for value in spoiled.values():
+        lines[1] = re.sub(r'"probabilities":\[[^]]*]', f'"probabilities":[{value}]', lines[1])
+        log.write_text("".join(lines))
+        for words in (["audit", log], ["report", "--from", log], ["replay", "--from", log]):
+            assert "line 2: " in run(*words, code=2)

@@ -18,7 +18,7 @@ from armwise.agent.policies import FeatureSpec, describe
 from armwise.feedback.events import IMPORTED
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.exchange.messages import ASSISTANT, last_text
-from armwise.feedback.exchange.table import name_feature, number, seconds
+from armwise.feedback.exchange.table import name_feature, read_reward, seconds
 from armwise.feedback.jsonl import ExchangeError, Header, read_export, write_export
 from tests.feedback.exchange.traffic import (
     ARMS,
@@ -344,7 +344,7 @@ def test_the_unit_of_a_time_is_that_of_its_size(value: object, at: float) -> Non
 
 @pytest.mark.parametrize(("text", "value"), [("TRUE", 1.0), ("no", 0.0), (" 0.25 ", 0.25), ("Fail", 0.0)])
 def test_rewards_are_numbers_or_words(text: str, value: float) -> None:
-    assert number(text) == value
+    assert read_reward(text) == value
 
 
 @pytest.mark.parametrize(
