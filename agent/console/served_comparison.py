@@ -673,7 +673,7 @@ class PositionSums(Served):
     Args:
         rows: Rollups by stretch of the log; the slot of a row is the first position of its stretch.
         live: Each set of arms that was live and switched on, in order; empty to compare none.
-        since: Position after which each set was live, increasing.
+        since: Position after which each set was live, increasing from 0.
         last: Position of the last decision.
         n_open: Explored decisions that may still get feedback.
     """
@@ -717,10 +717,10 @@ class PositionSums(Served):
         none = np.full(len(self.drawn), -1)
         if not len(self._since) or not len(self._starts):
             return none
-        first = np.searchsorted(self._since, self._starts, side="left") - 1
+        # the first stretch begins at position 0, and the log at position 1
+        first = np.searchsorted(self._since, np.maximum(self._starts, 1), side="left") - 1
         last = np.searchsorted(self._since, self._starts + self._widths - 1, side="left") - 1
-        first = np.maximum(first, 0)
-        of_stretch = np.where(first == np.maximum(last, 0), first, -1)[self._index]
+        of_stretch = np.where(first == last, first, -1)[self._index]
         sizes = np.array([len(arms) for arms in self._live])[of_stretch]
         return np.where((of_stretch >= 0) & (sizes == self.n_arms), of_stretch, none)
 

@@ -1,7 +1,7 @@
 """The course of learning is that of the log: its decisions, rewards and shares, and what changed."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -269,6 +269,35 @@ def test_the_newest_changes_stand_at_the_decisions_where_they_happened(store: St
     sums = PositionSums(rollups.by_position(store), [], [], 10**9)
     assert [sums.decisions_until(position) for position in (0, 10**9)] == [0, 400]
     assert sums.n == 400
+
+
+@pytest.mark.parametrize(
+    "since", [[0, at] for at in (0, 14, 15, 16, 30, 31, 32, 39, 40)] + [[0, 15, 31], [0, 20, 24]]
+)
+def test_a_set_of_arms_is_live_from_the_position_after_its_change(since: list[int]) -> None:
+    """Stretches of 16 positions; the last one ends at position 40, and so do the decisions."""
+    live = [frozenset(arms) for arms in ("ab", "ac", "bc")][: len(since)]
+    starts, last = (0, 16, 32), 40
+    sums = PositionSums(eligible(starts), live, since, last)
+    for arm in "abc":
+        expected = []
+        for start in starts:
+            positions = range(max(start, 1), min(start + 16, last + 1))
+            sets = {max(i for i, at in enumerate(since) if at < position) for position in positions}
+            expected.append(len(sets) == 1 and arm in live[sets.pop()])
+        assert sums.having(arm).tolist() == expected
+
+
+def eligible(starts: Sequence[int], n_arms: int = 2) -> rollups.Sums:
+    """Return sums of stretches in which arm `a` was drawn once, among so many."""
+    columns = {name: np.ones(len(starts)) for name in (*rollups.COUNTS, *rollups.SUMS)}
+    arms = np.array(["a"] * len(starts), dtype=np.object_)
+    return rollups.Sums(np.array(starts), arms, np.full(len(starts), n_arms), columns)
+
+
+def test_a_row_with_fewer_eligible_arms_than_were_live_is_in_no_comparison() -> None:
+    sums = PositionSums(eligible([0, 16], n_arms=2), [frozenset("abc")], [0], 31)
+    assert sums.having("a").tolist() == [False, False]
 
 
 RUN = Run(

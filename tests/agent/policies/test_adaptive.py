@@ -514,6 +514,33 @@ def test_after_a_restart_it_knows_the_kept_rewards_and_those_before_the_change_c
     np.testing.assert_allclose(found, reference.posterior(seen, arms), atol=1e-9)
 
 
+@pytest.mark.parametrize("later", [0, 15])
+def test_after_a_second_restart_only_rewards_since_then_narrow_the_draws(later: int) -> None:
+    policy, rng = Adaptive(dims=8, notice=None, half_life=1e12), np.random.default_rng(7)
+    reference, detector = Reference(), ChangeDetector()
+
+    def learn(arm: str, reward: float) -> None:
+        seen = embedded(rng, {})
+        policy.learn(decision(seen, arm), reward)
+        reference.learn(seen, arm, reward)
+        change = detector.see(arm, reward, reference.columns(seen)[1:])
+        if change is not None:
+            reference.restart(policy.restarts[-1].kept, change.since)
+
+    for arm, n in (("bm25", 200), ("dense", 300)):
+        for reward, most in ((1.0, n), (0.0, 60)):
+            restarts = len(policy.restarts)
+            for _ in range(most):
+                if len(policy.restarts) == restarts:
+                    learn(arm, reward)
+    first, second = policy.restarts
+    assert second.reward - first.reward > 300
+    for _ in range(later):
+        learn("rrf", 1.0)
+    seen = embedded(rng, {})
+    np.testing.assert_allclose(policy.posterior(seen, ARMS), reference.posterior(seen, ARMS), atol=1e-9)
+
+
 def test_after_a_restart_a_bad_arm_of_before_is_a_new_one() -> None:
     policy, rng = Adaptive(dims=8), np.random.default_rng(6)
     fallen(policy, rng, {})

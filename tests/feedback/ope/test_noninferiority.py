@@ -80,8 +80,8 @@ def evidence(seed: int, n: int = 400) -> Evidence:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_unit_of_one_row_is_bounded_as_a_row(seed: int) -> None:
     rows = evidence(seed)
-    low, high = (difference(one, 0.97, one_sided=True) for one in (rows, rows.mirrored))
-    found = unit_difference(rows, np.arange(400), 1, (0.03, 0.03))
+    low, high = difference(rows, 0.97, one_sided=True), difference(rows.mirrored, 0.995, one_sided=True)
+    found = unit_difference(rows, np.arange(400), 1, (0.03, 0.005))
     assert found == pytest.approx((low.estimate[-1], low.low[-1], -high.low[-1]))
 
 
