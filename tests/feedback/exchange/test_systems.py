@@ -175,6 +175,23 @@ def test_scores_of_a_session_and_of_an_observation_count_for_their_traces(tmp_pa
     assert [one.metrics.get("reward") for one in examples] == [0.0, 1.0, 1.0, 1.0, None, 1.0, None, None]
 
 
+def test_a_score_on_a_trace_or_an_observation_counts_for_no_other_trace_of_its_session(
+    tmp_path: Path,
+) -> None:
+    traces, _ = langfuse_rows(FEW[:8])
+    given = {"name": "good", "dataType": "NUMERIC", "sessionId": "e0"}
+    scores: list[dict[str, Any]] = [
+        {"id": "1", "traceId": FEW[1].id, "value": 0.25, **given},
+        {"id": "2", "traceId": FEW[2].id, "observationId": "o", "value": 0.75, **given},
+        {"id": "3", "sessionId": "e1", "name": "good", "dataType": "NUMERIC", "value": 0.5},
+        {"id": "4", "traceId": FEW[6].id, "value": 1.0, **given, "sessionId": "e1"},
+    ]
+    for order in (scores, scores[::-1]):
+        examples, _ = read(as_lines(tmp_path / "all.jsonl", [*traces, *order]), "langfuse")
+        rewards = [one.metrics.get("reward") for one in examples]
+        assert rewards == [None, 0.25, 0.75, None, 0.5, 0.5, 1.0, 0.5]
+
+
 def test_traces_of_langfuse_get_models_and_costs_of_their_observations(tmp_path: Path) -> None:
     """As the blob storage export has them: snake_case, in files of their own."""
     traces = [{"id": "t", "timestamp": "2024-05-29 13:46:19.963000", "session_id": "s", "input": "?"}]
@@ -386,6 +403,24 @@ def test_an_evaluation_may_name_the_response_instead_of_the_span(tmp_path: Path)
     ((example,), log) = read(as_lines(tmp_path / "x.jsonl", lines), "otel")
     assert example.metrics == {"reward": 1.0}
     assert log.scored == "check"
+
+
+def test_an_evaluation_that_is_a_span_is_on_the_span_around_it(tmp_path: Path) -> None:
+    """Two calls of one trace. An evaluator runs within each, and its result is a span of its own."""
+    calls = [chat(0, "a"), {**chat(1, "b"), "traceId": chat(0)["traceId"]}]
+    spans = []
+    for call, value in zip(calls, (0.25, 0.75), strict=True):
+        evaluator = span(0, f"{value}-e", **{"openinference.span.kind": "EVALUATOR"})
+        names = {"gen_ai.evaluation.name": "good", "gen_ai.evaluation.score.value": value}
+        result = span(0, f"{value}-r", **names) | {"name": "gen_ai.evaluation.result"}
+        spans += [
+            evaluator | {"parentSpanId": call["spanId"]},
+            result | {"parentSpanId": evaluator["spanId"]},
+        ]
+    for order in ([*calls, *spans], [*spans, *calls]):
+        examples, log = read(as_lines(tmp_path / "x.jsonl", [request(*order)]), "otel")
+        assert [one.metrics for one in examples] == [{"reward": 0.25}, {"reward": 0.75}]
+        assert log.faults.counts == {"no model call: evaluator": 2}
 
 
 def test_a_table_joins_feedback_by_id_and_by_episode(tmp_path: Path) -> None:
