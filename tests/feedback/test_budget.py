@@ -95,6 +95,13 @@ def test_the_first_step_follows_the_cost_and_pays_back_at_most_half_of_the_ceili
     assert pacer.price * 2.0 == pytest.approx(price)
 
 
+def test_an_overspend_is_owed_in_full_beyond_what_the_price_follows_at_once() -> None:
+    pacer = Pacer(Budget(steps_per_request=2.0, window=20))
+    pacer.note("bm25", 62.0)
+    assert pacer.price * 2.0 == pytest.approx(0.1 * math.exp(4.0))
+    assert pacer.debt == 60.0
+
+
 def test_the_same_requests_have_the_same_price_in_any_unit_of_cost() -> None:
     rng = np.random.default_rng(4)
     dollars, cents = Pacer(Budget(usd_per_request=0.02)), Pacer(Budget(usd_per_request=2.0))

@@ -181,8 +181,11 @@ def test_the_first_sessions_set_the_scale() -> None:
 
 
 def test_costs_count_from_the_draws_that_set_their_scale_on() -> None:
+    """An answer of another arm may be the dearest of those that set it."""
     made = table(400)
-    sessions = Sessions(made)
+    usd = made.usd.copy()
+    usd[np.flatnonzero(~Sessions(made).drew("a"))[0]] = 0.5
+    sessions = Sessions(made := replace(made, usd=usd))
     counted = count(sessions, "a")
     draws = np.flatnonzero(sessions.drew("a"))
     assert counted.priced.sum() == 400 - draws[SCALE_DRAWS - 1] - 1
@@ -342,6 +345,30 @@ def test_a_propensity_that_is_none_leaves_a_row_out() -> None:
     p[203] = 0.5  # its distribution has another
     assert compare(Sessions(replace(made, propensity=p)), "a").decisions == 296
     assert Sessions(replace(made, propensity=p)).qualities().keys() == {"a", "b"}
+
+
+def test_what_drew_its_only_arm_is_compared_with_no_other() -> None:
+    """Only the probability of the drawn arm is on record; where it is 1, the other could not be drawn."""
+    made = table(400)
+    propensity = np.where(np.arange(400) % 4 == 0, 1.0, made.propensity)
+    sessions = Sessions(replace(made, propensity=propensity, p=propensity, n_p=np.ones(400, np.int64)))
+    for arm in "ab":
+        assert (sessions.could(arm) == (sessions.drew(arm) | (propensity < 1.0))).all()
+
+
+@pytest.mark.parametrize("column", ["at", "propensity", "reward", "usd", "drawn", "episode"])
+def test_whatever_a_comparison_reads_changes_the_digest(column: str) -> None:
+    made = table(200, session=np.arange(200) // 2)
+    sessions = Sessions(made)
+    if column == "drawn":
+        codes = made.draw.codes.copy()
+        codes[7] = 1 - codes[7]
+        other = replace(made, draw=Categorical(made.draw.values, codes))
+    else:
+        values = getattr(made, column).copy()
+        values[7] += 10**6 if column == "episode" else 0.5
+        other = replace(made, **{column: values})
+    assert Sessions(other).digest() != sessions.digest() == Sessions(made).digest()
 
 
 # -- how often they fail -----------------------------------------------------------------------------
