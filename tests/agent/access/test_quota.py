@@ -452,6 +452,32 @@ async def test_a_replica_forgets_what_it_held_of_minutes_that_are_over(store: St
         clock.now += 60
 
 
+async def test_what_is_spent_while_usage_is_reported_is_in_the_next_report(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage, entered, go_on = UsageLedger(store, "replica"), threading.Event(), threading.Event()
+    exchange = usage.exchange
+
+    def slow(*args: Any) -> Any:
+        entered.set()
+        go_on.wait(30)
+        return exchange(*args)
+
+    monkeypatch.setattr(usage, "exchange", slow)
+    quota = Quota(usage, clock)
+    await quota.admit(caller())
+    report = asyncio.create_task(quota.report())
+    while not entered.is_set():
+        await asyncio.sleep(0)
+    assert await turn(quota, caller(), "d", Cost(usd=0.25, prompt_tokens=7), (9, 1.0))
+    go_on.set()
+    await report
+    assert spend(store, NOW)["k"]["day"].usd == 0.0
+    await quota.report()
+    spent = spend(store, NOW)["k"]["day"]
+    assert (spent.requests, spent.tokens, spent.usd) == (1, 7, 0.25)
+
+
 async def test_what_was_reported_while_the_caller_left_is_counted_once(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,6 +140,20 @@ async def test_a_drift_alarm_since_the_draw_ends_it(sticky: Service) -> None:
     assert [(await turn(sticky))["mode"] for _ in range(2)] == ["explore", "continued"], "drawn after it"
 
 
+async def test_turns_since_a_drift_alarm_keep_no_draw_from_before_it(sticky: Service) -> None:
+    await sticky.learn()
+    await turn(sticky)
+    store, at = sticky.point.store, sticky.clock()
+    now = at + 1.0
+    sticky.point.decider.clock = lambda: now
+    assert (await turn(sticky))["mode"] == "continued"
+    alarm = Alarm(sticky.learner.recipe.digest, "reward of none", "adwin", 0.8, 0.1, 1, at)
+    raise_alarms(store, take_epoch(store, "test", 0.0), [alarm])
+    await sticky.refresh()
+    assert sticky.point.decider.alarm_at == at
+    assert (await turn(sticky))["mode"] == "explore"
+
+
 @pytest.mark.parametrize("fails_at", [0, 1])
 async def test_an_arm_that_failed_is_drawn_again(sticky: Service, fails_at: int) -> None:
     options: dict[str, Any] = {"agent": {"allowed_arms": ["bm25"]}}

@@ -224,6 +224,31 @@ def test_the_newest_decisions_are_left_out_where_most_of_them_wait() -> None:
     assert held.figures.n < verdict.figures.n
 
 
+@pytest.mark.parametrize(
+    ("log", "reach", "overlap"), [(made_log(600), 0.8 / 0.3, 1.0), (without_the_third_arm(), 2.4, 0.9)]
+)
+def test_decisions_that_wait_are_bounded_with_those_of_the_log(
+    log: Log, reach: float, overlap: float
+) -> None:
+    """Each could have drawn the arm of the largest weight, whichever it drew."""
+    assert log.p_log is not None
+    waits = (np.arange(len(log)) % 5 == 0) & (np.arange(len(log)) > 100)
+    evidence = sequences.Evidence(
+        CANDIDATE[log.drawn] / log.propensity,
+        log.reward,
+        (0.0, 1.0),
+        reach,
+        overlap,
+        waiting=waits,
+        learned=log.seq,
+        known=log.seq - 1,
+    )
+    low = sequences.difference(evidence, SPEC.level, one_sided=True).low
+    trail = judged_while(log, waits).trail
+    assert waits[: trail[-1].n].any()
+    assert [point.low for point in trail] == pytest.approx([low[point.n - 1] for point in trail], abs=1e-12)
+
+
 def test_the_upper_bound_is_the_lowest_of_all_ends_as_well() -> None:
     log, late = made_log(quality=(0.7, 0.4, 0.4)), np.arange(3_000) >= 2_000
     verdict = judged_while(log, late)
@@ -256,6 +281,17 @@ def test_decisions_that_wait_need_to_know_what_was_known() -> None:
     p = np.tile(CANDIDATE, (60, 1))
     with pytest.raises(ValueError, match="decisions wait for feedback: `known` is needed"):
         judge(SPEC, log, p, reward_range=(0.0, 1.0), waiting=waiting_of(log, np.arange(60) < 5))
+
+
+def test_what_was_known_stays_with_its_decision_where_rows_are_not_in_order_of_time() -> None:
+    log = made_log(400)
+    log = replace(log, at=log.at[::-1])
+    known, before = 200 + np.arange(400) // 2, log.at < log.at[200]
+    p, told = np.tile(CANDIDATE, (400, 1)), {"reward_range": (0.0, 1.0), "checked": 100}
+    found = judge(SPEC, log, p, settled=float(log.at[200]), known=known, **told)
+    alone = judge(SPEC, log.where(before), p[before], known=known[before], **told)
+    assert 0 < before.sum() < 200
+    assert found.trail == alone.trail
 
 
 def test_those_that_wait_after_the_end_of_the_log_are_not_counted() -> None:
