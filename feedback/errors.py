@@ -2,6 +2,7 @@
 
 StoreError                 the log cannot be read or written
 |-- LogUnavailableError    the database is unreachable, locked or full: safe to retry
+|-- NoLogError             there is no log at this place
 |-- ConflictError          an id is used already, with another content
 |-- TooMuchFeedbackError   a decision or an episode has as much feedback as it may have
 |-- UnderWayError          a job of which one runs at a time is running, or requested
@@ -38,6 +39,20 @@ class LogUnavailableError(StoreError):
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)
         self.remedy = remedy
+
+
+class NoLogError(StoreError):
+    """There is no log at this place.
+
+    Args:
+        place: The absolute path of the file, or the URL of the database without its password.
+    """
+
+    def __init__(self, place: object) -> None:
+        super().__init__(
+            f"there is no log at {place}: start one with `armwise serve`, or correct `home` or `log_url` in "
+            "the configuration"
+        )
 
 
 class ConflictError(StoreError):

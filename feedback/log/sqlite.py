@@ -16,7 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from armwise.feedback.errors import StoreError
+from armwise.feedback.errors import LogUnavailableError, NoLogError, StoreError
 from armwise.feedback.log.backend import (
     CONNECTIONS,
     WAIT_S,
@@ -47,15 +47,26 @@ class SQLite:
     """A database in a file. Implements `armwise.feedback.log.backend.Database`.
 
     Args:
-        url: URL of the database; the folder of the file is created if it is missing.
+        url: URL of the database.
+        create: Whether to create the file and its folder if they are missing.
+
+    Raises:
+        NoLogError: The file is missing, and is not to be created.
     """
 
     snapshot: Mapping[str, Any] = {"reading": True}
 
-    def __init__(self, url: sa.URL) -> None:
+    def __init__(self, url: sa.URL, *, create: bool = True) -> None:
         pool: dict[str, Any] = {}
+        self._path: Path | None = None
+        self._mode = "rwc" if create else "rw"
+        self._opened: tuple[int, int] | None = None  # device and inode of the file that is open
         if url.database and url.database != ":memory:":
-            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+            self._path = Path(url.database).absolute()
+            if create:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+            elif not os.path.lexists(self._path):
+                raise NoLogError(self._path)
             pool = {"pool_size": CONNECTIONS, "max_overflow": 0, "pool_timeout": WAIT_S}
         self.engine = sa.create_engine(
             url,
@@ -67,8 +78,44 @@ class SQLite:
         )
         self._watch: sqlite3.Connection | None = None
         self._watching = threading.Lock()
-        sa.event.listen(self.engine, "connect", _set_up)
-        sa.event.listen(self.engine, "begin", _begin)
+        sa.event.listen(self.engine, "do_connect", self._locate)
+        sa.event.listen(self.engine, "connect", self._set_up)
+        sa.event.listen(self.engine, "begin", self._begin)
+
+    def _locate(self, _dialect: object, _record: object, arguments: list[Any], named: dict[str, Any]) -> None:
+        """Open the file by a URI that says whether SQLite may create it."""
+        if self._path is not None:
+            arguments[0], named["uri"] = f"{self._path.as_uri()}?mode={self._mode}", True
+
+    def _set_up(self, driver: sqlite3.Connection, _record: object) -> None:
+        driver.isolation_level = None  # `_begin` and `exchange` begin transactions
+        driver.text_factory = partial(str, encoding="utf-8", errors="replace")  # SQLite stores any bytes
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
+            driver.execute(f"PRAGMA {pragma}")
+        if self._opened is None and self._path is not None:
+            self._opened = _identify(self._path)
+            self._mode = "rw"  # from now on a missing file is an outage, and not a new log
+
+    def _begin(self, connection: sa.Connection) -> None:
+        if connection.get_execution_options().get("reading", False):
+            connection.exec_driver_sql("BEGIN")
+            return
+        self._require_in_place()
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def _require_in_place(self) -> None:
+        """Check that the path still leads to the file that is open: rows elsewhere would never be found.
+
+        Raises:
+            LogUnavailableError: It does not.
+        """
+        if self._path is None or self._opened is None or (now := _identify(self._path)) == self._opened:
+            return
+        what = "another file has replaced it" if now else "it was moved or deleted while in use"
+        raise LogUnavailableError(
+            f"the log cannot be used: {self._path}: {what}",
+            "put the file back, or restart the service to use what is there now",
+        )
 
     def take_control(self, connection: sa.Connection) -> None:
         """Do nothing: SQLite allows one writer."""
@@ -97,6 +144,7 @@ class SQLite:
     def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[ResultRows]:
         """Execute statements one by one: there are no round trips to save."""
         if not driver.in_transaction:
+            self._require_in_place()
             driver.execute("BEGIN IMMEDIATE")
         results: list[ResultRows] = []
         for sql, values in statements:
@@ -132,6 +180,8 @@ class SQLite:
         """Decide by the primary result code, and by what is at the place of the file."""
         file = Path(self.engine.url.database or "")
         match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
+            case sqlite3.SQLITE_CANTOPEN if self._opened is not None and not file.exists():
+                return f"{file} was moved or deleted while in use: put it back"
             case sqlite3.SQLITE_CANTOPEN if file.is_dir():
                 return f"{file} is a folder: name a file in log_url, or move the folder away"
             case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY:
@@ -185,13 +235,10 @@ def _insertion(table: sa.Table) -> Callable[[Rows], Statement]:
     return lambda rows: (sql, [{**row, **{name: dumps(row[name]) for name in documents}} for row in rows])
 
 
-def _set_up(driver: sqlite3.Connection, _record: object) -> None:
-    driver.isolation_level = None  # `_begin` and `exchange` begin transactions
-    driver.text_factory = partial(str, encoding="utf-8", errors="replace")  # SQLite stores any bytes as text
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
-        driver.execute(f"PRAGMA {pragma}")
-
-
-def _begin(connection: sa.Connection) -> None:
-    reading = connection.get_execution_options().get("reading", False)
-    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+def _identify(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a file; None if there is none."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino
