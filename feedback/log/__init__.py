@@ -9,9 +9,11 @@ from .facts import Fact
 from .group_commit import GroupCommit
 from .limits import LARGEST, Limited, numeric
 from .open import SERVING_S, open_log
+from .sqlite import COPIED_IN_USE, lacks_wal
 from .store import DrawSecret, LoggedDecision, Store, insert, row_time
 
 __all__ = [
+    "COPIED_IN_USE",
     "LARGEST",
     "POINT",
     "SERVING_S",
@@ -29,6 +31,7 @@ __all__ = [
     "dumps",
     "erasures",
     "insert",
+    "lacks_wal",
     "listing",
     "loads",
     "numeric",

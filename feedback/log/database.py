@@ -55,20 +55,22 @@ def _parsed(url: str) -> sa.URL:
         raise StoreError(f"{without_password(url)!r} is not a database URL such as {SUCH_AS}") from None
 
 
-def open_database(url: str, answer_s: float = ANSWER_S) -> Database:
+def open_database(url: str, answer_s: float = ANSWER_S, *, create: bool = True) -> Database:
     """Return the database of a URL; it connects on first use.
 
     Args:
         url: URL of SQLite or PostgreSQL.
         answer_s: Longest time of a statement on a server, in seconds.
+        create: Whether to create a missing file of SQLite.
 
     Raises:
+        NoLogError: The file is missing, and is not to be created.
         StoreError: The URL is malformed, or the database is not supported.
     """
     parsed = _parsed(url)
     match parsed.drivername:
         case "sqlite" | "sqlite+pysqlite":
-            return SQLite(parsed)
+            return SQLite(parsed, create=create)
         case "postgresql" | "postgresql+psycopg":
             from armwise.feedback.log.postgres import PostgreSQL  # psycopg, where a server is used
 

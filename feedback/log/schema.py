@@ -14,7 +14,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from armwise.feedback.errors import LogGapError, SchemaError
+from armwise.feedback.errors import LogGapError, NoLogError, SchemaError
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.database import open_database, translated
 
@@ -59,11 +59,12 @@ def inspect_database(url: str) -> DatabaseState:
     """Read the state of a database; only reads.
 
     Raises:
+        NoLogError: The file of the database is missing.
         StoreError: The URL is malformed, or the database cannot keep a log.
         SchemaError: The tables belong to another program.
         LogUnavailableError: The database is unreachable.
     """
-    database = open_database(url)
+    database = open_database(url, create=False)
     try:
         with (
             translated(database),
@@ -76,15 +77,20 @@ def inspect_database(url: str) -> DatabaseState:
             mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
             return DatabaseState(number, True, () if mode == "wal" else (f"journal_mode={mode}",))
     finally:
-        database.engine.dispose()
+        database.close()
 
 
-def prepare(engine: sa.Engine) -> None:
+def prepare(engine: sa.Engine, *, create: bool = True) -> None:
     """Create the tables of an empty database, and refuse a database with another schema.
 
     Safe to call from any number of processes at once: one of them creates the tables, in one transaction.
 
+    Args:
+        engine: Connections to the database.
+        create: Whether to create the tables; else nothing is written.
+
     Raises:
+        NoLogError: The database is empty, and no tables are to be created.
         SchemaError: The tables are those of an older or a newer Armwise, or of another program.
     """
     try:
@@ -93,11 +99,13 @@ def prepare(engine: sa.Engine) -> None:
     except DBAPIError:  # no such table; any other error is raised again below
         number = 0
     if not number:
-        with _exclusive(engine) as connection:
+        with _exclusive(engine) if create else engine.connect().execution_options(reading=True) as connection:
             number = read_schema(connection)
-            if not number:
+            if not number and create:
                 _create(connection)
                 return
+    if not number:
+        raise NoLogError(engine.url.render_as_string())
     if number != t.SCHEMA:
         raise _refused(number, t.SCHEMA)
 
@@ -169,7 +177,7 @@ def migrate(url: str, migrations: Path = MIGRATIONS) -> tuple[int, int]:
                     step.module.upgrade()
                     context.stamp(script, step.revision)
     finally:
-        database.engine.dispose()
+        database.close()
     return number, numbers[-1]
 
 

@@ -3,13 +3,16 @@
 SQLite runs in WAL mode with full synchronisation, so a committed row survives a crash of the process and
 of the machine. A writing transaction begins with BEGIN IMMEDIATE, so that writers of several processes queue
 instead of failing half-way.
+
+The last process to close the file takes it out of WAL mode, which SQLite records in the header of the file.
+So a file in WAL mode without its `-wal` was copied while it was in use, and may lack its newest rows.
 """
 
 import os
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,18 @@ _AWAY = {
     sqlite3.SQLITE_PROTOCOL,
     sqlite3.SQLITE_READONLY,
 }
+
+_READ_VERSION, _WAL = 19, b"\x02"
+"""Where the header of a file has the version that reads it, and that of WAL mode.
+
+Source: https://www.sqlite.org/fileformat2.html#file_format_version_numbers
+"""
+
+COPIED_IN_USE = (
+    "copied while it was in use, without its -wal file: the newest rows may be missing",
+    "copy a log with `armwise backup`, or with its -wal beside it",
+)
+"""What is wrong with a log of which `lacks_wal` is true, and what corrects it."""
 
 _DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT}
 
@@ -83,14 +98,18 @@ class SQLite:
         sa.event.listen(self.engine, "begin", self._begin)
 
     def _locate(self, _dialect: object, _record: object, arguments: list[Any], named: dict[str, Any]) -> None:
-        """Open the file by a URI that says whether SQLite may create it."""
         if self._path is not None:
             arguments[0], named["uri"] = f"{self._path.as_uri()}?mode={self._mode}", True
 
     def _set_up(self, driver: sqlite3.Connection, _record: object) -> None:
         driver.isolation_level = None  # `_begin` and `exchange` begin transactions
         driver.text_factory = partial(str, encoding="utf-8", errors="replace")  # SQLite stores any bytes
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
+        try:
+            driver.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_READONLY:  # who may only read it reads it as it is
+                raise
+        for pragma in ("synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
             driver.execute(f"PRAGMA {pragma}")
         if self._opened is None and self._path is not None:
             self._opened = _identify(self._path)
@@ -171,6 +190,10 @@ class SQLite:
                 self._watch.close()
                 self._watch = None
         self.engine.dispose()
+        if self._path is not None and self._opened == _identify(self._path):
+            # fails at once while others use the file: the last one to close it leaves the mark
+            with suppress(sqlite3.Error), closing(sqlite3.connect(self._path, timeout=0)) as last:
+                last.execute("PRAGMA journal_mode=DELETE")
 
     def is_away(self, error: Exception) -> bool:
         """Decide by the primary result code."""
@@ -233,6 +256,23 @@ def _insertion(table: sa.Table) -> Callable[[Rows], Statement]:
     sql = f"INSERT INTO {table.name} ({names}) VALUES ({values})"
     documents = tuple(column.name for column in table.c if isinstance(column.type, sa.JSON))
     return lambda rows: (sql, [{**row, **{name: dumps(row[name]) for name in documents}} for row in rows])
+
+
+def lacks_wal(path: Path) -> bool:
+    """Return whether a log was copied while it was in use, without the `-wal` that has its newest rows.
+
+    A log that another SQLite program was the last to close looks the same. Meaningful only before this
+    process has opened the log.
+
+    Args:
+        path: The file of the log, which may be missing.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(_READ_VERSION + 1)
+    except OSError:
+        return False
+    return header[_READ_VERSION:] == _WAL and not path.with_name(f"{path.name}-wal").exists()
 
 
 def _identify(path: Path) -> tuple[int, int] | None:

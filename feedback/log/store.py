@@ -160,8 +160,11 @@ class Store:
         clock: Returns seconds since the epoch.
         most_feedback: Values and retractions that a decision or an episode may have; None: unlimited.
         redact: Applied to every text of a fact before it is written.
+        answer_s: Longest time of a statement on a server, in seconds.
+        create: Whether to start a log where there is none.
 
     Raises:
+        NoLogError: There is no log, and none is to be started.
         StoreError: The URL is malformed, or the database is not supported.
         SchemaError: The tables are those of an older or a newer Armwise.
         LogUnavailableError: The database cannot be reached.
@@ -176,8 +179,9 @@ class Store:
         redact: Callable[[str], str] | None = None,
         *,
         answer_s: float = ANSWER_S,
+        create: bool = True,
     ) -> None:
-        self._database = open_database(url, answer_s)
+        self._database = open_database(url, answer_s, create=create)
         self.engine = self._database.engine
         self._join = join
         self._clock = clock
@@ -187,7 +191,7 @@ class Store:
         self._others = threading.BoundedSemaphore(CONNECTIONS - RESERVED)
         try:
             with translated(self._database):
-                prepare(self.engine)
+                prepare(self.engine, create=create)
         except BaseException:
             self.close()
             raise

@@ -514,7 +514,7 @@ def test_sqlite_on_a_file_system_of_several_machines_is_a_problem(
 def test_a_log_without_wal_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
     Store(url).close()
-    monkeypatch.setattr("armwise.feedback.log.sqlite._set_up", lambda *_: None)
+    monkeypatch.setattr("armwise.feedback.log.sqlite.SQLite._set_up", lambda *_: None)
     with closing(sqlite3.connect(tmp_path / "log.db")) as log:
         log.execute("PRAGMA journal_mode=DELETE")
     assert "journal_mode=delete" in of_log(tmp_path, url)[0]

@@ -1,15 +1,21 @@
 """The file of an SQLite log: moved, replaced or copied while it is in use, and whether it may be created."""
 
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.errors import LogUnavailableError, NoLogError
 from armwise.feedback.log import Store
+from armwise.feedback.log.database import open_database
 from armwise.feedback.log.group_commit import GroupCommit
+from armwise.feedback.log.schema import inspect_database
+from armwise.feedback.log.sqlite import SQLite, lacks_wal
 from tests.feedback.conftest import decision
 
 
@@ -90,3 +96,93 @@ async def test_a_moved_log_is_trouble_of_the_group_commit(store: Store, file: Pa
         assert commits.trouble == ""
     finally:
         commits.close()
+
+
+# -- copied while in use -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("store")
+def test_a_copy_of_a_log_in_use_without_its_wal_is_noticed(file: Path) -> None:
+    copy = file.with_name("copy.db")
+    shutil.copy(file, copy)
+    assert lacks_wal(copy)
+    shutil.copy(f"{file}-wal", f"{copy}-wal")
+    assert not lacks_wal(copy)
+    assert not lacks_wal(file)
+
+
+def test_a_log_that_was_closed_can_be_copied_as_one_file(store: Store, file: Path) -> None:
+    with closing(Store(f"sqlite:///{file}")):
+        pass  # others still use it
+    shutil.copy(file, file.with_name("in_use.db"))
+    store.close()
+    shutil.copy(file, file.with_name("closed.db"))
+    assert lacks_wal(file.with_name("in_use.db"))
+    assert not lacks_wal(file.with_name("closed.db"))
+    assert decisions_in(file.with_name("closed.db")) == ["first"]
+
+
+def test_a_backup_and_a_missing_file_lack_no_rows(store: Store, file: Path) -> None:
+    store.backup(file.with_name("backup.db"))
+    assert not lacks_wal(file.with_name("backup.db"))
+    assert not lacks_wal(file.with_name("absent.db"))
+
+
+def test_a_closed_log_is_read_by_who_may_not_write_it(
+    store: Store, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def only_read(_self: SQLite, _dialect: object, _record: object, arguments: Any, named: Any) -> None:
+        arguments[0], named["uri"] = f"{file.as_uri()}?mode=ro", True
+
+    store.close()
+    monkeypatch.setattr(SQLite, "_locate", only_read)
+    assert decisions_in(file) == ["first"]
+
+
+def test_a_log_is_used_again_after_it_was_closed(store: Store, file: Path) -> None:
+    store.close()
+    store.append([decision("second")])
+    assert decisions_in(file) == ["first", "second"]
+
+
+# -- a log that is there already ---------------------------------------------------------------------
+
+
+def test_no_log_is_created_where_an_existing_one_was_asked_for(tmp_path: Path) -> None:
+    missing = tmp_path / "folder" / "log.db"
+    with pytest.raises(NoLogError, match=f"there is no log at {missing}: start one with `armwise serve`"):
+        Store(f"sqlite:///{missing}", create=False)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_empty_database_is_no_log_and_stays_empty(database_url: str) -> None:
+    engine = open_database(database_url).engine
+    with engine.connect() as connection:
+        assert sa.inspect(connection).get_table_names() == []
+    with pytest.raises(NoLogError, match=re.escape(engine.url.render_as_string())):
+        Store(database_url, create=False)
+    with engine.connect() as connection:
+        assert sa.inspect(connection).get_table_names() == []
+    engine.dispose()
+
+
+def test_an_existing_log_is_opened_for_reading_and_writing(url: str) -> None:
+    with closing(Store(url)) as made:
+        made.append([decision("first")])
+    with closing(Store(url, create=False)) as opened:
+        opened.append([decision("second")])
+        assert sorted(found.id for found in opened.newest(10)) == ["first", "second"]
+
+
+def test_a_state_of_a_missing_database_is_read_without_making_it(tmp_path: Path) -> None:
+    with pytest.raises(NoLogError, match="there is no log"):
+        inspect_database(f"sqlite:///{tmp_path / 'folder' / 'log.db'}")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_path_with_signs_of_a_uri_is_that_file(tmp_path: Path) -> None:
+    odd = tmp_path / "50% of #1" / "lög.db"
+    with closing(Store(f"sqlite:///{odd}")) as made:
+        made.append([decision("first")])
+    assert odd.is_file()
+    assert decisions_in(odd) == ["first"]

@@ -156,7 +156,7 @@ def test_a_log_that_cannot_be_opened_is_closed(
         closed.append(store)
         close(store)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error("away")
 
     monkeypatch.setattr(Store, "close", noted)
