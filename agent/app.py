@@ -4,6 +4,7 @@
 serve` all call `build`.
 """
 
+import logging
 import os
 import shutil
 import tempfile
@@ -22,10 +23,12 @@ from armwise.agent.hosts.ingress import Ingress
 from armwise.agent.hosts.jobs import JobsHost
 from armwise.agent.hosts.learner import LearnerHost
 from armwise.agent.routers import saved
-from armwise.agent.run_folder import RUN_FOLDER
+from armwise.agent.run_folder import CONFIG_FOLDER, RUN_FOLDER
 from armwise.agent.telemetry import begin
 from armwise.arms.deployments import ArmReplica, EmbedderHost, GeneratorHost
 from armwise.arms.llm import writing
+
+logger = logging.getLogger(__name__)
 
 CPUS_A_REPLICA = 0.1
 """CPUs that Ray reserves for a replica: few, so that the service starts on one small machine."""
@@ -39,8 +42,19 @@ SURGE_PERCENT = 25
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Build the application from the `args` of a Serve configuration. Raises ConfigError."""
-    return assemble(configured(args).settled())
+    """Build the application from the `args` of a Serve configuration.
+
+    `armwise serve` says where the file is. Ray's own commands do not, so that relative paths are relative to
+    the current folder, which is logged.
+
+    Raises:
+        ConfigError: The settings are invalid.
+    """
+    if (named := os.environ.get(CONFIG_FOLDER)) is not None:
+        return assemble(configured(args, folder=Path(named)).settled())
+    config = configured(args).settled()
+    logger.warning("relative paths are in the current folder, %s; the home is %s", Path.cwd(), config.home)
+    return assemble(config)
 
 
 def assemble(config: AppConfig) -> Application:

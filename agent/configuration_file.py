@@ -3,6 +3,7 @@
 Loads no settings: the process that starts a service reads only where it listens.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,15 @@ def read_file(path: Path) -> Any:
         raise ConfigError(f"{path}: no such file; {remedy}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: {describe_unreadable(error)}") from None
+
+
+def find_folder(path: Path) -> Path:
+    """Return the folder of a configuration file, absolute and without `..`; symbolic links are not followed.
+
+    >>> find_folder(Path("/srv/elsewhere/../project/config.yaml"))
+    PosixPath('/srv/project')
+    """
+    return Path(os.path.abspath(path)).parent
 
 
 def describe_unreadable(error: Exception) -> str:

@@ -15,6 +15,9 @@ import orjson
 RUN_FOLDER = "ARMWISE_RUN"
 """Environment variable with the folder of the sockets; if unset, Ray Serve's proxy is in front."""
 
+CONFIG_FOLDER = "ARMWISE_CONFIG_FOLDER"
+"""Environment variable with the folder of the configuration file, which Ray Serve does not know."""
+
 RAY_STARTED = "ray-started"
 """File that marks that Ray runs: from then on, its processes are no longer restarted."""
 

@@ -10,13 +10,22 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from types import ModuleType, UnionType
-from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from typing_extensions import override
 
 from armwise.arms.catalog import Catalogue
+from armwise.arms.relative_paths import FOLDER, find_folder, locate_params
 from armwise.arms.suggestions import did_you_mean
 from armwise.number import Number
 
@@ -134,6 +143,17 @@ class Spec(BaseModel):
 
     kind: str = Field(description="Name in the catalogue.")
     params: dict[str, Any] = Field(default_factory=dict, description="Parameters of that kind, by name.")
+
+    catalogue: ClassVar[Mapping[str, Callable[..., object]]] = {}
+    """The classes of the kinds, whose parameters may be paths."""
+
+    @model_validator(mode="after")
+    def _locate_params(self, info: ValidationInfo) -> Self:
+        """Make the paths among the parameters of a configuration absolute."""
+        if self.params and FOLDER in (info.context or {}) and self.kind in self.catalogue:
+            model = find_params(self.catalogue[self.kind])
+            object.__setattr__(self, "params", locate_params(self.params, model, find_folder(info)))
+        return self
 
 
 @cache

@@ -48,6 +48,7 @@ from armwise.agent.cli.serve_config import (
 )
 from armwise.agent.cli.served_home import served
 from armwise.agent.cli.single_process import SingleProcess, find_deployments
+from armwise.agent.configuration_file import find_folder
 from armwise.agent.proxy import (
     CONFIGURATION,
     Proxy,
@@ -61,6 +62,7 @@ from armwise.agent.proxy import (
 )
 from armwise.agent.run_folder import (
     BEHIND,
+    CONFIG_FOLDER,
     GO_ON,
     PROGRESS,
     RUN_FOLDER,
@@ -463,7 +465,7 @@ def _start(
 
 def _start_ray(config: Path, folder: Path | None) -> subprocess.Popen[bytes]:
     """Start Ray, with Ray Serve waiting for a line on its input before it runs the configuration."""
-    environment = {**QUIET, **USUAL_PRIORITY, **os.environ}
+    environment = {**QUIET, **USUAL_PRIORITY, **os.environ, CONFIG_FOLDER: str(find_folder(config))}
     if logs_json(config):  # each line as its process has written it, and every one
         environment |= {"RAY_DISABLE_WORKER_LOG_PREFIX": "1", "RAY_DEDUP_LOGS": "0"}
     if folder is not None:
@@ -536,7 +538,9 @@ class BehindBuilder:
         self._process: subprocess.Popen[bytes] | None = None
         self._kills, self._again_at = 0, math.inf
         if folder is not None and (folder / BEHIND).exists():
-            console.print("some arms wait for their vectors, which are built behind the service", **PLAIN)
+            console.print(
+                "the service answers while it builds and learns the rest in the background", **PLAIN
+            )
             self._process = self._started(folder)
 
     def watch(self) -> None:

@@ -12,16 +12,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
+import yaml
 from rich.text import Text
 
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.cli.console import PLAIN, errors
 from armwise.agent.cli.options import POINT
-from armwise.agent.run_folder import GO_ON, RAY_ENDS, RAY_STARTED, RUN_FOLDER
+from armwise.agent.cli.serve_config import read_document
+from armwise.agent.run_folder import CONFIG_FOLDER, GO_ON, RAY_ENDS, RAY_STARTED, RUN_FOLDER
 from armwise.arms import local_ray
 
 OBJECT_STORE_BYTES = 256 * 2**20
@@ -80,8 +84,9 @@ def main(config: str, prepared: Callable[[], bool] = lambda: True) -> int:
     watch = DeploymentWatch()
     watch.start()
     try:
-        # without a folder, it imports from this one
-        cli(["run", "--app-dir", os.devnull, config], standalone_mode=False)
+        with for_cluster(config) as path:
+            # without a folder, it imports from this one
+            cli(["run", "--app-dir", os.devnull, path], standalone_mode=False)
     except SystemExit as ended:
         if not watch.given_up:
             return ended.code if isinstance(ended.code, int) else 0
@@ -90,6 +95,25 @@ def main(config: str, prepared: Callable[[], bool] = lambda: True) -> int:
     for problem in watch.given_up:
         errors.print(str(problem), style="red", **PLAIN)
     return GAVE_UP if watch.given_up else 0
+
+
+@contextmanager
+def for_cluster(config: str) -> Iterator[str]:
+    """Yield a configuration that passes its folder on to the processes of a cluster, too."""
+    if "RAY_ADDRESS" not in os.environ:  # they inherit the variable from this one
+        yield config
+        return
+    document = read_document(Path(config))
+    for application in document["applications"]:
+        runtime = application.setdefault("runtime_env", {})
+        runtime["env_vars"] = {
+            CONFIG_FOLDER: os.environ[CONFIG_FOLDER],
+            **runtime.get("env_vars", {}),
+        }
+    with NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(document, file)
+        file.flush()
+        yield file.name
 
 
 def _mark(name: str) -> None:

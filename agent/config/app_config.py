@@ -6,11 +6,11 @@ An unknown key is an error that names it and the closest valid one.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from armwise.agent.config.points import DEFAULT_POINT, PointFields, PointSpec
+from armwise.agent.config.points import DEFAULT_POINT, Arms, PointFields, PointSpec
 from armwise.agent.config.privacy import Privacy
 from armwise.agent.config.sections import CorpusSpec, Http, Key, Limits, RetrievalCacheSpec, SourceSpec
 from armwise.agent.configuration_file import ConfigError
@@ -23,11 +23,11 @@ from armwise.arms.llm import LlmSpec, writing
 from armwise.arms.llm import catalog as llm_catalog
 from armwise.arms.llm import prompts as llm_prompts
 from armwise.arms.models import Backbone
-from armwise.arms.places import located
+from armwise.arms.relative_paths import FOLDER, InFolder, LocalName
 from armwise.arms.retrievers import EXTERNAL, ArmGraph, ArmSpec, ArmSpecError, NewArms, Trust, catalog
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.errors import StoreError
-from armwise.feedback.log import POINT, point_url
+from armwise.feedback.log import POINT, locate_url, point_url
 from armwise.feedback.ope import GateSpec
 from armwise.feedback.reward import RewardRule, Signal
 
@@ -43,18 +43,18 @@ RESERVED_HOSTS = ("Ingress", "Learner", "Jobs", "Generator")
 class AppConfig(PointFields):
     """Configuration of the whole service: its default decision point, and what all points share."""
 
-    arms: dict[str, ArmSpec] = Field(
-        min_length=1,
+    arms: Arms = Field(
         description="Arms by name: the actions of the bandit, and arms that only other arms search.",
     )
     reward: RewardRule
 
-    home: str = Field(
+    home: LocalName = Field(
         default="~/.armwise",
-        description="Folder of corpora, indexes and the embedded log. ARMWISE_HOME in the environment wins; "
+        description="Folder of corpora, indexes and the embedded log. This and every other relative path is "
+        "relative to the folder of the configuration file. ARMWISE_HOME in the environment wins; "
         "where both are set and differ, each verb prints which home it uses.",
     )
-    log_url: str | None = Field(
+    log_url: Annotated[str, InFolder(locate_url)] | None = Field(
         default=None,
         description="Where the log is: `sqlite:////path/log.db`, or `postgresql://user@host/name` (15 or "
         "later), with the password in the file that PGPASSFILE names; null is an SQLite file in `home`.",
@@ -123,10 +123,18 @@ class AppConfig(PointFields):
     _first: dict[str, str] = PrivateAttr(default_factory=dict)  # who answers first, by checked arm
 
     @classmethod
-    def parsed(cls, document: object) -> "AppConfig":
-        """Validate a document that names no portfolio. Raises ConfigError."""
+    def parsed(cls, document: object, folder: Path | None = None) -> "AppConfig":
+        """Validate a document that names no portfolio.
+
+        Args:
+            document: The settings.
+            folder: The folder that relative paths are relative to; None: the paths are absolute already.
+
+        Raises:
+            ConfigError: They are invalid.
+        """
         try:
-            return cls.model_validate(document)
+            return cls.model_validate(document, context={FOLDER: folder})
         except ValidationError as error:
             raise ConfigError("\n".join(lines(error, cls))) from None
 
@@ -440,7 +448,7 @@ class AppConfig(PointFields):
     @property
     def overridden_home(self) -> Path | None:
         """The home of the configuration file, if ARMWISE_HOME overrides it."""
-        named = self._file_home and Path(self._file_home).expanduser().absolute()
+        named = self._file_home and Path(self._file_home)
         return named if named and named != self.home_path else None
 
     @property
@@ -525,18 +533,5 @@ class AppConfig(PointFields):
         return config
 
     def settled(self) -> "AppConfig":
-        """Return the configuration with the paths of this machine and environment filled in."""
-        corpus = self.corpus.model_copy(update={"source": located(self.corpus.source)})
-        corpora = {
-            name: spec.model_copy(update={"source": located(spec.source)})
-            for name, spec in self.corpora.items()
-        }
-        router = self.router and self.router.settled()
-        warm_start = self.warm_start and self.warm_start.settled()
-        settled = {
-            "home": str(self.home_path),
-            "log_url": self.database_url,
-            "corpus": corpus,
-            "corpora": corpora,
-        }
-        return self.model_copy(update={**settled, "router": router, "warm_start": warm_start})
+        """Return the configuration with the home and the log of this machine and environment filled in."""
+        return self.model_copy(update={"home": str(self.home_path), "log_url": self.database_url})

@@ -1,6 +1,7 @@
 """Read the configuration: a file, its portfolio, the settings of the environment; make its home.
 
-ARMWISE_LIMITS__IN_FLIGHT=32 wins over `limits: {in_flight: 64}` of the file.
+ARMWISE_LIMITS__IN_FLIGHT=32 wins over `limits: {in_flight: 64}` of the file. A relative path in the file is
+relative to its folder, one in the environment to the current folder; all are made absolute here, once.
 """
 
 import os
@@ -9,13 +10,14 @@ from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_origin
+from typing import Annotated, Any, Literal, get_origin
 
 import yaml
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from armwise.agent.config.app_config import AppConfig
-from armwise.agent.configuration_file import ConfigError, describe_unreadable, read_file
+from armwise.agent.configuration_file import ConfigError, describe_unreadable, find_folder, read_file
 from armwise.agent.file_errors import (
     describe_closed,
     describe_file_error,
@@ -25,6 +27,7 @@ from armwise.agent.file_errors import (
 from armwise.agent.spec import choices_in, find_item_type, list_fields
 from armwise.arms.local_ray import UMASK
 from armwise.arms.models import Backbone
+from armwise.arms.relative_paths import FOLDER, find_mark, locate_path
 from armwise.arms.retrievers import ArmSpec, catalog
 from armwise.arms.secrets import read_text
 from armwise.arms.suggestions import did_you_mean
@@ -37,7 +40,7 @@ DEEPER = "__"
 FILE = "_FILE"
 """Ends a variable that holds the path of a file with the value, such as a secret that a container mounts."""
 
-OTHERS = ("ARMWISE_URL", "ARMWISE_API_KEY", "ARMWISE_POINT", "ARMWISE_RUN")
+OTHERS = ("ARMWISE_URL", "ARMWISE_API_KEY", "ARMWISE_POINT", "ARMWISE_RUN", "ARMWISE_CONFIG_FOLDER")
 """Variables of clients, and of `armwise serve`, which are not settings."""
 
 SERVICE_LINK = re.compile(
@@ -66,19 +69,19 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
     Raises:
         ConfigError: The file cannot be read, or is invalid.
     """
-    document = read_file(path)
+    document, folder = read_file(path), find_folder(path)
     applications = document.get("applications") if isinstance(document, dict) else None
     if not isinstance(applications, list) or len(applications) != 1 or not isinstance(applications[0], dict):
         raise ConfigError(f"{path}: exactly one application is expected under `applications`")
     try:
-        return configured(applications[0].get("args") or {}, without)
+        return configured(applications[0].get("args") or {}, without, folder)
     except ConfigError as error:
         set_here = select_variables(os.environ)
         where = f"{path} with {', '.join(set_here)}" if set_here else path
         raise ConfigError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
 
 
-def configured(args: object, without: Collection[str] = ()) -> AppConfig:
+def configured(args: object, without: Collection[str] = (), folder: Path | None = None) -> AppConfig:
     """Validate the `args` of the application as `parse` does, with the settings of this environment.
 
     Called once, by the process that starts the service; other processes receive its result.
@@ -86,6 +89,8 @@ def configured(args: object, without: Collection[str] = ()) -> AppConfig:
     Args:
         args: The settings of the file.
         without: Keys to ignore.
+        folder: The folder that relative paths in the file are relative to; None: the current folder, as for
+            those of the environment.
 
     Raises:
         ConfigError: The settings are invalid, or a variable ARMWISE_... is not a setting.
@@ -96,39 +101,51 @@ def configured(args: object, without: Collection[str] = ()) -> AppConfig:
         raise ConfigError(str(error)) from None
     if isinstance(document, dict):
         document = {key: value for key, value in document.items() if key not in without}
-    config = parse(document)
+    folder = folder or Path.cwd()
+    config = parse(document, folder)
     home = args.get("home") if isinstance(args, dict) else None
-    config._file_home = home if isinstance(home, str) else None  # noqa: SLF001
+    config._file_home = locate_path(home, folder) if isinstance(home, str) else None  # noqa: SLF001
     return config
 
 
-def parse(args: object) -> AppConfig:
-    """Validate the `args` of the application, and read the portfolio that they name. Raises ConfigError."""
-    return AppConfig.parsed(_with_portfolio(args))
+def parse(args: object, folder: Path | None = None) -> AppConfig:
+    """Validate the `args` of the application, and read the portfolio that they name.
+
+    Args:
+        args: The settings.
+        folder: The folder that their relative paths are relative to; None: the current folder.
+
+    Raises:
+        ConfigError: The settings are invalid, or the portfolio cannot be read.
+    """
+    folder = folder or Path.cwd()
+    return AppConfig.parsed(_with_portfolio(args, folder), folder)
 
 
-def _with_portfolio(args: object) -> object:
+def _with_portfolio(args: object, folder: Path) -> object:
     """Add the arms and backbones of the portfolio to the arguments. Raises ConfigError."""
     if not isinstance(args, dict) or not isinstance(args.get("portfolio"), str):
         return args
     merged = {**args, "portfolio": None}
-    for key, chosen in read_portfolio(Path(args["portfolio"]).expanduser()).items():
+    for key, chosen in read_portfolio(Path(locate_path(args["portfolio"], folder))).items():
         here = args.get(key) or {}
         if not isinstance(here, dict):
             return args  # reported with all other errors
         for name in chosen.keys() & here.keys():
-            if not _equivalent(key, chosen[name], here[name]):
+            if not _equivalent(key, chosen[name], here[name], folder):
                 raise ConfigError(f"{args['portfolio']}: {key}.{name} is another in the configuration")
         merged[key] = {**here, **{name: spec for name, spec in chosen.items() if name not in here}}
     return merged
 
 
-def _equivalent(key: str, first: object, second: object) -> bool:
+def _equivalent(key: str, first: object, second: object, folder: Path) -> bool:
     """Return whether two descriptions of an arm or a backbone mean the same."""
     try:
         if key == "backbones":
-            return Backbone.model_validate(first).vectors_as(Backbone.model_validate(second))
-        return catalog.are_equivalent(ArmSpec.model_validate(first), ArmSpec.model_validate(second))
+            one, other = (Backbone.model_validate(it, context={FOLDER: folder}) for it in (first, second))
+            return one.vectors_as(other)
+        specs = {name: ArmSpec.model_validate(it) for name, it in (("first", first), ("second", second))}
+        return catalog.are_equivalent(*catalog.locate_arms(specs, folder).values())
     except ValueError:
         return first == second  # their errors are reported later
 
@@ -246,13 +263,19 @@ def _place(variable: str, args: object, model: type[BaseModel]) -> tuple[tuple[s
 def _inside(annotation: Any, here: object, part: str) -> tuple[list[str], Any, str]:
     """Return the keys that a value of a type may have, and the type and the spelling of one of them."""
     if fields := list_fields(annotation):
-        return list(fields), fields[part].annotation if part in fields else None, part
+        return list(fields), _typed(fields[part]) if part in fields else None, part
     choices = choices_in(annotation)
     if any(get_origin(choice) is dict for choice in choices) or Any in choices:
         names = list(here) if isinstance(here, dict) else []
         key = next((name for name in names if _written(str(name)).lower() == part), part)
         return names, find_item_type(annotation) or Any, key
     return [], None, part
+
+
+def _typed(field: FieldInfo) -> Any:
+    """Return the type of a field, with its mark if it may be a relative path."""
+    mark = find_mark((field.annotation, *field.metadata))
+    return field.annotation if mark is None else Annotated[field.annotation, mark]
 
 
 def _written(key: str) -> str:
@@ -273,7 +296,10 @@ def _value(variable: str, text: str, annotation: Any) -> Any:
         parsed = text
         if not _is_text(choices):
             raise EnvironmentSettingError(f"{variable} is not valid YAML") from None
-    return parsed if not _is_text(choices) or (parsed is None and NoneType in choices) else text
+    if not _is_text(choices) or (parsed is None and NoneType in choices):
+        return parsed
+    mark = find_mark(annotation)
+    return text if mark is None else mark.locate(text, Path.cwd())
 
 
 def _is_text(choices: list[Any]) -> bool:

@@ -1,7 +1,7 @@
 """The settings of a decision point, and how further points differ from the default one."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -17,7 +17,8 @@ from armwise.agent.config.warm_start import WarmStartSpec
 from armwise.agent.policies import FeatureSpec, PolicySpec
 from armwise.agent.routers import saved
 from armwise.arms.llm import writing
-from armwise.arms.retrievers import ArmSpec
+from armwise.arms.relative_paths import InFolder
+from armwise.arms.retrievers import ArmSpec, catalog
 from armwise.feedback.budget import Budget
 from armwise.feedback.drift import DriftSpec
 from armwise.feedback.ope import GateSpec
@@ -46,14 +47,16 @@ NOT_INHERITED = ("fallback", "router", "warm_start", "tap", "observations")
 """Keys that a point with other arms or with actions does not inherit, since they name arms."""
 
 
+Arms = Annotated[dict[str, ArmSpec], Field(min_length=1), InFolder(catalog.locate_arms)]
+"""Arms by name."""
+
+
 class PointFields(BaseModel):
     """What a decision point has."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arms: dict[str, ArmSpec] | None = Field(
-        default=None, min_length=1, description="Arms of the point; null for those of the top level."
-    )
+    arms: Arms | None = Field(default=None, description="Arms of the point; null for those of the top level.")
     fallback: str | None = Field(
         default=None, description="Arm that answers when the drawn one fails; null makes a failure a 502."
     )

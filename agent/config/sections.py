@@ -19,6 +19,7 @@ from pydantic_core import CoreSchema
 
 from armwise.arms.base import NAME, checked_name
 from armwise.arms.places import name_corpus
+from armwise.arms.relative_paths import LocalSource
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.reward import read_seconds
 from armwise.feedback.training_log import observed
@@ -83,7 +84,7 @@ class CorpusSpec(BaseModel):
         pattern=f"^{NAME.pattern}$",
         description="Name of the folder of the corpus under `home`.",
     )
-    source: str = Field(
+    source: LocalSource = Field(
         default="stdlib",
         description="A JSONL file, a BEIR folder, a folder of documents, one of them, or what this "
         "interpreter has of its own: `stdlib`, its standard library, or `language`, its language reference.",
@@ -100,7 +101,7 @@ class SourceSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    source: str = Field(description="As that of `corpus`.")
+    source: LocalSource = Field(description="As that of `corpus`.")
 
 
 class Limits(BaseModel):

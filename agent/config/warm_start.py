@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -18,6 +17,7 @@ from armwise.agent.policies import PolicySpec
 from armwise.agent.routers import PRIOR_MEASURE, RouterSpec, Stage, Utility, build_router
 from armwise.arms.base import checked_name
 from armwise.arms.llm import prompts
+from armwise.arms.relative_paths import LocalPath
 from armwise.feedback.reward import RewardRule, read_seconds
 from armwise.feedback.training_log import logged_labels
 from armwise.number import Number
@@ -122,7 +122,9 @@ class OutcomesSource(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["outcomes"] = Field(description="Kind of the source.")
-    path: Path = Field(description="Folder of `armwise label` or `armwise score`, or a file of outcomes.")
+    path: LocalPath = Field(
+        description="Folder of `armwise label` or `armwise score`, or a file of outcomes."
+    )
     metrics: Metrics
 
 
@@ -132,7 +134,7 @@ class QuestionsSource(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["questions"] = Field(description="Kind of the source.")
-    path: Path = Field(description=f"JSON lines, plain or .gz, each {QUESTION_LINE}.")
+    path: LocalPath = Field(description=f"JSON lines, plain or .gz, each {QUESTION_LINE}.")
     metrics: Metrics
     measure: str | None = Field(
         default=None,
@@ -364,16 +366,6 @@ class WarmStartSpec(Schedule):
                 f"warm_start.router: {self.router.kind!r} compares answers, which no arm has given before "
                 "one is drawn: take one of stage question or retrieved"
             )
-
-    def settled(self) -> "WarmStartSpec":
-        """Return the settings with absolute paths."""
-        sources = {
-            name: source
-            if isinstance(source, SyntheticSource | JudgeSource | HindsightSource | FeedbackSource)
-            else source.model_copy(update={"path": source.path.expanduser().absolute()})
-            for name, source in self.sources.items()
-        }
-        return self.model_copy(update={"sources": sources})
 
 
 def _metrics(source: Source) -> dict[str, str]:

@@ -31,6 +31,8 @@ class PolicySpec(Spec):
 
     kind: str = Field(description="Name in the catalogue of policies.")
 
+    catalogue = POLICIES
+
 
 def _parts(kind: str) -> Sequence[str]:
     """Return the names of the parameters of a kind that are specifications of policies."""

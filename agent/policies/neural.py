@@ -21,7 +21,7 @@ from armwise.agent.policies.encoding import check_context, check_reward, check_w
 from armwise.agent.policies.epsilon_greedy import Decay, EpsilonSchedule
 from armwise.agent.policies.serialization import pack, seal, unpack, unseal
 from armwise.arms import extras
-from armwise.arms.models import ModelNotFoundError, compute_cores, locate
+from armwise.arms.models import LocalModel, ModelNotFoundError, compute_cores, locate
 from armwise.feedback.events import Context, Decision
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class NeuralGreedy:
 
     def __init__(
         self,
-        encoder: str | None = None,
+        encoder: LocalModel | None = None,
         *,
         hidden: int = 64,
         dims: int = 32,

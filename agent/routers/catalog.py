@@ -27,6 +27,8 @@ class RouterSpec(Spec):
 
     kind: str = Field(description="Name in the catalogue of routers.")
 
+    catalogue = ROUTERS
+
 
 def build_router(spec: Spec) -> Router:
     """Build an unfitted router.

@@ -26,6 +26,7 @@ from armwise.arms import manifest
 from armwise.arms.llm import prompts
 from armwise.arms.manifest import DamagedFileError
 from armwise.arms.models import Backbone, ModelNotFoundError, digest_backbone
+from armwise.arms.relative_paths import LocalPath
 from armwise.arms.relevance import RelevanceError, RelevanceModel, read_model, write_model
 from armwise.arms.suggestions import did_you_mean
 
@@ -44,17 +45,13 @@ class RouterConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: Path = Field(description="Folder that `armwise train` wrote.")
+    path: LocalPath = Field(description="Folder that `armwise train` wrote.")
     k: int | None = Field(
         default=None,
         ge=1,
         description="Passages of each arm that a router of stage `retrieved` or `answered` sees; null is "
         "as many as it was trained on.",
     )
-
-    def settled(self) -> "RouterConfig":
-        """Return the same with an absolute path."""
-        return self.model_copy(update={"path": self.path.expanduser().absolute()})
 
     def check(self, backbones: Mapping[str, Backbone], arms: Collection[str]) -> None:
         """Check that the router can be read, and fits the rest of the configuration.

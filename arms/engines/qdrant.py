@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.arms.base import ArmBuildError, Passage, Query, QuestionRefusedError
 from armwise.arms.filters import GROUPS, Scalar
+from armwise.arms.relative_paths import LocalName
 from armwise.arms.retrievers.collection import (
     FORMAT_WITH_WORDS,
     FillState,
@@ -58,7 +59,7 @@ class QdrantParams(NetworkParams):
     url: str | None = Field(
         None, description="Address of the server, such as http://localhost:6333; null with `path`."
     )
-    path: str | None = Field(
+    path: LocalName | None = Field(
         None, description="Folder of a database inside the process, for small collections; null with `url`."
     )
     fields: PayloadFields = Field(

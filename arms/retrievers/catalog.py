@@ -20,6 +20,7 @@ from typing_extensions import override
 from armwise.arms.base import Arm, ArmError
 from armwise.arms.catalog import Catalogue, present_name
 from armwise.arms.models import is_below
+from armwise.arms.relative_paths import locate_params
 from armwise.arms.retrievers.kind import ArmSpec, ExternalParams, Kind, Trust
 from armwise.arms.suggestions import did_you_mean
 
@@ -168,6 +169,23 @@ def resolve_kind(name: str, spec: ArmSpec) -> tuple[Kind[Any], Any]:
     except ValidationError as error:
         problems = "; ".join(_describe(problem, kind.params) for problem in error.errors())
         raise ArmSpecError(f"arm {name!r} of kind {spec.kind!r}: {problems}") from error
+
+
+def locate_arms(arms: Mapping[str, ArmSpec], folder: Path) -> dict[str, ArmSpec]:
+    """Return arms with the paths among their parameters made absolute.
+
+    Classes of the user's own read their parameters themselves, and unknown kinds are reported elsewhere.
+
+    Args:
+        arms: Descriptions of the arms, by name.
+        folder: The folder that relative paths are relative to.
+    """
+    return {
+        name: spec.model_copy(update={"params": locate_params(spec.params, KINDS[kind].params, folder)})
+        if spec.params and (kind := present_name(spec.kind)) in KINDS
+        else spec
+        for name, spec in arms.items()
+    }
 
 
 def _describe(problem: Mapping[str, Any], params: type[BaseModel]) -> str:

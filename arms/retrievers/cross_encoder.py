@@ -13,6 +13,7 @@ from armwise.arms.base import ArmError, Passage, Query
 from armwise.arms.indexes import vectors
 from armwise.arms.models import (
     GRAPH_LIBRARIES,
+    LocalModel,
     ModelNotFoundError,
     NotExportableError,
     OnnxExport,
@@ -30,7 +31,7 @@ from armwise.arms.retrievers.rerank import RerankedArm, RerankParams
 class CrossEncoderParams(RerankParams):
     """Parameters of a cross-encoder arm."""
 
-    model: str = Field(description="A hub name, a folder, or `package:NAME/PATH`.")
+    model: LocalModel = Field(description="A hub name, a folder, or `package:NAME/PATH`.")
     batch_size: int = Field(32, ge=1, description="Pairs that the model reads at once.")
     max_length: int | None = Field(
         None, ge=8, description="Tokens of a pair that are read; null is the model's own limit."

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.base import Arm, ArmBuildError, Passage, Progress, Query, Retrieval
-from armwise.arms.models import ModelNotFoundError, locate
+from armwise.arms.models import LocalModel, ModelNotFoundError, locate
 from armwise.arms.relevance import RelevanceError, RelevanceModel, read_model
 from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
 
@@ -15,7 +15,7 @@ PRETRAINED = "package:arms/relevance/pretrained"
 """The model of this package."""
 
 ModelFolder = Annotated[
-    str,
+    LocalModel,
     Field(
         description="Folder that `armwise train --model relevance` wrote, or the model of this package; "
         "train again into another folder, because the log identifies the arm by this one.",

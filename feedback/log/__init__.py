@@ -4,7 +4,7 @@ from . import conversations, damage, erasures, listing, rows, schema, tables
 from .backend import dumps, loads, storable, unindexed
 from .batch import FeedbackStatus, Receipt
 from .changes import ChangeWatch
-from .database import POINT, point_url, without_password
+from .database import POINT, locate_url, point_url, without_password
 from .facts import Fact
 from .group_commit import GroupCommit
 from .limits import LARGEST, Limited, numeric
@@ -34,6 +34,7 @@ __all__ = [
     "lacks_wal",
     "listing",
     "loads",
+    "locate_url",
     "numeric",
     "open_log",
     "point_url",

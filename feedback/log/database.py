@@ -48,6 +48,43 @@ def point_url(url: str, point: str) -> str:
     return parsed.set(database=str(beside)).render_as_string(hide_password=False)
 
 
+def locate_url(url: str, folder: Path) -> str:
+    """Return the URL of a log with its paths made absolute; one that is malformed is returned unchanged.
+
+    These are the file of SQLite, and the files of certificates and passwords that a URL of PostgreSQL names.
+
+    Args:
+        url: URL of the log.
+        folder: The folder that relative paths are relative to.
+
+    >>> locate_url("sqlite:///data/log.db", Path("/srv")), locate_url("sqlite://", Path("/srv"))
+    ('sqlite:////srv/data/log.db', 'sqlite://')
+    >>> locate_url("postgresql://ada@db/log?sslrootcert=root.crt", Path("/srv"))
+    'postgresql://ada@db/log?sslrootcert=%2Fsrv%2Froot.crt'
+    """
+    try:
+        parsed = _parsed(url)
+    except StoreError:
+        return url
+    if parsed.get_backend_name() == "sqlite":
+        if parsed.database in (None, "", ":memory:"):
+            return url
+        located = parsed.set(database=str(folder / Path(str(parsed.database)).expanduser()))
+    else:
+        named = {key: parsed.query[key] for key in _FILES if key in parsed.query}
+        paths = {
+            key: str(folder / Path(path).expanduser())
+            for key, path in named.items()
+            if isinstance(path, str) and path != "system"  # those of the operating system
+        }
+        located = parsed.update_query_dict(paths)
+    return url if located == parsed else located.render_as_string(hide_password=False)
+
+
+_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "sslcrldir", "passfile")
+"""Options of libpq that are paths."""
+
+
 def _parsed(url: str) -> sa.URL:
     try:
         return sa.make_url(url)

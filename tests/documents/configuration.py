@@ -45,6 +45,11 @@ taken as it is. `ARMWISE_LOG_URL_FILE=/run/secrets/log_url` reads the value from
 is an error that names the closest one. `armwise serve`, and the node on which `serve deploy` builds the
 application, resolve the variables once, and hand the result on to all processes.
 
+Every relative path in the file is relative to the folder of the file: `home`, corpora, models, outcomes,
+`sqlite:///log.db`, and certificates in the URL of a database. `serve run` and `serve deploy` of Ray do not
+know the file: they take the current folder and log it. A relative path in a variable of the environment is
+relative to the current folder, and a parameter of an arm of your own class is passed on as it is.
+
 Secrets stand in the environment or in files, never here: keys name a variable (`keys`, `llm.api_key_env`,
 `header_env` of an arm), and where `NAME` is not set, `NAME_FILE` is the path of a file with its value.
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from armwise.agent.lab.routers.optimizer import Descent, DescentParameters, Mask, Rows, on_threads, seeded
 from armwise.agent.routers.base import Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
-from armwise.arms.models import Backbone, Embedder, build_embedder
+from armwise.arms.models import Backbone, Embedder, LocalModel, build_embedder
 from armwise.number import Number
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ EPSILON = 1e-5
 class ContrastiveParameters(DescentParameters):
     """The network and its fit; the defaults are the paper's, except for the encoder."""
 
-    encoder: str | None = Field(
+    encoder: LocalModel | None = Field(
         None,
         description="Frozen text encoder: a hub name (the paper has google/flan-t5-large), a folder, "
         "`package:NAME/PATH`, or `hashing:DIM`; null uses only the embedding of the question.",

@@ -16,7 +16,7 @@ from armwise.agent.lab.routers.networks import Encoder, Fusion, Head
 from armwise.agent.lab.routers.optimizer import Descent, DescentParameters, Mask, on_threads, seeded
 from armwise.agent.routers.base import Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
-from armwise.arms.models import Backbone, compute_cores, digest_backbone
+from armwise.arms.models import Backbone, LocalModel, compute_cores, digest_backbone
 from armwise.number import Number
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class CapabilityParameters(DescentParameters):
     the heads, nor the fit of the attention.
     """
 
-    encoder: str | None = Field(
+    encoder: LocalModel | None = Field(
         None,
         description="Text model to start from: a hub name (the paper has Qwen/Qwen3-Embedding-0.6B), a "
         "folder, or `package:NAME/PATH`; null projects the embedding of the question instead.",

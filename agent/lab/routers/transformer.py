@@ -10,7 +10,7 @@ from armwise.agent.lab.routers.optimizer import Descent, on_threads, seeded
 from armwise.agent.lab.routers.ranking_targets import NetworkTarget, Points, Ranking
 from armwise.agent.routers.base import Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
-from armwise.arms.models import Backbone, compute_cores, digest_backbone
+from armwise.arms.models import Backbone, LocalModel, compute_cores, digest_backbone
 from armwise.number import Number
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ PREFIX = "reader."
 class TransformerParameters(NeuralParameters):
     """The text model, the layers of it that are fitted, and the network over its output."""
 
-    model: str = Field(
+    model: LocalModel = Field(
         description="Hub name (LTRR has microsoft/deberta-v3-base), folder, or `package:NAME/PATH`."
     )
     loss: Literal["listwise", "pointwise"] = Field(

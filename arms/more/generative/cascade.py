@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from armwise.arms.base import Arm, Query, Retrieval, StageRun
 from armwise.arms.llm import Write, prompts
 from armwise.arms.more.generative.ensemble import MemberAnswer, all_failed, answers_bound, run_members
+from armwise.arms.relative_paths import LocalName
 from armwise.arms.retrievers.kind import CascadeDecider, DeciderSpec, Kind, Members, Resources, Stages
 
 
@@ -24,7 +25,7 @@ class CascadeParams(BaseModel):
     stages: Stages = Field(
         description="Names of arms, cheap ones first, as in training; those of a stage answer in parallel."
     )
-    decider: str = Field(
+    decider: LocalName = Field(
         min_length=1,
         description="Folder of a decider that `armwise train --model cascade` fitted to just these stages; "
         "train again into another folder, because the log identifies the arm by this one.",

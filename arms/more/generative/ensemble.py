@@ -32,6 +32,7 @@ from armwise.arms.llm import (
     prompts,
     quotation,
 )
+from armwise.arms.relative_paths import LocalName
 from armwise.arms.retrievers.kind import (
     AnswerSelector,
     BoundOf,
@@ -73,7 +74,7 @@ class EnsembleParams(BaseModel):
         description="`vote` takes the most frequent answer, of several that of the earliest arm; "
         "`llm` lets the language model select, at one more call; `learned` lets a trained router select.",
     )
-    router: str | None = Field(
+    router: LocalName | None = Field(
         None,
         validate_default=True,
         description="Folder of a router of stage answered that `armwise train` fitted to just these arms; "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ray import serve
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, DeploymentStatusOverview
 from ray.serve.schema import DeploymentStatus as Status
@@ -18,7 +19,7 @@ from armwise.agent import run_folder
 from armwise.agent.background import recorded
 from armwise.agent.cli import start_ray
 from armwise.agent.cli.start_ray import DeploymentWatch, Problem, problems
-from armwise.agent.run_folder import RAY_ENDS, RAY_STARTED, RUN_FOLDER
+from armwise.agent.run_folder import CONFIG_FOLDER, RAY_ENDS, RAY_STARTED, RUN_FOLDER
 from armwise.arms import local_ray
 
 TRACEBACK = """The deployment failed to start 3 times in a row.
@@ -247,3 +248,34 @@ def test_what_ray_serve_has_given_up_is_named_last_and_is_the_exit_code_3(
     assert start_ray.main("config.yaml") == 3
     assert capsys.readouterr().err.splitlines() == [str(one) for one in gone]
     assert (tmp_path / RAY_ENDS).exists(), "the processes that end with it are not missed"
+
+
+# -- the folder of the configuration -----------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    runtime = {"env_vars": {"MINE": "1"}}
+    path.write_text(yaml.safe_dump({"applications": [{"args": {"home": "home"}, "runtime_env": runtime}]}))
+    return path
+
+
+def test_a_cluster_is_told_the_folder_of_the_configuration(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray.internal:6379")
+    monkeypatch.setenv(CONFIG_FOLDER, "/srv/project")
+    with start_ray.for_cluster(str(config)) as path:
+        (application,) = yaml.safe_load(Path(path).read_text())["applications"]
+    assert application["runtime_env"]["env_vars"] == {CONFIG_FOLDER: "/srv/project", "MINE": "1"}
+    assert application["args"] == {"home": "home"}
+    assert not Path(path).exists()
+
+
+def test_a_ray_of_this_machine_runs_the_configuration_itself(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with start_ray.for_cluster(str(config)) as path:
+        assert path == str(config)

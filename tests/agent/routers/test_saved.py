@@ -184,7 +184,7 @@ def test_a_router_that_fits_is_taken_with_its_path_made_absolute(
          "'hashing-16-2'"),
         ({"backbones": {"tiny": {"model": "hashing:16", "query_prefix": "query: "}}},
          "its prefix is 'query: ' here and was ''"),
-        ({"backbones": {"tiny": {"model": "./nowhere"}}}, "backbone 'tiny': model './nowhere': there is no"),
+        ({"backbones": {"tiny": {"model": "./nowhere"}}}, "nowhere': there is no file or folder"),
         ({"arms": {"words": {"kind": "bm25"}}}, "router: it knows none, bm25, dense, and none of words"),
     ],
 )  # fmt: skip
@@ -234,7 +234,7 @@ def test_the_path_of_a_router_is_that_of_the_user_or_below_the_folder(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.chdir(tmp_path)
-    assert RouterConfig(path=Path(written)).settled().path == tmp_path / expected
+    assert RouterConfig(path=Path(written)).path == tmp_path / expected
 
 
 def test_the_vectors_that_a_router_looks_at_are_made_ahead(
