@@ -61,8 +61,14 @@ from armwise.arms.places import located
 from armwise.arms.retrievers import ArmGraph, Resources, find_damage, read_ingested
 from armwise.arms.secrets import read_secret
 from armwise.arms.upstream import UNCOMPRESSED, limit_size
-from armwise.feedback.errors import ClockError, LogUnavailableError, SchemaError, StoreError
-from armwise.feedback.log import Store, schema, tables, without_password
+from armwise.feedback.errors import (
+    ClockError,
+    LogUnavailableError,
+    NoLogError,
+    SchemaError,
+    StoreError,
+)
+from armwise.feedback.log import COPIED_IN_USE, Store, lacks_wal, schema, tables, without_password
 
 NAMED = ("ray", "vowpalwabbit", "onnxruntime", "faiss-cpu")
 """Packages whose versions are always listed."""
@@ -309,8 +315,10 @@ def is_open_to_all(config: AppConfig, host: str) -> bool | None:
     keyring = Keyring(config.keys, time.time)
     if keyring.is_open and (config.log_path is None or config.log_path.exists()):
         try:
-            with closing(Store(config.database_url)) as store:
+            with closing(Store(config.database_url, create=False)) as store:
                 keyring.refresh(store)
+        except NoLogError:
+            pass  # it has no keys, either
         except LogUnavailableError:
             if not is_loopback(host):
                 raise
@@ -637,6 +645,8 @@ def _log(config: AppConfig) -> Iterator[Finding]:
             yield Finding(
                 f"{where} is on {system}, where it can be damaged", "use a local disk, or PostgreSQL"
             )
+        if lacks_wal(path):
+            yield Finding(f"{where}: {COPIED_IN_USE[0]}", COPIED_IN_USE[1], serious=False)
         yield from (findings := [*_file(path, where)])
         if findings:
             return
@@ -644,7 +654,7 @@ def _log(config: AppConfig) -> Iterator[Finding]:
         state = schema.inspect_database(url)
         yield from _state(state, where)
         if state.schema == tables.SCHEMA:
-            with closing(Store(url)) as store:
+            with closing(Store(url, create=False)) as store:
                 store.check_tables()
                 store.check_clock()
                 store.probe()

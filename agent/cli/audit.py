@@ -54,7 +54,7 @@ def audit(
                 report = audit_file(path, on_progress, begin, end)
             else:
                 _, settings = with_log(config, point)
-                with closing(Store(settings.database_url, settings.reward.join)) as store:
+                with closing(Store(settings.database_url, settings.reward.join, create=False)) as store:
                     report = audit_store(store, settings, on_progress, begin, end)
         console.print(report.table())
         for line in (report.summary, *report.footnotes()):

@@ -16,9 +16,9 @@ from armwise.agent.cli.options import (
     ConfigPath,
     Point,
     moment,
-    opened,
     require_report,
     settings_options,
+    with_log,
     write_report,
 )
 from armwise.agent.evaluation import CANDIDATE_NAMES, EvaluationRequest, evaluate_log, spelled_out
@@ -75,15 +75,17 @@ def replay(
 ) -> None:
     """Estimate from the log what other policies would have earned."""
     with explained():
+        from armwise.agent.config import load
+
         require_report(output)
         request = EvaluationRequest.model_validate({**given, **_parsed(given)})
         if export is not None and config == CONFIG and not config.exists():
             config, settings = export, configured_by(export)
         else:
-            settings = opened(config).of(point)
+            settings = with_log(config, point, without=())[1] if export is None else load(config).of(point)
         with progress() as on_progress:
             if export is None:
-                with closing(Store(settings.database_url, settings.reward.join)) as store:
+                with closing(Store(settings.database_url, settings.reward.join, create=False)) as store:
                     source = LogSource(store, settings.reward)
                     report = evaluate_log(settings, request, source, store, on_progress)
             else:

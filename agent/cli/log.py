@@ -2,8 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,13 +14,23 @@ from rich.table import Column, Table
 from armwise.agent.access import NewKey
 from armwise.agent.api import Export, ExportWindow, Format
 from armwise.agent.cli.console import PLAIN, console, errors, explained, progress
-from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Point, opened, settings_options, unique
+from armwise.agent.cli.options import (
+    CONFIG,
+    POINT,
+    ConfigPath,
+    Point,
+    opened,
+    settings_options,
+    unique,
+    with_log,
+)
 from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.learning import rebuild as learning_rebuild
 from armwise.agent.reporting import moment
 from armwise.arms.base import Progress
+from armwise.feedback.errors import NoLogError
 from armwise.feedback.jsonl import ExchangeError, appearing, appearing_folder
-from armwise.feedback.log import Store, erasures, schema
+from armwise.feedback.log import Store, erasures, schema, without_password
 from armwise.feedback.registry import keys, usage
 from armwise.feedback.training_log import archive as training_archive
 
@@ -48,8 +58,11 @@ def export(
     """Write the training log to a file that others read, or `armwise replay --from`."""
     with explained():
         window = ExportWindow.model_validate({"since": since, "until": until})
-        settings = opened(config, without=["router"]).of(point)
-        with closing(Store(settings.database_url, settings.reward.join)) as store, progress() as on_progress:
+        _, settings = with_log(config, point)
+        with (
+            closing(Store(settings.database_url, settings.reward.join, create=False)) as store,
+            progress() as on_progress,
+        ):
             export = Export(store, settings.reward, settings.actions, window)
             lost = _write(export, output, form, on_progress)
         written = export.count - export.left_out.total()
@@ -81,15 +94,16 @@ def _print_written(count: int, output: Path, left_out: Counter[str], what: str =
 def migrate(config: ConfigPath = CONFIG) -> None:
     """Migrate the log of each decision point to the tables of this version; stop the service first."""
     with explained():
-        for point, settings in opened(config, without=["router"]).by_point.items():
+        whole, _ = with_log(config, writes=True)
+        for point, settings in whole.by_point.items():
+            if not schema.inspect_database(settings.database_url).schema:
+                raise NoLogError(without_password(settings.database_url))
             before, after = schema.migrate(settings.database_url)
             which = "" if point == DEFAULT_POINT else f" of point {point}"
             if before == after:
                 line = f"nothing to migrate: the log{which} has schema {after}"
-            elif before:
-                line = f"the log{which} was migrated from schema {before} to {after}"
             else:
-                line = f"the log{which} was empty, and has the tables of schema {after}"
+                line = f"the log{which} was migrated from schema {before} to {after}"
             console.print(line, **PLAIN)
 
 
@@ -110,8 +124,11 @@ def rebuild(
     repaired; its service starts another one, which continues from the repaired state.
     """
     with explained():
-        settings = opened(config).of(point)
-        with closing(Store(settings.database_url, settings.reward.join)) as store, progress() as on_progress:
+        _, settings = with_log(config, point, without=(), writes=not verify)
+        with (
+            closing(Store(settings.database_url, settings.reward.join, create=False)) as store,
+            progress() as on_progress,
+        ):
             report = learning_rebuild(
                 store, settings, partial(on_progress, "facts"), number=version, every=every, mend=not verify
             )
@@ -139,9 +156,9 @@ def archive(
         if before is None and decisions is None:
             raise ValueError("--before or --decisions was expected")
         end = ExportWindow.model_validate({"until": before}).until
-        settings = opened(config, without=["router"]).of(point)
+        _, settings = with_log(config, point, writes=True)
         to = to if point == DEFAULT_POINT else f"{to.rstrip('/')}/{point}"
-        with closing(Store(settings.database_url)) as store, progress() as on_progress:
+        with closing(Store(settings.database_url, create=False)) as store, progress() as on_progress:
             upto = store.log_seq()
             if end is not None:
                 upto = training_archive.position_before(store, end.timestamp())
@@ -161,9 +178,10 @@ def backup(
 ) -> None:
     """Copy the SQLite logs as they are now, while the service runs; each copy is checked."""
     with explained():
-        to.mkdir(parents=True, exist_ok=True)
-        for settings in opened(config, without=["router"]).by_point.values():
-            with closing(Store(settings.database_url)) as store:
+        whole, _ = with_log(config)
+        for settings in whole.by_point.values():
+            with closing(Store(settings.database_url, create=False)) as store:
+                to.mkdir(parents=True, exist_ok=True)
                 copy = to / (settings.log_path.name if settings.log_path else "log.db")
                 store.backup(copy)
                 console.print(
@@ -196,10 +214,10 @@ def erase(
     with explained():
         if [user, episode, decision].count(None) != 2:
             raise ValueError("one of --user, --episode and --decision was expected")
-        settings, now = opened(config, without=["router"]), time.time()
-        logs = settings.by_point if user is not None else {point: settings.of(point)}
-        for name, point_settings in logs.items():
-            with closing(Store(point_settings.database_url)) as store:
+        whole, settings = with_log(config, point, writes=True)
+        now = time.time()
+        for name, point_settings in (whole.by_point if user is not None else {point: settings}).items():
+            with closing(Store(point_settings.database_url, create=False)) as store:
                 if user is not None:
                     done = erasures.erase_user(store, project, user, "cli", now)
                 elif episode is not None:
@@ -221,13 +239,6 @@ key = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=N
 """Keys of callers, in the log: a running service follows within a second."""
 
 
-@contextmanager
-def _log(config: Path) -> Iterator[Store]:
-    settings = opened(config, without=["router"])
-    with closing(Store(settings.database_url)) as store:
-        yield store
-
-
 @key.command()
 @settings_options(
     NewKey,
@@ -245,7 +256,7 @@ def create(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
         given["tags"] = unique("--tag", map(_tag, given.get("tags") or ()))
         now = time.time()
         settings = NewKey.model_validate(given).settings(now)
-        with _log(config) as store:
+        with closing(Store(opened(config, without=["router"]).database_url)) as store:
             made, token = keys.create(store, settings, now)
         errors.print(f"key {made.public_id} of project {settings.project!r}; it is not shown again:")
         console.print(token, highlight=False, soft_wrap=True)
@@ -256,7 +267,7 @@ def list_keys(config: ConfigPath = CONFIG) -> None:
     """List the keys of the log, and what they have used; those of the configuration, where they were used."""
     with explained():
         now = time.time()
-        with _log(config) as store:
+        with closing(Store(with_log(config)[0].database_url, create=False)) as store:
             made, spent = keys.read(store), usage.spend(store, now)
         table = Table(
             *(Column("key", min_width=12), "name", "project", "scopes", "groups", "limits", "state"),
@@ -279,7 +290,7 @@ def disable(
 ) -> None:
     """Disable a key for good."""
     with explained():
-        with _log(config) as store:
+        with closing(Store(with_log(config, writes=True)[0].database_url, create=False)) as store:
             if keys.disable(store, public_id, time.time()) is None:
                 raise ValueError(f"there is no key {public_id!r}; `armwise key list` shows them")
         console.print(f"key {public_id} is disabled")

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -78,18 +79,40 @@ def open_home(settings: "AppConfig") -> None:
         errors.print(line, style="yellow", **PLAIN)
 
 
-def with_log(config: Path, point: str) -> "tuple[AppConfig, AppConfig]":
-    """Read the configuration for verbs that only read the log: the whole one, and that of a point.
+def warn_of_a_copy(log: Path) -> None:
+    """Print that a log was copied while it was in use, if it was; call it before the log is opened."""
+    from armwise.feedback.log import COPIED_IN_USE, lacks_wal
+
+    if lacks_wal(log):
+        errors.print(f"{log}: {COPIED_IN_USE[0]}; {COPIED_IN_USE[1]}", style="yellow", **PLAIN)
+
+
+def with_log(
+    config: Path, point: str = POINT, without: Collection[str] = ("router",), *, writes: bool = False
+) -> "tuple[AppConfig, AppConfig]":
+    """Read the configuration for verbs that need a log and start none: the whole one, and that of a point.
+
+    Args:
+        config: The file.
+        point: The decision point.
+        without: Keys of its `args` that are ignored.
+        writes: Whether the verb changes the log; then the home is closed to other users, too.
 
     Raises:
-        ConfigError: It cannot be read, or there is no log yet.
+        ConfigError: It cannot be read, or is invalid.
+        NoLogError: The file of the log is missing.
     """
-    from armwise.agent.config import ConfigError, load
+    from armwise.agent.config import load
+    from armwise.feedback.errors import NoLogError
 
-    whole = load(config, ["router"])
+    whole = load(config, without)
     settings = whole.of(point)
-    if settings.log_path is not None and not settings.log_path.exists():
-        raise ConfigError(f"{settings.log_path}: there is no log yet; `armwise serve` begins one")
+    if (path := settings.log_path) is not None:
+        if not os.path.lexists(path):
+            raise NoLogError(path)
+        warn_of_a_copy(path)
+    if writes:
+        open_home(whole)
     return whole, settings
 
 

@@ -76,7 +76,7 @@ def _of_log(config: Path, point: str, since: str | None, until: str | None) -> t
     whole, settings = with_log(config, point)
     ranks = point in whole.ranking
     with (
-        closing(Store(settings.database_url, settings.reward.join)) as store,
+        closing(Store(settings.database_url, settings.reward.join, create=False)) as store,
         progress(errors) as on_progress,
     ):
         period = read_period(store, settings, begin, end, on_progress, ranks=ranks)

@@ -95,7 +95,7 @@ def align(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     arms that match words and arms that compare vectors on a par: made questions favour the former.
     """
     with explained():
-        settings = opened(config, without=["router"])
+        settings = with_log(config)[0] if given.get("from_log") else opened(config, without=["router"])
         with progress() as on_progress:
             compare_questions(Comparing.model_validate({"config": settings, **given}), console, on_progress)
 
@@ -104,7 +104,8 @@ def align(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
 def score(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     """Score every arm of a pool on every question; an interrupted run continues where it stopped."""
     with explained():
-        settings = opened(config, without=["router"])  # it may be about to be trained
+        from_log = given.get("from_log")
+        settings = with_log(config)[0] if from_log else opened(config, without=["router"])
         with progress() as on_progress:
             score_arms(Scoring.model_validate({"config": settings, **given}), console, on_progress)
 
@@ -171,14 +172,15 @@ def warm_start(
     whether a service runs or not. Exits with 0 where the candidate was promoted or held, or nothing was new.
     """
     with explained():
-        settings = opened(config).of(point)
         if dry_run:
+            _, settings = with_log(config, point, without=())
             with progress() as on_progress:
                 lots = preview_lots(settings, on_progress)
             for lot in lots:
                 line = f"{lot.source}: {lot.kind}, {'new' if lot.new else 'known'}, {lot.path}"
                 console.print(line, highlight=False, soft_wrap=True)
             return
+        settings = opened(config).of(point)
         try:
             with progress() as on_progress:
                 run = run_warm_start(settings, runs.Trigger.COMMAND, console, on_progress)

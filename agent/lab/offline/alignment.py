@@ -260,7 +260,7 @@ def _real(settings: Comparing, on_progress: Progress) -> list[str] | None:
     if not settings.from_log:
         return None
     config = settings.config.settled()
-    store = Store(config.database_url, config.reward.join)
+    store = Store(config.database_url, config.reward.join, create=False)
     try:
         total = store.counts()["examples"]
         on_progress("reading the log", 0, total)

@@ -204,7 +204,7 @@ def choose_scorer(settings: Scoring) -> Callable[[Write], Scorer]:
 def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> ScoreReport:
     config = settings.config.settled()
     value = logged_labels.make_scale(config.reward, settings.measure)
-    store = Store(config.database_url, config.reward.join)
+    store = Store(config.database_url, config.reward.join, create=False)
     try:
         total = store.counts()["examples"]
         on_progress("reading the log", 0, total)

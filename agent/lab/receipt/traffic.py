@@ -273,7 +273,7 @@ def open_traffic(
     """
     if named is None:
         assert settings is not None
-        with closing(Store(settings.database_url, settings.reward.join)) as store:
+        with closing(Store(settings.database_url, settings.reward.join, create=False)) as store:
             return read_store(store, settings, on_progress)
     scheme, separator, _ = named.partition("://")
     if not separator:

@@ -203,7 +203,7 @@ def preview_lots(
     config: AppConfig, on_progress: Progress, clock: Callable[[], float] = time.time
 ) -> list[Lot]:
     """Return the labels that a run would gather now; raises as `LabelSources.lots`."""
-    with closing(Store(config.database_url, config.reward.join, clock)) as store:
+    with closing(Store(config.database_url, config.reward.join, clock, create=False)) as store:
         now = RunSnapshot.of(config, store)
         return LabelSources(now.config, now.spec, store, now.before, clock).lots(on_progress)
 

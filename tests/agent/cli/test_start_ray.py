@@ -209,12 +209,13 @@ def test_ctrl_c_before_there_is_anything_to_run_prints_no_traceback(begun: dict[
 
 
 def test_the_cluster_that_is_named_is_used_with_the_variables_of_ray_serve(
-    begun: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    begun: dict[str, Any], config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined: list[dict[str, Any]] = []
     monkeypatch.setattr("armwise.arms.local_ray.connect", lambda **options: joined.append(options))
     monkeypatch.setenv("RAY_ADDRESS", "auto")
-    assert start_ray.main("config.yaml") == 0
+    monkeypatch.setenv(CONFIG_FOLDER, str(config.parent))
+    assert start_ray.main(str(config)) == 0
     assert "ray" not in begun
     assert joined == [{"namespace": "serve", "logging_level": logging.WARNING}]
     assert begun["environment"]["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "1"
