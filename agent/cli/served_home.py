@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from armwise.agent.cli.console import PLAIN, errors
+from armwise.agent.cli.serve_config import LaunchError
 from armwise.arms.local_ray import UMASK
 
 if TYPE_CHECKING:
@@ -74,6 +75,20 @@ def mark_served(home: Path, url: str, pid: int | None = None) -> Iterator[list[S
         with suppress(OSError):
             _write(home / f"{UNFINISHED}{name}", mark, f"{pid or os.getpid()} {url}", stack)
         yield find_servers(home, without=mark)
+
+
+def require_unserved(home: Path, remedy: str) -> None:
+    """Refuse to change what a running service uses.
+
+    Args:
+        home: A folder, which may be missing.
+        remedy: What to do instead, as the end of the message.
+
+    Raises:
+        LaunchError: A process serves from the home.
+    """
+    for server in find_servers(home):
+        raise LaunchError(f"process {server.pid} serves {server.url} from {home}: {remedy}")
 
 
 def _write(begun: Path, mark: Path, text: str, stack: ExitStack) -> None:

@@ -17,6 +17,7 @@ from armwise.agent.cli.configuration_text import SCHEMA, render_config
 from armwise.agent.cli.console import PLAIN, console, errors, explained, print_left_out, progress
 from armwise.agent.cli.options import CONFIG, SOURCES, WRITTEN, ConfigPath, opened
 from armwise.agent.cli.serve_config import LaunchError, read_listening_address
+from armwise.agent.cli.served_home import require_unserved
 
 if TYPE_CHECKING:
     from armwise.agent.checks import Finding
@@ -205,6 +206,11 @@ def init(
                 Engine.OPENAI if llm_url else _asked_engine() if asks and model is None else Engine.EMBEDDED
             )
         corpora = _corpora(source, name, sources)
+        require_unserved(
+            _draft(corpora).home_path,
+            "its corpus would change under it. Stop it first, name the corpus otherwise with --name, or name "
+            "another home by ARMWISE_HOME",
+        )
         flags = {"base_url": llm_url, "api_key_env": key_env}
         given = {key: value for key, value in flags.items() if value} | _priced(model, f"--llm-model {model}")
         review = _Review(asks)

@@ -16,7 +16,7 @@ from armwise.agent.cli.configuration_text import EXAMPLE, read_bundled, render_c
 from armwise.agent.cli.console import PLAIN, console, errors
 from armwise.agent.cli.options import WRITTEN
 from armwise.agent.cli.serve_config import LaunchError
-from armwise.agent.cli.served_home import find_servers
+from armwise.agent.cli.served_home import require_unserved
 from armwise.agent.cli.setup import require_web_address
 from armwise.arms.places import BUILT_IN, located, name_corpus
 
@@ -73,7 +73,11 @@ def write(
     path = home / FILE
     text = f"# Written by `armwise serve` at each start: `armwise init` writes one to keep.\n{text}"
     if not replace and path.exists() and path.read_text(encoding="utf-8") != text:
-        _require_unserved(home)
+        require_unserved(
+            home,
+            "it has another port or model. Ask it there, take its place with --replace, or name another "
+            "home by ARMWISE_HOME",
+        )
     path.write_text(text, encoding="utf-8")
     serves = (
         "an example: Python's standard library and language reference" if corpus is None else corpus.source
@@ -90,15 +94,6 @@ def write(
         what = f"{WRITTEN} is here and is not served: `armwise serve -c {WRITTEN}` serves it"
         errors.print(what, style="yellow", **PLAIN)
     return path, PLACEHOLDER if model is None else ""
-
-
-def _require_unserved(home: Path) -> None:
-    """Raise LaunchError if a service runs from a home, whose configuration would change while it starts."""
-    for server in find_servers(home):
-        raise LaunchError(
-            f"process {server.pid} serves {server.url} from {home} with another port or model: ask it there, "
-            "take its place with --replace, or name another home by ARMWISE_HOME"
-        )
 
 
 def find_homes() -> list[Path]:

@@ -21,6 +21,7 @@ from armwise.agent.checks import Finding
 from armwise.agent.cli import setup
 from armwise.agent.cli.configuration_text import SCHEMA, render_config
 from armwise.agent.cli.main import app
+from armwise.agent.cli.served_home import mark_served
 from armwise.agent.config import CorpusSpec, load, parse
 from armwise.arms import extras
 from armwise.arms.corpus import CorpusError
@@ -55,6 +56,22 @@ def endpoint() -> Iterator[str]:
 
 def init(*words: object, answers: str = "") -> Result:
     return CliRunner().invoke(app, ["init", *map(str, words)], input=answers)
+
+
+def test_a_home_that_a_running_service_uses_is_left_alone(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with mark_served(home, "http://127.0.0.1:18411"):
+        written_before = set(tmp_path.rglob("*"))
+        refused = init("corpus.jsonl", "-o", "mine.yaml", "--yes")
+        written_after = set(tmp_path.rglob("*"))
+    assert refused.exit_code == 2
+    said = " ".join(refused.output.split())
+    assert f"process {os.getpid()} serves http://127.0.0.1:18411 from {home}: its corpus would change" in said
+    assert (
+        "Stop it first, name the corpus otherwise with --name, or name another home by ARMWISE_HOME" in said
+    )
+    assert written_before == written_after
+    assert init("corpus.jsonl", "-o", "mine.yaml", "--yes").exit_code == 0, "once it has ended"
 
 
 def written(path: Path) -> dict[str, Any]:
