@@ -21,7 +21,7 @@ from armwise.agent.checks import (
 )
 from armwise.agent.cli import first_start
 from armwise.agent.cli.console import PLAIN, RAY_LOG, ProgressCallback, console, errors, native_messages_in
-from armwise.agent.cli.options import open_home
+from armwise.agent.cli.options import open_home, warn_of_a_copy
 from armwise.agent.cli.preparation import install_missing_models, prepare, print_oddities, suggest_question
 from armwise.agent.cli.serve_config import ingress_replicas, read_listening_address
 from armwise.agent.config import AppConfig
@@ -54,7 +54,7 @@ def prepare_service(config: Path, settings: AppConfig, on_progress: ProgressCall
         config: A Ray Serve configuration file.
         settings: What it says.
         on_progress: Progress callback; `look` to build nothing that takes long.
-        cold: Whether to leave out the warm start before the first request.
+        cold: Whether to leave out the first warm start.
 
     Raises:
         NotBuiltError: By `look`; the checks are made, which another process of this run then leaves out.
@@ -101,6 +101,8 @@ def is_prepared(config: Path, settings: AppConfig, folder: Path, *, cold: bool) 
 def _check(config: Path, settings: AppConfig, host: str) -> None:
     """Make the home, install missing models, and print what is serious, or raise what is wrong."""
     require_libraries(settings)
+    if settings.log_path is not None:
+        warn_of_a_copy(settings.log_path)
     open_to_all = is_open_to_all(settings, host)
     require_closed(host, is_open=bool(open_to_all), allowed=settings.open)
     findings = configuration_findings(settings, host, is_open=open_to_all)
@@ -116,21 +118,21 @@ def _check(config: Path, settings: AppConfig, host: str) -> None:
 
 
 def _build(settings: AppConfig, folder: Path | None, on_progress: ProgressCallback, *, cold: bool) -> None:
-    if folder is not None and first_start.begin(settings, on_progress):
-        (folder / BEHIND).write_text("cold" if cold else "")
-        BuildingProgress(folder)("waiting for the service")
+    if folder is None:  # no process would follow behind the service
+        prepare(settings, on_progress)
+        if not cold:
+            _warm_start(settings, on_progress)
         return
-    prepare(settings, on_progress)
-    if cold:
-        return
-    if on_progress is not look:
-        _warm_start(settings, on_progress)
-    elif is_first_run_due(settings):
-        raise NotBuiltError
+    if not first_start.begin(settings, on_progress):
+        prepare(settings, on_progress)
+        if cold or not is_first_run_due(settings):
+            return
+    (folder / BEHIND).write_text("cold" if cold else "")
+    BuildingProgress(folder)("waiting for the service")
 
 
 def _warm_start(settings: AppConfig, on_progress: ProgressCallback) -> None:
-    """Learn from questions made from the corpus, before the first request.
+    """Learn from questions made from the corpus, where a home is prepared for a service that starts later.
 
     After a failure the service starts without it and tries again; the run is in the log.
     """

@@ -4,6 +4,8 @@
     vectors                    --> each arm enters when it is built, in place of its parts
     questions, scores, router  --> the warm start is promoted
 
+Where the indexes are there and the log is new, only the warm start is left to do behind the service.
+
 The live arms are in the log, as they always are: policy, replay and `verify` see which arms there were. A
 run that was stopped is continued by the next `armwise serve`, which finds its last set in `UNDER_WAY`; a home
 in which anything else was served is left alone.
@@ -187,7 +189,8 @@ def follow(config: str, cold: str = "", *, wait: Callable[[float], object] = tim
             def build() -> None:
                 report("reading the configuration")
                 settings = opened(Path(config)).settled()
-                if enter(settings, on_progress) and not cold:
+                is_whole = _read_last(settings) is None or enter(settings, on_progress)
+                if is_whole and not cold:
                     _warm_start(settings, on_progress)
 
             retried(Work.FIRST_START, DEFAULT_POINT, build, wait=wait)

@@ -296,6 +296,19 @@ def test_the_process_behind_the_service_builds_enters_and_reports_its_end(
     assert [one.home for one in warmed] == [config.settled().home]
 
 
+def test_over_built_indexes_only_the_warm_start_is_done_behind(
+    document: dict[str, Any], config: AppConfig, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmed = list[AppConfig]()
+    monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
+    monkeypatch.setattr("armwise.agent.lab.warmstart.warm_start_at_first", lambda one, *_: warmed.append(one))
+    first_start.prepare(config, nothing)
+    begun = arm_sets.started(store, config.arm_documents)  # as the service does meanwhile
+    first_start.follow(written(document, tmp_path))
+    assert [one.home for one in warmed] == [config.settled().home]
+    assert [each.seq for each in arm_sets.every(store)] == [begun.seq], "the arms stay as they are"
+
+
 def test_a_failure_behind_the_service_is_said_and_leaves_the_arms_that_answer(
     document: dict[str, Any],
     config: AppConfig,

@@ -17,7 +17,7 @@ from armwise.agent.config import AppConfig, load
 from armwise.agent.hosts import single_process
 from armwise.agent.jobs import is_first_run_due
 from armwise.agent.proxy import CONFIGURATION
-from armwise.agent.run_folder import QUESTION, RUN_FOLDER, TO_BUILD
+from armwise.agent.run_folder import BEHIND, QUESTION, RUN_FOLDER, TO_BUILD
 from tests.agent.fakes import CONFIG
 
 URL = "http://127.0.0.1:8123"
@@ -172,14 +172,26 @@ WARM = {
 
 
 @pytest.mark.parametrize("first", ["promote", "hold"])
-def test_a_first_warm_start_that_is_due_is_left_to_another_process(
-    tmp_path: Path, run: Path, first: str
+def test_a_first_warm_start_that_is_due_runs_behind_the_service(
+    tmp_path: Path, run: Path, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def before(*_: object) -> None:
+        raise AssertionError("the service would wait for it")
+
+    monkeypatch.setattr("armwise.agent.lab.warmstart.warm_start_before_traffic", before)
     build(path := configured(tmp_path, warm_start={**WARM, "first": first}))
     settings = load(path)
     assert is_first_run_due(settings) is (first == "promote")
-    assert is_prepared(path, settings, run, cold=False) is (first != "promote")
-    assert (run / TO_BUILD).exists() is (first == "promote")
+    assert is_prepared(path, settings, run, cold=False)
+    assert (run / CONFIGURATION).exists()
+    assert not (run / TO_BUILD).exists()
+    assert (run / BEHIND).exists() is (first == "promote")
+
+
+def test_a_warm_start_behind_the_service_is_cold_on_request(tmp_path: Path, run: Path) -> None:
+    build(path := configured(tmp_path, warm_start=WARM))
+    assert is_prepared(path, load(path), run, cold=True)
+    assert not (run / BEHIND).exists()
 
 
 def test_a_cold_start_has_no_warm_start_to_wait_for(tmp_path: Path, run: Path) -> None:
