@@ -1,23 +1,35 @@
 """Routes that are asked thousands of times a second.
 
 FastAPI walks through the parameters of a handler and of all that it depends on at each request, which takes
-longer than the turn. A `CompiledRoute` does that once. FastAPI still documents the route, and answers what
-cannot be read: it says what is wrong with a request.
+longer than the turn. A `CompiledRoute` does that once. FastAPI still documents the route, and says what is
+wrong with a request whose parameters or JSON cannot be read.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import orjson
 from fastapi._compat import ModelField
 from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+Result = TypeVar("Result")
+
 JSON = "application/json"
+
+LARGE = 32 * 1024
+"""Bytes of a body above which it is read in a thread."""
+
+_LARGE_BODIES = ThreadPoolExecutor(1, "large-body")
+"""Reads large bodies one at a time, so that several of them delay other requests no more than one does."""
 
 
 class InvalidParameterError(Exception):
@@ -65,7 +77,8 @@ class CompiledRoute(APIRoute):
     """A route whose handler, and what it depends on, are coroutine functions.
 
     They take the request, its JSON body as one model, and parameters of path, query and header that are
-    single values.
+    single values. What the handler depends on is called before the body is read, so that a caller without
+    the scope of the route is refused first.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -76,38 +89,35 @@ class CompiledRoute(APIRoute):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        try:
-            body = await request.body()
-        except ClientDisconnect:
-            await self._by_framework(scope, receive, send)
-            return
-        try:
-            arguments = self._arguments(request, body)
-        except InvalidParameterError:
-            await self._by_framework(scope, _again(body, receive), send)
-            return
         results = list[Any]()
-        for step, read in zip(self._steps, arguments, strict=True):
+        for step in self._steps:
+            read: dict[str, Any] = {} if step.request is None else {step.request: request}
+            try:
+                for place, field, default in step.fields:
+                    if place == "body":
+                        read[field.name] = await _read_body(field, request)
+                    else:
+                        read[field.name] = _read_parameter(place, field, default, request)
+            except InvalidParameterError:
+                await self._by_framework(scope, _again(await request.body(), receive), send)
+                return
             for name, at in step.results.items():
                 read[name] = results[at]
             results.append(await step.call(**read))
         response: Response = results[-1]
         await response(scope, receive, send)
 
-    def _arguments(self, request: Request, body: bytes) -> list[dict[str, Any]]:
-        """Return what each call takes of a request. Raises UnreadableError."""
-        arguments = []
-        for step in self._steps:
-            read: dict[str, Any] = {} if step.request is None else {step.request: request}
-            for place, field, default in step.fields:
-                read[field.name] = _value(place, field, default, request, body)
-            arguments.append(read)
-        return arguments
 
-
-def _value(place: str, field: ModelField, default: Any, request: Request, body: bytes) -> Any:
-    """Return a parameter of a request. Raises UnreadableError."""
-    if (sent := _sent(place, field.alias, request, body)) is None:
+def _read_parameter(place: str, field: ModelField, default: Any, request: Request) -> Any:
+    """Return a parameter of a request. Raises InvalidParameterError."""
+    match place:
+        case "path":
+            sent = request.path_params.get(field.alias)
+        case "query":
+            sent = request.query_params.get(field.alias) if request.scope["query_string"] else None
+        case _:
+            sent = request.headers.get(field.alias)
+    if sent is None:
         if field.field_info.is_required():
             raise InvalidParameterError
         return default
@@ -117,21 +127,37 @@ def _value(place: str, field: ModelField, default: Any, request: Request, body: 
     return value
 
 
-def _sent(place: str, name: str, request: Request, body: bytes) -> Any:
-    """Return what a request has at a place, unchecked; None for nothing. Raises UnreadableError."""
-    match place:
-        case "path":
-            return request.path_params.get(name)
-        case "query":
-            return request.query_params.get(name) if request.scope["query_string"] else None
-        case "header":
-            return request.headers.get(name)
-    if request.headers.get("content-type") != JSON:
+async def _read_body(field: ModelField, request: Request) -> Any:
+    """Return the body of a request.
+
+    Raises:
+        InvalidParameterError: It is not declared as JSON, or is none.
+        RequestValidationError: It is JSON of another shape.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
         raise InvalidParameterError
+    value, errors = await call_beside(request, partial(_validate_body, field, await request.body()))
+    if errors:
+        raise RequestValidationError(errors)
+    return value
+
+
+async def call_beside(request: Request, call: Callable[[], Result]) -> Result:
+    """Call what takes as long as the body of a request is large, beside the event loop if it is large."""
+    if len(await request.body()) <= LARGE:
+        return call()
+    return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, call)
+
+
+def _validate_body(field: ModelField, body: bytes) -> tuple[Any, list[dict[str, Any]]]:
+    """Return the value of a body, or what is wrong with it. Raises InvalidParameterError."""
     try:
-        return orjson.loads(body)
+        sent = orjson.loads(body)
     except orjson.JSONDecodeError:
         raise InvalidParameterError from None
+    if sent is None:
+        raise InvalidParameterError
+    return field.validate(sent, loc=("body",))
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

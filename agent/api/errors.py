@@ -186,7 +186,11 @@ _KINDS = (
     ErrorKind("not_done", 409, "Only an evaluation that is done has a report."),
     ErrorKind("not_configured", 409, "The configuration has no section `warm_start`."),
     ErrorKind("under_way", 409, "A warm start is already queued or running."),
-    ErrorKind("payload_too_large", 413, "The body is larger than `limits.body_bytes`."),
+    ErrorKind(
+        "payload_too_large",
+        413,
+        "The body is larger than `limits.body_bytes`, or has more than 100,000 fields and items.",
+    ),
     ErrorKind(
         "unknown_host",
         421,

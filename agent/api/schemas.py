@@ -1,7 +1,7 @@
 """The shapes of requests, checked field by field: bodies, and the types of path and query parameters."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Header, Path, Query
 from pydantic import (
@@ -51,6 +51,11 @@ Name = Annotated[StrictStr, Field(max_length=256), AfterValidator(storable)]
 TagText = Annotated[StrictStr, Field(max_length=1000), AfterValidator(storable)]
 
 Identifier = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
+
+Item = TypeVar("Item")
+
+Many = Annotated[list[Item], Field(fail_fast=True)]
+"""A list that is refused at its first wrong item, as the reply names only that one."""
 
 OneOrMany = Discriminator(lambda value: "<many>" if isinstance(value, list) else "<one>")
 

@@ -17,7 +17,17 @@ from pydantic import (
     model_validator,
 )
 
-from armwise.agent.api.schemas import LARGEST, AgentOptions, Count, Filters, Finite, Name, OneOrMany, Text
+from armwise.agent.api.schemas import (
+    LARGEST,
+    AgentOptions,
+    Count,
+    Filters,
+    Finite,
+    Many,
+    Name,
+    OneOrMany,
+    Text,
+)
 
 DEEPEST = 64
 """Levels of a JSON schema and of other documents in a request."""
@@ -191,9 +201,9 @@ class ChatMessage(Open):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: (
-        Annotated[Annotated[Text, Tag("<one>")] | Annotated[list[Part], Tag("<many>")], OneOrMany] | None
+        Annotated[Annotated[Text, Tag("<one>")] | Annotated[Many[Part], Tag("<many>")], OneOrMany] | None
     ) = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Many[ToolCall] | None = None
     tool_call_id: Text | None = None
     is_error: StrictBool | None = Field(
         default=None, description="Whether the result of a function is what went wrong."
@@ -263,7 +273,7 @@ class Sampling(Nullable):
     max_tokens: Count | None = None
     stop: (
         Annotated[
-            Annotated[Stop, Tag("<one>")] | Annotated[list[Stop], Field(max_length=16), Tag("<many>")],
+            Annotated[Stop, Tag("<one>")] | Annotated[Many[Stop], Field(max_length=16), Tag("<many>")],
             OneOrMany,
         ]
         | None
@@ -290,9 +300,9 @@ class Sampling(Nullable):
 class ChatRequest(Sampling):
     """`POST /v1/chat/completions`."""
 
-    messages: list[ChatMessage] = Field(min_length=1, max_length=4000)
+    messages: Many[ChatMessage] = Field(min_length=1, max_length=4000)
     max_completion_tokens: Count | None = None
-    tools: list[Tool] | None = Field(default=None, max_length=512)
+    tools: Many[Tool] | None = Field(default=None, max_length=512)
     tool_choice: (
         Annotated[
             Annotated[Literal["none", "auto", "required"], Tag("<one>")]
@@ -307,7 +317,7 @@ class ChatRequest(Sampling):
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
     reasoning_effort: Name | None = None
     verbosity: Name | None = None
-    modalities: list[Name] | None = None
+    modalities: Many[Name] | None = None
     audio: Document | None = None
     functions: list[Any] | None = None
     web_search_options: Document | None = None
@@ -317,7 +327,7 @@ class CompletionRequest(Sampling):
     """`POST /v1/completions`."""
 
     prompt: Annotated[
-        Annotated[Text, Tag("<one>")] | Annotated[list[TextOrTokens], Field(max_length=2048), Tag("<many>")],
+        Annotated[Text, Tag("<one>")] | Annotated[Many[TextOrTokens], Field(max_length=2048), Tag("<many>")],
         OneOrMany,
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
     ]
@@ -333,7 +343,7 @@ class EmbeddingRequest(Open):
     model: Name
     input: Annotated[
         Annotated[Text, Tag("<one>")]
-        | Annotated[list[TextOrTokens], Field(min_length=1, max_length=256), Tag("<many>")],
+        | Annotated[Many[TextOrTokens], Field(min_length=1, max_length=256), Tag("<many>")],
         OneOrMany,
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
     ]
@@ -353,7 +363,7 @@ class VectorStoreSearch(Open):
 
     query: Annotated[
         Annotated[Text, Tag("<one>")]
-        | Annotated[list[Text], Field(min_length=1, max_length=64), Tag("<many>")],
+        | Annotated[Many[Text], Field(min_length=1, max_length=64), Tag("<many>")],
         OneOrMany,
     ]
     max_num_results: Annotated[StrictInt, Field(ge=1, le=50)] = 10
@@ -418,7 +428,7 @@ class ResponsesRequest(Nullable):
     model: Name = "auto"
     input: Annotated[
         Annotated[Text, Tag("<one>")]
-        | Annotated[list[ResponseItem], Field(min_length=1, max_length=1000), Tag("<many>")],
+        | Annotated[Many[ResponseItem], Field(min_length=1, max_length=1000), Tag("<many>")],
         OneOrMany,
     ]
     instructions: Text | None = None
@@ -426,7 +436,7 @@ class ResponsesRequest(Nullable):
     max_output_tokens: Count | None = None
     temperature: Annotated[Finite, Field(ge=0, le=2)] | None = None
     top_p: Annotated[Finite, Field(gt=0, le=1)] | None = None
-    tools: list[ResponseTool] = Field(default_factory=list, max_length=128)
+    tools: Many[ResponseTool] = Field(default_factory=list, max_length=128)
     tool_choice: (
         Annotated[
             Annotated[Literal["none", "auto", "required"], Tag("<one>")]
@@ -439,7 +449,7 @@ class ResponsesRequest(Nullable):
     text: ResponseText | None = None
     reasoning: Reasoning | None = None
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
-    include: list[Name] = Field(default_factory=list, max_length=16)
+    include: Many[Name] = Field(default_factory=list, max_length=16)
     metadata: dict[Name, Text] | None = Field(default=None, max_length=16)
     prompt_cache_key: Text | None = None
     background: StrictBool | None = None

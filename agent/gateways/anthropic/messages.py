@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Any
 
 import orjson
@@ -9,7 +10,7 @@ from fastapi import APIRouter, Header, Request, Response
 
 from armwise.agent.access import Caller
 from armwise.agent.api import responses
-from armwise.agent.api.compiled_route import CompiledRoute
+from armwise.agent.api.compiled_route import CompiledRoute, call_beside
 from armwise.agent.api.documented import ANSWER, documented
 from armwise.agent.api.errors import ApiError, translate
 from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
@@ -69,7 +70,7 @@ async def create_message(
 ) -> Response:
     """Answer as chat does, in Anthropic's protocol; server-sent events with `stream`."""
     del version  # one is answered
-    read = read_chat(body, point.config.limits.completion_tokens)
+    read = await call_beside(request, partial(read_chat, body, point.config.limits.completion_tokens))
     point, caller = at_model(point, caller, read.body.model)
     ask = await _read_ask(point, caller, read, key)
     events = asking.stream_turn(point, caller, ask, key, timeout_s)
@@ -98,11 +99,11 @@ async def create_message(
     ),
 )
 async def count_tokens(
-    point: RequestPoint, caller: RequestCaller, body: Conversation, version: Version = None
+    request: Request, point: RequestPoint, caller: RequestCaller, body: Conversation, version: Version = None
 ) -> Response:
     """Estimate the tokens of a request, for any model; nothing is decided, and the log gets no row."""
     del version
-    read = read_chat(body, point.config.limits.completion_tokens)
+    read = await call_beside(request, partial(read_chat, body, point.config.limits.completion_tokens))
     point, _ = at_model(point, caller, read.body.model)
     if (arm := asking.forced_arm(point, read.body.model)) is not None:
         asking.require_model(point, arm)

@@ -24,7 +24,7 @@ from armwise.agent.api.openai.schemas import (
     Open,
     Stop,
 )
-from armwise.agent.api.schemas import AgentOptions, Count, Finite, Name, OneOrMany, Text
+from armwise.agent.api.schemas import AgentOptions, Count, Finite, Many, Name, OneOrMany, Text
 
 MODELS = ("claude-", "anthropic/claude-")
 """Beginnings of names of Anthropic's models. Its clients always send one: the policy chooses nevertheless."""
@@ -57,7 +57,7 @@ class InnerBlock(Open):
 
 
 InnerBlocks = Annotated[
-    Annotated[Text, Tag("<one>")] | Annotated[list[InnerBlock], Field(max_length=1000), Tag("<many>")],
+    Annotated[Text, Tag("<one>")] | Annotated[Many[InnerBlock], Field(max_length=1000), Tag("<many>")],
     OneOrMany,
 ]
 
@@ -78,7 +78,7 @@ class MessageParam(Open):
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[
-        Annotated[Text, Tag("<one>")] | Annotated[list[MessageBlock], Field(max_length=1000), Tag("<many>")],
+        Annotated[Text, Tag("<one>")] | Annotated[Many[MessageBlock], Field(max_length=1000), Tag("<many>")],
         OneOrMany,
     ]
 
@@ -137,9 +137,9 @@ class Conversation(Nullable):
         default="auto",
         description="`auto`, `arm/<name>` or `point/<name>`; a name of Anthropic's models is `auto`.",
     )
-    messages: list[MessageParam] = Field(min_length=1, max_length=4000)
+    messages: Many[MessageParam] = Field(min_length=1, max_length=4000)
     system: InnerBlocks | None = None
-    tools: list[ToolParam] = Field(default_factory=list, max_length=512)
+    tools: Many[ToolParam] = Field(default_factory=list, max_length=512)
     tool_choice: ToolChoiceParam | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -157,7 +157,7 @@ class MessagesRequest(Conversation):
     temperature: Annotated[Finite, Field(ge=0, le=1)] | None = None
     top_p: Annotated[Finite, Field(gt=0, le=1)] | None = None
     top_k: Count | None = None
-    stop_sequences: list[Stop] = Field(default_factory=list, max_length=16)
+    stop_sequences: Many[Stop] = Field(default_factory=list, max_length=16)
     metadata: MessageMetadata | None = None
     container: Any = None
 

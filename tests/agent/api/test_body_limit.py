@@ -1,17 +1,20 @@
 """The limits of a body, and the key before it, against the smallest application behind them."""
 
 import asyncio
+import json
 from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import pytest
 from fastapi import HTTPException
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from armwise.agent.access import Hosts, Keyring, Quota
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import KNOWN_CALLER, WITHOUT_KEY, RequestGuard
+from armwise.agent.api.middleware import KNOWN_CALLER, WITHOUT_KEY, RequestGuard, count_members
 from armwise.agent.api.routes import DIALECTS
 from armwise.agent.config import Key, Limits
 from armwise.feedback.registry.usage import UsageLedger
@@ -102,6 +105,87 @@ async def test_a_body_that_grows_above_the_limit_is_refused_where_it_does(declar
     assert isinstance(cause, ApiError)
     assert (cause.code, cause.message) == ("payload_too_large", "the body is larger than 10 bytes")
     assert app.read == b"x" * LIMIT, "no part after the limit is kept"
+
+
+def members(value: Any) -> int:
+    """Return how many fields and items the objects and lists of a value have, an empty one counting as 1."""
+    if not isinstance(value, dict | list):
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return max(1, len(value)) + sum(map(members, inner))
+
+
+TEXTS = st.text(alphabet=st.sampled_from('ab\\"[]{},:\n\u00e9\U0001f600'), max_size=6)
+VALUES = st.recursive(
+    st.none() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=30,
+)
+
+
+@given(value=VALUES, ascii_only=st.booleans(), indent=st.sampled_from([None, 2]))
+def test_the_members_of_json_are_counted_without_parsing_it(
+    value: Any, ascii_only: bool, indent: int | None
+) -> None:
+    body = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
+    assert count_members(body) == members(value)
+
+
+@given(value=VALUES)
+def test_no_fewer_members_are_counted_in_other_encodings(value: Any) -> None:
+    for encoding in ("utf-16", "utf-16-be", "utf-32-le"):
+        assert count_members(json.dumps(value, ensure_ascii=False).encode(encoding)) >= members(value)
+
+
+MOST = 100_000
+LARGE = Limits.model_construct(body_bytes=10 * MOST, body_s=60.0)
+
+
+async def read_in_parts(body: bytes, size: int) -> bytes:
+    """Send a body in parts of a size through the guard; return what the application read."""
+    parts = [body[start : start + size] for start in range(0, len(body), size)]
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+    app = Behind()
+    scope = {"type": "http", "method": "POST", "path": "/v1/x", "headers": []}
+    await guarded(app, LARGE)(scope, receive, AsyncMock())
+    return app.read
+
+
+@pytest.mark.parametrize("size", [MOST, 10 * MOST])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":[' + b"1," * (MOST - 2) + b"1]}",
+        b"[" + b"[],".ljust(9) * (MOST // 2 - 1) + b"0]",
+        b'{"prose":"' + b'[{,\\"}],' * MOST + b'"}',
+    ],
+    ids=["as many numbers as may be", "half as many lists", "brackets in a text"],
+)
+async def test_a_body_of_many_members_is_read_whole(body: bytes, size: int) -> None:
+    assert await read_in_parts(body, size) == body
+
+
+@pytest.mark.parametrize("size", [MOST, 10 * MOST])
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        (b'{"a":[' + b"1," * (MOST - 1) + b"1]}", "100,001"),
+        (b"[" + b"[]," * MOST + b"[]]", "200,002"),
+        (b"[" + b'"",' * MOST + b'""]', "100,001"),
+        (b"[" + b'"",' * 3 * MOST + b'""]', "150,000"),  # counted by the quotes alone
+    ],
+    ids=["numbers", "lists", "texts", "very many texts"],
+)
+async def test_a_body_of_too_many_members_is_refused_unread(body: bytes, count: str, size: int) -> None:
+    with pytest.raises(HTTPException) as error:
+        await read_in_parts(body, size)
+    cause = error.value.__cause__
+    assert isinstance(cause, ApiError)
+    assert (cause.code, error.value.status_code) == ("payload_too_large", 413)
+    assert cause.message == f"the body has {count} fields and items; at most 100,000 are read"
 
 
 async def test_what_is_no_request_has_no_limit() -> None:

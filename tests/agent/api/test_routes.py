@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,32 @@ async def test_each_route_requires_a_key_with_its_scope(
                         assert answer.status_code not in (401, 403), answer.text
                     else:
                         assert f"scope '{required[0]}'" in refused(answer, 403, "forbidden")
+
+
+OFTEN = {
+    *("/v1/retrieve", "/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"),
+    *("/v1/feedback", "/v1/decisions/{decision_id}/activate", "/v1/decisions", "/v1/observations"),
+}
+"""Routes that read no byte of the body of a key without their scope."""
+
+
+async def test_a_key_without_the_scope_is_refused_before_its_body_is_validated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("READER", "reads")
+
+    async def unread() -> AsyncIterator[bytes]:
+        raise AssertionError("the body is read")
+        yield b""
+
+    headers = {"authorization": "Bearer reads", "content-type": "application/json"}
+    async with Service(tmp_path, keys=[{"env": "READER", "scopes": ["read"]}]).running() as service:
+        for (method, path), scopes in routes_of(service.app).items():
+            if method in ("POST", "PUT", "PATCH") and scopes and "read" not in scopes:
+                body = unread() if path in OFTEN else b'{"messages": 1}'
+                url = path.replace(":path", "").format_map(IDS)
+                answer = await service.client.request(method, url, content=body, headers=headers)
+                assert (method, path, answer.status_code) == (method, path, 403)
 
 
 async def test_a_path_without_a_route_needs_a_key_too(

@@ -1,6 +1,7 @@
 """Anthropic's protocol: messages, events, tools, errors and keys, as its clients send and read them."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from armwise.agent.gateways.anthropic.requests import Conversation, MessagesRequest, read_chat
+from armwise.agent.gateways.anthropic import messages
+from armwise.agent.gateways.anthropic.requests import Conversation, MessagesRequest, ReadChat, read_chat
 from armwise.arms.base import Query, Retrieval
 from armwise.arms.llm import Chunk, Prompt, base
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
@@ -642,3 +644,20 @@ def test_the_messages_of_an_agent_are_many() -> None:
     assert len(read.body.messages) == 2000
     (reminder, asked) = read.body.messages[-2].content or ()
     assert (reminder.text, asked.text) == (REMINDER, PERSON)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+async def test_a_long_conversation_is_read_beside_the_event_loop(
+    coding: Service, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_in = []
+
+    def noted(*given: Any) -> ReadChat:
+        read_in.append(threading.current_thread() is threading.main_thread())
+        return read_chat(*given)
+
+    monkeypatch.setattr(messages, "read_chat", noted)
+    for length in (100, 40_000):
+        body = ASK | {"system": "s" * length}
+        assert (await coding.client.post(path, json=body)).status_code == 200
+    assert read_in == [True, False]
