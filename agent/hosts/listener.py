@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 from typing_extensions import override
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from armwise.agent.proxy import socket_path
 
@@ -47,7 +48,7 @@ async def _served(app: "FastAPI", folder: Path) -> AsyncIterator[None]:
         server = _Server(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=_Connection,
                 ws="none",
                 lifespan="off",  # Ray Serve starts and stops the application
                 log_config=None,
@@ -73,6 +74,27 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class _Connection(HttpToolsProtocol):
+    """A connection that drops trailers: uvicorn adds them to the headers, which were checked by then."""
+
+    _in_header = True
+
+    @override
+    def on_message_begin(self) -> None:
+        self._in_header = True
+        super().on_message_begin()
+
+    @override
+    def on_headers_complete(self) -> None:
+        self._in_header = False
+        super().on_headers_complete()
+
+    @override
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_header:
+            super().on_header(name, value)
 
 
 @contextmanager
