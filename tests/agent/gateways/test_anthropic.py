@@ -142,6 +142,25 @@ async def test_an_answer_is_streamed_in_the_order_of_the_protocol(service: Servi
     assert end["agent"]["cost"]["tokens"] == end["usage"]["input_tokens"] + 3
 
 
+async def test_text_after_a_call_is_a_block_of_its_own(tmp_path: Path) -> None:
+    class Commenting(base.ScriptedGenerator):
+        async def stream(self, prompt: Prompt) -> AsyncIterator[Chunk]:  # type: ignore[override]
+            del prompt
+            call = {"index": 0, "id": "c-1", "type": "function"}
+            yield Chunk("Look: ")
+            yield Chunk(tool_calls=({**call, "function": {"name": "Read", "arguments": "{}"}},))
+            yield Chunk("I ")
+            yield Chunk("looked.")
+            yield Chunk(finish_reason="tool_calls", prompt_tokens=3, completion_tokens=4)
+
+    async with Service(tmp_path, Commenting({})).running() as service:
+        told = events(await send(service, ASK | {"stream": True}))
+    kinds = [event["content_block"]["type"] for event in told if event["type"] == "content_block_start"]
+    texts = [(event["index"], event["delta"].get("text")) for event in told if "block_delta" in event["type"]]
+    assert kinds == ["text", "tool_use", "text"]
+    assert texts == [(0, "Look: "), (1, None), (2, "I "), (2, "looked.")]
+
+
 async def test_an_answer_that_is_cut_says_so(service: Service) -> None:
     whole = (await send(service, ASK | {"max_tokens": 1})).json()
     assert (whole["stop_reason"], whole["content"][0]["text"]) == ("max_tokens", "The")

@@ -338,8 +338,9 @@ async def test_a_client_that_leaves_a_stream_is_recorded_as_cancelled(tmp_path: 
         (AN_ANSWER, CHAT),
         ("/v1/responses", {"input": "who?"}),
         ("/v1/completions", {"prompt": "who?"}),
+        ("/v1/messages", CHAT | {"max_tokens": 5}),
     ],
-    ids=["chat", "responses", "completions"],
+    ids=["chat", "responses", "completions", "messages"],
 )
 @pytest.mark.parametrize(("key", "status"), [(b"", Status.CANCELLED), (b"d-1", Status.OK)])
 @pytest.mark.slow
@@ -358,6 +359,8 @@ async def test_an_answer_that_nobody_can_get_any_more_is_cancelled(
         client.leave()
         if not key:
             await answering
+        for _ in range(20):  # so that a turn which ends with its client has ended
+            await asyncio.sleep(0)
         generator.go_on.set()
         await answering
         (decision_id,) = (fact.id for fact in committed if isinstance(fact, Decision))
