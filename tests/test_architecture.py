@@ -48,6 +48,25 @@ for name in {modules}:
 """
 
 
+ALONE = """
+import importlib, os, sys
+import fastapi.openapi.utils, httpx, numpy, orjson, pydantic, sqlalchemy, uvicorn  # take the longest
+for name in sys.argv[1:]:
+    if not os.fork():
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            if (error.name or "armwise").startswith("armwise"):  # no library of an extra
+                print(name, error)
+        except Exception as error:
+            print(name, repr(error))
+        sys.stdout.flush()
+        os._exit(0)
+    os.wait()
+"""
+"""Imports each module in a process that has imported none of ours."""
+
+
 def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -66,6 +85,22 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 def test_every_name_of_the_face_of_a_room_exists(room: Path) -> None:
     face = importlib.import_module(module_of(room))
     assert len([getattr(face, name) for name in face.__all__]) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_each_module_can_be_the_first_that_is_imported() -> None:
+    files = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PACKAGES]
+    modules = [module_of(path.parent if path.stem == "__init__" else path.with_suffix("")) for path in files]
+    ran = subprocess.run([sys.executable, "-c", ALONE, *modules], capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("", "")
+
+
+@pytest.mark.slow
+def test_importing_the_application_loads_no_wing() -> None:
+    script = "import sys, armwise.agent.api; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert [module for module in ran.stdout.split() if is_of_a_wing(module)] == []
 
 
 def is_of_a_wing(module: str) -> bool:

@@ -2,15 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 
 from fastapi import FastAPI
+from starlette.routing import BaseRoute
 
 from armwise.agent.access import Hosts
 from armwise.agent.api import decisions, feedback, health, observations, pages, ranking, retrieve
 from armwise.agent.api.documented import document
-from armwise.agent.api.middleware import ErrorBoundary, RequestGuard, answer_errors
+from armwise.agent.api.middleware import ApiDialect, ErrorBoundary, RequestGuard, answer_errors
 from armwise.agent.api.openai import chat, completions, models, responses, vector_stores
 from armwise.agent.api.operations import arms, erasures, evaluations, export, keys, policies
 from armwise.agent.serving import Replica
@@ -23,21 +24,25 @@ _HOT = (retrieve, chat, feedback, ranking, observations)
 _OPENAI = (completions, models, responses, vector_stores)
 _OPERATIONS = (arms, policies, evaluations, export, erasures, keys)
 
-_WINGS = tuple(load(path) for path in ROUTE_MODULES)
-
 _RESOURCES = (*_HOT, *_OPENAI, decisions, *_OPERATIONS, health, pages)
-
-ROUTES = [
-    *(route for resource in _RESOURCES for route in resource.router.routes),
-    *(route for wing in _WINGS for route in wing.ROUTES),
-]
-"""Every route, built once: routes hold no state of a replica, so that all applications share them."""
 
 VERSION = metadata.version("armwise")
 """The version that is installed, which the OpenAPI document names."""
 
-DIALECTS = tuple(dialect for wing in _WINGS for dialect in wing.DIALECTS)
-"""How the clients of other APIs send their key."""
+
+@cache
+def list_routes() -> list[BaseRoute]:
+    """Return every route, built once: routes hold no state of a replica, so that all applications share them.
+
+    Wings are loaded here, and not where this module is imported: they import it.
+    """
+    own = [route for resource in _RESOURCES for route in resource.router.routes]
+    return [*own, *(route for path in ROUTE_MODULES for route in load(path).ROUTES)]
+
+
+def list_dialects() -> list[ApiDialect]:
+    """Return how the clients of other APIs send their key."""
+    return [dialect for path in ROUTE_MODULES for dialect in load(path).DIALECTS]
 
 
 def create_app(replica: Replica) -> FastAPI:
@@ -50,7 +55,12 @@ def create_app(replica: Replica) -> FastAPI:
         await replica.stop()
 
     app = FastAPI(
-        title="Armwise", version=VERSION, lifespan=lifespan, routes=ROUTES, docs_url=None, redoc_url=None
+        title="Armwise",
+        version=VERSION,
+        lifespan=lifespan,
+        routes=list_routes(),
+        docs_url=None,
+        redoc_url=None,
     )
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     app.state.service = service = replica.service
@@ -62,7 +72,7 @@ def create_app(replica: Replica) -> FastAPI:
         hosts=Hosts(service.config.hosts),
         limits=service.config.limits,
         refused=service.telemetry.refused,
-        dialects=DIALECTS,
+        dialects=list_dialects(),
     )
     app.add_middleware(ServerSpans)
     app.add_middleware(ErrorBoundary)

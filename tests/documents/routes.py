@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from armwise.agent.api.documented import document
-from armwise.agent.api.routes import ROUTES
+from armwise.agent.api.routes import list_routes
 from tests.documents.tables import with_table
 
 DOCUMENTS = Path(__file__).resolve().parents[2] / "docs" / "reference"
@@ -48,7 +48,7 @@ def routes_table() -> list[str]:
 
 def _operations() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the operations of the document by method and path, without the names of parameters."""
-    for path, methods in document(FastAPI(routes=ROUTES))["paths"].items():
+    for path, methods in document(FastAPI(routes=list_routes()))["paths"].items():
         for method, operation in methods.items():
             yield _bare(f"{method.upper()} {path}"), operation
 

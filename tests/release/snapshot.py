@@ -24,7 +24,7 @@ from fastapi import FastAPI
 
 from armwise.agent.api.documented import document
 from armwise.agent.api.errors import ERRORS
-from armwise.agent.api.routes import ROUTES, VERSION
+from armwise.agent.api.routes import VERSION, list_routes
 from armwise.feedback.log.database import open_database
 from armwise.feedback.log.schema import MIGRATIONS, prepare
 from tests.documents.schema import config_schema
@@ -58,7 +58,7 @@ def present(sqlite_url: str, postgresql_url: str) -> Contract:
         sqlite_url: URL of an empty database of SQLite.
         postgresql_url: URL of an empty database of PostgreSQL.
     """
-    made = document(FastAPI(title="Armwise", version=VERSION, routes=ROUTES))
+    made = document(FastAPI(title="Armwise", version=VERSION, routes=list_routes()))
     contract = {
         "openapi": bare(made),
         "http": {"errors": _errors(), "routes": _routes(made)},
@@ -92,7 +92,7 @@ def _routes(made: Mapping[str, Any]) -> list[str]:
     documented = set(_operations(made))
     routes = {
         f"{method} {getattr(route, 'path_format', route.path)}"
-        for route in ROUTES
+        for route in list_routes()
         if not route.path.startswith(("/console", "/docs/"))
         for method in getattr(route, "methods", None) or ()
         if method != "HEAD"

@@ -9,13 +9,13 @@ import jsonschema_rs
 from fastapi import FastAPI
 
 from armwise.agent.api.documented import document
-from armwise.agent.api.routes import ROUTES
+from armwise.agent.api.routes import list_routes
 
 
 @cache
 def published() -> dict[str, Any]:
     """Return the document, in which an object has the fields that are declared, and no others."""
-    made = document(FastAPI(routes=ROUTES))
+    made = document(FastAPI(routes=list_routes()))
     schemas = {
         name: schema if "properties" not in schema else {"additionalProperties": False} | schema
         for name, schema in made["components"]["schemas"].items()

@@ -15,7 +15,7 @@ from starlette.types import Scope as AsgiScope
 from armwise.agent.access import Hosts, Keyring, Quota
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import KNOWN_CALLER, WITHOUT_KEY, RequestGuard, count_members
-from armwise.agent.api.routes import DIALECTS
+from armwise.agent.api.routes import list_dialects
 from armwise.agent.config import Key, Limits
 from armwise.feedback.registry.usage import UsageLedger
 
@@ -75,7 +75,9 @@ def guarded(app: Behind, limits: Limits, keys: tuple[Key, ...] = ()) -> RequestG
     usage = cast(UsageLedger, None)  # which is not used without limits of keys
     refused: list[str] = []
     keyring, quota = Keyring(keys, lambda: 0.0), Quota(usage, lambda: 0.0)
-    return RequestGuard(app, keyring, quota, Hosts(["api.example.com"]), limits, refused.append, DIALECTS)
+    return RequestGuard(
+        app, keyring, quota, Hosts(["api.example.com"]), limits, refused.append, list_dialects()
+    )
 
 
 @pytest.mark.parametrize("parts", [[b"x" * LIMIT], [b"x" * 4, b"x" * 6], [b""], [b"x" * 9, b"", b"x"]])

@@ -9,7 +9,7 @@ import pytest
 
 from armwise.agent.api.middleware import ErrorBoundary
 from armwise.agent.api.pages import ANY_SITE
-from armwise.agent.api.routes import ROUTES
+from armwise.agent.api.routes import list_routes
 from tests.agent.asking import look_up, refused
 from tests.agent.fakes import Service
 
@@ -24,7 +24,7 @@ def operations() -> list[tuple[str, str]]:
     """Return the method and a path of each route."""
     return sorted(
         (method, re.sub(r"\{(\w+)(:path)?\}", "1", route.path))
-        for route in ROUTES
+        for route in list_routes()
         for method in getattr(route, "methods", None) or ()
     )
 
