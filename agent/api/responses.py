@@ -9,6 +9,7 @@ import orjson
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Send
 from typing_extensions import override
 
 from armwise.agent.replies import Agent, AnswerCost, Passage, Reply, construct
@@ -99,10 +100,28 @@ async def _left(request: Request) -> None:
         pass
 
 
+READ_S = 30.0
+"""Seconds in which a client must have read enough of a stream that more can be written."""
+
+
 class EventStream(StreamingResponse):
-    """Server-sent events."""
+    """Server-sent events. A client that stops reading them, or reads a few bytes a second, is left.
+
+    Otherwise it would hold a place among the requests in progress for as long as it likes.
+    """
 
     media_type = "text/event-stream"
+
+    @override
+    async def stream_response(self, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            try:
+                async with asyncio.timeout(READ_S):
+                    await send(message)
+            except TimeoutError:
+                raise ClientDisconnect from None
+
+        await super().stream_response(sending)
 
 
 def headers(decision: Decision, served: str | None) -> dict[str, str]:

@@ -48,7 +48,7 @@ async def _served(app: "FastAPI", folder: Path) -> AsyncIterator[None]:
         server = _Server(
             uvicorn.Config(
                 app,
-                http=_Connection,
+                http=_WithoutTrailers,
                 ws="none",
                 lifespan="off",  # Ray Serve starts and stops the application
                 log_config=None,
@@ -76,7 +76,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Connection(HttpToolsProtocol):
+class _WithoutTrailers(HttpToolsProtocol):
     """A connection that drops trailers: uvicorn adds them to the headers, which were checked by then."""
 
     _in_header = True

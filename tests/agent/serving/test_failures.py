@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import re
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from armwise.agent.api import responses
 from armwise.agent.turn import Decider
 from armwise.arms.base import ArmError, Query, Retrieval
 from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt, base
@@ -368,6 +370,33 @@ async def test_an_answer_that_nobody_can_get_any_more_is_cancelled(
         assert found.execution is not None
         assert found.execution.status is status
         assert not service.replica.service.under_way
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [(AN_ANSWER, CHAT), ("/v1/messages", CHAT | {"max_tokens": 5})],
+    ids=["chat", "messages"],
+)
+async def test_a_client_that_reads_nothing_of_a_stream_is_left(
+    service: Service, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(responses, "READ_S", 0.01)
+    client = Connection(body | {"stream": True}, leave_after=-1, path=path)
+
+    async def send(message: Any) -> None:
+        await client.send(message)
+        if message.get("body"):
+            await asyncio.Event().wait()  # as a connection whose buffer is full
+
+    async with asyncio.timeout(10):
+        await service.app(client.scope, client.receive, send)
+        while service.replica.service.under_way:
+            await asyncio.sleep(0)
+    decision_id = re.search(rb'"decision_id":"([^"]+)"', client.received)
+    assert decision_id is not None
+    found = await record(service, decision_id[1].decode(), lambda r: r.execution)
+    assert found.execution is not None
+    assert found.execution.status is Status.CANCELLED
 
 
 async def test_a_request_that_is_cancelled_makes_room_for_the_next(service: Service) -> None:
