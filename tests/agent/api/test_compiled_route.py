@@ -24,8 +24,14 @@ VALIDATED_IN: list[str] = []
 """The thread of each validation of a body."""
 
 
+GO_ON = threading.Event()
+"""Set while bodies with the query `wait` may be validated."""
+
+
 def note_thread(query: str) -> str:
     VALIDATED_IN.append(threading.current_thread().name)
+    if query == "wait":
+        GO_ON.wait(10)
     return query
 
 
@@ -262,14 +268,20 @@ async def test_an_invalid_body_is_validated_once() -> None:
 
 async def test_large_bodies_are_validated_one_by_one_beside_the_event_loop() -> None:
     VALIDATED_IN.clear()
-    bodies = [b'{"query": "a"%s}' % (b" " * spaces) for spaces in (0, 32_768, 32_768, 32_768)]
+    GO_ON.clear()
     typed = ("content-type", "Application/JSON; charset=utf-8")
-    answers = await asyncio.gather(*(answer(COMPILED, "/of/me?must=1", body, [typed]) for body in bodies))
-    assert [status for status, _ in answers] == [200] * 4
-    small, *large = sorted(VALIDATED_IN, key=lambda name: name != threading.current_thread().name)
+    large = b'{"query": "wait"' + b" " * 32_768 + b"}"
+    answers = [asyncio.create_task(answer(COMPILED, "/of/me?must=1", large, [typed])) for _ in range(3)]
+    while not VALIDATED_IN:
+        await asyncio.sleep(0)
+    for _ in range(1000):  # the others are waiting by now
+        await asyncio.sleep(0)
+    assert (await answer(COMPILED, "/of/me?must=1", VALID, [JSON]))[0] == 200
+    one, small = VALIDATED_IN
+    GO_ON.set()
+    assert [status for status, _ in await asyncio.gather(*answers)] == [200] * 3
     assert small == threading.current_thread().name
-    assert len(large) == 3
-    assert len({*large} - {small}) == 1, large
+    assert {*VALIDATED_IN} == {one, small}
 
 
 def test_the_document_is_that_of_the_framework() -> None:
