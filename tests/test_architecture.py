@@ -89,6 +89,7 @@ def test_every_name_of_the_face_of_a_room_exists(room: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_each_module_can_be_the_first_that_is_imported() -> None:
     files = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PACKAGES]
     modules = [module_of(path.parent if path.stem == "__init__" else path.with_suffix("")) for path in files]
