@@ -121,3 +121,7 @@ class RebuiltError(StoreError):
 
 class ProjectTakenError(StoreError):
     """The log has ids that would become those of a new project."""
+
+
+LOG_UNUSABLE = (LogUnavailableError, SchemaError, LogGapError, BehindError)
+"""Errors of a log that cannot be used at all, whatever is asked of it."""

@@ -8,12 +8,13 @@ and waits for what other replicas return before it refuses one.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 from armwise.agent.access.keyring import Caller
+from armwise.feedback.errors import LOG_UNUSABLE
 from armwise.feedback.events import Cost
 from armwise.feedback.registry import usage as ledger
 
@@ -24,6 +25,8 @@ AGAIN_S = 0.05
 """Seconds between two attempts to reserve."""
 
 Meter = Literal["requests", "tokens", "usd"]
+
+T = TypeVar("T")
 
 
 class RateLimitedError(Exception):
@@ -113,16 +116,39 @@ class _Turn:
             amounts[limit.use] += ledger.make_amount(limit.meter, amount)
 
 
+class Outage(Protocol):
+    """Whether the log is away, and requests are answered without it."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether requests are answered while the log is away."""
+        ...
+
+    @property
+    def since(self) -> float | None:
+        """When the log was found to be away, seconds since the epoch; None: it is not."""
+        ...
+
+    async def ask(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return what the log answers. Raises LogUnavailableError soon if it is away."""
+        ...
+
+
 class Quota:
     """Counts the usage of keys, and refuses requests above their limits.
 
     Args:
         usage: The usage in the log.
         clock: Seconds since the epoch.
+
+    Attributes:
+        outage: Whether the log is away. Limits are then applied to what is left by its last answer, and what
+            is used meanwhile is reported once it is back. None: a request fails if the log does.
     """
 
     def __init__(self, usage: ledger.UsageLedger, clock: Callable[[], float]) -> None:
         self._usage, self._clock = usage, clock
+        self.outage: Outage | None = None
         self._leases: defaultdict[tuple[ledger.Use, Meter], _Lease] = defaultdict(_Lease)
         self._spent = _no_amounts()
         self._turns: dict[str, _Turn] = {}
@@ -256,14 +282,65 @@ class Quota:
             raise limit.refused(again_s)
         if self._clock() < lease.full_until:
             raise limit.full()
-        reserve = ledger.Reserve(limit.use, limit.meter, limit.amount, max(0, amount - lease.free))
-        grant = await self._exchange(reserve, granted)
+        grant = await self._grant(limit, lease, amount, granted)
         if not grant.amount and not grant.again_s:
             if loop.time() >= deadline:
                 lease.full_until = self._clock() + WAIT_S / 4
                 raise limit.full()
             await asyncio.sleep(AGAIN_S)
         return grant.amount > 0
+
+    async def _grant(
+        self,
+        limit: _Limit,
+        lease: _Lease,
+        amount: float,
+        granted: Callable[[ledger.Grant], None],
+    ) -> ledger.Grant:
+        """Lease more from the log; while that is away, from what is left by its last answer."""
+        outage, too_late = self.outage, False
+        reserve = ledger.Reserve(limit.use, limit.meter, limit.amount, max(0, amount - lease.free))
+
+        def granted_in_time(grant: ledger.Grant) -> None:
+            if not too_late:
+                granted(grant)
+
+        if outage is None:
+            return await self._exchange(reserve, granted)
+        try:
+            return await outage.ask(partial(self._exchange, reserve, granted_in_time))
+        except LOG_UNUSABLE:
+            if not outage.answers or (lease.left is None and not self._begins(limit, outage.since)):
+                raise
+            too_late = True
+            left = self._unused(limit) if lease.left is None else lease.left
+            lease.left, lease.free = left + lease.free, 0.0
+            if lease.left <= ledger.ROUNDING:
+                if getattr(self._booked().get(limit.use), limit.meter, 0):
+                    return ledger.Grant()  # turns under way will return a part of it
+                raise limit.refused(limit.reset_s) from None
+            taken = min(lease.left, max(amount, ledger.ROUNDING if limit.meter == "usd" else 1))
+            grant = ledger.Grant(taken, lease.left - taken)
+            granted(grant)
+            return grant
+
+    def _begins(self, limit: _Limit, since: float | None) -> bool:
+        """Return whether a limit counts from 0 although the log was not asked about its period.
+
+        That is so for a minute, and for a day or a month that began while the log was away. What other
+        replicas spent of an earlier one is not known.
+        """
+        at = self._clock() if since is None else since
+        return not limit.budget or ledger.period(at, len(limit.use[1])) != limit.use[1]
+
+    def _unused(self, limit: _Limit) -> float:
+        """Return what is left of a limit whose period has just begun; the minute before counts in part."""
+        if limit.budget:
+            return limit.amount
+        before = limit.use[0], ledger.period(self._clock() - ledger.MINUTE_S, ledger.MINUTE)
+        earlier = self._leases.get((before, limit.meter))
+        left = limit.amount if earlier is None or earlier.left is None else earlier.left + earlier.free
+        return limit.amount - int((limit.amount - left) * limit.reset_s / ledger.MINUTE_S)
 
     async def _exchange(
         self,

@@ -6,7 +6,7 @@ from .batch import FeedbackStatus, Receipt
 from .changes import ChangeWatch
 from .database import POINT, locate_url, point_url, without_password
 from .facts import Fact
-from .group_commit import GroupCommit
+from .group_commit import SLOW_S, GroupCommit
 from .limits import LARGEST, Limited, numeric
 from .open import SERVING_S, open_log
 from .sqlite import COPIED_IN_USE, lacks_wal
@@ -17,6 +17,7 @@ __all__ = [
     "LARGEST",
     "POINT",
     "SERVING_S",
+    "SLOW_S",
     "ChangeWatch",
     "DrawSecret",
     "Fact",

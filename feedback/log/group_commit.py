@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from armwise.feedback.errors import BehindError, LogGapError, LogUnavailableError, SchemaError, StoreError
+from armwise.feedback.errors import LOG_UNUSABLE, LogUnavailableError, StoreError
 from armwise.feedback.log.batch import Receipt
 from armwise.feedback.log.facts import Fact
 from armwise.feedback.log.store import Store
@@ -93,6 +93,10 @@ class GroupCommit:
             return f"the log does not respond: a commit is under way for {took_s:.0f} s"
         return self._failure
 
+    def suspect(self, why: str) -> None:
+        """Count the log as unavailable until a write, or a probe by `check`, succeeds."""
+        self._failure = self._failure or why
+
     def check(self) -> None:
         """Check that facts can be committed; probe the log after a failed write, or a pause. May block.
 
@@ -138,7 +142,7 @@ class GroupCommit:
         self._began = self._clock()
         try:
             receipts = iter(self._store.append([fact for item in batch for fact in item.facts]))
-        except (LogUnavailableError, LogGapError, SchemaError, BehindError) as error:
+        except LOG_UNUSABLE as error:
             self._failure = str(error)  # not the fault of a fact: each would fail by itself, too
             away = error if isinstance(error, LogUnavailableError) else LogUnavailableError(str(error))
             _settle([(item, away) for item in batch])
