@@ -49,6 +49,9 @@ class Work(StrEnum):
     EVALUATION = "evaluation"
     CANARY = "canary"
 
+    LOG = "log"
+    """Commits, while questions are answered without them."""
+
 
 ABOUT = {
     Work.FIRST_START: (
@@ -74,6 +77,11 @@ ABOUT = {
         "remove the cause, then `armwise warm-start` or POST /v1/warm-starts does it now",
     ),
     Work.EVALUATION: ("evaluations", "remove the cause, which the log of the service has, then ask again"),
+    Work.LOG: (
+        "the log",
+        "make the database reachable and writable: until then the fallback answers, and nothing is logged or "
+        "learned",
+    ),
     Work.CANARY: ("canaries", "remove the cause, which the log of the service has: it is tried again"),
 }
 """Description of each kind of work, and the remedy for its failure."""

@@ -119,6 +119,11 @@ class Chosen(Reply):
     pmf: dict[str, float] = Field(description="Arm to probability, as far as known.")
     cost: AnswerCost | None
     reward_deadline: Time = Field(description="Until when feedback counts.")
+    log: Annotated[str, among("away")] | None = Field(
+        default=None,
+        description="`away`: the log was away, so the answer is not in it, or not to its end. Left out "
+        "otherwise.",
+    )
 
 
 class Agent(Chosen):

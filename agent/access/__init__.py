@@ -11,8 +11,11 @@ from .keyring import (
     Keyring,
     NewKey,
     UnauthorizedError,
+    UnloggedIdError,
     bearer,
+    is_unlogged,
     require_scope,
+    unlogged_id,
 )
 from .quota import Quota, RateLimitedError, SpentError
 
@@ -31,9 +34,12 @@ __all__ = [
     "SpentError",
     "UnauthorizedError",
     "UnknownHostError",
+    "UnloggedIdError",
     "bearer",
     "is_loopback",
+    "is_unlogged",
     "local_url",
     "require_closed",
     "require_scope",
+    "unlogged_id",
 ]

@@ -5,6 +5,7 @@ Keys come from the configuration and from the log.
 
 import base64
 import hmac
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +45,10 @@ SIGNAL = "signal:"
 
 class ForeignIdError(ValueError):
     """An id names a project that is not the caller's, is the service's own, or is too long for the log."""
+
+
+class UnloggedIdError(ForeignIdError):
+    """An id names a decision that was made while the log was away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +131,7 @@ class Caller:
 
         Raises:
             ForeignIdError: The id names another project or point, is the service's own, or is too long.
+            UnloggedIdError: It names a decision that was made while the log was away.
 
         >>> Caller("k", frozenset(), "acme").stored("d-1")
         'acme~d-1'
@@ -140,6 +146,11 @@ class Caller:
         if kind == "feedback" and name.startswith(SIGNAL):
             raise ForeignIdError(
                 f"feedback {name!r} begins with {SIGNAL!r}, as signals do: choose another id"
+            )
+        if kind == "decision" and is_unlogged(name):
+            raise UnloggedIdError(
+                f"decision {name!r} was made while the log was away, so it is not in the log and takes no "
+                "feedback; leave out answers with the header x-armwise-log: away"
             )
         project, separator, _ = name.partition(keys.SEPARATOR)
         is_exempt = self.sees_all or self.project != keys.DEFAULT
@@ -183,6 +194,23 @@ def caller_scopes(scopes: tuple[Scope, ...]) -> frozenset[Scope]:
 def new_id() -> str:
     """Return an id that sorts by time: 12 hexadecimal digits of milliseconds, 20 random ones."""
     return f"{time.time_ns() // 1_000_000:012x}{next(_DIGITS)}"
+
+
+_UNLOGGED = re.compile(r"(?:.*[:~])?unlogged-[0-9a-f]{32}")
+
+
+def unlogged_id() -> str:
+    """Return a new id of a decision that is not logged; no feedback can be given on it."""
+    return f"unlogged-{new_id()}"
+
+
+def is_unlogged(name: str) -> bool:
+    """Return whether an id, stored or shown, names a decision that is not logged.
+
+    >>> is_unlogged(unlogged_id()), is_unlogged(f"news:{unlogged_id()}"), is_unlogged("unlogged-1")
+    (True, True, False)
+    """
+    return _UNLOGGED.fullmatch(name) is not None
 
 
 def _digits(at_once: int = 256) -> Iterator[str]:

@@ -30,7 +30,7 @@ from armwise.agent.replies import (
     construct,
 )
 from armwise.agent.serving import DecisionPoint
-from armwise.agent.turn import Choices, is_text
+from armwise.agent.turn import Choices, Finished, is_text
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.filters import permits
 from armwise.feedback.events import (
@@ -475,7 +475,7 @@ def document(
         misses = construct(CacheMissRecord, usd=usd, usd_weight=logged.usd_weight)
     return construct(
         DecisionRecord,
-        **chosen(logged, served, execution.cost if execution else None, rule.cost),
+        **chosen(logged, served, Finished(execution, ()) if execution else None, rule.cost),
         question=logged.context.question,
         erased=logged.erased,
         features=dict(logged.context.features),

@@ -16,6 +16,7 @@ from armwise.agent.access import (
     SpentError,
     UnauthorizedError,
     UnknownHostError,
+    UnloggedIdError,
 )
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.jobs import UndecidedError
@@ -26,20 +27,14 @@ from armwise.agent.turn import AnsweredElsewhereError, NoEligibleArmError, Overl
 from armwise.arms.base import ArmError
 from armwise.arms.llm import base
 from armwise.feedback.errors import (
-    BehindError,
+    LOG_UNUSABLE,
     ConflictError,
-    LogGapError,
-    LogUnavailableError,
     ProjectTakenError,
     QueueFullError,
-    SchemaError,
     TooMuchFeedbackError,
 )
 from armwise.feedback.events import Status
 from armwise.feedback.reward import RewardError, UnknownMetricError
-
-LOG_UNUSABLE = (LogUnavailableError, SchemaError, LogGapError, BehindError)
-"""Exceptions of a log that cannot be used at all."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +157,12 @@ _KINDS = (
         409,
         "The idempotency key, or the id of the feedback, was used for something else, or its turn failed.",
         raised_by={ask.KeyReusedError: None, ConflictError: None},
+    ),
+    ErrorKind(
+        "not_logged",
+        409,
+        "The decision was made while the log was away (`log_away: answer`), so it takes no feedback.",
+        raised_by={UnloggedIdError: None},
     ),
     ErrorKind(
         "too_much_feedback",

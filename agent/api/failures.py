@@ -8,6 +8,8 @@ from armwise.agent.serving import DecisionPoint
 def failures_at(point: DecisionPoint) -> list[WorkFailure]:
     """Return what fails at a decision point. It reads the log, which blocks. Raises LogUnavailableError."""
     failures = recorded(point.name)
+    if (outage := point.outage.failure) is not None:
+        return [*failures, outage]  # the others are in the log
     if point.unread is not None and all(failure.work != Work.LEARNER for failure in failures):
         failures.append(WorkFailure(Work.LEARNER, point.name, point.unread, 1, point.service.clock()))
     if point.config.warm_start is not None:

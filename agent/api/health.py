@@ -14,7 +14,7 @@ from pydantic import Field
 
 from armwise.agent.access import Caller, Keyring, UnauthorizedError
 from armwise.agent.api.documented import documented
-from armwise.agent.api.errors import LOG_UNUSABLE, ApiError
+from armwise.agent.api.errors import ApiError
 from armwise.agent.api.failures import failures_at
 from armwise.agent.api.middleware import AppService, ServiceCaller
 from armwise.agent.api.responses import StdlibJson
@@ -24,6 +24,7 @@ from armwise.agent.replies import Reply, Time, among, construct
 from armwise.agent.run_folder import Building
 from armwise.agent.serving import DecisionPoint, PointState
 from armwise.agent.serving import ask as asking
+from armwise.feedback.errors import LOG_UNUSABLE
 from armwise.feedback.training_log import lag as training_log_lag
 from armwise.feedback.training_log import rollups, settled
 
@@ -89,14 +90,19 @@ async def decides(service: AppService) -> Response:
 async def ready(request: Request, service: AppService) -> Response:
     """Whether questions can be answered and logged: a version is loaded, the log reads and writes.
 
+    With `log_away: answer` the service stays ready while the log is away, and `failed` says so.
     Work in the background that fails is listed under `failed`: the service answers without it. It needs no
     key, and no key is refused; one of scope `read` adds why.
     """
     if not service.ready:
         raise ApiError("not_ready", asking.LOADING)
     for point in service.points.values():
-        await asyncio.to_thread(point.log.check)
-        await asyncio.to_thread(point.store.check_tables)
+        try:
+            await point.outage.ask(partial(asyncio.to_thread, point.log.check))
+            await point.outage.ask(partial(asyncio.to_thread, point.store.check_tables))
+        except LOG_UNUSABLE:
+            if not point.outage.answers:
+                raise
     shows = _may_read(request, service.keyring)
     failed = [
         construct(
@@ -173,6 +179,8 @@ def _state(point: DecisionPoint) -> PointState:
         canaries={canary.version: canary.share for canary in point.decider.canaries},
         failed=_attempts(recorded(point.name)),
     )
+    if point.outage.since is not None:
+        return replace(state, failed=_attempts(failures_at(point)))
     with suppress(*LOG_UNUSABLE):
         store, reward = point.store, point.config.reward
         learned = None if point.versions.version is None else point.versions.version.examples_seq

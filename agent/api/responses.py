@@ -12,12 +12,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Send
 from typing_extensions import override
 
+from armwise.agent.access import is_unlogged
 from armwise.agent.replies import Agent, AnswerCost, Passage, Reply, construct
-from armwise.agent.turn import Decided
+from armwise.agent.turn import Decided, Finished
 from armwise.arms import base
 from armwise.arms.filters import shown
 from armwise.feedback.events import Cost, Decision
 from armwise.feedback.reward import Prices
+
+AWAY = "away"
+"""Value of the header `x-armwise-log`, and of `agent.log`, where an answer is not in the log."""
 
 DECISION_HEADERS = {
     name: {"description": text, "schema": {"type": kind}}
@@ -25,6 +29,7 @@ DECISION_HEADERS = {
         ("x-decision-id", "string", "The decision."),
         ("x-propensity", "number", "Probability with which it was drawn."),
         ("x-policy-version", "integer", "The version that decided."),
+        ("x-armwise-log", "string", "`away`: the log was away, so the answer is not in it. Else left out."),
     )
 }
 """Headers of the replies of a decision, for the OpenAPI document."""
@@ -124,14 +129,20 @@ class EventStream(StreamingResponse):
         await super().stream_response(sending)
 
 
-def headers(decision: Decision, served: str | None) -> dict[str, str]:
+def headers(decision: Decision, served: str | None, finished: Finished | None = None) -> dict[str, str]:
     """Return the headers that describe a decision; None serves an action, whose id may be any text."""
     return {
         "x-decision-id": decision.id,
         **({} if served is None else {"x-arm": served}),
+        **({"x-armwise-log": AWAY} if _is_away(decision, finished) else {}),
         "x-propensity": f"{decision.propensity:.6g}",
         "x-policy-version": str(decision.version),
     }
+
+
+def _is_away(decision: Decision, finished: Finished | None) -> bool:
+    """Return whether the log was away when a decision was made, or when it had been carried out."""
+    return is_unlogged(decision.id) or (finished is not None and not finished.logged)
 
 
 def cost(raw: Cost, prices: Prices) -> AnswerCost:
@@ -147,8 +158,10 @@ def cost(raw: Cost, prices: Prices) -> AnswerCost:
     )
 
 
-def chosen(decision: Decision, served: str | None, raw: Cost | None, prices: Prices) -> dict[str, Any]:
-    """Return the fields of `Chosen`: how an arm was chosen, and what it cost."""
+def chosen(
+    decision: Decision, served: str | None, finished: Finished | None, prices: Prices
+) -> dict[str, Any]:
+    """Return the fields of `Chosen`: how an arm was chosen, and what it cost once the turn has ended."""
     return {
         "decision_id": decision.id,
         "episode_id": decision.episode_id,
@@ -158,8 +171,9 @@ def chosen(decision: Decision, served: str | None, raw: Cost | None, prices: Pri
         "arm_served": served,
         "propensity": decision.propensity if decision.probabilities else None,
         "pmf": dict(zip(decision.arms, decision.probabilities, strict=False)),
-        "cost": None if raw is None else cost(raw, prices),
+        "cost": None if finished is None else cost(finished.execution.cost, prices),
         "reward_deadline": decision.deadline,
+        **({"log": AWAY} if _is_away(decision, finished) else {}),
     }
 
 
@@ -171,11 +185,11 @@ def passages(retrieved: Collection[base.Passage]) -> list[Passage]:
     ]
 
 
-def agent(decided: Decided, raw: Cost | None, prices: Prices, returns: Collection[str]) -> Agent:
+def agent(decided: Decided, finished: Finished | None, prices: Prices, returns: Collection[str]) -> Agent:
     """Return the fields that OpenAI's API does not have, with what `agent.return` names."""
     more: dict[str, Any] = {}
     if "passages" in returns:
         more["passages"] = passages(decided.retrieval.passages)
     if "decision" in returns:
         more["features"] = dict(decided.decision.context.features)
-    return construct(Agent, **chosen(decided.decision, decided.served, raw, prices), **more)
+    return construct(Agent, **chosen(decided.decision, decided.served, finished, prices), **more)

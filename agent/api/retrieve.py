@@ -52,6 +52,6 @@ async def retrieve(
         object="retrieval",
         model=f"arm/{decided.served}",
         passages=responses.passages(decided.retrieval.passages),
-        agent=responses.agent(decided, finished.execution.cost, point.config.reward.cost, returns),
+        agent=responses.agent(decided, finished, point.config.reward.cost, returns),
     )
-    return responses.Json(reply, headers=responses.headers(decided.decision, decided.served))
+    return responses.Json(reply, headers=responses.headers(decided.decision, decided.served, finished))

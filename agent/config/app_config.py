@@ -6,7 +6,7 @@ An unknown key is an error that names it and the closest valid one.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
@@ -58,6 +58,12 @@ class AppConfig(PointFields):
         default=None,
         description="Where the log is: `sqlite:////path/log.db`, or `postgresql://user@host/name` (15 or "
         "later), with the password in the file that PGPASSFILE names; null is an SQLite file in `home`.",
+    )
+    log_away: Literal["refuse", "answer"] = Field(
+        default="refuse",
+        description="What happens to questions while the log cannot be written. `refuse` answers 503, and "
+        "the service is not ready. `answer` has `fallback` answer them: nothing is drawn, logged or learned, "
+        "and the reply says so.",
     )
     keys: tuple[Key, ...] = Field(
         default=(),
@@ -198,6 +204,15 @@ class AppConfig(PointFields):
             raise ValueError(
                 f"floor {self.floor} is too large for {len(names)} arms and leaves the policy nothing: below "
                 f"{1 / len(names):.4g}, or `exploration`, a share that all arms have together"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_log_away(self) -> "AppConfig":
+        if self.log_away == "answer" and self.fallback is None:
+            raise ValueError(
+                "log_away: answer needs `fallback`, the arm that answers while the log is away: one of "
+                f"{', '.join(self.actions)}"
             )
         return self
 

@@ -43,7 +43,7 @@ RANKING: dict[str, Any] = {
 }
 """Defaults of a point whose actions come with the request: features of context times action, no question."""
 
-NOT_INHERITED = ("fallback", "router", "warm_start", "tap", "observations")
+NOT_INHERITED = ("fallback", "log_away", "router", "warm_start", "tap", "observations")
 """Keys that a point with other arms or with actions does not inherit, since they name arms."""
 
 

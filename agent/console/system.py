@@ -13,6 +13,7 @@ from armwise.agent.api.failures import failures_at
 from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, require
 from armwise.agent.api.operations import keys
 from armwise.agent.api.schemas import PublicId
+from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.console.page import ACTION, number, page, pages, read_form, seen, valid
 from armwise.agent.run_folder import Building
 from armwise.agent.serving import DecisionPoint, Service
@@ -67,7 +68,8 @@ async def _shown(
 ) -> Response:
     health = await asyncio.to_thread(_health, point)
     deployed, waited_s = await ask_deployments(request.app.state, point.service)
-    listed = (await keys.listed(point.service)).reply.keys if "admin" in scopes else None
+    reads_keys = "admin" in scopes and point.service.points[DEFAULT_POINT].outage.since is None
+    listed = (await keys.listed(point.service)).reply.keys if reads_keys else None
     configuration = None
     if "operate" in scopes:
         document = point.config.model_dump(mode="json", exclude_defaults=True)
@@ -116,6 +118,8 @@ async def ask_deployments(state: Any, service: Service) -> tuple[Deployed, float
 
 def _health(point: DecisionPoint) -> list[tuple[str, bool | None, str]]:
     """Return the checks: name, whether it passed (None: not yet), and a finding as text."""
+    if (outage := point.outage.failure) is not None:
+        return [("log", False, str(outage))]  # the other checks read it
     point.store.check_tables()
     learned = None if point.versions.version is None else point.versions.version.examples_seq
     behind = lag.measure_lag(point.store, point.config.reward.join, learned)

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from armwise.agent.access import Caller, RateLimitedError, SpentError
 from armwise.agent.policies import FeatureSpec
+from armwise.agent.serving import outage
 from armwise.agent.serving.point import DecisionPoint
 from armwise.agent.telemetry import log_turn
 from armwise.agent.turn import (
@@ -40,7 +41,7 @@ from armwise.arms.base import Retrieval
 from armwise.arms.filters import GROUPS, Comparison, Compound, comparisons, permits
 from armwise.arms.llm import UNPROMPTED, Chunk
 from armwise.feedback.arrays import TOLERANCE
-from armwise.feedback.errors import ConflictError
+from armwise.feedback.errors import LOG_UNUSABLE, ConflictError
 from armwise.feedback.events import Cost, Execution, Status
 from armwise.feedback.log import LoggedDecision, erasures
 
@@ -468,7 +469,7 @@ async def stream_turn(
     ask = replace(ask, asked_by=caller.identify(point.store.draw_secret))
     try:
         async with asyncio.timeout_at(deadline):
-            opening = await _opened(point, ask, key, commits)
+            opening = await _opened(point, caller, ask, key, commits)
             if (most := opening.most) is not None:
                 await service.quota.book(caller, booking, most.tokens, most.usd)
         async with aclosing(_placed(point, ask, opening.events)) as turn:
@@ -478,7 +479,7 @@ async def stream_turn(
                     point.signals.offer(ask, event.decision)
                 elif isinstance(event, Finished):
                     execution, seconds = event.execution, time.perf_counter() - started
-                    point.telemetry.took(execution, seconds)
+                    point.telemetry.took(execution, seconds, logged=event.logged)
                     log(seconds, arm=execution.served, status=execution.status.value)
                 elif served and event.text:
                     point.telemetry.began(served, time.perf_counter() - started)
@@ -512,16 +513,66 @@ def _reason(error: Exception, ask: Ask, timeout_s: float | None) -> Exception:
     return error
 
 
-async def _opened(point: DecisionPoint, ask: Ask, key: str | None, commits: list[Commit]) -> Opening:
-    """Open a new turn, or the earlier one under the same key.
+async def _opened(
+    point: DecisionPoint, caller: Caller, ask: Ask, key: str | None, commits: list[Commit]
+) -> Opening:
+    """Open a new turn, or the earlier one under the same key; without the log, if it is away.
 
     The commit of its decision is added to `commits` as soon as it is queued.
     """
-    record = None if key is None else await asyncio.to_thread(point.store.record, ask.decision_id)
+    if point.outage.since is not None:
+        return _unlogged(point, caller, ask)
+    try:
+        look_up = partial(asyncio.to_thread, point.store.record, ask.decision_id)
+        record = None if key is None else await point.outage.ask(look_up)
+    except LOG_UNUSABLE:
+        if not point.outage.answers:
+            raise
+        return _unlogged(point, caller, ask)
     if record is not None:
         return await Retry(point, ask, record).open(commits.append)
     require_eligible(point, ask)
-    return Opening(point.turns.turn(ask, commits.append), point.turns.most(ask))
+    events, most = point.turns.turn(ask, commits.append), point.turns.most(ask)
+    return Opening(
+        _or_unlogged(point, caller, ask, events, commits) if point.outage.answers else events, most
+    )
+
+
+def _unlogged(point: DecisionPoint, caller: Caller, ask: Ask) -> Opening:
+    """Open a turn that is answered without the log. Raises AskError, LogUnavailableError."""
+    require_eligible(point, ask)
+    turns, ask = outage.stand_in(point.turns, ask, caller, point.telemetry)
+    return Opening(turns.turn(ask), turns.most(ask))
+
+
+async def _or_unlogged(
+    point: DecisionPoint,
+    caller: Caller,
+    ask: Ask,
+    events: AsyncGenerator[Event, None],
+    commits: list[Commit],
+) -> AsyncGenerator[Event, None]:
+    """Yield the events of a turn, or of one without the log if that turns out to be away before any event."""
+    begun = False
+    try:
+        async with aclosing(events):
+            async for event in events:
+                begun = True
+                yield event
+    except LOG_UNUSABLE:
+        if begun:
+            raise
+    else:
+        return
+    commits.clear()
+    opening = _unlogged(point, caller, ask)
+    quota, booking = point.service.quota, point.booking(ask.decision_id)
+    quota.release(booking)  # unless the turn was charged
+    if (most := opening.most) is not None:
+        await quota.book(caller, booking, most.tokens, most.usd)
+    async with aclosing(opening.events) as unlogged:
+        async for event in unlogged:
+            yield event
 
 
 def _shown(event: Event, caller: Caller) -> Event:

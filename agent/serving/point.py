@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from armwise.agent.access import Keyring, Quota
@@ -16,6 +17,7 @@ from armwise.agent.config import DEFAULT_POINT, AppConfig
 from armwise.agent.policies import Exploration, describe
 from armwise.agent.serving.arms import ArmRegistry, LoggedArms, arm_infos
 from armwise.agent.serving.observe import Observer
+from armwise.agent.serving.outage import LogOutage
 from armwise.agent.serving.router_scores import Scorers
 from armwise.agent.serving.signals import Signals
 from armwise.agent.serving.telemetry import CountedRecall, Telemetry
@@ -208,6 +210,7 @@ class DecisionPoint:
     Attributes:
         versions: Versions of its policy; `versions.version` decides.
         log: Commits facts in groups.
+        outage: Whether the log is away, and questions are answered without it.
         turns: Answers questions.
         decider: Draws arms.
         arms: The live arms.
@@ -227,6 +230,7 @@ class DecisionPoint:
         self.ranks = name in service.config.ranking
         self.telemetry = service.telemetry.at(name)
         self.log = GroupCommit(store)
+        self.outage = LogOutage(self.log, config.log_away == "answer", name, service.clock)
         arms, embedders, limits, tap = backends.arms, backends.embedders, config.limits, config.tap
         self._scorers = Scorers(store, config, arms.vectors, embedders.embed)
         self.versions = Versions(store, config, self._scorers)
@@ -253,7 +257,8 @@ class DecisionPoint:
             recall=CountedRecall(arms.recall, self.telemetry, lambda arm: self.turns.known[arm].cached),
             models=name_models(config, backends.generators),
             templates=config.templates,
-            log=CountedLog(self.log, self.telemetry.decided, self.telemetry.finished),
+            log=self.outage.limited(CountedLog(self.log, self.telemetry.decided, self.telemetry.finished)),
+            keeps_answers=self.outage.answers,
             features=config.features,
             cost_weight=config.reward.cost_weight,
             fallback=config.fallback,
@@ -303,10 +308,11 @@ class DecisionPoint:
         return f"{self.name}:{decision_id}"
 
     async def _find_draw(self, episode: str) -> KeptDraw | None:
-        return await asyncio.to_thread(conversations.kept_draw, self.store, episode)
+        return await self.outage.ask(partial(asyncio.to_thread, conversations.kept_draw, self.store, episode))
 
     async def _find_turns(self, episode: str) -> list[AnsweredTurn]:
-        return await asyncio.to_thread(conversations.answered_turns, self.store, episode)
+        find = partial(asyncio.to_thread, conversations.answered_turns, self.store, episode)
+        return await self.outage.ask(find)
 
     def _charge(self, decision_id: str, cost: Cost) -> None:
         name = self.booking(decision_id)

@@ -83,6 +83,7 @@ class Replica:
         for name, point_config in points.items():
             here = backends if name == DEFAULT_POINT else backends.of(point_config.arms)
             self.service.points[name] = DecisionPoint(name, point_config, stores[name], here, self.service)
+        self.service.quota.outage = self.service.points[DEFAULT_POINT].outage
         self._models = backends.generators.values()
         self._poller: asyncio.Task[None] | None = None
         self._refreshing = asyncio.Lock()

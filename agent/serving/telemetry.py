@@ -135,6 +135,12 @@ class Telemetry:
         self._recalled = counter(
             "armwise_retrieval_cache", "Searches that were looked up in the cache.", (*arm, "outcome")
         )
+        self._unlogged = counter(
+            "armwise_answers_without_log",
+            "Turns that are not in the log, or whose end is not, because it was away.",
+            ("point",),
+        )
+        self._unlogged.labels(DEFAULT_POINT)  # from 0, so that an alert sees the first one
         self._keys = set[str]()
         self._point = DEFAULT_POINT
 
@@ -150,8 +156,10 @@ class Telemetry:
         if decision.mode is Mode.EXPLORE:
             self._propensity.labels(self._point, decision.drawn).observe(decision.propensity)
 
-    def took(self, execution: Execution, seconds: float) -> None:
-        """Record the duration of a turn, from admission to the last byte."""
+    def took(self, execution: Execution, seconds: float, *, logged: bool = True) -> None:
+        """Record the duration of a turn, from admission to the last byte, and whether its end is logged."""
+        if not logged:
+            self.unlogged()
         self._turns.labels(self._point, execution.served or NONE_SERVED).observe(seconds)
         rest = seconds - execution.cost.retrieval_s - execution.cost.llm_s
         self._overhead.labels(self._point).observe(max(0.0, rest))  # arms that search at once add up to more
@@ -199,6 +207,10 @@ class Telemetry:
     def recalled(self, arm: str, *, hit: bool) -> None:
         """Count a lookup in the cache of retrievals."""
         self._recalled.labels(self._point, arm, "hit" if hit else "miss").inc()
+
+    def unlogged(self) -> None:
+        """Count a turn that is not in the log, or whose end is not."""
+        self._unlogged.labels(self._point).inc()
 
     def shed(self) -> None:
         """Count a request that was refused for load."""

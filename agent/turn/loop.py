@@ -211,6 +211,7 @@ class TurnLoop:
         find_turns: Returns turns of a conversation, for what language models have cached of it.
         weigh_usd: Reward that a dollar costs a request with a weight of cost, None for one that names none.
         cache_turns: Turns over which what a cache lacks is counted, at least 1; None: it is not.
+        keeps_answers: Whether an answer whose decision is durable stands although its end cannot be logged.
         on_answer: Called with each turn whose answer is complete and durable, and its passages.
         charge: Called once for each turn and each repeated search, with the decision's id and the cost,
             however it ended.
@@ -236,6 +237,7 @@ class TurnLoop:
     find_turns: FindTurns = no_turns
     weigh_usd: Callable[[float | None], float] = lambda _: 0.0
     cache_turns: float | None = None
+    keeps_answers: bool = False
     on_answer: Callable[[Ask, Decision, Execution, Sequence[Passage]], object] = lambda *_: None
     charge: Callable[[str, Cost], object] = lambda *_: None
 
@@ -476,17 +478,17 @@ class TurnLoop:
             self._ended(recorder, cancelled=True)
             raise
         execution = self._ended(recorder, failure)
-        if not await commit.finish(execution):
+        if not await commit.finish(execution, keeps_answer=self.keeps_answers and failure is None):
             raise AnsweredElsewhereError(f"{decision.id!r} was answered by another process meanwhile")
         if failure is not None:
             raise TurnError(decision.id, execution.status, execution.error) from failure
         if decided is not None and not ask.messages:
             yield decided
-        if ask.messages:
+        if ask.messages and commit.is_logged:
             self.on_answer(ask, decision, execution, recorder.retrieval.passages)
         usage = recorder.usage
         reasons = (usage.finish_reason or "stop", *usage.finish_reasons)
-        yield Finished(execution, reasons)
+        yield Finished(execution, reasons, commit.is_logged)
 
     def _ended(
         self, recorder: TurnRecorder, failure: Exception | None = None, *, cancelled: bool = False

@@ -254,15 +254,17 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Event: the execution is durable, which ends the turn.
+    """Event: the turn has ended, and its execution is durable.
 
     Attributes:
         execution: The execution.
         finish_reasons: Finish reason of each choice.
+        logged: Whether it is durable; False if the log was away and the answer stands nevertheless.
     """
 
     execution: Execution
     finish_reasons: tuple[str, ...]
+    logged: bool = True
 
     @property
     def cached_tokens(self) -> int:
@@ -443,6 +445,9 @@ class TurnCommit:
         on_commit: Called with the commit of the decision as soon as it is queued.
         wait_s: Seconds that the decision waits for its execution; 0 to commit it at once.
         is_durable: Whether the decision is in the log already.
+
+    Attributes:
+        is_logged: Whether what was finished is durable.
     """
 
     def __init__(
@@ -455,6 +460,7 @@ class TurnCommit:
         is_durable: bool = False,
     ) -> None:
         self._log, self._decision, self._on_commit = log, decision, on_commit
+        self.is_logged = True
         self._queued: Commit | None = None
         self._timer: asyncio.TimerHandle | None = None
         if is_durable:
@@ -470,8 +476,13 @@ class TurnCommit:
         """Wait until the decision is durable."""
         await asyncio.shield(self._begin())
 
-    async def finish(self, execution: Execution) -> bool:
-        """Commit the execution, after the decision or with it; return False if the log already has one."""
+    async def finish(self, execution: Execution, *, keeps_answer: bool = False) -> bool:
+        """Commit the execution, after the decision or with it; return False if the log already has one.
+
+        Args:
+            execution: How the turn has ended.
+            keeps_answer: Whether a turn whose decision is durable ends well although the log is away now.
+        """
         if self._queued is None:
             _, receipt = await asyncio.shield(self._together(execution))
         else:
@@ -480,7 +491,13 @@ class TurnCommit:
             except asyncio.CancelledError:
                 self.abandon(execution)
                 raise
-            (receipt,) = await self._log.append(execution)
+            try:
+                (receipt,) = await self._log.append(execution)
+            except LogUnavailableError:
+                if not keeps_answer:
+                    raise
+                self.is_logged = False
+                return True
         return bool(receipt.seq)
 
     def abandon(self, execution: Execution) -> None:

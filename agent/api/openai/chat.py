@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -41,6 +42,7 @@ from armwise.agent.serving import DecisionPoint
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask, Choice, Choices, Decided, Event, Finished, decision_of_call
 from armwise.arms.llm import Chunk, Message, base, catalog, prompts
+from armwise.feedback.errors import LOG_UNUSABLE
 from armwise.feedback.events import Decision
 
 logger = logging.getLogger(__name__)
@@ -253,8 +255,10 @@ async def in_its_round(
     named = [name for name in map(decision_of_call, reversed(results)) if name]
     record = None
     if named:
-        with suppress(ForeignIdError):
-            record = await asyncio.to_thread(point.store.record, caller.stored(named[0]))
+        tolerated = LOG_UNUSABLE if point.outage.answers else ()
+        with suppress(ForeignIdError, *tolerated):
+            look_up = partial(asyncio.to_thread, point.store.record, caller.stored(named[0]))
+            record = await point.outage.ask(look_up)
     asked = ask.question, caller.identify(point.store.draw_secret)
     if (
         record is None
@@ -382,7 +386,7 @@ def completion(
     returns: Collection[str],
 ) -> responses.Json[Completion]:
     """Return a chat completion."""
-    decision, raw = decided.decision, finished.execution.cost
+    decision = decided.decision
     body = construct(
         Completion,
         **_frame(decision, decided.served, "chat.completion"),
@@ -397,9 +401,9 @@ def completion(
             for i, choice in enumerate(written.all)
         ],
         usage=usage(finished),
-        agent=responses.agent(decided, raw, config.reward.cost, returns),
+        agent=responses.agent(decided, finished, config.reward.cost, returns),
     )
-    return responses.Json(body, headers=responses.headers(decision, decided.served))
+    return responses.Json(body, headers=responses.headers(decision, decided.served, finished))
 
 
 def _message(choice: Choice, decided: Decided, config: AppConfig) -> AnswerMessage:
@@ -468,8 +472,7 @@ def _ending(
     frame: dict[str, Any], first: Decided, written: Choices, finished: Finished, config: AppConfig
 ) -> list[dict[str, Any]]:
     """Return an event for each choice with its finish reason, the last one with the cost."""
-    raw = finished.execution.cost
-    extension = responses.chosen(first.decision, first.served, raw, config.reward.cost)
+    extension = responses.chosen(first.decision, first.served, finished, config.reward.cost)
     ends = []
     for i, reason in enumerate(finished.finish_reasons):
         notes = cited(written.all[i].text, first, config) if i < len(written.all) else []

@@ -94,15 +94,14 @@ async def completions(
         return responses.EventStream(stream, headers=responses.headers(first.decision, first.served))
     answering = asking.whole(events)  # under a key, it can be asked for again
     decided, written, finished = await (answering if key else responses.unless_left(request, answering))
-    cost = finished.execution.cost
     reply = construct(
         TextCompletion,
         **_frame(decided.decision, decided.served),
         choices=[_choice(i, choice.text, choice.finish_reason) for i, choice in enumerate(written.all)],
         usage=chat.usage(finished),
-        agent=responses.agent(decided, cost, point.config.reward.cost, body.agent.returns),
+        agent=responses.agent(decided, finished, point.config.reward.cost, body.agent.returns),
     )
-    return responses.Json(reply, headers=responses.headers(decided.decision, decided.served))
+    return responses.Json(reply, headers=responses.headers(decided.decision, decided.served, finished))
 
 
 def _prompt(body: CompletionRequest) -> str:
@@ -130,8 +129,7 @@ async def _sse(
                 if isinstance(turn_event, Chunk) and turn_event.text:
                     yield chat.event(frame | {"choices": [_choice(turn_event.index, turn_event.text, None)]})
                 elif isinstance(turn_event, Finished):
-                    raw = turn_event.execution.cost
-                    extension = responses.chosen(first.decision, first.served, raw, prices)
+                    extension = responses.chosen(first.decision, first.served, turn_event, prices)
                     ends = [_choice(i, "", reason) for i, reason in enumerate(turn_event.finish_reasons)]
                     yield chat.event(frame | {"choices": ends, "agent": extension})
                     if include_usage:

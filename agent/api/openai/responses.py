@@ -84,11 +84,13 @@ class GrowingResponse:
 
     Attributes:
         document: The response so far.
+        finished: The end of the turn, once there is one.
     """
 
     def __init__(self, decided: Decided, body: ResponsesRequest, config: AppConfig) -> None:
         self._decided, self._body, self._config = decided, body, config
         self._name = decided.decision.id
+        self.finished: Finished | None = None
         self._open: dict[str, Any] | None = None  # the item that is being written
         self._call: int | None = None  # the call that it is; None for text
         self._numbers = itertools.count()
@@ -150,8 +152,8 @@ class GrowingResponse:
             yield from self._begin_text()
         cut = finished.finish_reasons[0] == "length"
         yield from self._close("incomplete" if cut else "completed")
-        cost = finished.execution.cost
-        agent = responses.agent(self._decided, cost, self._config.reward.cost, self._body.agent.returns)
+        self.finished, cost = finished, finished.execution.cost
+        agent = responses.agent(self._decided, finished, self._config.reward.cost, self._body.agent.returns)
         self.document["status"] = "incomplete" if cut else "completed"
         self.document["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
         self.document["usage"] = {
@@ -288,7 +290,8 @@ async def _whole(
     response = GrowingResponse(first, body, config)
     async for _ in _grown(response, events):
         pass
-    return responses.Json(response.document, headers=responses.headers(first.decision, first.served))
+    headers = responses.headers(first.decision, first.served, response.finished)
+    return responses.Json(response.document, headers=headers)
 
 
 async def _grown(

@@ -149,7 +149,7 @@ async def search(
     ask = within(point, ask, store)
     decided, _, finished = await asking.whole(asking.stream_turn(point, caller, ask, key, timeout_s))
     kept = [p for p in decided.retrieval.passages if least is None or p.score >= least]
-    cost, prices = finished.execution.cost, point.config.reward.cost
+    prices = point.config.reward.cost
     reply = construct(
         StoreSearch,
         object="vector_store.search_results.page",
@@ -157,9 +157,9 @@ async def search(
         data=[_hit(point, decided, passage) for passage in kept],
         has_more=False,
         next_page=None,
-        agent=construct(Chosen, **responses.chosen(decided.decision, decided.served, cost, prices)),
+        agent=construct(Chosen, **responses.chosen(decided.decision, decided.served, finished, prices)),
     )
-    return responses.Json(reply, headers=responses.headers(decided.decision, decided.served))
+    return responses.Json(reply, headers=responses.headers(decided.decision, decided.served, finished))
 
 
 _OF_ANY_STORE: Mapping[str, Any] = {

@@ -84,7 +84,9 @@ async def create_message(
     answering = asking.whole(events)  # under a key, it can be asked for again
     decided, written, finished = await (answering if key else responses.unless_left(request, answering))
     message = write_message(decided, written, finished, point.config, body.agent.returns)
-    return responses.Json(message, headers=responses.headers(decided.decision, decided.served) | named)
+    return responses.Json(
+        message, headers=responses.headers(decided.decision, decided.served, finished) | named
+    )
 
 
 @router.post(

@@ -179,7 +179,7 @@ def write_message(
     for call in choice.tool_calls:
         name, arguments = call["function"]["name"], tool_calls.read_arguments(call["function"]["arguments"])
         content.append(construct(ToolUse, type="tool_use", id=call["id"], name=name, input=arguments))
-    agent = responses.agent(decided, finished.execution.cost, config.reward.cost, returns)
+    agent = responses.agent(decided, finished, config.reward.cost, returns)
     fields = _begin(decided, agent) | {
         "content": content,
         "stop_reason": _STOP_REASONS.get(choice.finish_reason or "", "end_turn"),
@@ -231,12 +231,12 @@ class MessageEvents:
     def end(self, finished: Finished) -> Iterator[Event]:
         """Yield the events of the end of the answer."""
         yield from self._stop()
-        decided, cost = self._decided, finished.execution.cost
+        decided = self._decided
         delta = {
             "stop_reason": _STOP_REASONS.get(finished.finish_reasons[0], "end_turn"),
             "stop_sequence": None,
         }
-        chosen = responses.chosen(decided.decision, decided.served, cost, self._config.reward.cost)
+        chosen = responses.chosen(decided.decision, decided.served, finished, self._config.reward.cost)
         yield {"type": "message_delta", "delta": delta, "usage": _use(finished), "agent": chosen}
         yield {"type": "message_stop"}
 

@@ -98,6 +98,12 @@ def test_a_key_like_no_other_lists_those_that_are_known() -> None:
         ("arms", {}, "arms: Dictionary should have at least 1 item"),
         ("arms/mine", {"kind": "no_such:Arm"}, "arm 'mine': cannot import 'no_such:Arm'"),
         ("fallback", "bm52", "fallback 'bm52' is not an arm; did you mean 'bm25'?"),
+        (
+            "log_away",
+            "answer",
+            "the arm that answers while the log is away: one of none, bm25, dense",
+        ),
+        ("log_away", "wait", "log_away: Input should be 'refuse' or 'answer', got 'wait'"),
         ("policy/kind", "vopal", "no policy of kind 'vopal'; did you mean 'vowpal'?"),
         ("policy/params", {"arg": ""}, "policy 'vowpal' has no parameter 'arg'; did you mean 'args'?"),
         ("policy", {"kind": "fixed", "params": {"arm": "x"}}, "policy 'fixed' names the arm 'x'"),

@@ -43,6 +43,13 @@ def test_a_point_may_say_that_its_arms_are_those_of_the_top_level() -> None:
     assert config.of("same").fallback == "none"
 
 
+def test_a_point_with_other_arms_refuses_while_its_log_is_away() -> None:
+    points = {"cheap": {"floor": 0.2}, "own": {"arms": {"a": {"kind": "none"}}}}
+    answering = {"log_away": "answer", "fallback": "bm25", "log_url": "sqlite:////tmp/log.db"}
+    config = parse({**CONFIG, **answering, "points": points})
+    assert [config.of(name).log_away for name in ("cheap", "own")] == ["answer", "refuse"]
+
+
 def test_actions_of_requests_are_positions_and_decided_by_their_features() -> None:
     own = with_points(news=NEWS).of("news")
     assert len(own.arms) == 50
