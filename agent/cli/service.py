@@ -193,9 +193,11 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
     from rich.text import Text
 
     with explained():
+        readiness, failed = _readiness(url, key, point)
+        for failure in failed:  # first, as the rest is in the log, which may be what fails
+            console.print(f"failed: {failure}", style="yellow", **PLAIN)
         policy = request("GET", url, "/v1/policy", key, point=point)
         arms = request("GET", url, "/v1/arms", key, point=point)["arms"]
-        readiness, failed = _readiness(url, key, point)
         about = Table(title="policy", show_header=False)
         for row in ("kind", "params", "floor", "version", "digest", "examples_seq", "applied_seq", "log_seq"):
             about.add_row(row, str(policy[row]))
@@ -220,8 +222,6 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
                 arm["name"], arm["kind"], json.dumps(arm["params"]), "yes" if arm["enabled"] else "no"
             )
         console.print(table)
-        for failure in failed:
-            console.print(f"failed: {failure}", style="yellow", **PLAIN)
 
 
 def _readiness(url: str, key: str | None, point: str) -> tuple[str, list[str]]:
@@ -245,7 +245,7 @@ def _readiness(url: str, key: str | None, point: str) -> tuple[str, list[str]]:
     ]
     building = reply.get("building")
     readiness = f"yes, and behind it {building}" if building else "yes"
-    return f"{readiness}; not all is well: see below" if failed else readiness, failed
+    return f"{readiness}; not all is well: see above" if failed else readiness, failed
 
 
 def apply(

@@ -933,7 +933,7 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     output = said(run("status", "--url", service.url), 0)
     assert "warm start: run 1: no node started (failed 4 times; given up): start it again" in output
     assert "warm start of point news (failed once; next attempt 1970-01-01 00:01:00 UTC)" in output
-    assert "yes; not all is well: see below" in output
+    assert "yes; not all is well: see above" in output
     loading = {"error": {"code": "not_ready", "message": "arms are not loaded yet"}}
     service.reply("GET /ready", loading, 503)
     assert "no: " in said(run("status", "--url", service.url), 0)
@@ -953,6 +953,23 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     for name, part in (("canaries", "version 8 takes 10%"), ("promotion", "version 6 since")):
         service.reply("GET /v1/policy", policy | {name: said_of[name]})
         assert part in said(run("status", "--url", service.url), 0)
+
+
+def test_status_names_what_fails_although_the_log_is_away(service: Canned) -> None:
+    away = {
+        "work": "log",
+        "point": "default",
+        "what": "the log",
+        "why": "away since 2027-01-31 00:00:00+00:00: the server is gone",
+        "remedy": "make the database reachable",
+        "attempts": 1,
+        "next_attempt_at": 60.0,
+    }
+    service.reply("GET /ready", {"status": "ready", "version": 7, "building": None, "failed": [away]})
+    service.reply("GET /v1/policy", refusal("the server is gone", "log_unavailable"), 503)
+    output = said(run("status", "--url", service.url), 1)
+    assert "failed: the log: away since 2027-01-31 00:00:00+00:00: the server is gone" in output
+    assert "log_unavailable: the server is gone" in output
 
 
 @pytest.mark.parametrize("verb", ["promote", "rollback"])
