@@ -167,6 +167,17 @@ async def test_a_failed_fallback_is_a_502_without_a_decision(answering: Service)
             assert response.json()["error"]["decision_id"] is None
 
 
+async def test_a_failed_fallback_may_be_retried_under_the_key(
+    answering: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise LogUnavailableError("the disk is full")
+
+    answering.arms.behaviour["bm25"] = failing
+    monkeypatch.setattr(answering.point.store, "append", refuse)  # the log can be read
+    refused(await ask(answering, {"idempotency-key": "k-1"}), 502, "arm_failed")
+
+
 async def test_the_service_stays_ready_and_names_the_outage(answering: Service) -> None:
     with log_away(answering):
         await look_up(answering)
@@ -411,3 +422,31 @@ async def test_the_console_names_the_outage(answering: Service) -> None:
         page = await answering.client.get("/console/system")
     assert page.status_code == 200
     assert "away since" in page.text
+
+
+async def test_a_read_that_fails_opens_the_circuit(
+    answering: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise LogUnavailableError("the server is gone")
+
+    monkeypatch.setattr(answering.point.store, "record", refuse)
+    monkeypatch.setattr(answering.point.store, "probe", refuse)
+    assert is_unlogged(await look_up(answering, {"idempotency-key": "k-1"}))
+    assert is_unlogged(await look_up(answering))
+
+
+async def test_no_signal_is_read_from_an_unlogged_answer(tmp_path: Path) -> None:
+    metrics = {"thumb": {"range": [-1, 1]}, "formed": {"type": "boolean", "signal": "schema_error"}}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    async with Service(tmp_path, reward={"metrics": metrics}, **ANSWERING).running() as service:
+        with log_away(service) as asked:
+            await look_up(service)
+            asked.clear()
+            assert is_unlogged(await ask(service, response_format=form))
+            await service.point.signals.drain()
+            assert "append" not in asked
+        await come_back(service)
+        await ask(service, response_format=form)
+        await service.point.signals.drain()
+        assert (await rows(service))["feedback"] == 1
