@@ -1179,7 +1179,7 @@ def test_serve_takes_the_place_of_a_service_alone_and_starts_as_usual_where_nobo
     ("replaced", "log_url", "told"),
     [
         (None, None, True),
-        (os.getpid(), None, False),
+        pytest.param(os.getpid(), None, False, id="replaced"),
         (1, None, True),
         (None, "postgresql://db.internal/armwise", False),
     ],
