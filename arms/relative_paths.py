@@ -4,6 +4,7 @@ A field marked with `InFolder` becomes absolute when its model is validated. A r
 the folder in the validation context, which is that of the configuration file, or else to the current folder.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,12 +44,12 @@ class InFolder:
 
 
 def locate_path(path: Any, folder: Path) -> Any:
-    """Return a path as an absolute one of the same type; None stays None.
+    """Return a path as an absolute one of the same type; what is empty stays as it is.
 
-    >>> locate_path("home", Path("/srv")), locate_path("/var/log.db", Path("/srv"))
-    ('/srv/home', '/var/log.db')
+    >>> [locate_path(path, Path("/srv")) for path in ("home", "/var/log.db", "")]
+    ['/srv/home', '/var/log.db', '']
     """
-    return None if path is None else type(path)(folder / Path(path).expanduser())
+    return type(path)(folder / os.path.expanduser(path)) if path else path
 
 
 def locate_source(source: str, folder: Path) -> str:

@@ -196,7 +196,7 @@ def new_id() -> str:
     return f"{time.time_ns() // 1_000_000:012x}{next(_DIGITS)}"
 
 
-_UNLOGGED = re.compile(r"(?:.*[:~])?unlogged-[0-9a-f]{32}")
+_UNLOGGED = re.compile(r"unlogged-[0-9a-f]{32}")
 
 
 def unlogged_id() -> str:
@@ -210,7 +210,7 @@ def is_unlogged(name: str) -> bool:
     >>> is_unlogged(unlogged_id()), is_unlogged(f"news:{unlogged_id()}"), is_unlogged("unlogged-1")
     (True, True, False)
     """
-    return _UNLOGGED.fullmatch(name) is not None
+    return _UNLOGGED.fullmatch(re.split("[:~]", name)[-1]) is not None
 
 
 def _digits(at_once: int = 256) -> Iterator[str]:

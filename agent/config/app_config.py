@@ -50,6 +50,7 @@ class AppConfig(PointFields):
 
     home: LocalName = Field(
         default="~/.armwise",
+        validate_default=True,
         description="Folder of corpora, indexes and the embedded log. This and every other relative path is "
         "relative to the folder of the configuration file. ARMWISE_HOME in the environment wins; "
         "where both are set and differ, each verb prints which home it uses.",

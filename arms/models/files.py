@@ -4,6 +4,7 @@ import base64
 import csv
 import hashlib
 import importlib.util
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
@@ -57,7 +58,7 @@ def locate_in(model: str | None, folder: Path) -> str | None:
     """
     if model is None or model.startswith(PACKAGE):
         return model
-    path = folder / Path(model).expanduser()
+    path = folder / os.path.expanduser(model)
     return str(path) if _is_written_as_path(model) or path.exists() else model
 
 

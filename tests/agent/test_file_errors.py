@@ -138,7 +138,7 @@ def test_a_home_that_cannot_be_closed_to_others_is_named(
     (tmp_path / "home").mkdir(mode=0o755)
     (tmp_path / "home").chmod(0o755)
     monkeypatch.setattr(Path, "chmod", refuse)
-    result = CliRunner().invoke(app, ["migrate", "-c", str(config)])
+    result = CliRunner().invoke(app, ["key", "create", "--name", "me", "-c", str(config)])
     assert result.exit_code == 1
     assert result.output.startswith(f"{tmp_path / 'home'}: the file system of {tmp_path / 'home'}")
 

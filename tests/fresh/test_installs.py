@@ -54,7 +54,7 @@ def test_the_quickstart_ends_with_a_promoted_warm_start(fresh: Fresh) -> None:
     with fresh.serving() as service:
         with timed("first answer"):
             fresh.run("armwise", "ask", QUESTION, "--url", service.url)
-        fresh.run("armwise", "feedback", "last", "thumb=1")
+        fresh.run("armwise", "feedback", "last", "thumb=1", "--url", service.url)
         printed = service.wait_for("warm start 1 finished", PROMOTED_S)
         assert "warm start 1 finished and was promoted" in printed, printed[-3000:]
         answer = httpx.post(f"{service.url}/v1/retrieve", json={"query": QUESTION}, timeout=60.0)

@@ -83,7 +83,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
 @pytest.mark.parametrize(
     ("words", "requests"),
     [
-        ("status", [("/v1/policy", 30.0), ("/v1/arms", 30.0), ("/ready", 30.0)]),
+        ("status", [("/ready", 30.0), ("/v1/policy", 30.0), ("/v1/arms", 30.0)]),
         ("apply {portfolio}", [("/v1/arms", 30.0), ("/v1/arms", 3600.0)]),
         ("promote 7 --reason better", [("/v1/policies/7/promote", 3600.0)]),
         ("rollback 7 --reason worse", [("/v1/policies/7/rollback", 3600.0)]),
@@ -112,7 +112,6 @@ def test_a_decision_is_recomputed_wherever_its_id_leads_and_with_patience(
     [
         ("ask why", 3, 600.0),
         ("feedback d-1 thumb=1", 1, 120.0),
-        ("status", 1, 30.0),
         ("promote 7 --reason better", 1, 3600.0),
     ],
 )

@@ -39,6 +39,7 @@ from armwise.agent.evaluation.report import (
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.reporting import GREY, INK, PALETTE, draw_svg
 from armwise.agent.reporting.plain_text import visible
+from armwise.feedback.log import Store
 
 ARMS = ("none", "bm25", "dense")
 EVIL = "</title></pre></svg><script>alert('$x_1$')</script>\" onload=x \u5de8\u202e\x1b[2J\x9b1m\u2028"
@@ -515,6 +516,7 @@ def test_the_command_of_a_report_asks_for_the_same(
 
     monkeypatch.setattr(judging, "evaluate_log", evaluate)
     monkeypatch.setenv("ARMWISE_HOME", str(tmp_path))
+    Store(f"sqlite:///{tmp_path}/log.db").close()
     verb, *words = shlex.split(command(request_))
     assert verb == "armwise"
     result = CliRunner().invoke(app, words)

@@ -544,7 +544,7 @@ def fusions(levels: int) -> dict[str, Any]:
     ("arms", "message"),
     [
         (
-            {"none": {"kind": "none"}, "x": {"kind": "rrf", "params": {"arms": ["none"] * 100_000}}},
+            {"none": {"kind": "none"}, "x": {"kind": "rrf", "params": {"arms": ["none"] * 90_000}}},
             "at most 64 items after validation, not",
         ),
         (dict(reversed(fusions(400).items())), "has members in more than 8 levels"),
@@ -560,7 +560,7 @@ async def test_arms_that_would_search_without_end_are_refused_with_the_number(
     assert names(await roomy.client.get("/v1/arms")) == list(CONFIG["arms"])
 
 
-@pytest.mark.parametrize("depth", [50, 150, 300, 900, 5_000, 100_000])
+@pytest.mark.parametrize("depth", [50, 150, 300, 900, 5_000, 90_000])
 async def test_parameters_of_any_depth_are_refused(roomy: Service, depth: int) -> None:
     nested = b'{"arms": {"x": {"kind": "bm25", "params": {"k1": ' + b"[" * depth + b"]" * depth + b"}}}}"
     headers = {"content-type": "application/json"}

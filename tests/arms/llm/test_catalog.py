@@ -110,7 +110,7 @@ def test_an_engine_is_built_from_every_setting_of_its_spec(monkeypatch: pytest.M
         monkeypatch.setattr(f"armwise.arms.llm.{engine}", Recorded)
     spec: dict[str, Any] = {"context_tokens": 64, "slots": 3, "threads": 5}
     built: Any = build_generator(EmbeddedSpec(model="m.gguf", **spec))
-    assert (built.args, built.settings) == (("m.gguf",), spec)
+    assert (built.args, built.settings) == ((str(Path("m.gguf").absolute()),), spec)
     built = build_generator(VllmSpec(engine="vllm", model="m", engine_args={"seed": 3}))
     assert (built.args, built.settings) == (("m", {"seed": 3}), {})
     asked = {"api_key_env": "KEY", "timeout_s": 7.0, "max_retries": 4, "request": {"top_k": 1}}

@@ -127,7 +127,7 @@ def test_what_is_no_bert_asks_for_torch_where_it_is_missing(
 def test_a_model_that_needs_torch_says_which_extra_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from armwise.arms.models import ModelNotFoundError, fall_back_on_torch, onnx_graph
 
-    monkeypatch.setattr(onnx_graph, "find_spec", lambda _: None)
+    monkeypatch.setattr(onnx_graph, "is_installed", lambda _: False)
     with pytest.raises(ModelNotFoundError, match=r"model 'm' cannot be read: why; .*'armwise\[train\]'"):
         fall_back_on_torch("m", "float32", NotExportableError("why"))
 

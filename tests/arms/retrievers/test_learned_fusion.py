@@ -129,11 +129,11 @@ def test_a_new_arm_names_a_model_of_the_package_or_below_home_and_no_other(
     put("~/home/relevance")
     monkeypatch.chdir(home)  # below which a name reads like a path to what is not loaded from there
     put("relevance")
+    put("~nobody-of-this-name/relevance")  # a folder of that name
     for outside in (
         str(tmp_path / "relevance"),
         f"{home}/../relevance",
         "~/relevance",
-        "~nobody-of-this-name/relevance",
         "package:arms/relevance",
         "package:nowhere",
         "package:arms/../../home/relevance",

@@ -218,7 +218,7 @@ def test_the_output_holds_questions_like_the_traffic(tmp_path: Path) -> None:
 
 def test_an_empty_log_says_nothing(tmp_path: Path) -> None:
     made = write(tmp_path / "made.jsonl", keyed(50, 0))
-    (tmp_path / "home").mkdir()
+    Store(config(tmp_path).database_url).close()
     assert "0 real questions: 30 of each" in printed(tmp_path, made=made, from_log=True)
 
 

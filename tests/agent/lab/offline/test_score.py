@@ -341,6 +341,7 @@ def test_the_reward_of_the_log_is_a_measure_too(tmp_path: Path, config: AppConfi
 
 
 def test_a_log_that_has_nothing_to_say_is_refused(tmp_path: Path, config: AppConfig) -> None:
+    Store(config.database_url).close()
     with pytest.raises(logged_labels.LabelsError, match="holds no feedback"):
         scored(tmp_path, config, from_log=True, measure="thumb")
     with pytest.raises(UnknownMetricError, match="'stars' is not declared; declared are: thumb"):
