@@ -45,7 +45,7 @@ class DatabaseState:
 
     schema: int
     may_create: bool
-    lossy: tuple[str, ...]
+    lossy: tuple[str, ...] = ()
 
 
 _CREATE = "SELECT has_schema_privilege(current_schema(), 'CREATE')"
@@ -74,8 +74,7 @@ def inspect_database(url: str) -> DatabaseState:
             if connection.dialect.name == "postgresql":
                 lossy = connection.exec_driver_sql(_LOSSY).scalars().all()
                 return DatabaseState(number, bool(connection.exec_driver_sql(_CREATE).scalar()), tuple(lossy))
-            mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
-            return DatabaseState(number, True, () if mode == "wal" else (f"journal_mode={mode}",))
+            return DatabaseState(number, True)
     finally:
         database.close()
 

@@ -74,7 +74,7 @@ class SQLite:
     def __init__(self, url: sa.URL, *, create: bool = True) -> None:
         pool: dict[str, Any] = {}
         self._path: Path | None = None
-        self._mode = "rwc" if create else "rw"
+        self._creates, self._mode = create, "rwc" if create else "rw"
         self._opened: tuple[int, int] | None = None  # device and inode of the file that is open
         if url.database and url.database != ":memory:":
             self._path = Path(url.database).absolute()
@@ -104,12 +104,9 @@ class SQLite:
     def _set_up(self, driver: sqlite3.Connection, _record: object) -> None:
         driver.isolation_level = None  # `_begin` and `exchange` begin transactions
         driver.text_factory = partial(str, encoding="utf-8", errors="replace")  # SQLite stores any bytes
-        try:
-            driver.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_READONLY:  # who may only read it reads it as it is
-                raise
-        for pragma in ("synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
+        # whoever only uses a log that is there leaves the file as it is: in WAL mode while it is served
+        wal = ("journal_mode=WAL",) if self._creates else ()
+        for pragma in (*wal, "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
             driver.execute(f"PRAGMA {pragma}")
         if self._opened is None and self._path is not None:
             self._opened = _identify(self._path)

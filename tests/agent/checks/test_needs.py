@@ -4,7 +4,6 @@ import json
 import os
 import re
 import socket
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -509,15 +508,6 @@ def test_sqlite_on_a_file_system_of_several_machines_is_a_problem(
     monkeypatch.setattr(checks.psutil, "disk_partitions", lambda **_: mounts)
     first, _ = of_log(tmp_path, f"sqlite:///{tmp_path / 'log.db'}")
     assert f"is on {kind}, where it can be damaged; use a local disk, or PostgreSQL" in first
-
-
-def test_a_log_without_wal_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"sqlite:///{tmp_path / 'log.db'}"
-    Store(url).close()
-    monkeypatch.setattr("armwise.feedback.log.sqlite.SQLite._set_up", lambda *_: None)
-    with closing(sqlite3.connect(tmp_path / "log.db")) as log:
-        log.execute("PRAGMA journal_mode=DELETE")
-    assert "journal_mode=delete" in of_log(tmp_path, url)[0]
 
 
 # -- the corpus and the models -------------------------------------------------------------------

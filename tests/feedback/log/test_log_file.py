@@ -37,6 +37,15 @@ def decisions_in(file: Path) -> list[str]:
         return sorted(found.id for found in opened.newest(10))
 
 
+def test_reading_a_log_leaves_the_bytes_of_its_file(store: Store, file: Path) -> None:
+    store.close()
+    before = file.read_bytes()
+    with closing(Store(f"sqlite:///{file}", create=False)) as reading:
+        assert [found.id for found in reading.newest(10)] == ["first"]
+    assert file.read_bytes() == before
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
 # -- moved, deleted or replaced while in use -------------------------------------------------------
 
 
@@ -136,7 +145,8 @@ def test_a_closed_log_is_read_by_who_may_not_write_it(
 
     store.close()
     monkeypatch.setattr(SQLite, "_locate", only_read)
-    assert decisions_in(file) == ["first"]
+    with closing(Store(f"sqlite:///{file}", create=False)) as reading:
+        assert [found.id for found in reading.newest(10)] == ["first"]
 
 
 def test_a_log_is_used_again_after_it_was_closed(store: Store, file: Path) -> None:
