@@ -56,6 +56,10 @@ FAILURE = (
 """What exits with 1."""
 
 
+SEVERAL_LINES = ("ConfigError", "PoolError")
+"""Errors with a line for each thing that is wrong in a file of the operator; the others are one line."""
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Print an error that a user can correct; exit with 2 for a wrong request, 1 for a failure."""
@@ -66,20 +70,22 @@ def explained() -> Iterator[None]:
         names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
         if not names.intersection((*WRONG_REQUEST, *FAILURE)):
             raise
-        for line in _lines(error):
+        for line in message_lines(error):
             errors.print(line, style="red", soft_wrap=True)
         wrong = names.intersection(WRONG_REQUEST) and not names.intersection(UNAVAILABLE)
         raise typer.Exit(2 if wrong else 1) from None
 
 
-def _lines(error: Exception) -> Iterator[str]:
+def message_lines(error: Exception) -> Iterator[str]:
     """Return the message of an error; of the options of a verb a line for each that is wrong."""
     if isinstance(error, OSError) and error.filename is not None:
         yield f"{os.fspath(error.filename)}: {describe_file_error(error)}"
         return
     if type(error).__name__ != "ValidationError":
         remedy = getattr(error, "remedy", "")
-        yield f"{error}; {remedy}" if remedy else str(error)
+        message = f"{error}; {remedy}" if remedy else str(error)
+        names = {kind.__name__ for kind in type(error).__mro__}
+        yield from message.splitlines() if names.intersection(SEVERAL_LINES) else [message]
         return
     problems: list[dict[str, Any]] = error.errors()  # type: ignore[attr-defined]  # of pydantic
     for problem in problems:

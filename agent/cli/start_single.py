@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from armwise.agent.cli.console import PLAIN, errors, explained
+from armwise.agent.cli.console import PLAIN, errors, explained, message_lines
 from armwise.agent.run_folder import GO_ON, RUN_FOLDER
 
 
@@ -52,7 +52,8 @@ def main(config: str, replaced: str, cold: str, prepared: Callable[[], bool]) ->
     except typer.Exit as ended:
         return ended.exit_code
     except (ConfigError, ArmError, GeneratorError) as error:
-        errors.print(str(error), style="red", **PLAIN)
+        for line in message_lines(error):
+            errors.print(line, style="red", **PLAIN)
         return 1
     return 0
 

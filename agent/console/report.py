@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from armwise.agent.cli.console import console, errors, explained, progress
 from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Point, moment, with_log
@@ -66,7 +67,7 @@ def report(
             output.write_text(write_page(period, shlex.join([*command, "-o", output.name])), encoding="utf-8")
             console.print(f"{output}: {period.whole.decisions:,} decisions", soft_wrap=True)
         if text or output is None:
-            console.print(write_text(period), highlight=False, soft_wrap=True)
+            console.print(Text(write_text(period)), highlight=False, soft_wrap=True)
 
 
 def _of_log(config: Path, point: str, since: str | None, until: str | None) -> tuple[Period, list[str]]:

@@ -153,3 +153,13 @@ def test_a_home_that_cannot_be_made_is_refused_with_what_names_another(
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(ConfigError, match=r"^the home .*keep this user .*ARMWISE_HOME, names another$"):
         make_home(settings)
+
+
+def test_each_mistake_in_a_configuration_has_a_line(config: Path) -> None:
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"] |= {"foo": 1, "bar": 2}
+    config.write_text(yaml.safe_dump(document))
+    result = CliRunner().invoke(app, ["migrate", "-c", str(config)])
+    bar, foo = result.output.splitlines()
+    assert foo.startswith(f"{config}: unknown key 'foo'")
+    assert bar.startswith(f"{config}: unknown key 'bar'")
