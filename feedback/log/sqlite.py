@@ -104,7 +104,7 @@ class SQLite:
     def _set_up(self, driver: sqlite3.Connection, _record: object) -> None:
         driver.isolation_level = None  # `_begin` and `exchange` begin transactions
         driver.text_factory = partial(str, encoding="utf-8", errors="replace")  # SQLite stores any bytes
-        # whoever only uses a log that is there leaves the file as it is: in WAL mode while it is served
+        # a verb that only uses a log leaves the mode of the file as it is
         wal = ("journal_mode=WAL",) if self._creates else ()
         for pragma in (*wal, "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
             driver.execute(f"PRAGMA {pragma}")
