@@ -18,7 +18,7 @@ from tests.pages import ROOT, blocks_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
-QUESTION = "Which function merges sorted inputs lazily?"
+QUESTION = "How do I compress data with gzip?"
 
 MOST_SMALL = 32
 """Most distributions of the small installation."""
