@@ -8,6 +8,7 @@ that they need not be made again.
 """
 
 import asyncio
+import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from threading import Event
 import httpx
 import numpy as np
 import orjson
+import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.agent.cli.console import ProgressCallback
@@ -27,6 +29,7 @@ from armwise.agent.client import AsyncClient
 from armwise.agent.config import AppConfig, ConfigError, load
 from armwise.agent.lab.simulation import load_questions
 from armwise.agent.lab.simulation.questions import QuestionsError
+from armwise.arms.relative_paths import locate_source
 from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params
 from examples.demo.operator import Operator
 from examples.demo.page import page
@@ -208,6 +211,10 @@ def lay_out(settings: Demo, output: Path, shared: Path) -> Path:
     for name in MADE:
         (shared / name).mkdir(parents=True, exist_ok=True)
         (home / name).symlink_to((shared / name).absolute())
-    config = output / SERVED
-    shutil.copyfile(settings.config, config)
+    config, text = output / SERVED, settings.config.read_text(encoding="utf-8")
+    args = yaml.safe_load(text)["applications"][0]["args"]
+    for source in {corpus["source"] for corpus in args.get("corpora", {}).values()}:
+        located = locate_source(source, settings.config.absolute().parent)  # as it is read there, not here
+        text = re.sub(rf"(?<=source: ){re.escape(source)}(?=[\s}}])", lambda _, to=located: to, text)
+    config.write_text(text, encoding="utf-8")
     return config

@@ -80,7 +80,7 @@ def example(folder: Path, web: Web) -> dict[str, Any]:
         sources[name] = folder / name
         sources[name].mkdir()
         for page in pages:
-            shutil.copy2(ROOT / args["corpora"][name]["source"] / page, sources[name])
+            shutil.copy2(ROOT / "examples" / args["corpora"][name]["source"] / page, sources[name])
     args["arms"]["engine"]["params"]["path"] = str(folder / "engines")
     address = f"http://127.0.0.1:{web.port}/search"
     params = {"url": address, "request": {"q": "{question}"}, "timeout_s": 1.0}

@@ -9,8 +9,18 @@ import yaml
 
 from armwise.agent.app import build
 from armwise.agent.config import load
+from armwise.agent.config.warm_start import QuestionsSource
 from armwise.agent.run_folder import CONFIG_FOLDER
+from armwise.arms.places import BUILT_IN
 from tests.agent.fakes import CONFIG
+
+ROOT = Path(__file__).parents[3]
+
+SERVED = [
+    file
+    for file in (ROOT / "serve_config.yaml", *sorted((ROOT / "examples").glob("*.yaml")))
+    if "applications:" in file.read_text()
+]
 
 SETTINGS: dict[str, Any] = {
     "home": "home",
@@ -152,3 +162,17 @@ def test_serve_run_of_armwise_serve_takes_the_folder_of_the_file(
     build({**CONFIG, "home": "home"})
     assert heard == [str(project / "home")]
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("file", SERVED, ids=lambda file: file.name)
+def test_the_files_that_a_shipped_configuration_names_are_there(file: Path) -> None:
+    config = load(file)
+    named = [corpus.source for corpus in config.corpora.values()]
+    if config.warm_start is not None:
+        named += [
+            source.path
+            for source in config.warm_start.sources.values()
+            if isinstance(source, QuestionsSource)
+        ]
+    missing = [path for path in named if path not in BUILT_IN and not Path(path).exists()]
+    assert missing == []
