@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.client import AsyncClient, ClientError
-from armwise.agent.config import ConfigError
+from armwise.agent.config import ConfigError, load
 from armwise.agent.lab.simulation.questions import QuestionsError
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.retrievers.remote import RemoteArm, RemoteParams
@@ -638,7 +638,11 @@ def test_a_demo_is_laid_out_anew_and_leaves_shared_corpora_alone(tmp_path: Path)
     assert not (output / "home" / "log.db").exists()
     assert (output / "mine.txt").exists()
     assert (output / "home" / "corpora" / "stdlib").is_dir()
-    assert config.read_bytes() == EXAMPLE.read_bytes()
+    read, copied = load(EXAMPLE).model_dump(exclude={"home"}), load(config).model_dump(exclude={"home"})
+    assert {name: Path(each.pop("source")).resolve() for name, each in copied["corpora"].items()} == {
+        name: Path(each.pop("source")).resolve() for name, each in read["corpora"].items()
+    }
+    assert copied == read
 
 
 def test_a_home_that_no_demo_has_made_is_left_alone(tmp_path: Path) -> None:
