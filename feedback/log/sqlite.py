@@ -187,7 +187,7 @@ class SQLite:
                 self._watch.close()
                 self._watch = None
         self.engine.dispose()
-        if self._path is not None and self._opened == _identify(self._path):
+        if self._path is not None and self._opened is not None and self._opened == _identify(self._path):
             # fails at once while others use the file: the last one to close it leaves the mark
             with suppress(sqlite3.Error), closing(sqlite3.connect(self._path, timeout=0)) as last:
                 last.execute("PRAGMA journal_mode=DELETE")

@@ -46,6 +46,15 @@ def test_reading_a_log_leaves_the_bytes_of_its_file(store: Store, file: Path) ->
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
+def test_closing_a_log_that_was_never_opened_makes_no_file(file: Path) -> None:
+    target = file.with_name("elsewhere.db")
+    file.symlink_to(target)
+    with pytest.raises(LogUnavailableError):
+        Store(f"sqlite:///{file}", create=False)
+    open_database(f"sqlite:///{file.with_name('unused.db')}").close()
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
 # -- moved, deleted or replaced while in use -------------------------------------------------------
 
 
