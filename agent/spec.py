@@ -25,7 +25,7 @@ from pydantic.fields import FieldInfo
 from typing_extensions import override
 
 from armwise.arms.catalog import Catalogue
-from armwise.arms.relative_paths import FOLDER, find_folder, locate_params
+from armwise.arms.relative_paths import FOLDER, locate_params, read_folder
 from armwise.arms.suggestions import did_you_mean
 from armwise.number import Number
 
@@ -152,7 +152,7 @@ class Spec(BaseModel):
         """Make the paths among the parameters of a configuration absolute."""
         if self.params and FOLDER in (info.context or {}) and self.kind in self.catalogue:
             model = find_params(self.catalogue[self.kind])
-            object.__setattr__(self, "params", locate_params(self.params, model, find_folder(info)))
+            object.__setattr__(self, "params", locate_params(self.params, model, read_folder(info)))
         return self
 
 

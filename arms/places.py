@@ -1,5 +1,6 @@
 """Where the passages of a corpus come from, and how it is named, of which nothing is read here."""
 
+import os
 import re
 from pathlib import Path
 
@@ -9,13 +10,17 @@ BUILT_IN = {"stdlib": "the standard library", "language": "the language referenc
 """Names of the sources that every interpreter has, and what each is."""
 
 
-def located(source: str | Path) -> str:
+def located(source: str | Path, folder: Path | None = None) -> str:
     """Return a source as an absolute path, or a built-in one by its name.
 
-    >>> located("language"), located("/data/notes")
-    ('language', '/data/notes')
+    Args:
+        source: A built-in source, a file or a folder.
+        folder: The folder that a relative path is relative to; None: the current folder.
+
+    >>> located("language"), located("/data/notes"), located("notes.jsonl", Path("/srv"))
+    ('language', '/data/notes', '/srv/notes.jsonl')
     """
-    return str(source) if source in BUILT_IN else str(Path(source).expanduser().absolute())
+    return str(source) if source in BUILT_IN else str((folder or Path.cwd()) / os.path.expanduser(source))
 
 
 def name_corpus(source: str) -> str:

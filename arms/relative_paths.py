@@ -1,7 +1,7 @@
 """Settings that may be relative paths, and the folder that they are relative to.
 
 A field marked with `InFolder` becomes absolute when its model is validated. A relative path is relative to
-the folder in the validation context, which is that of the configuration file, or else to the current folder.
+the folder in the validation context: the folder of the configuration file, or else the current folder.
 """
 
 import os
@@ -13,13 +13,13 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
-from armwise.arms.places import BUILT_IN
+from armwise.arms.places import located
 
 FOLDER = "folder"
 """Key of the folder in the context of a validation."""
 
 
-def find_folder(info: ValidationInfo) -> Path:
+def read_folder(info: ValidationInfo) -> Path:
     """Return the folder that relative paths in what is validated are relative to."""
     return Path((info.context or {}).get(FOLDER) or Path.cwd())
 
@@ -37,10 +37,10 @@ class InFolder:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return the schema of the type, followed by `locate`."""
 
-        def located(value: Any, info: ValidationInfo) -> Any:
-            return self.locate(value, find_folder(info))
+        def validate(value: Any, info: ValidationInfo) -> Any:
+            return self.locate(value, read_folder(info))
 
-        return core_schema.with_info_after_validator_function(located, handler(source))
+        return core_schema.with_info_after_validator_function(validate, handler(source))
 
 
 def locate_path(path: Any, folder: Path) -> Any:
@@ -50,15 +50,6 @@ def locate_path(path: Any, folder: Path) -> Any:
     ['/srv/home', '/var/log.db', '']
     """
     return type(path)(folder / os.path.expanduser(path)) if path else path
-
-
-def locate_source(source: str, folder: Path) -> str:
-    """Return the source of a corpus as an absolute path, or a built-in one by its name.
-
-    >>> locate_source("stdlib", Path("/srv")), locate_source("notes.jsonl", Path("/srv"))
-    ('stdlib', '/srv/notes.jsonl')
-    """
-    return source if source in BUILT_IN else str(locate_path(source, folder))
 
 
 def locate_params(params: Mapping[str, Any], model: type[BaseModel], folder: Path) -> dict[str, Any]:
@@ -81,7 +72,7 @@ def locate_params(params: Mapping[str, Any], model: type[BaseModel], folder: Pat
 
 
 def find_mark(annotation: Any) -> InFolder | None:
-    """Return the first mark in a type, such as that of a field that may be null, or among metadata.
+    """Return the first mark in a type, also in one that may be null, or among metadata.
 
     >>> find_mark(LocalName | None) == find_mark(LocalName), find_mark(str | None)
     (True, None)
@@ -94,4 +85,4 @@ def find_mark(annotation: Any) -> InFolder | None:
 
 LocalPath = Annotated[Path, InFolder(locate_path)]
 LocalName = Annotated[str, InFolder(locate_path)]
-LocalSource = Annotated[str, InFolder(locate_source)]
+LocalSource = Annotated[str, InFolder(located)]

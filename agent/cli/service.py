@@ -190,7 +190,6 @@ def request(
 def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
     """Show the policy that decides, whether it is pinned, how much it has learned, and the arms."""
     from rich.table import Table
-    from rich.text import Text
 
     with explained():
         readiness, failed = _readiness(url, key, point)

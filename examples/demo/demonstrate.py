@@ -29,7 +29,7 @@ from armwise.agent.client import AsyncClient
 from armwise.agent.config import AppConfig, ConfigError, load
 from armwise.agent.lab.simulation import load_questions
 from armwise.agent.lab.simulation.questions import QuestionsError
-from armwise.arms.relative_paths import locate_source
+from armwise.arms.places import located
 from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params
 from examples.demo.operator import Operator
 from examples.demo.page import page
@@ -214,7 +214,7 @@ def lay_out(settings: Demo, output: Path, shared: Path) -> Path:
     config, text = output / SERVED, settings.config.read_text(encoding="utf-8")
     args = yaml.safe_load(text)["applications"][0]["args"]
     for source in {corpus["source"] for corpus in args.get("corpora", {}).values()}:
-        located = locate_source(source, settings.config.absolute().parent)  # as it is read there, not here
-        text = re.sub(rf"(?<=source: ){re.escape(source)}(?=[\s}}])", lambda _, to=located: to, text)
+        absolute = located(source, settings.config.absolute().parent)  # as it is read there, not here
+        text = re.sub(rf"(?<=source: ){re.escape(source)}(?=[\s}}])", lambda _, to=absolute: to, text)
     config.write_text(text, encoding="utf-8")
     return config

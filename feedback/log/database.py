@@ -1,5 +1,6 @@
 """Open the database of a URL, and translate the errors of its driver."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -69,11 +70,11 @@ def locate_url(url: str, folder: Path) -> str:
     if parsed.get_backend_name() == "sqlite":
         if parsed.database in (None, "", ":memory:"):
             return url
-        located = parsed.set(database=str(folder / Path(str(parsed.database)).expanduser()))
+        located = parsed.set(database=str(folder / os.path.expanduser(str(parsed.database))))
     else:
         named = {key: parsed.query[key] for key in _FILES if key in parsed.query}
         paths = {
-            key: str(folder / Path(path).expanduser())
+            key: str(folder / os.path.expanduser(path))
             for key, path in named.items()
             if isinstance(path, str) and path != "system"  # those of the operating system
         }

@@ -240,9 +240,7 @@ def warm_start(
 
 def warm_start_before_traffic(config: AppConfig, console: Console, on_progress: Progress) -> Run | None:
     """Do a run if one is due before the first request; else return None. Raises as `warm_start`."""
-    if not is_first_run_due(config):
-        return None
-    return warm_start(config, registry_runs.Trigger.FIRST, console, on_progress)
+    return _warm_start_first(config, console, on_progress) if is_first_run_due(config) else None
 
 
 def warm_start_at_first(config: AppConfig, console: Console, on_progress: Progress) -> Run | None:
@@ -258,7 +256,14 @@ def warm_start_at_first(config: AppConfig, console: Console, on_progress: Progre
     with closing(Store(config.database_url, config.reward.join)) as store:
         if registry_runs.judged(store, Recipe.configured(config).digest):
             return None
-    return warm_start(config, registry_runs.Trigger.FIRST, console, on_progress)
+    return _warm_start_first(config, console, on_progress)
+
+
+def _warm_start_first(config: AppConfig, console: Console, on_progress: Progress) -> Run:
+    """Do the run of a first start, and print how it ended."""
+    run = warm_start(config, registry_runs.Trigger.FIRST, console, on_progress)
+    console.print(f"warm start {run.seq} finished {HOW_IT_ENDED[run.status]}", markup=False, highlight=False)
+    return run
 
 
 def carry_out(config: AppConfig, number: int, console: Console, on_progress: Progress) -> Run:
@@ -293,7 +298,6 @@ def _do(
         raise RunFailedError(f"run {mine.seq} failed, what is served is as it was: {error}") from error
     run = registry_runs.find(store, mine.seq)
     assert run is not None
-    console.print(f"warm start {run.seq} finished {HOW_IT_ENDED[run.status]}", markup=False, highlight=False)
     return run
 
 

@@ -452,9 +452,10 @@ async def test_a_replica_forgets_what_it_held_of_minutes_that_are_over(store: St
         clock.now += 60
 
 
-async def test_what_is_spent_while_usage_is_reported_is_in_the_next_report(
+async def begin_report(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> tuple[Quota, asyncio.Task[None], threading.Event]:
+    """Return a quota with one request, its report, which is under way, and what lets that go on."""
     usage, entered, go_on = UsageLedger(store, "replica"), threading.Event(), threading.Event()
     exchange = usage.exchange
 
@@ -469,6 +470,13 @@ async def test_what_is_spent_while_usage_is_reported_is_in_the_next_report(
     report = asyncio.create_task(quota.report())
     while not entered.is_set():
         await asyncio.sleep(0)
+    return quota, report, go_on
+
+
+async def test_what_is_spent_while_usage_is_reported_is_in_the_next_report(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quota, report, go_on = await begin_report(store, clock, monkeypatch)
     assert await turn(quota, caller(), "d", Cost(usd=0.25, prompt_tokens=7), (9, 1.0))
     go_on.set()
     await report
@@ -481,20 +489,7 @@ async def test_what_is_spent_while_usage_is_reported_is_in_the_next_report(
 async def test_what_was_reported_while_the_caller_left_is_counted_once(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage, entered, go_on = UsageLedger(store, "replica"), threading.Event(), threading.Event()
-    exchange = usage.exchange
-
-    def slow(*args: Any) -> Any:
-        entered.set()
-        go_on.wait(30)
-        return exchange(*args)
-
-    monkeypatch.setattr(usage, "exchange", slow)
-    quota = Quota(usage, clock)
-    await quota.admit(caller())
-    report = asyncio.create_task(quota.report())
-    while not entered.is_set():
-        await asyncio.sleep(0)
+    quota, report, go_on = await begin_report(store, clock, monkeypatch)
     report.cancel()
     await asyncio.wait([report])
     assert report.cancelled()
