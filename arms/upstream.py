@@ -134,7 +134,7 @@ def limit_size(response: httpx.Response, most: int) -> httpx.Response:
     `most` bytes raises httpx.DecodingError.
 
     Args:
-        response: A response of `httpx.Client.stream` or the like, of which nothing was read.
+        response: A streamed response of httpx, before anything was read from it.
         most: Largest number of bytes.
 
     Raises:

@@ -143,7 +143,7 @@ async def _read_body(field: ModelField, request: Request) -> Any:
 
 
 async def call_beside(request: Request, call: Callable[[], Result]) -> Result:
-    """Call what takes as long as the body of a request is large, beside the event loop if it is large."""
+    """Call a function whose time grows with the body of a request, in a thread if the body is large."""
     if len(await request.body()) <= LARGE:
         return call()
     return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, call)

@@ -90,7 +90,7 @@ def warn_of_a_copy(log: Path) -> None:
 def with_log(
     config: Path, point: str = POINT, without: Collection[str] = ("router",), *, writes: bool = False
 ) -> "tuple[AppConfig, AppConfig]":
-    """Read the configuration for verbs that need a log and start none: the whole one, and that of a point.
+    """Return the whole configuration and the settings of a point, for verbs that need an existing log.
 
     Args:
         config: The file.

@@ -89,8 +89,8 @@ def configured(args: object, without: Collection[str] = (), folder: Path | None 
     Args:
         args: The settings of the file.
         without: Keys to ignore.
-        folder: The folder that relative paths in the file are relative to; None: the current folder, as for
-            those of the environment.
+        folder: The folder that relative paths in the file are relative to; None: the current folder, to which
+            paths in the environment are always relative.
 
     Raises:
         ConfigError: The settings are invalid, or a variable ARMWISE_... is not a setting.

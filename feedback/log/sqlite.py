@@ -44,16 +44,16 @@ _AWAY = {
 }
 
 _READ_VERSION, _WAL = 19, b"\x02"
-"""Where the header of a file has the version that reads it, and that of WAL mode.
+"""Position of the read version in the header of a file, and its value in WAL mode.
 
 Source: https://www.sqlite.org/fileformat2.html#file_format_version_numbers
 """
 
 COPIED_IN_USE = (
     "copied while it was in use, without its -wal file: the newest rows may be missing",
-    "copy a log with `armwise backup`, or with its -wal beside it",
+    "copy a log with `armwise backup`, or together with its -wal file",
 )
-"""What is wrong with a log of which `lacks_wal` is true, and what corrects it."""
+"""What is wrong with a log if `lacks_wal` returns true, and the remedy."""
 
 _DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT}
 

@@ -20,7 +20,7 @@ LEFT_OUT = ("ARMWISE_", "OPENAI_", "PYTEST", "PYTHON", "RAY_", "VIRTUAL_ENV")
 """How variables begin that no command sees."""
 
 START_S, PROMOTED_S, STOP_S = 300.0, 1500.0, 60.0
-"""How long a start may take, building and learning behind it on a busy machine, and a stop."""
+"""How long a start, the first warm start and a stop may take on a busy machine."""
 
 
 class Fresh:
@@ -47,7 +47,7 @@ class Fresh:
         self.environ["PIP_NO_COMPILE"] = "1"  # a minute less; Python compiles what is imported
 
     def install(self, *requirements: str) -> None:
-        """Install requirements, those of this project from its wheel, with wheels alone."""
+        """Install requirements from wheels only, this project from its own."""
         ours = [
             re.sub(r"^armwise(\[.*\])?$", rf"armwise\1 @ {self._wheel.as_uri()}", r) for r in requirements
         ]
@@ -95,7 +95,7 @@ class Fresh:
             process.wait(STOP_S)
 
     def read(self, page: str, instead: Mapping[str, str] | None = None) -> Reader:
-        """Save the files of a page and enter its commands, all of which must succeed."""
+        """Save the files of a page and enter its commands. Each must succeed."""
         ports = {port: str(free_port()) for port in ports_of(page)}
         reader = Reader(page, self.folder, {**ports, **(instead or {})}, self.environ)
         with timed(page):

@@ -1,9 +1,9 @@
 """Each `pip install` of the README and the docs, in an environment of its own, to what its page promises.
 
     make test-wheel
-    make test-wheel FRESH=          # all of them, those of the night, too
+    make test-wheel FRESH=slow      # all of them, also the nightly ones
 
-The wheel is that of `make dist`.
+It takes the wheel that `make dist` built.
 """
 
 import re

@@ -105,7 +105,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @lru_cache(16)
 def open_validator(purpose: str) -> Validator:
-    """Return the validator of a purpose, so that no answer waits for those of another one."""
+    """Return the validator for a purpose. Answers for different purposes do not wait for each other."""
     del purpose
     return Validator()
 
