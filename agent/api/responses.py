@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
+from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
 import orjson
@@ -112,10 +113,21 @@ READ_S = 30.0
 class EventStream(StreamingResponse):
     """Server-sent events. A client that stops reading them, or reads a few bytes a second, is left.
 
-    Otherwise it would hold a place among the requests in progress for as long as it likes.
+    Otherwise it would hold a place among the requests in progress for as long as it likes. The turn ends
+    with its stream, at once: Python would end a generator that nobody reads when it collects garbage.
     """
 
     media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        turn: AsyncGenerator[object, None],
+        headers: Mapping[str, str],
+    ) -> None:
+        """Send the events of a turn that has begun."""
+        super().__init__(events, headers=headers)
+        self._events, self._turn = events, turn
 
     @override
     async def stream_response(self, send: Send) -> None:
@@ -126,7 +138,8 @@ class EventStream(StreamingResponse):
             except TimeoutError:
                 raise ClientDisconnect from None
 
-        await super().stream_response(sending)
+        async with aclosing(self._turn), aclosing(self._events):
+            await super().stream_response(sending)
 
 
 def headers(decision: Decision, served: str | None, finished: Finished | None = None) -> dict[str, str]:

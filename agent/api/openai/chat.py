@@ -84,7 +84,7 @@ async def chat(
         first = await asking.begun(events)
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         stream = sse(first, events, point.config, returns=body.agent.returns, include_usage=usage)
-        return responses.EventStream(stream, headers=responses.headers(first.decision, first.served))
+        return responses.EventStream(stream, events, responses.headers(first.decision, first.served))
     answering = asking.whole(events)  # under a key, it can be asked for again
     decided, written, finished = await (answering if key else responses.unless_left(request, answering))
     return completion(decided, written, finished, point.config, body.agent.returns)

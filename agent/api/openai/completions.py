@@ -91,7 +91,7 @@ async def completions(
         first = await asking.begun(events)
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         stream = _sse(first, events, point.config.reward.cost, include_usage=usage)
-        return responses.EventStream(stream, headers=responses.headers(first.decision, first.served))
+        return responses.EventStream(stream, events, responses.headers(first.decision, first.served))
     answering = asking.whole(events)  # under a key, it can be asked for again
     decided, written, finished = await (answering if key else responses.unless_left(request, answering))
     reply = construct(

@@ -269,7 +269,7 @@ async def respond(
         first = await asking.begun(events)
         growing = GrowingResponse(first, body, point.config)
         headers = responses.headers(first.decision, first.served)
-        return responses.EventStream(_sse(growing, events), headers=headers)
+        return responses.EventStream(_sse(growing, events), events, headers)
     answering = _whole(events, body, point.config)  # under a key, it can be asked for again
     return await (answering if key else responses.unless_left(request, answering))
 

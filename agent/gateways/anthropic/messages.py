@@ -80,7 +80,7 @@ async def create_message(
         read_tokens = _count(ask.messages, ask.options.get("tools", ()))
         growing = MessageEvents(first, point.config, body.agent.returns, read_tokens)
         headers = responses.headers(first.decision, first.served) | named
-        return responses.EventStream(_sse(growing, events), headers=headers)
+        return responses.EventStream(_sse(growing, events), events, headers)
     answering = asking.whole(events)  # under a key, it can be asked for again
     decided, written, finished = await (answering if key else responses.unless_left(request, answering))
     message = write_message(decided, written, finished, point.config, body.agent.returns)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -377,24 +376,23 @@ async def test_an_answer_that_nobody_can_get_any_more_is_cancelled(
     [(AN_ANSWER, CHAT), ("/v1/messages", CHAT | {"max_tokens": 5})],
     ids=["chat", "messages"],
 )
-async def test_a_client_that_reads_nothing_of_a_stream_is_left(
-    service: Service, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+@pytest.mark.parametrize("held", ["start", "body"])
+async def test_a_client_that_reads_nothing_of_a_stream_is_left_at_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], held: str
 ) -> None:
     monkeypatch.setattr(responses, "READ_S", 0.01)
     client = Connection(body | {"stream": True}, leave_after=-1, path=path)
 
     async def send(message: Any) -> None:
         await client.send(message)
-        if message.get("body"):
+        headers.update(message.get("headers", ()))
+        if message["type"].endswith(held):
             await asyncio.Event().wait()  # as a connection whose buffer is full
 
-    async with asyncio.timeout(10):
-        await service.app(client.scope, client.receive, send)
-        while service.replica.service.under_way:
-            await asyncio.sleep(0)
-    decision_id = re.search(rb'"decision_id":"([^"]+)"', client.received)
-    assert decision_id is not None
-    found = await record(service, decision_id[1].decode(), lambda r: r.execution)
+    headers: dict[bytes, bytes] = {}
+    await service.app(client.scope, client.receive, send)
+    assert not service.replica.service.under_way
+    found = await record(service, headers[b"x-decision-id"].decode(), lambda r: r.execution)
     assert found.execution is not None
     assert found.execution.status is Status.CANCELLED
 
