@@ -15,13 +15,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from armwise.agent.background import Work, WorkFailure, clear, record
-from armwise.agent.config import AppConfig, warm_start
-from armwise.agent.learning import Recipe
+from armwise.agent.config import warm_start
+from armwise.agent.run_folder import COLD
 from armwise.arms.own_processes import importable
 from armwise.feedback.drift import Alarm, Alarms
 from armwise.feedback.errors import LogUnavailableError, described
@@ -163,7 +162,7 @@ def environment_of_a_child() -> dict[str, str]:
 
 
 RETRY_S = 3600.0
-"""Pause after a failed run for an alarm before the next one."""
+"""Pause after a failed run before the next one that an alarm or new ratings start."""
 
 RETRIES_S = (60.0, 300.0, 1500.0)
 """Pauses from the end of a failed run to each further attempt."""
@@ -192,28 +191,23 @@ class Planned:
     trigger: runs.Trigger
 
 
-def is_first_run_due(config: AppConfig) -> bool:
-    """Return whether a run is to promote a candidate before the first request.
-
-    That is where the configuration asks for it, and the log has no traffic and no run with a verdict.
-    """
-    if config.warm_start is None or config.warm_start.first != "promote":
-        return False
-    with closing(Store(config.database_url, config.reward.join)) as store:
-        return not (traffic.exists(store) or runs.judged(store, Recipe.configured(config).digest))
-
-
 def next_run(
-    store: Store, spec: warm_start.Schedule, configured: str, alarms: Alarms, since: float
+    store: Store, spec: warm_start.WarmStartSpec, configured: str, join: str, alarms: Alarms, since: float
 ) -> Planned | None:
     """Return the next run for a configured recipe, from the log; see `planned`."""
     last, alarm = runs.newest(store, configured), alarms.newest if alarms.warm_start_open else None
+    if last is None and spec.first == "promote" and COLD not in os.environ:
+        return Planned(since, runs.Trigger.FIRST)
     if alarm is not None:
         ended = runs.newest(store, configured, runs.ENDED)
         if ended is not None and ended.inputs.get("alarm") == alarm.example_seq:
             alarm = None  # a run has answered it, with any result
     retry_at = None if last is None else _retry_at(runs.read_attempts(store, last))
-    return planned(spec, last, alarm, since, retry_at)
+    rated = 0
+    if spec.after_rated is not None:
+        seen = 0 if last is None else last.inputs.get("examples", 0)
+        rated = traffic.rated_decisions(store, join, seen, spec.after_rated)
+    return planned(spec, last, alarm, since, retry_at, rated)
 
 
 def _retry_at(attempts: Sequence[Run]) -> float | None:
@@ -259,6 +253,7 @@ def planned(
     alarm: Alarm | None,
     since: float,
     retry_at: float | None = None,
+    rated: int = 0,
 ) -> Planned | None:
     """Return the next run, if one is scheduled.
 
@@ -272,6 +267,7 @@ def planned(
         alarm: The newest alarm that no run has answered, and since which no labels were inserted.
         since: Start of a cron schedule before the first run.
         retry_at: When the newest run is retried, if it failed and is not given up.
+        rated: Number of rated decisions that the newest run has not seen.
     """
     if last is not None and last.status is runs.RunState.ASKED:
         return Planned(last.started_at, runs.Trigger.REQUEST)
@@ -287,6 +283,9 @@ def planned(
         failed = None if last is None or last.status in runs.ENDED else last
         again = alarm.at if failed is None else failed.started_at + RETRY_S
         plans.append(Planned(max(alarm.at, again), runs.Trigger.ALARM))
+    if spec.after_rated is not None and rated >= spec.after_rated:
+        at = since if last is None else last.alive_at + (RETRY_S if last.status in FAILED else 0.0)
+        plans.append(Planned(at, runs.Trigger.RATED))
     if spec.every is not None:
         at = since if last is None else last.started_at + warm_start.read_positive_seconds(spec.every)
         plans.append(Planned(at, runs.Trigger.SCHEDULE))
@@ -304,4 +303,5 @@ def planned_at(point: "DecisionPoint") -> Planned | None:
     spec, configured, now = point.config.warm_start, point.versions.configured.digest, point.service.clock()
     if spec is None or runs.under_way(point.store, now):
         return None
-    return next_run(point.store, spec, configured, point.versions.alarms, now)
+    join = point.config.reward.join
+    return next_run(point.store, spec, configured, join, point.versions.alarms, now)

@@ -4,6 +4,7 @@ It is a separate module, since importing a module of a room imports the entire r
 """
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,24 +12,6 @@ from armwise.arms.own_processes import python
 
 BUILDER_NICE = 5
 """Nice value of what builds behind a service: a third of the share that a value of 0 has."""
-
-
-def command_of_a_child(module: str, function: str, *arguments: str, writes: bool = False) -> list[str]:
-    """Return the command of a child that lowers its priority before it imports anything heavy.
-
-    Args:
-        module: Module to import after that.
-        function: Function of the module to call with the arguments.
-        arguments: Arguments of the function.
-        writes: Whether it writes to the log: it gets the highest nice value rather than the idle policy, so
-            that it does not starve while it holds the lock.
-    """
-    lower = (lower_priority_of_a_writer if writes else lower_priority).__name__
-    script = (
-        f"import sys; from {__name__} import {lower}; {lower}(); "
-        f"from {module} import {function}; {function}(*sys.argv[1:])"
-    )
-    return python("-c", script, *arguments)
 
 
 def lower_priority() -> None:
@@ -66,3 +49,22 @@ def _nice_of_the_session(value: int) -> None:
     if os.getsid(0) == os.getpid():  # the leader of a session of its own
         with suppress(OSError):  # no Linux, or no groups
             Path("/proc/self/autogroup").write_text(str(value))
+
+
+def command_of_a_child(
+    module: str, function: str, *arguments: str, lower: Callable[[], None] = lower_priority
+) -> list[str]:
+    """Return the command of a child that lowers its priority before it imports anything heavy.
+
+    Args:
+        module: Module to import after that.
+        function: Function of the module to call with the arguments.
+        arguments: Arguments of the function.
+        lower: A function of this module that lowers the priority. A child that writes to the log needs
+            another than the usual one, by which it could starve while it holds the lock.
+    """
+    script = (
+        f"import sys; from {__name__} import {lower.__name__}; {lower.__name__}(); "
+        f"from {module} import {function}; {function}(*sys.argv[1:])"
+    )
+    return python("-c", script, *arguments)

@@ -24,8 +24,11 @@ RAY_STARTED = "ray-started"
 RAY_ENDS = "ray-ends"
 """File that marks that Ray ends in order: its processes may be missing."""
 
+COLD = "ARMWISE_COLD"
+"""Environment variable that, when set, keeps the service from doing the first warm start by itself."""
+
 BEHIND = "build-behind"
-"""File that marks that something is left to build; with the content `cold`, the warm start is left out."""
+"""File that marks that something is left to build in the background."""
 
 TO_BUILD = "to-build"
 """File that marks that the process that serves has checked all, and that something is left to build."""

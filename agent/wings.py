@@ -24,9 +24,6 @@ WARM_STARTS = "armwise.agent.lab.warmstart:WarmStarts"
 CANARIES = "armwise.agent.lab.warmstart:AutomaticCanaries"
 """Tasks of the background."""
 
-WARM_START_BEFORE_TRAFFIC = "armwise.agent.lab.warmstart:warm_start_before_traffic"
-WARM_START_AT_FIRST = "armwise.agent.lab.warmstart:warm_start_at_first"
-
 VERIFY_RECEIPT = "armwise.agent.lab.receipt.verbs:verify_receipt"
 """Computes a receipt of `armwise prove` again; `armwise verify` calls it for a file."""
 

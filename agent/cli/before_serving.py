@@ -20,12 +20,11 @@ from armwise.agent.checks import (
     require_models,
 )
 from armwise.agent.cli import first_start
-from armwise.agent.cli.console import PLAIN, RAY_LOG, ProgressCallback, console, errors, native_messages_in
+from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors
 from armwise.agent.cli.options import open_home, warn_of_a_copy
 from armwise.agent.cli.preparation import install_missing_models, prepare, print_oddities, suggest_question
 from armwise.agent.cli.serve_config import ingress_replicas, read_listening_address
 from armwise.agent.config import AppConfig
-from armwise.agent.jobs import RunFailedError, is_first_run_due
 from armwise.agent.proxy import (
     CONFIGURATION,
     Listening,
@@ -34,8 +33,6 @@ from armwise.agent.proxy import (
     write_configuration,
 )
 from armwise.agent.run_folder import BEHIND, QUESTION, RUN_FOLDER, TO_BUILD, BuildingProgress
-from armwise.agent.wings import WARM_START_BEFORE_TRAFFIC, load
-from armwise.feedback.errors import LogUnavailableError, UnderWayError
 
 
 class NotBuiltError(Exception):
@@ -47,14 +44,13 @@ def look(*_: object) -> NoReturn:
     raise NotBuiltError
 
 
-def prepare_service(config: Path, settings: AppConfig, on_progress: ProgressCallback, *, cold: bool) -> None:
+def prepare_service(config: Path, settings: AppConfig, on_progress: ProgressCallback) -> None:
     """Check a configuration, build what is missing, and write what the other processes of its run read.
 
     Args:
         config: A Ray Serve configuration file.
         settings: What it says.
         on_progress: Progress callback; `look` to build nothing that takes long.
-        cold: Whether to leave out the first warm start.
 
     Raises:
         NotBuiltError: By `look`; the checks are made, which another process of this run then leaves out.
@@ -65,7 +61,7 @@ def prepare_service(config: Path, settings: AppConfig, on_progress: ProgressCall
     if folder is None or not (folder / TO_BUILD).exists():
         _check(config, settings, address[0])
     try:
-        _build(settings, folder, on_progress, cold=cold)
+        _build(settings, folder, on_progress)
     except NotBuiltError:
         if folder is not None:
             (folder / TO_BUILD).touch()
@@ -85,14 +81,14 @@ def prepare_service(config: Path, settings: AppConfig, on_progress: ProgressCall
     write_configuration(settings, Listening(*address, folder, ingress_replicas(config).most))
 
 
-def is_prepared(config: Path, settings: AppConfig, folder: Path, *, cold: bool) -> bool:
+def is_prepared(config: Path, settings: AppConfig, folder: Path) -> bool:
     """Prepare a service where nothing is to build; return whether it is prepared, or was by another process.
 
     Args, and Raises but for NotBuiltError, as `prepare_service`; the folder is that of the run.
     """
     if not (folder / CONFIGURATION).exists():
         try:
-            prepare_service(config, settings, look, cold=cold)
+            prepare_service(config, settings, look)
         except NotBuiltError:
             return False
     return True
@@ -117,29 +113,9 @@ def _check(config: Path, settings: AppConfig, host: str) -> None:
         console.print(f"open to every program of this machine: `{closes}` closes it", **PLAIN)
 
 
-def _build(settings: AppConfig, folder: Path | None, on_progress: ProgressCallback, *, cold: bool) -> None:
-    if folder is None:  # no process would follow behind the service
+def _build(settings: AppConfig, folder: Path | None, on_progress: ProgressCallback) -> None:
+    if folder is None or not first_start.begin(settings, on_progress):
         prepare(settings, on_progress)
-        if not cold:
-            _warm_start(settings, on_progress)
         return
-    if not first_start.begin(settings, on_progress):
-        prepare(settings, on_progress)
-        if cold or not is_first_run_due(settings):
-            return
-    (folder / BEHIND).write_text("cold" if cold else "")
+    (folder / BEHIND).touch()
     BuildingProgress(folder)("waiting for the service")
-
-
-def _warm_start(settings: AppConfig, on_progress: ProgressCallback) -> None:
-    """Learn from questions made from the corpus, where a home is prepared for a service that starts later.
-
-    After a failure the service starts without it and tries again; the run is in the log.
-    """
-    try:
-        with native_messages_in(settings.home_path / RAY_LOG):
-            load(WARM_START_BEFORE_TRAFFIC)(settings, console, on_progress)
-    except (RunFailedError, UnderWayError, LogUnavailableError) as error:
-        errors.print(
-            f"{error}; the service starts without it and tries again", style="yellow", soft_wrap=True
-        )

@@ -2,9 +2,8 @@
 
     passages, indexes of words --> the service answers by the arms that need no encoder
     vectors                    --> each arm enters when it is built, in place of its parts
-    questions, scores, router  --> the warm start is promoted
 
-Where the indexes are there and the log is new, only the warm start is left to do behind the service.
+The service does its first warm start once all arms are there.
 
 The live arms are in the log, as they always are: policy, replay and `verify` see which arms there were. A
 run that was stopped is continued by the next `armwise serve`, which finds its last set in `UNDER_WAY`; a home
@@ -25,28 +24,23 @@ import typer
 from armwise.agent.background import Work, retried
 from armwise.agent.cli.console import (
     PLAIN,
-    RAY_LOG,
     ProgressCallback,
     console,
     errors,
     explained,
-    native_messages_in,
     progress,
 )
 from armwise.agent.cli.options import opened
 from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError
-from armwise.agent.jobs import RunFailedError
 from armwise.agent.low_priority import lower_priority_of_a_builder
 from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
 from armwise.agent.serving import same_document
-from armwise.agent.wings import WARM_START_AT_FIRST, load
 from armwise.arms.corpus import ingest_all
 from armwise.arms.indexes import IndexMismatchError, PassageVectors
 from armwise.arms.models import Embedder, build_embedder
 from armwise.arms.retrievers import ArmGraph, ArmSpec, Resources, prepare_profiles
 from armwise.arms.retrievers import prepare as prepare_arms
-from armwise.feedback.errors import UnderWayError
 from armwise.feedback.log import Store, open_log
 from armwise.feedback.registry import ArmSet, arm_sets
 
@@ -166,15 +160,13 @@ def _missing(config: AppConfig, on_progress: ProgressCallback) -> bool:
     return False
 
 
-def follow(config: str, cold: str = "", *, wait: Callable[[float], object] = time.sleep) -> None:
-    """Build behind the service what is left, let each arm enter, and do the warm start.
+def follow(config: str, *, wait: Callable[[float], object] = time.sleep) -> None:
+    """Build in the background what is left, and let each arm enter when it is built.
 
-    What fails is tried again after a pause, and goes on with what is built. A run of the warm start that
-    failed is in the log, by which the service tries it again.
+    What fails is tried again after a pause, and goes on with what is built.
 
     Args:
         config: The configuration file.
-        cold: `cold` for no warm start.
         wait: Waits for some seconds.
     """
     lower_priority_of_a_builder()
@@ -189,9 +181,8 @@ def follow(config: str, cold: str = "", *, wait: Callable[[float], object] = tim
             def build() -> None:
                 report("reading the configuration")
                 settings = opened(Path(config)).settled()
-                is_whole = _read_last(settings) is None or enter(settings, on_progress)
-                if is_whole and not cold:
-                    _warm_start(settings, on_progress)
+                if _read_last(settings) is not None:
+                    enter(settings, on_progress)
 
             retried(Work.FIRST_START, DEFAULT_POINT, build, wait=wait)
     except typer.Exit:
@@ -199,16 +190,6 @@ def follow(config: str, cold: str = "", *, wait: Callable[[float], object] = tim
         raise
     finally:
         report.end()
-
-
-def _warm_start(config: AppConfig, on_progress: ProgressCallback) -> None:
-    try:
-        with native_messages_in(config.home_path / RAY_LOG):
-            load(WARM_START_AT_FIRST)(config, console, on_progress)
-    except (RunFailedError, UnderWayError) as error:
-        errors.print(
-            f"{error}; the service tries again, see `armwise status`", style="yellow", soft_wrap=True
-        )
 
 
 def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
@@ -259,4 +240,4 @@ def _replaced(store: Store, before: ArmSet | None, arms: Arms, config: AppConfig
 
 if __name__ == "__main__":
     with suppress(typer.Exit):
-        follow(*sys.argv[1:])
+        follow(sys.argv[1])

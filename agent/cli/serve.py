@@ -62,6 +62,7 @@ from armwise.agent.proxy import (
 )
 from armwise.agent.run_folder import (
     BEHIND,
+    COLD,
     CONFIG_FOLDER,
     GO_ON,
     PROGRESS,
@@ -108,7 +109,7 @@ def serve(
         bool, typer.Option("--prepare-only", help="Build what is missing and stop.")
     ] = False,
     cold: Annotated[
-        bool, typer.Option("--cold", help="Begin without labels made from the corpus: no `warm_start.first`.")
+        bool, typer.Option("--cold", help="Do no first warm start: as with `warm_start.first: hold`.")
     ] = False,
     question: Annotated[
         str | None, typer.Option("--ask", help="Ask this once it is ready, then stop.")
@@ -158,7 +159,7 @@ def serve(
                 f"--llm and --port are for a service without a configuration: set {where} in {config}"
             )
         if prepare_only:
-            _prepare(config, cold=cold)
+            _prepare(config)
             return
         single = ray is False and "RAY_ADDRESS" not in os.environ and haproxy_binary() is not None
         settings = None if single else _load(config)  # what is wrong with it is said before anything begins
@@ -171,12 +172,7 @@ def serve(
         predecessor = find_predecessor(address[1]) if replace else None
         if predecessor is None:
             require_free_port(*address)  # before anything is built
-        if cluster := os.environ.get("RAY_ADDRESS"):
-            if problem := cluster_problem(cluster):
-                raise LaunchError(f"{problem}: unset RAY_ADDRESS to serve on this machine, or start it")
-            console.print(
-                f"served by the cluster of RAY_ADDRESS={cluster}: unset it for this machine", **PLAIN
-            )
+        _announce_cluster(cold=cold)
         raise_limit_of_files()
         once = None if question is None else partial(_ask_once, question, key, remark)
         replaced = None if predecessor is None else predecessor.pid
@@ -192,13 +188,25 @@ def serve(
                 address,
                 console,
                 once,
-                partial(prepare, config, folder, cold=cold),
+                partial(prepare, config, folder),
                 remark,
                 predecessor,
                 single=single,
-                cold=cold,
             )
             raise typer.Exit(code)
+
+
+def _announce_cluster(*, cold: bool) -> None:
+    """Print which cluster serves; on this machine, pass `--cold` on to the processes to come."""
+    if not (cluster := os.environ.get("RAY_ADDRESS")):
+        if cold:
+            os.environ[COLD] = "1"
+        return
+    if problem := cluster_problem(cluster):
+        raise LaunchError(f"{problem}: unset RAY_ADDRESS to serve on this machine, or start it")
+    if cold:
+        raise LaunchError("--cold is for this machine: set `warm_start.first: hold` for a cluster")
+    console.print(f"served by the cluster of RAY_ADDRESS={cluster}: unset it for this machine", **PLAIN)
 
 
 def _load(config: Path) -> "AppConfig":
@@ -207,14 +215,14 @@ def _load(config: Path) -> "AppConfig":
     return load(config)
 
 
-def _prepare(config: Path, *, cold: bool) -> None:
+def _prepare(config: Path) -> None:
     from armwise.agent.cli.before_serving import prepare_service
 
     settings = _load(config)
     if RUN_FOLDER not in os.environ:  # else the process that serves has looked, or takes the port over
         require_free_port(*read_listening_address(config))
     with progress() as on_progress:
-        prepare_service(config, settings, on_progress, cold=cold)
+        prepare_service(config, settings, on_progress)
 
 
 def _ask_once(question: str, key: str | None, remark: str, url: str) -> None:
@@ -232,8 +240,6 @@ def prepare_in_process(
     config: Path,
     folder: Path | None = None,
     check: Callable[[], int | None] = lambda: None,
-    *,
-    cold: bool = False,
 ) -> int:
     """Build what is missing in a separate process, which frees its memory when it ends.
 
@@ -241,7 +247,6 @@ def prepare_in_process(
         config: A Ray Serve configuration file.
         folder: Where to write the configuration of HAProxy; None to write none.
         check: Called meanwhile; an exit code, or an exception, ends the process.
-        cold: Whether to leave out the warm start before the first request.
 
     Returns:
         The exit code of the process or of `check`.
@@ -249,7 +254,7 @@ def prepare_in_process(
     Raises:
         ProcessLostError: The process was killed.
     """
-    words = ["serve", "--prepare-only", "--config", str(config), *(["--cold"] if cold else [])]
+    words = ["serve", "--prepare-only", "--config", str(config)]
     environment = dict(os.environ) if folder is None else {**os.environ, RUN_FOLDER: str(folder)}
     command = python("-m", "armwise", *words)
     with subprocess.Popen(command, env=environment, preexec_fn=ends_with_its_parent) as preparing:
@@ -266,9 +271,7 @@ def prepare_in_process(
     return preparing.returncode
 
 
-def wait_until_prepared(
-    config: Path, folder: Path, check: Callable[[], int | None], *, cold: bool = False
-) -> int:
+def wait_until_prepared(config: Path, folder: Path, check: Callable[[], int | None]) -> int:
     """Wait until the one process has prepared itself; what takes long is built by a separate process.
 
     Args and Returns as `prepare_in_process`.
@@ -277,7 +280,7 @@ def wait_until_prepared(
         if (code := check()) is not None:
             return code
         if (folder / TO_BUILD).exists():
-            return prepare_in_process(config, folder, check, cold=cold)
+            return prepare_in_process(config, folder, check)
         time.sleep(SHORT_LOOK_S)
     return 0
 
@@ -322,7 +325,6 @@ def run_service(
     predecessor: Predecessor | None = None,
     *,
     single: bool = False,
-    cold: bool = False,
 ) -> int:
     """Run the proxy and Ray Serve until interrupted; print when it is ready.
 
@@ -340,7 +342,6 @@ def run_service(
         remark: Printed with the address when the service is ready.
         predecessor: A service that has the address until this one is ready; None: nobody has it.
         single: Whether one process serves, without Ray; it needs a folder, and prepares itself.
-        cold: Whether it is to leave out the warm start before the first request.
 
     Returns:
         The exit code of Ray Serve, or of an earlier step that failed; 0 after `once`.
@@ -351,7 +352,7 @@ def run_service(
         LaunchError: Another program has the port of a service that was to be replaced.
     """
     _handle_signals()
-    ray = _start(config, folder, predecessor, single=single, cold=cold)
+    ray = _start(config, folder, predecessor, single=single)
     proxy: Proxy | None = None
     base = base_url(address)
     try:
@@ -454,12 +455,10 @@ def _say_ready(base: str, folder: Path | None, console: Console, remark: str) ->
         console.print(f"note:    {remark}", **PLAIN)
 
 
-def _start(
-    config: Path, folder: Path | None, predecessor: Predecessor | None, *, single: bool, cold: bool
-) -> Processes:
+def _start(config: Path, folder: Path | None, predecessor: Predecessor | None, *, single: bool) -> Processes:
     """Start the processes of a service, which wait for a line before they serve what was not prepared."""
     if single and folder is not None:
-        return SingleProcess(partial(_start_single, config, folder, predecessor, cold=cold))
+        return SingleProcess(partial(_start_single, config, folder, predecessor))
     return RayProcesses(_start_ray(config, folder), folder)
 
 
@@ -480,14 +479,12 @@ def _start_ray(config: Path, folder: Path | None) -> subprocess.Popen[bytes]:
     )
 
 
-def _start_single(
-    config: Path, folder: Path, predecessor: Predecessor | None, *, cold: bool
-) -> subprocess.Popen[bytes]:
+def _start_single(config: Path, folder: Path, predecessor: Predecessor | None) -> subprocess.Popen[bytes]:
     """Start the process of a service without Ray; where something is to build, it waits for a line first."""
     replaced = "" if predecessor is None else str(predecessor.pid)
     few = {"OMP_NUM_THREADS": "1"}  # as Ray has it: threads of a question wait for each other
     return subprocess.Popen(
-        python("-m", "armwise.agent.cli.start_single", str(config), replaced, "cold" if cold else ""),
+        python("-m", "armwise.agent.cli.start_single", str(config), replaced),
         env={**QUIET, **few, **os.environ, RUN_FOLDER: str(folder)},
         stdin=subprocess.PIPE,
         start_new_session=True,
@@ -538,9 +535,7 @@ class BehindBuilder:
         self._process: subprocess.Popen[bytes] | None = None
         self._kills, self._again_at = 0, math.inf
         if folder is not None and (folder / BEHIND).exists():
-            console.print(
-                "the service answers while it builds and learns the rest in the background", **PLAIN
-            )
+            console.print("the service answers while it builds the rest in the background", **PLAIN)
             self._process = self._started(folder)
 
     def watch(self) -> None:
@@ -577,7 +572,7 @@ class BehindBuilder:
 
     def _started(self, folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            python("-m", "armwise.agent.cli.first_start", str(self._config), (folder / BEHIND).read_text()),
+            python("-m", "armwise.agent.cli.first_start", str(self._config)),
             env={**os.environ, RUN_FOLDER: str(folder)},
             start_new_session=True,
             preexec_fn=ends_with_its_parent,

@@ -16,13 +16,12 @@ from armwise.agent.cli.console import PLAIN, errors, explained, message_lines
 from armwise.agent.run_folder import GO_ON, RUN_FOLDER
 
 
-def main(config: str, replaced: str, cold: str, prepared: Callable[[], bool]) -> int:
+def main(config: str, replaced: str, prepared: Callable[[], bool]) -> int:
     """Serve until interrupted; return the exit code.
 
     Args:
         config: Path of the configuration.
         replaced: Process id of the service whose port is taken over; empty: there is none.
-        cold: `cold` for no warm start before the first request.
         prepared: Waits until what takes long is built; returns whether it was.
     """
     gc.disable()  # what is imported stays; looking for cycles takes a sixth of the time
@@ -39,7 +38,7 @@ def main(config: str, replaced: str, cold: str, prepared: Callable[[], bool]) ->
             with explained():
                 settings, url = load(path), base_url(read_listening_address(path))
                 stack.enter_context(served(settings, url, int(replaced or 0), os.getppid()))
-                is_built = is_prepared(path, settings, folder, cold=bool(cold))
+                is_built = is_prepared(path, settings, folder)
             import uvloop
 
             from armwise.agent.hosts import single_process  # while another process builds what is missing
@@ -59,5 +58,5 @@ def main(config: str, replaced: str, cold: str, prepared: Callable[[], bool]) ->
 
 
 if __name__ == "__main__":
-    file, before, without = sys.argv[1:]
-    sys.exit(main(file, before, without, lambda: sys.stdin.readline() == GO_ON))
+    file, before = sys.argv[1:]
+    sys.exit(main(file, before, lambda: sys.stdin.readline() == GO_ON))

@@ -30,7 +30,7 @@ from armwise.arms.models import Backbone
 from armwise.arms.relative_paths import FOLDER, find_mark, locate_path
 from armwise.arms.retrievers import ArmSpec, catalog
 from armwise.arms.secrets import read_text
-from armwise.arms.suggestions import did_you_mean
+from armwise.arms.suggestions import did_you_mean, select_names
 
 PREFIX = "ARMWISE_"
 
@@ -40,7 +40,10 @@ DEEPER = "__"
 FILE = "_FILE"
 """Ends a variable that holds the path of a file with the value, such as a secret that a container mounts."""
 
-OTHERS = ("ARMWISE_URL", "ARMWISE_API_KEY", "ARMWISE_POINT", "ARMWISE_RUN", "ARMWISE_CONFIG_FOLDER")
+OTHERS = (
+    *("ARMWISE_URL", "ARMWISE_API_KEY", "ARMWISE_POINT", "ARMWISE_RUN", "ARMWISE_CONFIG_FOLDER"),
+    "ARMWISE_COLD",
+)
 """Variables of clients, and of `armwise serve`, which are not settings."""
 
 SERVICE_LINK = re.compile(
@@ -103,6 +106,9 @@ def configured(args: object, without: Collection[str] = (), folder: Path | None 
         document = {key: value for key, value in document.items() if key not in without}
     folder = folder or Path.cwd()
     config = parse(document, folder)
+    if config.warm_start is not None and config.warm_start.portfolio is not None:
+        patterns = config.warm_start.portfolio.pool
+        select_names(config.arms, patterns, "warm_start.portfolio.pool: no arm", ConfigError)
     home = args.get("home") if isinstance(args, dict) else None
     config._file_home = locate_path(home, folder) if isinstance(home, str) else None  # noqa: SLF001
     return config

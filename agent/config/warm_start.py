@@ -84,6 +84,11 @@ class Schedule(BaseModel):
         description="Times of the runs as a cron line in UTC, instead of `every`: `0 3 * * *` is 3:00. "
         "Null for none.",
     )
+    after_rated: int | None = Field(
+        default=None,
+        ge=1,
+        description="Number of decisions rated since the last run that starts a run; null for none.",
+    )
     on_alarm: bool = Field(default=True, description="Whether each alarm of drift starts a run.")
 
     @field_validator("every")
@@ -201,6 +206,11 @@ class HindsightSource(BaseModel):
         description="Threshold of the metric: values above it confirm an answer; for a metric to be "
         "minimised (`min`), values below it.",
     )
+    measure: str = Field(
+        default="contains",
+        description="Name of the score, which is 1 where the passages contain the answer. With that of "
+        "another source, such as R@4, a portfolio and a router learn from both.",
+    )
     questions: int = Field(
         default=200, ge=1, le=10_000, description="Most questions of a run; no question is taken twice."
     )
@@ -229,6 +239,11 @@ class PortfolioPlan(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    pool: tuple[str, ...] = Field(
+        default=(),
+        description="Patterns of arms of the configuration to choose among, besides the live ones and the "
+        "configured actions. They may have `action: false`. Empty: the live arms alone.",
+    )
     measure: str = Field(description="Score of the labels by which arms are chosen.")
     k: int = Field(default=5, ge=1, description="Number of arms to choose.")
     budget: Number | None = Field(
@@ -307,7 +322,8 @@ class WarmStartSpec(Schedule):
     def scores(self) -> frozenset[str]:
         """Scores that labels must have: for metrics, the portfolio and the router."""
         scores = {score for source in self.sources.values() for score in _metrics(source).values()}
-        scores |= {source.measure for source in self.sources.values() if isinstance(source, SyntheticSource)}
+        named = SyntheticSource | HindsightSource
+        scores |= {source.measure for source in self.sources.values() if isinstance(source, named)}
         if self.portfolio is not None:
             scores.add(self.portfolio.measure)
         if self.router is not None:

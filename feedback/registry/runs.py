@@ -44,11 +44,14 @@ class Trigger(StrEnum):
     """What started a run."""
 
     SCHEDULE = "schedule"
+    RATED = "rated"
+    """Enough decisions were rated since the last run."""
+
     ALARM = "alarm"
     REQUEST = "request"
     COMMAND = "command"
     FIRST = "first"
-    """The first start of a service, before it answers or in the background."""
+    """No run has been done for this configured policy and reward yet."""
 
     RESUMED = "resumed"
     """It continues the run before it, which was abandoned or failed."""

@@ -22,23 +22,27 @@ def decisions_of_traffic(store: Store, join: str) -> int:
     return _count(store, join)
 
 
-def rated_decisions(store: Store, join: str) -> int:
+def rated_decisions(store: Store, join: str, after: int = 0, most: int | None = None) -> int:
     """Return the number of decisions of the traffic that have settled with feedback, in a training log.
 
     Args:
         store: The log.
         join: Digest of the rule by which it is joined.
+        after: Position of the training log after which to count.
+        most: Number at which to stop counting; None counts all.
     """
-    return _count(store, join, sa.cast(t.examples.c.metrics, sa.Text) != "{}")
+    rated = sa.cast(t.examples.c.metrics, sa.Text) != "{}"
+    return _count(store, join, rated, t.examples.c.seq > after, most=most)
 
 
-def _count(store: Store, join: str, *conditions: "sa.ColumnElement[bool]") -> int:
-    query = (
-        sa.select(sa.func.count())
-        .select_from(t.examples)
+def _count(store: Store, join: str, *conditions: "sa.ColumnElement[bool]", most: int | None = None) -> int:
+    rows = (
+        sa.select(t.examples.c.seq)
         .join(t.decisions, _d.id == t.examples.c.decision_id)
         .where(t.examples.c.join == join, _d.policy != LABELS, *conditions)
+        .limit(most)
     )
+    query = sa.select(sa.func.count()).select_from(rows.subquery())
     with store.reading() as connection:
         return int(connection.scalar(query) or 0)
 

@@ -10,7 +10,7 @@ from .labels import (
     label_decisions,
     make_contexts,
 )
-from .run import preview_lots, warm_start, warm_start_at_first, warm_start_before_traffic
+from .run import preview_lots, warm_start
 
 __all__ = [
     "AutomaticCanaries",
@@ -23,6 +23,4 @@ __all__ = [
     "make_contexts",
     "preview_lots",
     "warm_start",
-    "warm_start_at_first",
-    "warm_start_before_traffic",
 ]

@@ -20,13 +20,19 @@ from contextlib import suppress
 
 import orjson
 
+from armwise.agent.cli.console import RAY_LOG, native_messages_in, progress
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.jobs import RunFailedError, environment_of_a_child, next_run, this_process
 from armwise.agent.lab.warmstart.journal import HEARTBEAT_S
-from armwise.agent.lab.warmstart.run import carry_out
+from armwise.agent.lab.warmstart.run import carry_out, is_first
 from armwise.agent.learning import Recipe
-from armwise.agent.low_priority import command_of_a_child
+from armwise.agent.low_priority import (
+    command_of_a_child,
+    lower_priority_of_a_builder,
+    lower_priority_of_a_writer,
+)
 from armwise.agent.reporting import Terminal, log_plainly
+from armwise.agent.run_folder import Building
 from armwise.feedback.drift import read_alarms
 from armwise.feedback.errors import LogUnavailableError, SupersededError, UnderWayError
 from armwise.feedback.log import Store
@@ -51,7 +57,7 @@ class WarmStarts:
         store: The log.
         config: Configuration with defaults resolved, with a warm start.
         since: Start of a cron schedule before the first run, seconds since the epoch.
-        begin: Starts a child process for the configuration and the number of its run.
+        begin: Starts a child process for the configuration and the number of its run; see `begin_child`.
         clock: Seconds since the epoch.
         changed: Whether the log is worth a look.
     """
@@ -61,25 +67,25 @@ class WarmStarts:
         store: Store,
         config: AppConfig,
         since: float,
-        begin: "Callable[[AppConfig, int], subprocess.Popen[bytes]] | None" = None,
+        begin: "Callable[[AppConfig, int, bool], subprocess.Popen[bytes]] | None" = None,
         clock: Callable[[], float] = time.time,
         changed: Callable[[], bool] = lambda: True,
     ) -> None:
         assert config.warm_start is not None
         self._store, self._config, self._spec, self._since = store, config, config.warm_start, since
         self._begin, self._clock, self._changed = begin or begin_child, clock, changed
-        self._configured = Recipe.configured(config).digest
+        self._configured, self._join = Recipe.configured(config).digest, config.reward.join
         self._next_read = 0.0
         self._trigger = runs.Trigger.SCHEDULE
 
     def due(self, now: float) -> bool:
-        """Read the schedule and the log, at most once a second."""
-        if now < self._next_read or not self._changed():
+        """Read schedule and log, at most once a second; never while a first start still builds arms."""
+        if now < self._next_read or Building.read() is not None or not self._changed():
             return False
         self._next_read = now + READ_S
         active = active_policy(self._store, self._configured)
-        alarms = read_alarms(self._store, self._config.reward.join, active)
-        planned = next_run(self._store, self._spec, self._configured, alarms, self._since)
+        alarms = read_alarms(self._store, self._join, active)
+        planned = next_run(self._store, self._spec, self._configured, self._join, alarms, self._since)
         if planned is None or planned.at > now:
             return False
         self._trigger = planned.trigger
@@ -93,7 +99,7 @@ class WarmStarts:
             logger.info("%s", error)
             return
         logger.info("warm start %d begins, by %s", mine.seq, mine.trigger)
-        child, renewed_at = self._begin(self._config, mine.seq), self._clock()
+        child, renewed_at = self._begin(self._config, mine.seq, is_first(self._store, mine)), self._clock()
         try:
             while child.poll() is None:
                 if stop.wait(POLL_S):
@@ -111,10 +117,20 @@ class WarmStarts:
             _end(child)
 
 
-def begin_child(config: AppConfig, number: int) -> "subprocess.Popen[bytes]":
-    """Start a child process that does a run; it writes to the standard error of this process."""
+def begin_child(config: AppConfig, number: int, awaited: bool = False) -> "subprocess.Popen[bytes]":
+    """Start a child process that does a run; it writes to the standard error of this process.
+
+    Args:
+        config: The configuration.
+        number: The run.
+        awaited: Whether somebody waits for it, as for a first run: then its priority is higher.
+    """
     child = subprocess.Popen(
-        command_of_a_child(__name__, run_child.__name__, writes=True),
+        command_of_a_child(
+            __name__,
+            run_child.__name__,
+            lower=lower_priority_of_a_builder if awaited else lower_priority_of_a_writer,
+        ),
         stdin=subprocess.PIPE,  # kept open: its end signals that this process has ended
         env=environment_of_a_child(),
         start_new_session=True,
@@ -154,7 +170,9 @@ def run_child() -> None:
     threading.Thread(target=_end_with_the_parent, args=(descriptor,), daemon=True).start()
     console = Terminal(file=sys.stderr, width=120)
     try:
-        carry_out(parse(task["config"]), task["run"], console, lambda *_: None)
+        config = parse(task["config"])
+        with native_messages_in(config.home_path / RAY_LOG), progress(console) as on_progress:
+            carry_out(config, task["run"], console, on_progress)
     except RunFailedError:
         logger.exception("a warm start failed")
 

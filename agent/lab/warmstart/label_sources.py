@@ -21,7 +21,6 @@ from rich.console import Console
 
 from armwise.agent.config import AppConfig, WarmStartSpec, warm_start
 from armwise.agent.lab.offline import (
-    CONTAINS,
     FEWEST,
     JUDGE,
     MEASURES,
@@ -38,6 +37,7 @@ from armwise.agent.lab.warmstart.labels import WarmStartError
 from armwise.arms.base import Progress
 from armwise.arms.lab.jobs import digest_of_document
 from armwise.arms.lab.portfolio import read_matrix, write_matrix
+from armwise.arms.lab.scoring import CONTAINS
 from armwise.arms.llm import catalog as llm_catalog
 from armwise.arms.models import digest_backbone, digest_file
 from armwise.feedback.log import Store
@@ -176,8 +176,10 @@ class LabelSources:
             case warm_start.JudgeSource() | warm_start.HindsightSource():
                 sample = find_sample(lot.path)
                 _write_sample(sample, lot.questions, lot.answers)
-                measure = JUDGE if isinstance(source, warm_start.JudgeSource) else CONTAINS
-                self._score(lot, sample, measure, None, console, on_progress)
+                if isinstance(source, warm_start.JudgeSource):
+                    self._score(lot, sample, JUDGE, None, console, on_progress)
+                else:
+                    self._score(lot, sample, CONTAINS, None, console, on_progress, source.measure)
             case warm_start.FeedbackSource():
                 settings = Scoring(
                     config=self._config, from_log=True, measure=source.measure, output=lot.path
@@ -344,11 +346,13 @@ class LabelSources:
         limit: int | None,
         console: Console,
         on_progress: Progress,
+        confirmed: str | None = None,
     ) -> None:
         priced = self._config.reward.cost.seconds > 0.0
         settings = Scoring(
             config=self._config,
             measure=measure,
+            confirmed=confirmed,
             queries=queries,
             output=lot.path,
             limit=limit,

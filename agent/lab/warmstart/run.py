@@ -10,9 +10,10 @@ learns the labels of all runs that ended with a verdict, including held ones. It
 arms if they are to go live: one promotion puts all three in service. While a drift alarm is open, the labels
 and the traffic before it are left out.
 
-Before the first request, a candidate cannot be judged by traffic. With `warm_start.first: promote`, a run on
-a log without traffic promotes its candidate, and a service that starts afterwards serves it at once. So does
-the run behind a first start, unless by its end the log has as many rated decisions as the gate needs:
+Traffic cannot judge the first candidate, as there is too little. With `warm_start.first: promote`, a service
+does a first run by itself as soon as its arms are built. That run promotes its candidate without the gate,
+unless by its end the log has as many rated decisions as the gate needs. So does a command on a log without
+traffic:
 
     warm_start(config, Trigger.COMMAND, console, on_progress)     or `armwise warm-start -c CONFIG`
 """
@@ -28,7 +29,7 @@ from rich.console import Console
 
 from armwise.agent.config import AppConfig, ConfigError, WarmStartSpec
 from armwise.agent.evaluation import EvaluationFailedError, EvaluationRequest, run_evaluation, verdict_on
-from armwise.agent.jobs import RunFailedError, is_first_run_due, this_process
+from armwise.agent.jobs import RunFailedError, this_process
 from armwise.agent.lab.warmstart.canary import first_share
 from armwise.agent.lab.warmstart.journal import HEARTBEAT_S, Journal, Step
 from armwise.agent.lab.warmstart.label_sources import LabelSources, Lot
@@ -45,6 +46,7 @@ from armwise.agent.learning import (
 )
 from armwise.arms.base import Progress
 from armwise.arms.lab.jobs import digest_of_document
+from armwise.arms.suggestions import select_names
 from armwise.feedback.drift import Alarm, read_alarms
 from armwise.feedback.errors import ChangedMeanwhileError, ConflictError
 from armwise.feedback.log import Store
@@ -126,6 +128,19 @@ class RunSnapshot:
             brought,
         )
 
+    def with_pool(self) -> AppConfig:
+        """Return the configuration with the arms that are labelled: the live ones, and those of the pool.
+
+        Raises:
+            ConfigError: A pattern of the pool matches no arm of the configuration.
+        """
+        patterns = () if self.spec.portfolio is None else self.spec.portfolio.pool
+        if not patterns:
+            return self.config
+        names = select_names(self.file_arms, patterns, "warm_start.portfolio.pool: no arm", ConfigError)
+        pool = {name: {**self.file_arms[name], "action": True} for name in names}
+        return self.config.with_arms({**self.file_arms, **self.config.arm_documents, **pool})
+
     @property
     def after(self) -> int:
         """Position of the training log after which a candidate learns."""
@@ -205,7 +220,7 @@ def preview_lots(
     """Return the labels that a run would gather now; raises as `LabelSources.lots`."""
     with closing(Store(config.database_url, config.reward.join, clock, create=False)) as store:
         now = RunSnapshot.of(config, store)
-        return LabelSources(now.config, now.spec, store, now.before, clock).lots(on_progress)
+        return LabelSources(now.with_pool(), now.spec, store, now.before, clock).lots(on_progress)
 
 
 def warm_start(
@@ -238,40 +253,18 @@ def warm_start(
         return _do(config, store, mine, console, on_progress, clock, HEARTBEAT_S)
 
 
-def warm_start_before_traffic(config: AppConfig, console: Console, on_progress: Progress) -> Run | None:
-    """Do a run if one is due before the first request; else return None. Raises as `warm_start`."""
-    return _warm_start_first(config, console, on_progress) if is_first_run_due(config) else None
-
-
-def warm_start_at_first(config: AppConfig, console: Console, on_progress: Progress) -> Run | None:
-    """Do the run of a first start in the background, if no run has ended with a verdict; else return None.
-
-    Its candidate is promoted without evaluation while fewer rated decisions are there than the gate needs;
-    with enough, the gate judges it as any other. Which holds is looked at once the candidate is there.
-
-    Raises as `warm_start`.
-    """
-    if config.warm_start is None or config.warm_start.first != "promote":
-        return None
-    with closing(Store(config.database_url, config.reward.join)) as store:
-        if registry_runs.judged(store, Recipe.configured(config).digest):
-            return None
-    return _warm_start_first(config, console, on_progress)
-
-
-def _warm_start_first(config: AppConfig, console: Console, on_progress: Progress) -> Run:
-    """Do the run of a first start, and print how it ended."""
-    run = warm_start(config, registry_runs.Trigger.FIRST, console, on_progress)
-    console.print(f"warm start {run.seq} finished {HOW_IT_ENDED[run.status]}", markup=False, highlight=False)
-    return run
-
-
 def carry_out(config: AppConfig, number: int, console: Console, on_progress: Progress) -> Run:
-    """Do a run that another process has claimed and renews the lease of; otherwise like `warm_start`."""
+    """Do a run that another process has claimed and renews the lease of; otherwise like `warm_start`.
+
+    The progress of long steps is reported for a first run alone, which somebody may be waiting for.
+    """
     with closing(Store(config.database_url, config.reward.join)) as store:
         mine = registry_runs.find(store, number)
         assert mine is not None
-        return _do(config, store, mine, console, on_progress, time.time, None)
+        shown = on_progress if is_first(store, mine) else lambda *_: None
+        run = _do(config, store, mine, console, shown, time.time, None)
+    console.print(f"warm start {run.seq} finished {HOW_IT_ENDED[run.status]}", markup=False, highlight=False)
+    return run
 
 
 def _do(
@@ -290,8 +283,8 @@ def _do(
     try:
         with journal:
             now = RunSnapshot.of(config, store)  # read when no other run can change it
-            is_first = _is_first(store, mine)
-            journal.ends(_Steps(now, store, mine.seq, is_first, journal, console, on_progress, clock).do())
+            first = is_first(store, mine)
+            journal.ends(_Steps(now, store, mine.seq, first, journal, console, on_progress, clock).do())
     except Exception as error:
         if journal.promoted:
             raise
@@ -301,7 +294,7 @@ def _do(
     return run
 
 
-def _is_first(store: Store, run: Run) -> bool:
+def is_first(store: Store, run: Run) -> bool:
     """Return whether a run is that of a first start, or repeats one that was killed or has failed."""
     return registry_runs.read_attempts(store, run)[-1].trigger is registry_runs.Trigger.FIRST
 
@@ -334,7 +327,7 @@ class _Steps:
         if spec.portfolio is not None and fresh:
             with journal.step("portfolio") as step:
                 folder = home / "runs" / str(self.run)
-                chosen = propose_portfolio(spec.portfolio, config, lots, folder, step, self.console)
+                chosen = propose_portfolio(spec.portfolio, now.with_pool(), lots, folder, step, self.console)
                 if chosen is not None:
                     config, brought = chosen, chosen.arm_documents
         if spec.router is not None and fresh and len(config.actions) > 1:
@@ -379,7 +372,7 @@ class _Steps:
     def _gather(self) -> list[Lot]:
         now, journal = self.now, self.journal
         with journal.step("gather") as step:
-            sources = LabelSources(now.config, now.spec, self.store, now.before, self.clock)
+            sources = LabelSources(now.with_pool(), now.spec, self.store, now.before, self.clock)
             lots = sources.lots(self.on_progress)
             journal.inputs["lots"] = [lot.document() for lot in lots]
             fresh = [lot.source for lot in lots if lot.new]

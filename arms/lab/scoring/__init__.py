@@ -2,9 +2,18 @@
 
 from . import correctness, scorers
 from .correctness import AnswerCorrectness, Equivalence
-from .scorers import AnswerScorer, ContainsScorer, JudgeScorer, RetrievalScorer, Scorer, ScoringError
+from .scorers import (
+    CONTAINS,
+    AnswerScorer,
+    ContainsScorer,
+    JudgeScorer,
+    RetrievalScorer,
+    Scorer,
+    ScoringError,
+)
 
 __all__ = [
+    "CONTAINS",
     "AnswerCorrectness",
     "AnswerScorer",
     "ContainsScorer",

@@ -38,9 +38,8 @@ from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.cli.served_home import Server, find_servers, mark_served
 from armwise.agent.client import ClientError
 from armwise.agent.config import load
-from armwise.agent.jobs import RunFailedError
 from armwise.arms.base import ArmError
-from armwise.feedback.errors import LogGapError, LogUnavailableError, StoreError, UnderWayError
+from armwise.feedback.errors import LogGapError, LogUnavailableError, StoreError
 from armwise.feedback.events import Feedback
 from armwise.feedback.log import Store, tables
 from armwise.feedback.log.database import open_database
@@ -489,50 +488,6 @@ def test_serve_says_what_is_wrong_with_a_configuration_before_any_process_begins
     config.write_text(text)
     assert problem in said(run("serve", "-c", config), 2)
     assert begun == []
-
-
-@pytest.mark.parametrize("error", [RunFailedError("run 1 failed"), UnderWayError("run 1 is under way")])
-def test_serve_starts_cold_and_says_why_where_the_first_warm_start_cannot_be_done(
-    error: Exception, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr("armwise.agent.lab.warmstart.warm_start_before_traffic", fails)
-    output = said(run("serve", "-c", config, "--prepare-only"), 0)
-    assert f"{error}; the service starts without it and tries again" in output
-    assert str(error) not in said(run("serve", "-c", config, "--prepare-only", "--cold"), 0)
-
-
-@pytest.mark.parametrize("error", [None, RunFailedError("run 1 failed")])
-def test_what_the_core_of_ray_reports_during_a_warm_start_is_in_a_file_that_the_terminal_names(
-    error: Exception | None,
-    config: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    def report(*_: object) -> None:
-        os.write(2, b"[E] core_worker.cc: an actor\n")
-        if error is not None:
-            raise error
-
-    monkeypatch.setattr("armwise.agent.lab.warmstart.warm_start_before_traffic", report)
-    file = tmp_path / "home" / "ray.log"
-    assert f"what Ray reported meanwhile is in {file}" in said(
-        run("serve", "-c", config, "--prepare-only"), 0
-    )
-    assert file.read_text() == "[E] core_worker.cc: an actor\n"
-    os.write(2, b"after\n")
-    assert capfd.readouterr().err == "after\n"
-
-
-def test_a_warm_start_of_which_nothing_is_reported_leaves_no_file(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("armwise.agent.lab.warmstart.warm_start_before_traffic", lambda *_: None)
-    assert "reported" not in said(run("serve", "-c", config, "--prepare-only"), 0)
-    assert not (tmp_path / "home" / "ray.log").exists()
 
 
 def test_only_what_passes_python_by_is_kept_from_the_terminal(tmp_path: Path) -> None:
@@ -1128,10 +1083,8 @@ def test_serve_asks_its_one_question_with_the_key(
         predecessor: Predecessor | None,
         *,
         single: bool,
-        cold: bool,
     ) -> int:
         assert predecessor is None
-        assert not cold
         assert not single, "a configuration is served by Ray Serve"
         assert prepare_first(lambda: None) == 0
         assert remark == "", "a configuration says which model is its own"

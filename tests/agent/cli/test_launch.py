@@ -62,9 +62,8 @@ def test_what_prepares_ends_with_the_service_that_started_it(tmp_path: Path) -> 
         assert not left
 
 
-@pytest.mark.parametrize("cold", [False, True])
 def test_what_prepares_has_the_environment_of_the_service_and_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[tuple[list[str], dict[str, str]]] = []
     popen = subprocess.Popen
@@ -77,16 +76,9 @@ def test_what_prepares_has_the_environment_of_the_service_and_its_folder(
     monkeypatch.setenv("OF_THE_USER", "kept")
     monkeypatch.delenv(RUN_FOLDER, raising=False)
     path = tmp_path / "config.yaml"
-    assert serve.prepare_in_process(path, tmp_path, cold=cold) == 3
-    assert serve.prepare_in_process(path, cold=cold) == 3
-    words = [
-        "armwise",
-        "serve",
-        "--prepare-only",
-        "--config",
-        str(path),
-        *(["--cold"] if cold else []),
-    ]
+    assert serve.prepare_in_process(path, tmp_path) == 3
+    assert serve.prepare_in_process(path) == 3
+    words = ["armwise", "serve", "--prepare-only", "--config", str(path)]
     assert [command[3:] for command, _ in begun] == [words, words]
     assert [env["OF_THE_USER"] for _, env in begun] == ["kept", "kept"]
     assert [env.get(RUN_FOLDER) for _, env in begun] == [str(tmp_path), None]
@@ -232,11 +224,10 @@ def test_a_service_is_asked_once_it_is_ready_and_stopped_then(
     assert launched.processes[0].poll() == -signal.SIGINT
 
 
-@pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("predecessor", [None, Predecessor(77, Path("admin.sock"), 0)])
 @pytest.mark.usefixtures("starting")
-def test_one_process_is_told_what_it_replaces_and_whether_it_starts_cold(
-    tmp_path: Path, launched: Launched, predecessor: Predecessor | None, cold: bool
+def test_one_process_is_told_what_it_replaces(
+    tmp_path: Path, launched: Launched, predecessor: Predecessor | None
 ) -> None:
     def prepare_first(_: Callable[[], int | None]) -> int:
         raise KeyboardInterrupt
@@ -250,11 +241,10 @@ def test_one_process_is_told_what_it_replaces_and_whether_it_starts_cold(
         prepare_first=prepare_first,
         predecessor=predecessor,
         single=True,
-        cold=cold,
     )
     (process,) = launched.processes
     assert (code, process.poll()) == (-signal.SIGINT, -signal.SIGINT)
-    told = [str(config), "" if predecessor is None else "77", "cold" if cold else ""]
+    told = [str(config), "" if predecessor is None else "77"]
     assert launched.command[1:] == ["-P", "-m", "armwise.agent.cli.start_single", *told]
     environment = launched.options["env"]
     assert (environment[RUN_FOLDER], environment["OMP_NUM_THREADS"]) == (str(tmp_path), "1")
@@ -556,19 +546,18 @@ class Quiet:
     def stop(self) -> None: ...
 
 
-@pytest.mark.parametrize("left", ["", "cold"])
 @pytest.mark.slow
 def test_what_a_first_start_has_left_is_built_once_the_service_is_ready_and_ends_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: Launched, starting: int, left: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: Launched, starting: int
 ) -> None:
     monkeypatch.setattr(serve, "Proxy", Quiet)
     monkeypatch.setattr(Quiet, "looks", 0)
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
-    (folder / BEHIND).write_text(left)
+    (folder / BEHIND).touch()
     serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
     _, building = launched.processes
-    assert launched.command[1:] == ["-P", "-m", "armwise.agent.cli.first_start", str(config), left]
+    assert launched.command[1:] == ["-P", "-m", "armwise.agent.cli.first_start", str(config)]
     assert launched.options["env"][RUN_FOLDER] == str(folder)
     assert launched.options["start_new_session"]
     assert Starting.asked == 3, "not before"
@@ -583,7 +572,7 @@ def test_nothing_is_built_behind_a_service_that_never_became_ready(
     monkeypatch.setattr(serve, "START_S", 0.0)
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
-    (folder / BEHIND).write_text("")
+    (folder / BEHIND).touch()
     serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
     assert len(launched.processes) == 1
 
@@ -602,7 +591,7 @@ class Builder:
         monkeypatch.setattr("subprocess.Popen", begin)
         monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
         monkeypatch.setattr(time, "time", lambda: 1000.0)
-        (tmp_path / BEHIND).write_text("")
+        (tmp_path / BEHIND).touch()
         BuildingProgress(tmp_path)("waiting for the service")
         self.builder = serve.BehindBuilder(tmp_path / "config.yaml", tmp_path, lambda: self.now)
 
@@ -676,7 +665,7 @@ def test_a_start_that_takes_long_is_said_once_and_what_is_left_is_built_all_the_
     monkeypatch.setattr(serve, "LATE_LOOK_S", 0.0)
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
-    (folder / BEHIND).write_text("")
+    (folder / BEHIND).touch()
     serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
     assert capsys.readouterr().err.count("not ready after 0 s, and still starting") == 1
     assert len(launched.processes) == 2

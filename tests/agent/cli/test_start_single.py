@@ -11,13 +11,12 @@ import pytest
 import yaml
 
 from armwise.agent.cli import serve, start_single
-from armwise.agent.cli.before_serving import NotBuiltError, is_prepared, look, prepare_service
+from armwise.agent.cli.before_serving import NotBuiltError, look, prepare_service
 from armwise.agent.cli.served_home import Server, find_servers, mark_served
 from armwise.agent.config import AppConfig, load
 from armwise.agent.hosts import single_process
-from armwise.agent.jobs import is_first_run_due
 from armwise.agent.proxy import CONFIGURATION
-from armwise.agent.run_folder import BEHIND, QUESTION, RUN_FOLDER, TO_BUILD
+from armwise.agent.run_folder import QUESTION, RUN_FOLDER, TO_BUILD
 from tests.agent.fakes import CONFIG
 
 URL = "http://127.0.0.1:8123"
@@ -51,7 +50,7 @@ def build(path: Path) -> None:
     """Build what is missing, as the separate process does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(RUN_FOLDER)
-        prepare_service(path, load(path), lambda *_: None, cold=True)
+        prepare_service(path, load(path), lambda *_: None)
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def test_a_built_home_is_served_at_once_under_the_process_that_the_user_knows(
     tmp_path: Path, run: Path, served: list[list[Server]]
 ) -> None:
     build(path := configured(tmp_path))
-    assert start_single.main(str(path), "", "", never) == 0
+    assert start_single.main(str(path), "", never) == 0
     assert served == [[Server(os.getppid(), URL)]]
     assert (run / CONFIGURATION).exists()
     assert (run / QUESTION).read_text()
@@ -93,11 +92,11 @@ def test_what_is_missing_is_built_by_another_process_before_it_is_served(
         asked.append((run / TO_BUILD).exists())
         assert not (run / CONFIGURATION).exists()
         assert "open to every program" in capsys.readouterr().out
-        prepare_service(path, load(path), lambda *_: None, cold=True)
+        prepare_service(path, load(path), lambda *_: None)
         assert "open to every program" not in capsys.readouterr().out, "it was said before"
         return told
 
-    assert start_single.main(str(path), "", "", prepared) == 0
+    assert start_single.main(str(path), "", prepared) == 0
     assert asked == [True]
     assert len(served) == told
 
@@ -107,7 +106,7 @@ def test_a_process_that_is_started_again_prepares_nothing(
 ) -> None:
     (run / CONFIGURATION).touch()
     monkeypatch.setattr("armwise.agent.cli.before_serving.prepare_service", never)
-    assert start_single.main(str(configured(tmp_path)), "", "", never) == 0
+    assert start_single.main(str(configured(tmp_path)), "", never) == 0
     assert len(served) == 1
 
 
@@ -123,7 +122,7 @@ def test_a_wrong_configuration_ends_it_with_two_and_what_is_wrong(
     said: str,
 ) -> None:
     path = configured(tmp_path, **settings)
-    assert start_single.main(str(path), "", "", never) == 2
+    assert start_single.main(str(path), "", never) == 2
     assert f"{path}: {said}" in capsys.readouterr().err.replace("\n", "")
     assert (served, (tmp_path / "home").exists()) == ([], False)
 
@@ -135,7 +134,7 @@ def test_an_open_service_on_a_network_is_refused_before_its_home_is_made(
     path = configured(tmp_path)
     document = yaml.safe_load(path.read_text()) | {"http_options": {"host": "0.0.0.0", "port": 8123}}
     path.write_text(yaml.safe_dump(document))
-    assert start_single.main(str(path), "", "", never) == 2
+    assert start_single.main(str(path), "", never) == 2
     assert "0.0.0.0" in capsys.readouterr().err
     assert served == []
 
@@ -151,7 +150,7 @@ def test_another_service_of_the_home_is_named_unless_it_is_replaced(
 ) -> None:
     build(path := configured(tmp_path))
     with mark_served(tmp_path / "home", "http://127.0.0.1:1"):
-        assert start_single.main(str(path), replaced, "", never) == 0
+        assert start_single.main(str(path), replaced, never) == 0
     other = f"process {os.getpid()} serves http://127.0.0.1:1 from the same home"
     assert (other in " ".join(capsys.readouterr().err.split())) is told
 
@@ -161,50 +160,14 @@ def test_ctrl_c_before_it_serves_ends_it_in_order(tmp_path: Path) -> None:
     def interrupt() -> bool:
         raise KeyboardInterrupt
 
-    assert start_single.main(str(configured(tmp_path)), "", "", interrupt) == 0
-
-
-WARM = {
-    "first": "promote",
-    "sources": {"corpora": {"kind": "synthetic", "questions": 40}},
-    "router": {"kind": "calibrated", "params": {"router": {"kind": "ridge"}}},
-}
-
-
-@pytest.mark.parametrize("first", ["promote", "hold"])
-def test_a_first_warm_start_that_is_due_runs_behind_the_service(
-    tmp_path: Path, run: Path, first: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def before(*_: object) -> None:
-        raise AssertionError("the service would wait for it")
-
-    monkeypatch.setattr("armwise.agent.lab.warmstart.warm_start_before_traffic", before)
-    build(path := configured(tmp_path, warm_start={**WARM, "first": first}))
-    settings = load(path)
-    assert is_first_run_due(settings) is (first == "promote")
-    assert is_prepared(path, settings, run, cold=False)
-    assert (run / CONFIGURATION).exists()
-    assert not (run / TO_BUILD).exists()
-    assert (run / BEHIND).exists() is (first == "promote")
-
-
-def test_a_warm_start_behind_the_service_is_cold_on_request(tmp_path: Path, run: Path) -> None:
-    build(path := configured(tmp_path, warm_start=WARM))
-    assert is_prepared(path, load(path), run, cold=True)
-    assert not (run / BEHIND).exists()
-
-
-def test_a_cold_start_has_no_warm_start_to_wait_for(tmp_path: Path, run: Path) -> None:
-    build(path := configured(tmp_path, warm_start=WARM))
-    assert is_prepared(path, load(path), run, cold=True)
-    assert not (run / TO_BUILD).exists()
+    assert start_single.main(str(configured(tmp_path)), "", interrupt) == 0
 
 
 def test_a_service_without_a_run_marks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(RUN_FOLDER, raising=False)
     path = configured(tmp_path)
     with pytest.raises(NotBuiltError):
-        prepare_service(path, load(path), look, cold=True)
+        prepare_service(path, load(path), look)
     assert not list(tmp_path.rglob(TO_BUILD))
 
 
@@ -212,26 +175,25 @@ def checks(*codes: int | None) -> Callable[[], int | None]:
     return iter(codes).__next__
 
 
-@pytest.mark.parametrize("cold", [True, False])
 def test_the_parent_waits_for_the_process_and_builds_what_it_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve, "SHORT_LOOK_S", 0.0)
     begun = list[tuple[object, ...]]()
 
-    def prepare(*arguments: object, cold: bool) -> int:
-        begun.append((*arguments, cold))
+    def prepare(*arguments: object) -> int:
+        begun.append(arguments)
         return 6
 
     monkeypatch.setattr(serve, "prepare_in_process", prepare)
     path = tmp_path / "config.yaml"
-    assert serve.wait_until_prepared(path, tmp_path, checks(None, 5), cold=cold) == 5, "it has ended"
+    assert serve.wait_until_prepared(path, tmp_path, checks(None, 5)) == 5, "it has ended"
     (tmp_path / TO_BUILD).touch()
     check = checks(None)
-    assert serve.wait_until_prepared(path, tmp_path, check, cold=cold) == 6
-    assert begun == [(path, tmp_path, check, cold)]
+    assert serve.wait_until_prepared(path, tmp_path, check) == 6
+    assert begun == [(path, tmp_path, check)]
     (tmp_path / CONFIGURATION).touch()
-    assert serve.wait_until_prepared(path, tmp_path, checks(), cold=cold) == 0
+    assert serve.wait_until_prepared(path, tmp_path, checks()) == 0
     assert len(begun) == 1
 
 
@@ -250,6 +212,6 @@ def test_what_is_wrong_with_a_log_is_said_before_it_is_served(
 ) -> None:
     build(path := configured(tmp_path))
     (tmp_path / "home" / "log.db").write_bytes(b"no database" * 100)
-    assert start_single.main(str(path), "", "", never) == 2
+    assert start_single.main(str(path), "", never) == 2
     assert "file is not a database" in capsys.readouterr().err
     assert not (run / CONFIGURATION).exists()

@@ -55,10 +55,10 @@ def test_a_child_can_be_started_where_the_current_folder_was_removed(
 
 
 @pytest.mark.parametrize(
-    ("writes", "lowered"), [(False, "lower_priority"), (True, "lower_priority_of_a_writer")]
+    "lowered", ["lower_priority", "lower_priority_of_a_writer", "lower_priority_of_a_builder"]
 )
 def test_a_child_lowers_its_priority_before_it_imports_what_it_calls(
-    monkeypatch: pytest.MonkeyPatch, writes: bool, lowered: str
+    monkeypatch: pytest.MonkeyPatch, lowered: str
 ) -> None:
     done = list[object]()
 
@@ -76,7 +76,7 @@ def test_a_child_lowers_its_priority_before_it_imports_what_it_calls(
     lower.__name__ = lowered
     monkeypatch.setattr(low_priority, lowered, lower)
     monkeypatch.setitem(sys.modules, "heavy", Late())  # type: ignore[arg-type]
-    command = low_priority.command_of_a_child("heavy", "work", "a", "b", writes=writes)
+    command = low_priority.command_of_a_child("heavy", "work", "a", "b", lower=lower)
     program, *flags, script, first, second = command
     assert (program, flags) == (sys.executable, ["-P", "-c"])
     words = [first, second]

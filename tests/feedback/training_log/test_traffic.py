@@ -52,6 +52,14 @@ def test_rated_decisions_have_settled_with_feedback_and_are_no_labels(store: Sto
     assert rated_decisions(store, "another rule") == 0
 
 
+def test_rated_decisions_are_counted_from_a_position_up_to_a_limit(store: Store) -> None:
+    for name in ("d1", "d2", "d3"):
+        store.append([decision(name), execution(name), value(name)])
+    assert Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(110.0).examples_seq == 3
+    assert [rated_decisions(store, RULE.join, after) for after in range(5)] == [3, 2, 1, 0, 0]
+    assert [rated_decisions(store, RULE.join, 1, most) for most in (1, 2, 9)] == [1, 2, 2]
+
+
 def test_questions_are_listed_once_in_the_order_of_their_first_use(store: Store) -> None:
     store.append([about(f"d{n}", question) for n, question in enumerate("bcabc")])
     insert(store, [label("label")])

@@ -139,7 +139,6 @@ emptyDir: {sizeLimit: {{ .sizeLimit }}}
 {{- $values := .root.Values -}}
 {{- $image := include "armwise.image" . -}}
 {{- $prepare := list "armwise" "serve" "--prepare-only" "--config" "/etc/armwise/serve_config.yaml" -}}
-{{- if eq .node "worker" -}}{{- $prepare = append $prepare "--cold" -}}{{- end -}}
 metadata:
   labels:
     {{- include "armwise.labels" .root | nindent 4 }}

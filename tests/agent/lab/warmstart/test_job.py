@@ -17,6 +17,7 @@ from armwise.agent.config import AppConfig, load
 from armwise.agent.jobs import Task
 from armwise.agent.lab.warmstart.job import WarmStarts, begin_child
 from armwise.agent.learning import Recipe
+from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
 from armwise.feedback.drift import Alarm
 from armwise.feedback.drift.alarms import raise_alarms
 from armwise.feedback.log import Store
@@ -42,15 +43,18 @@ class Children:
         status: Of the next one.
         script: What the next one does instead.
         begun: The run of each.
+        awaited: Whether somebody waits for it.
     """
 
     def __init__(self) -> None:
         self.status = 0
         self.script = ""
         self.begun: list[int] = []
+        self.awaited: list[bool] = []
 
-    def __call__(self, config: AppConfig, number: int) -> "subprocess.Popen[bytes]":
+    def __call__(self, config: AppConfig, number: int, awaited: bool = False) -> "subprocess.Popen[bytes]":
         del config
+        self.awaited.append(awaited)
         self.begun.append(number)
         script = self.script or f"raise SystemExit({self.status})"
         return subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, start_new_session=True)
@@ -113,6 +117,28 @@ def test_runs_of_another_service_on_the_same_log_are_its_own(
     task.run(threading.Event())
     assert children.begun == [], "but one is done at a time"
     assert [run.seq for run in runs.page(store, 5)] == [theirs.seq]
+
+
+def test_a_first_run_and_its_retries_are_awaited_and_others_are_not(
+    store: Store, task: WarmStarts, children: Children
+) -> None:
+    for trigger in (runs.Trigger.FIRST, runs.Trigger.RESUMED, runs.Trigger.SCHEDULE, runs.Trigger.RESUMED):
+        task._trigger = trigger  # noqa: SLF001 - as `due` has found it
+        task.run(threading.Event())
+        (run,) = runs.page(store, 1)
+        runs.finish(store, run, runs.RunState.FAILED, 101.0)
+    assert children.awaited == [True, True, False, False]
+
+
+def test_no_run_begins_while_a_first_start_builds_arms(
+    task: WarmStarts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    building = BuildingProgress(tmp_path)
+    building("embedding passages", 1, 10)
+    assert not task.due(101.0)
+    building.end()
+    assert task.due(101.5)
 
 
 def test_the_log_is_looked_at_once_a_second(task: WarmStarts) -> None:
@@ -195,7 +221,7 @@ def test_a_service_that_stops_takes_the_child_and_what_it_started_along(
         "time.sleep(600)"
     )
 
-    def begin(config: AppConfig, number: int) -> "subprocess.Popen[bytes]":
+    def begin(config: AppConfig, number: int, _awaited: bool) -> "subprocess.Popen[bytes]":
         child = children(config, number)
         until(lambda: told.exists() and told.read_text().endswith(" "))
         stop.set()

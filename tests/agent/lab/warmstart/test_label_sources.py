@@ -342,6 +342,17 @@ def test_confirmed_answers_are_looked_for_in_the_passages_of_all_arms_once(world
     assert [lot.source for lot in lots_of(world.gathering(both, warm_start={"sources": both}))] == ["exam"]
 
 
+def test_confirmed_answers_have_the_score_that_their_source_names(world: World) -> None:
+    decision, execution, _ = turn(0, "dense")
+    right = Feedback("f-0", decision.id, "right", 1.0, 1.0)
+    world.store.append([decision, replace(execution, answer="an answer"), right])
+    join(world.store, world.config())
+    (usual,) = fetched(world.gathering(HINDSIGHT))
+    (named,) = fetched(world.gathering({"confirmed": {**HINDSIGHT["confirmed"], "measure": "R@4"}}))
+    assert [one.confirmed for one in world.scored] == ["contains", "R@4"]
+    assert named.path != usual.path
+
+
 def test_the_threshold_of_a_source_decides_which_values_confirm_an_answer(world: World) -> None:
     for number, value in enumerate((0.0, 1.0)):
         decision, execution, _ = turn(number, "dense")

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from rich.console import Console
 
 from armwise.agent.config import AppConfig, ConfigError, parse
-from armwise.agent.lab.warmstart import warm_start_before_traffic
+from armwise.agent.lab.warmstart import warm_start
 from armwise.agent.learning import Recipe, active_recipe, publish_candidate, rebuild
 from armwise.agent.learning.router_scores import open_router
 from armwise.agent.policies import PolicySpec
@@ -322,25 +322,16 @@ def test_on_a_log_without_traffic_the_first_candidate_is_promoted_and_served_at_
 
 
 @pytest.mark.slow
-def test_before_traffic_one_run_is_done_and_its_policy_is_that_of_the_warm_start(tmp_path: Path) -> None:
+def test_the_policy_after_a_first_run_is_that_of_the_warm_start(tmp_path: Path) -> None:
     outcomes_file(tmp_path / "exam", n=30)
     config = configured(tmp_path, router=ROUTED, first="promote", policy=POLICY)
     assert config.policy.model_dump() != POLICY
     console = Console(file=StringIO())
-    run = warm_start_before_traffic(config, console, lambda *_: None)
-    assert run is not None
+    run = warm_start(config, runs.Trigger.FIRST, console, lambda *_: None)
     assert run.status is runs.RunState.PROMOTED
     with closing(Store(config.database_url)) as store:
         recipe = active_recipe(store, config)
     assert (recipe.policy.model_dump(), recipe.router) == (POLICY, run.inputs["router"])
-    assert warm_start_before_traffic(config, console, lambda *_: None) is None, "once"
-
-
-def test_with_traffic_or_unless_asked_for_nothing_is_done_before_a_start(world: World) -> None:
-    console, asked = Console(file=StringIO()), live(world.folder, first="promote")
-    config = world.config.model_copy(update=asked)
-    assert warm_start_before_traffic(config, console, lambda *_: None) is None
-    assert warm_start_before_traffic(world.config, console, lambda *_: None) is None
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from armwise.agent.jobs import RunFailedError, failed_run, next_run
 from armwise.agent.lab.warmstart.canary import first_share
 from armwise.agent.lab.warmstart.labels import InsertSettings, insert_labels
 from armwise.agent.lab.warmstart.proposals import remove_older
-from armwise.agent.lab.warmstart.run import preview_lots, warm_start, warm_start_at_first
+from armwise.agent.lab.warmstart.run import preview_lots, warm_start
 from armwise.agent.learning import Learner, Recipe, active_recipe, publish_candidate
 from armwise.agent.policies import PolicySpec
 from armwise.agent.routers import RouterSpec, build_router
@@ -533,15 +533,14 @@ def promoting(world: World, first: str = "promote") -> AppConfig:
     return world.config.model_copy(update={"warm_start": configured(world.folder, first=first).warm_start})
 
 
-def first(world: World, config: AppConfig | None = None) -> Run | None:
+def first(world: World, config: AppConfig | None = None) -> Run:
     """Do the run of a first start."""
     console = Console(file=StringIO(), width=150)
-    return warm_start_at_first(config or promoting(world), console, lambda *_: None)
+    return warm_start(config or promoting(world), runs.Trigger.FIRST, console, lambda *_: None)
 
 
 def test_a_first_start_promotes_although_requests_were_answered_meanwhile(world: World) -> None:
     run = first(world)
-    assert run is not None
     assert (run.status, run.trigger) == (runs.RunState.PROMOTED, runs.Trigger.FIRST)
     assert not world.asked, "too little traffic for a judgement, of other arms"
     assert run.evaluation is None
@@ -551,7 +550,6 @@ def test_a_first_start_promotes_although_requests_were_answered_meanwhile(world:
         "warm start 1: a first start, after 60 decisions of which 60 have settled with ratings; "
         "the gate needs 100"
     )
-    assert first(world) is None, "once"
 
 
 @pytest.mark.parametrize(("gate", "state"), [(HOLD, runs.RunState.HELD), (PROMOTE, runs.RunState.PROMOTED)])
@@ -561,7 +559,6 @@ def test_a_first_start_behind_enough_rated_decisions_is_judged_by_the_gate(
     world.gate = gate
     world.ask(range(TRAFFIC, 100))
     run = first(world)
-    assert run is not None
     assert (run.status, world.asked) == (state, [[f"recipe:{run.candidate}"]])
     promotion = active_policy(world.store, world.ours).promotion
     assert (promotion is None) == (state is runs.RunState.HELD)
@@ -580,26 +577,19 @@ def test_ratings_during_a_first_start_count(world: World, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("armwise.agent.lab.warmstart.run.publish_candidate", published)
     run = first(world)
-    assert run is not None
     assert reasons_of(run) == HOLD["reasons"]
 
 
 def test_a_first_start_before_any_decision_says_that_nothing_was_served(cold: World) -> None:
-    assert first(cold) is not None
+    first(cold)
     promotion = active_policy(cold.store, cold.ours).promotion
     assert promotion is not None
     assert promotion.reason == "warm start 1: nothing was served before"
 
 
-def test_a_first_start_that_was_told_to_wait_for_the_gate_does_nothing(world: World) -> None:
-    assert first(world, promoting(world, "hold")) is None
-    assert world.unchanged
-
-
 def test_a_first_start_does_not_overrule_an_operator(world: World) -> None:
     world.say(world.newest(), promotions.Action.ROLLBACK)
     run = first(world)
-    assert run is not None
     assert run.status is runs.RunState.HELD
     assert "pinned by an operator" in " ".join(reasons_of(run))
 
@@ -636,14 +626,19 @@ def test_a_first_start_that_failed_once_is_done_again_as_one_by_the_schedule(
         with pytest.raises(RunFailedError, match="the current node timed out"):
             first(world, config)
     assert world.unchanged
-    due = next_run(world.store, config.warm_start, world.ours, Alarms(0, None, False), 0.0)
+    due = next_run(
+        world.store, config.warm_start, world.ours, config.reward.join, Alarms(0, None, False), 0.0
+    )
     assert due is not None
     run = warm_start(
         config, due.trigger, Console(file=StringIO(), width=150), lambda *_: None, lambda: due.at
     )
     assert (run.status, run.trigger) == (runs.RunState.PROMOTED, runs.Trigger.RESUMED)
     assert not world.asked, "it is promoted as the first one would have been"
-    assert next_run(world.store, config.warm_start, world.ours, Alarms(0, None, False), 0.0) is None
+    assert (
+        next_run(world.store, config.warm_start, world.ours, config.reward.join, Alarms(0, None, False), 0.0)
+        is None
+    )
     assert failed_run(world.store, world.ours, lambda: None, "default") is None
 
 

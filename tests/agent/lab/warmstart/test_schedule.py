@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,12 +14,14 @@ from pydantic import ValidationError
 
 from armwise.agent.background import Work, WorkFailure
 from armwise.agent.config import warm_start
-from armwise.agent.jobs import RETRIES_S, Planned, failed_run, next_run, planned
+from armwise.agent.jobs import RETRIES_S, RETRY_S, Planned, failed_run, next_run, planned
+from armwise.agent.run_folder import COLD
 from armwise.feedback.drift import Alarm, Alarms
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run, runs
 
-OURS = "ours"
+OURS, JOIN = "ours", "join"
+NO_ALARM = Alarms(0, None, False)
 times = st.floats(0.0, 4e9)
 ENDS = [runs.RunState.PROMOTED, runs.RunState.HELD, runs.RunState.NOTHING_NEW, runs.RunState.FAILED]
 
@@ -128,7 +131,7 @@ def test_an_alarm_that_a_run_failed_to_answer_waits_for_an_hour() -> None:
 
 def test_an_alarm_is_answered_by_a_run_that_named_it_and_came_to_its_end(store: Store) -> None:
     def due(example_seq: int) -> Planned | None:
-        return next_run(store, warm_start.Schedule(), OURS, Alarms(1, alarm(50.0, example_seq), True), 0.0)
+        return next_of(store, Alarms(1, alarm(50.0, example_seq), True))
 
     def done(configured: str, named: int | None, state: runs.RunState) -> None:
         mine = runs.claim(store, configured, runs.Trigger.ALARM, "here:1", 100.0)
@@ -144,7 +147,7 @@ def test_an_alarm_is_answered_by_a_run_that_named_it_and_came_to_its_end(store: 
     done(OURS, 5, runs.RunState.HELD)
     assert due(5) is None, "held, it stays open"
     assert due(9) == Planned(50.0, runs.Trigger.ALARM), "a later one starts another"
-    assert next_run(store, warm_start.Schedule(), OURS, Alarms(1, alarm(50.0, 9), False), 0.0) is None
+    assert next_of(store, Alarms(1, alarm(50.0, 9), False)) is None
 
 
 def test_what_comes_first_is_next() -> None:
@@ -180,8 +183,60 @@ def failed_at(store: Store, trigger: runs.Trigger, now: float, why: str = "no no
     return mine
 
 
-def next_of(store: Store) -> Planned | None:
-    return next_run(store, warm_start.Schedule(), OURS, Alarms(0, None, False), 0.0)
+SOURCES: dict[str, Any] = {"made": {"kind": "synthetic"}}
+
+
+def next_of(store: Store, alarms: Alarms = NO_ALARM, **settings: Any) -> Planned | None:
+    router = {"kind": "ridge"}
+    spec = warm_start.WarmStartSpec.model_validate({"sources": SOURCES, "router": router, **settings})
+    return next_run(store, spec, OURS, JOIN, alarms, 500.0)
+
+
+# -- the first run, and runs by ratings ---------------------------------------------------------------------
+
+
+def test_the_first_run_is_due_once_and_before_the_schedule(store: Store) -> None:
+    settings = {"first": "promote", "cron": "0 3 * * *"}
+    assert next_of(store, **settings) == Planned(500.0, runs.Trigger.FIRST)
+    mine = runs.claim(store, OURS, runs.Trigger.FIRST, "here:1", 1000.0)
+    runs.finish(store, mine, runs.RunState.HELD, 1100.0)
+    assert next_of(store, **settings) == Planned(3 * 3600.0, runs.Trigger.SCHEDULE)
+
+
+def test_another_configured_recipe_has_a_first_run_of_its_own(store: Store) -> None:
+    runs.finish(
+        store,
+        runs.claim(store, "theirs", runs.Trigger.FIRST, "here:1", 1000.0),
+        runs.RunState.PROMOTED,
+        1100.0,
+    )
+    assert next_of(store, first="promote") == Planned(500.0, runs.Trigger.FIRST)
+
+
+def test_a_service_told_to_stay_cold_does_no_first_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(COLD, "1")
+    assert next_of(store, first="promote") is None
+    monkeypatch.delenv(COLD)
+    assert next_of(store, first="hold") is None
+
+
+@pytest.mark.parametrize(("rated", "is_due"), [(2, False), (3, True), (7, True)])
+def test_a_run_is_due_after_so_many_new_ratings(rated: int, is_due: bool) -> None:
+    spec = warm_start.Schedule(after_rated=3)
+    found = planned(spec, run(alive_at=1100.0), None, 500.0, rated=rated)
+    assert found == (Planned(1100.0, runs.Trigger.RATED) if is_due else None)
+    assert planned(spec, None, None, 500.0, rated=rated) == (
+        Planned(500.0, runs.Trigger.RATED) if is_due else None
+    )
+
+
+def test_after_a_failed_run_ratings_wait_an_hour() -> None:
+    spec, failed = warm_start.Schedule(after_rated=3), run(runs.RunState.FAILED, alive_at=1100.0)
+    assert planned(spec, failed, None, 0.0, rated=9) == Planned(1100.0 + RETRY_S, runs.Trigger.RATED)
+
+
+def test_no_ratings_start_a_run_unless_configured() -> None:
+    assert planned(warm_start.Schedule(), run(), None, 0.0, rated=10**6) is None
 
 
 def failure_of(store: Store) -> WorkFailure | None:

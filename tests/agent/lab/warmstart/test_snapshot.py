@@ -1,13 +1,20 @@
 """What a run begins from: the alarm that counts, and where a candidate begins to learn."""
 
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from armwise.agent.config import ConfigError
 from armwise.agent.lab.warmstart.run import RunSnapshot
+from armwise.agent.serving import same_document
 from armwise.feedback.drift import Alarm
+from armwise.feedback.log import Store
+from armwise.feedback.registry import arm_sets
 from armwise.feedback.training_log import StartingPoint
-from tests.agent.lab.warmstart.test_run import LATE, TRAFFIC, World, alarm, cold, world
+from tests.agent.lab.warmstart.test_run import LATE, TRAFFIC, World, alarm, cold, configured, world
 
 __all__ = ["cold", "world"]  # fixtures
 
@@ -41,3 +48,40 @@ def test_a_candidate_keeps_the_router_of_the_active_recipe_unless_it_brings_one(
     assert snapshot.candidate().router is None
     assert routed.candidate().router == "kept"
     assert routed.candidate(router="brought").router == "brought"
+
+
+# -- the arms that are labelled ---------------------------------------------------------------------------
+
+MEMBERS = {
+    "words": {"kind": "bm25", "action": False},
+    "near": {"kind": "dense", "params": {"backbone": "tiny"}, "action": False},
+    "both": {"kind": "rrf", "params": {"arms": ["words", "near"]}},
+}
+
+
+def labelled(tmp_path: Path, pool: list[str] | None, live: dict[str, Any] | None = None) -> list[str]:
+    """Return the arms that a run labels, with a pool and other live arms than those of the file."""
+    plan = None if pool is None else {"measure": "em", "pool": pool}
+    config = configured(tmp_path, portfolio=plan)
+    config = config.with_arms(MEMBERS)
+    with closing(Store(config.database_url, config.reward.join)) as store:
+        if live is not None:
+            arm_sets.replace(store, live, config.arm_documents, same_document)
+        return sorted(RunSnapshot.of(config, store).with_pool().actions)
+
+
+def test_members_of_the_pool_are_labelled_as_well(tmp_path: Path) -> None:
+    assert labelled(tmp_path, None) == ["both"]
+    assert labelled(tmp_path, ["n*"]) == ["both", "near"]
+    assert labelled(tmp_path, ["*"]) == ["both", "near", "words"]
+
+
+def test_an_action_of_the_file_that_left_can_come_back_by_the_pool(tmp_path: Path) -> None:
+    live = {"words": {"kind": "bm25"}}
+    assert labelled(tmp_path, None, live) == ["words"]
+    assert labelled(tmp_path, ["near"], live) == ["both", "near", "words"]
+
+
+def test_a_pool_that_matches_nothing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"portfolio\.pool: no arm is called 'wrods'; did you mean 'words'"):
+        labelled(tmp_path, ["wrods"])

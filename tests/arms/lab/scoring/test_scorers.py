@@ -182,6 +182,19 @@ def test_an_answer_is_looked_for_in_the_text_of_each_ranking(corpus: Corpus) -> 
         scorer.check([Question("q", "?")], corpus)
 
 
+def test_an_answer_that_no_ranking_contains_compares_none_of_them() -> None:
+    question = Question("q", "?", answers=("Text of b",))
+    scorer = ContainsScorer(
+        lambda text, answers: float(any(f" {one}" in f" {text}" for one in answers)),
+        measure="R@4",
+        is_found=True,
+    )
+    assert scorer.measure == "R@4"
+    assert values(scorer, question, ["ab", "c", ""]) == [1.0, 0.0, 0.0]
+    unknown = scorer.score(question, [ranking("a"), ranking("c")])
+    assert all(math.isnan(score.value) and score.problem for score in unknown)
+
+
 def test_the_judge_grades_the_passages() -> None:
     model = Model('{"score": 2}', {"Text of a": '{"score": 10}'})
     assert values(JudgeScorer(model), question(), [["a"], ["b"]]) == [1.0, 0.2]
