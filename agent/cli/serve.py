@@ -720,7 +720,10 @@ def ingest_corpus(
         settings = opened(config)
         target = settings.home_path / "corpora" / spec.name
         with progress() as on_progress:
-            corpus = ingest(source, target, skip_bad=skip_bad, progress=on_progress)
+            chunking = next(
+                (each.chunking for each in settings.corpus_sources if each.folder == target), spec.chunking
+            )
+            corpus = ingest(source, target, skip_bad=skip_bad, chunking=chunking, progress=on_progress)
         console.print(f"{len(corpus):,} passages in corpus {name!r}, digest {corpus.digest[:12]}", **PLAIN)
         print_left_out([corpus])
         place = located(source)

@@ -477,8 +477,12 @@ class AppConfig(PointFields):
         """The source of the passages of each corpus, and its folder."""
         folder = self.home_path / "corpora"
         if not self.corpora:
-            return (CorpusSource(self.corpus.source, folder / self.corpus.name),)
-        return tuple(CorpusSource(spec.source, folder / name, name) for name, spec in self.corpora.items())
+            only = self.corpus
+            return (CorpusSource(only.source, folder / only.name, chunking=only.chunking),)
+        return tuple(
+            CorpusSource(spec.source, folder / name, name, spec.chunking)
+            for name, spec in self.corpora.items()
+        )
 
     @property
     def corpus_names(self) -> tuple[str, ...]:

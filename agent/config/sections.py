@@ -18,6 +18,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from armwise.arms.base import NAME, checked_name
+from armwise.arms.corpus import Chunking
 from armwise.arms.places import name_corpus
 from armwise.arms.relative_paths import LocalSource
 from armwise.arms.suggestions import did_you_mean
@@ -89,6 +90,11 @@ class CorpusSpec(BaseModel):
         description="A JSONL file, a BEIR folder, a folder of documents, one of them, or what this "
         "interpreter has of its own: `stdlib`, its standard library, or `language`, its language reference.",
     )
+    chunking: Chunking = Field(
+        default=Chunking(),
+        description="How texts are cut into passages; a line of JSONL stays as it is. If it changes, "
+        "the corpus is read again, and its indexes are rebuilt.",
+    )
 
     @classmethod
     def of(cls, source: str, name: str | None = None) -> "CorpusSpec":
@@ -102,6 +108,7 @@ class SourceSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: LocalSource = Field(description="As that of `corpus`.")
+    chunking: Chunking = Field(default=Chunking(), description="As that of `corpus`.")
 
 
 class Limits(BaseModel):

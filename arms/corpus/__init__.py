@@ -1,5 +1,6 @@
 """Documents become passages."""
 
+from .chunking import Chunking
 from .corpora import Corpora, CorpusSource, ingest_all
 from .corpus import Corpus, group_skipped, ingest, problems
 from .permissions import Permitted
@@ -7,6 +8,7 @@ from .readers import open_source
 from .records import CorpusError
 
 __all__ = [
+    "Chunking",
     "Corpora",
     "Corpus",
     "CorpusError",

@@ -6,22 +6,46 @@ all models, so no tokenizer of one is asked.
 
 import re
 from bisect import bisect_left, bisect_right
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.arms.tokenizer import word_spans
 
-CHUNK_WORDS = 200
+SLACK = 5
+"""A piece may be longer by a fifth, to end with its paragraph."""
 
-OVERLAP_WORDS = 40
 
-SLACK_WORDS = 40
-"""Words beyond `CHUNK_WORDS` that a piece may have, to end with its paragraph."""
+class Chunking(BaseModel):
+    """How long texts are cut into passages."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    words: int = Field(
+        200,
+        ge=20,
+        description="Words of a passage; it may have a fifth more, to end with its paragraph. A word "
+        "is often more than one token of a model. A character of Chinese or Japanese is a word.",
+    )
+    overlap: int = Field(
+        40, ge=0, description="Words that a passage repeats of the one before; at most a quarter of `words`."
+    )
+
+    @model_validator(mode="after")
+    def _check_overlap(self) -> Self:
+        if 4 * self.overlap > self.words:
+            raise ValueError(f"overlap {self.overlap} is more than a quarter of {self.words} words")
+        return self
+
+
+CHUNKING = Chunking()
 
 WORD = re.compile(r"\S+")
 
 PARAGRAPH_BORDER = re.compile(r"\n[ \t]*\n")
 
 
-def chunks(text: str) -> list[str]:
+def chunks(text: str, how: Chunking = CHUNKING) -> list[str]:
     r"""Return the pieces of a text that `cut_spans` has found.
 
     >>> chunks("One paragraph.\n\nAnother.")
@@ -29,37 +53,38 @@ def chunks(text: str) -> list[str]:
     >>> [len(piece.split()) for piece in chunks("word " * 450)]
     [200, 200, 130]
     """
-    return [text[begin:end] for begin, end in cut_spans(text)]
+    return [text[begin:end] for begin, end in cut_spans(text, how)]
 
 
-def cut_spans(text: str) -> list[tuple[int, int]]:
+def cut_spans(text: str, how: Chunking = CHUNKING) -> list[tuple[int, int]]:
     """Cut a text into overlapping pieces that begin and end with a paragraph where they can.
 
     Args:
         text: The text; its line breaks are kept. Blanks count where many follow one another.
+        how: Length and overlap of the pieces.
 
     Returns:
-        Where pieces begin and end, of about `CHUNK_WORDS` words and at most `SLACK_WORDS` more, each
-        repeating the last `OVERLAP_WORDS` or so of the one before. A blank text has none.
+        Where pieces begin and end, of about `how.words` words and at most a fifth more, each repeating the
+        last `how.overlap` or so of the one before. A blank text has none.
 
     >>> cut_spans("One. ")
     [(0, 4)]
     """
-    spans = word_spans(text)
+    spans, slack = word_spans(text), how.words // SLACK
     openings = _openings(text, [begin for begin, _ in spans])
     pieces = []
     start, end = 0, 0
     while end < len(spans):
-        end = start + CHUNK_WORDS
-        if end + SLACK_WORDS >= len(spans):
+        end = start + how.words
+        if end + slack >= len(spans):
             end = len(spans)
         else:
-            end = _snapped(openings, end, start + CHUNK_WORDS // 2, end + SLACK_WORDS)
+            end = _snapped(openings, end, start + how.words // 2, end + slack)
         begin, till = spans[start][0], spans[end - 1][1]
         if (first := WORD.search(text, begin, till)) is not None:
             pieces.append((first.start(), begin + len(text[begin:till].rstrip())))
-        start = end - OVERLAP_WORDS
-        start = _snapped(openings, start, start - OVERLAP_WORDS // 2, start + OVERLAP_WORDS // 2)
+        start = end - how.overlap
+        start = _snapped(openings, start, start - how.overlap // 2, start + how.overlap // 2)
     return pieces
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from armwise.arms.base import Passage, Progress, Query
+from armwise.arms.corpus.chunking import CHUNKING, Chunking
 from armwise.arms.corpus.corpus import Corpus, CorpusManifest, ingest
 from armwise.arms.corpus.permissions import Permitted
 from armwise.arms.corpus.records import CorpusError
@@ -30,11 +31,13 @@ class CorpusSource:
         source: The source, as `ingest` reads it.
         folder: The folder of the corpus.
         name: Name of the corpus, with which the ids of its passages begin; empty for a single corpus.
+        chunking: How its texts are cut into passages.
     """
 
     source: str
     folder: Path
     name: str = ""
+    chunking: Chunking = CHUNKING
 
     @property
     def prefix(self) -> str:
@@ -44,7 +47,14 @@ class CorpusSource:
     def ingest(self, *, compare: bool = False, progress: Progress | None = None) -> Corpus:
         """Read it, unless its folder holds it already. Raises CorpusError."""
         try:
-            return ingest(self.source, self.folder, compare=compare, prefix=self.prefix, progress=progress)
+            return ingest(
+                self.source,
+                self.folder,
+                compare=compare,
+                prefix=self.prefix,
+                chunking=self.chunking,
+                progress=progress,
+            )
         except CorpusError as error:
             raise CorpusError(f"corpus {self.folder.name!r}: {error}") from error
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from armwise.arms import manifest as file_manifest
 from armwise.arms.base import Passage, Progress, Query
+from armwise.arms.corpus.chunking import CHUNKING, Chunking
 from armwise.arms.corpus.permissions import Permissions, Permitted
 from armwise.arms.corpus.readers import PassageSource, open_source
 from armwise.arms.corpus.records import READ_AS_WINDOWS, CorpusError, CorpusRecord
@@ -280,6 +281,7 @@ def ingest(
     skip_bad: bool = True,
     compare: bool = False,
     prefix: str = "",
+    chunking: Chunking = CHUNKING,
     progress: Progress | None = None,
 ) -> Corpus:
     """Read a source into a folder, unless the folder holds it already.
@@ -295,6 +297,7 @@ def ingest(
             another kind, such as a picture or a link to outside of a folder, is listed there in any case.
         compare: Whether to compare an existing corpus with its digest, too, which reads its file.
         prefix: Prefix of the ids, which are stored without it.
+        chunking: How texts are cut into passages; a corpus that was cut otherwise is read again.
         progress: Called after every commit.
 
     Raises:
@@ -303,7 +306,7 @@ def ingest(
     """
     from filelock import FileLock  # here: what only evaluates has no need of it
 
-    reader = open_source(source)
+    reader = open_source(source, chunking)
     target.mkdir(parents=True, exist_ok=True)
     with FileLock(target / LOCK):
         fingerprint = reader.fingerprint()

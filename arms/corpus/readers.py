@@ -34,7 +34,7 @@ from pygments.lexers import get_all_lexers
 
 from armwise.arms.base import Passage
 from armwise.arms.corpus import documents, language, stdlib, tables
-from armwise.arms.corpus.chunking import WORD, chunks, cut_spans
+from armwise.arms.corpus.chunking import CHUNKING, WORD, Chunking, chunks, cut_spans
 from armwise.arms.corpus.records import (
     MAX_TEXT,
     READ_AS_WINDOWS,
@@ -107,8 +107,8 @@ def missing() -> list[str]:
 class Parser:
     """Parses documents one after another, in a process that is started for the first one. Close it."""
 
-    def __init__(self, limits: DocumentLimits = LIMITS) -> None:
-        self._limits = limits
+    def __init__(self, limits: DocumentLimits = LIMITS, chunking: Chunking = CHUNKING) -> None:
+        self._limits, self._chunking = limits, chunking
         self._process: subprocess.Popen[bytes] | None = None
 
     def record(self, path: Path, where: str, about: Metadata, done: int) -> CorpusRecord:
@@ -134,7 +134,7 @@ class Parser:
         for part in document["parts"]:
             page, text, end = part["page"], part["text"], 0
             places = [place for place, _ in part["headings"]]
-            for n, (begin, till) in enumerate(cut_spans(text)):
+            for n, (begin, till) in enumerate(cut_spans(text, self._chunking)):
                 name = f"{where}#{n}" if page is None else f"{where}#p{page}-{n + 1}"
                 # what the passage repeats of the one before may be of an earlier section
                 new = WORD.search(text, max(begin, end))
@@ -258,9 +258,11 @@ class Folder:
 
     Args:
         path: The folder, or the file.
+        chunking: How texts are cut into passages.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, chunking: Chunking = CHUNKING) -> None:
+        self._chunking = chunking
         self.name = path.name if path.is_dir() else path.stem
         self.place = str(path)
         self._path = path
@@ -273,7 +275,7 @@ class Folder:
         lacks = missing() if any(path.suffix.lower() in DOCUMENT_SUFFIXES for path in files) else []
         # a file of no known format may be one that is written meanwhile, such as the log of the service
         links = [f"{printable(path)} {reason}" for path, reason in left_out if is_readable(path)]
-        return hash_files(" ".join([self.place, *lacks, *links]), files)
+        return hash_files(" ".join([self.place, str(self._chunking), *lacks, *links]), files)
 
     def total(self) -> int | None:
         """Return the bytes of all files."""
@@ -286,7 +288,7 @@ class Folder:
         """
         done = 0
         files, left_out = self._files()
-        with contextlib.closing(Parser()) as parser:
+        with contextlib.closing(Parser(chunking=self._chunking)) as parser:
             for path in files:
                 before, done = done, done + path.stat().st_size
                 if start and path.suffix.lower() not in tables.SUFFIXES:
@@ -305,12 +307,14 @@ class Folder:
         if before == done:
             yield CorpusRecord(where, done, problem="is empty", left_out=True)
         elif path.suffix.lower() in tables.SUFFIXES:
-            rows = tables.read_table(path, where, about, before)
+            rows = tables.read_table(path, where, about, before, self._chunking)
             yield next(rows, CorpusRecord(where, done, problem="has no rows"))
             yield from rows
         else:
-            read = parser.record if path.suffix.lower() in DOCUMENT_SUFFIXES else read_text
-            record = read(path, where, about, done)
+            if path.suffix.lower() in DOCUMENT_SUFFIXES:
+                record = parser.record(path, where, about, done)
+            else:
+                record = read_text(path, where, about, done, self._chunking)
             yield record if record.passages or record.problem else replace(record, problem="has no text")
 
     def _about(self, path: Path) -> tuple[str, Metadata]:
@@ -421,7 +425,7 @@ def _is_hidden(path: Path) -> bool:
     return any(part.startswith(IGNORED) for part in path.parts)
 
 
-def read_text(path: Path, where: str, about: Metadata, done: int) -> CorpusRecord:
+def read_text(path: Path, where: str, about: Metadata, done: int, chunking: Chunking) -> CorpusRecord:
     """Return the passages of a text file, plain or `.gz`: UTF-8, UTF-16, or Windows-1252."""
     inner, wrong_line = _unpacked(path), 0
     try:
@@ -435,7 +439,7 @@ def read_text(path: Path, where: str, about: Metadata, done: int) -> CorpusRecor
     except CorpusError as error:
         return CorpusRecord(where, done, problem=str(error))
     title = (markdown_title(text) if markdown else "") or inner.stem
-    pieces = enumerate(chunks(text))
+    pieces = enumerate(chunks(text, chunking))
     passages = tuple(
         Passage(f"{where}#{n}", title, piece, metadata={**metadata, **about}) for n, piece in pieces
     )
@@ -533,22 +537,22 @@ class PassageSource(Protocol):
         ...
 
 
-def open_source(source: str | Path) -> PassageSource:
+def open_source(source: str | Path, chunking: Chunking = CHUNKING) -> PassageSource:
     """Return the source at a path, or a built-in one: `stdlib` or `language`.
 
-    Write `./stdlib` for a folder of that name.
+    Write `./stdlib` for a folder of that name. The texts of all sources but JSON lines are cut by `chunking`.
 
     Raises:
         CorpusError: The path does not exist, or has an unknown format.
     """
     if source in BUILT_IN:
-        return BuiltIn(str(source))
+        return BuiltIn(str(source), chunking)
     path = Path(source).resolve()
     if path.is_dir():
         beir = [path / f"corpus{suffix}" for suffix in JSONL_SUFFIXES if (path / f"corpus{suffix}").is_file()]
         if beir and not beir[0].resolve().is_relative_to(path):
             raise CorpusError(f"{beir[0]} is a link that leaves the folder: name the file itself to read it")
-        return JsonLines(beir[0], name=path.name) if beir else Folder(path)
+        return JsonLines(beir[0], name=path.name) if beir else Folder(path, chunking)
     path = Path(os.path.abspath(source))  # its own name: that of a link, whose target may have another ending
     if not path.is_file():
         names = " or ".join(map(repr, BUILT_IN))
@@ -557,7 +561,7 @@ def open_source(source: str | Path) -> PassageSource:
         return JsonLines(path, name=path.name.partition(".")[0])
     if not (is_readable(path) or is_plain_text(path)):
         raise CorpusError(f"cannot read {path}: it {_unread(path)}")
-    return Folder(path)
+    return Folder(path, chunking)
 
 
 class JsonLines:
@@ -600,15 +604,17 @@ class BuiltIn:
 
     Args:
         name: One of `BUILT_IN`.
+        chunking: How texts are cut into passages.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, chunking: Chunking = CHUNKING) -> None:
+        self._chunking = chunking
         self.name = self.place = name
         self._module, self._what = WRITERS[name], BUILT_IN[name]
 
     def fingerprint(self) -> str:
         """Hash the version and the build of the interpreter."""
-        return hash_files(f"{self.name} {sys.version} {sys.platform}", [])
+        return hash_files(f"{self.name} {self._chunking} {sys.version} {sys.platform}", [])
 
     def total(self) -> int | None:
         """Return None: unknown before it is read."""
@@ -629,7 +635,7 @@ class BuiltIn:
         lines = enumerate(reading.stdout.splitlines(), start=1)
         for done, line in itertools.islice(lines, start, None):
             (whole,) = _parse(line)
-            pieces = enumerate(chunks(whole.text))
+            pieces = enumerate(chunks(whole.text, self._chunking))
             named = ((f"{whole.id}#{n}" if n else whole.id, piece) for n, piece in pieces)
             yield CorpusRecord(
                 whole.id, done, tuple(Passage(name, whole.title, piece) for name, piece in named)

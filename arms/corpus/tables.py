@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from armwise.arms.base import Passage
-from armwise.arms.corpus.chunking import chunks
+from armwise.arms.corpus.chunking import Chunking, chunks
 from armwise.arms.corpus.records import MAX_NAMES, CorpusError, CorpusRecord, checked, find_problem, short
 from armwise.arms.filters import GROUPS, Metadata, Scalar
 from armwise.row_lines import DELIMITERS, SEPARATOR_LINE, RowLines
@@ -42,7 +42,9 @@ OWN = ("id", "_id", "title", "text")
 NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?")
 
 
-def read_table(path: Path, where: str, about: Metadata, before: int) -> Iterator[CorpusRecord]:
+def read_table(
+    path: Path, where: str, about: Metadata, before: int, chunking: Chunking
+) -> Iterator[CorpusRecord]:
     """Yield a record for each row; one that cannot be read has its reason, and the next is read.
 
     Where rows cannot be separated any more, a last record has the reason: without names of columns, after a
@@ -53,6 +55,7 @@ def read_table(path: Path, where: str, about: Metadata, before: int) -> Iterator
         where: Name from which ids are made: `prices.csv#7` is the row on line 7, or that of id 7.
         about: Metadata of all passages.
         before: Progress before it; a record adds the bytes that have been read.
+        chunking: How a long text of a row is cut into passages.
     """
     csv.field_size_limit(MAX_SWALLOWED)  # another library may have raised it
     with path.open("rb") as stored, _opened(stored) as text:
@@ -65,7 +68,7 @@ def read_table(path: Path, where: str, about: Metadata, before: int) -> Iterator
                     rows = csv.reader(lines, delimiter=_separator(lines), strict=True)
                 cells = next(rows)
                 if names:
-                    passages = tuple(_passages(names, cells, where, begin, about))
+                    passages = tuple(_passages(names, cells, where, begin, about, chunking))
                     yield CorpusRecord(place, before + stored.tell(), passages)
                 elif any(cells):
                     names = _names(cells)
@@ -148,7 +151,7 @@ def _name(name: str) -> str:
 
 
 def _passages(
-    names: Sequence[str], cells: Sequence[str], where: str, line: int, about: Metadata
+    names: Sequence[str], cells: Sequence[str], where: str, line: int, about: Metadata, chunking: Chunking
 ) -> Iterator[Passage]:
     """Yield the passages of a row: several where its text is long. Raises CorpusError."""
     if len(cells) > len(names):
@@ -162,7 +165,7 @@ def _passages(
     row_id = row.get("id") or row.get("_id") or str(line)
     text = row["text"] if "text" in names else _shown(row)
     metadata = {**_metadata(f"{where}#{row_id}", row), **about, "row": line}
-    for n, piece in enumerate(chunks(text), start=1):
+    for n, piece in enumerate(chunks(text, chunking), start=1):
         name = f"{where}#{row_id}" if n == 1 else f"{where}#{row_id}-{n}"
         yield Passage(name, row.get("title") or Path(where).stem, piece, metadata=metadata)
 

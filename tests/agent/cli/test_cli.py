@@ -559,6 +559,21 @@ def test_ingest_reads_a_corpus_and_says_how_to_serve_it(config: Path, tmp_path: 
     assert (tmp_path / "home" / "corpora" / "rivers").is_dir()
 
 
+def test_ingest_cuts_texts_as_the_configuration_says(config: Path, tmp_path: Path) -> None:
+    text = tmp_path / "long.txt"
+    text.write_text("word " * 100)
+    document = yaml.safe_load(config.read_text())
+    chunking = {"words": 40, "overlap": 10}
+    document["applications"][0]["args"]["corpus"] = {
+        "name": "long",
+        "source": str(text),
+        "chunking": chunking,
+    }
+    config.write_text(yaml.safe_dump(document))
+    assert "3 passages in corpus 'long'" in said(run("ingest", text, "--name", "long", "-c", config), 0)
+    assert "1 passages in corpus 'other'" in said(run("ingest", text, "--name", "other", "-c", config), 0)
+
+
 def test_ingest_puts_the_corpus_into_the_engine_of_an_arm(config: Path, tmp_path: Path) -> None:
     document = yaml.safe_load(config.read_text())
     arms = document["applications"][0]["args"]["arms"]

@@ -14,6 +14,7 @@ from armwise.agent.checks import file_findings
 from armwise.agent.config import AppConfig, ConfigError, configured, load, make_home, parse
 from armwise.agent.turn import TurnLoop
 from armwise.arms.base import checked_name
+from armwise.arms.corpus import Chunking
 from armwise.arms.retrievers import catalog
 from armwise.feedback.reward import Prices
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
@@ -604,3 +605,13 @@ def test_the_shipped_configuration_clips_no_reward_and_no_wider_than_its_arms_co
     steps = [catalog.arm_features(name, spec)["steps"] for name, spec in actions.items()]
     assert rule.cost == Prices(steps=1.0)
     assert rule.reward_range == (-rule.cost_weight * max(steps), 1.0) == (-0.05, 1.0)
+
+
+def test_each_source_has_the_chunking_of_its_corpus() -> None:
+    short = {"words": 100, "overlap": 20}
+    one = parse({**CONFIG, "corpus": {"name": "docs", "source": "docs", "chunking": short}})
+    assert [source.chunking for source in one.corpus_sources] == [Chunking(**short)]
+    several = {"a": {"source": "a", "chunking": short}, "b": {"source": "b"}}
+    arms = {"bm25": {"kind": "bm25", "corpus": "a"}, "none": {"kind": "none"}}
+    two = parse({**CONFIG, "corpora": several, "arms": arms})
+    assert [source.chunking for source in two.corpus_sources] == [Chunking(**short), Chunking()]

@@ -6,8 +6,9 @@ import pytest
 import regex
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from armwise.arms.corpus.chunking import cut_spans
+from armwise.arms.corpus.chunking import Chunking, chunks, cut_spans
 from armwise.arms.tokenizer import count_words
 
 LINES = {
@@ -67,3 +68,45 @@ def test_a_letter_with_thousands_of_marks_is_cut_as_no_reader_sees_it_as_a_chara
     spans = cut_spans(text)
     assert (spans[0][0], spans[-1][1]) == (0, len(text))
     assert max(end - begin for begin, end in spans) <= 240 * 32
+
+
+@st.composite
+def chunkings(draw: st.DrawFn) -> Chunking:
+    words = draw(st.integers(20, 120))
+    return Chunking(words=words, overlap=draw(st.integers(0, words // 4)))
+
+
+@given(
+    chunkings(), st.lists(st.tuples(st.sampled_from(["x ", "y\n\n", LINES["zh"], " "]), st.integers(1, 90)))
+)
+def test_pieces_of_any_length_and_overlap_cover_a_text(how: Chunking, parts: list[tuple[str, int]]) -> None:
+    text = "".join(line * times for line, times in parts)
+    spans = cut_spans(text, how)
+    assert all(count_words(text[begin:end]) <= how.words + how.words // 5 for begin, end in spans)
+    assert all(left[0] < right[0] and left[1] < right[1] for left, right in pairwise(spans))
+    covered = {at for begin, end in spans for at in range(begin, end)}
+    assert {at for at, c in enumerate(text) if not c.isspace()} <= covered
+
+
+@pytest.mark.parametrize(("words", "overlap"), [(20, 5), (40, 0), (100, 10), (390, 38)])
+def test_a_text_without_paragraphs_is_cut_at_the_words_and_overlap(words: int, overlap: int) -> None:
+    text = " ".join(str(number) for number in range(1000))
+    numbers = [
+        [int(word) for word in piece.split()]
+        for piece in chunks(text, Chunking(words=words, overlap=overlap))
+    ]
+    assert [len(piece) for piece in numbers[:-1]] == [words] * (len(numbers) - 1)
+    assert [left[-1] - right[0] + 1 for left, right in pairwise(numbers)] == [overlap] * (len(numbers) - 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"words": 19}, "greater than or equal to 20"),
+        ({"overlap": -1}, "greater than or equal to 0"),
+        ({"words": 100, "overlap": 26}, "overlap 26 is more than a quarter of 100 words"),
+    ],
+)
+def test_a_chunking_without_progress_is_refused(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Chunking(**wrong)

@@ -2,16 +2,18 @@
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from armwise.arms.base import Query
-from armwise.arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, ingest, ingest_all
+from armwise.arms.corpus import Chunking, Corpora, Corpus, CorpusError, CorpusSource, ingest, ingest_all
 from armwise.arms.filters import Comparison
 from armwise.arms.indexes import IndexMismatchError, PassageVectors, Vectors, prepare_vectors
 from armwise.arms.models import Backbone
+from armwise.arms.tokenizer import count_words
 
 HASHED = Backbone(model="hashing:8")
 
@@ -219,3 +221,35 @@ def test_corpora_have_the_facts_of_all(corpus: Corpus) -> None:
     about = corpus.manifest
     assert (about.name, about.count, about.records, about.restricted) == ("tickets, docs", 5, 5, 0)
     assert about.metadata
+
+
+def test_the_chunking_of_a_source_cuts_every_format(tmp_path: Path) -> None:
+    words = " ".join(f"w{number}" for number in range(90))
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text(words)
+    (folder / "b.html").write_text(f"<html><body><p>{words}</p></body></html>")
+    (folder / "c.csv").write_text(f"id,text\n7,{words}\n")
+    source = CorpusSource(str(folder), tmp_path / "corpus", chunking=Chunking(words=40, overlap=10))
+    corpus = source.ingest()
+    assert corpus.ids() == [
+        *("a.txt#0", "a.txt#1", "a.txt#2"),
+        *("b.html#0", "b.html#1", "b.html#2"),
+        *("c.csv#7", "c.csv#7-2", "c.csv#7-3"),
+    ]
+    assert [len(passage.text.split()) for passage in corpus] == [40, 40, 30] * 3
+    assert replace(source, chunking=Chunking()).ingest().ids() == ["a.txt#0", "b.html#0", "c.csv#7"], (
+        "read again"
+    )
+
+
+def test_the_chunking_cuts_the_built_in_source(tmp_path: Path) -> None:
+    usual = ingest("language", tmp_path / "usual")
+    short = ingest("language", tmp_path / "short", chunking=Chunking(words=50, overlap=0))
+    assert max(count_words(passage.text) for passage in short) <= 60 < 2 * len(usual) < len(short)
+
+
+def test_a_line_of_jsonl_is_a_passage_however_long(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"id": "a", "text": "word " * 500}) + "\n")
+    assert len(ingest(path, tmp_path / "corpus", chunking=Chunking(words=20, overlap=0))) == 1

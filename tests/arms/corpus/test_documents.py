@@ -855,7 +855,7 @@ def test_html_of_very_many_attributes_is_killed_and_the_rest_of_a_mixed_folder_i
     (folder / "c.md").write_text("Fine too.")
     (folder / "d.csv").write_text("id,text\n1,Also fine.\n")
     quick = replace(LIMITS, base_seconds=5.0, html_seconds_per_mib=0.0)
-    monkeypatch.setattr(readers.Parser.__init__, "__defaults__", (quick,))
+    monkeypatch.setattr(readers.Parser.__init__, "__defaults__", (quick, readers.CHUNKING))
     corpus = ingest(folder, tmp_path / "corpus")
     assert [one.id for one in corpus] == ["b.html#0", "c.md#0", "d.csv#1"]
     assert corpus.skipped() == ["a.html: was not parsed within 5 s"]
