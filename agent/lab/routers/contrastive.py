@@ -1,12 +1,20 @@
 """The router of Retriever Portfolios: the cosine of a vector of the question and a vector of the arm."""
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from armwise.agent.lab.routers.optimizer import Descent, DescentParameters, Mask, Rows, on_threads, seeded
+from armwise.agent.lab.routers.optimizer import (
+    Descent,
+    DescentParameters,
+    Mask,
+    Rows,
+    choice_losses,
+    on_threads,
+    seeded,
+)
 from armwise.agent.routers.base import Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.arms.models import Backbone, Embedder, LocalModel, build_embedder
@@ -29,6 +37,17 @@ class ContrastiveParameters(DescentParameters):
         description="Frozen text encoder: a hub name (the paper has google/flan-t5-large), a folder, "
         "`package:NAME/PATH`, or `hashing:DIM`; null uses only the embedding of the question.",
     )
+    backbones: tuple[Backbone, ...] = Field(
+        (),
+        strict=False,
+        description="Further sentence encoders, each with its `query_prefix`, whose embeddings of the "
+        "question are read as well: the paper reads those of MPNet and of E5.",
+    )
+    loss: Literal["any", "mean"] = Field(
+        "any",
+        description="`any`: minus the log-probability that one of the tied best arms is chosen. `mean`: "
+        "minus the mean of their log-probabilities, as in the paper, on the questions with a score above 0.",
+    )
     width: int = Field(256, ge=1, description="Units of a hidden layer.")
     dropout: Number = Field(0.1, ge=0.0, lt=1.0, description="Share of the units that are dropped in a step.")
     temperature: Number = Field(
@@ -50,20 +69,23 @@ class ContrastiveParameters(DescentParameters):
 class Contrastive(Parametrised[ContrastiveParameters]):
     """Scores an arm with the cosine between a vector of the question and a vector of the arm.
 
-    Each input (the vector of a frozen text encoder, the embedding) goes through Linear, ReLU, dropout and
-    layer norm to `width` numbers; these, side by side, through two more such blocks. It is fitted by minus
-    the log-probability that one of the arms tied for the best is chosen. Questions on which no arms differ
-    are left out. A fitted router needs numpy alone, besides the encoder.
+    Each input (the vectors of the frozen text encoder and of further sentence encoders, the embedding) goes
+    through Linear, ReLU, dropout and layer norm to `width` numbers; these, side by side, through two more
+    such blocks. A fitted router needs numpy alone, besides the encoders.
 
-    Unlike in the paper, a question may have any number of best arms: those with few are the hard ones, and a
-    router fitted to them alone mistakes what is best there for what is best. The paper's loss is the mean of
-    the log-probabilities of the best arms, which asks for every one of them; with one winner both are the
-    same. Also, there is one embedding in place of two, and no encoder unless one is named; its
+    There are two losses. The paper's, `loss: mean` with `most_winners: 3`, is minus the mean of the
+    log-probabilities of the arms that tie for the best. It asks for every one of them, and leaves out
+    questions without a score above 0 or with many winners. The default, `loss: any`, asks for any of them,
+    and leaves out questions on which no arms differ. A router that sees only questions with few best arms,
+    which are the hard ones, mistakes what is best there for what is best. With one winner the losses are
+    equal.
+
+    Unlike in the paper, there is one embedding and no encoder unless others are named; the text encoder's
     vector is mean-pooled unless its folder sets another pooling, and normalised; and the epoch is chosen by
     the held-out loss, not by the recall.
 
     Raises:
-        ModelNotFoundError: When it is fitted or loaded, the encoder is not found.
+        ModelNotFoundError: When it is fitted or loaded, an encoder is not found.
 
     Source: Retriever Portfolios: A Principled Approach to Adaptive RAG (2026), arXiv:2605.31176, appendix
     B.9; the loss after Chen et al. 2024, RouterDC, arXiv:2409.19886.
@@ -72,7 +94,7 @@ class Contrastive(Parametrised[ContrastiveParameters]):
     kind = "contrastive"
     example: ClassVar = {"width": 64}
     Params = ContrastiveParameters
-    _encoder: Embedder | None
+    _encoders: list[Embedder]
     _weights: dict[str, NDArray[np.float32]]
 
     def _fit(self, labels: RoutingDataset) -> None:
@@ -80,20 +102,22 @@ class Contrastive(Parametrised[ContrastiveParameters]):
         from torch import Tensor
 
         chosen, right = self.chosen, winners(labels.utility)
-        used = labels.telling & (right.sum(axis=1) <= (chosen.most_winners or right.shape[1]))
+        # the paper's loss learns from ties of all arms, too
+        telling = labels.telling if chosen.loss == "any" else (labels.utility > 0.0).any(axis=1)
+        used = telling & (right.sum(axis=1) <= (chosen.most_winners or right.shape[1]))
         if not used.any():
-            raise RouterError(
-                f"every question on which arms differ has more than {chosen.most_winners} best arms"
-            )
+            told = "on which arms differ" if chosen.loss == "any" else "with a score above 0"
+            raise RouterError(f"every question {told} has more than {chosen.most_winners} best arms")
         right, known = right[used], ~np.isnan(labels.utility[used])
-        self._encoder = self._load()
+        self._encoders = self._load()
         inputs = [torch.from_numpy(values) for values in self._inputs(labels.features.rows(used))]
         with seeded(chosen.seed), on_threads(1):
             network = _network([rows.shape[1] for rows in inputs], chosen, n_arms=right.shape[1])
 
             def losses(at: Rows) -> Tensor:
                 near = cosines(network, [rows[at] for rows in inputs])
-                return any_losses(near / chosen.temperature, right[at], known[at])
+                of_loss = any_losses if chosen.loss == "any" else choice_losses
+                return of_loss(near / chosen.temperature, right[at], known[at])
 
             descent = Descent(chosen, chosen.batch_size, chosen.learning_rate, chosen.batch_size)
             descent.run(network, losses, np.arange(len(right)))
@@ -117,7 +141,7 @@ class Contrastive(Parametrised[ContrastiveParameters]):
 
     def _inputs(self, features: Features) -> Inputs:
         inputs = []
-        if (encoder := self._encoder) is not None:
+        for encoder in self._encoders:
             # `encode_passages` uses all threads, `encode_queries` one, as others are served meanwhile
             encode = encoder.encode_queries if len(features) == 1 else encoder.encode_passages
             inputs.append(encode(features.texts))
@@ -127,23 +151,30 @@ class Contrastive(Parametrised[ContrastiveParameters]):
             raise RouterError("router 'contrastive' needs the questions' embeddings, or an encoder")
         return inputs
 
-    def _load(self) -> Embedder | None:
-        if self.chosen.encoder is None:
-            return None
-        return build_embedder(Backbone.model_validate({"model": self.chosen.encoder}))
+    def _load(self) -> list[Embedder]:
+        """Load the encoders, for which a question is a query whichever way it is encoded."""
+        models = [*self.chosen.backbones]
+        if self.chosen.encoder is not None:
+            models.insert(0, Backbone.model_validate({"model": self.chosen.encoder}))
+        return [
+            build_embedder(model.model_copy(update={"passage_prefix": model.query_prefix}))
+            for model in models
+        ]
 
     def _state(self) -> State:
-        if self._encoder is None:
+        if not self._encoders:
             return self._weights
-        return {**self._weights, "encoder": np.frombuffer(self._encoder.digest.encode(), dtype=np.uint8)}
+        digests = " ".join(encoder.digest for encoder in self._encoders)
+        return {**self._weights, "encoder": np.frombuffer(digests.encode(), dtype=np.uint8)}
 
     def _restore(self, schema: Schema, state: State) -> None:
         del schema
-        self._encoder = self._load()
-        if self._encoder is not None and state["encoder"].tobytes().decode() != self._encoder.digest:
-            raise RouterError(
-                f"encoder {self.chosen.encoder!r} is not the one that the router was fitted with"
-            )
+        self._encoders = self._load()
+        fitted_with = state["encoder"].tobytes().decode().split() if self._encoders else []
+        models = [*filter(None, [self.chosen.encoder]), *(each.model for each in self.chosen.backbones)]
+        for model, encoder, digest in zip(models, self._encoders, fitted_with, strict=True):
+            if encoder.digest != digest:
+                raise RouterError(f"encoder {model!r} is not the one that the router was fitted with")
         self._weights = {name: value for name, value in state.items() if name != "encoder"}
 
 

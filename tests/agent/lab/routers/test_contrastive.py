@@ -91,6 +91,37 @@ def test_questions_that_tell_nothing_or_have_too_many_winners_are_left_out() -> 
         Contrastive(most_winners=1).fit(labels)
 
 
+def test_the_published_loss_leaves_out_what_nobody_answers() -> None:
+    labels = directions(150, seed=1)
+    router = Contrastive(epochs=1, loss="mean", most_winners=3)
+    fitted = router.fit(labels).save()
+    silent = np.array([[0.0, 0.0, 0.0, 0.0, 0.0], [-1.0, -0.5, 0.0, -0.5, -1.0], [1.0, 1.0, 1.0, 1.0, 0.0]])
+    assert router.fit(with_more(labels, silent)).save() == fitted
+    assert Contrastive(epochs=1, most_winners=3).fit(with_more(labels, silent)).save() != fitted
+    with pytest.raises(RouterError, match="every question with a score above 0 has more than 1 best arms"):
+        Contrastive(loss="mean", most_winners=1).fit(labels)
+
+
+def test_the_published_loss_learns_from_ties_of_all_arms() -> None:
+    labels = directions(150, seed=1)
+    tied = np.full((2, len(ARMS)), 0.7)
+    router = Contrastive(epochs=1, loss="mean")
+    assert router.fit(with_more(labels, tied)).save() != router.fit(labels).save()
+
+
+@pytest.mark.slow
+def test_the_losses_differ_in_what_they_ask_of_tied_arms() -> None:
+    labels = directions(300, seed=1)
+    labels.features.embedding[:] = labels.features.embedding[:1]  # the question says nothing
+    labels.utility[:] = np.where(np.arange(300)[:, None] < 180, [1, 1, 0, 0, 0], [1, 0, 1, 0, 0])
+    common = {"epochs": 60, "width": 8, "dropout": 0.0, "held_out": 0.0, "learning_rate": 0.03}
+    mean, some = (Contrastive(loss=loss, temperature=0.3, **common).fit(labels) for loss in ("mean", "any"))
+    odds = np.exp((mean.scores(labels.features) / 0.3)[0])
+    assert odds / odds.sum() == pytest.approx([0.5, 0.3, 0.2, 0.0, 0.0], abs=0.02), "shared by the winners"
+    odds = np.exp((some.scores(labels.features) / 0.3)[0])
+    assert (odds / odds.sum())[0] > 0.9, "one that always wins is enough"
+
+
 @pytest.mark.slow
 def test_what_is_right_with_many_others_is_preferred_to_what_is_seldom_right_alone() -> None:
     labels = directions(300, seed=1)
@@ -166,6 +197,23 @@ def test_an_encoder_is_read_beside_the_embedding(model: Path) -> None:
         assert moved[1:].max() < 1e-5
 
 
+def test_further_backbones_read_the_question_with_their_prefix(model: Path) -> None:
+    labels = world(40, seed=1)
+    plain = {"model": str(model), "query_prefix": ""}
+    routers = [
+        Contrastive(backbones=backbones, epochs=1).fit(labels)
+        for backbones in ([plain], [{**plain, "query_prefix": "query: "}], [plain, {"model": "hashing:16"}])
+    ]
+    for router in routers:
+        scores = router.scores(labels.features)
+        one_by_one = np.vstack([router.scores(labels.features.rows([row])) for row in range(5)])
+        np.testing.assert_allclose(one_by_one, scores[:5], atol=1e-5)
+        np.testing.assert_array_equal(load_router(router.save()).scores(labels.features), scores)
+    different = [router.scores(labels.features) for router in routers]
+    assert not np.allclose(different[0], different[1], atol=1e-3), "the prefix counts"
+    assert not np.allclose(different[0], different[2], atol=1e-3), "so does the second backbone"
+
+
 @pytest.mark.slow
 def test_an_encoder_that_is_not_there_or_another_is_refused(tmp_path: Path) -> None:
     labels = world(40, seed=1)
@@ -177,6 +225,11 @@ def test_an_encoder_that_is_not_there_or_another_is_refused(tmp_path: Path) -> N
     (other / "model.safetensors").replace(place / "model.safetensors")
     with pytest.raises(RouterError, match="is not the one that the router was fitted with"):
         load_router(saved)
+    both = Contrastive(encoder="hashing:16", backbones=[{"model": str(place)}], epochs=1).fit(labels).save()
+    make_encoder(tmp_path / "third", labels.features.texts, seed=10)
+    (tmp_path / "third" / "model.safetensors").replace(place / "model.safetensors")
+    with pytest.raises(RouterError, match=f"encoder '{place}' is not the one"):
+        load_router(both)
 
 
 def test_a_question_without_an_embedding_needs_an_encoder() -> None:

@@ -71,6 +71,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {
             **DESCENT,
             "encoder": "hashing:16",
+            "backbones": [{"model": "hashing:16"}, {"model": "hashing:24"}],
             "width": 4,
             "dropout": 0.5,
             "temperature": 0.1,
@@ -104,7 +105,7 @@ ELSEWHERE = {
     "knn": {"by", "folds", "seed"},  # choose the number of neighbors: `test_knn`
     "pairwise_svm": {"folds", "seed"},  # choose among strengths: `test_ridge`
     "logistic_xgboost": {"centre"},  # has one value
-    "contrastive": {"most_winners"},  # of ties: `test_contrastive`
+    "contrastive": {"loss", "most_winners"},  # of ties: `test_contrastive`
     "capability": {"encoder", "at_once"},  # needs a text model: `test_r3ag`; changes memory alone
 }
 """Parameters that scores of these labels do not show."""

@@ -187,6 +187,8 @@ NETWORK = {
                 **DESCENT,
                 "weight_decay": 0.0,
                 "encoder": None,
+                "backbones": (),
+                "loss": "any",
                 "width": 256,
                 "dropout": 0.1,
                 "temperature": 1.0,
