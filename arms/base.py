@@ -149,7 +149,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """A stage of a cascade that ran.
+    """A stage of a cascade or of a federated search that ran, or the members of an ensemble.
 
     Attributes:
         arms: The members that were asked.
@@ -157,7 +157,7 @@ class StageRun:
         steps: Rounds of retrieval of this stage.
         tokens: Tokens of the language model of this stage.
         picked: The member with the best answer so far; None: all have failed.
-        probability: Predicted probability that this answer is right; None: all have failed.
+        probability: Predicted probability that this answer is right; None: unknown, or all have failed.
         gain: Predicted gain in reward of running the next stage; None: all have failed, or it is the last.
     """
 
@@ -178,11 +178,12 @@ class Retrieval:
         passages: The passages, best first, ties broken by id, ids unique.
         steps: Rounds of retrieval: 0 without a search, 1 for a plain search.
         tokens: Tokens of a language model that the arm itself prompted.
-        stages: The stages that a cascade ran, in order; empty for other arms.
+        stages: The stages that the arm ran, in order; empty if it has none.
         usage: Usage counted by the host: of all calls of the language model, including those that `tokens`
             leaves out, and of priced searches.
         index_version: Version of the index of the passages, set by the host; empty if unknown.
         cached: Whether the passages came from the cache of an earlier search.
+        answer: Answer that the arm had written and selected; empty if the turn has to write one.
     """
 
     passages: tuple[Passage, ...] = ()
@@ -192,6 +193,7 @@ class Retrieval:
     usage: Usage = UNUSED
     index_version: str = ""
     cached: bool = False
+    answer: str = ""
 
 
 @runtime_checkable

@@ -676,6 +676,11 @@ class TurnLoop:
     ) -> AsyncGenerator[Chunk, None]:
         """Generate the answer from the passages, chunk by chunk; empty if the arm has no language model."""
         info = recorder.arms[recorder.served or recorder.decision.drawn]
+        if info.checked is None and _takes_as_written(ask, info.answering, recorder.retrieval.answer):
+            chunk = Chunk(recorder.retrieval.answer, "stop")
+            recorder.note(chunk)
+            yield chunk
+            return
         if info.checked is None or info.answering.llm not in self.models:
             chunks = self._write(ask, passages, recorder, info.answering)
         else:
@@ -791,6 +796,17 @@ class TurnLoop:
                         yield chunk
         finally:
             recorder.llm_s += time.perf_counter() - started
+
+
+def _takes_as_written(ask: Ask, how: writing.Answering, answer: str) -> bool:
+    """Return whether an answer that an arm wrote to the question alone is what a request asks for.
+
+    It is not if the request has a conversation, instructions, an image, tools, a form or a shorter limit, or
+    if answers of the arm cite passages or come from a language model of their own: then that model writes.
+    """
+    plain = len(ask.messages) == 1 and not (ask.options or ask.stop or base.list_inputs(ask.messages))
+    fits = ask.max_tokens is None or tokens_in(answer) <= ask.max_tokens
+    return bool(answer) and plain and fits and not how.cite and how.llm == writing.DEFAULT
 
 
 def _depth(serving: Serving) -> int:

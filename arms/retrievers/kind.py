@@ -200,6 +200,38 @@ class SelectorSpec:
     writing: prompts.Writing
 
 
+class MemberRanker(Protocol):
+    """Ranks the members of an arm for a question, before any of them searches; thread-safe."""
+
+    def rank(self, query: Query) -> Sequence[int]:
+        """Return the indices of all members, the most promising first; of equals the earliest.
+
+        Args:
+            query: The question, embedded with the backbone of the ranker.
+
+        Raises:
+            ArmError: The members cannot be ranked.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RankerSpec:
+    """A ranker of members as an ensemble configures it.
+
+    Attributes:
+        router: Folder of the trained router.
+        arms: The members that it ranks.
+        backbone: Name of the backbone of the question.
+        encoder: The backbone of that name.
+    """
+
+    router: Path
+    arms: tuple[str, ...]
+    backbone: str
+    encoder: Backbone
+
+
 @dataclass(frozen=True, slots=True)
 class CascadeStep:
     """The decision of a cascade after a stage.
@@ -259,7 +291,7 @@ class DeciderSpec:
 
 
 class OpenTrained(Protocol):
-    """Opens a model that was trained for an arm: a router that selects answers, or the decider of a cascade.
+    """Opens a model that was trained for an arm: a router of answers or of members, or a cascade's decider.
 
     Raises:
         ArmBuildError: It was trained for other arms or settings.
@@ -269,14 +301,17 @@ class OpenTrained(Protocol):
     def __call__(self, wanted: SelectorSpec, /) -> AnswerSelector: ...
 
     @overload
+    def __call__(self, wanted: RankerSpec, /) -> MemberRanker: ...
+
+    @overload
     def __call__(self, wanted: DeciderSpec, /) -> CascadeDecider: ...
 
 
-def no_selector(wanted: SelectorSpec | DeciderSpec, /) -> Any:
+def no_selector(wanted: SelectorSpec | RankerSpec | DeciderSpec, /) -> Any:
     """Refuse to open anything."""
     if isinstance(wanted, DeciderSpec):
         raise ArmBuildError(f"decider {wanted.folder}: deciders of cascades are not available here")
-    raise ArmBuildError(f"router {wanted.router}: answer selectors are not available here")
+    raise ArmBuildError(f"router {wanted.router}: trained routers are not available here")
 
 
 @dataclass(frozen=True, slots=True)

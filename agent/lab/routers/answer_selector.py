@@ -1,4 +1,4 @@
-"""Trained models inside arms: a router selects an ensemble's answer; a decider stops a cascade or goes on.
+"""Trained models inside arms: routers rank members or select answers, and a decider stops a cascade.
 
 A router of stage answered has further features: which answers agree, and whether the passages contain them.
 The price is that all members answer.
@@ -17,12 +17,12 @@ from armwise.agent.lab.routers.cascade import (
     stage_features,
     with_relevance,
 )
-from armwise.agent.routers.dataset import RouterError, Stage
+from armwise.agent.routers.dataset import RouterError, Stage, positions
 from armwise.agent.routers.features import compute_features
 from armwise.agent.routers.saved import Trained, read_trained
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query
 from armwise.arms.llm import prompts
-from armwise.arms.retrievers import CascadeStep, DeciderSpec, SelectorSpec
+from armwise.arms.retrievers import CascadeStep, DeciderSpec, RankerSpec, SelectorSpec
 
 
 class RouterSelector:
@@ -56,6 +56,29 @@ class RouterSelector:
             return int(self._trained.router.scores(features)[0].argmax())
         except RouterError as error:
             raise ArmError(f"the router cannot pick an answer: {error}") from error
+
+
+class RouterRanker:
+    """Ranks members by the scores of a router of stage question.
+
+    Args:
+        trained: The router.
+        arms: Names of the members.
+    """
+
+    def __init__(self, trained: Trained, arms: Sequence[str]) -> None:
+        self._trained = trained
+        self._arms = tuple(arms)
+
+    def rank(self, query: Query) -> Sequence[int]:
+        """Return the indices of the members, of the highest score first. Raises ArmError."""
+        try:
+            embedding = query.embeddings[self._trained.about.backbone]
+            scores = self._trained.router.scores(compute_features(query.text, embedding, self._arms))[0]
+        except RouterError as error:
+            raise ArmError(f"the router cannot rank the members: {error}") from error
+        ranking: list[int] = np.argsort(-scores, kind="stable").tolist()
+        return ranking
 
 
 class TrainedDecider:
@@ -101,11 +124,17 @@ def open_selector(wanted: SelectorSpec, /) -> RouterSelector: ...
 
 
 @overload
+def open_selector(wanted: RankerSpec, /) -> RouterRanker: ...
+
+
+@overload
 def open_selector(wanted: DeciderSpec, /) -> TrainedDecider: ...
 
 
-def open_selector(wanted: SelectorSpec | DeciderSpec, /) -> RouterSelector | TrainedDecider:
-    """Read a router that selects answers, or the decider of a cascade.
+def open_selector(
+    wanted: SelectorSpec | RankerSpec | DeciderSpec, /
+) -> RouterSelector | RouterRanker | TrainedDecider:
+    """Read a router that selects answers or ranks members, or the decider of a cascade.
 
     Raises:
         ArmBuildError: It cannot be read, is of another stage or for other arms, or its features would differ
@@ -118,10 +147,33 @@ def open_selector(wanted: SelectorSpec | DeciderSpec, /) -> RouterSelector | Tra
     except RouterError as error:
         raise ArmBuildError(str(error)) from None
     try:
+        _check_backbone(trained, wanted)
+        if isinstance(wanted, RankerSpec):
+            _check_ranker(trained, wanted.arms)
+            return RouterRanker(trained, wanted.arms)
         _check(trained, wanted)
     except RouterError as error:
         raise ArmBuildError(f"router {wanted.router}: {error}") from None
     return RouterSelector(trained, wanted.arms)
+
+
+def _check_backbone(trained: Trained, spec: SelectorSpec | RankerSpec) -> None:
+    """Check that questions are embedded as in training. Raises RouterError."""
+    if trained.about.backbone != spec.backbone:
+        raise RouterError(f"it was trained on backbone {trained.about.backbone!r}, not on {spec.backbone!r}")
+    trained.check_encoder(spec.encoder)
+
+
+def _check_ranker(trained: Trained, arms: Sequence[str]) -> None:
+    """Check that a router can rank the members of an ensemble before they search. Raises RouterError."""
+    if trained.router.stage is not Stage.QUESTION:
+        raise RouterError(
+            f"{trained.about.kind!r} of stage {trained.about.stage} ranks arms that have all searched: train "
+            "one of stage question"
+        )
+    positions(trained.about.arms, arms)
+    if len(set(arms)) < len(arms):
+        raise RouterError(f"it ranks each member once, and the members are {', '.join(arms)}")
 
 
 def _check(trained: Trained, spec: SelectorSpec) -> None:
@@ -136,9 +188,6 @@ def _check(trained: Trained, spec: SelectorSpec) -> None:
         raise RouterError(
             f"it compares the answers of {trained_arms}, and the members are {here}: train one on just these"
         )
-    if about.backbone != spec.backbone:
-        raise RouterError(f"it was trained on backbone {about.backbone!r}, not on {spec.backbone!r}")
-    trained.check_encoder(spec.encoder)
     _check_writing(about.writing, spec.writing, "the members'")
 
 

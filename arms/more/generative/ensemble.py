@@ -1,7 +1,9 @@
-"""An ensemble of arms: each gives passages and an answer, and one answer is selected.
+"""An ensemble of arms: its members give passages and an answer each, and one answer is selected.
 
-It returns the passages of the selected answer. The turn writes its own answer from them,
-with one more call of the language model.
+    question --ranker--> the best `most` members --search, write--> answers --select--> one answer
+
+Without a ranker, all members run. The turn sends the selected answer as it is, unless the request asks for
+something that the members did not know of, such as a form or instructions.
 """
 
 import logging
@@ -16,7 +18,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
+from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval, StageRun
 from armwise.arms.indexes import PassageVectors, prepare_vectors
 from armwise.arms.llm import (
     MESSAGE_TOKENS,
@@ -38,7 +40,9 @@ from armwise.arms.retrievers.kind import (
     BoundOf,
     Kind,
     MemberNames,
+    MemberRanker,
     Members,
+    RankerSpec,
     Resources,
     SelectorSpec,
 )
@@ -63,6 +67,13 @@ NUMBER_TOKENS = 4
 """Tokens of the number before each listed answer."""
 
 
+MOST = 3
+"""Members that answer a question where a ranker chooses them, unless there are fewer.
+
+The paper has 2 or 3. Of two answers that differ, a vote always selects that of the first member.
+"""
+
+
 class EnsembleParams(BaseModel):
     """Parameters of an ensemble."""
 
@@ -80,8 +91,23 @@ class EnsembleParams(BaseModel):
         description="Folder of a router of stage answered that `armwise train` fitted to just these arms; "
         "train again into another folder, because the log identifies the arm by this one.",
     )
+    ranker: LocalName | None = Field(
+        None,
+        description="Folder of a router of stage question that `armwise train` fitted to the members, and "
+        "perhaps to further arms. Only the members that it ranks first are run; null runs all of them. Train "
+        "again into another folder, because the log identifies the arm by this one.",
+    )
+    most: int | None = Field(
+        None,
+        ge=1,
+        validate_default=True,
+        description=f"Members that are run, if there is a ranker; null is {MOST}, or all if there are fewer. "
+        "Of two answers that differ, a vote always selects the first.",
+    )
     backbone: str | None = Field(
-        None, validate_default=True, description="Sentence encoder that the router was trained with."
+        None,
+        validate_default=True,
+        description="Sentence encoder that the router or the ranker was trained with.",
     )
     form: prompts.Form = Field(
         prompts.Form.DIRECT,
@@ -90,15 +116,47 @@ class EnsembleParams(BaseModel):
     word_budget: int = Field(400, ge=1, description="Words of passages that an answer is written from.")
     max_tokens: int = Field(32, ge=1, description="Most tokens of a member's answer.")
 
-    @field_validator("router", "backbone")
+    @field_validator("router")
     @classmethod
-    def _of_learned(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _check_router(cls, value: str | None, info: ValidationInfo) -> str | None:
         """Refuse `learned` without a router, and a router without `learned`."""
         select = info.data.get("select")
         if select == "learned" and not value:
             raise ValueError("`select: learned` needs it")
         if select in ("vote", "llm") and value is not None:
             raise ValueError("only `select: learned` takes it")
+        return value
+
+    @field_validator("ranker")
+    @classmethod
+    def _check_ranker(cls, value: str | None, info: ValidationInfo) -> str | None:
+        """Refuse a ranker with `learned`, whose router has learned from the answers of all members."""
+        if value is not None and info.data.get("select") == "learned":
+            raise ValueError("`select: learned` compares the answers of all members: leave the ranker out")
+        return value
+
+    @field_validator("most")
+    @classmethod
+    def _check_most(cls, value: int | None, info: ValidationInfo) -> int | None:
+        """Refuse a number without a ranker, or of more members than there are, and fill in the default."""
+        n_arms = len(info.data.get("arms", ()))
+        if info.data.get("ranker") is None:
+            if value is not None:
+                raise ValueError("only a ranker says which members to run: name one in `ranker`")
+            return None
+        if value is not None and value > n_arms:
+            raise ValueError(f"there are only {n_arms} members")
+        return min(MOST, n_arms) if value is None else value
+
+    @field_validator("backbone")
+    @classmethod
+    def _check_backbone(cls, value: str | None, info: ValidationInfo) -> str | None:
+        """Refuse a router without its backbone, and a backbone without a router."""
+        learned, ranked = info.data.get("select") == "learned", info.data.get("ranker") is not None
+        if (learned or ranked) and not value:
+            raise ValueError(f"{'`select: learned`' if learned else 'a ranker'} needs it")
+        if not (learned or ranked) and value is not None:
+            raise ValueError("only `select: learned` or a ranker takes it")
         return value
 
     @property
@@ -133,13 +191,23 @@ class MemberAnswer:
 
 
 class EnsembleArm:
-    """Runs all members in parallel, answers from each one's passages, and returns those of the best answer.
+    """Runs members in parallel, answers from each one's passages, and returns the best answer.
 
     A failed member is left out. The vote decides if the language model fails or writes no valid number in two
-    attempts; with a router also if any member fails, since a router compares all of them. Steps and tokens
-    are summed over the members that answered.
+    attempts; with a router also if any member fails, since a router compares all of them. Of tied answers,
+    that of the member that the ranker puts first is selected. Steps and tokens are summed over the members
+    that answered.
 
-    Source: Retriever Portfolios, 2026, arXiv:2605.31176: members in parallel, then a selector.
+    Source: Retriever Portfolios, 2026, arXiv:2605.31176: a router ranks the members of a portfolio, the first
+    few retrieve and answer in parallel, then a selector.
+
+    Args:
+        name: The arm.
+        members: In the order of `params.arms`.
+        params: Parameters.
+        write: Prompts the language model.
+        learned: Trained selector; None: the language model or the vote selects.
+        ranker: Ranks the members; None: all of them run.
     """
 
     def __init__(
@@ -149,6 +217,7 @@ class EnsembleArm:
         params: EnsembleParams,
         write: Write,
         learned: SelectorInputs | None = None,
+        ranker: MemberRanker | None = None,
     ) -> None:
         self.name = name
         self.backbones = frozenset(_backbones(params)).union(*(member.backbones for member in members))
@@ -156,25 +225,40 @@ class EnsembleArm:
         self._params = params
         self._write = write
         self._learned = learned
+        self._ranker = ranker
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Return the passages of the selected answer. Raises ArmError when every member fails."""
+        """Return the selected answer, its passages, and a stage with the members that ran.
+
+        Raises:
+            ArmError: Every member that ran has failed, or they cannot be ranked.
+        """
         depth = k
+        if self._params.backbone is not None:
+            query.embedding(self._params.backbone, arm=self.name)  # fail before any cost
         if self._learned is not None:
-            query.embedding(self._learned.backbone, arm=self.name)  # fail before any cost
             depth = max(k, self._learned.selector.k)
         # the number of passages of the answers on which the router was trained
         read = self._learned.selector.k if self._learned else None
-        outcomes = run_members(self._members, query, depth, read, self._params.writing, self._write)
-        answered = [outcome for outcome in outcomes if isinstance(outcome, MemberAnswer)]
-        if not answered:
-            raise all_failed(self.name, self._members, outcomes)
-        at, tokens = self._select(query, answered)
-        return Retrieval(
-            answered[at].found.passages[:k],
+        members = self._members
+        if self._ranker is not None:
+            members = tuple(members[at] for at in self._ranker.rank(query)[: self._params.most])
+        outcomes = run_members(members, query, depth, read, self._params.writing, self._write)
+        names = [member.name for member in members]
+        ran = {at: each for at, each in enumerate(outcomes) if isinstance(each, MemberAnswer)}
+        if not ran:
+            raise all_failed(self.name, members, outcomes)
+        answered = list(ran.values())
+        picked, tokens = self._select(query, answered)
+        best = answered[picked]
+        stage = StageRun(
+            tuple(names),
+            failed=tuple(name for at, name in enumerate(names) if at not in ran),
             steps=sum(each.found.steps for each in answered),
             tokens=tokens + sum(each.tokens for each in answered),
+            picked=names[list(ran)[picked]],
         )
+        return Retrieval(best.found.passages[:k], stage.steps, stage.tokens, (stage,), answer=best.answer)
 
     def _select(self, query: Query, answered: Sequence[MemberAnswer]) -> tuple[int, int]:
         """Return the index of the selected answer, and the tokens spent on the selection."""
@@ -280,35 +364,58 @@ def _selector_spec(params: EnsembleParams, have: Resources) -> SelectorSpec | No
     return SelectorSpec(Path(params.router), params.arms, params.backbone, encoder, params.writing)
 
 
+def _ranker_spec(params: EnsembleParams, have: Resources) -> RankerSpec | None:
+    """Return the spec of the ranker, if there is one."""
+    if params.ranker is None or params.backbone is None:
+        return None
+    encoder = have.backbones[params.backbone]
+    return RankerSpec(Path(params.ranker), params.arms, params.backbone, encoder)
+
+
 def _prepare(params: EnsembleParams, have: Resources, progress: Progress | None) -> None:
-    """Check the router, and embed the passages for it. Raises ArmBuildError."""
+    """Check the routers, and embed the passages for the selector. Raises ArmBuildError."""
+    if ranking := _ranker_spec(params, have):
+        have.open_selector(ranking)
     if spec := _selector_spec(params, have):
         have.open_selector(spec)
         prepare_vectors(have.corpus, have.indexes, spec.encoder, progress)
 
 
 def _build(name: str, params: EnsembleParams, have: Resources, member: Members) -> EnsembleArm:
-    learned = None
+    learned = ranker = None
+    if ranking := _ranker_spec(params, have):
+        ranker = have.open_selector(ranking)
     if spec := _selector_spec(params, have):
         vectors = have.shared(
             ("passage vectors", spec.encoder),
             lambda: PassageVectors(have.corpus, have.indexes, spec.encoder),
         )
         learned = SelectorInputs(have.open_selector(spec), spec.backbone, vectors)
-    return EnsembleArm(name, [member(other) for other in params.arms], params, have.write, learned)
+    members = [member(other) for other in params.arms]
+    return EnsembleArm(name, members, params, have.write, learned, ranker)
 
 
-def answers_bound(arms: Sequence[str], writing: prompts.Writing, member: BoundOf) -> Bound:
-    """Return the bound of the tokens that the model reads and writes in `run_members` with these arms."""
-    return sum(map(member, arms), UNPROMPTED) + answer_bound(writing) * len(arms)
+def answers_bound(
+    arms: Sequence[str], writing: prompts.Writing, member: BoundOf, most: int | None = None
+) -> Bound:
+    """Return the bound of the tokens that the model reads and writes in `run_members`.
+
+    Args:
+        arms: The arms that may run.
+        writing: Settings of their answers.
+        member: Bound of a search of an arm.
+        most: How many of them run; None: all.
+    """
+    searches = sum(map(member, arms), UNPROMPTED)  # which of them run is not known before the question
+    return searches + answer_bound(writing) * (most or len(arms))
 
 
 def _bound(params: EnsembleParams, member: BoundOf) -> Bound:
     """Return the bound of the members' searches and answers, and of the selection by the model."""
-    answers = answers_bound(params.arms, params.writing, member)
+    answers = answers_bound(params.arms, params.writing, member, params.most)
     if params.select != "llm":
         return answers
-    listed = len(params.arms) * (params.max_tokens + NUMBER_TOKENS)
+    listed = (params.most or len(params.arms)) * (params.max_tokens + NUMBER_TOKENS)
     call = Bound.of_call(SYSTEM + ASK, SELECT_TOKENS, read=listed)
     again = SELECT_TOKENS + most_tokens(AGAIN) + 2 * MESSAGE_TOKENS
     return answers + call * SELECT_ATTEMPTS + Bound(read=again) * (SELECT_ATTEMPTS - 1)
@@ -316,14 +423,16 @@ def _bound(params: EnsembleParams, member: BoundOf) -> Bound:
 
 KIND = Kind(
     "ensemble",
-    "runs several arms, and selects among their answers",
+    "runs several arms, or [those that a router ranks first](#an-ensemble-with-a-router), and selects among "
+    "their answers",
     EnsembleParams,
     _build,
     _prepare,
     backbones=_backbones,
     members=lambda params: params.arms,
-    models=lambda params: () if params.router is None else (params.router,),
-    steps=lambda params: float(len(params.arms)),
+    models=lambda params: tuple(folder for folder in (params.router, params.ranker) if folder is not None),
+    steps=lambda params: float(params.most or len(params.arms)),
+    searches=lambda params, _: (params.most or len(params.arms)) / len(params.arms),
     filters=True,
     draws=True,
     bound=_bound,

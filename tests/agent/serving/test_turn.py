@@ -41,7 +41,7 @@ from armwise.agent.turn import (
     check_eligibility,
     paced,
 )
-from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.base import ArmError, Passage, Query, Retrieval, Usage
 from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt, base, quote
 from armwise.arms.llm.writing import DEFAULT, Answering
 from armwise.feedback.errors import LogUnavailableError
@@ -68,7 +68,10 @@ def a_loop(
     **options: Any,
 ) -> TurnLoop:
     """A loop whose policy draws bm25 unless it is told otherwise."""
+    model = LanguageModel(generator or base.ScriptedGenerator({}, default=ANSWER), compute_usd)
     settings: dict[str, Any] = {
+        "search": (arms or FakeArms()).search,
+        "models": {DEFAULT: model},
         "arms": options.pop("arms_known", ARMS),
         "embed": FakeEmbedders().embed,
         "features": FeatureSpec(),
@@ -85,8 +88,6 @@ def a_loop(
     policy = policy or Preferring(none=0, bm25=1, dense=0)
     return TurnLoop(
         decider=Decider(Serving(policy, 7, scorer=options.pop("scorer", None)), **deciding),
-        search=(arms or FakeArms()).search,
-        models={DEFAULT: LanguageModel(generator or base.ScriptedGenerator({}, default=ANSWER), compute_usd)},
         log=log,
         **(settings | options),
     )
@@ -166,6 +167,57 @@ async def test_a_request_for_a_form_or_a_short_answer_is_answered_by_the_model(a
 async def test_a_longer_limit_of_tokens_leaves_a_quotation_as_it_is() -> None:
     events = await run(a_loop(MemoryLog(), **QUOTING), replace(CHAT, max_tokens=200))
     assert "(Quoted from [1]" in text(events)
+
+
+async def find_answered(arm: str, query: Query, k: int) -> Retrieval:
+    """Find a passage, with an answer that the arm has had written for 9 and 2 tokens."""
+    del query, k
+    return Retrieval((Passage(f"{arm}-1", "", "Text."),), answer="The Inn.", usage=Usage(9, 2, usd=0.5))
+
+
+async def test_an_answer_that_the_arm_selected_is_sent_as_written() -> None:
+    log, generator = MemoryLog(), base.ScriptedGenerator({}, default=ANSWER)
+    events = await run(a_loop(log, generator=generator, search=find_answered), replace(CHAT, max_tokens=2))
+    assert text(events) == "The Inn."
+    assert generator.last_prompt is None, "it is not written once more"
+    (decision, done) = log.committed
+    assert isinstance(decision, Decision)
+    assert isinstance(done, Execution)
+    assert (done.status, done.answer, done.passages) == (Status.OK, "The Inn.", ("bm25-1",))
+    cost = done.cost
+    assert (cost.prompt_tokens, cost.completion_tokens, cost.usd, cost.steps) == (9, 2, 0.5, 1)
+    assert decision.probabilities[decision.arms.index("bm25")] == pytest.approx(1 - 2 * 0.01)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"options": {"response_format": {"type": "json_object"}}},
+        {"stop": ("x",)},
+        {"max_tokens": 1},
+        {"messages": ({"role": "system", "content": "Answer in German."}, *CHAT.messages)},
+        {"messages": ({**CHAT.messages[0], "parts": [{"type": "image_url", "image_url": {"url": "x"}}]},)},
+    ],
+)
+async def test_what_members_did_not_know_of_is_written_anew(asked: dict[str, Any]) -> None:
+    events = await run(a_loop(MemoryLog(), search=find_answered), replace(CHAT, **asked))
+    assert text(events) == (ANSWER.split()[0] if "max_tokens" in asked else ANSWER)
+
+
+@pytest.mark.parametrize("how", [{"cite": True}, {"llm": "large"}])
+async def test_an_arm_with_a_way_of_writing_writes_anew(how: dict[str, Any]) -> None:
+    arms = {name: replace(arm, answering=Answering(**how)) for name, arm in ARMS.items()}
+    written = LanguageModel(base.ScriptedGenerator({}, default=ANSWER))
+    models = {DEFAULT: written, "large": written}
+    loop = a_loop(MemoryLog(), search=find_answered, arms_known=arms, models=models)
+    assert text(await run(loop, CHAT)) == ANSWER
+
+
+async def test_an_empty_answer_of_an_arm_is_written_anew() -> None:
+    async def find_unanswered(arm: str, query: Query, k: int) -> Retrieval:
+        return replace(await find_answered(arm, query, k), answer="")
+
+    assert text(await run(a_loop(MemoryLog(), search=find_unanswered), CHAT)) == ANSWER
 
 
 async def test_where_nothing_is_found_the_model_answers_in_place_of_a_quotation() -> None:

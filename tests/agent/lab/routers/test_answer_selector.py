@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.lab.offline import observed_features, read_labelled
 from armwise.agent.lab.offline.labelled_data import written
-from armwise.agent.lab.routers.answer_selector import open_selector
+from armwise.agent.lab.routers.answer_selector import RouterRanker, open_selector
 from armwise.agent.routers.dataset import RouterError, Stage
+from armwise.agent.routers.features import compute_features
 from armwise.agent.routers.saved import ABOUT, MODEL, Trained, read_trained
 from armwise.arms import manifest
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
@@ -29,7 +31,7 @@ from armwise.arms.models import Backbone, build_embedder
 from armwise.arms.more.generative import ensemble
 from armwise.arms.more.generative.ensemble import EnsembleArm, EnsembleParams
 from armwise.arms.questions import Question
-from armwise.arms.retrievers import ArmSpec, Resources, SelectorSpec, build_arm
+from armwise.arms.retrievers import ArmSpec, RankerSpec, Resources, SelectorSpec, build_arm
 from armwise.feedback.answer_metrics import METRICS
 from tests.agent.fakes import CONFIG, DIM
 from tests.agent.lab.offline.test_train_router import train
@@ -396,3 +398,61 @@ def test_a_job_asks_such_an_arm_in_its_workers_and_follows_from_the_router(
     train(config, labels, router={**ANSWERED, "params": {**ANSWERED["params"], "rounds": 5}}, arms=MEMBERS)
     after = job.identity()
     assert {fact for fact in before if before[fact] != after[fact]} == {f"weights of {router}"}
+
+
+# -- a router that ranks the members -------------------------------------------------------------------
+
+
+def ranking(folder: Path, **changes: Any) -> RankerSpec:
+    given: dict[str, Any] = {"router": folder, "arms": ARMS, "backbone": "tiny", "encoder": TINY}
+    return RankerSpec(**(given | changes))
+
+
+def test_members_are_ranked_by_the_scores_of_the_router(config: AppConfig, labels: Path) -> None:
+    made, _ = train(
+        config, labels, router={"kind": "ridge", "params": {"sees": "words", "strengths": [1.0], "folds": 2}}
+    )
+    folder = config.home_path / "router"
+    ranker = open_selector(ranking(folder))
+    for number in range(6):
+        query = asked(number)
+        expected = made.router.scores(compute_features(query.text, query.embeddings["tiny"], ARMS))[0]
+        assert [*ranker.rank(query)] == np.argsort(-expected, kind="stable").tolist()
+        assert ARMS[ranker.rank(query)[0]] == BEST[query.text.split()[0]], "it has learned the best arm"
+    some = open_selector(ranking(folder, arms=("dense", "none")))
+    assert [some.rank(asked(number))[0] for number in (0, 2)] == [1, 0], "of some arms, in another order"
+
+
+def test_equal_scores_keep_the_order_of_the_members() -> None:
+    router = SimpleNamespace(scores=lambda _: np.array([[0.5, 0.7, 0.5]]))
+    fitted: Any = SimpleNamespace(about=SimpleNamespace(backbone="tiny"), router=router)
+    assert [*RouterRanker(fitted, ARMS).rank(asked(0))] == [1, 0, 2]
+
+
+def test_a_question_that_the_router_cannot_read_fails_the_arm(tmp_path: Path) -> None:
+    kept(tmp_path, "ridge")
+    wrong = replace(asked(0), embeddings={"tiny": np.full(DIM, np.nan, dtype=np.float32)})
+    with pytest.raises(ArmError, match="the router cannot rank the members: embedding number 0"):
+        open_selector(ranking(tmp_path)).rank(wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ({"kind": "max_sim"}, {}, "'max_sim' of stage retrieved ranks arms that have all searched"),
+        ({"kind": "ridge"}, {"arms": ("none", "bm26")}, "'bm26' is unknown here; did you mean 'bm25'"),
+        (
+            {"kind": "ridge"},
+            {"arms": ("none", "none")},
+            "ranks each member once, and the members are none, none",
+        ),
+        ({"kind": "ridge"}, {"backbone": "teeny"}, "it was trained on backbone 'tiny', not on 'teeny'"),
+        ({"kind": "ridge"}, {"encoder": Backbone(model="hashing:32")}, "its model is 'hashing-32-2' here"),
+    ],
+)
+def test_a_router_that_cannot_rank_the_members_is_refused(
+    tmp_path: Path, kind: Mapping[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    kept(tmp_path, **kind)
+    with pytest.raises(ArmBuildError, match=f"router {tmp_path}: .*{message}"):
+        open_selector(ranking(tmp_path, **changes))

@@ -1,12 +1,14 @@
 """Ensembles: members answer at once, and the passages behind one answer win."""
 
 import asyncio
+import itertools
 import string
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ from armwise.arms.base import (
 )
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import PassageVectors
-from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base
+from armwise.arms.llm import UNPROMPTED, Chunk, GeneratorError, Prompt, Write, base
 from armwise.arms.llm import prompts as llm_prompts
 from armwise.arms.models import Backbone
 from armwise.arms.more.generative import ensemble
@@ -36,7 +38,7 @@ from armwise.arms.retrievers import bm25 as lexical
 from armwise.arms.retrievers.bm25 import BM25Params
 from armwise.arms.retrievers.catalog import ArmSpecError
 from armwise.arms.retrievers.dense import DenseParams
-from armwise.arms.retrievers.kind import AnswerSelector, ArmSpec, Resources, SelectorSpec
+from armwise.arms.retrievers.kind import AnswerSelector, ArmSpec, MemberRanker, Resources, SelectorSpec
 from armwise.arms.tokenizer import normalised
 from armwise.feedback.answer_metrics import words
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
@@ -387,7 +389,11 @@ def test_a_question_without_the_embedding_that_the_router_needs_is_refused_befor
         ({"select": "learned", "router": "/r"}, "backbone: .*`select: learned` needs it"),
         ({**LEARNED, "router": ""}, "router: .*`select: learned` needs it"),
         ({"router": "/r"}, "router: .*only `select: learned` takes it"),
-        ({"select": "llm", "backbone": "b"}, "backbone: .*only `select: learned` takes it"),
+        ({"ranker": "/r"}, "backbone: .*a ranker needs it"),
+        ({"most": 2}, "most: .*only a ranker says which members to run"),
+        ({"ranker": "/r", "backbone": "hashed", "most": 3}, "most: .*there are only 2 members"),
+        ({**LEARNED, "ranker": "/r"}, "ranker: .*compares the answers of all members"),
+        ({"select": "llm", "backbone": "b"}, "backbone: .*only `select: learned` or a ranker takes it"),
         ({**LEARNED, "backbone": "hashd"}, "unknown backbone 'hashd'; did you mean 'hashed'"),
         ({**LEARNED, "form": "shrt"}, "form: Input should be"),
     ],
@@ -402,9 +408,9 @@ def test_a_router_and_its_backbone_belong_together(wrong: dict[str, str], messag
 def with_selector(resources: Resources, specs: Mapping[str, ArmSpec], read: list[SelectorSpec]) -> Resources:
     """Resources of these arms, in which every router is the fake one."""
 
-    def open_fake(wanted: SelectorSpec) -> AnswerSelector:
+    def open_fake(wanted: Any) -> Any:
         read.append(wanted)
-        return Fake()
+        return Fake() if isinstance(wanted, SelectorSpec) else Ranks(2, 0, 1)
 
     return Resources(
         resources.corpus,
@@ -444,10 +450,102 @@ def test_where_nothing_reads_a_router_an_arm_that_needs_one_is_not_prepared(reso
         "all": ArmSpec(kind="ensemble", params={**LEARNED, "arms": ["none", "none"]}),
     }
     have = Resources(resources.corpus, resources.indexes, resources.backbones, specs)
-    with pytest.raises(
-        ArmBuildError, match="router /routers/cities: answer selectors are not available here"
-    ):
+    with pytest.raises(ArmBuildError, match="router /routers/cities: trained routers are not available here"):
         prepare(have)
+
+
+# A router as the ranker.
+
+
+class Ranks(MemberRanker):
+    """Ranks members in a given order."""
+
+    def __init__(self, *order: int) -> None:
+        self._order = order
+
+    def rank(self, query: Query) -> Sequence[int]:
+        query.embedding("hashed", arm="test")
+        return self._order
+
+
+def ranked(order: Sequence[int], *members: Arm, model: Write | None = None, **params: object) -> EnsembleArm:
+    own = EnsembleParams.model_validate(
+        {"arms": [member.name for member in members], "ranker": "/r", "backbone": "hashed", **params}
+    )
+    return EnsembleArm("all", members, own, model or Model(), ranker=Ranks(*order))
+
+
+def test_only_the_members_that_the_ranker_puts_first_run() -> None:
+    members = [Fails("Rome"), Says("Paris", steps=2, tokens=5), Says("Oslo", steps=4, tokens=7)]
+    model = Model()
+    found = ranked([2, 1, 0], *members, model=model, most=2).search(hashed("Which city?"), 4)
+    assert (winner(found), found.answer) == ("Oslo", "Oslo")
+    assert (found.steps, found.tokens) == (6, 12 + model.tokens)
+    (stage,) = found.stages
+    assert (stage.arms, stage.failed, stage.picked) == (("Oslo", "Paris"), (), "Oslo")
+
+
+def test_the_router_decides_a_tie_of_the_vote() -> None:
+    members = [Says("Rome"), Says("Paris"), Says("Oslo"), Says("Oslo", name="Oslo again")]
+    for order in itertools.permutations(range(3)):
+        found = ranked([*order, 3], *members).search(hashed("Which city?"), 4)
+        assert found.answer == members[order[0]].name
+    found = ranked([0, 2, 3, 1], *members).search(hashed("Which city?"), 4)
+    assert found.answer == "Oslo", "a majority outvotes the first member"
+
+
+@given(
+    answers=st.lists(st.sampled_from(["", "Rome", "Paris", "Oslo"]), min_size=3, max_size=5),
+    order=st.permutations(range(5)),
+    most=st.integers(1, 5),
+)
+def test_ranking_and_cutting_equals_an_ensemble_of_the_first(
+    answers: list[str], order: list[int], most: int
+) -> None:
+    members = [Says(answer, name=f"member {at}") for at, answer in enumerate(answers)]
+    first, most = [at for at in order if at < len(members)], min(most, len(members))
+    found = ranked(first, *members, most=most).search(hashed("Which city?"), 4)
+    alone = of(Model(), *(members[at] for at in first[:most])) if most > 1 else None
+    expected = alone.search(WHICH, 4).passages if alone else members[first[0]].search(WHICH, 4).passages
+    assert found.passages == expected
+
+
+def test_a_failed_member_is_not_replaced_by_the_next() -> None:
+    members = [Says("Rome"), Fails("Paris"), Says("Oslo")]
+    found = ranked([1, 2, 0], *members, most=2).search(hashed("Which city?"), 4)
+    assert (found.answer, found.stages[0].failed) == ("Oslo", ("Paris",))
+    with pytest.raises(ArmError, match="every member of arm 'all' failed: Paris: Paris is broken"):
+        ranked([1, 2, 0], *members, most=1).search(hashed("Which city?"), 4)
+
+
+def test_the_model_may_select_among_the_ranked_members() -> None:
+    model = Model("2")
+    members = [Says("Rome"), Says("Paris"), Says("Oslo")]
+    found = ranked([2, 0, 1], *members, model=model, select="llm", most=2).search(hashed("Which city?"), 4)
+    assert found.answer == "Rome"
+    assert "1. Oslo\n2. Rome\n</answers>" in model.asked_to_pick[0]
+
+
+def test_a_question_that_cannot_be_ranked_costs_nothing() -> None:
+    model = Model()
+    with pytest.raises(MissingEmbeddingError, match="arm 'all' needs a 'hashed' embedding"):
+        ranked([0, 1], Says("Rome"), Says("Paris"), model=model).search(WHICH, 4)
+    assert model.tokens == 0
+
+
+@pytest.mark.parametrize(("n_arms", "most", "runs"), [(2, None, 2), (3, None, 3), (5, None, 3), (5, 1, 1)])
+def test_expected_work_follows_the_number_of_members_run(n_arms: int, most: int | None, runs: int) -> None:
+    arms = [f"a{at}" for at in range(n_arms)]
+    params = EnsembleParams.model_validate(
+        {"arms": arms, "ranker": "/r", "backbone": "hashed", "most": most, "max_tokens": 7}
+    )
+    assert params.most == runs
+    assert ensemble.KIND.steps(params) == runs
+    assert ensemble.KIND.searches(params, "a0") == runs / n_arms
+    assert ensemble.KIND.models(params) == ("/r",)
+    assert ensemble.KIND.bound is not None
+    written = ensemble.KIND.bound(params, lambda _: UNPROMPTED).tokens("Which city?")[1]
+    assert written == 7 * runs, "as many answers as members run"
 
 
 # What members are asked.
@@ -542,11 +640,13 @@ def member(resources: Resources) -> Callable[[str], Arm]:
     return members.__getitem__
 
 
-@pytest.mark.parametrize("select", ["vote", "llm", "learned"])
+@pytest.mark.parametrize("select", ["vote", "llm", "learned", "ranked"])
 def test_an_ensemble_keeps_the_contract(
     resources: Resources, member: Callable[[str], Arm], corpus: Corpus, select: str
 ) -> None:
-    own = LEARNED if select == "learned" else {"select": select}
+    own = {"learned": LEARNED, "ranked": {"ranker": "/r", "backbone": "hashed"}}.get(
+        select, {"select": select}
+    )
     params = EnsembleParams.model_validate({"arms": ["words", "near", "none"], **own})
     assert ensemble.KIND.members(params) == ("words", "near", "none")
     assert ensemble.KIND.steps(params) == 3
