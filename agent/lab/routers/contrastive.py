@@ -106,8 +106,8 @@ class Contrastive(Parametrised[ContrastiveParameters]):
         telling = labels.telling if chosen.loss == "any" else (labels.utility > 0.0).any(axis=1)
         used = telling & (right.sum(axis=1) <= (chosen.most_winners or right.shape[1]))
         if not used.any():
-            told = "on which arms differ" if chosen.loss == "any" else "with a score above 0"
-            raise RouterError(f"every question {told} has more than {chosen.most_winners} best arms")
+            which = "on which arms differ" if chosen.loss == "any" else "with a score above 0"
+            raise RouterError(f"every question {which} has more than {chosen.most_winners} best arms")
         right, known = right[used], ~np.isnan(labels.utility[used])
         self._encoders = self._load()
         inputs = [torch.from_numpy(values) for values in self._inputs(labels.features.rows(used))]

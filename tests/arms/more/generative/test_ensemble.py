@@ -513,7 +513,13 @@ def test_ranking_and_cutting_equals_an_ensemble_of_the_first(
 def test_a_failed_member_is_not_replaced_by_the_next() -> None:
     members = [Says("Rome"), Fails("Paris"), Says("Oslo")]
     found = ranked([1, 2, 0], *members, most=2).search(hashed("Which city?"), 4)
-    assert (found.answer, found.stages[0].failed) == ("Oslo", ("Paris",))
+    (stage,) = found.stages
+    assert (found.answer, stage.arms, stage.failed, stage.picked) == (
+        "Oslo",
+        ("Paris", "Oslo"),
+        ("Paris",),
+        "Oslo",
+    )
     with pytest.raises(ArmError, match="every member of arm 'all' failed: Paris: Paris is broken"):
         ranked([1, 2, 0], *members, most=1).search(hashed("Which city?"), 4)
 
