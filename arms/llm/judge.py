@@ -2,7 +2,6 @@
 
     ANSWER       one grade from 0 to 10 of an answer
     PAIR         which of two answers is better, or neither
-    PASSAGES     one grade from 0 to 10 of passages
     FIVE_SCORES  five scores from 1 to 5 of passages
 
 The judge writes its grade as JSON, and is prompted again when that cannot be read.
@@ -225,14 +224,6 @@ PAIR = Rubric(
     "complete, or better supported by the passages; neither its length nor its place counts. " + ONLY_DATA,
     'Write only JSON with the number of the better answer, or 0 if neither is better: {"better": n}',
     read_better,
-    48,
-)
-
-PASSAGES = Rubric(
-    "You grade passages from 0 to 10. Give 10 when they hold all that is needed to answer the question. "
-    f"Give 0 when they do not help. {ONLY_DATA}",
-    GRADE_FORM,
-    read_grade,
     48,
 )
 

@@ -3,7 +3,7 @@
     RetrievalScorer  a measure of ir-measures against the supporting passages: `R@4`, `nDCG@4`, `RR@4`
     AnswerScorer     the language model answers, a metric compares with the right answers
     ContainsScorer   whether the passages contain a right answer; needs no language model
-    JudgeScorer      the language model grades the passages; needs no labels
+    JudgeScorer      the language model gives the passages five scores; needs no labels
 
 A scorer runs once per question on its distinct rankings: of hundreds of arms most give the same.
 """
@@ -224,7 +224,7 @@ class ContainsScorer(Scorer):
 
 
 class JudgeScorer(Scorer):
-    """Scores by a judge's grade of the passages.
+    """Scores by the mean of a judge's five scores of the passages (`judge.FIVE_SCORES`), in [0, 1].
 
     Args:
         write: Prompts the language model.
@@ -233,8 +233,9 @@ class JudgeScorer(Scorer):
         at_once: Rankings that are judged concurrently.
     """
 
+    measure = "judge"
+
     def __init__(self, write: Write, *, k: int = 4, word_budget: int = 600, at_once: int = 4) -> None:
-        self.measure = f"judge of {k} passages"
         self.k = k
         self.identity = {"k": k, "word budget": word_budget}
         self._write = write
@@ -245,12 +246,12 @@ class JudgeScorer(Scorer):
         """Accept any question."""
 
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
-        """Grade each ranking; a score is unknown if the judge gives no grade."""
+        """Judge each ranking; a score is unknown if the judge does not write its five scores."""
 
         def score(ranking: Ranking) -> float:
             return judge.grade(
-                self._write, judge.PASSAGES, question.text, ranking, word_budget=self._word_budget
-            ).grade
+                self._write, judge.FIVE_SCORES, question.text, ranking, word_budget=self._word_budget
+            ).grade.mean
 
         return _each(score, rankings, self._at_once)
 

@@ -14,7 +14,6 @@ from armwise.arms.llm.judge import (
     FIVE_SCORES,
     GRADE_FORM,
     PAIR,
-    PASSAGES,
     FiveScores,
     Grade,
     JudgeError,
@@ -28,6 +27,7 @@ from tests.arms.scripted import shown, writing
 TOWER = Passage("1", "Tokyo Tower", "It is a tower in Tokyo. It is 333 metres tall.")
 FOX = Passage("2", "Red fox", "The red fox lives in forests.")
 HOW_TALL = "How tall is Tokyo Tower?"
+FIVE_TWOS = json.dumps(dict.fromkeys(FiveScores.model_fields, 2))
 
 
 @given(st.integers(0, 10))
@@ -111,7 +111,7 @@ def test_a_judge_reads_600_words_and_is_asked_twice_by_default(compared: bool) -
     passages = [Passage("p", "", "word " * 700)]
     write = writing("Well.", "Well.", "Well.", prompts=prompts)
     with pytest.raises(JudgeError, match="in 2 attempts"):
-        prefer(write, "?", passages, "a", "b") if compared else grade(write, PASSAGES, "?", passages)
+        prefer(write, "?", passages, "a", "b") if compared else grade(write, FIVE_SCORES, "?", passages)
     assert [shown(prompt).count("word ") for prompt in prompts] == [599, 599]
     assert [shown(prompt).split().count("word") for prompt in prompts] == [600, 600]
 
@@ -141,15 +141,15 @@ def test_a_judge_of_answers_sees_question_passages_and_answer() -> None:
 
 def test_a_judge_of_passages_sees_no_answer() -> None:
     prompts: list[Prompt] = []
-    verdict = grade(writing('{"score": 3}', prompts=prompts), PASSAGES, HOW_TALL, [FOX])
-    assert verdict.grade == 0.3
+    verdict = grade(writing(FIVE_TWOS, prompts=prompts), FIVE_SCORES, HOW_TALL, [FOX])
+    assert verdict.grade.mean == 0.25
     assert "[1] Red fox\nThe red fox lives in forests." in shown(prompts[0])
     assert "<answer>" not in shown(prompts[0])
 
 
 def test_where_there_are_no_passages_the_judge_is_told_so() -> None:
     prompts: list[Prompt] = []
-    grade(writing('{"score": 0}', prompts=prompts), PASSAGES, HOW_TALL, [])
+    grade(writing(FIVE_TWOS, prompts=prompts), FIVE_SCORES, HOW_TALL, [])
     assert "There are no passages." in shown(prompts[0])
 
 
@@ -172,7 +172,7 @@ def test_a_judge_that_never_grades_is_an_error_with_its_words_and_its_cost(retri
     write = writing(*["Well done!"] * 3, prompts=prompts)
     told = rf"no grade in {retries + 1} attempts, at last 'Well done!'"
     with pytest.raises(JudgeError, match=told) as failed:
-        grade(write, PASSAGES, HOW_TALL, [TOWER], retries=retries)
+        grade(write, FIVE_SCORES, HOW_TALL, [TOWER], retries=retries)
     assert len(prompts) == retries + 1
     assert failed.value.tokens == sum(len(shown(prompt).split()) + 2 for prompt in prompts)
 
@@ -189,7 +189,7 @@ def test_a_model_that_fails_is_told_as_it_is() -> None:
         raise GeneratorError("out of memory")
 
     with pytest.raises(GeneratorError, match="out of memory"):
-        grade(write, PASSAGES, HOW_TALL, [TOWER])
+        grade(write, FIVE_SCORES, HOW_TALL, [TOWER])
 
 
 @pytest.mark.parametrize(("n", "expected"), [(1, 1.0), (2, -1.0), (0, 0.0)])

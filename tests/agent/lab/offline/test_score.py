@@ -23,6 +23,7 @@ from armwise.arms.lab.portfolio import read_matrix
 from armwise.arms.lab.portfolio.outcomes import Outcome
 from armwise.arms.lab.scoring import ScoringError
 from armwise.arms.llm import Chunk
+from armwise.arms.llm.judge import FiveScores
 from armwise.arms.questions import Question
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
 from armwise.feedback.log import Store
@@ -54,7 +55,7 @@ def config(tmp_path: Path) -> AppConfig:
             "llm": {
                 "engine": "scripted",
                 "replies": {ASKED.format("sea"): "the mountain"},
-                "default": '{"score": 5}',
+                "default": json.dumps(dict.fromkeys(FiveScores.model_fields, 3)),
             },
             "policy": {"kind": "uniform"},
             "reward": {"metrics": {"thumb": {"range": [-1, 1]}}},
@@ -189,7 +190,8 @@ def test_a_cost_that_one_label_lacks_is_no_cost_of_the_arms(tmp_path: Path, conf
 def test_a_judge_needs_nothing_but_questions(tmp_path: Path, config: AppConfig) -> None:
     (tmp_path / "bare.jsonl").write_text('{"id": "q", "question": "What is in the sea?"}')
     scored(tmp_path, config, queries=tmp_path / "bare.jsonl", measure="judge")
-    assert read_matrix(tmp_path / "scores").scores.tolist() == [[0.5]] * 4
+    matrix = read_matrix(tmp_path / "scores")
+    assert (matrix.table.measure, matrix.scores.tolist()) == ("judge", [[0.5]] * 4)
 
 
 @pytest.mark.parametrize(("measure", "needed"), [("R@3", "gold_ids"), ("em", "answers")])

@@ -1,5 +1,6 @@
 """Scorers: the measures against their definitions, answers and judges against scripted models."""
 
+import json
 import math
 from collections.abc import Sequence
 
@@ -195,9 +196,11 @@ def test_an_answer_that_no_ranking_contains_compares_none_of_them() -> None:
     assert all(math.isnan(score.value) and score.problem for score in unknown)
 
 
-def test_the_judge_grades_the_passages() -> None:
-    model = Model('{"score": 2}', {"Text of a": '{"score": 10}'})
-    assert values(JudgeScorer(model), question(), [["a"], ["b"]]) == [1.0, 0.2]
+def test_the_judges_score_is_the_mean_of_its_five() -> None:
+    names = ("relevance", "coverage", "accuracy", "ranking", "redundancy")
+    mixed, best = (json.dumps(dict(zip(names, scores, strict=True))) for scores in ((1, 2, 3, 1, 5), [5] * 5))
+    model = Model(mixed, {"Text of a": best})
+    assert values(JudgeScorer(model), question(), [["a"], ["b"]]) == [1.0, 0.35]
 
 
 def test_the_judge_reads_as_many_passages_and_words_as_it_is_given() -> None:
@@ -208,7 +211,7 @@ def test_the_judge_reads_as_many_passages_and_words_as_it_is_given() -> None:
         return '{"score": 2}', Chunk()
 
     judge = JudgeScorer(write, k=2, word_budget=4)
-    assert (judge.k, judge.measure) == (2, "judge of 2 passages")
+    assert (judge.k, judge.measure) == (2, "judge")
     judge.score(question(), [ranking("abc")])
     text = "\n".join(message["content"] for message in asked[0].messages)
     assert "Text of a." in text
