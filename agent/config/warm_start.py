@@ -265,6 +265,11 @@ class RouterPlan(RouterSpec):
     """Which router is trained."""
 
     utility: Utility = Field(default=Utility(), description="Utility of an answer.")
+    quality: str | None = Field(
+        default=None,
+        description="Score of the retrieved passages, for routers that learn it (`capability`), such as "
+        "`judge`; sources that ask the arms measure it. Null for none.",
+    )
     folds: int = Field(default=5, ge=2, description="Folds of the cross-validation of the router.")
     backbone: str | None = Field(
         default=None,
@@ -330,6 +335,8 @@ class WarmStartSpec(Schedule):
             scores |= self.router.utility.measures.keys()
             if self.router.utility.prior > 0.0:
                 scores.add(PRIOR_MEASURE)
+            if self.router.quality is not None:
+                scores.add(self.router.quality)
         return frozenset(scores)
 
     @field_validator("sources")

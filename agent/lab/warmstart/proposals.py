@@ -146,6 +146,7 @@ def propose_router(
         arms=arms,
         router=RouterSpec(kind=plan.kind, params=plan.params),
         utility=plan.utility,
+        quality=plan.quality,
         backbone=plan.backbone,
         folds=plan.folds,
         output=folder,
@@ -161,6 +162,7 @@ def propose_router(
         "questions": about.questions,
         "held_out": held_out,
         "utility": plan.utility.model_dump(mode="json"),
+        "quality": plan.quality,
         "configure": f"router: {{path: {folder}}}",
     }
     step.said = f"trained {about.kind} on {about.questions:,} questions"

@@ -17,6 +17,7 @@ from armwise.agent.lab.offline import Labelling, Scoring
 from armwise.agent.lab.simulation import load_questions
 from armwise.agent.lab.warmstart.label_sources import LabelSources, Lot, find_sample
 from armwise.agent.lab.warmstart.labels import WarmStartError
+from armwise.agent.routers.utility import R3AG
 from armwise.arms.lab.portfolio import MatrixArms, outcomes, write_matrix
 from armwise.arms.questions import Question
 from armwise.feedback.events import Feedback
@@ -154,6 +155,14 @@ def test_live_arms_are_asked_questions_with_known_answers_once(world: World) -> 
     assert lot.path.is_relative_to(world.folder / "home" / "warm_starts" / "exam")
     fetched(world.gathering(asked(world, limit=3)))
     assert len(world.labelled) == 1, "it is there"
+
+
+def test_the_quality_of_a_router_is_measured_with_its_utility(world: World) -> None:
+    router = {"kind": "capability", "utility": R3AG.model_dump(mode="json")}
+    plans = [{"sources": asked(world), "router": {**router, "quality": name}} for name in (None, "judge")]
+    without, with_it = (fetched(world.gathering({}, warm_start=plan))[0] for plan in plans)
+    assert [settings.measures for settings in world.labelled] == [("em", "f1"), ("em", "f1", "judge")]
+    assert without.digest != with_it.digest, "labels without it are of no use to the router"
 
 
 def test_what_was_judged_is_not_new_until_something_changes(world: World) -> None:

@@ -18,13 +18,15 @@ from armwise.agent.config import AppConfig, ConfigError, parse
 from armwise.agent.evaluation import EvaluationFailedError
 from armwise.agent.evaluation.gate import FinishedEvaluation
 from armwise.agent.jobs import RunFailedError, failed_run, next_run
+from armwise.agent.lab.routers import Capability
 from armwise.agent.lab.warmstart.canary import first_share
 from armwise.agent.lab.warmstart.labels import InsertSettings, insert_labels
 from armwise.agent.lab.warmstart.proposals import remove_older
 from armwise.agent.lab.warmstart.run import preview_lots, warm_start
 from armwise.agent.learning import Learner, Recipe, active_recipe, publish_candidate
 from armwise.agent.policies import PolicySpec
-from armwise.agent.routers import RouterSpec, build_router
+from armwise.agent.routers import RouterSpec, RoutingDataset, build_router
+from armwise.agent.routers.utility import R3AG
 from armwise.arms.lab.portfolio import outcomes
 from armwise.arms.questions import Question
 from armwise.feedback.drift import Alarm, Alarms, read_alarms
@@ -856,6 +858,59 @@ def test_a_portfolio_and_a_router_are_proposed_and_the_router_is_judged(world: W
     assert parse({**document, "router": {"path": proposed["path"]}}).router is not None
     assert world.asked == [[f"recipe:{run.candidate}"], [f"router:{proposed['path']}"]]
     assert run.evaluation == 1, "the one that decides"
+
+
+def judged_outcomes(folder: Path, n: int) -> None:
+    """Write the answers of half of the questions, and what a judge said of the passages of all."""
+    (folder / "exam").mkdir(exist_ok=True)
+    outcomes.write_outcomes(
+        folder / "exam" / "outcomes.jsonl",
+        [
+            outcomes.Outcome(
+                Question(f"q{row}", f"exam question {row}"),
+                arm,
+                (f"{arm}-1",),
+                "yes",
+                {"judge": float(arm == ARMS[row % 3])}
+                | ({"em": float(arm == "dense"), "f1": float(arm == "dense")} if row % 2 else {}),
+                {"steps": 1.0},
+            )
+            for row in range(n)
+            for arm in ARMS
+        ],
+    )
+
+
+@pytest.mark.slow
+def test_a_run_trains_r3ag_on_judged_quality_and_utility(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged_outcomes(world.folder, 40)
+    taught: list[RoutingDataset] = []
+    fit = Capability.fit
+
+    def watched(router: Capability, labels: RoutingDataset) -> Capability:
+        taught.append(labels)
+        return fit(router, labels)
+
+    monkeypatch.setattr(Capability, "fit", watched)
+    router = {
+        "kind": "capability",
+        "params": {"width": 8, "heads": 2, "epochs": 1},
+        "utility": R3AG.model_dump(mode="json"),
+        "quality": "judge",
+        "live": False,
+    }
+    run = world.warmed(warm_start=configured(world.folder, router=router).warm_start)
+    assert found_by(run, "router")["quality"] == "judge"
+    labels = taught[-1]
+    assert labels.quality is not None
+    rows = [int(text.removeprefix("exam question ")) for text in labels.features.texts]
+    expected = [[float(arm == ARMS[row % 3]) for arm in labels.features.arms] for row in rows]
+    assert labels.quality.tolist() == expected
+    assert np.isnan(labels.utility).all(axis=1).tolist() == [row % 2 == 0 for row in rows]
+    assert found_by(run, "router")["held_out"]["questions"] == 20
+    assert sum(found_by(run, "router")["held_out"]["picks"].values()) == pytest.approx(1.0)
 
 
 @pytest.mark.slow
