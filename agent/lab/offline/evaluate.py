@@ -71,6 +71,7 @@ class RouterEvaluation:
         single: The arm with the highest mean utility on these questions.
         rows: Known means of `COLUMNS`, for each arm, the router and the oracle; the cost is that of the
             utility, including the router's inputs.
+        picks: Share of the questions on which the router picks each arm, by arm; they sum to 1.
         gap: Share of the utility gap between best single arm and oracle that is closed; None: no gap.
         interval: 95 % interval of that share.
         p: p-value of the differences to the best single arm.
@@ -81,6 +82,7 @@ class RouterEvaluation:
     known: int
     single: str
     rows: Mapping[str, Mapping[str, float]]
+    picks: Mapping[str, float]
     gap: float | None
     interval: Interval | None
     p: float
@@ -90,11 +92,12 @@ class RouterEvaluation:
         """Return the results as a table."""
         table = Table(title=f"{self.questions:,} questions that the router was not trained on")
         columns = [name for name in COLUMNS if any(name in row for row in self.rows.values())]
-        for column in ("", *columns):
+        for column in ("", *columns, "picked"):
             table.add_column(column, justify="right" if column else "left")
         for name, row in self.rows.items():
             numbers = [f"{row[column]:.4f}" if column in row else "" for column in columns]
-            table.add_row(name, *numbers, style="bold" if name == validation.ROUTER else None)
+            picked = f"{self.picks[name]:.1%}" if name in self.picks else ""
+            table.add_row(name, *numbers, picked, style="bold" if name == validation.ROUTER else None)
         return table
 
     def conclusion(self) -> str:
@@ -214,15 +217,17 @@ def evaluate_scores(
     resampled = np.array(
         [earned[rng.integers(len(earned), size=len(earned))].mean(axis=0) for _ in range(resamples)]
     )
-    shares = _gap(resampled[resampled[:, 2] > resampled[:, 1]])
+    gaps = _gap(resampled[resampled[:, 2] > resampled[:, 1]])
     differ = bool(earned[:, 2].mean() > earned[:, 1].mean())
     gap = float(_gap(earned.mean(axis=0)[None])[0]) if differ else None
-    span = None if gap is None else _span(gap, shares, earned, worth.min(axis=1))
+    span = None if gap is None else _span(gap, gaps, earned, worth.min(axis=1))
+    shares = np.bincount(picks, minlength=len(outcomes.arms)) / len(picks)
     return RouterEvaluation(
         len(worth),
         0,
         outcomes.arms[single],
         rows,
+        dict(zip(outcomes.arms, shares.tolist(), strict=True)),
         gap,
         span,
         float(wilcoxon(gains).pvalue) if gains.any() else 1.0,

@@ -54,6 +54,7 @@ class RouterValidation:
         arms: The result of each arm.
         router: The result of the router.
         oracle: The result of the best arm of each question.
+        picks: Share of the questions on which the router picks each arm, by arm; they sum to 1.
         single: The arm with the best mean utility.
         gap: Share of the difference between that arm and the oracle that the router gains; None: they are
             equal.
@@ -63,6 +64,7 @@ class RouterValidation:
     arms: Mapping[str, ValidationRow]
     router: ValidationRow
     oracle: ValidationRow
+    picks: Mapping[str, float]
     single: str
     gap: float | None
 
@@ -70,14 +72,15 @@ class RouterValidation:
         """Return the results as a table."""
         table = Table(title=f"{self.questions:,} questions that were held out")
         scores = list(self.oracle.scores)
-        for column in ("", "utility", *scores, "steps"):
+        for column in ("", "utility", *scores, "steps", "picked"):
             table.add_column(column, justify="right" if column else "left")
         rows = {**self.arms, ROUTER: self.router, ORACLE: self.oracle}
         for name, row in rows.items():
             steps = "" if row.steps is None else f"{row.steps:.2f}"
             earned = [f"{row.scores[score]:.4f}" if score in row.scores else "" for score in scores]
             style = "bold" if name == ROUTER else None
-            table.add_row(name, f"{row.utility:.4f}", *earned, steps, style=style)
+            picked = f"{self.picks[name]:.1%}" if name in self.picks else ""
+            table.add_row(name, f"{row.utility:.4f}", *earned, steps, picked, style=style)
         return table
 
     def conclusion(self) -> str:
@@ -116,11 +119,13 @@ def validate_router(
         for arm, one_hot in zip(complete.arms, np.eye(len(complete.arms)), strict=True)
     }
     single = max(arms, key=lambda arm: arms[arm].utility)
-    router = _row(paid, utilities(paid, plain), best(scores[whole]))
+    picks = best(scores[whole])
+    router = _row(paid, utilities(paid, plain), picks)
     oracle = _row(complete, worth, best(worth))
     way = oracle.utility - arms[single].utility
     gap = (router.utility - arms[single].utility) / way if way > 0.0 else None
-    return RouterValidation(len(worth), arms, router, oracle, single, gap)
+    shares = dict(zip(complete.arms, picks.mean(axis=0).tolist(), strict=True))
+    return RouterValidation(len(worth), arms, router, oracle, shares, single, gap)
 
 
 def charged(outcomes: Outcomes, stage: Stage) -> Outcomes:

@@ -56,6 +56,15 @@ def test_what_a_router_earns_is_counted_as_by_hand() -> None:
     assert result.rows["router"] == pytest.approx({"utility": (2 + 0.9 - 0.1) / 4, "em": 0.75, "cost": 0.5})
     assert result.rows["oracle"] == pytest.approx({"utility": 2.9 / 4, "em": 0.75, "cost": 0.25})
     assert result.gap == pytest.approx(0.8 / 0.9)
+    assert result.picks == {"a": 0.5, "b": 0.5}
+
+
+@given(scores=arrays(np.float64, (6, 3), elements=st.floats(-1, 1)))
+def test_shares_of_picks_are_those_of_the_first_best_arm(scores: np.ndarray) -> None:
+    known = table([[1.0, 0.0, 0.0]] * 6, [0.0, 1.0, 2.0])
+    picks = evaluated(known, scores, Utility(measures={"em": 1.0}), Stage.QUESTION).picks
+    first = [max(range(3), key=row.__getitem__) for row in scores.tolist()]
+    assert picks == {arm: first.count(column) / 6 for column, arm in enumerate("abc")}
 
 
 def test_a_router_that_looks_at_passages_is_charged_all_searches() -> None:
@@ -236,7 +245,10 @@ def test_a_router_is_evaluated_on_the_questions_that_it_was_not_trained_on(
     assert figures["gap"] > 0.9
     assert "left out, as the router was trained on them: 15 questions" in said
     assert f"the router closes {figures['gap']:.1%} of the gap between {figures['single']}" in said
-    assert json.loads((tmp_path / "figures.json").read_bytes())["rows"] == figures["rows"]
+    document = json.loads((tmp_path / "figures.json").read_bytes())
+    assert (document["rows"], document["picks"]) == (figures["rows"], figures["picks"])
+    (none,) = (line for line in said.splitlines() if "│ none " in line)
+    assert none.split("│")[-2].strip() == f"{figures['picks']['none']:.1%}" == "33.3%"
 
 
 def test_a_router_reads_no_more_passages_in_an_evaluation_than_in_training(

@@ -113,6 +113,8 @@ def test_a_router_is_kept_that_was_seen_to_choose_well_on_questions_it_did_not_k
     assert held_out["arms"].keys() == set(ARMS)
     assert "12 questions that were held out" in said
     assert f"the router closes {held_out['gap']:.1%} of the gap between {held_out['single']}" in said
+    assert sum(held_out["picks"].values()) == pytest.approx(1.0)
+    assert any("none" in line and f"{held_out['picks']['none']:.1%}" in line for line in said.splitlines())
     read = read_trained(config.home_path / "router")
     assert read.about == made.about
     best = read.router.scores(sight(config, outcomes(6)).features).argmax(axis=1)

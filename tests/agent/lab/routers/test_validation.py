@@ -35,6 +35,16 @@ def test_a_question_with_an_unknown_arm_is_left_out_of_every_row() -> None:
     assert (found.router.utility, found.oracle.utility, found.gap) == (0.75, 1.0, 0.0)
 
 
+def test_shares_of_picks_sum_to_one_and_split_ties() -> None:
+    rows = outcomes(
+        [[0.0, 1.0, 0.5], [1.0, NAN, 0.0], [0.0, 0.5, 1.0], [0.0, 0.5, 1.0]], [[0.0, 1.0, 2.0]] * 4
+    )
+    scores = np.array([[1.0, 0.0, 0.0], [0.0, 9.0, 0.0], [0.0, 2.0, 2.0], [0.0, 2.0, 1.0]])
+    found = validate_router(rows, scores, PLAIN, Stage.QUESTION)
+    assert found is not None
+    assert found.picks == pytest.approx({"none": 1 / 3, "bm25": 1 / 2, "dense": 1 / 6})
+
+
 def test_a_question_with_an_unknown_cost_is_left_out_where_costs_count() -> None:
     rows = outcomes([[0.0, 1.0, 0.5]] * 2, [[0.0, 1.0, 2.0], [0.0, NAN, 2.0]])
     scores = np.array([[0.0, 1.0, 0.0]] * 2)
