@@ -195,6 +195,7 @@ class RoutingDataset:
         utility: Utilities, higher is better, NaN if unknown, shape (n_questions, n_arms).
         quality: Quality of each arm's passages regardless of the answer, if measured; shaped as the utility,
             but an arm may lack values entirely.
+        without_prior: The utility without the prior of the arms, if it has one; shaped as the utility.
         is_choice: Whether arms are compared: at least two, which differ on some question.
 
     Raises:
@@ -205,11 +206,16 @@ class RoutingDataset:
     features: Features
     utility: Floats
     quality: Floats | None = None
+    without_prior: Floats | None = None
     is_choice: bool = True
 
     def __post_init__(self) -> None:
         n, arms = len(self.features), self.features.arms
-        for what, values in (("utility", self.utility), ("quality", self.quality)):
+        for what, values in (
+            ("utility", self.utility),
+            ("quality", self.quality),
+            ("utility without prior", self.without_prior),
+        ):
             if values is None:
                 continue
             if values.shape != (n, len(arms)):
@@ -230,11 +236,19 @@ class RoutingDataset:
             raise RouterError(f"no question distinguishes the {len(arms)} arms: each has one utility for all")
 
     @property
+    def outcome(self) -> Floats:
+        """The part of the utility that depends on the question: all but the prior."""
+        return self.utility if self.without_prior is None else self.without_prior
+
+    @property
     def telling(self) -> NDArray[np.bool_]:
-        """Whether at least two arms with known utilities differ on each question, shape (n_questions,)."""
-        is_known = ~np.isnan(self.utility)
-        low = np.where(is_known, self.utility, math.inf).min(axis=1)
-        high = np.where(is_known, self.utility, -math.inf).max(axis=1)
+        """Whether the outcomes of at least two known arms differ on each question, shape (n_questions,).
+
+        Arms that differ by their prior alone tell nothing of a question.
+        """
+        is_known = ~np.isnan(self.outcome)
+        low = np.where(is_known, self.outcome, math.inf).min(axis=1)
+        high = np.where(is_known, self.outcome, -math.inf).max(axis=1)
         return np.asarray(high > low)
 
     def __len__(self) -> int:
@@ -243,8 +257,13 @@ class RoutingDataset:
     def rows(self, rows: Sequence[int] | NDArray[Any]) -> "RoutingDataset":
         """Return some of the questions, by index or by mask."""
         at = _indices(rows, len(self))
-        quality = None if self.quality is None else self.quality[at]
-        return replace(self, features=self.features.rows(at), utility=self.utility[at], quality=quality)
+        quality, outcome = (
+            None if values is None else values[at] for values in (self.quality, self.without_prior)
+        )
+        features = self.features.rows(at)
+        return replace(
+            self, features=features, utility=self.utility[at], quality=quality, without_prior=outcome
+        )
 
 
 ROWS_PER_BATCH = 4096

@@ -166,7 +166,7 @@ def _labelled(settings: Training, console: Console) -> Outcomes:
 def _labels(settings: Training, outcomes: Outcomes, features: Features) -> RoutingDataset:
     """Return the labels of questions. Raises RouterError."""
     quality = None if settings.quality is None else outcomes.scores[settings.quality]
-    return RoutingDataset(features, utilities.utilities(outcomes, settings.utility), quality)
+    return utilities.routing_labels(features, outcomes, settings.utility, quality)
 
 
 FeaturesWithRelevance = Callable[[cross_validation.Rows | None], tuple[Features, RelevanceModel]]

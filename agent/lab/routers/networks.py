@@ -114,20 +114,30 @@ class Head:
 
 @dataclass(frozen=True)
 class Fusion:
-    """Attention over two capabilities of each arm, with all parts precomputed that ignore the question.
+    """Attention over the capabilities of each arm, with all parts precomputed that ignore the question.
 
     A question with quality vector r gives capability c of arm i, in head h, a share: the softmax over c
     of `ask[i, c, h] . r + offset[i, c, h]`. The fused vector is the sum of `give[i, c, h]` by them.
 
     Attributes:
-        ask: Shape (n_arms, 2, heads, width).
-        offset: Shape (n_arms, 2, heads).
-        give: Shape (n_arms, 2, heads, width).
+        ask: Shape (n_arms, n_capabilities, heads, width).
+        offset: Shape (n_arms, n_capabilities, heads).
+        give: Shape (n_arms, n_capabilities, heads, width).
     """
 
     ask: NDArray[np.float32]
     offset: NDArray[np.float32]
     give: NDArray[np.float32]
+
+    @classmethod
+    def mean(cls, vectors: NDArray[np.float32]) -> Self:
+        """Return the fusion that averages the capabilities of an arm, whatever is asked.
+
+        Args:
+            vectors: Shape (n_arms, n_capabilities, width).
+        """
+        give = vectors[:, :, None]
+        return cls(np.zeros_like(give), np.zeros(give.shape[:3], dtype=np.float32), give)
 
     def scores(self, asks: Floats, needs: Floats) -> Floats:
         """Return the cosine of each question's needs and each arm's fused vector.

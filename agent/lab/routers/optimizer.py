@@ -93,9 +93,7 @@ class Descent:
 
 
 def choice_losses(logits: "Tensor", right: Mask, known: Mask) -> "Tensor":
-    """Return minus the mean log-probability of the positive arms on each question, shape (n,).
-
-    It is the InfoNCE loss, averaged over the positives, so that all questions have the same weight.
+    """Return the InfoNCE loss of each question, summed over its positive arms, shape (n,).
 
     Args:
         logits: Logits of the arms, shape (n, n_arms).
@@ -103,15 +101,14 @@ def choice_losses(logits: "Tensor", right: Mask, known: Mask) -> "Tensor":
         known: Arms in the softmax, shape (n, n_arms).
 
     Source: van den Oord et al. 2018, Representation learning with contrastive predictive coding,
-    arXiv:1807.03748; Khosla et al. 2020, Supervised contrastive learning, arXiv:2004.11362, for the mean
-    outside of the logarithm.
+    arXiv:1807.03748; the sum over positives is that of Zhao et al. 2026, arXiv:2604.22849, section 4.2.1.
     """
     import torch
 
     among = torch.as_tensor(known, device=logits.device)
     chosen = torch.as_tensor(right, device=logits.device)
     shares = logits.masked_fill(~among, -torch.inf).log_softmax(dim=1)
-    return -shares.masked_fill(~chosen, 0.0).sum(dim=1) / chosen.sum(dim=1)
+    return -shares.masked_fill(~chosen, 0.0).sum(dim=1)
 
 
 @contextmanager

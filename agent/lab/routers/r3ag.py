@@ -7,7 +7,7 @@ The fit is in `neural.r3ag_training`; scoring needs only numpy, unless a text en
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -21,9 +21,6 @@ from armwise.number import Number
 
 if TYPE_CHECKING:
     from armwise.agent.lab.routers.neural.r3ag_training import Tower
-
-PARTS = ("quality.", "utility.")
-"""Prefixes of the names of the arrays of the two encoders."""
 
 
 class CapabilityParameters(DescentParameters):
@@ -47,6 +44,12 @@ class CapabilityParameters(DescentParameters):
     heads: int = Field(8, ge=1, description="Number of attention heads; must divide the width.")
     best: int = Field(
         2, ge=1, description="Number of best arms of a question that are positives; ties add more."
+    )
+    without: Literal["attention", "quality", "utility"] | None = Field(
+        None,
+        description="Part to leave out, as in the paper's ablations: without `attention` the capabilities of "
+        "an arm are averaged; without `quality` or `utility` the other one alone scores it. Null leaves out "
+        "none.",
     )
     temperature: Number = Field(0.2, gt=0.0, description="Divisor of the cosines in InfoNCE.")
     regularization: Number = Field(
@@ -76,7 +79,7 @@ class Capability(Parametrised[CapabilityParameters]):
     score is cos(g_q, h_i). First each encoder is fitted by InfoNCE to the best arms by its label, then
     the attention, with both encoders as they are, by binary cross-entropy of sigmoid(cos(h_i, g_q))
     against the best arms by utility, plus a multiple of |h_i - g_i|^2. An arm that retrieves nothing is
-    treated like any other. Without quality, the utility is the label of both encoders.
+    treated like any other. Without labels of quality, the utility is the label of both encoders.
 
     With `encoder`, this is the full form: both encoders start as the text model named, whose last two
     layers and word embeddings are fitted, and whose vocabulary is extended by the arms; on CUDA where
@@ -84,14 +87,16 @@ class Capability(Parametrised[CapabilityParameters]):
     encoder is a hidden layer and a projection to `width` numbers, which an arm's token, as long as an
     embedding, goes through as a question does.
 
-    Questions on which no arms differ are left out, and a loss is the mean, not the sum, over the positives of
-    a question, as ties can make them many: see `positives`.
+    The paper's utility has a prior: the arm's mean correctness on all questions (equation 5). It breaks every
+    tie, so by the paper the positives are the two arms with the highest prior wherever all answers are
+    equally good. Here such questions are left out, and no arm is a positive by its prior alone: see
+    `positives`.
 
     Raises:
         ModelNotFoundError: When it is fitted or loaded, the encoder is not found.
 
-    Source: Zhao et al. 2026, R3AG: Retriever Routing for Retrieval-Augmented Generation, section 4 and
-    appendices A.5 and B.
+    Source: Zhao et al. 2026, R3AG: Retriever Routing for Retrieval-Augmented Generation, arXiv:2604.22849,
+    section 4 and appendices A.5 and B; the ablations of table 3.
     """
 
     kind = "capability"
@@ -107,21 +112,33 @@ class Capability(Parametrised[CapabilityParameters]):
         full = chosen.encoder is not None
         size = chosen.batch_size or (512 if full else 64)
         descent = Descent(chosen, size, chosen.learning_rate or (2e-6 if full else 1e-3), chosen.at_once)
-        quality = labels.utility if labels.quality is None else labels.quality
+        if labels.quality is None and chosen.without == "utility":
+            raise RouterError("router 'capability' without utility needs labels of quality")
+        utility = labels.utility, labels.outcome
+        quality = utility if labels.quality is None else (labels.quality, labels.quality)
         with seeded(chosen.seed), on_threads(len(compute_cores()) if full else 1):
-            for what, values in (("quality", quality), ("utility", labels.utility)):
-                right, known = positives(values, chosen.best), ~np.isnan(values)
+            for what in self._parts:
+                values, outcome = quality if what == "quality" else utility
+                right, known = positives(values, chosen.best, outcome), ~np.isnan(values)
                 if not right.any():
                     raise RouterError(f"there is no question on which two arms differ in {what}")
                 tower = self._tower(features)
                 fitted.append(fit_encoder(tower, features, right, known, descent, chosen.temperature))
             self._encoders = tuple(encoder for encoder, _ in fitted)
             arms = np.stack([vectors for _, vectors in fitted], axis=1)
+            if chosen.without is not None:
+                self._fusion = Fusion.mean(arms)
+                return
             asks, needs = (encoder.encode(features) for encoder in self._encoders)
             of_fusion = replace(descent, learning_rate=chosen.fusion_rate)
             self._fusion = fit_fusion(
                 arms, asks, needs, right, known, of_fusion, chosen.heads, chosen.regularization
             )
+
+    @property
+    def _parts(self) -> tuple[str, ...]:
+        """Names of the encoders: of the question's part in the attention first, of its needs last."""
+        return tuple(part for part in ("quality", "utility") if part != self.chosen.without)
 
     def _tower(self, features: Features) -> "Tower":
         if self.chosen.encoder is not None:
@@ -139,13 +156,14 @@ class Capability(Parametrised[CapabilityParameters]):
         return tower
 
     def _scores(self, features: Features) -> Floats:
-        scores = self._fusion.scores(*(encoder.encode(features) for encoder in self._encoders))
+        vectors = [encoder.encode(features) for encoder in self._encoders]
+        scores = self._fusion.scores(vectors[0], vectors[-1])
         return scores[:, positions(self._fitted.arms, features.arms)]
 
     def _state(self) -> State:
         state = dict(self._fusion.state())
-        for what, encoder in zip(PARTS, self._encoders, strict=True):
-            state |= {what + name: value for name, value in encoder.state().items()}
+        for what, encoder in zip(self._parts, self._encoders, strict=True):
+            state |= {f"{what}.{name}": value for name, value in encoder.state().items()}
         if self.chosen.encoder is not None:
             state["encoder"] = np.frombuffer(self._digest().encode(), dtype=np.uint8)
         return state
@@ -156,7 +174,7 @@ class Capability(Parametrised[CapabilityParameters]):
                 f"encoder {self.chosen.encoder!r} is not the one that the router was fitted with"
             )
         self._fusion = Fusion(state["ask"], state["offset"], state["give"])
-        self._encoders = tuple(self._encoder(schema, _part(state, what)) for what in PARTS)
+        self._encoders = tuple(self._encoder(schema, _part(state, f"{what}.")) for what in self._parts)
 
     def _encoder(self, schema: Schema, state: State) -> Encoder:
         if self.chosen.encoder is None:
@@ -169,15 +187,17 @@ class Capability(Parametrised[CapabilityParameters]):
         return digest_backbone(Backbone.model_validate({"model": self.chosen.encoder}))
 
 
-def positives(label: Floats, best: int) -> Mask:
+def positives(label: Floats, best: int, outcome: Floats | None = None) -> Mask:
     """Return whether each arm is among the best of each question, shape (n_questions, n_arms).
 
-    A positive has fewer than `best` better arms and is above the worst arm. So tied arms are treated alike,
-    and a question on which all arms tie has no positives.
+    A positive has fewer than `best` better arms by its label, and is above the worst arm by its outcome. So
+    the prior breaks ties, but makes no positive by itself. Arms with equal labels are treated alike, and a
+    question with equal outcomes has no positives.
 
     Args:
         label: Labels, NaN where unknown, shape (n_questions, n_arms).
         best: Number of positives if there are no ties.
+        outcome: The labels without their prior, of the same shape; None: they have none.
 
     >>> positives(np.array([[0.9, 0.2, 0.5], [1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]), 2).tolist()
     [[True, False, True], [True, False, False], [False, False, False]]
@@ -185,8 +205,9 @@ def positives(label: Floats, best: int) -> Mask:
     is_known = ~np.isnan(label)
     worth = np.where(is_known, label, -np.inf)
     better = (worth[:, None, :] > worth[:, :, None]).sum(axis=2)
-    worst = np.where(is_known, label, np.inf).min(axis=1, keepdims=True)
-    return np.asarray((better < best) & (worth > worst))
+    outcome = label if outcome is None else outcome
+    worst = np.where(is_known, outcome, np.inf).min(axis=1, keepdims=True)
+    return np.asarray((better < best) & is_known & (outcome > worst))
 
 
 def _part(state: State, what: str) -> State:

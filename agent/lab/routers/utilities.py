@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from armwise.agent.routers.dataset import Floats, RouterError, positions
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.agent.routers.features import scaled
 from armwise.agent.routers.utility import PRIOR_MEASURE, Utility
 from armwise.arms.lab.portfolio import Outcomes, ScoreMatrix
@@ -42,6 +42,22 @@ def utilities(outcomes: Outcomes, utility: Utility) -> Floats:
     if utility.over is not None:
         worth = worth - worth[:, positions(outcomes.arms, [utility.over])]
     return scaled(worth.T).T if utility.scale == "minmax" else worth
+
+
+def routing_labels(
+    features: Features, outcomes: Outcomes, utility: Utility, quality: Floats | None = None
+) -> RoutingDataset:
+    """Return the labels of questions for a router; raises as `utilities`, and RouterError of the dataset.
+
+    Args:
+        features: Features of the questions.
+        outcomes: Outcomes of the arms of the features on these questions.
+        utility: Weights of scores and costs.
+        quality: Quality of each arm's passages, shape (n_questions, n_arms).
+    """
+    plain = utility.model_copy(update={"prior": 0.0, "scale": "none"})
+    without_prior = utilities(outcomes, plain) if utility.prior > 0.0 else None
+    return RoutingDataset(features, utilities(outcomes, utility), quality, without_prior)
 
 
 def priced(outcomes: Outcomes, prices: Prices) -> Floats:

@@ -187,6 +187,17 @@ def test_a_question_tells_arms_apart_if_two_known_ones_differ() -> None:
     assert len(labels) == 4
 
 
+def test_arms_that_differ_by_their_prior_tell_nothing() -> None:
+    outcome = np.array([[1.0, 1.0, NAN], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    utility = outcome + np.array([0.1, 0.2, 0.3])
+    labels = RoutingDataset(features().rows([0, 1, 0]), utility, without_prior=outcome)
+    assert labels.telling.tolist() == [False, True, False]
+    assert labels.rows([1, 0]).telling.tolist() == [True, False]
+    assert RoutingDataset(labels.features, utility).telling.all()
+    with pytest.raises(RouterError, match="no question distinguishes the 3 arms"):
+        labels.rows([0, 2])
+
+
 def test_rows_of_labels_keep_questions_and_utilities_together() -> None:
     three = features().rows([0, 1, 0])
     labels = RoutingDataset(three, np.array([[0.0, 1.0, 0.0], [0.5, 0.0, 0.25], [1.0, 0.0, 0.0]]))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,9 +19,13 @@ from armwise.agent.lab.routers.neural.r3ag_training import HeadTower, fit_encode
 from armwise.agent.lab.routers.neural.text_encoder import TextTower
 from armwise.agent.lab.routers.optimizer import Descent, on_threads
 from armwise.agent.lab.routers.r3ag import Capability, CapabilityParameters, positives
+from armwise.agent.lab.routers.utilities import routing_labels
 from armwise.agent.routers.catalog import load_router
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
+from armwise.agent.routers.utility import R3AG
+from armwise.arms.lab.portfolio import Outcomes
 from armwise.arms.models import ModelNotFoundError
+from armwise.arms.questions import Question
 from tests import router_contracts
 from tests.agent.tiny import make_encoder
 from tests.router_contracts import DIM, best_single, world, worth
@@ -71,6 +76,64 @@ def test_without_ties_the_positives_are_the_top_k(label: list[float], best: int)
 )
 def test_tied_arms_are_positives_together_or_not_at_all(label: list[float], expected: list[int]) -> None:
     assert np.flatnonzero(positives(np.array([label]), 2)[0]).tolist() == expected
+
+
+TIED = np.array([[1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 1.0, 0.0, 0.0]])
+PRIOR = np.array([0.01, 0.04, 0.02, 0.03])
+
+
+def test_the_prior_breaks_ties_and_makes_no_positive() -> None:
+    published, ours = positives(TIED + PRIOR, 2), positives(TIED + PRIOR, 2, TIED)
+    assert [np.flatnonzero(row).tolist() for row in published] == [[1, 2], [1, 3], [1, 3], [1, 3]]
+    assert [np.flatnonzero(row).tolist() for row in ours] == [[1, 2], [], [], [1]]
+
+
+@given(
+    outcome=st.lists(st.sampled_from([0.0, 0.3, 1.2, np.nan]), min_size=4, max_size=4),
+    prior=st.lists(st.integers(0, 20), min_size=4, max_size=4, unique=True),
+    best=st.integers(1, 3),
+)
+def test_positives_are_the_published_ones_above_the_worst(
+    outcome: list[float], prior: list[int], best: int
+) -> None:
+    label = np.array([outcome]) + np.array(prior) / 100.0
+    top = [arm for arm in np.argsort(-label[0])[:best] if not np.isnan(outcome[arm])]
+    worst = np.nanmin(outcome) if not np.isnan(outcome).all() else np.nan
+    expected = {arm for arm in top if outcome[arm] > worst}
+    assert set(np.flatnonzero(positives(label, best, np.array([outcome]))[0])) == expected
+
+
+def ties_against_no_retrieval(n: int, seed: int) -> tuple[Features, Outcomes]:
+    """Return questions of two kinds: on one, no retrieval is the only right arm where any answer differs.
+
+    On three questions of four all answers are alike, and no retrieval is wrong on all of the other kind.
+    """
+    rng = np.random.default_rng(seed)
+    kind, is_alike, is_right = rng.integers(3, size=n) > 0, rng.random(n) < 0.75, rng.random(n) < 0.5
+    em = np.where(kind[:, None], [0.0, 1.0, 1.0], [1.0, 0.0, 0.0])
+    em[rng.random(n) < 0.1, 2] = (
+        0.0  # so that bm25 has the highest prior, dense the next, and none the lowest
+    )
+    em = np.where(is_alike[:, None], np.where(kind & is_right, 1.0, 0.0)[:, None], em)
+    embedding = (np.eye(2, 8)[kind.astype(int)] + 0.1 * rng.normal(size=(n, 8))).astype(np.float32)
+    texts = tuple(f"question {row}" for row in range(n))
+    features = Features(("none", "bm25", "dense"), texts, (), np.zeros((n, 0)), embedding)
+    nothing = ((None,) * 3,) * n
+    questions = tuple(Question(text, text) for text in texts)
+    return features, Outcomes(questions, features.arms, {"em": em, "f1": em}, {}, nothing, nothing)
+
+
+def test_no_retrieval_is_picked_though_ties_favour_others() -> None:
+    features, outcomes = ties_against_no_retrieval(600, seed=1)
+    labels = routing_labels(features, outcomes, R3AG)
+    held_out, truth = ties_against_no_retrieval(400, seed=2)
+    router = Capability(width=16, heads=2, epochs=20)
+    picked = router.fit(labels).scores(held_out).argmax(axis=1) == 0
+    alone = (truth.scores["em"] == [1.0, 0.0, 0.0]).all(axis=1)
+    assert alone.sum() > 20
+    assert picked[alone].mean() > 0.9
+    published = router.fit(replace(labels, without_prior=None)).scores(held_out).argmax(axis=1) == 0
+    assert published[alone].mean() < 0.1, "ties teach that the arms with the highest prior are best"
 
 
 def test_the_loss_of_the_attention_is_the_papers() -> None:
@@ -132,6 +195,46 @@ def test_the_quality_fits_its_encoder_and_the_utility_stands_in_for_it() -> None
     other = load_router(router.fit(with_quality(labels, -labels.utility)).save())
     seen = labels.features
     assert np.abs(other.scores(seen) - load_router(alone).scores(seen)).max() > 1e-3
+
+
+def arrays(router: Capability) -> dict[str, np.ndarray]:
+    """Return the arrays that a router saves."""
+    return safetensors.numpy.load(router.save().partition(b"\n")[2])
+
+
+def cosines(router: Capability, features: Features, without: str) -> Floats:
+    """Return the scores of an ablation by its definition, from the vectors that were fitted."""
+    state, part = arrays(router), "quality" if without == "utility" else "utility"
+    needs = Head({name: state[f"{part}.{name}"] for name in ("0.weight", "0.bias", "2.weight", "2.bias")})
+    arms = torch.from_numpy(state["give"][:, :, 0].mean(axis=1)).double()
+    return cosine_similarity(torch.from_numpy(needs.encode(features))[:, None], arms, dim=2).numpy()
+
+
+@pytest.mark.parametrize(("without", "n_encoders"), [("attention", 2), ("quality", 1), ("utility", 1)])
+def test_an_ablation_scores_by_the_cosine_of_what_is_left(without: str, n_encoders: int) -> None:
+    labels = directions(100, seed=1)
+    labels = with_quality(labels, -labels.utility)
+    router = Capability(width=16, epochs=2, without=without).fit(labels)
+    vectors = arrays(router)["give"]
+    assert vectors.shape == (len(ARMS), n_encoders, 1, 16)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=3), 1.0, atol=1e-5)
+    np.testing.assert_allclose(
+        router.scores(labels.features), cosines(router, labels.features, without), atol=1e-5
+    )
+    assert load_router(router.save()).save() == router.save()
+
+
+def test_what_an_ablation_leaves_out_teaches_it_nothing() -> None:
+    labels = directions(200, seed=1)
+    quality = with_quality(labels, -labels.utility)
+    alone = Capability(width=16, epochs=2, without="quality")
+    assert alone.fit(quality).save() == alone.fit(labels).save()
+    other = replace(quality, utility=np.roll(quality.utility, 1, axis=1))
+    of_quality, averaged = (Capability(width=16, epochs=2, without=part) for part in ("utility", "attention"))
+    assert of_quality.fit(quality).save() == of_quality.fit(other).save()
+    assert averaged.fit(quality).save() != averaged.fit(other).save()
+    with pytest.raises(RouterError, match="without utility needs labels of quality"):
+        of_quality.fit(labels)
 
 
 @pytest.mark.slow

@@ -34,6 +34,8 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "pairwise_svm, answered": ("pairwise_svm", {"stage": "answered"}),
     "pointwise_ffn, question": ("pointwise_ffn", {"stage": "question"}),
     "listnet, answered": ("listnet", {"stage": "answered", "held_out": 0.0}),
+    "capability without attention": ("capability", {"without": "attention"}),
+    "capability without quality": ("capability", {"without": "quality"}),
     "blend of ranks": ("blend", {"weights": [1.0, 4.0], "scale": "rank"}),
 }
 """Others: a name for the test, the kind, and what differs from its example."""

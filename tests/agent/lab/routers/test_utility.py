@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from armwise.agent.lab.routers.utilities import priced, utilities
-from armwise.agent.routers.dataset import RouterError
+from armwise.agent.lab.routers.utilities import priced, routing_labels, utilities
+from armwise.agent.routers.dataset import Features, RouterError
 from armwise.agent.routers.utility import LTRR, R3AG, Utility
 from armwise.arms.lab.portfolio import Outcomes
 from armwise.arms.questions import Question
@@ -39,6 +39,20 @@ def test_r3ag_adds_what_the_arm_earns_on_average() -> None:
         [[0.0, 1.0, 0.5], [0.0, 1.0, 1.0]]
     )
     np.testing.assert_allclose(utilities(rows, R3AG), expected + 0.2 * np.array([0.0, 1.0, 0.5]))
+
+
+@pytest.mark.parametrize("scale", ["none", "minmax"])
+def test_labels_know_their_utility_without_the_prior(scale: str) -> None:
+    rows = outcomes(em=[[0.0, 1.0, 0.0], [0.0, 1.0, 1.0]], f1=[[0.0, 1.0, 0.5], [0.0, 1.0, 1.0]])
+    utility = R3AG.model_copy(update={"scale": scale})
+    labels = routing_labels(
+        Features(ARMS, ("0?", "1?"), (), np.zeros((2, 0)), np.zeros((2, 0))), rows, utility
+    )
+    np.testing.assert_array_equal(labels.utility, utilities(rows, utility))
+    np.testing.assert_allclose(labels.outcome, [[0.0, 1.2, 0.1], [0.0, 1.2, 1.2]])
+    plain = routing_labels(labels.features, rows, Utility(measures={"f1": 1.0}), rows.scores["em"])
+    assert plain.without_prior is None
+    np.testing.assert_array_equal(plain.quality, rows.scores["em"])
 
 
 def test_cost_is_priced_and_weighed() -> None:
