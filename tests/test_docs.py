@@ -9,10 +9,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from armwise.agent.cli.main import VERBS
-from armwise.agent.config import Http, Limits
+from armwise.agent.config import Http, Limits, load
+from armwise.agent.routers import build_router
+from armwise.agent.routers.utility import R3AG
 from tests.agent.fakes import Service
 from tests.documents import errors, routes
-from tests.pages import commands_of
+from tests.pages import blocks_of, commands_of
 from tests.test_commands import ELSEWHERE, PAGES, lines_of
 from tests.test_tutorials import TUTORIALS
 
@@ -46,6 +48,17 @@ def test_every_page_stands_once_in_the_navigation() -> None:
 
 def test_the_readme_can_be_read_in_a_few_minutes() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8")) <= 6000
+
+
+def test_the_page_of_r3ag_trains_it_on_quality_and_utility(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks_of("docs/papers/r3ag.md") if block.language == "yaml")
+    (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+    config = load(tmp_path / block.title)
+    assert config.warm_start is not None
+    assert config.warm_start.scores == {"em", "f1", "judge"}
+    assert config.warm_start.router is not None
+    assert config.warm_start.router.utility == R3AG
+    assert build_router(config.warm_start.router).kind == "capability"
 
 
 def test_every_route_is_described_with_a_request(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ class RoutingDataset:
     def telling(self) -> NDArray[np.bool_]:
         """Whether the outcomes of at least two known arms differ on each question, shape (n_questions,).
 
-        Arms that differ by their prior alone tell nothing of a question.
+        Arms that differ by their prior alone do not count as different.
         """
         is_known = ~np.isnan(self.outcome)
         low = np.where(is_known, self.outcome, math.inf).min(axis=1)

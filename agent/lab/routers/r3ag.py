@@ -112,8 +112,10 @@ class Capability(Parametrised[CapabilityParameters]):
         full = chosen.encoder is not None
         size = chosen.batch_size or (512 if full else 64)
         descent = Descent(chosen, size, chosen.learning_rate or (2e-6 if full else 1e-3), chosen.at_once)
-        if labels.quality is None and chosen.without == "utility":
-            raise RouterError("router 'capability' without utility needs labels of quality")
+        if chosen.without == "utility" and (
+            labels.quality is None or np.isnan(labels.quality).all(axis=0).any()
+        ):
+            raise RouterError("router 'capability' without utility needs the quality of every arm")
         utility = labels.utility, labels.outcome
         quality = utility if labels.quality is None else (labels.quality, labels.quality)
         with seeded(chosen.seed), on_threads(len(compute_cores()) if full else 1):

@@ -103,6 +103,17 @@ def test_positives_are_the_published_ones_above_the_worst(
     assert set(np.flatnonzero(positives(label, best, np.array([outcome]))[0])) == expected
 
 
+def test_a_router_learns_the_positives_that_the_prior_leaves() -> None:
+    features = directions(100, seed=1).features
+    outcome = (directions(100, seed=1).utility > 0.0).astype(np.float64)
+    utility = outcome + np.array([0.01, 0.04, 0.02, 0.06, 0.05, 0.03])
+    top = positives(utility, 2, outcome)
+    assert (top != positives(outcome, 2)).any(), "more than two arms tie on some questions"
+    router = Capability(width=8, heads=2, epochs=1)
+    told = router.fit(RoutingDataset(features, utility, without_prior=outcome)).save()
+    assert told == router.fit(RoutingDataset(features, top.astype(np.float64))).save()
+
+
 def ties_against_no_retrieval(n: int, seed: int) -> tuple[Features, Outcomes]:
     """Return questions of two kinds: on one, no retrieval is the only right arm where any answer differs.
 
@@ -233,8 +244,10 @@ def test_what_an_ablation_leaves_out_teaches_it_nothing() -> None:
     of_quality, averaged = (Capability(width=16, epochs=2, without=part) for part in ("utility", "attention"))
     assert of_quality.fit(quality).save() == of_quality.fit(other).save()
     assert averaged.fit(quality).save() != averaged.fit(other).save()
-    with pytest.raises(RouterError, match="without utility needs labels of quality"):
-        of_quality.fit(labels)
+    unknown = quality.utility * np.where(np.arange(len(ARMS)) == 0, np.nan, 1.0)
+    for lacking in (labels, with_quality(labels, unknown)):
+        with pytest.raises(RouterError, match="without utility needs the quality of every arm"):
+            of_quality.fit(lacking)
 
 
 @pytest.mark.slow
