@@ -908,6 +908,7 @@ def test_a_run_trains_r3ag_on_judged_quality_and_utility(
     rows = [int(text.removeprefix("exam question ")) for text in labels.features.texts]
     expected = [[float(arm == ARMS[row % 3]) for arm in labels.features.arms] for row in rows]
     assert labels.quality.tolist() == expected
+    assert (np.nanmax(labels.outcome), np.nanmax(labels.utility)) == pytest.approx((1.2, 1.4))
     assert np.isnan(labels.utility).all(axis=1).tolist() == [row % 2 == 0 for row in rows]
     assert found_by(run, "router")["held_out"]["questions"] == 20
     assert sum(found_by(run, "router")["held_out"]["picks"].values()) == pytest.approx(1.0)
