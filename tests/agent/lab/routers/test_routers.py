@@ -208,6 +208,7 @@ NETWORK = {
                 "width": 128,
                 "heads": 8,
                 "best": 2,
+                "without": None,
                 "temperature": 0.2,
                 "regularization": 0.1,
                 "batch_size": None,
