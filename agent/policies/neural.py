@@ -68,7 +68,10 @@ class NeuralGreedy:
     reads the context's embedding and named features: the encoder is frozen.
 
     MBA-RAG explores with a constant epsilon of 0.1 in the paper (`epsilon=0.1`), and
-    with 1 / ln(t) at decision t in its code (`epsilon=1.0, decay="log"`).
+    with 1 / ln(t) at decision t in its code (`epsilon=1.0, decay="log"`). The service mixes its
+    `exploration` or `floor` into both. Its reward is that of `RewardRule` with `cost_weight` 0.1
+    for each step: with `clip` [-1, 1] the paper's, correct - 0.1 * steps, and with `clip` [0, 1]
+    that of its code, in which a wrong answer is worth 0 after any number of steps.
 
     Args:
         encoder: A hub name such as `distilbert/distilbert-base-uncased`, a folder, or
