@@ -21,6 +21,7 @@ over the seeds.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -169,16 +170,20 @@ def selections(
 
     def played(rest: Mapping[str, Any] = {}, **reward: Any) -> Select:
         policy = {"kind": settings["policy"]["kind"], "params": {**settings["policy"]["params"], **rest}}
-        changed = {**settings, "policy": policy, "reward": {**settings["reward"], **reward}}
-        return lambda seed: learn(questions, changed, seed)
+        return partial(
+            learn, questions, {**settings, "policy": policy, "reward": settings["reward"] | reward}
+        )
 
     yield "policy, as coded", played()
     yield "policy, epsilon 0.1", played({"epsilon": 0.1, "decay": None})
     yield "policy, reward as written", played(clip=(-1.0, 1.0))
     yield "policy, 0.02 per step", played(cost_weight=0.02)
-    yield "adaptive", lambda seed: learn(questions, {**settings, "policy": {"kind": "adaptive"}}, seed)
+    for price in (0.1, 0.02):
+        reward = {**settings["reward"], "cost_weight": price}
+        changed = {**settings, "policy": {"kind": "adaptive"}, "reward": reward}
+        yield f"adaptive, {price} per step", partial(learn, questions, changed)
     if encoder is not None:
-        yield "policy, encoder fine-tuned", played({"encoder": encoder})
+        yield "policy, encoder fine-tuned", played({"encoder": encoder, "learning_rate": None})
     yield "oracle", always(questions.correct[questions.test].argmax(axis=1))  # the first one is the cheapest
 
 

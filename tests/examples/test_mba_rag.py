@@ -94,6 +94,7 @@ def test_the_papers_epsilon_is_the_exploration_of_the_service() -> None:
 
 def test_the_policy_of_the_example_can_fine_tune_distilbert() -> None:
     params = {**example()["policy"]["params"], "encoder": "distilbert/distilbert-base-uncased"}
+    del params["learning_rate"]  # that of the small network; without one it is the 5e-5 of the paper
     policy = build_policy(PolicySpec(kind="neural", params=params), ARMS)
     assert isinstance(policy, NeuralGreedy)
     assert policy.reads_question
