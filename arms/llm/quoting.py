@@ -11,6 +11,8 @@ from armwise.arms.tokenizer import words
 MOST_WORDS, QUOTED_TOKENS = 80, 200
 """Most words of a passage that are quoted, and tokens that no such answer exceeds."""
 
+_SOURCE = "\n\n(Quoted from "
+
 _END = re.compile(r"(?<=[.!?])\s+|\n\s*\n")
 
 
@@ -47,4 +49,13 @@ def quote(question: str, passage: Passage, most_words: int = MOST_WORDS) -> str:
     where = f"[1] {passage.title}".strip()
     apart = asked and not any(shared) and asked.isdisjoint(words(passage.title))
     hardly = ", which has no word of the question" if apart else ""
-    return f"{' '.join(taken)}\n\n(Quoted from {where}{hardly}.)"
+    return f"{' '.join(taken)}{_SOURCE}{where}{hardly}.)"
+
+
+def without_source(answer: str) -> str:
+    r"""Return an answer without the line that says where it was quoted from, if it has one.
+
+    >>> without_source("It is on the Danube.\n\n(Quoted from [1] Cities.)"), without_source("Vienna")
+    ('It is on the Danube.', 'Vienna')
+    """
+    return answer.partition(_SOURCE)[0]

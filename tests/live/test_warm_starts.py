@@ -1,5 +1,6 @@
 """The service chooses its arms, router and policy by itself, however it was started."""
 
+import json
 import os
 import signal
 import subprocess
@@ -14,16 +15,19 @@ import httpx
 import pytest
 
 from tests.live.conftest import ROOT, configuration, free_port, single, started, until
+from tests.neighbours import write_corpus
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SETTINGS: dict[str, Any] = {
     "arms": {
-        "words": {"kind": "bm25", "action": False},
-        "near": {"kind": "dense", "params": {"backbone": "tiny"}, "action": False},
-        "both": {"kind": "rrf", "params": {"arms": ["words", "near"]}},
+        "town_words": {"kind": "bm25", "corpus": "town"},
+        "town_near": {"kind": "dense", "corpus": "town", "params": {"backbone": "tiny"}, "action": False},
+        "farm_words": {"kind": "bm25", "corpus": "farm", "action": False},
+        "farm_near": {"kind": "dense", "corpus": "farm", "params": {"backbone": "tiny"}, "action": False},
         "none": {"kind": "none"},
     },
+    "corpus": {"name": "stdlib", "source": "stdlib"},  # the default, so that `corpora` counts
     "llm": {"engine": "scripted"},
     "answering": {"quote": True},
     "features": {"words": 0},
@@ -39,29 +43,55 @@ SETTINGS: dict[str, Any] = {
             "made": {"kind": "synthetic", "questions": 40, "balanced": False},
             "log": {"kind": "hindsight", "metric": "thumb", "measure": "R@4"},
         },
-        "portfolio": {"pool": ["words", "near"], "measure": "R@4", "k": 2, "live": True},
+        "portfolio": {"pool": ["town_*", "farm_*"], "measure": "R@4", "k": 2, "live": True},
         "router": {"kind": "ridge", "utility": {"measures": {"R@4": 1.0}}},
     },
 }
-"""A configuration whose live arms are `both` and `none` until the first run has chosen two of four."""
+"""A configuration that serves the town alone until the first run has chosen an arm for the farm."""
+
+FARM = [
+    "barn",
+    "meadow",
+    "orchard",
+    "stable",
+    "plough",
+    "harvest",
+    "well",
+    "hen",
+    "goat",
+    "fence",
+    "pond",
+    "mill",
+]
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """Write the passages of both corpora, and return the settings that name them."""
+    town, farm = write_corpus(folder / "town.jsonl"), folder / "farm.jsonl"
+    rows = [
+        {"id": f"f{i}", "title": one, "text": f"The {one} stands beside the {FARM[i - 1]}."}
+        for i, one in enumerate(FARM)
+    ]
+    farm.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {**SETTINGS, "corpora": {"town": {"source": str(town)}, "farm": {"source": str(farm)}}}
 
 
 @contextmanager
 def by_armwise(folder: Path) -> Iterator[str]:
-    with started(folder, {}, **SETTINGS) as live:
+    with started(folder, {}, **settings(folder)) as live:
         yield live.url
 
 
 @contextmanager
 def in_one_process(folder: Path) -> Iterator[str]:
-    with single(folder, **SETTINGS) as live:
+    with single(folder, **settings(folder)) as live:
         yield live.url
 
 
 @contextmanager
 def by_serve_run(folder: Path) -> Iterator[str]:
     port = free_port()
-    config = configuration(folder, port, **SETTINGS)
+    config = configuration(folder, port, **settings(folder))
     with in_background(folder, "serve", "run", str(config)):
         yield f"http://127.0.0.1:{port}"
 
@@ -69,7 +99,7 @@ def by_serve_run(folder: Path) -> Iterator[str]:
 @contextmanager
 def by_serve_deploy(folder: Path) -> Iterator[str]:
     port, dashboard = free_port(), free_port()
-    config = configuration(folder, port, **SETTINGS)
+    config = configuration(folder, port, **settings(folder))
     head = ("start", "--head", "--block", "--port=0", f"--dashboard-port={dashboard}", "--num-cpus=4")
     with in_background(folder, "ray", *head):
         deploy = [tool("serve"), "deploy", str(config), "-a", f"http://127.0.0.1:{dashboard}"]
@@ -132,8 +162,7 @@ def test_a_first_run_is_promoted_a_second_held_and_a_third_finds_nothing_new(
         first = runs()[0]
         assert (first["status"], first["trigger"]) == ("promoted", "first"), first
         live = until(lambda: chosen_arms(client), 30.0)
-        assert len(live) == 2, "the portfolio"
-        assert "none" not in live, "it finds nothing"
+        assert {name.partition("_")[0] for name in live} == {"town", "farm"}, "one for each corpus"
 
         for number in range(6):
             question = {"role": "user", "content": f"Which city stands beside the bridge {number}?"}
@@ -142,10 +171,11 @@ def test_a_first_run_is_promoted_a_second_held_and_a_third_finds_nothing_new(
             decision = answer.json()["agent"]["decision_id"]
             body = {"items": [{"decision_id": decision, "metric_name": "thumb", "value": 1.0}]}
             assert client.post("/v1/feedback", json=body).status_code == 202
-        rated = until(lambda: [run for run in runs() if run["trigger"] == "rated"], 120.0)
-        assert rated[0]["status"] == "held", rated
-        later = until(lambda: [run for run in runs() if run["id"] > rated[0]["id"]], 150.0)
-        assert (later[0]["status"], later[0]["trigger"]) == ("nothing_new", "schedule"), later
+        until(lambda: runs()[-1]["status"] == "held" or None, 150.0)
+        assert runs()[-1]["trigger"] in ("rated", "schedule"), "whichever came first"
+        until(lambda: runs()[-1]["status"] != "held" or None, 150.0)
+        assert (runs()[-1]["status"], runs()[-1]["trigger"]) == ("nothing_new", "schedule"), runs()
+        assert {run["status"] for run in runs()} == {"promoted", "held", "nothing_new"}
         assert chosen_arms(client) == live, "what is served stays"
 
 

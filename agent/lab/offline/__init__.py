@@ -11,10 +11,11 @@ from .labelled_data import joined, of_arms, read_labelled, read_place, read_ques
 from .relevance_training import RelevanceTraining, train_relevance, validate_relevance
 from .router_features import ObservedFeatures, observed_features, relevance_of_others, sampled_profiles
 from .router_training import Training, router_spec, train_router
-from .score import JUDGE, Scoring, open_corpus, score_arms
+from .score import CONTAINS, JUDGE, Scoring, open_corpus, score_arms
 from .synthesize import Synthesis, make_questions
 
 __all__ = [
+    "CONTAINS",
     "FEWEST",
     "JUDGE",
     "MEASURES",

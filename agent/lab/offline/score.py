@@ -30,14 +30,7 @@ from armwise.arms.corpus import Corpus, ingest_all
 from armwise.arms.lab.jobs import ScoreJob, ScoreReport, score
 from armwise.arms.lab.portfolio import MatrixArms, load_pool, read_matrix, write_matrix
 from armwise.arms.lab.portfolio import pool as portfolio_pool
-from armwise.arms.lab.scoring import (
-    CONTAINS,
-    AnswerScorer,
-    ContainsScorer,
-    JudgeScorer,
-    RetrievalScorer,
-    Scorer,
-)
+from armwise.arms.lab.scoring import AnswerScorer, ContainsScorer, JudgeScorer, RetrievalScorer, Scorer
 from armwise.arms.llm import Write
 from armwise.arms.models import Backbone
 from armwise.arms.questions import Question
@@ -51,6 +44,8 @@ Needed = Literal["answers", "gold_ids"]
 """Field of a question that a measure needs."""
 
 JUDGE = "judge"
+
+CONTAINS = ContainsScorer.measure
 
 NOT_READ = ("block", "corpus", "k", "limit", "pool", "seed", "timed", "workers")
 """Settings for queries alone: a log and labels are read completely, with the arms that they name."""
@@ -69,9 +64,6 @@ class Scoring(BaseModel):
         default="R@4",
         description="A measure of ir-measures, em, f1, acc, contains, judge; of the log a metric, or reward; "
         "of labels one of their scores.",
-    )
-    confirmed: str | None = Field(
-        default=None, description="Name of the score `contains` of answers that the arms led to; else that."
     )
     queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {QUESTION_LINE}.")
     from_log: bool = Field(default=False, description="Take questions and scores from the log instead.")
@@ -201,9 +193,6 @@ def choose_scorer(settings: Scoring) -> Callable[[Write], Scorer]:
             word_budget=answering.word_budget,
             max_tokens=answering.max_tokens,
         )
-    if settings.confirmed is not None:
-        measure = settings.confirmed
-        return lambda _: ContainsScorer(accuracy, k=k, measure=measure, is_found=True)
     if name == CONTAINS:
         return lambda _: ContainsScorer(accuracy, k=k)
     if name == JUDGE:

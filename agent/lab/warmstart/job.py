@@ -163,18 +163,19 @@ def run_child() -> None:
     The input stays open after the line while the parent lives.
     """
     descriptor = sys.stdin.fileno()
-    logging.basicConfig(level=logging.INFO)
-    log_plainly()
     with open(descriptor, "rb", buffering=0, closefd=False) as given:
         task = orjson.loads(given.readline())
     threading.Thread(target=_end_with_the_parent, args=(descriptor,), daemon=True).start()
-    console = Terminal(file=sys.stderr, width=120)
-    try:
-        config = parse(task["config"])
-        with native_messages_in(config.home_path / RAY_LOG), progress(console) as on_progress:
-            carry_out(config, task["run"], console, on_progress)
-    except RunFailedError:
-        logger.exception("a warm start failed")
+    config = parse(task["config"])
+    with native_messages_in(config.home_path / RAY_LOG):
+        logging.basicConfig(level=logging.INFO)
+        log_plainly()
+        console = Terminal(file=sys.stderr, width=120)
+        try:
+            with progress(console) as on_progress:
+                carry_out(config, task["run"], console, on_progress)
+        except RunFailedError:
+            logger.exception("a warm start failed")
 
 
 def _end_with_the_parent(descriptor: int) -> None:

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from armwise.agent.config import AppConfig, WarmStartSpec, warm_start
 from armwise.agent.lab.offline import (
+    CONTAINS,
     FEWEST,
     JUDGE,
     MEASURES,
@@ -37,8 +38,8 @@ from armwise.agent.lab.warmstart.labels import WarmStartError
 from armwise.arms.base import Progress
 from armwise.arms.lab.jobs import digest_of_document
 from armwise.arms.lab.portfolio import read_matrix, write_matrix
-from armwise.arms.lab.scoring import CONTAINS
 from armwise.arms.llm import catalog as llm_catalog
+from armwise.arms.llm import quoting
 from armwise.arms.models import digest_backbone, digest_file
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run
@@ -179,7 +180,7 @@ class LabelSources:
                 if isinstance(source, warm_start.JudgeSource):
                     self._score(lot, sample, JUDGE, None, console, on_progress)
                 else:
-                    self._score(lot, sample, CONTAINS, None, console, on_progress, source.measure)
+                    self._look_for_answers(lot, sample, source.measure, console, on_progress)
             case warm_start.FeedbackSource():
                 settings = Scoring(
                     config=self._config, from_log=True, measure=source.measure, output=lot.path
@@ -238,9 +239,10 @@ class LabelSources:
         least, most = (
             (above, math.inf) if rule.metric(source.metric).optimize == "max" else (-math.inf, above)
         )
-        return traffic.confirmed_since(
+        confirmed = traffic.confirmed_since(
             self._store, rule.join, source.metric, least, most, self._since(source)
         )
+        return {question: quoting.without_source(answer) for question, answer in confirmed.items()}
 
     def _sampled(self, name: str, source: Sampled, setup: str, recent: Mapping[str, str]) -> list[Lot]:
         """Return the samples that runs took before, and a new one if there are new questions.
@@ -338,6 +340,22 @@ class LabelSources:
                 soft_wrap=True,
             )
 
+    def _look_for_answers(
+        self, lot: Lot, sample: Path, measure: str, console: Console, on_progress: Progress
+    ) -> None:
+        """Look for confirmed answers in the passages of each arm.
+
+        The passages of the drawn arm led to the answer. Where no arm's passages contain it, it was put in
+        other words, so the scores are unknown instead of 0.
+        """
+        scores = lot.path.with_name(lot.path.name + ".all")
+        if not scores.exists():
+            self._score(replace(lot, path=scores), sample, CONTAINS, None, console, on_progress)
+        matrix = read_matrix(scores)
+        values = np.where(np.fmax.reduce(matrix.scores) > 0.0, matrix.scores, np.nan).T
+        table = replace(matrix.table, measure=measure)
+        write_matrix(lot.path, table, [(matrix.questions, np.ascontiguousarray(values))])
+
     def _score(
         self,
         lot: Lot,
@@ -346,13 +364,11 @@ class LabelSources:
         limit: int | None,
         console: Console,
         on_progress: Progress,
-        confirmed: str | None = None,
     ) -> None:
         priced = self._config.reward.cost.seconds > 0.0
         settings = Scoring(
             config=self._config,
             measure=measure,
-            confirmed=confirmed,
             queries=queries,
             output=lot.path,
             limit=limit,

@@ -436,7 +436,8 @@ class _Steps:
                 )
             if recipe.arms is not None:
                 step.found["arms"] = list(recipe.arms)
-                step.said += f"; its arms are {', '.join(recipe.arms)}"
+                actions = [name for name, arm in recipe.arms.items() if arm.get("action", True)]
+                step.said += f"; its arms are {', '.join(actions)}"
         return version
 
     def _evaluate(self, version: Version | None, router: str | None) -> dict[str, Any] | None:

@@ -2,18 +2,9 @@
 
 from . import correctness, scorers
 from .correctness import AnswerCorrectness, Equivalence
-from .scorers import (
-    CONTAINS,
-    AnswerScorer,
-    ContainsScorer,
-    JudgeScorer,
-    RetrievalScorer,
-    Scorer,
-    ScoringError,
-)
+from .scorers import AnswerScorer, ContainsScorer, JudgeScorer, RetrievalScorer, Scorer, ScoringError
 
 __all__ = [
-    "CONTAINS",
     "AnswerCorrectness",
     "AnswerScorer",
     "ContainsScorer",

@@ -186,28 +186,20 @@ class AnswerScorer(Scorer):
         return _each(score, rankings, self._at_once)
 
 
-CONTAINS = "contains"
-"""Usual name of the score of a `ContainsScorer`."""
-
-
 class ContainsScorer(Scorer):
     """Scores 1 if the passages contain a right answer, else 0; supporting passages need not be known.
 
     Args:
         contains: Compares the text of the passages with the right answers.
         k: Passages of a ranking that are read.
-        measure: Name of the score.
-        is_found: Whether it is certain that the passages of some ranking led to the answer. Where no ranking
-            contains it, it was put in other words, and the scores are unknown instead of 0.
     """
 
-    def __init__(
-        self, contains: Metric, *, k: int = 4, measure: str = CONTAINS, is_found: bool = False
-    ) -> None:
-        self.measure = measure
+    measure = "contains"
+
+    def __init__(self, contains: Metric, *, k: int = 4) -> None:
         self.k = k
-        self.identity = {"k": k, **({"found": 1} if is_found else {})}
-        self._contains, self._is_found = contains, is_found
+        self.identity = {"k": k}
+        self._contains = contains
 
     def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
         """Refuse questions without a right answer."""
@@ -217,10 +209,7 @@ class ContainsScorer(Scorer):
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
         """Look for the answers in each ranking."""
         texts = [" ".join(f"{passage.title} {passage.text}" for passage in ranking) for ranking in rankings]
-        scores = [self._contains(text, question.answers) if text else 0.0 for text in texts]
-        if self._is_found and not any(scores):
-            return [Score(math.nan, "no passage that an arm found contains the answer")] * len(scores)
-        return [Score(score) for score in scores]
+        return [Score(self._contains(text, question.answers) if text else 0.0) for text in texts]
 
 
 class JudgeScorer(Scorer):

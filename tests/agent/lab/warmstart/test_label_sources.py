@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from rich.console import Console
 
 from armwise.agent.config import AppConfig, parse
@@ -18,7 +19,8 @@ from armwise.agent.lab.simulation import load_questions
 from armwise.agent.lab.warmstart.label_sources import LabelSources, Lot, find_sample
 from armwise.agent.lab.warmstart.labels import WarmStartError
 from armwise.agent.routers.utility import R3AG
-from armwise.arms.lab.portfolio import MatrixArms, outcomes, write_matrix
+from armwise.arms.lab.portfolio import MatrixArms, outcomes, read_matrix, write_matrix
+from armwise.arms.lab.portfolio.score_matrix import read_arms
 from armwise.arms.questions import Question
 from armwise.feedback.events import Feedback
 from armwise.feedback.log import Store
@@ -41,6 +43,7 @@ class World:
         labelled: What arms were asked to answer, in order.
         scored: What arms were asked to find, in order.
         broken: Whether the next jobs fail.
+        scores: What arms find, shape (n_questions, n_arms); None: everything.
     """
 
     folder: Path
@@ -48,6 +51,7 @@ class World:
     labelled: list[Labelling] = field(default_factory=list)
     scored: list[Scoring] = field(default_factory=list)
     broken: bool = False
+    scores: NDArray[np.float32] | None = None
 
     def config(self, **changes: Any) -> AppConfig:
         corpus = {"name": "small", "source": str(self.folder / "corpus.jsonl")}
@@ -76,7 +80,8 @@ class World:
         table = MatrixArms(settings.config.arms, {}, {}, settings.measure, {})
         asked = [] if settings.queries is None else load_questions(settings.queries)
         questions = [Question(one.id, one.question) for one in asked] or [Question("q", "?")]
-        write_matrix(settings.output, table, [(questions, np.ones((len(questions), len(ARMS)), np.float32))])
+        scores = np.ones((len(questions), len(ARMS)), np.float32) if self.scores is None else self.scores
+        write_matrix(settings.output, table, [(questions, scores)])
 
     def _fail(self) -> None:
         if self.broken:
@@ -351,15 +356,37 @@ def test_confirmed_answers_are_looked_for_in_the_passages_of_all_arms_once(world
     assert [lot.source for lot in lots_of(world.gathering(both, warm_start={"sources": both}))] == ["exam"]
 
 
-def test_confirmed_answers_have_the_score_that_their_source_names(world: World) -> None:
-    decision, execution, _ = turn(0, "dense")
-    right = Feedback("f-0", decision.id, "right", 1.0, 1.0)
-    world.store.append([decision, replace(execution, answer="an answer"), right])
+def confirm(world: World, *answers: str) -> None:
+    """Have questions answered and rated right."""
+    for number, answer in enumerate(answers):
+        decision, execution, _ = turn(number, "dense")
+        right = Feedback(f"f-{number}", decision.id, "right", 1.0, 1.0)
+        world.store.append([decision, replace(execution, answer=answer), right])
     join(world.store, world.config())
+
+
+def test_confirmed_answers_have_the_score_that_their_source_names(world: World) -> None:
+    confirm(world, "an answer")
     (usual,) = fetched(world.gathering(HINDSIGHT))
     (named,) = fetched(world.gathering({"confirmed": {**HINDSIGHT["confirmed"], "measure": "R@4"}}))
-    assert [one.confirmed for one in world.scored] == ["contains", "R@4"]
-    assert named.path != usual.path
+    assert [read_arms(lot.path).measure for lot in (usual, named)] == ["contains", "R@4"]
+
+
+def test_where_no_arm_finds_a_confirmed_answer_the_scores_are_unknown(world: World) -> None:
+    confirm(world, "an answer", "in other words", "another answer")
+    world.scores = np.array([[0, 1, 0], [0, 0, 0], [1, 0, 0]], np.float32)
+    (lot,) = fetched(world.gathering(HINDSIGHT))
+    known = {tuple(row) for row in read_matrix(lot.path).scores.T.tolist() if not np.isnan(row).any()}
+    assert known == {(0.0, 1.0, 0.0), (1.0, 0.0, 0.0)}
+    assert np.isnan(read_matrix(lot.path).scores).sum() == len(ARMS)
+
+
+def test_a_quoted_answer_is_looked_for_without_its_source(world: World) -> None:
+    confirm(world, "River 1 meets the sea.\n\n(Quoted from [1] River 1.)")
+    fetched(world.gathering(HINDSIGHT))
+    assert world.scored[0].queries is not None
+    (asked,) = load_questions(world.scored[0].queries)
+    assert asked.answers == ("River 1 meets the sea.",)
 
 
 def test_the_threshold_of_a_source_decides_which_values_confirm_an_answer(world: World) -> None:

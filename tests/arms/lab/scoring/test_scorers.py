@@ -183,19 +183,6 @@ def test_an_answer_is_looked_for_in_the_text_of_each_ranking(corpus: Corpus) -> 
         scorer.check([Question("q", "?")], corpus)
 
 
-def test_an_answer_that_no_ranking_contains_compares_none_of_them() -> None:
-    question = Question("q", "?", answers=("Text of b",))
-    scorer = ContainsScorer(
-        lambda text, answers: float(any(f" {one}" in f" {text}" for one in answers)),
-        measure="R@4",
-        is_found=True,
-    )
-    assert scorer.measure == "R@4"
-    assert values(scorer, question, ["ab", "c", ""]) == [1.0, 0.0, 0.0]
-    unknown = scorer.score(question, [ranking("a"), ranking("c")])
-    assert all(math.isnan(score.value) and score.problem for score in unknown)
-
-
 def test_the_judges_score_is_the_mean_of_its_five() -> None:
     names = ("relevance", "coverage", "accuracy", "ranking", "redundancy")
     mixed, best = (json.dumps(dict(zip(names, scores, strict=True))) for scores in ((1, 2, 3, 1, 5), [5] * 5))
