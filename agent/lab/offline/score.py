@@ -68,7 +68,9 @@ class Scoring(BaseModel):
     queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {QUESTION_LINE}.")
     from_log: bool = Field(default=False, description="Take questions and scores from the log instead.")
     from_labels: Path | None = Field(
-        default=None, description="Take them from a folder of `armwise label` instead."
+        default=None,
+        description="Take them from a folder of `armwise label` instead, or from a file of outcomes. If that "
+        "has only the ids of its questions, `queries` adds their texts.",
     )
     corpus: str | None = Field(
         default=None, description="An ingested corpus; else that of the configuration."
@@ -86,14 +88,15 @@ class Scoring(BaseModel):
 
     @model_validator(mode="after")
     def _one_source(self) -> "Scoring":
-        if [self.queries is not None, self.from_log, self.from_labels is not None].count(True) != 1:
+        asked = self.queries is not None and self.from_labels is None  # to labels they add texts
+        if [asked, self.from_log, self.from_labels is not None].count(True) != 1:
             raise ValueError(
                 "one of queries, from_log and from_labels was expected: where the questions come from"
             )
         given = [
             name for name in NOT_READ if getattr(self, name) is not None and name in self.model_fields_set
         ]
-        if self.queries is None and given:
+        if not asked and given:
             raise ValueError(
                 f"log and labels are read whole, with the arms that they name: leave out {', '.join(given)}"
             )
@@ -114,10 +117,10 @@ def score_arms(settings: Scoring, console: Console, on_progress: Progress) -> Sc
         ModelNotFoundError: The model of a backbone cannot be found.
         StoreError: The log cannot be read.
     """
-    if settings.queries is not None:
-        report = _score(settings, settings.queries, console, on_progress)
-    elif settings.from_labels is not None:
+    if settings.from_labels is not None:
         report = _from_labels(settings, settings.from_labels)
+    elif settings.queries is not None:
+        report = _score(settings, settings.queries, console, on_progress)
     else:
         report = _from_log(settings, console, on_progress)
     _print_report(report, settings, console)
@@ -243,7 +246,8 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
 
 def _from_labels(settings: Scoring, labels: Path) -> ScoreReport:
     config = settings.config
-    outcomes = read_labelled([labels])
+    questions = [] if settings.queries is None else read_questions(settings.queries)
+    outcomes = read_labelled([labels], questions)
     table = write_scores(outcomes, settings.measure, config.arms, config.backbones, settings.output, "labels")
     matrix = read_matrix(settings.output)
     unknown = np.isnan(matrix.scores).sum(axis=1).tolist()
@@ -268,8 +272,8 @@ def _print_report(report: ScoreReport, settings: Scoring, console: Console) -> N
         highlight=False,
         soft_wrap=True,
     )
-    if not unknown or settings.queries is None:  # a log has one score per decision, so gaps are normal
-        return
+    if not unknown or settings.from_log or settings.from_labels is not None:
+        return  # a log has one score per decision, so gaps are normal
     if silent := [arm for arm, missing in unknown.items() if missing == n]:
         console.print(f"NO SCORE AT ALL: {', '.join(silent)}", style="bold red", markup=False, soft_wrap=True)
     table = Table("arm", "unknown", "first reason", title="scores that are unknown")

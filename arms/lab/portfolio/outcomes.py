@@ -248,7 +248,7 @@ def _question(line: Mapping[str, Any], given: Question | None, where: str) -> Qu
     text = line.get("question") or (given.text if given else "")
     if not text:
         raise OutcomesError(
-            f"{where}: question {line['id']!r} has no text; pass the questions that it is one of"
+            f"{where}: question {line['id']!r} has no text: add it, or give the questions with --queries"
         )
     if given is None:
         return Question(line["id"], text, dataset=line.get("dataset") or "")

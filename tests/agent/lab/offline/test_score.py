@@ -20,7 +20,7 @@ from armwise.agent.routers import RouterError
 from armwise.arms.corpus import CorpusError
 from armwise.arms.lab.portfolio import pool as portfolio_pool
 from armwise.arms.lab.portfolio import read_matrix
-from armwise.arms.lab.portfolio.outcomes import Outcome
+from armwise.arms.lab.portfolio.outcomes import Outcome, OutcomesError
 from armwise.arms.lab.scoring import ScoringError
 from armwise.arms.llm import Chunk
 from armwise.arms.llm.judge import FiveScores
@@ -168,6 +168,23 @@ def test_members_of_labelled_arms_are_arms_without_a_score(tmp_path: Path, confi
     assert matrix.table.costs["steps"] == {"rrf": 2.0, "dense": 2.0, "bm25": 0.0}
 
 
+def test_labels_without_texts_take_them_from_the_questions(
+    tmp_path: Path, config: AppConfig, queries: Path
+) -> None:
+    (tmp_path / "labels.jsonl").write_text('{"id": "q0", "arm": "bm25", "f1": 1.0}')
+    fields = {"from_labels": tmp_path / "labels.jsonl", "measure": "f1"}
+    with pytest.raises(OutcomesError, match="has no text: add it, or give the questions with --queries"):
+        scored(tmp_path, config, **fields)
+    settings = Scoring.model_validate(
+        {"config": config, "queries": queries, "output": tmp_path / "scores", **fields}
+    )
+    printed = StringIO()
+    score_arms(settings, Console(file=printed, width=120), lambda *_: None)
+    (question,) = read_matrix(tmp_path / "scores").questions
+    assert question.text == ASKED.format(SUBJECTS[0])
+    assert "1 arms on 1 questions by f1, 0 of 1 scores unknown" in printed.getvalue()
+
+
 def test_a_cost_that_one_label_lacks_is_no_cost_of_the_arms(tmp_path: Path, config: AppConfig) -> None:
     lines = [
         Outcome(
@@ -252,6 +269,8 @@ def test_settings_that_are_not_given_are_no_matter_to_the_log(tmp_path: Path, co
     [
         ({}, "one of queries, from_log and from_labels"),
         ({"queries": "q.jsonl", "from_log": True}, "one of queries, from_log and from_labels"),
+        ({"queries": "q", "from_labels": "l", "from_log": True}, "one of queries, from_log and from_labels"),
+        ({"queries": "q.jsonl", "from_labels": "l", "pool": "pool.yaml"}, r"leave out pool \["),
         ({"from_log": True, "pool": "pool.yaml"}, r"with the arms that they name: leave out pool \["),
         ({"from_log": True, "corpus": "small"}, r"leave out corpus \["),
         ({"from_log": True, "timed": 4, "k": 4, "seed": 0}, r"leave out k, seed, timed \["),

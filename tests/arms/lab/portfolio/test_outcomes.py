@@ -137,7 +137,7 @@ def test_a_mask_of_another_length_is_refused(tmp_path: Path) -> None:
         ([{**LINE, "passages": "p1"}], "line 1: passages must be a list of ids, got 'p1'"),
         ([{**LINE, "passages": [1]}], r"line 1: passages must be a list of ids, got \[1\]"),
         ([LINE, {**LINE, "arm": "a", "question": "Who?"}], "line 2: question 'q1' is 'Who.', and was"),
-        ([{"id": "q9", "arm": "a"}], "line 1: question 'q9' has no text; pass the questions"),
+        ([{"id": "q9", "arm": "a"}], "line 1: question 'q9' has no text: add it"),
         ([], "holds no outcome"),
     ],
 )
