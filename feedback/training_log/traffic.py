@@ -109,15 +109,18 @@ def confirmed_since(
     }
 
 
-def label_ids(store: Store, runs: Collection[int], *, others: bool) -> set[str]:
-    """Return the ids of the labels that runs have inserted.
+def label_ids(store: Store, runs: Collection[int], join: str, *, after: int = 0) -> set[str]:
+    """Return the ids of the labels of runs, and of the labels of no run that are learned after a position.
 
     Args:
         store: The log.
         runs: Numbers of the runs.
-        others: Whether to include labels that were inserted outside of a run.
+        join: Digest of the rule by which the training log is joined.
+        after: Position of the training log; labels that are not joined yet come after every position.
     """
-    of_runs = _d.episode_id.in_([name_episode(run) for run in runs])
-    inserted = of_runs | _d.episode_id.is_(None) if others else of_runs
+    x = t.examples.c
+    before = sa.select(x.decision_id).where(x.join == join, x.seq <= after)
+    others = _d.episode_id.is_(None) & _d.id.not_in(before)
+    inserted = others | _d.episode_id.in_([name_episode(run) for run in runs])
     with store.reading() as connection:
         return set(connection.scalars(sa.select(_d.id).where(_d.policy == LABELS, inserted)))

@@ -225,19 +225,20 @@ def turns(
     labels: LabelDecisions,
     contexts: Sequence[Context],
     *,
-    seen_as: str = "",
+    seen_as: Mapping[str, str] | None = None,
     run: int | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Iterator[label_turns.LabelTurn]:
     """Yield the facts of each label.
 
-    The id of a decision consists of a digest of the arm's outcome on the question and of `seen_as`, and the
-    run. So inserting a label again, in any order and company, gives the same decision.
+    The id of a decision consists of the run and a digest of the arm's outcome on the question and of
+    `seen_as`. So inserting a label again, in any order, and with other live arms, gives the same decision.
+    Times are left out of the digest, since every measurement of the same outcome gives others.
 
     Args:
         labels: The labels.
         contexts: Context of each question, shape (n_questions,).
-        seen_as: Inputs of the contexts, as a text: a question with other features is another label.
+        seen_as: Inputs of the contexts by arm, as a text: a question with other features is another label.
         run: The warm start that inserts them; None: every recipe learns them.
         clock: Seconds since the epoch.
     """
@@ -248,7 +249,9 @@ def turns(
         values = _select_known(labels.values, row, at)
         cost = _cost(_select_known(labels.costs, row, at))
         passages, answer = outcomes.passages[row][column] or (), outcomes.answers[row][column]
-        content = [seen_as, question.id, question.text, arm, values, cost, passages, answer]
+        untimed = replace(cost, retrieval_s=0.0, llm_s=0.0)
+        seen = seen_as[arm] if seen_as else ""
+        content = [seen, question.id, question.text, arm, values, untimed, passages, answer]
         digest = f"label-{blake2b(orjson.dumps(content), digest_size=16).hexdigest()}"
         name = digest if run is None else f"{digest}{OF_RUN}{run}"
         arms = tuple(other for other, could in zip(labels.arms, labels.known[row], strict=True) if could)
@@ -464,7 +467,11 @@ class OtherLabels(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     runs: tuple[int, ...] = Field(default=(), description="Warm starts that have inserted them.")
-    others: bool = Field(default=True, description="Whether labels of no warm start count.")
+    after: int = Field(
+        default=0,
+        ge=0,
+        description="Position of the training log after which it learns the labels of no warm start.",
+    )
 
 
 class InsertSettings(BaseModel):
@@ -529,10 +536,10 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
         texts = [question.text for question in outcomes.questions]
         profiles = sampled_profiles(config.settled(), on_progress)
         contexts = make_contexts(config, texts, on_progress, scored, profiles)
-        source = seen_as(config, profiles) + ("" if scored is None else scored.source)
+        source = seen_as(config, profiles, "" if scored is None else scored.source)
         rewards: defaultdict[str, list[float]] = defaultdict(list)
         done, new, total = 0, 0, len(labels.cells)
-        digests = _known(store, settings.beside)
+        digests = _known(store, config.reward.join, settings.beside)
         pending = turns(labels, contexts, seen_as=source, run=settings.run)
         while batch := list(islice(pending, BATCH)):
             unknown = [turn for turn in batch if label_digest(turn.decision.id) not in digests]
@@ -560,18 +567,23 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
     return new
 
 
-def _known(store: Store, beside: OtherLabels | None) -> set[str]:
+def _known(store: Store, join: str, beside: OtherLabels | None) -> set[str]:
     """Return the digests of labels that are in the log already."""
     if beside is None:
         return set()
     return {
         label_digest(decision_id)
-        for decision_id in traffic.label_ids(store, beside.runs, others=beside.others)
+        for decision_id in traffic.label_ids(store, beside.runs, join, after=beside.after)
     }
 
 
-def seen_as(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) -> str:
-    """Return the inputs of a context besides the question, as JSON: features, encoder, arms, profiles.
+def seen_as(
+    config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES, scores: str = ""
+) -> dict[str, str]:
+    """Return the inputs of a context besides the question, as JSON by arm.
+
+    They are the features, the encoder, what is known of this arm, its profile, and the source of the router's
+    scores. The other arms are left out: labels of an arm stay the same labels when others come and go.
 
     Raises:
         ModelNotFoundError: The model of the backbone cannot be found.
@@ -581,13 +593,15 @@ def seen_as(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) ->
         backbone = config.backbones[embedding.backbone]
         encoder = digest_backbone(backbone), backbone.query_prefix
     arms = {name: info.features for name, info in arm_infos(config).items()}
-    # `similarity` is left out if unused, so that digests of labels from before it existed stay the same
-    features = config.features.model_dump(mode="json", exclude=set() if profiles else {"similarity"})
+    features = config.features.model_dump(mode="json")
     sampled = {
         name: blake2b(profile.vectors.tobytes(), digest_size=8).hexdigest()
         for name, profile in profiles.items()
     }
-    return orjson.dumps([features, encoder, arms, *([sampled] if sampled else [])]).decode()
+    return {
+        name: orjson.dumps([features, encoder, known, sampled.get(name), scores]).decode()
+        for name, known in arms.items()
+    }
 
 
 def make_contexts(

@@ -387,7 +387,7 @@ class _Steps:
     def _enter(self, lots: Sequence[Lot], config: AppConfig) -> int:
         """Insert labels of the arms of a configuration for this run; return their number."""
         now, journal = self.now, self.journal
-        beside = OtherLabels(runs=now.runs, others=now.after == 0)
+        beside = OtherLabels(runs=now.runs, after=now.after)
         with journal.step("enter") as step:
             for lot in lots:
                 settings = InsertSettings(

@@ -230,9 +230,8 @@ def test_labels_are_no_traffic_and_are_found_by_run(store: Store) -> None:
     Joiner(store, RULE, take_epoch(store, "joiner", 0.0)).advance(200.0)
     assert training_log_traffic.decisions_of_traffic(store, RULE.join) == 1
     assert training_log_traffic.decisions_of_traffic(store, "another") == 0
-    assert training_log_traffic.label_ids(store, [], others=False) == set()
-    assert training_log_traffic.label_ids(store, [1], others=False) == {"label-b.1"}
-    assert training_log_traffic.label_ids(store, [1, 2], others=True) == {"label-a", "label-b.1", "label-c.2"}
+    assert training_log_traffic.label_ids(store, [1], RULE.join) == {"label-a", "label-b.1"}
+    assert training_log_traffic.label_ids(store, [1, 2], RULE.join) == {"label-a", "label-b.1", "label-c.2"}
 
 
 def test_each_question_of_the_traffic_is_listed_once_in_order(store: Store) -> None:

@@ -6,7 +6,7 @@ from armwise.feedback.events import LABELS, Decision, Status, Tick
 from armwise.feedback.log import Store, erasures
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log.examples import name_episode
-from armwise.feedback.training_log.join import Joiner, take_epoch
+from armwise.feedback.training_log.join import Joiner, read_examples, take_epoch
 from armwise.feedback.training_log.label_turns import LabelTurn, insert
 from armwise.feedback.training_log.traffic import (
     asked_since,
@@ -77,9 +77,13 @@ def test_a_question_counts_from_the_time_of_the_log_at_which_it_was_committed(st
 def test_labels_are_found_by_their_runs_and_those_of_none_on_demand(store: Store) -> None:
     store.append([replace(decision("traffic"), episode_id=name_episode(1)), decision("more")])
     insert(store, [label("of none"), label("of 1", 1), label("of 2", 2), label("of 3", 3)])
-    assert label_ids(store, [], others=False) == set()
-    assert label_ids(store, [1, 3], others=False) == {"of 1", "of 3"}
-    assert label_ids(store, [2], others=True) == {"of none", "of 2"}
+    assert label_ids(store, [], RULE.join) == {"of none"}
+    assert label_ids(store, [2], RULE.join) == {"of none", "of 2"}
+    Joiner(store, RULE, take_epoch(store, "joiner", 0.0)).advance(200.0)
+    (seq,) = (one.seq for one in read_examples(store, RULE.join) if one.decision.id == "of none")
+    assert label_ids(store, [1, 3], RULE.join, after=seq - 1) == {"of none", "of 1", "of 3"}
+    assert label_ids(store, [1, 3], RULE.join, after=seq) == {"of 1", "of 3"}
+    assert label_ids(store, [], "another", after=seq) == {"of none"}
 
 
 def test_an_answer_counts_as_right_by_a_value_between_the_bounds(store: Store) -> None:

@@ -393,9 +393,9 @@ def test_texts_of_labels_are_redacted(config: AppConfig, store: Store, tmp_path:
     assert {decision.context.question for decision in label_decisions_of(store)} == {"[number]"}
 
 
-def label_decisions_of(store: Store) -> list[Decision]:
-    """Return the labels in the log."""
-    found = (store.record(name) for name in traffic.label_ids(store, (), others=True))
+def label_decisions_of(store: Store, *runs: int) -> list[Decision]:
+    """Return the labels of some runs and of none."""
+    found = (store.record(name) for name in traffic.label_ids(store, runs, RULE.join))
     return [one.decision for one in found if one is not None]
 
 
@@ -406,7 +406,7 @@ def test_a_run_enters_the_labels_again_that_its_candidate_does_not_learn(
     assert "6 new, 0 in the log before" in warmed(config, path, run=1)
     assert "0 new, 6 in the log before" in warmed(config, path, run=2, beside={"runs": [1]})
     assert "6 new, 0 in the log before" in warmed(config, path, run=3, beside={"runs": [2]})
-    ids = sorted(traffic.label_ids(store, (1, 3), others=False))
+    ids = sorted(traffic.label_ids(store, (1, 3), RULE.join))
     assert len(ids) == 12
     assert {one.partition(".")[2] for one in ids} == {"1", "3"}
 
@@ -423,7 +423,7 @@ def test_questions_that_are_described_anew_are_labels_anew(config: AppConfig, tm
     [
         {"backbones": {"tiny": {"model": "hashing:48"}}},
         {"backbones": {"tiny": {"model": f"hashing:{DIM}", "query_prefix": "query: "}}},
-        {"arms": {**CONFIG["arms"], "far": {"kind": "bm25"}}},
+        {"arms": {**CONFIG["arms"], "bm25": {"kind": "rrf", "params": {"arms": ["dense", "none"]}}}},
         {"features": {"embedding": {"backbone": "tiny", "dims": 4}, "similarity": {"backbone": "tiny"}}},
     ],
 )
@@ -432,19 +432,49 @@ def test_labels_are_anew_where_the_encoder_or_what_is_known_of_arms_is_another(
 ) -> None:
     first = {**CONFIG, "features": {"embedding": {"backbone": "tiny", "dims": 4}}}
     assert seen_as(parse(first)) == seen_as(parse(first))
-    profiles = {name: Profile(np.eye(2, dtype=np.float32), 1) for name in changes.get("features", ())}
-    assert seen_as(parse(first)) != seen_as(parse({**first, **changes}), profiles)
+    profiles = {"bm25": Profile(np.eye(2, dtype=np.float32), 1)} if "features" in changes else {}
+    assert seen_as(parse(first))["bm25"] != seen_as(parse({**first, **changes}), profiles)["bm25"]
+
+
+def test_labels_of_an_arm_are_the_same_whatever_the_others_are() -> None:
+    before, fewer = seen_as(parse(CONFIG)), {**CONFIG["arms"]}
+    del fewer["dense"]
+    assert seen_as(parse({**CONFIG, "arms": fewer})) == {arm: before[arm] for arm in fewer}
+    profiles = {"dense": Profile(np.eye(2, dtype=np.float32), 1)}
+    near = parse({**CONFIG, "features": {"similarity": {"backbone": "tiny"}}})
+    assert seen_as(near)["bm25"] == seen_as(near, profiles)["bm25"]
+
+
+@pytest.mark.parametrize("run", [None, 2])
+def test_labels_count_once_after_the_live_arms_have_changed(
+    config: AppConfig, store: Store, tmp_path: Path, run: int | None
+) -> None:
+    path = outcomes_file(tmp_path, 4, [*ARMS, "rrf"])
+    fields = {} if run is None else {"beside": {"runs": [1]}}
+    assert "12 new" in warmed(config, path, run=run and 1)
+    rrf = {"kind": "rrf", "params": {"arms": ["bm25", "dense"]}}
+    changed = config.with_arms({**config.arm_documents, "rrf": rrf})
+    assert "4 new, 12 in the log before" in warmed(changed, path, run=run, **fields)
+    fewer = config.with_arms({arm: spec for arm, spec in config.arm_documents.items() if arm != "none"})
+    assert "0 new, 8 in the log before" in warmed(fewer, path, run=run, **fields)
+    told = [decision.drawn for decision in label_decisions_of(store, 1, 2)]
+    assert sorted(told) == sorted(4 * [*ARMS, "rrf"])
+
+
+def test_an_outcome_that_took_another_time_is_the_same_label() -> None:
+    slow, fast = (
+        told({"em": [[1.0, 1.0, 1.0]]}, {"steps": np.ones((1, 3)), "retrieval_s": np.full((1, 3), seconds)})
+        for seconds in (0.2, 0.1)
+    )
+    assert [one.decision.id for one in entered(slow)] == [one.decision.id for one in entered(fast)]
+    assert entered(slow)[0].execution.cost.retrieval_s == 0.2
 
 
 def test_labels_are_anew_where_a_source_has_changed() -> None:
     config = parse({**CONFIG, "features": {"similarity": {"backbone": "tiny"}}})
     before, after = ({"bm25": Profile(k * np.eye(2, dtype=np.float32), 1)} for k in (1, 2))
     assert seen_as(config, before) == seen_as(config, {**before})
-    assert seen_as(config, before) != seen_as(config, after)
-
-
-def test_labels_of_before_there_were_profiles_are_not_anew() -> None:
-    assert '"similarity"' not in seen_as(parse(CONFIG))
+    assert seen_as(config, before)["bm25"] != seen_as(config, after)["bm25"]
 
 
 @pytest.mark.slow

@@ -291,6 +291,12 @@ def test_labels_of_no_run_are_known_to_a_candidate_that_learns_from_the_start_al
     alarm(world, 96, at=4e9)  # after these labels, which are of now
     outcomes_file(world.folder / "exam", 14)
     assert found_by(world.warmed(), "enter") == {"exam": 39}, "those before the alarm are new to it"
+    outcomes_file(world.folder / "exam", 15)
+    exam = exam.model_copy(update={"outcomes": world.folder / "exam"})
+    assert insert_labels(exam, Console(file=StringIO()), lambda *_: None) == 9
+    world.learn()
+    outcomes_file(world.folder / "exam", 16)
+    assert found_by(world.warmed(), "enter") == {"exam": 3}, "it learns those after the alarm from the log"
 
 
 @pytest.mark.slow
