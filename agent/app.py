@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import ray
 from ray import serve
 from ray.serve import Application, Deployment
+from ray.serve.context import _get_global_client
 
-from armwise.agent.checks import require_libraries
-from armwise.agent.config import AppConfig, configured
+from armwise.agent.checks import describe_owner, require_libraries
+from armwise.agent.config import AppConfig, ConfigError, configured
 from armwise.agent.hosts import arms as hosted
 from armwise.agent.hosts.ingress import Ingress
 from armwise.agent.hosts.jobs import JobsHost
@@ -48,13 +50,39 @@ def build(args: dict[str, Any]) -> Application:
     the current folder, which is logged.
 
     Raises:
-        ConfigError: The settings are invalid.
+        ConfigError: The settings are invalid, or another service has the port.
     """
+    in_ray = ray.is_initialized()  # elsewhere, as in a test, what is asked of Ray would start another one
+    if in_ray and RUN_FOLDER not in os.environ:  # in a run folder, `armwise serve` has looked
+        _require_own_port()
     if (named := os.environ.get(CONFIG_FOLDER)) is not None:
         return assemble(configured(args, folder=Path(named)).settled())
     config = configured(args).settled()
     logger.warning("relative paths are in the current folder, %s; the home is %s", Path.cwd(), config.home)
+    if in_ray and os.environ.get("RAY_AUTH_MODE") == "token":  # which Ray's own message does not name
+        logger.warning(
+            "to deploy a changed file while requests are answered, run: RAY_AUTH_MODE=token "
+            "RAY_DASHBOARD_ADDRESS=http://%s serve deploy FILE",
+            ray._private.worker.get_dashboard_url(),  # type: ignore[no-untyped-call]  # noqa: SLF001
+        )
     return assemble(config)
+
+
+def _require_own_port() -> None:
+    """Check that no other Ray listens on the port of Ray Serve's proxy, which shares it without a word.
+
+    Raises:
+        ConfigError: Another one does.
+    """
+    client = _get_global_client(raise_if_no_controller_running=False)
+    if client is None:  # nothing is served yet
+        return
+    port, ours = client.http_config.port, f"--gcs-address={ray.get_runtime_context().gcs_address}"
+    if owner := describe_owner(port, client.http_config.host, ours):
+        raise ConfigError(
+            f"port {port} is taken{owner}: each of the two services would get a part of the requests. Stop "
+            "one of them (Ctrl-C where it runs, or `serve shutdown`), or change http_options.port"
+        )
 
 
 def assemble(config: AppConfig) -> Application:

@@ -615,16 +615,39 @@ def _is_ours(host: str, port: int) -> bool:
         return False
 
 
-def describe_owner(port: int) -> str:
-    """Return which process listens on a port, to follow what is wrong with it; empty: it cannot be known."""
+def describe_owner(port: int, host: str | None = None, ours: str | None = None) -> str:
+    """Return which process listens on a port, to follow what is wrong with it; empty: it cannot be known.
+
+    Args:
+        port: The port.
+        host: Leave out processes that listen on other addresses than this one; None: leave out none.
+        ours: Leave out processes that have this word on their command line, or are below one that has it.
+    """
     try:
         for place in psutil.net_connections(kind="tcp"):
             if place.status == psutil.CONN_LISTEN and place.laddr.port == port and place.pid:
-                name = process_name(psutil.Process(place.pid).cmdline())
-                return f", {name[:LONGEST_NAME]} (process {place.pid}) has it"
+                if host is not None and not _overlap(host, place.laddr.ip):
+                    continue
+                process = psutil.Process(place.pid)
+                if ours and any(ours in above.cmdline() for above in (process, *process.parents())):
+                    continue
+                name, by = process_name(process.cmdline()), ""
+                if name.startswith("ray::") and (starter := process.parents()[1].pid) != 1:
+                    by = f", of the Ray that process {starter} has started"
+                return f", {name[:LONGEST_NAME]} (process {place.pid}{by}) has it"
     except (psutil.Error, OSError, IndexError):  # it has ended, or shows nothing of itself
         pass
     return ""
+
+
+def _overlap(host: str, other: str) -> bool:
+    """Return whether a connection to one address may reach a program that listens on another one.
+
+    >>> _overlap("127.0.0.1", "0.0.0.0"), _overlap("localhost", "192.0.2.1")
+    (True, False)
+    """
+    known = {*map(str, _addresses(host)), host}
+    return other in known or bool({"0.0.0.0", "::"} & {*known, other})  # nosec B104 - nothing is bound here
 
 
 # -- the log ----------------------------------------------------------------------------------------

@@ -349,7 +349,7 @@ def run_service(
     Raises:
         ProcessLostError: A process has ended that is never restarted.
         ProxyError: HAProxy does not run.
-        LaunchError: Another program has the port of a service that was to be replaced.
+        LaunchError: Another program has the port, though it was free before.
     """
     _handle_signals()
     ray = _start(config, folder, predecessor, single=single)
@@ -377,17 +377,24 @@ def run_service(
         _drain(proxy, handed_over=isinstance(interrupt, HandedOver))
         return _stop(ray.process)
     except (ProxyError, ProcessLostError, LaunchError) as error:
-        _send(ray.process, "")
-        if isinstance(error, ProcessLostError):
-            ray.end()  # it would not end in order by itself
-        else:
-            _stop(ray.process)
+        _end_after(error, ray, address)
         raise
     else:
         return ended
     finally:
         if proxy is not None:
             proxy.stop()
+
+
+def _end_after(error: Exception, ray: Processes, address: tuple[str, int]) -> None:
+    """End the processes after an error. Raises LaunchError if that is a port which was taken meanwhile."""
+    _send(ray.process, "")
+    if isinstance(error, ProcessLostError):
+        ray.end()  # it would not end in order by itself
+    else:
+        _stop(ray.process)
+    if isinstance(error, ProxyError):
+        require_free_port(*address)
 
 
 def _open(folder: Path | None, address: tuple[str, int], predecessor: Predecessor | None) -> Proxy | None:
@@ -398,7 +405,7 @@ def _open(folder: Path | None, address: tuple[str, int], predecessor: Predecesso
     """
     taking = None
     if predecessor is not None and predecessor.has_ended():
-        require_free_port(*address)  # HAProxy would share it with another HAProxy
+        require_free_port(*address)
     elif predecessor is not None:
         taking = predecessor.admin
     return None if folder is None else Proxy(folder / CONFIGURATION, taking)

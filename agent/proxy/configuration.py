@@ -172,6 +172,7 @@ def _globals(config: "AppConfig", listening: Listening) -> Iterator[str]:
     yield "global"
     yield f"    maxconn {http.connections}"
     yield "    nbthread 1"
+    yield "    noreuseport"  # else two services would share the port without a word
     yield "    max-spread-checks 1"  # replicas count as healthy until their first check
     yield f"    tune.bufsize {BUFFER_BYTES}"
     yield f"    tune.maxrewrite {RESERVED_BYTES}"

@@ -423,8 +423,13 @@ def test_a_proxy_that_cannot_start_stops_ray(
     monkeypatch.setattr(serve, "Proxy", refuse)
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
+    address, used = read_listening_address(config), f"port {starting} of 127.0.0.1 cannot be used"
+    with pytest.raises(LaunchError, match=used):  # the port was taken meanwhile: that is the reason
+        serve.run_service(config, folder, address, Console(file=StringIO()))
+    assert launched.processes[0].poll() == -signal.SIGINT
+    monkeypatch.setattr(serve, "require_free_port", lambda *_: None)
     with pytest.raises(ProxyError, match="no such option"):
-        serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
+        serve.run_service(config, folder, address, Console(file=StringIO()))
     assert launched.processes[0].poll() == -signal.SIGINT
 
 

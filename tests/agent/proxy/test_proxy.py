@@ -433,6 +433,18 @@ def test_a_proxy_that_ends_five_times_within_five_seconds_is_given_up(
     proxy.stop()
 
 
+@pytest.mark.slow
+def test_two_proxies_do_not_share_a_port(folder: Path, free_port: int, proxy: Proxy) -> None:
+    while not proxy.has_looked():
+        time.sleep(0.01)
+    (other := folder / "other").mkdir()
+    second = Proxy(write_configuration(parse(SETTINGS), Listening("127.0.0.1", free_port, other)))
+    try:
+        assert wait_for_end(second._process, 10.0) == 1  # noqa: SLF001
+    finally:
+        second.stop()
+
+
 def test_a_proxy_that_answers_no_command_is_waited_for_five_seconds(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
