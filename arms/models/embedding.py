@@ -7,18 +7,19 @@ HashingEmbedder   hashed words without a model, for tests and dry runs
 """
 
 import hashlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from armwise.arms.models.files import LocalModel, digest_weights, hub_commit, locate
+from armwise.arms.extras import describe_missing
+from armwise.arms.models.files import LocalModel, ModelNotFoundError, digest_weights, hub_commit, locate
 from armwise.arms.models.onnx_graph import (
     GRAPH_LIBRARIES,
     NotExportableError,
@@ -41,6 +42,11 @@ def compute_cores() -> list[int]:
 
 HASHING = "hashing:"
 
+TORCH_LIBRARIES = ("torch", "sentence_transformers")
+"""Modules that run a model on torch."""
+
+logger = logging.getLogger(__name__)
+
 
 class Backbone(BaseModel):
     """An embedding model and its settings."""
@@ -49,9 +55,13 @@ class Backbone(BaseModel):
 
     model: LocalModel = Field(
         description="A hub name, a folder, `package:NAME/PATH`, or `hashing:DIM`, which hashes words into "
-        "DIM dimensions and loads no model."
+        "DIM dimensions and loads no model. Its own files say how it pools and where it cuts a text."
     )
-    query_prefix: str = Field("", description="Text put before each query, such as `query: `.")
+    query_prefix: str = Field(
+        "",
+        description="Text put before each query, such as `query: `. Prompts in the model's own files are not "
+        "used: a warning names them where no prefix is set.",
+    )
     passage_prefix: str = Field("", description="Text put before each passage, such as `passage: `.")
     batch_size: int = Field(32, ge=1, description="Texts that the model reads at once.")
     precision: Literal["float32", "bfloat16", "int8"] = Field(
@@ -71,11 +81,19 @@ class Backbone(BaseModel):
         "`Embedder-<name>` of its own, which all of them share, such as one on a GPU.",
     )
 
+    @model_validator(mode="after")
+    def _can_quantise(self) -> Self:
+        if (self.precision, self.runtime) == ("int8", "torch"):
+            raise ValueError("int8 runs on onnxruntime alone: set runtime: onnx, or another precision")
+        return self
+
     @property
     def libraries(self) -> tuple[str, ...]:
-        """The modules beyond `armwise[serve]` that a graph of the model needs; empty where torch runs it."""
+        """The modules beyond `armwise[serve]` that the model needs."""
+        if self.model.startswith(HASHING):
+            return ()
         on_torch = self.runtime == "torch" or self.precision == "bfloat16"
-        return () if on_torch or self.model.startswith(HASHING) else GRAPH_LIBRARIES
+        return TORCH_LIBRARIES if on_torch else GRAPH_LIBRARIES
 
     def vectors_as(self, other: "Backbone") -> bool:
         """Return whether both give the same vectors: they are equal but for `host` and `runtime`."""
@@ -161,7 +179,7 @@ class SentenceEmbedder:
     """A sentence-transformers model from a folder or a hub: on onnxruntime, or on torch.
 
     Raises:
-        ModelNotFoundError: The model cannot be found, or cannot be quantised.
+        ModelNotFoundError: The model cannot be found, loaded or quantised, or a library is missing.
     """
 
     def __init__(self, backbone: Backbone) -> None:
@@ -199,9 +217,15 @@ def _read_with(backbone: Backbone) -> Callable[[list[str], int], NDArray[np.floa
 
 
 class _TorchModel:
-    """A sentence-transformers model on a CPU or a GPU; thread-safe."""
+    """A model that sentence-transformers runs, on a CPU or a GPU; thread-safe.
+
+    Raises:
+        ModelNotFoundError: A library is missing, or the files are no model.
+    """
 
     def __init__(self, backbone: Backbone) -> None:
+        if missing := describe_missing(TORCH_LIBRARIES):
+            raise ModelNotFoundError(f"model {backbone.model!r} cannot be read: {missing}")
         import torch  # here: loading takes seconds
         from sentence_transformers import SentenceTransformer
         from transformers.utils import logging as messages
@@ -209,10 +233,17 @@ class _TorchModel:
         messages.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading: noise in a log
         place = locate(backbone.model)
         weights = {"dtype": getattr(torch, backbone.precision)}
-        if isinstance(place, Path):
-            self._model = SentenceTransformer(str(place), local_files_only=True, model_kwargs=weights)
-        else:
-            self._model = SentenceTransformer(place, revision=hub_commit(place), model_kwargs=weights)
+        source = {"revision": hub_commit(place)} if isinstance(place, str) else {"local_files_only": True}
+        try:
+            self._model = SentenceTransformer(str(place), model_kwargs=weights, **source)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise ModelNotFoundError(f"model {backbone.model!r} cannot be loaded: {reason}") from error
+        own = {name: text for name, text in self._model.prompts.items() if text}
+        if own and not backbone.query_prefix + backbone.passage_prefix:
+            logger.warning(
+                "model %r has prompts, %s: set them as query_prefix and passage_prefix", backbone.model, own
+            )
         self._batch_size = backbone.batch_size
         self._lock = threading.Lock()
 

@@ -10,6 +10,7 @@ TEXTS = ["a red fox", "a blue bird sings", "red", "the bird and the fox sing a s
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a BERT of two small layers and its tokenizer, with random weights."""
+    pytest.importorskip("sentence_transformers", reason="the extra train is not installed")
     import torch
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
@@ -28,6 +29,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a sentence-transformers model of one small layer, with random weights."""
+    pytest.importorskip("sentence_transformers", reason="the extra train is not installed")
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import modules

