@@ -87,7 +87,8 @@ def saved(tiny_bert: Path, tmp_path: Path) -> Callable[..., Path]:
 
     def save(pooling: str, prompts: dict[str, str] | None = None) -> Path:
         parts = [modules.Transformer(str(tiny_bert), max_seq_length=20), modules.Pooling(24, pooling)]
-        SentenceTransformer(modules=parts, prompts=prompts).save(str(tmp_path / pooling))
+        chosen = {} if prompts is None else {"prompts": prompts, "default_prompt_name": "query"}
+        SentenceTransformer(modules=parts, **chosen).save(str(tmp_path / pooling))
         return tmp_path / pooling
 
     return save
@@ -122,6 +123,8 @@ def test_prompts_in_the_files_of_a_model_are_named_and_not_used(
     told = Backbone(model=str(saved("mean", {"query": "the ", "document": ""})), runtime="torch")
     plain = build_embedder(told)
     assert "has prompts, {'query': 'the '}: set them as query_prefix and passage_prefix" in caplog.text
+    without = build_embedder(told.model_copy(update={"runtime": "onnx"}))  # a graph knows no prompts
+    np.testing.assert_allclose(plain.encode_queries(["red"]), without.encode_queries(["red"]), atol=1e-5)
     caplog.clear()
     prefixed = build_embedder(told.model_copy(update={"query_prefix": "the "}))
     assert "has prompts" not in caplog.text
