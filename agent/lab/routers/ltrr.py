@@ -10,7 +10,6 @@ The fit is in `ltrr_training`, the fitted network in `mlp`.
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
-import numpy as np
 from pydantic import Field
 
 from armwise.agent.lab.routers.networks import Array, Network
@@ -103,11 +102,8 @@ class Neural(Parametrised[N]):
 
     def _of_part(self, features: Features, at: list[int]) -> Array:
         question = self._network.of_question(self._of_question(features))
-        return self._of_arms(question, self._network.of_arms(self._preparation.arms(features), at))
-
-    def _of_arms(self, question: Array, arms: Array) -> Array:
-        """Return scores, shape (n, n_arms), from the two parts of the first layer."""
-        return self._network.rest(question[:, None] + arms)
+        arms = self._network.of_arms(self._preparation.arms(features), at)
+        return self._target.scores(self._network, question, arms)
 
     def _state(self) -> State:
         return {**self._network.state(), **self._preparation.state()}
@@ -190,10 +186,3 @@ class PairwiseFFN(Neural[PairParameters]):
     @property
     def _target(self) -> NetworkTarget:
         return Pairs(self.chosen.pairs, self.chosen.seed)
-
-    def _of_arms(self, question: Array, arms: Array) -> Array:
-        logits = self._network.rest(question[:, None, None] + (arms[:, :, None] - arms[:, None, :]))
-        better = 0.5 + 0.5 * np.tanh(0.5 * logits)  # the logistic function, in a form that does not overflow
-        diagonal = np.arange(arms.shape[1])
-        better[:, diagonal, diagonal] = 0.5
-        return np.asarray(better.mean(axis=2))

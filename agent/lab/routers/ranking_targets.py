@@ -1,6 +1,6 @@
 """The targets of routers: utilities as points, as pairs, or as a list.
 
-The target of a network defines its numbers, the questions that are used, and the loss.
+The target of a network defines its numbers, the questions that are used, the loss, and the scores.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from pydantic import Field
 
+from armwise.agent.lab.routers.networks import Array, Network
 from armwise.agent.lab.routers.optimizer import Rows
 from armwise.agent.routers.base import Parameters
 from armwise.agent.routers.dataset import Floats, RoutingDataset
@@ -56,9 +57,19 @@ class NetworkTarget(Protocol):
         """Return a function from indices of questions to the loss of each, shape (n,)."""
         ...
 
+    def scores(self, network: Network, question: Array, arms: Array) -> Array:
+        """Return scores, shape (n, n_arms), from the two parts of the first layer.
+
+        Args:
+            network: The fitted network.
+            question: Its part from the questions, shape (n, width).
+            arms: Its part from the arms, shape (n, n_arms, width).
+        """
+        return network.rest(question[:, None] + arms)
+
 
 @dataclass(frozen=True, slots=True)
-class Points:
+class Points(NetworkTarget):
     """Each utility by itself, by its squared error.
 
     Attributes:
@@ -82,7 +93,7 @@ class Points:
         return lambda rows: squared_losses(network(*examples.inputs(rows)), examples.utility[rows])
 
 
-class _Uncentred:
+class _Uncentred(NetworkTarget):
     """Targets that depend only on differences of utilities between arms."""
 
     __slots__ = ()
@@ -120,11 +131,11 @@ class Pairs(_Uncentred):
     """Which arm of a pair is better, by cross-entropy.
 
     Attributes:
-        most: Most pairs of a question that a training step draws.
+        most: Most pairs of a question that a training step draws; None: all of them.
         seed: Seed that draws the pairs.
     """
 
-    most: int
+    most: int | None
     seed: int
 
     def losses(self, network: "FeedForward", examples: "FitExamples") -> "Callable[[Rows], Tensor]":
@@ -133,3 +144,11 @@ class Pairs(_Uncentred):
 
         rng = np.random.default_rng(self.seed)
         return lambda rows: pair_losses(network, examples, rows, self.most, rng)
+
+    def scores(self, network: Network, question: Array, arms: Array) -> Array:
+        """Return the mean probability of being better than each arm; itself counts as one half."""
+        logits = network.rest(question[:, None, None] + (arms[:, :, None] - arms[:, None, :]))
+        better = 0.5 + 0.5 * np.tanh(0.5 * logits)  # the logistic function, in a form that does not overflow
+        diagonal = np.arange(arms.shape[1])
+        better[:, diagonal, diagonal] = 0.5
+        return np.asarray(better.mean(axis=2))

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from armwise.agent.lab.routers.ltrr import Neural, NeuralParameters
 from armwise.agent.lab.routers.optimizer import Descent, on_threads, seeded
-from armwise.agent.lab.routers.ranking_targets import NetworkTarget, Points, Ranking
+from armwise.agent.lab.routers.ranking_targets import NetworkTarget, Pairs, Points, Ranking
 from armwise.agent.routers.base import Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
 from armwise.arms.models import Backbone, LocalModel, compute_cores, digest_backbone
@@ -27,10 +27,11 @@ class TransformerParameters(NeuralParameters):
     model: LocalModel = Field(
         description="Hub name (LTRR has microsoft/deberta-v3-base), folder, or `package:NAME/PATH`."
     )
-    loss: Literal["listwise", "pointwise"] = Field(
+    loss: Literal["listwise", "pointwise", "pairwise"] = Field(
         "listwise",
-        description="Loss: cross-entropy of the list as in `listnet`, or the squared error as in "
-        "`pointwise_ffn`.",
+        description="Loss: cross-entropy of the list as in `listnet`, the squared error as in "
+        "`pointwise_ffn`, or cross-entropy of which arm of a pair is better as in `pairwise_ffn`, over all "
+        "pairs.",
     )
     train_layers: int = Field(
         0,
@@ -110,7 +111,13 @@ class Transformer(Neural[TransformerParameters]):
 
     @property
     def _target(self) -> NetworkTarget:
-        return Ranking() if self.chosen.loss == "listwise" else Points()
+        match self.chosen.loss:
+            case "listwise":
+                return Ranking()
+            case "pointwise":
+                return Points()
+            case "pairwise":
+                return Pairs(None, self.chosen.seed)
 
     def _of_question(self, features: Features) -> Floats:
         return np.hstack([self._reader.read(features.texts), super()._of_question(features)])

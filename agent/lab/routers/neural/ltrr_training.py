@@ -153,7 +153,7 @@ def top_one_losses(scores: Tensor, utility: Tensor) -> Tensor:
 
 
 def pair_losses(
-    network: FeedForward, examples: FitExamples, rows: Rows, most: int, rng: np.random.Generator
+    network: FeedForward, examples: FitExamples, rows: Rows, most: int | None, rng: np.random.Generator
 ) -> Tensor:
     """Return the mean cross-entropy of the pairs of each question, shape (n,).
 
@@ -161,12 +161,13 @@ def pair_losses(
         network: Predicts the log-odds that the first arm of a pair is better than the second.
         examples: Inputs and utilities; arms with unknown utility are in no pair.
         rows: Indices of questions on which at least one arm is better than another.
-        most: Most pairs of a question in training mode, each in both directions; evaluation mode uses all.
+        most: Most pairs of a question in training mode, each in both directions; None, and evaluation mode,
+            use all.
         rng: Random generator that draws the pairs.
     """
     utility = examples.utility[rows].numpy()
     better = utility[:, :, None] > utility[:, None, :]
-    if network.training:
+    if network.training and most is not None:
         better = _some(better, most, rng)
     row, winner, loser = (torch.from_numpy(at) for at in np.nonzero(better))
     question, arm_features = examples.inputs(rows)

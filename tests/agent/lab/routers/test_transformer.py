@@ -15,11 +15,13 @@ from armwise.agent.routers.dataset import Floats, RouterError
 from armwise.arms.models import ModelNotFoundError
 from tests.router_contracts import (
     APART_CHECKS,
+    ARMS,
     CHECKS,
     LEARNING_CHECKS,
     RETRIEVED_CHECKS,
     TOPICS,
     Build,
+    asked,
     best_single,
     world,
     worth,
@@ -67,15 +69,36 @@ def tuned(model: str) -> Build:
     return partial(Transformer, model=model, loss="pointwise", **SMALL, **TUNED)
 
 
+@pytest.fixture(scope="module")
+def pairs(model: str) -> Build:
+    return partial(Transformer, model=model, loss="pairwise", **SMALL, **TUNED)
+
+
+OF_ANY = CHECKS + LEARNING_CHECKS + RETRIEVED_CHECKS
+
+
 @pytest.mark.parametrize(
-    "check", CHECKS + APART_CHECKS + LEARNING_CHECKS + RETRIEVED_CHECKS, ids=lambda check: check.__name__
+    ("which", "check"),
+    [
+        *(("frozen", check) for check in OF_ANY + APART_CHECKS),
+        *(("tuned", check) for check in OF_ANY + APART_CHECKS),
+        *(("pairs", check) for check in OF_ANY),  # the score of an arm depends on those beside it
+    ],
 )
-@pytest.mark.parametrize("which", ["frozen", "tuned"])
 @pytest.mark.slow
 def test_a_transformer_keeps_its_promise(
     which: str, check: Callable[[Build], None], request: pytest.FixtureRequest
 ) -> None:
     check(request.getfixturevalue(which))
+
+
+def test_a_pairwise_transformer_ranks_by_wins_over_the_others(model: str) -> None:
+    """Alone, an arm ties with itself; its score among four is the mean over each, itself included."""
+    router, seen = Transformer(model=model, loss="pairwise", **SMALL).fit(world(30, seed=1)), asked(5)
+    assert router.scores(seen.of(["dense"])).tolist() == [[0.5]] * 5
+    two = {arm: router.scores(seen.of(["dense", arm]))[:, 0] * 2.0 - 0.5 for arm in ARMS if arm != "dense"}
+    expected = (0.5 + sum(two.values())) / 4.0
+    np.testing.assert_allclose(router.scores(seen)[:, ARMS.index("dense")], expected, atol=1e-6)
 
 
 def arrays(router: Transformer) -> dict[str, Floats]:
