@@ -6,7 +6,7 @@ outcomes, scores, judge, log --utility--> RoutingDataset --fit--> Router --score
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
@@ -24,6 +24,7 @@ from armwise.agent.routers.dataset import (
     Stage,
     positions,
 )
+from armwise.arms.suggestions import select_names
 from armwise.number import Number
 
 State = Mapping[str, NDArray[Any]]
@@ -52,8 +53,17 @@ class Schema:
     answered: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, features: Features, stage: Stage) -> "Schema":
-        """Return the schema of the features that a router of this stage uses. Raises RouterError."""
+    def of(cls, features: Features, stage: Stage, columns: Sequence[str] | None = None) -> "Schema":
+        """Return the schema of the features that a router uses.
+
+        Args:
+            features: Features of training questions.
+            stage: Stage of the router.
+            columns: Patterns of the names that it uses; None: all.
+
+        Raises:
+            RouterError: The features stop before that stage, or a pattern matches no name.
+        """
         if features.stage < stage:
             last, needed = features.stage.name.lower(), stage.name.lower()
             raise RouterError(f"the router needs features of stage {needed}, but they stop at {last}")
@@ -62,7 +72,12 @@ class Schema:
             table.names if table is not None and stage >= at else ()
             for at, table in zip((Stage.RETRIEVED, Stage.ANSWERED), tables, strict=True)
         ]
-        return cls(features.arms, features.names, features.embedding.shape[1], *used)
+        names = [features.names, *used]
+        if columns is not None:
+            every = [name for group in names for name in group]
+            kept = select_names(every, columns, "no feature", RouterError)
+            names = [tuple(name for name in group if name in kept) for group in names]
+        return cls(features.arms, names[0], features.embedding.shape[1], *names[1:])
 
     def conform(self, features: Features) -> Features:
         """Return features with exactly these columns, in this order; the order of arms is kept.
@@ -145,6 +160,7 @@ class Router(ABC):
         reads_question: Whether its scores depend on the question.
         stage: The stage of the features that it needs.
         libraries: Modules beyond `armwise[serve]` that it needs, torch apart.
+        columns: Patterns of the named features that it uses; None: all.
         schema: Schema of the features that it was fitted on, once it is fitted.
     """
 
@@ -153,6 +169,7 @@ class Router(ABC):
     reads_question: ClassVar[bool] = True
     stage: Stage = Stage.QUESTION
     libraries: tuple[str, ...] = ()
+    columns: Sequence[str] | None = None
     schema: Schema | None = None
 
     def fit(self, labels: RoutingDataset) -> Self:
@@ -162,7 +179,7 @@ class Router(ABC):
             RouterError: The labels lack the features of its stage, which leaves it unchanged; or they cannot
                 be fitted, which leaves it unfitted.
         """
-        schema = Schema.of(labels.features, self.stage)
+        schema = Schema.of(labels.features, self.stage, self.columns)
         self.schema = None  # a failed fit may leave half of an earlier one
         self._fit(replace(labels, features=schema.conform(labels.features)))
         self.schema = schema
@@ -261,6 +278,11 @@ class StageParameters(Parameters):
         "retrieved", description="Latest stage whose features the router uses."
     )
     dims: int = Field(32, ge=0, description="Principal components kept of the question's embedding.")
+    columns: Annotated[list[str], Field(min_length=1)] | None = Field(
+        None,
+        description="Named features of questions and of arms that the router uses, with wildcards, such as "
+        "those of a paper alone; null uses all.",
+    )
 
 
 P = TypeVar("P", bound=Parameters)
@@ -292,6 +314,7 @@ class Parametrised(Router, Generic[P]):
             raise RouterError(f"{self.kind}: {name}: {wrong['msg']}, got {wrong['input']!r}") from None
         if isinstance(self.chosen, StageParameters):
             self.stage = Stage[self.chosen.stage.upper()]
+            self.columns = self.chosen.columns
 
     @property
     def params(self) -> Mapping[str, Any]:

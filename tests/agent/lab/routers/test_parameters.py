@@ -23,7 +23,7 @@ DESCENT: dict[str, Any] = {
     "learning_rate": 0.03,
 }
 
-OF_ARMS: dict[str, Any] = {"stage": "question", "dims": 1}
+OF_ARMS: dict[str, Any] = {"stage": "question", "dims": 1, "columns": ["words"]}
 
 NETWORK = {**DESCENT, **OF_ARMS, "identity": False, "hidden": [4], "dropout": 0.5}
 

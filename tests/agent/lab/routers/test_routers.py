@@ -26,6 +26,7 @@ NEEDS_MODEL = {"transformer"}
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "pointwise_xgboost, question": ("pointwise_xgboost", {"stage": "question", "centre": False}),
     "pairwise_xgboost, imputed": ("pairwise_xgboost", {"impute": True}),
+    "pointwise_xgboost, some columns": ("pointwise_xgboost", {"columns": ["words", "*_sim"]}),
     "pairwise_xgboost, answered": ("pairwise_xgboost", {"stage": "answered"}),
     "ridge on the embedding": ("ridge", {"sees": "embedding"}),
     "ridge on features": ("ridge", {"sees": "features"}),
