@@ -31,9 +31,7 @@ from armwise.feedback.log import POINT, locate_url, point_url
 from armwise.feedback.ope import GateSpec
 from armwise.feedback.reward import RewardRule, Signal
 
-TEMPLATES = {
-    form.value: llm_prompts.find_template(form) for form in (llm_prompts.Form.DIRECT, llm_prompts.Form.SHORT)
-}
+TEMPLATES = {form.value: llm_prompts.find_template(form) for form in llm_prompts.Form}
 """Prompts that an arm can name beside those of the configuration."""
 
 RESERVED_HOSTS = ("Ingress", "Learner", "Jobs", "Generator")

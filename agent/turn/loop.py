@@ -110,6 +110,15 @@ def write_prompt(
     )
 
 
+def reasons_first(ask: Ask, how: writing.Answering) -> bool:
+    """Return whether the model gives reasons before its answer, which alone is sent.
+
+    Tools, a form, several choices, log-probabilities and stop texts of a request would apply to the reasons.
+    """
+    plain = not ask.stop and ask.options.keys() <= base.HINTS | base.SAMPLING
+    return plain and how.prompt == prompts.Form.REASONING
+
+
 def _is_instructed(ask: Ask) -> bool:
     return any(message["role"] == "system" and message["content"] for message in ask.messages)
 
@@ -774,18 +783,52 @@ class TurnLoop:
         model = self.models.get(how.llm)
         if model is None:
             return
-        prompt = write_prompt(ask, passages, how, self.templates.get(how.prompt), model.options)
+        reasons = reasons_first(ask, how)
+        form = prompts.Form.DIRECT if how.prompt == prompts.Form.REASONING and not reasons else how.prompt
+        how = how.model_copy(update={"prompt": form})
+        prompt = write_prompt(ask, passages, how, self.templates.get(form), model.options)
+        write = self._write_after_reasons if reasons else self._prompt_model
+        async with aclosing(write(ask, prompt, recorder, how.llm, model)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _write_after_reasons(
+        self, ask: Ask, prompt: Prompt, recorder: TurnRecorder, name: str, model: LanguageModel
+    ) -> AsyncGenerator[Chunk, None]:
+        """Generate reasons and an answer, and send the answer; prompt again for it alone if it has no tag.
+
+        Source: Kim and Diaz 2025, LTRR, arXiv:2506.13743, section 3 and appendix B.
+        """
+        for again in (False, True):
+            text, last = "", Chunk()
+            async with aclosing(self._prompt_model(ask, prompt, recorder, name, model)) as chunks:
+                async for last in chunks:
+                    text += last.text
+            answer = prompts.parse_answer(text, prompts.Form.REASONING)
+            if answer.tagged or again:
+                break
+            recorder.abandon()
+            prompt = replace(prompt, messages=prompts.fallback_prompt(prompt.messages, text))
+        recorder.written = Choices()
+        last = replace(last, text=answer.text)
+        recorder.note(last)
+        yield last
+
+    async def _prompt_model(
+        self, ask: Ask, prompt: Prompt, recorder: TurnRecorder, name: str, model: LanguageModel
+    ) -> AsyncGenerator[Chunk, None]:
+        """Prompt a language model, and record what it writes, chunk by chunk."""
         before = sum(len(message.get("tool_calls", ())) for message in ask.messages)
         calls = CallNames(ask.continues or ask.decision_id, before)
         read = sum(tokens_in(message["content"]) for message in prompt.messages)
-        recorder.begin(how.llm, read, model.compute_usd)
+        recorder.begin(name, read, model.compute_usd)
         started, now = time.perf_counter(), asyncio.get_running_loop().time()
         recorder.llm_until = recorder.llm_until or now + self.llm_timeout_s
         prompt = replace(prompt, patience_s=recorder.llm_until - now)
         try:
             with (
-                self.decider.health.track(llm_key(how.llm)) as report,
-                report_model(report, how.llm),
+                self.decider.health.track(llm_key(name)) as report,
+                report_model(report, name),
                 failing_as(GeneratorError),
             ):
                 async with aclosing(model.generator.stream(prompt)) as chunks:

@@ -156,6 +156,9 @@ class PriceList:
         read = sum(map(most_tokens, texts)) + MESSAGE_TOKENS * (1 + len(ask.messages))
         read += TOKENS_A_WORD * how.word_budget + attached_tokens(ask.messages)
         written = (ask.max_tokens or how.max_tokens) * ask.options.get("n", 1)
+        if how.prompt == prompts.Form.REASONING:  # without its tag it reads its text, and answers again
+            read += read + written + most_tokens(prompts.ANSWER_ALONE) + 2 * MESSAGE_TOKENS
+            written *= 2
         return _most(self._usage(how.llm, read, written))
 
     def turn(

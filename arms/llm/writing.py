@@ -24,7 +24,7 @@ class WritingSpec(BaseModel):
         default=None,
         description="A language model of `llms`; null for that of `answering`, like all keys here.",
     )
-    prompt: str | None = Field(default=None, description="`direct`, `short`, or a prompt of `prompts`.")
+    prompt: str | None = Field(default=None, description="As in `answering`.")
     passages: int | None = Field(
         default=None, ge=1, le=50, description="Number of passages, where a request names none."
     )
@@ -69,7 +69,12 @@ class Answering(BaseModel):
     llm: str = Field(
         default=DEFAULT, description="A language model of `llms`; `default` is that of the key `llm`."
     )
-    prompt: str = Field(default="direct", description="`direct`, `short`, or a prompt of `prompts`.")
+    prompt: str = Field(
+        default="direct",
+        description="`direct`, a short sentence; `short`, a few words; `reasoning`, a few words after some "
+        "sentences of reasons, which are paid for and not sent; or a prompt of `prompts`. A request with "
+        "tools, a form, several choices, log-probabilities or stop texts gets `direct` for `reasoning`.",
+    )
     passages: int = Field(default=4, ge=1, description="Number of passages, where a request names none.")
     word_budget: int = Field(default=400, ge=10, description="Most words of passages that the model reads.")
     max_tokens: int = Field(
