@@ -135,36 +135,39 @@ class DataSet:
 
 
 @cache
-def embedder() -> Embedder:
+def embedder(backbone: Backbone = ENCODER) -> Embedder:
     """Return the encoder, loaded once a process."""
-    return build_embedder(ENCODER)
+    return build_embedder(backbone)
 
 
-def encoded(texts: Sequence[str], passages: bool) -> Vectors:
+def encoded(texts: Sequence[str], passages: bool, backbone: Backbone) -> Vectors:
     """Return the unit vectors of some texts."""
-    return embedder().encode_passages(texts) if passages else embedder().encode_queries(texts)
+    encoder = embedder(backbone)
+    return encoder.encode_passages(texts) if passages else encoder.encode_queries(texts)
 
 
 class Encoder:
     """Encodes texts once: the vectors are kept in a folder."""
 
-    def __init__(self, cache: Path, progress: Progress) -> None:
-        self._cache, self._progress = cache, progress
+    def __init__(self, cache: Path, progress: Progress, backbone: Backbone = ENCODER) -> None:
+        self._cache, self._progress, self._backbone = cache, progress, backbone
 
     def __call__(self, name: str, texts: Sequence[str], *, passages: bool = False) -> Vectors:
         """Return the unit vectors of texts, shape (n_texts, dim)."""
-        told = orjson.dumps([digest_backbone(ENCODER), passages, list(texts)])
+        told = orjson.dumps([digest_backbone(self._backbone), passages, list(texts)])
         path = self._cache / f"{hashlib.blake2b(told, digest_size=12).hexdigest()}.npy"
         if path.exists():
             return np.asarray(np.load(path))
         # alike lengths together, so that little is padded
         order = np.argsort([len(text) for text in texts], kind="stable")
         parts = [order[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
-        vectors = np.empty((len(texts), embedder().dim), dtype=np.float32)
+        vectors = np.empty((len(texts), embedder(self._backbone).dim), dtype=np.float32)
         task = self._progress.add_task(f"encode {name}", total=len(texts))
         with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
             given = [[texts[i] for i in part] for part in parts]
-            for part, rows in zip(parts, pool.map(encoded, given, repeat(passages)), strict=True):
+            for part, rows in zip(
+                parts, pool.map(encoded, given, repeat(passages), repeat(self._backbone)), strict=True
+            ):
                 vectors[part] = rows
                 self._progress.update(task, advance=len(part))
         self._progress.remove_task(task)

@@ -87,6 +87,7 @@ class RouterFacts(BaseModel):
         relevance: Digest of the relevance model in the same folder, if it has columns of relevance.
         writing: How the answers that it compares were written, if it compares answers and this is known.
         utility: The utility in its labels.
+        quality: Score of the retrieved passages in its labels, if they have one.
         inputs: Digests of the files that it was trained on, by path.
         questions: Number of training questions.
         held_out: Results on held-out questions, if it was evaluated.
@@ -108,6 +109,7 @@ class RouterFacts(BaseModel):
     relevance: str | None = None
     writing: prompts.Writing | None = None
     utility: dict[str, Any]
+    quality: str | None = None
     inputs: dict[str, str]
     questions: int
     held_out: dict[str, Any] | None

@@ -7,12 +7,15 @@
 The best single arm is selected on these outcomes, so the comparison favours it. Intervals are from a
 bootstrap over questions, as `intervals.shown`; the test is Wilcoxon's signed-rank test of the utility,
 question by question. A router also has a cost-quality curve, unless the best arm is the cheapest one.
+
+With `leave_out`, a router is fitted again without each type of question, or each data set, and evaluated on
+that.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import orjson
@@ -32,9 +35,19 @@ from armwise.agent.lab.offline.relevance_training import (
     with_gold,
 )
 from armwise.agent.lab.offline.router_features import observed_features
+from armwise.agent.lab.offline.router_training import Training, learn_relevance, read_trainable, refit_scores
 from armwise.agent.lab.offline.training import print_results
 from armwise.agent.lab.routers import cascade, utilities, validation
-from armwise.agent.routers import RouterError, Trained, dataset, out_of_fold, read_trained, saved
+from armwise.agent.lab.simulation import load_questions
+from armwise.agent.routers import (
+    RouterError,
+    RouterSpec,
+    Trained,
+    dataset,
+    out_of_fold,
+    read_trained,
+    saved,
+)
 from armwise.agent.routers.utility import Utility
 from armwise.arms.base import Progress
 from armwise.arms.lab.portfolio import Outcomes
@@ -59,6 +72,11 @@ class EvaluationSettings(LabelledQuestions):
     )
     seed: int = Field(default=0, ge=0, description="Seed of the bootstrap.")
     output: Path | None = Field(default=None, description="File for the figures, as JSON.")
+    leave_out: Literal["type", "dataset"] | None = Field(
+        default=None,
+        description="Field of the questions: leave each of its values out in turn, fit the router again to "
+        "all other questions, and evaluate it on those with this value.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +129,72 @@ class RouterEvaluation:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The results of a router on questions of a kind that it was not trained on.
+
+    Attributes:
+        questions: Number of questions.
+        single: The arm with the highest mean utility on these questions.
+        router: Mean utility of the router, including the cost of its inputs.
+        single_utility: That of the best single arm.
+        oracle: That of the best arm of each question.
+        gap: Share of the utility gap between best single arm and oracle that is closed; None: no gap.
+        interval: 95 % interval of that share.
+        p: p-value of the differences to the best single arm, times the number of kinds (Bonferroni).
+    """
+
+    questions: int
+    single: str
+    router: float
+    single_utility: float
+    oracle: float
+    gap: float | None
+    interval: Interval | None
+    p: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOutEvaluation:
+    """The results of a router on each kind of question that it was not trained on.
+
+    Attributes:
+        column: Field of the questions that has the kind.
+        rows: Results by kind.
+        mean: Their mean, each kind counting alike; its gap is that of the mean utilities.
+
+    Source: Kim and Diaz 2025, LTRR, arXiv:2506.13743, section 5.2, the unseen splits of table 1.
+    """
+
+    column: str
+    rows: Mapping[str, LeftOut]
+    mean: LeftOut
+
+    def table(self) -> Table:
+        """Return the results as a table."""
+        table = Table(title=f"questions of each {self.column}, by a router trained on all others")
+        headings = ("questions", "best arm", "its utility", "router", "oracle", "gap", "95 % interval", "p")
+        for heading in (self.column, *headings):
+            table.add_column(heading, justify="left" if heading in (self.column, "best arm") else "right")
+        for name, row in {**self.rows, "mean": self.mean}.items():
+            span = "" if row.interval is None else "{:+.1%} to {:+.1%}".format(*row.interval)
+            utility = (f"{value:.4f}" for value in (row.single_utility, row.router, row.oracle))
+            gap, p = "" if row.gap is None else f"{row.gap:+.1%}", "" if row.p is None else f"{row.p:.2g}"
+            table.add_row(name, f"{row.questions:,}", row.single, *utility, gap, span, p)
+        return table
+
+    def conclusion(self) -> str:
+        """Return a summary in one line."""
+        if self.mean.gap is None or self.mean.interval is None:
+            return "no router can be better than the best arm of each kind"
+        low, high = self.mean.interval
+        return (
+            f"on questions of a {self.column} that it was not trained on, the router closes "
+            f"{self.mean.gap:.1%} of the gap between the best arm of the {self.column} and the oracle, "
+            f"95 % interval {low:.1%} to {high:.1%}"
+        )
+
+
 def evaluate_model(
     settings: EvaluationSettings, console: Console, on_progress: Progress
 ) -> Mapping[str, Any]:
@@ -124,6 +208,8 @@ def evaluate_model(
     folder = settings.model.expanduser()
     for name, evaluate in MODELS.items():
         if (folder / name).exists():
+            if settings.leave_out is not None and name != saved.ABOUT:
+                raise RouterError(f"{folder} holds no router: only a router is evaluated with leave_out")
             figures = evaluate(settings, console, on_progress)
             if settings.output is not None:
                 settings.output.write_bytes(orjson.dumps(figures, option=WRITTEN))
@@ -134,6 +220,8 @@ def evaluate_model(
 def _router(settings: EvaluationSettings, console: Console, on_progress: Progress) -> Mapping[str, Any]:
     """Evaluate a router."""
     trained = read_trained(settings.model)
+    if settings.leave_out is not None:
+        return _leave_out(settings, settings.leave_out, trained, console, on_progress)
     config = settings.config.settled()
     outcomes, n_left_out = _unknown(settings, trained)
     about, stage = trained.about, trained.router.stage
@@ -198,9 +286,164 @@ def evaluate_scores(
     Raises:
         RouterError: The utility lacks a score or cost, or no question has the utility of every arm.
     """
-    from scipy.stats import wilcoxon
+    plain = _plain(utility)
+    compared = _compare(outcomes, scores, plain, stage)
+    complete, paid, worth, picks = compared.complete, compared.paid, compared.worth, compared.picks
+    rows = {
+        arm: _means(complete, plain, np.full(len(worth), column)) for column, arm in enumerate(outcomes.arms)
+    }
+    best = worth.argmax(axis=1)
+    rows |= {validation.ROUTER: _means(paid, plain, picks), validation.ORACLE: _means(complete, plain, best)}
+    shares = np.bincount(picks, minlength=len(outcomes.arms)) / len(picks)
+    gap, span = _closed([compared], resamples, rng)
+    return RouterEvaluation(
+        len(worth),
+        0,
+        outcomes.arms[compared.single],
+        rows,
+        dict(zip(outcomes.arms, shares.tolist(), strict=True)),
+        gap,
+        span,
+        compared.p,
+        _curve(complete, paid, compared.scores, plain, resamples, rng),
+    )
 
-    plain = utility.model_copy(update={"scale": "none", "over": None, "prior": 0.0})
+
+def _leave_out(
+    settings: EvaluationSettings,
+    column: Literal["type", "dataset"],
+    trained: Trained,
+    console: Console,
+    on_progress: Progress,
+) -> Mapping[str, Any]:
+    """Evaluate a router on each value of a column, fitted again to the questions with other values."""
+    if settings.queries is None:
+        raise RouterError(f"leave_out reads the {column} of the questions: give them with --queries")
+    about, stage = trained.about, trained.router.stage
+    recipe = Training.model_validate(
+        {
+            **{name: getattr(settings, name) for name in LabelledQuestions.model_fields},
+            "arms": about.arms,
+            "router": RouterSpec(kind=about.kind, params=about.params),
+            "utility": about.utility,
+            "quality": about.quality,
+            "backbone": about.backbone,
+            "relevance": about.relevance is not None,
+            "seed": settings.seed,
+            "output": settings.model,
+        }
+    )
+    outcomes = read_trainable(recipe, console)
+    if about.k:
+        passages = tuple(tuple(ids and ids[: about.k] for ids in row) for row in outcomes.passages)
+        outcomes = replace(outcomes, passages=passages)
+    value_by_id = {question.id: getattr(question, column) for question in load_questions(settings.queries)}
+    values = np.array([value_by_id.get(question.id) or "" for question in outcomes.questions])
+    if not values.all():
+        unnamed = outcomes.questions[int((values == "").argmax())].id
+        raise RouterError(f"question {unnamed!r} has no {column}")
+    names = np.unique(values).tolist()
+    if len(names) < 2:
+        raise RouterError(f"every question has the {column} {names[0]!r}: no other is left to train on")
+    texts = np.array([question.text for question in outcomes.questions])
+    parts = [
+        (
+            np.flatnonzero((values != name) & ~np.isin(texts, texts[values == name])),
+            np.flatnonzero(values == name),
+        )
+        for name in names
+    ]
+    observed = observed_features(outcomes, settings.config.settled(), about.backbone, stage, on_progress)
+    predict = learn_relevance(recipe, outcomes, observed, on_progress) if recipe.relevance else None
+    scores = refit_scores(recipe, outcomes, observed.features, parts, on_progress, predict)
+    result = evaluate_left_out(
+        outcomes, scores, values, column, recipe.utility, stage, settings.resamples,
+        np.random.default_rng(settings.seed),
+    )  # fmt: skip
+    print_results(result, console)
+    return asdict(result)
+
+
+def evaluate_left_out(
+    outcomes: Outcomes,
+    scores: dataset.Floats,
+    values: NDArray[np.str_],
+    column: str,
+    utility: Utility,
+    stage: dataset.Stage,
+    resamples: int,
+    rng: np.random.Generator,
+) -> LeaveOutEvaluation:
+    """Evaluate the scores of routers that were each fitted without the kind of question that they score.
+
+    Args:
+        outcomes: Outcomes of the arms.
+        scores: Scores of each question by the router of its kind, shape (n_questions, n_arms).
+        values: Kind of each question, shape (n_questions,).
+        column: Name of the field that has the kind.
+        utility: The utility, as in `evaluate_scores`.
+        stage: Stage of the routers.
+        resamples: Number of resamples of the bootstrap, which draws questions within each kind.
+        rng: Random generator of the bootstrap.
+
+    Raises:
+        RouterError: The utility lacks a score or cost, or no question of a kind has the utility of every arm.
+    """
+    compared = {
+        name: _compare(outcomes.only(values == name), scores[values == name], _plain(utility), stage)
+        for name in np.unique(values).tolist()
+    }
+
+    def row(parts: Sequence[_Compared], single: str, p: float | None) -> LeftOut:
+        router, best, oracle = np.mean([part.earned.mean(axis=0) for part in parts], axis=0).tolist()
+        n = sum(len(part.earned) for part in parts)
+        return LeftOut(n, single, router, best, oracle, *_closed(parts, resamples, rng), p)
+
+    rows = {
+        name: row([part], outcomes.arms[part.single], min(1.0, len(compared) * part.p))
+        for name, part in compared.items()
+    }
+    return LeaveOutEvaluation(column, rows, row([*compared.values()], "", None))
+
+
+def _plain(utility: Utility) -> Utility:
+    """Return a utility in the unit of its measures: unscaled, and over no other arm."""
+    return utility.model_copy(update={"scale": "none", "over": None, "prior": 0.0})
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A router, the best single arm and the oracle on the questions on which every arm is known.
+
+    Attributes:
+        complete: Outcomes of these questions.
+        paid: The outcomes with the charges of the router.
+        worth: Utility of each arm, shape (n_questions, n_arms).
+        scores: Scores of the router, shape (n_questions, n_arms).
+        picks: Best-scored arms, shape (n_questions,).
+        single: The arm with the highest mean utility.
+        earned: Utility of router, single arm and oracle, shape (n_questions, 3).
+    """
+
+    complete: Outcomes
+    paid: Outcomes
+    worth: dataset.Floats
+    scores: dataset.Floats
+    picks: NDArray[np.intp]
+    single: int
+    earned: dataset.Floats
+
+    @property
+    def p(self) -> float:
+        """The p-value of Wilcoxon's signed-rank test of the differences to the single arm."""
+        from scipy.stats import wilcoxon
+
+        gains = self.earned[:, 0] - self.earned[:, 1]
+        return float(wilcoxon(gains).pvalue) if gains.any() else 1.0
+
+
+def _compare(outcomes: Outcomes, scores: dataset.Floats, plain: Utility, stage: dataset.Stage) -> _Compared:
+    """Compare a router with the arms. Raises RouterError."""
     worth = utilities.utilities(outcomes, plain)
     whole = ~np.isnan(worth).any(axis=1)
     if not whole.any():
@@ -208,31 +451,8 @@ def evaluate_scores(
     complete, worth, scores = outcomes.only(whole), worth[whole], scores[whole]
     paid, at = validation.charged(complete, stage), np.arange(len(worth))
     picks, single, best = scores.argmax(axis=1), int(worth.mean(axis=0).argmax()), worth.argmax(axis=1)
-    rows = {
-        arm: _means(complete, plain, np.full(len(worth), column)) for column, arm in enumerate(outcomes.arms)
-    }
-    rows |= {validation.ROUTER: _means(paid, plain, picks), validation.ORACLE: _means(complete, plain, best)}
     earned = np.column_stack([utilities.utilities(paid, plain)[at, picks], worth[:, single], worth[at, best]])
-    gains = earned[:, 0] - earned[:, 1]
-    resampled = np.array(
-        [earned[rng.integers(len(earned), size=len(earned))].mean(axis=0) for _ in range(resamples)]
-    )
-    gaps = _gap(resampled[resampled[:, 2] > resampled[:, 1]])
-    differ = bool(earned[:, 2].mean() > earned[:, 1].mean())
-    gap = float(_gap(earned.mean(axis=0)[None])[0]) if differ else None
-    span = None if gap is None else _span(gap, gaps, earned, worth.min(axis=1))
-    shares = np.bincount(picks, minlength=len(outcomes.arms)) / len(picks)
-    return RouterEvaluation(
-        len(worth),
-        0,
-        outcomes.arms[single],
-        rows,
-        dict(zip(outcomes.arms, shares.tolist(), strict=True)),
-        gap,
-        span,
-        float(wilcoxon(gains).pvalue) if gains.any() else 1.0,
-        _curve(complete, paid, scores, plain, resamples, rng),
-    )
+    return _Compared(complete, paid, worth, scores, picks, single, earned)
 
 
 def _curve(
@@ -265,19 +485,36 @@ def _gap(means: dataset.Floats) -> dataset.Floats:
     return np.asarray((means[:, 0] - means[:, 1]) / (means[:, 2] - means[:, 1]))
 
 
-def _span(gap: float, shares: dataset.Floats, earned: dataset.Floats, least: dataset.Floats) -> Interval:
-    """Return the 95 % interval of a gap.
+def _closed(
+    parts: Sequence[_Compared], resamples: int, rng: np.random.Generator
+) -> tuple[float | None, Interval | None]:
+    """Return the share of the gap that is closed, and its 95 % interval; None if there is no gap.
 
     Args:
-        gap: The gap on all questions.
-        shares: Gaps on resampled questions.
-        earned: Utility of router, single arm and oracle on each question, shape (n_questions, 3).
-        least: Utility of the worst arm on each question, shape (n_questions,).
+        parts: Parts of the questions, whose means count alike.
+        resamples: Number of resamples; each draws questions within every part.
+        rng: Random generator of the resamples.
     """
+    means = np.mean([part.earned.mean(axis=0) for part in parts], axis=0)[None]
+    resampled = np.mean(
+        [
+            [
+                part.earned[rng.integers(len(part.earned), size=len(part.earned))].mean(axis=0)
+                for _ in range(resamples)
+            ]
+            for part in parts
+        ],
+        axis=0,
+    )
+    if not means[0, 2] > means[0, 1]:
+        return None, None
+    gap = float(_gap(means)[0])
+    shares = _gap(resampled[resampled[:, 2] > resampled[:, 1]])
     low, high = np.quantile(shares, [0.025, 0.975]).tolist() if len(shares) else (np.nan, np.nan)
-    worst = np.array([[least.mean(), *earned[:, 1:].mean(axis=0)]])
-    possible = min([float(_gap(worst)[0]), gap, *([low] if len(shares) else [])]), 1.0
-    return intervals.shown(gap, (low, high), possible, n=len(earned))[1]
+    worst = np.mean([part.worth.min(axis=1).mean() for part in parts])
+    least = float(_gap(np.array([[worst, *means[0, 1:]]]))[0])
+    possible = min([least, gap, *([low] if len(shares) else [])]), 1.0
+    return gap, intervals.shown(gap, (low, high), possible, n=sum(len(part.worth) for part in parts))[1]
 
 
 def _means(outcomes: Outcomes, utility: Utility, picks: NDArray[np.intp]) -> Mapping[str, float]:

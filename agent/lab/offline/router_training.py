@@ -87,13 +87,13 @@ def train_router(settings: Training, console: Console, on_progress: Progress) ->
     check_output(settings.output)
     name = _backbone(settings)
     stage = build_router(settings.router).stage
-    outcomes = _labelled(settings, console)
+    outcomes = read_trainable(settings, console)
     writing = written(settings.outcomes) if stage is Stage.ANSWERED else None
     parts = settings.parts([question.text for question in outcomes.questions])
     observed = observed_features(outcomes, config, name, stage, on_progress)
     print_foreign(observed.foreign, config, console)
-    predict = _with_relevance(settings, outcomes, observed, on_progress) if settings.relevance else None
-    held_out_scores = _out_of_fold_scores(settings, outcomes, observed.features, parts, on_progress, predict)
+    predict = learn_relevance(settings, outcomes, observed, on_progress) if settings.relevance else None
+    held_out_scores = refit_scores(settings, outcomes, observed.features, parts, on_progress, predict)
     validated = _validated(settings, outcomes, held_out_scores, stage)
     utility = settings.utility
     if (
@@ -119,6 +119,7 @@ def train_router(settings: Training, console: Console, on_progress: Progress) ->
         relevance=None if relevance is None else saved.digest_router(relevance.save()),
         writing=writing,
         utility=settings.utility.model_dump(mode="json"),
+        quality=settings.quality,
         inputs=settings.digests(),
         questions=len(outcomes.questions),
         held_out=None if validated is None else asdict(validated),
@@ -147,7 +148,7 @@ def _backbone(settings: Training) -> str:
     return name
 
 
-def _labelled(settings: Training, console: Console) -> Outcomes:
+def read_trainable(settings: Training, console: Console) -> Outcomes:
     """Read the outcomes of the arms that have any known utility. Raises ValueError."""
     outcomes = settings.read()
     if settings.quality is not None and settings.quality not in outcomes.scores:
@@ -173,7 +174,7 @@ FeaturesWithRelevance = Callable[[cross_validation.Rows | None], tuple[Features,
 """Questions whose gold passages may be used (None: all) -> features of all questions, and the model."""
 
 
-def _with_relevance(
+def learn_relevance(
     settings: Training, outcomes: Outcomes, observed: ObservedFeatures, on_progress: Progress
 ) -> FeaturesWithRelevance:
     """Return a function that adds out-of-fold relevance columns to the features.
@@ -198,7 +199,7 @@ def _with_relevance(
     return with_relevance
 
 
-def _out_of_fold_scores(
+def refit_scores(
     settings: Training,
     outcomes: Outcomes,
     features: Features,

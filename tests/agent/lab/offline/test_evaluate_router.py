@@ -324,3 +324,192 @@ def test_a_folder_without_a_model_exits_with_2(tmp_path: Path) -> None:
     assert (
         "holds no trained model: none of router.json, cascade.json, relevance.model is there" in done.stderr
     )
+
+
+# -- kinds of questions that are left out ---------------------------------------------------------------
+
+KINDS = {"who": "people", "when": "times", "where": "places"}
+
+
+def typed(folder: Path, rows: Any, **changes: str) -> dict[str, Any]:
+    """Write outcomes, and their questions with a type by the first word."""
+    questions = {row.question.id: row.question for row in rows}
+    lines = [
+        {"id": name, "question": question.text, "answers": ["it"], "type": KINDS[question.text.split()[0]]}
+        for name, question in questions.items()
+    ]
+    lines = [line | {"type": changes.get(line["id"], line["type"])} for line in lines]
+    portfolio_outcomes.write_outcomes(folder / "outcomes.jsonl", rows)
+    (folder / "queries.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return {"outcomes": [folder / "outcomes.jsonl"], "queries": folder / "queries.jsonl"}
+
+
+def test_a_kind_is_evaluated_by_a_router_of_the_others(
+    config: AppConfig,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """The word of a kind tells its best arm, so a router that never saw that kind takes another one."""
+    files = typed(tmp_path, routed_outcomes(60))
+    train_router(config, *files["outcomes"])
+    whole, _ = evaluate(config, config.home_path / "router", files, leave_out="type", output=tmp_path / "out")
+    assert {name: row["questions"] for name, row in whole["rows"].items()} == dict.fromkeys(
+        ("people", "places", "times"), 20
+    )
+    assert {name: row["single"] for name, row in whole["rows"].items()} == {
+        "people": "none", "times": "bm25", "places": "dense"
+    }  # fmt: skip
+    assert all(row["router"] == pytest.approx(0.2) for row in whole["rows"].values())
+    assert whole["mean"]["router"] == pytest.approx(0.2)
+    assert (whole["mean"]["single_utility"], whole["mean"]["oracle"]) == (1.0, 1.0)
+    assert whole["mean"]["gap"] is None, "the best arm of a kind is right on each of its questions"
+    assert json.loads((tmp_path / "out").read_bytes()) == json.loads(json.dumps(whole))
+
+
+def test_a_router_that_needs_no_kind_holds_on_each(
+    config: AppConfig,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    rows = routed_outcomes(60)
+    changes = {row.question.id: ("odd" if int(row.question.id[1:]) % 2 else "even") for row in rows}
+    files = typed(tmp_path, rows, **changes)
+    train_router(config, *files["outcomes"])
+    whole, said_ = evaluate(config, config.home_path / "router", files, leave_out="type")
+    assert whole["rows"].keys() == {"even", "odd"}
+    assert whole["mean"]["gap"] == pytest.approx(1.0)
+    assert "on questions of a type that it was not trained on, the router closes 100.0%" in said_
+
+
+def test_a_text_of_two_kinds_is_in_no_training_of_either(
+    config: AppConfig,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = routed_outcomes(30)
+    rows += [replace(row, question=replace(row.question, id=f"{row.question.id}-b")) for row in rows[:9]]
+    files = typed(tmp_path, rows, **{f"q{number}-b": "copies" for number in range(3)})
+    train_router(config, *files["outcomes"])
+    given: list[Any] = []
+    refit = evaluation.refit_scores
+
+    def seen(recipe: Any, outcomes: Outcomes, features: Any, parts: Any, *more: Any) -> Any:
+        given.extend((outcomes.only(training), outcomes.only(held_out)) for training, held_out in parts)
+        return refit(recipe, outcomes, features, parts, *more)
+
+    monkeypatch.setattr(evaluation, "refit_scores", seen)
+    evaluate(config, config.home_path / "router", files, leave_out="type")
+    assert len(given) == 4
+    for training, held_out in given:
+        assert not {q.text for q in training.questions} & {q.text for q in held_out.questions}
+        assert len(training.questions) + len(held_out.questions) >= 30
+
+
+def test_the_fitted_router_is_the_one_that_was_trained(
+    config: AppConfig,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = typed(tmp_path, routed_outcomes(30))
+    recipe = {"kind": "capability", "params": {"epochs": 1, "width": 8, "heads": 2}}
+    utility = {"measures": {"em": 1.0}, "over": "none", "scale": "minmax"}
+    router, _ = train_router(
+        config, *files["outcomes"], router=recipe, utility=utility, quality="recall", arms=["none", "bm25"]
+    )
+    recipes: list[Any] = []
+    refit = evaluation.refit_scores
+    monkeypatch.setattr(evaluation, "refit_scores", lambda *given: recipes.append(given[0]) or refit(*given))
+    evaluate(config, config.home_path / "router", files, leave_out="type")
+    (used,) = recipes
+    assert (used.router.kind, used.router.params) == ("capability", dict(router.about.params))
+    assert (used.quality, used.arms) == ("recall", ("none", "bm25"))
+    assert used.utility.model_dump(mode="json") == router.about.utility
+
+
+@pytest.mark.slow
+def test_relevance_is_learned_without_the_kind_too(
+    config: AppConfig,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = write(tmp_path, 40)
+    lines = [json.loads(line) for line in files["queries"].read_text().splitlines()]
+    for number, line in enumerate(lines):
+        line["dataset"] = "ab"[number // 20]
+    files["queries"].write_text("".join(json.dumps(line) + "\n" for line in lines))
+    router(config, files)
+    fitted: list[list[int]] = []
+    learn = evaluation.learn_relevance
+
+    def spy(*given: Any) -> Any:
+        predict = learn(*given)
+        return lambda rows: fitted.append(rows.tolist()) or predict(rows)
+
+    monkeypatch.setattr(evaluation, "learn_relevance", spy)
+    evaluate(config, config.home_path / "router", files, leave_out="dataset")
+    assert fitted == [list(range(20, 40)), list(range(20))]
+
+
+def test_the_mean_counts_each_kind_alike() -> None:
+    """Two questions of one kind and one of another: by hand (0.5 + 1) / 2, and gaps of the means."""
+    known = table([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], [1.0, 1.0])
+    values, rng = np.array(["x", "x", "y"]), np.random.default_rng(0)
+    result = evaluation.evaluate_left_out(
+        known, np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), values, "type",
+        Utility(measures={"em": 1.0}), Stage.QUESTION, 100, rng,
+    )  # fmt: skip
+    mean = result.mean
+    assert (result.rows["x"].router, result.rows["y"].router) == (0.5, 0.0)
+    assert (mean.questions, mean.router, mean.single_utility, mean.oracle) == (3, 0.25, 0.75, 1.0)
+    assert mean.gap == pytest.approx((0.25 - 0.75) / 0.25)
+    assert result.rows["x"].p == 1.0
+
+
+def test_the_interval_of_a_mean_is_that_of_its_kinds() -> None:
+    """Two kinds of 50 questions, on each of which the router closes a half: the variance halves."""
+    em = [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]] * 50
+    known, scores = table(em, [1.0, 1.0]), np.array([[1, 0], [0, 1], [1, 0], [1, 0]] * 50, dtype=np.float64)
+    values, rng = np.repeat(["x", "y"], 100), np.random.default_rng(0)
+    result = evaluation.evaluate_left_out(
+        known, scores, values, "type", Utility(measures={"em": 1.0}), Stage.QUESTION, 2000, rng
+    )
+    half = 1.96 * 0.5 / 100**0.5
+    assert result.mean.interval == pytest.approx((0.5 - half, 0.5 + half), abs=0.012)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"queries": None}, "leave_out reads the type of the questions: give them with --queries"),
+        ({"leave_out": "dataset"}, "question 'q0' has no dataset"),
+    ],
+)
+def test_a_kind_that_is_not_told_is_refused(
+    config: AppConfig,  # noqa: F811
+    tmp_path: Path,
+    change: dict[str, Any],
+    message: str,
+) -> None:
+    files = typed(tmp_path, routed_outcomes(30))
+    train_router(config, *files["outcomes"])
+    with pytest.raises(RouterError, match=message):
+        evaluate(config, config.home_path / "router", files | {"leave_out": "type"} | change)
+
+
+def test_one_kind_alone_cannot_be_left_out(
+    config: AppConfig,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    rows = routed_outcomes(30)
+    files = typed(tmp_path, rows, **{row.question.id: "one" for row in rows})
+    train_router(config, *files["outcomes"])
+    with pytest.raises(RouterError, match="every question has the type 'one'"):
+        evaluate(config, config.home_path / "router", files, leave_out="type")
+
+
+def test_only_a_router_is_fitted_again(
+    config: AppConfig,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    files = write(tmp_path, 40)
+    train(config, **files)
+    with pytest.raises(RouterError, match="only a router is evaluated with leave_out"):
+        evaluate(config, config.home_path / "relevance", files, leave_out="type")
