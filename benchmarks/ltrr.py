@@ -11,7 +11,8 @@ type of question at a time; types of fewer than 100 questions count as `other`.
 F1 is that of the answers, without a cost of searches. The gap is the share of the way from the best single
 arm to the oracle, with a 95 % interval from a bootstrap over questions; p is that of Wilcoxon's signed-rank
 test against the best single arm, times the number of rows (Bonferroni). `picks none` is the share of the
-questions that are answered without retrieval.
+questions that are answered without retrieval; that of the oracle includes questions on which other arms are
+as good.
 """
 
 from collections import Counter
@@ -25,14 +26,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from routing_data import ENCODER, Encoder, json_lines, qa
+from routing_data import ENCODER, Encoder, json_lines, qa_outcomes
 
 from armwise.agent.lab.offline.evaluate import evaluate_left_out, evaluate_scores
 from armwise.agent.lab.offline.labelled_data import of_arms
 from armwise.agent.lab.routers import cross_validation, utilities
 from armwise.agent.routers import Features, RouterSpec, RoutingDataset, Stage, build_router
+from armwise.agent.routers import features as router_features
 from armwise.agent.routers.dataset import Floats
 from armwise.agent.routers.utility import LTRR, Utility
+from armwise.arms.base import Passage
 from armwise.arms.lab.portfolio import Outcomes
 
 ARMS = ("none", "bm25", "bm25_regularize", "mpnet", "mpnet_regularize")
@@ -52,8 +55,26 @@ FOLDS, SEED, RESAMPLES = 5, 0, 2000
 F1 = Utility(measures={"f1": 1.0})
 
 
+def read(folder: Path, n: int, encode: Encoder) -> tuple[Outcomes, Features]:
+    """Return what the arms earned on some of the questions, and what a router sees after retrieval."""
+    every = qa_outcomes(folder)
+    kept = np.random.default_rng(SEED).permutation(len(every.questions)) < n
+    outcomes = replace(of_arms(every.only(kept), [every.arms.index(arm) for arm in ARMS]), costs={})
+    found = {name for row in outcomes.passages for ids in row for name in ids or ()}
+    corpus = (line for line in json_lines(folder / "corpus.jsonl.gz") if line["id"] in found)
+    passages = {line["id"]: Passage(line["id"], line["title"], line["text"]) for line in corpus}
+    written = [f"{passage.title}\n{passage.text}" for passage in passages.values()]
+    vectors = dict(zip(passages, encode("passages", written, passages=True), strict=True))
+    texts = tuple(question.text for question in outcomes.questions)
+    embedding = encode("questions", texts)
+    rankings = [[[passages[name] for name in ids or ()] for ids in row] for row in outcomes.passages]
+    names, table = router_features.QUESTION, router_features.question_table(texts)
+    retrieved = router_features.retrieved_table(texts, embedding, rankings, vectors)
+    return outcomes, Features(ARMS, texts, names, table, embedding, retrieved)
+
+
 def spec(kind: str, columns: list[str] | None = COLUMNS, **params: Any) -> RouterSpec:
-    """Return a router that sees LTRR's columns, or all; without the code of the arm unless it is told."""
+    """Return a router that sees LTRR's columns, or all; without the code of the arm by default."""
     if kind in HEURISTICS:
         return RouterSpec(kind=kind)
     bare: dict[str, dict[str, Any]] = {"pairwise_svm": {}, "pointwise_svm": {"identity": 0.0}}
@@ -84,16 +105,16 @@ def compare(title: str, rows: dict[str, RouterSpec], outcomes: Outcomes, feature
     for name, router in rows.items():
         scores = fitted_scores(router, outcomes, features, parts)
         rng = np.random.default_rng(SEED)
-        told = evaluate_scores(outcomes, scores, F1, Stage.RETRIEVED, RESAMPLES, rng)
-        assert told.gap is not None
-        assert told.interval is not None
-        low, high = told.interval
+        result = evaluate_scores(outcomes, scores, F1, Stage.RETRIEVED, RESAMPLES, rng)
+        assert result.gap is not None
+        assert result.interval is not None
+        low, high = result.interval
         table.add_row(
             name,
-            f"{told.rows['router']['f1']:.4f}",
-            f"{told.gap:+.1%}",
+            f"{result.rows['router']['f1']:.4f}",
+            f"{result.gap:+.1%}",
             f"{low:+.1%} to {high:+.1%}",
-            f"{min(1.0, len(rows) * told.p):.2g}",
+            f"{min(1.0, len(rows) * result.p):.2g}",
             f"{np.mean(scores.argmax(axis=1) == ARMS.index('none')):.1%}",
         )
     best = worth.argmax(axis=1)
@@ -103,6 +124,7 @@ def compare(title: str, rows: dict[str, RouterSpec], outcomes: Outcomes, feature
 
 def main(
     folder: Annotated[Path, typer.Argument(help="Holds qa/.")],
+    questions: Annotated[int, typer.Option(help="Questions, drawn at random.", min=500)] = 4218,
     cache: Annotated[Path, typer.Option(help="Keeps vectors.")] = Path("~/.armwise/benchmarks"),
     only: Annotated[str | None, typer.Option(help="models, missing or unseen.")] = None,
     model: Annotated[str | None, typer.Option(help="Also transformers over this text model.")] = None,
@@ -111,10 +133,7 @@ def main(
     console = Console(width=130)
     with Progress(console=console) as progress:
         backbone = ENCODER.model_copy(update={"precision": "int8"})
-        data = qa(folder / "qa", Encoder(cache.expanduser(), progress, backbone), None)
-    at = [data.outcomes.arms.index(arm) for arm in ARMS]
-    outcomes = replace(of_arms(data.outcomes, at), costs={})
-    features = replace(data.features(ARMS), answered=None)
+        outcomes, features = read(folder / "qa", questions, Encoder(cache.expanduser(), progress, backbone))
     if only in (None, "models"):
         rows = {kind: spec(kind) for kind in (*HEURISTICS, *OTHERS)}
         rows |= {kind: spec(kind, impute=True) for kind in TREES}
@@ -132,7 +151,7 @@ def main(
             rows[f"{kind}: missing, code, all features"] = spec(kind, None, identity=True)
         console.print(compare("Features of no retrieval", rows, outcomes, features))
     if only in (None, "unseen"):
-        types = {told["id"]: told["type"] for told in json_lines(folder / "qa" / "queries.jsonl.gz")}
+        types = {line["id"]: line["type"] for line in json_lines(folder / "qa" / "queries.jsonl.gz")}
         named = [types[question.id] for question in outcomes.questions]
         count = Counter(named)
         values = np.array([name if count[name] >= FEWEST else "other" for name in named])
@@ -142,10 +161,10 @@ def main(
         for name, params in (("medians for none", {"impute": True}), ("missing stays missing", {})):
             scores = fitted_scores(spec("pairwise_xgboost", **params), outcomes, features, parts)
             rng = np.random.default_rng(SEED)
-            told = evaluate_left_out(outcomes, scores, values, "type", F1, Stage.RETRIEVED, RESAMPLES, rng)
+            result = evaluate_left_out(outcomes, scores, values, "type", F1, Stage.RETRIEVED, RESAMPLES, rng)
             console.print(f"pairwise_xgboost, {name}")
-            console.print(told.table())
-            console.print(told.conclusion())
+            console.print(result.table())
+            console.print(result.conclusion())
 
 
 if __name__ == "__main__":

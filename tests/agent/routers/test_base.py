@@ -97,6 +97,44 @@ def test_columns_are_matched_by_name_and_others_dropped() -> None:
     np.testing.assert_array_equal(shown.retrieved.values, seen.retrieved.values)
 
 
+def test_a_router_is_shown_the_columns_that_it_names() -> None:
+    labels = world(20, seed=1)
+    router = MeanUtility(stage=Stage.ANSWERED)
+    router.columns = ["wh", "*_sim", "logprob"]
+    router.fit(labels).scores(labels.features)
+    assert labels.features.retrieved is not None
+    sims = ("overall_sim", "avg_sim", "max_sim", "var_sim", "cross_sim")
+    for shown in router.shown:
+        assert shown.names == ("wh",)
+        np.testing.assert_array_equal(shown.question, labels.features.question[:, 1:])
+        assert shown.retrieved is not None
+        assert shown.retrieved.names == sims
+        kept = [SEEN.index(name) for name in sims]
+        np.testing.assert_array_equal(shown.retrieved.values, labels.features.retrieved.values[:, :, kept])
+        assert shown.answered is not None
+        assert shown.answered.names == ("logprob",)
+
+
+def test_columns_of_no_table_leave_the_question_alone() -> None:
+    """A router of a later stage may look at nothing but the form of the question."""
+    labels = world(20, seed=1)
+    router = build_router(RouterSpec(kind="pointwise_xgboost", params={"columns": ["words"], "rounds": 5}))
+    before = router.fit(labels).scores(labels.features)
+    assert router.schema is not None
+    assert (router.schema.names, router.schema.retrieved) == (("words",), ())
+    other = replace(labels.features, retrieved=ArmTable(SEEN, np.zeros((20, 4, len(SEEN)))))
+    np.testing.assert_array_equal(router.scores(other), before)
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    router = build_router(RouterSpec(kind="listnet", params={"columns": ["moran", "max_sin"]}))
+    with pytest.raises(RouterError, match="no feature is called 'max_sin'; did you mean 'max_sim'"):
+        router.fit(world(20, seed=1))
+    early = build_router(RouterSpec(kind="listnet", params={"columns": ["moran"], "stage": "question"}))
+    with pytest.raises(RouterError, match="no feature is called 'moran'"):
+        early.fit(world(20, seed=1))
+
+
 def test_a_missing_column_of_an_arm_is_refused_by_name() -> None:
     labels = world(20, seed=1)
     router = MeanUtility(stage=Stage.RETRIEVED).fit(labels)

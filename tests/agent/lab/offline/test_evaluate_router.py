@@ -424,6 +424,22 @@ def test_the_fitted_router_is_the_one_that_was_trained(
     assert used.utility.model_dump(mode="json") == router.about.utility
 
 
+def test_a_router_of_few_passages_reads_as_few_again(
+    config: AppConfig,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    rows = routed_outcomes(60)
+    cut = [replace(row, passages=(row.passages or ())[:1]) for row in rows]
+    figures = []
+    for number, of in enumerate((cut, rows)):
+        (tmp_path / str(number)).mkdir()
+        files = typed(tmp_path / str(number), of)
+        if number == 0:
+            train_router(config, *files["outcomes"], router={"kind": "max_sim"}, held_out=0.0)
+        figures.append(evaluate(config, config.home_path / "router", files, leave_out="type")[0])
+    assert figures[0] == figures[1]
+
+
 @pytest.mark.slow
 def test_relevance_is_learned_without_the_kind_too(
     config: AppConfig,  # noqa: F811
@@ -473,6 +489,9 @@ def test_the_interval_of_a_mean_is_that_of_its_kinds() -> None:
     )
     half = 1.96 * 0.5 / 100**0.5
     assert result.mean.interval == pytest.approx((0.5 - half, 0.5 + half), abs=0.012)
+    alone = evaluated(known.only(values == "x"), scores[:100], Utility(measures={"em": 1.0}), Stage.QUESTION)
+    assert 0.0 < alone.p < 0.01
+    assert result.rows["x"].p == pytest.approx(2 * alone.p), "two kinds are compared"
 
 
 @pytest.mark.parametrize(

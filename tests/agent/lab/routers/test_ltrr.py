@@ -82,6 +82,8 @@ def test_the_loss_of_pairs_is_the_cross_entropy_of_both_directions() -> None:
 
     expected = [(loss_of(0, 0, 2) + loss_of(0, 1, 2)) / 2, loss_of(1, 2, 0)]
     assert losses.tolist() == pytest.approx(expected, rel=1e-5)
+    of_all = pair_losses(made.train(), of, np.array([0, 1]), None, np.random.default_rng(0))
+    assert of_all.tolist() == pytest.approx(expected, rel=1e-5), "without a limit a fit uses every pair"
 
 
 @given(st.integers(1, 20), st.integers(0, 10))

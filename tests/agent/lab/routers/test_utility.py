@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from armwise.agent.lab.routers.utilities import priced, routing_labels, utilities
-from armwise.agent.routers.dataset import Features, RouterError
+from armwise.agent.routers.dataset import Features, Floats, RouterError
 from armwise.agent.routers.utility import LTRR, R3AG, Utility
 from armwise.arms.lab.portfolio import Outcomes
 from armwise.arms.questions import Question
@@ -31,6 +34,14 @@ def outcomes(**scores: list[list[float]]) -> Outcomes:
 def test_ltrr_is_the_gain_over_no_retrieval_scaled_a_question() -> None:
     told = utilities(outcomes(f1=[[0.2, 0.6, 0.4], [0.5, 0.5, 0.5]]), LTRR)
     np.testing.assert_allclose(told, [[0.0, 1.0, 0.5], [0.5, 0.5, 0.5]])
+
+
+@given(arrays(np.float64, (4, 3), elements=st.sampled_from([0.0, 0.25, 0.5, 1.0])))
+def test_a_gain_over_an_arm_vanishes_in_the_scaling(f1: Floats) -> None:
+    rows = outcomes(f1=f1.tolist())
+    scaled = utilities(rows, Utility(scale="minmax"))
+    np.testing.assert_allclose(utilities(rows, LTRR), scaled, atol=1e-12)
+    assert (scaled[np.ptp(f1, axis=1) == 0.0] == 0.5).all()
 
 
 def test_r3ag_adds_what_the_arm_earns_on_average() -> None:
