@@ -16,6 +16,7 @@ as good.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,7 +84,10 @@ def spec(kind: str, columns: list[str] | None = COLUMNS, **params: Any) -> Route
 
 
 def fitted_scores(
-    router: RouterSpec, outcomes: Outcomes, features: Features, parts: list[tuple[NDArray[np.intp], ...]]
+    router: RouterSpec,
+    outcomes: Outcomes,
+    features: Features,
+    parts: Sequence[tuple[NDArray[np.intp], NDArray[np.intp]]],
 ) -> Floats:
     """Return the scores of held-out questions."""
     scores = np.full((len(features), len(ARMS)), np.nan)
@@ -158,8 +162,8 @@ def main(
         parts = [
             (np.flatnonzero(values != name), np.flatnonzero(values == name)) for name in np.unique(values)
         ]
-        for name, params in (("medians for none", {"impute": True}), ("missing stays missing", {})):
-            scores = fitted_scores(spec("pairwise_xgboost", **params), outcomes, features, parts)
+        for name, impute in (("medians for none", True), ("missing stays missing", False)):
+            scores = fitted_scores(spec("pairwise_xgboost", impute=impute), outcomes, features, parts)
             rng = np.random.default_rng(SEED)
             result = evaluate_left_out(outcomes, scores, values, "type", F1, Stage.RETRIEVED, RESAMPLES, rng)
             console.print(f"pairwise_xgboost, {name}")

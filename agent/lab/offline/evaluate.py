@@ -172,12 +172,12 @@ class LeaveOutEvaluation:
 
     def table(self) -> Table:
         """Return the results as a table."""
-        table = Table(title=f"questions of each {self.column}, by a router trained on all others")
+        table = Table(title=f"questions of each {self.column}, by a router trained on all others", padding=0)
         headings = ("questions", "best arm", "its utility", "router", "oracle", "gap", "95 % interval", "p")
         for heading in (self.column, *headings):
             table.add_column(heading, justify="left" if heading in (self.column, "best arm") else "right")
         for name, row in {**self.rows, "mean": self.mean}.items():
-            span = "" if row.interval is None else "{:+.1%} to {:+.1%}".format(*row.interval)
+            span = "" if row.interval is None else "{:+.0%} to {:+.0%}".format(*row.interval)
             utility = (f"{value:.4f}" for value in (row.single_utility, row.router, row.oracle))
             gap, p = "" if row.gap is None else f"{row.gap:+.1%}", "" if row.p is None else f"{row.p:.2g}"
             table.add_row(name, f"{row.questions:,}", row.single, *utility, gap, span, p)

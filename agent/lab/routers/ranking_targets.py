@@ -62,8 +62,8 @@ class NetworkTarget(Protocol):
 
         Args:
             network: The fitted network.
-            question: Its part from the questions, shape (n, width).
-            arms: Its part from the arms, shape (n, n_arms, width).
+            question: First layer's sum over the questions, shape (n, width).
+            arms: First layer's sum over the arms, shape (n, n_arms, width).
         """
         return network.rest(question[:, None] + arms)
 

@@ -19,6 +19,7 @@ from armwise.agent.config import AppConfig
 from armwise.agent.lab.offline import EvaluationSettings, evaluate_model
 from armwise.agent.lab.offline import evaluate as evaluation
 from armwise.agent.lab.offline.evaluate import RouterEvaluation, evaluate_scores
+from armwise.agent.lab.offline.router_training import learn_relevance, refit_scores
 from armwise.agent.routers import RouterError, Stage
 from armwise.agent.routers.utility import Utility
 from armwise.arms.lab.portfolio import Outcomes
@@ -389,13 +390,12 @@ def test_a_text_of_two_kinds_is_in_no_training_of_either(
     files = typed(tmp_path, rows, **{f"q{number}-b": "copies" for number in range(3)})
     train_router(config, *files["outcomes"])
     given: list[Any] = []
-    refit = evaluation.refit_scores
 
     def seen(recipe: Any, outcomes: Outcomes, features: Any, parts: Any, *more: Any) -> Any:
         given.extend((outcomes.only(training), outcomes.only(held_out)) for training, held_out in parts)
-        return refit(recipe, outcomes, features, parts, *more)
+        return refit_scores(recipe, outcomes, features, parts, *more)
 
-    monkeypatch.setattr(evaluation, "refit_scores", seen)
+    monkeypatch.setattr("armwise.agent.lab.offline.evaluate.refit_scores", seen)
     evaluate(config, config.home_path / "router", files, leave_out="type")
     assert len(given) == 4
     for training, held_out in given:
@@ -415,8 +415,12 @@ def test_the_fitted_router_is_the_one_that_was_trained(
         config, *files["outcomes"], router=recipe, utility=utility, quality="recall", arms=["none", "bm25"]
     )
     recipes: list[Any] = []
-    refit = evaluation.refit_scores
-    monkeypatch.setattr(evaluation, "refit_scores", lambda *given: recipes.append(given[0]) or refit(*given))
+
+    def seen(recipe: Any, *given: Any) -> Any:
+        recipes.append(recipe)
+        return refit_scores(recipe, *given)
+
+    monkeypatch.setattr("armwise.agent.lab.offline.evaluate.refit_scores", seen)
     evaluate(config, config.home_path / "router", files, leave_out="type")
     (used,) = recipes
     assert (used.router.kind, used.router.params) == ("capability", dict(router.about.params))
@@ -453,13 +457,17 @@ def test_relevance_is_learned_without_the_kind_too(
     files["queries"].write_text("".join(json.dumps(line) + "\n" for line in lines))
     router(config, files)
     fitted: list[list[int]] = []
-    learn = evaluation.learn_relevance
 
-    def spy(*given: Any) -> Any:
-        predict = learn(*given)
-        return lambda rows: fitted.append(rows.tolist()) or predict(rows)
+    def seen(*given: Any) -> Any:
+        predict = learn_relevance(*given)
 
-    monkeypatch.setattr(evaluation, "learn_relevance", spy)
+        def with_relevance(rows: Any) -> Any:
+            fitted.append(rows.tolist())
+            return predict(rows)
+
+        return with_relevance
+
+    monkeypatch.setattr("armwise.agent.lab.offline.evaluate.learn_relevance", seen)
     evaluate(config, config.home_path / "router", files, leave_out="dataset")
     assert fitted == [list(range(20, 40)), list(range(20))]
 

@@ -106,7 +106,7 @@ def test_a_router_can_be_made_as_its_example_says() -> None:
     assert learning >= {"ridge", "pairwise_svm", "listnet", "lambdamart", "blend", "calibrated", "capability"}
 
 
-OF_ARMS = {"stage": "retrieved", "dims": 32}
+OF_ARMS = {"stage": "retrieved", "dims": 32, "columns": None}
 DESCENT = {"epochs": 10, "weight_decay": 0.01, "held_out": 0.1, "clip": 1.0, "seed": 0}
 TREES = {**OF_ARMS, "identity": True, "impute": False, "seed": 0}
 POINTS = {
@@ -152,6 +152,7 @@ NETWORK = {
                 "folds": 5,
                 "least": 3,
                 "dims": 32,
+                "columns": None,
                 "seed": 0,
             },
         ),
