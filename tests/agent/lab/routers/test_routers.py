@@ -152,7 +152,6 @@ NETWORK = {
                 "folds": 5,
                 "least": 3,
                 "dims": 32,
-                "columns": None,
                 "seed": 0,
             },
         ),
