@@ -22,13 +22,15 @@ class Chunking(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     words: int = Field(
-        200,
+        default=200,
         ge=20,
         description="Words of a passage; it may have a fifth more, to end with its paragraph. A word "
         "is often more than one token of a model. A character of Chinese or Japanese is a word.",
     )
     overlap: int = Field(
-        40, ge=0, description="Words that a passage repeats of the one before; at most a quarter of `words`."
+        default=40,
+        ge=0,
+        description="Words that a passage repeats of the one before; at most a quarter of `words`.",
     )
 
     @model_validator(mode="after")
