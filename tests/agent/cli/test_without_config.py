@@ -108,6 +108,7 @@ def test_the_example_is_the_configuration_of_the_checkout_without_its_guides() -
     whole = args_of(ROOT / "serve_config.yaml")
     whole["corpora"].pop("guides")
     whole["arms"] = {name: arm for name, arm in whole["arms"].items() if not name.startswith("guides")}
+    whole["warm_start"]["portfolio"]["k"] = 2  # an arm for each source
     assert args_of(ROOT / "agent/config/example.yaml") == whole
 
 

@@ -216,6 +216,7 @@ def test_parameters_are_told_with_their_defaults() -> None:
     assert json.loads(json.dumps(PairwiseSVM(folds=3).params)) == {
         "stage": "retrieved",
         "dims": 32,
+        "columns": None,
         "strengths": [3.0, 30.0, 300.0, 3000.0],
         "folds": 3,
         "seed": 0,

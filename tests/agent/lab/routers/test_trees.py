@@ -282,7 +282,7 @@ def test_a_parameter_out_of_its_range_is_refused(
 def test_the_parameters_are_told_as_the_arguments_of_the_class() -> None:
     for kind in KINDS:
         assert list(kind.Params.model_fields) == list(kind(**QUICK).params)
-    assert list(LambdaMART.Params.model_fields)[:3] == ["stage", "dims", "identity"]
+    assert list(LambdaMART.Params.model_fields)[:3] == ["stage", "dims", "columns"]
     assert set(PointwiseXGBoost().params) - set(LambdaMART().params) == {"centre"}
 
 
