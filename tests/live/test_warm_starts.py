@@ -103,8 +103,16 @@ def by_serve_deploy(folder: Path) -> Iterator[str]:
     head = ("start", "--head", "--block", "--port=0", f"--dashboard-port={dashboard}", "--num-cpus=4")
     with in_background(folder, "ray", *head):
         deploy = [tool("serve"), "deploy", str(config), "-a", f"http://127.0.0.1:{dashboard}"]
-        until(lambda: subprocess.run(deploy, check=False, capture_output=True).returncode == 0 or None, 120.0)
+        env = environment()
+        until(lambda: not subprocess.run(deploy, env=env, check=False, capture_output=True).returncode, 120.0)
         yield f"http://127.0.0.1:{port}"
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of Ray's commands, with the token of their cluster."""
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": 64 * "a"}
+    own = {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0", **token}
+    return {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "ARMWISE_HOME")} | own
 
 
 def tool(name: str) -> str:
@@ -114,13 +122,11 @@ def tool(name: str) -> str:
 @contextmanager
 def in_background(folder: Path, name: str, *words: str) -> Iterator[None]:
     """Run a command of Ray in a session of its own, whose processes all end with it."""
-    own = {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
-    environment = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "ARMWISE_HOME")} | own
     with tempfile.TemporaryDirectory(prefix="ray-") as short, (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
             [tool(name), *words],
             cwd=folder,
-            env=environment | {"RAY_TMPDIR": short},
+            env=environment() | {"RAY_TMPDIR": short},
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -143,7 +149,15 @@ WAYS: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        "one process",
+        "serve run",
+        pytest.param("armwise serve", marks=pytest.mark.nightly),
+        pytest.param("serve deploy", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_first_run_is_promoted_a_second_held_and_a_third_finds_nothing_new(
     tmp_path: Path, way: str
 ) -> None:
