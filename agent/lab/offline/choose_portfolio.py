@@ -24,6 +24,7 @@ from armwise.agent.lab.offline.portfolio_report import (
     ComparedScores,
     Known,
     PortfolioReport,
+    Rejected,
     ScoreBound,
     draw,
     notes,
@@ -79,6 +80,9 @@ class PortfolioSelection(BaseModel):
         "or the first of the matrix.",
     )
     start: tuple[str, ...] = Field(default=(), description="An arm that must be chosen.")
+    keep: tuple[str, ...] = Field(
+        default=(), description="Arms that stay unless others certainly score higher on held-out questions."
+    )
     include: tuple[str, ...] = Field(default=("*",), description="Pattern of arms to choose from.")
     exclude: tuple[str, ...] = Field(default=(), description="Pattern of arms to leave out.")
     held_out: float = Field(
@@ -238,13 +242,18 @@ def select_portfolio(settings: PortfolioSelection, console: Console) -> Portfoli
         if arm in pool.lost_arms:
             raise ValueError(f"start names {arm!r}, of which no score is known")
     rng = np.random.default_rng([settings.seed, 0])
-    report = _report(pool, settings, table, _choose(pool, settings, rng), rng)
+    choice = _choose(pool, settings, rng)
+    rejected = _reject(pool, settings, choice, rng)
+    if rejected is not None:
+        kept = [pool.arms.index(arm) for arm in settings.keep]
+        choice = choose(choice.chosen, choice.held_out, pool.costs, len(kept), None, kept)
+    report = _report(pool, settings, table, choice, rng)
     splits = [report.held_out]
     for split in range(1, settings.splits):
         rng = np.random.default_rng([settings.seed, split])
         other = _choose(pool, settings, rng)
         splits.append(_outcomes(other.held_out, other).compare(rng if pool.whole else None))
-    report = replace(report, splits=tuple(splits))
+    report = replace(report, splits=tuple(splits), rejected=rejected)
     results = {
         PICTURE: draw(report),
         FIGURES: orjson.dumps(report, option=orjson.OPT_INDENT_2),
@@ -285,6 +294,33 @@ def _choose(pool: Pool, settings: PortfolioSelection, rng: np.random.Generator) 
     """Split the questions and choose. Raises ValueError."""
     chosen, held_out = pool.halves(pool.split(settings.held_out, rng))
     return choose(chosen, held_out, pool.costs, settings.k, settings.budget, _start(pool, settings))
+
+
+def _reject(
+    pool: Pool, settings: PortfolioSelection, choice: PortfolioChoice, rng: np.random.Generator
+) -> Rejected | None:
+    """Return why the arms to keep stay; None: there are none, they cannot stay, or others are better.
+
+    They cannot stay where one of them has no score, or where they are more than `k` or the budget allows.
+    Without all scores there is no interval, so the choice holds.
+    """
+    names = settings.keep
+    if not names or not pool.whole or not set(names) <= set(pool.arms):
+        return None
+    kept = [pool.arms.index(arm) for arm in names]
+    if settings.budget is None:
+        fits = len(kept) <= settings.k
+    else:
+        fits = pool.costs is not None and float(pool.costs[kept].sum()) <= settings.budget
+    if not fits or set(kept) == set(choice.portfolio.arms):
+        return None
+    compared = ComparedScores.of(choice.held_out, choice.portfolio.arms, kept, choice.single).compare(rng)
+    assert compared.lead is not None  # as resamples were drawn
+    interval = compared.lead[-1]
+    if interval[0] > 0.0:
+        return None
+    arms = tuple(pool.arms[arm] for arm in choice.portfolio.arms)
+    return Rejected(arms, compared.portfolio[-1] - compared.average[-1], interval)
 
 
 def _start(pool: Pool, settings: PortfolioSelection) -> list[int]:

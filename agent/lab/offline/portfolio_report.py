@@ -132,6 +132,7 @@ class PortfolioReport:
         known: Figures on unknown scores; None: all scores are known.
         splits: The held-out comparison of each split of the questions, this one first.
         manifest: The inputs of the scores.
+        rejected: The arms that were chosen first, and did not certainly score higher than those that stay.
     """
 
     measure: str
@@ -149,6 +150,34 @@ class PortfolioReport:
     known: Known | None
     splits: tuple[MeanScores, ...]
     manifest: Mapping[str, str]
+    rejected: "Rejected | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Arms that did not certainly score higher on the held-out questions than those that stay.
+
+    Attributes:
+        arms: The arms, in the order of picking.
+        lead: Their mean score less that of the arms that stay.
+        interval: Its interval of 95 %.
+    """
+
+    arms: tuple[str, ...]
+    lead: float
+    interval: Interval
+
+    def __str__(self) -> str:
+        """Return the reason for people.
+
+        >>> str(Rejected(("a", "b"), 0.021, (-0.01, 0.052)))
+        'a, b would change it by +0.021 (-0.010 to +0.052) on held-out questions, which is not certainly more'
+        """
+        low, high = self.interval
+        return (
+            f"{', '.join(self.arms)} would change it by {self.lead:+.3f} ({low:+.3f} to {high:+.3f}) on "
+            "held-out questions, which is not certainly more"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +255,7 @@ def tables(report: PortfolioReport) -> list[Table]:
 
 def notes(report: PortfolioReport) -> list[str]:
     """Return notes on the bound, and on unknown scores."""
-    lines = []
+    lines = [] if report.rejected is None else [f"{', '.join(report.arms)} stay: {report.rejected}."]
     if (bound := report.bound) is not None:
         proved = (
             f"With probability {1.0 - bound.delta:g}, {report.measure} on new questions like these is at "

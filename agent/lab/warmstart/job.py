@@ -167,6 +167,7 @@ def run_child() -> None:
         task = orjson.loads(given.readline())
     threading.Thread(target=_end_with_the_parent, args=(descriptor,), daemon=True).start()
     config = parse(task["config"])
+    config.home_path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with native_messages_in(config.home_path / RAY_LOG):
         logging.basicConfig(level=logging.INFO)
         log_plainly()

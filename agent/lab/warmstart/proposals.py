@@ -15,6 +15,7 @@ from armwise.agent.lab.offline import (
     YAML,
     PortfolioSelection,
     Training,
+    on_par,
     read_labelled,
     select_portfolio,
     train_router,
@@ -25,7 +26,7 @@ from armwise.agent.lab.warmstart.label_sources import Lot
 from armwise.agent.lab.warmstart.labels import WarmStartError
 from armwise.agent.routers import RouterSpec, Stage
 from armwise.arms.base import Progress
-from armwise.arms.lab.portfolio import score_matrix
+from armwise.arms.lab.portfolio import Outcomes, read_matrix, score_matrix
 from armwise.arms.suggestions import did_you_mean
 
 KEPT = 5
@@ -52,6 +53,7 @@ def remove_older(folder: Path, run: int, configured: Path | None) -> None:
 def propose_portfolio(
     plan: warm_start.PortfolioPlan,
     config: AppConfig,
+    live: Sequence[str],
     lots: Sequence[Lot],
     folder: Path,
     step: Step,
@@ -61,7 +63,8 @@ def propose_portfolio(
 
     Args:
         plan: Size or budget, and the measure.
-        config: Configuration with the live arms.
+        config: Configuration with the live arms, and those of the pool.
+        live: Names of the live arms, which stay unless others certainly score higher.
         lots: Fetched labels.
         folder: Folder of the run; its content is replaced.
         step: Receives the result.
@@ -74,7 +77,7 @@ def propose_portfolio(
         ValueError: The labels lack the score, the choice fails, or an arm cannot go live here; subclasses say
             which.
     """
-    outcomes = read_labelled([lot.path for lot in lots])
+    outcomes = _on_par(read_labelled([lot.path for lot in lots]), lots)
     if plan.measure not in outcomes.scores:
         hint = did_you_mean(plan.measure, outcomes.scores)
         raise WarmStartError(f"portfolio.measure: no label has a score {plan.measure!r}{hint}")
@@ -88,13 +91,16 @@ def propose_portfolio(
     write_scores(outcomes, plan.measure, specs, backbones, folder / "scores", "warm start")
     output = folder / "portfolio"
     given = plan.model_dump(include={"k", "budget", "cost"})
-    report = select_portfolio(PortfolioSelection(scores=folder / "scores", output=output, **given), console)
+    selection = PortfolioSelection(scores=folder / "scores", output=output, keep=tuple(live), **given)
+    report = select_portfolio(selection, console)
     held_out = report.held_out
     command = f"armwise apply {output / YAML}"
     step.said = (
-        f"chose {', '.join(report.arms)}: {plan.measure} {held_out.portfolio[-1]:.3f} on held-out questions, "
-        f"the best single arm {held_out.single:.3f}; "
+        f"{'chose' if report.rejected is None else 'kept'} {', '.join(report.arms)}: {plan.measure} "
+        f"{held_out.portfolio[-1]:.3f} on held-out questions, the best single arm {held_out.single:.3f}; "
     )
+    if report.rejected is not None:
+        step.said += f"{report.rejected}; "
     step.said += "the candidate brings them" if plan.live else f"serve them with `{command}`"
     step.found = {
         "arms": list(report.arms),
@@ -107,6 +113,20 @@ def propose_portfolio(
         "apply": command,
     }
     return config.with_arms(read_portfolio(output / YAML)["arms"]) if plan.live else None
+
+
+def _on_par(outcomes: Outcomes, lots: Sequence[Lot]) -> Outcomes:
+    """Leave out made questions so that lexical and dense arms score alike on those that remain.
+
+    Made questions share the words of their passages, so that lexical arms would be chosen.
+    """
+    left_out = set[str]()
+    for lot in lots:
+        if lot.kind == "synthetic":
+            matrix = read_matrix(lot.path)
+            kept = {matrix.questions[row].id for row in on_par(matrix).tolist()}
+            left_out |= {question.id for question in matrix.questions} - kept
+    return outcomes.only([question.id not in left_out for question in outcomes.questions])
 
 
 def propose_router(

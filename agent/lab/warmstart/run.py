@@ -327,7 +327,10 @@ class _Steps:
         if spec.portfolio is not None and fresh:
             with journal.step("portfolio") as step:
                 folder = home / "runs" / str(self.run)
-                chosen = propose_portfolio(spec.portfolio, now.with_pool(), lots, folder, step, self.console)
+                live = list(now.config.actions)
+                chosen = propose_portfolio(
+                    spec.portfolio, now.with_pool(), live, lots, folder, step, self.console
+                )
                 if chosen is not None:
                     config, brought = chosen, chosen.arm_documents
         if spec.router is not None and fresh and len(config.actions) > 1:
