@@ -533,3 +533,58 @@ def test_a_portfolio_of_a_log_goes_by_the_chances_of_its_scores() -> None:
         best.append([int(part.mean(axis=1).argmax()) for part in (chosen, held_out)])
     assert best[0] == [2, 2]
     assert 2 not in best[1]
+
+
+# -- arms that stay -----------------------------------------------------------------------------------------
+
+
+def near_tie(n: int = 400) -> Scores:
+    """`large` finds what `mini` finds, but for one question in a hundred."""
+    scores = world(n)
+    scores[2] = scores[1]
+    scores[2, ::100] = 0.0
+    return scores
+
+
+def test_arms_stay_unless_others_are_certainly_better(tmp_path: Path) -> None:
+    scores = keep(tmp_path, near_tie())
+    free, _ = choose(tmp_path, scores)
+    assert set(free.arms) == {"words", "mini"}
+    assert free.rejected is None
+    report, printed = choose(tmp_path, scores, keep=("words", "large"))
+    assert set(report.arms) == {"words", "large"}
+    assert report.rejected is not None
+    assert set(report.rejected.arms) == {"words", "mini"}
+    assert report.rejected.interval[0] <= 0.0 <= report.rejected.lead < 0.05
+    assert "words, large stay: " in printed
+    assert set(yaml.safe_load((tmp_path / "out" / "portfolio.yaml").read_text())["arms"]) == {
+        "words",
+        "large",
+    }
+
+
+def test_arms_that_are_certainly_worse_are_replaced(tmp_path: Path) -> None:
+    report, _ = choose(tmp_path, keep(tmp_path, world()), keep=("words", "large"))
+    assert (set(report.arms), report.rejected) == ({"words", "mini"}, None)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"keep": ("words", "large", "fused")},
+        {"keep": ("words", "gone")},
+        {"keep": ("mini", "words")},
+        {"keep": ("words", "large"), "k": 2, "budget": 0.35, "cost": "seconds"},
+    ],
+    ids=["more than k", "not scored", "the same", "above the budget"],
+)
+def test_arms_that_cannot_stay_bind_no_choice(tmp_path: Path, settings: dict[str, Any]) -> None:
+    report, _ = choose(tmp_path, keep(tmp_path, near_tie()), **settings)
+    assert (set(report.arms), report.rejected) == ({"words", "mini"}, None)
+
+
+def test_without_all_scores_no_arm_stays(tmp_path: Path) -> None:
+    scores = near_tie()
+    scores[4, 0] = np.nan
+    report, _ = choose(tmp_path, keep(tmp_path, scores), keep=("words", "large"))
+    assert (set(report.arms), report.rejected) == ({"words", "mini"}, None)

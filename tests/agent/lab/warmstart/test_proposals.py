@@ -1,0 +1,54 @@
+"""The portfolio of a run: chosen on questions that favour no family of arms."""
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from armwise.agent.config.warm_start import PortfolioPlan
+from armwise.agent.lab.warmstart.journal import Step
+from armwise.agent.lab.warmstart.label_sources import Lot
+from armwise.agent.lab.warmstart.proposals import propose_portfolio
+from armwise.arms.lab.portfolio import MatrixArms, write_matrix
+from armwise.arms.questions import Question
+from tests.agent.lab.warmstart.test_run import configured
+
+ARMS: dict[str, Any] = {
+    "words": {"kind": "bm25"},
+    "near": {"kind": "dense", "params": {"backbone": "tiny"}},
+    "both": {"kind": "rrf", "params": {"arms": ["words", "near"]}},
+}
+
+
+def chosen(tmp_path: Path, kind: str, live: list[str]) -> list[str]:
+    """Choose one arm by questions half of which only keyword search answers; `both` is best on the others."""
+    config = configured(tmp_path).with_arms(ARMS)
+    n = 400
+    rng, copied = np.random.default_rng(0), np.arange(n) < n // 2
+    chance = [np.where(copied, *each) for each in ((0.95, 0.4), (0.0, 0.4), (0.3, 0.9))]
+    scores = (rng.random((3, n)) < np.array(chance)).astype(np.float32)
+    questions = [Question(f"q{number}", f"question {number}") for number in range(n)]
+    table = MatrixArms(config.arms, config.backbones, {}, "R@4", {})
+    write_matrix(tmp_path / "labels", table, [(questions, np.ascontiguousarray(scores.T))])
+    lot = Lot("made", kind, "0", tmp_path / "labels", {}, new=True)
+    plan, step = PortfolioPlan(measure="R@4", k=1, live=True), Step("portfolio", 0.0)
+    console = Console(file=StringIO())
+    found = propose_portfolio(plan, config, live, [lot], tmp_path / "run", step, console)
+    assert found is not None
+    return list(found.actions)
+
+
+def test_made_questions_do_not_favour_the_arm_whose_words_they_share(tmp_path: Path) -> None:
+    assert chosen(tmp_path, "synthetic", []) == ["both"]
+
+
+def test_other_labels_count_as_they_are(tmp_path: Path) -> None:
+    assert chosen(tmp_path, "outcomes", []) == ["words"]
+
+
+@pytest.mark.parametrize(("live", "found"), [("near", "both"), ("both", "both")])
+def test_a_live_arm_stays_unless_another_is_certainly_better(tmp_path: Path, live: str, found: str) -> None:
+    assert chosen(tmp_path, "synthetic", [live]) == [found]
