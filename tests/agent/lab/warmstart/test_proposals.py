@@ -20,6 +20,7 @@ ARMS: dict[str, Any] = {
     "words": {"kind": "bm25"},
     "near": {"kind": "dense", "params": {"backbone": "tiny"}},
     "both": {"kind": "rrf", "params": {"arms": ["words", "near"]}},
+    "also": {"kind": "rrf", "params": {"arms": ["near", "words"]}},
 }
 
 
@@ -30,6 +31,8 @@ def chosen(tmp_path: Path, kind: str, live: list[str]) -> list[str]:
     rng, copied = np.random.default_rng(0), np.arange(n) < n // 2
     chance = [np.where(copied, *each) for each in ((0.95, 0.4), (0.0, 0.4), (0.3, 0.9))]
     scores = (rng.random((3, n)) < np.array(chance)).astype(np.float32)
+    scores = np.vstack([scores, scores[2:]])  # `also` finds nearly what `both` finds
+    scores[3, ::100] = 0.0
     questions = [Question(f"q{number}", f"question {number}") for number in range(n)]
     table = MatrixArms(config.arms, config.backbones, {}, "R@4", {})
     write_matrix(tmp_path / "labels", table, [(questions, np.ascontiguousarray(scores.T))])
@@ -49,6 +52,6 @@ def test_other_labels_count_as_they_are(tmp_path: Path) -> None:
     assert chosen(tmp_path, "outcomes", []) == ["words"]
 
 
-@pytest.mark.parametrize(("live", "found"), [("near", "both"), ("both", "both")])
+@pytest.mark.parametrize(("live", "found"), [("near", "both"), ("both", "both"), ("also", "also")])
 def test_a_live_arm_stays_unless_another_is_certainly_better(tmp_path: Path, live: str, found: str) -> None:
     assert chosen(tmp_path, "synthetic", [live]) == [found]

@@ -19,6 +19,9 @@ from armwise.agent.run_folder import COLD
 from armwise.feedback.drift import Alarm, Alarms
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run, runs
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log import Joiner, take_epoch
+from tests.feedback.conftest import decision, execution, value
 
 OURS, JOIN = "ours", "join"
 NO_ALARM = Alarms(0, None, False)
@@ -228,6 +231,25 @@ def test_a_run_is_due_after_so_many_new_ratings(rated: int, is_due: bool) -> Non
     assert planned(spec, None, None, 500.0, rated=rated) == (
         Planned(500.0, runs.Trigger.RATED) if is_due else None
     )
+
+
+def test_ratings_count_from_what_the_last_run_has_seen(store: Store) -> None:
+    rule = RewardRule(metrics={"right": Metric()}, wait_time="PT1M")
+    for name in ("d1", "d2", "d3"):
+        store.append([decision(name), execution(name), value(name)])
+    Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(110.0)
+    mine = runs.claim(store, OURS, runs.Trigger.SCHEDULE, "here:1", 200.0)
+    runs.save_progress(store, mine, 200.0, inputs={"examples": 1}, steps=[])
+    runs.finish(store, mine, runs.RunState.HELD, 300.0)
+
+    def due(after_rated: int) -> Planned | None:
+        spec = warm_start.WarmStartSpec.model_validate(
+            {"sources": SOURCES, "router": {"kind": "ridge"}, "after_rated": after_rated}
+        )
+        return next_run(store, spec, OURS, rule.join, NO_ALARM, 500.0)
+
+    assert due(2) == Planned(300.0, runs.Trigger.RATED)
+    assert due(3) is None
 
 
 def test_after_a_failed_run_ratings_wait_an_hour() -> None:
