@@ -160,7 +160,7 @@ class Rejected:
     Attributes:
         arms: The arms, in the order of picking.
         lead: Their mean score less that of the arms that stay.
-        interval: Its interval of 95 %.
+        interval: The interval of 95 % of the lead.
     """
 
     arms: tuple[str, ...]
