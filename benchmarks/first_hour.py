@@ -4,7 +4,7 @@
 
 CONFIG names a corpus of the passages of DATA/qa and arms by the names of its outcomes; an arm that it lacks
 has the labels of its stand-in. Questions are made from the corpus by rules and scored by recall. Their
-weights bring the lexical and the dense arms on a par (`armwise align --scores`). A router is fitted to a
+weights bring the lexical and the dense arms on a par. A router is fitted to a
 sample by weight, and its scores are drawn towards the mean of each arm as far as pays on styles that were
 left out of the fit. No label of a real question is used. Then policies answer real questions in five orders.
 """
@@ -27,7 +27,7 @@ from routing_online import CALIBRATED, FORM
 
 from armwise.agent.config import AppConfig, load
 from armwise.agent.lab.offline import Synthesis, make_questions, open_corpus, read_questions
-from armwise.agent.lab.offline.alignment import balance, effective_size, sample
+from armwise.agent.lab.offline.balancing import balance, sample
 from armwise.agent.lab.routers import open_selector
 from armwise.agent.policies import PolicySpec, build_policy, choose, describe, sampling, served_distribution
 from armwise.agent.routers import Features, RoutingDataset, build_router
@@ -36,6 +36,7 @@ from armwise.arms.lab.jobs import ScoreJob
 from armwise.arms.lab.jobs.score_job import ScoreWorker
 from armwise.arms.lab.scoring import RetrievalScorer
 from armwise.feedback.events import Decision
+from armwise.feedback.ope.sample import effective_size
 
 Floats = NDArray[np.float64]
 

@@ -42,7 +42,6 @@ VERBS = {
     "feedback": Verb("cli.service:feedback", SERVE, "Rate an answer."),
     "ingest": Verb("cli.serve:ingest_corpus", DATA, "Read passages into a corpus."),
     "synthesize": Verb("lab.verbs:synthesize", DATA, "Make questions from the corpus, with their passages."),
-    "align": Verb("lab.verbs:align", DATA, "Compare made questions with real ones, and weight them."),
     "score": Verb("lab.verbs:score", DATA, "Score every arm of a pool on every question."),
     "portfolio": Verb("lab.verbs:portfolio", DATA, "Choose the few arms that together serve most."),
     "label": Verb(

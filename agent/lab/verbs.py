@@ -27,7 +27,6 @@ from armwise.agent.cli.options import (
 from armwise.agent.jobs import RunFailedError
 from armwise.agent.lab.offline import (
     CascadeTraining,
-    Comparing,
     EvaluationSettings,
     Labelling,
     PortfolioSelection,
@@ -36,7 +35,6 @@ from armwise.agent.lab.offline import (
     Synthesis,
     Training,
     cascade_spec,
-    compare_questions,
     evaluate_model,
     fit_logged_threshold,
     label_questions,
@@ -85,19 +83,6 @@ def synthesize(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
         settings = opened(config, without=["router"])  # it may be about to be trained
         with progress() as on_progress:
             make_questions(Synthesis.model_validate({"config": settings, **given}), console, on_progress)
-
-
-@settings_options(Comparing, {"made": ARGUMENT, "output": OUTPUT}, without=("config",))
-def align(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
-    """Compare made questions with real ones, and keep those to learn from, by weight.
-
-    Real questions need no answers. Where there are none so far, a score matrix of the made questions brings
-    arms that match words and arms that compare vectors on a par: made questions favour the former.
-    """
-    with explained():
-        settings = with_log(config)[0] if given.get("from_log") else opened(config, without=["router"])
-        with progress() as on_progress:
-            compare_questions(Comparing.model_validate({"config": settings, **given}), console, on_progress)
 
 
 @settings_options(Scoring, {"output": OUTPUT, "k": K}, without=("config",))

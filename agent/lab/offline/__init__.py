@@ -1,6 +1,6 @@
 """Batch work without a service: make questions, label and score arms, train models, choose a portfolio."""
 
-from .alignment import FEWEST, Comparing, compare_questions, on_par
+from .balancing import FEWEST, on_par
 from .cascade_training import CascadeTraining, cascade_spec, train_cascade
 from .check_threshold import CheckedAnswers, ThresholdError, ThresholdFit, fit_logged_threshold, fit_threshold
 from .choose_portfolio import YAML, PortfolioSelection, select_portfolio
@@ -22,7 +22,6 @@ __all__ = [
     "YAML",
     "CascadeTraining",
     "CheckedAnswers",
-    "Comparing",
     "CostCurve",
     "EvaluationSettings",
     "Labelling",
@@ -35,7 +34,6 @@ __all__ = [
     "ThresholdFit",
     "Training",
     "cascade_spec",
-    "compare_questions",
     "cost_curve",
     "evaluate_model",
     "fit_logged_threshold",

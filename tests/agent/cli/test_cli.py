@@ -323,7 +323,6 @@ def test_what_a_router_is_trained_on_can_be_made_before_there_is_one(
     ("verb", "function", "words", "expected"),
     [
         ("synthesize", "make_questions", "-o out", {"output": Path("out")}),
-        ("align", "compare_questions", "m.jsonl --from-log", {"made": Path("m.jsonl"), "from_log": True}),
         ("score", "score_arms", "-o out --from-log", {"output": Path("out"), "from_log": True}),
         ("label", "label_questions", "--queries q.jsonl -o out", {"queries": Path("q.jsonl")}),
         (

@@ -23,7 +23,6 @@ from armwise.agent.client import AsyncClient, Client
 from armwise.agent.evaluation import EvaluationRequest
 from armwise.agent.lab.offline import (
     CascadeTraining,
-    Comparing,
     EvaluationSettings,
     Labelling,
     PortfolioSelection,
@@ -41,7 +40,6 @@ MODELS = (
     *(
         OtherLabels,
         CascadeTraining,
-        Comparing,
         EvaluationSettings,
         EvaluationRequest,
         InsertSettings,

@@ -35,7 +35,6 @@ READ_NO_LOG = {
 """Verbs that work without a log; `doctor` says that there is none yet."""
 
 NEED_A_LOG: dict[str, list[str]] = {
-    "align": ["made.jsonl", "--from-log"],
     "archive": ["--to", "archive", "--decisions", "1"],
     "audit": [],
     "backup": ["backup"],
@@ -130,7 +129,6 @@ def test_doctor_looks_at_a_missing_log_without_making_it(config: Path, tmp_path:
 # -- where relative paths lead -----------------------------------------------------------------------
 
 READ = {
-    "align": (["align", "made.jsonl", "--from-log"], "1 made and 3 real questions"),
     "audit": (["audit"], "3 decisions"),
     "backup": (["backup", "copies"], "3 decisions"),
     "export": (["export", "-o", "log.jsonl"], "3 decisions written to log.jsonl"),
