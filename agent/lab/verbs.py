@@ -295,7 +295,7 @@ def evaluate(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     text=("metrics",),
 )
 def simulate_traffic(given: dict[str, Any], url: Url = URL, key: Key = None) -> None:
-    """Send questions with known answers to a live service, score, feed back, and draw the learning curve."""
+    """Send questions with known answers to a live service, score, and send feedback."""
     with explained():
         metrics = unique("--metric", map(renamed, given["metrics"]))
         settings = Simulation.model_validate(

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from armwise.agent.reporting.plain_text import visible
 
 if TYPE_CHECKING:
-    import numpy as np
     from jinja2 import Environment
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
 Data = TypeVar("Data")
 
@@ -137,26 +135,6 @@ def draw_svg(data: Data, draw: Callable[[Data], "Figure"], title: str) -> str:
 
 def _opening(match: re.Match[str]) -> str:
     return "<svg" if match.group().startswith("<svg") else ""
-
-
-def moving_average(values: "NDArray[np.float64]", window: int) -> "NDArray[np.float64]":
-    """Return the mean of each value and the `window - 1` before it, or of as many as there are.
-
-    Args:
-        values: Shape (n,) or (n, d); averaged along the first axis.
-        window: At least 1.
-
-    >>> import numpy as np
-    >>> moving_average(np.array([0.0, 1.0, 1.0, 4.0]), 2).tolist()
-    [0.0, 0.5, 1.0, 2.5]
-    """
-    import numpy as np  # the command line prints without it
-
-    total = np.cumsum(np.concatenate([np.zeros_like(values[:1]), values]), axis=0)
-    end = np.arange(1, len(values) + 1)
-    start = np.maximum(0, end - window)
-    mean: NDArray[np.float64] = ((total[end] - total[start]).T / (end - start)).T
-    return mean
 
 
 def moment(at: float) -> str:

@@ -4,13 +4,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from armwise.agent.evaluation import CandidateKind
-from armwise.agent.reporting import GREY, GRID, INK, PALETTE, draw_svg, filled, moving_average
+from armwise.agent.reporting import GREY, GRID, INK, PALETTE, draw_svg, filled
 from examples.demo.record import Story
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
 
 ACROSS = 4
 """Candidates that are drawn side by side at most."""
@@ -59,6 +62,23 @@ def summary(story: Story) -> str:
     return summary + (
         f"Not all came about: {', '.join(missed)}." if missed else "All that the story is about has happened."
     )
+
+
+def moving_average(values: Floats, window: int) -> Floats:
+    """Return the mean of each value and the `window - 1` before it, or of as many as there are.
+
+    Args:
+        values: Shape (n,) or (n, d); averaged along the first axis.
+        window: At least 1.
+
+    >>> moving_average(np.array([0.0, 1.0, 1.0, 4.0]), 2).tolist()
+    [0.0, 0.5, 1.0, 2.5]
+    """
+    total = np.cumsum(np.concatenate([np.zeros_like(values[:1]), values]), axis=0)
+    end = np.arange(1, len(values) + 1)
+    start = np.maximum(0, end - window)
+    mean: Floats = ((total[end] - total[start]).T / (end - start)).T
+    return mean
 
 
 def rewards(story: Story) -> "Figure":

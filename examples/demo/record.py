@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from armwise.agent.lab.simulation.learning_curves import SimulatedTurn, Truth
+from armwise.agent.lab.simulation.summary import SimulatedTurn
 
 COMPARED = 30
 """Questions of a kind that shares are a mean of at most; else a quarter of them."""
@@ -140,7 +140,8 @@ class Story:
 
     Attributes:
         arms: In the order of their colours.
-        truth: What every arm earns on each question, by kind of question and by when that was asked.
+        truth: What every arm earns on each question, by when that was asked and by kind of question; an arm
+            that failed is absent.
         turns: The traffic.
         chapters: In the order of time.
         marks: What happened between turns.
@@ -153,7 +154,7 @@ class Story:
     """
 
     arms: tuple[str, ...] = ()
-    truth: dict[str, dict[str, Truth]] = field(default_factory=dict)
+    truth: dict[str, dict[str, Mapping[str, Mapping[str, float]]]] = field(default_factory=dict)
     turns: list[SimulatedTurn] = field(default_factory=list)
     chapters: list[Chapter] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)

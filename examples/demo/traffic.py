@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from armwise.agent.client import Answer, AnswerFailedError, AsyncClient, ClientError
-from armwise.agent.lab.simulation.learning_curves import SimulatedTurn
 from armwise.agent.lab.simulation.questions import SimulatedQuestion
 from armwise.agent.lab.simulation.simulation import in_parallel
+from armwise.agent.lab.simulation.summary import SimulatedTurn
 from armwise.arms.base import Progress
 from armwise.feedback.answer_metrics import recall_at_k
 from armwise.feedback.reward import RewardRule

@@ -17,6 +17,8 @@ import pytest
 import yaml
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from armwise.agent.cli.serve_config import LaunchError
@@ -31,7 +33,7 @@ from examples.demo import service as demo_service
 from examples.demo.__main__ import app as command_line
 from examples.demo.demonstrate import Demo, lay_out, worlds
 from examples.demo.operator import Operator
-from examples.demo.page import page, summary
+from examples.demo.page import moving_average, page, summary
 from examples.demo.record import Chapter, Story
 from examples.demo.service import Desk, Patience, PatientTransport, serving
 from examples.demo.story import Narrator, Plan
@@ -780,3 +782,16 @@ def test_the_console_is_opened_for_somebody_at_a_desktop(
     monkeypatch.setattr(demo_command.webbrowser, "open", addresses.append)
     demo_command.show("http://127.0.0.1:8010/console")
     assert addresses == ["http://127.0.0.1:8010/console"] * opened
+
+
+@given(
+    values=st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=30),
+    window=st.integers(1, 40),
+    d=st.integers(1, 3),
+)
+def test_the_moving_average_is_the_mean_of_the_window(values: list[float], window: int, d: int) -> None:
+    array = np.array(values)
+    slow = [array[max(0, i + 1 - window) : i + 1].mean() for i in range(len(array))]
+    np.testing.assert_allclose(moving_average(array, window), slow, atol=1e-9)
+    stacked = np.stack([array] * d, axis=1)
+    np.testing.assert_allclose(moving_average(stacked, window), np.stack([slow] * d, axis=1), atol=1e-9)

@@ -1,4 +1,4 @@
-"""Ask a running service questions with known answers, and draw its learning curve."""
+"""Ask a running service questions with known answers, and score its answers."""
 
 from .questions import SimulatedQuestion, load_questions, shuffled
 from .simulation import Simulation, SimulationError, simulate

@@ -1,15 +1,13 @@
 """Send questions with known answers to a live service, and post the scores as feedback.
 
     questions -> ask (auto) -> score -> POST feedback -> turns.jsonl    the policy learns meanwhile
-    questions -> ask (each arm, forced) -> score -> truth.csv           with baselines; not learned
-    wait until learned -> summary.json, curve.png, tables
+    wait until learned -> summary.json, tables
 
 A turn is written as soon as its feedback is acknowledged, so the file of an interrupted run has all turns
 that the service learned from.
 """
 
 import asyncio
-import csv
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
@@ -23,21 +21,14 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
 from armwise.agent.client import Answer, AnswerFailedError, AsyncClient, ClientError
 from armwise.agent.config.warm_start import QUESTION_LINE
-from armwise.agent.lab.simulation.learning_curves import (
-    RunSummary,
-    SimulatedTurn,
-    Traffic,
-    draw,
-    summarise,
-    tables,
-)
 from armwise.agent.lab.simulation.questions import QuestionsError, SimulatedQuestion, load_questions, shuffled
+from armwise.agent.lab.simulation.summary import RunSummary, SimulatedTurn, Traffic, summarise, tables
 from armwise.feedback.answer_metrics import METRICS, recall_at_k
 from armwise.feedback.reward import RewardError, RewardRule
 
 POLL_S = 0.2
 
-RESULTS = ("turns.jsonl", "truth.csv", "summary.json", "curve.png")
+RESULTS = ("turns.jsonl", "summary.json")
 
 Item = TypeVar("Item")
 
@@ -64,16 +55,13 @@ class Simulation(BaseModel):
     limit: int | None = Field(default=None, ge=1, description="Ask this many of the shuffled questions.")
     seed: int = Field(default=0, ge=0, description="Fixes the order of asking.")
     concurrency: int = Field(default=4, ge=1, description="Questions in flight.")
-    baselines: bool = Field(
-        default=False, description="Afterwards ask every arm every question, for the reward of each."
-    )
     timeout_s: float = Field(default=120.0, gt=0, description="Seconds to wait for one answer.")
     learned_timeout_s: float = Field(
         default=60.0, ge=0, description="Seconds to wait until all feedback is learned; 0 does not wait."
     )
     output: Path = Field(
         default=Path("simulation"),
-        description="Folder for figures, plot and rows; earlier ones are replaced.",
+        description="Folder for figures and rows; earlier ones are replaced.",
     )
 
 
@@ -124,14 +112,11 @@ async def _run(
             f"none of {len(questions)} questions was answered; the last: {run.failures[-1]}"
         )
     learned = await run.wait_until_learned() if settings.learned_timeout_s else None
-    if settings.baselines:
-        await run.ask_arms(questions, arms, console)
     traffic = Traffic(duration_s, len(run.failures), client.retries, learned)
-    if not run.truth:  # the arms may have been replaced meanwhile
-        arms = list(dict.fromkeys([*arms, *(name for turn in run.turns for name in turn.pmf)]))
-    summary = summarise(run.turns, arms, run.truth, traffic)
+    # the arms may have been replaced meanwhile
+    arms = list(dict.fromkeys([*arms, *(name for turn in run.turns for name in turn.pmf)]))
+    summary = summarise(run.turns, arms, traffic)
     (settings.output / "summary.json").write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2))
-    draw(run.turns, arms, run.truth, settings.output / "curve.png")
     _report(summary, settings, console)
     return summary
 
@@ -155,7 +140,6 @@ class _Run:
 
     def __init__(self, settings: Simulation, client: AsyncClient, rule: RewardRule) -> None:
         self.turns: list[SimulatedTurn] = []
-        self.truth: dict[str, dict[str, float]] = {}
         self.failures: list[str] = []
         self._log_seq = 0
         self._earned = 0.0
@@ -184,25 +168,6 @@ class _Run:
 
             await in_parallel(enumerate(questions), self._settings.concurrency, turn)
 
-    async def ask_arms(
-        self, questions: Sequence[SimulatedQuestion], arms: Sequence[str], console: Console
-    ) -> None:
-        """Ask every arm every answered question, as forced decisions, which are not learned."""
-        answered = {turn.id for turn in self.turns}
-        answered_questions = [question for question in questions if question.id in answered]
-        with self._open("truth.csv") as file, _progress(console) as progress:
-            rows = csv.writer(file)
-            rows.writerow(["id", *arms])
-            task = progress.add_task("every arm", total=len(answered_questions), note="")
-
-            async def every_arm(question: SimulatedQuestion) -> None:
-                rewards = {arm: r for arm in arms if (r := await self._forced(question, arm)) is not None}
-                self.truth[question.id] = rewards
-                rows.writerow([question.id, *(rewards.get(arm, "") for arm in arms)])
-                progress.update(task, advance=1)
-
-            await in_parallel(answered_questions, self._settings.concurrency, every_arm)
-
     async def wait_until_learned(self) -> bool:
         """Wait until the policy has learned all feedback; return False after the time limit."""
         deadline = time.monotonic() + self._settings.learned_timeout_s
@@ -216,18 +181,10 @@ class _Run:
         """Open a result file with line buffering."""
         return (self._settings.output / name).open("w", buffering=1, encoding="utf-8", newline="")
 
-    async def _ask(self, question: SimulatedQuestion, arm: str | None = None) -> Answer:
+    async def _ask(self, question: SimulatedQuestion) -> Answer:
         if self._settings.endpoint == "retrieve":
-            return await self._client.retrieve(question.question, self._settings.k, arm=arm)
-        return await self._client.ask(question.question, arm=arm)
-
-    async def _forced(self, question: SimulatedQuestion, arm: str) -> float | None:
-        """Return the reward of an arm on a question; None: it failed, or no metric applies."""
-        try:
-            answer = await self._ask(question, arm)
-        except AnswerFailedError:
-            return None
-        return self._reward(self._scores(question, answer), answer)
+            return await self._client.retrieve(question.question, self._settings.k)
+        return await self._client.ask(question.question)
 
     async def _feed_back(self, position: int, question: SimulatedQuestion, answer: Answer) -> SimulatedTurn:
         scores, agent = self._scores(question, answer), answer.agent
@@ -304,8 +261,8 @@ def _report(summary: RunSummary, settings: Simulation, console: Console) -> None
         f"{traffic.failed} failed, {traffic.retries} retries; "
         f"policy version {summary.versions[0]} at the start, {summary.versions[1]} at the end"
     )
-    if left_out := summary.turns - summary.compared:
-        console.print(f"{left_out} not compared: no metric applied, or an arm failed on them", style="yellow")
+    if unscored := summary.turns - summary.scored:
+        console.print(f"{unscored} not scored: no metric applied to them", style="yellow")
     if traffic.learned is False:
         console.print(f"not all feedback was learned within {settings.learned_timeout_s:g} s", style="yellow")
     console.print(f"written to {settings.output}")
